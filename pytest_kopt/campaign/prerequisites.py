@@ -18,6 +18,7 @@ from pytest_kopt import policies, wire
 from pytest_kopt.campaign import commands
 from pytest_kopt.campaign.git.lineage import check_repository
 from pytest_kopt.campaign.git.repository import Repository
+from pytest_kopt.campaign.git.submodules import nested_around
 from pytest_kopt.campaign.git.worktrees import counterpart
 from pytest_kopt.campaign.kernel import files_of
 from pytest_kopt.campaign.manifest import Manifest, check_kernel_paths
@@ -163,7 +164,7 @@ def tree_gaps(given: Manifest, root: Path, repository: Repository | None) -> lis
         repository.relative(root, source)
         for source in given.kernel_source
         if (root / source).resolve().is_relative_to(repository.root.resolve())
-        and repository.nested_around(root / source) is None
+        and nested_around(repository, root / source) is None
     ]
     dirty = repository.dirty(inside) if inside else []
     if dirty:

@@ -15,6 +15,7 @@ import jsonschema
 import pytest
 
 from pytest_kopt.campaign.git.repository import Repository
+from pytest_kopt.campaign.git.submodules import contents_at
 
 from .paired import (
     A_LITTLE_SLOWER,
@@ -450,7 +451,7 @@ def test_a_submodule_that_changed(gate: Gate, tmp_path: Path) -> None:
     project.write("vendor/kernels/plain.py", kernel(FASTER, "new"))
     repository = Repository.around(project.root)
     assert repository is not None
-    assert repository.contents_at("HEAD") == {
+    assert contents_at(repository, "HEAD") == {
         "vendor/kernels/plain.py": other.read("kernels/plain.py").encode()
     }
     Project(project.root / "vendor").commit_all("Faster")

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_kopt.campaign.git.repository import Repository
+from pytest_kopt.campaign.git.submodules import nested_around
 from pytest_kopt.campaign.git.worktrees import branch_of
 from pytest_kopt.campaign.kernel import KernelVersion, sha256
 from pytest_kopt.campaign.layout import Layout
@@ -46,7 +47,7 @@ def check_branch(name: str, root: Path, repository: Repository, state: CampaignS
 def check_repository(sources: Iterable[str], root: Path, repository: Repository) -> None:
     """Raise BadInput for a kernel whose commits would be another repository's."""
     for source in sources:
-        nested = repository.nested_around(root / source)
+        nested = nested_around(repository, root / source)
         if nested is not None:
             raise BadInput(
                 f"lies in the repository {os.path.relpath(nested, root)!r} (a submodule?), which "

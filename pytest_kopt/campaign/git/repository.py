@@ -178,33 +178,6 @@ class Repository:
         added = {*filter(None, untracked)} - {change.path for change in changes}
         return [*changes, *(Change(path, False) for path in sorted(added))]
 
-    def contents_at(self, commit: str) -> dict[str, bytes | None]:
-        """Return what a commit held of the paths that the work tree has otherwise, None for none.
-
-        Files of submodules are read in theirs; BadInput where its older commit is not here.
-        """
-        contents: dict[str, bytes | None] = {}
-        for change in self.changed_since(commit):
-            if change.submodule is None:
-                old = self.content(commit, change.path) if change.existed else None
-                contents[change.path] = old
-                continue
-            for path, old in self._submodule(change).contents_at(change.submodule).items():
-                contents[f"{change.path}/{path}"] = old
-        return contents
-
-    def _submodule(self, change: Change) -> Repository:
-        """Return a changed submodule's repository, if it holds the older commit."""
-        where, commit = self.root / change.path, change.submodule or ""
-        inner = Repository.around(where) if where.is_dir() else None
-        if inner is None or inner.root.resolve() == self.root.resolve():
-            legal = f"git submodule update --init {change.path}"
-            raise BadInput("the submodule is not checked out", where=change.path, legal=legal)
-        if inner.commit_of(commit) is None:
-            what = f"the submodule was at {commit[:12]}, which is not in its repository here"
-            raise BadInput(what, where=change.path, legal=f"git -C {change.path} fetch --all")
-        return inner
-
     def committed_since(self, commit: str) -> list[str]:
         found = self._git("diff", "--name-only", "-z", "--no-renames", commit, "HEAD", "--")
         return [path for path in found.split("\0") if path]
@@ -377,12 +350,6 @@ class Repository:
         refs = ("update-ref", "-m", title, "HEAD", commit, head or "")
         self._git("-c", "core.hooksPath=/dev/null", *refs)
         return commit
-
-    def nested_around(self, path: Path) -> Path | None:
-        """Return the repository within this one that holds a path, a submodule or a clone."""
-        root, resolved = self.root.resolve(), path.resolve()
-        folders = [folder for folder in (resolved, *resolved.parents) if root in folder.parents]
-        return next((folder for folder in folders if (folder / ".git").exists()), None)
 
     def relative(self, root: Path, path: str) -> str:
         """Return a path given relative to `root` as one relative to the work tree."""

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from pytest_kopt.campaign.git.repository import Repository
+from pytest_kopt.campaign.git.submodules import contents_at
 from pytest_kopt.cases.collector import Collector
 from pytest_kopt.devices.masks import interpreter_environment
 from pytest_kopt.errors import BadInput
@@ -56,7 +57,7 @@ class Base:
         if commit is None:
             what = "has no common history with HEAD here"
             raise refused(what, legal=cut or "a related branch")
-        return cls(ref, commit, repository.root.resolve(), repository.contents_at(commit))
+        return cls(ref, commit, repository.root.resolve(), contents_at(repository, commit))
 
 
 @contextmanager
