@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from pytest_kopt.cases.case import declare
-from pytest_kopt.cases.running.execution import Candidate, judge, make_inputs
+from pytest_kopt.cases.running.against_reference import judge
+from pytest_kopt.cases.running.execution import Candidate, make_inputs
 from pytest_kopt.cases.running.reference import Reference, observed
 from pytest_kopt.errors import BadInput
 from pytest_kopt.numerics.compare import InvalidReference

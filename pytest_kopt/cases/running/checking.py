@@ -17,17 +17,9 @@ from typing import Any
 import torch
 
 from pytest_kopt.cases.case import Case
+from pytest_kopt.cases.running.against_reference import gated, judge_twice, nearest, pairs
 from pytest_kopt.cases.running.bench import Bench
-from pytest_kopt.cases.running.execution import (
-    Candidate,
-    Pass,
-    Run,
-    gated,
-    judge_twice,
-    make_inputs,
-    nearest,
-    pairs,
-)
+from pytest_kopt.cases.running.execution import Candidate, Pass, Run, make_inputs
 from pytest_kopt.cases.running.gate_advice import advised
 from pytest_kopt.cases.running.reference import Reference
 from pytest_kopt.honesty import inputs, memory

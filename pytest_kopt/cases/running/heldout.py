@@ -16,19 +16,14 @@ import torch
 
 from pytest_kopt.cases import domain
 from pytest_kopt.cases.case import Case, declare
-from pytest_kopt.cases.domain import Variant
+from pytest_kopt.cases.contents import PLAINLY_RIGHT_DB
 from pytest_kopt.cases.groups import SKEWED, has_skew, is_integer, redrawn
 from pytest_kopt.cases.order import CANDIDATE, INCUMBENT
-from pytest_kopt.cases.running.execution import (
-    Candidate,
-    Pass,
-    judge,
-    judge_twice,
-    make_inputs,
-    nearest,
-)
+from pytest_kopt.cases.running.against_reference import judge, judge_twice, nearest
+from pytest_kopt.cases.running.execution import Candidate, Pass, make_inputs
 from pytest_kopt.cases.running.reference import Reference
 from pytest_kopt.cases.seeds import derive
+from pytest_kopt.cases.variant import Variant
 from pytest_kopt.devices.context import is_lost
 from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.honesty.finding import Finding
@@ -231,7 +226,7 @@ class _Content:
             if not wrong:
                 return "right", ""
             # A kernel that takes a wider dtype's memory for another's cannot say so.
-            loose = replace(case, gate=snr(domain.PLAINLY_RIGHT_DB))
+            loose = replace(case, gate=snr(PLAINLY_RIGHT_DB))
             plainly_right = all(item.passed for item in judge(loose, expected, run.kept))
             foreign = kind == "wider" and not plainly_right
             return "raises" if foreign else "wrong", wrong[0].diagnosis().splitlines()[0]

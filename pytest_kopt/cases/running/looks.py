@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from pytest_kopt.cases.case import EQUAL, Case
-from pytest_kopt.cases.running.execution import Pass, judge_twice
+from pytest_kopt.cases.running.against_reference import judge_twice
+from pytest_kopt.cases.running.execution import Pass
 from pytest_kopt.cases.running.reference import Reference
 from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.honesty.finding import Finding

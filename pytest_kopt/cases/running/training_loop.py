@@ -15,13 +15,8 @@ from typing import Any
 import torch
 
 from pytest_kopt.cases.case import Case
-from pytest_kopt.cases.running.execution import (
-    Pass,
-    grad_out,
-    judge_twice,
-    make_inputs,
-    results_of,
-)
+from pytest_kopt.cases.running.against_reference import judge_twice
+from pytest_kopt.cases.running.execution import Pass, grad_out, make_inputs, results_of
 from pytest_kopt.cases.running.reference import Reference
 from pytest_kopt.honesty.inputs import exchange, has_room, leaves, places, restore
 from pytest_kopt.honesty.outputs import taken

@@ -34,11 +34,14 @@ from pytest_kopt.trials import judging
 from pytest_kopt.trials.harness import PytestSetup
 from pytest_kopt.trials.pull_request.base import Base, removed, take_inventory
 from pytest_kopt.trials.pull_request.declarations import harness_of, looser
+from pytest_kopt.trials.pull_request.removed_cases import some, without
 from pytest_kopt.trials.trees import overlays, trees_of, why_not_in_place
 from pytest_kopt.trials.trial import InCopies, Measurements, Trial
 from pytest_kopt.versions.affected_modules import NATIVE_SUFFIXES
 
 _COMPUTE = "compute what the cases ask for"
+
+
 NEXT = {
     Decision.ACCEPTED: "",
     Decision.ACCEPTED_WITH_NOTE: "mind the slower case",
@@ -249,12 +252,12 @@ class PullRequestGate(Gate):
 
         verdict, detail = self.judged(results, compared)
         if less:
-            texts = "; ".join(f"{_some(labels)} {text}" for text, labels in less.items())
+            texts = "; ".join(f"{some(labels)} {text}" for text, labels in less.items())
             reason = f"the cases declare less than the base's: {texts}; {verdict.reason}"
             verdict = verdict.model_copy(update={"reason": reason})
         flags = [f"removed case: {nodeid}" for nodeid in gone]
         verdict = judging.flagged(verdict, [*flags, *found])
-        return verdict if self.settings.allow_removed else _without(gone, new, verdict), detail
+        return verdict if self.settings.allow_removed else without(gone, new, verdict), detail
 
     def _judged_as_then(
         self,
@@ -383,25 +386,3 @@ class PullRequestGate(Gate):
     def _in_tree(self, path: str) -> str:
         inside = self.settings.root.resolve().relative_to(self.other.root)
         return str(PurePosixPath(inside.as_posix()) / path)
-
-
-def _without(gone: Sequence[str], new: Sequence[str], verdict: Verdict) -> Verdict:
-    """Return the verdict on a change that removes cases: refused, unless it is worse as it is."""
-    if not gone or not (verdict.decision.keeps or verdict.decision is Decision.INCONCLUSIVE):
-        return verdict
-    names = _some(gone)
-    renamed = f" or have a new name ({_some(new)})" if new else ""
-    return verdict.model_copy(
-        update={
-            "decision": Decision.ROLLED_BACK,
-            "reason": f"{len(gone)} case(s) of the base are gone, skipped or xfailed, and nothing "
-            f"says that their shapes are not slower: {names}; of the others: {verdict.reason}",
-            "next_step": "bring them back, or pass --kopt-allow-removed if they are meant to go"
-            + renamed,
-            "removed": list(gone),
-        }
-    )
-
-
-def _some(ids: Sequence[str]) -> str:
-    return ", ".join(ids[:3]) + (", …" if len(ids) > 3 else "")

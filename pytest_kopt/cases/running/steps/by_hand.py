@@ -15,8 +15,9 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
+from pytest_kopt.cases.running.against_reference import judge
 from pytest_kopt.cases.running.checking import Checking
-from pytest_kopt.cases.running.execution import Pass, judge, make_inputs, results_of
+from pytest_kopt.cases.running.execution import Pass, make_inputs, results_of
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.memory import poisoned_allocations
 from pytest_kopt.honesty.work import Operator, operators_of

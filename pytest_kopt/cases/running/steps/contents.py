@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from contextlib import nullcontext, suppress
 
 from pytest_kopt.cases.groups import find_groups, has_skew
+from pytest_kopt.cases.running.against_reference import judge
 from pytest_kopt.cases.running.checking import Checking, named
-from pytest_kopt.cases.running.execution import Candidate, judge, make_inputs
+from pytest_kopt.cases.running.execution import Candidate, make_inputs
 from pytest_kopt.cases.skew import DISTRIBUTIONS
 from pytest_kopt.honesty import inputs, memory, outputs, work
 from pytest_kopt.honesty.finding import Finding

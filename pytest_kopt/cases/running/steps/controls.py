@@ -8,8 +8,9 @@ from typing import Any
 import torch
 
 from pytest_kopt.cases.case import is_floating
+from pytest_kopt.cases.running.against_reference import gated, pairs
 from pytest_kopt.cases.running.checking import Checking
-from pytest_kopt.cases.running.execution import Pass, gated, pairs
+from pytest_kopt.cases.running.execution import Pass
 from pytest_kopt.cases.running.gate_advice import SLACK_DB, gate_line, proposed, torchs_db
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.precision import narrow_reference

@@ -9,15 +9,9 @@ from typing import Any
 
 import torch
 
+from pytest_kopt.cases.running.against_reference import nearest
 from pytest_kopt.cases.running.checking import Checking
-from pytest_kopt.cases.running.execution import (
-    INPUT,
-    Pass,
-    Run,
-    make_inputs,
-    nearest,
-    watch_interpreter,
-)
+from pytest_kopt.cases.running.execution import INPUT, Pass, Run, make_inputs, watch_interpreter
 from pytest_kopt.cases.seeds import drawn_so_far
 from pytest_kopt.honesty import memory, outputs, physics
 from pytest_kopt.honesty.finding import Finding

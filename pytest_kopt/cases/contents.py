@@ -1,0 +1,159 @@
+"""The inputs of a case with other values: large, masked, constant, exact, of a wider dtype."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from pytest_kopt.cases.variant import Change, Drawn, Variant, floating
+from pytest_kopt.honesty.heldout import LARGER
+from pytest_kopt.honesty.inputs import SCALABLE
+from pytest_kopt.numerics.gates import snr
+from pytest_kopt.numerics.nested import tensors
+
+#: A tenth of the result may be error with such content, whatever the dtype.
+PLAINLY_RIGHT_DB = 20.0
+
+
+#: Memory of a wider dtype is never too small for a kernel that takes it for what it expects.
+_WIDER = {
+    torch.float32: torch.float64,
+    torch.bfloat16: torch.float32,
+    torch.float16: torch.float32,
+}
+
+
+#: No rounding to a narrow dtype gets there.
+_WIDE_DB = 60.0
+
+
+GRAIN = 256
+
+
+#: What of a sparse tensor of integers is not zero.
+_DENSE = 0.25
+
+
+# Values and dtypes
+
+
+def larger(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    # A power of two: exact in every dtype, short of infinity.
+    larger = x * LARGER
+    if larger.ndim > 1 and len(larger) > 1:
+        larger[0] = 0
+    return larger
+
+
+def outlier(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    if not x.numel():
+        return x
+    rows = x.reshape(-1, x.shape[-1]).clone() if x.ndim else x.reshape(1, 1).clone()
+    place = torch.randint(rows.shape[1], (len(rows),), generator=generator).to(x.device)
+    rows[torch.arange(len(rows), device=x.device), place] = 8 * LARGER
+    return rows.reshape(x.shape)
+
+
+def masked(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Return the same with -inf from a place of every row on, as masks make it."""
+    if not x.ndim or x.shape[-1] < 2:
+        return x
+    kept = torch.randint(1, x.shape[-1], (*x.shape[:-1], 1), generator=generator).to(x.device)
+    places = torch.arange(x.shape[-1], device=x.device)
+    return x.masked_fill(places >= kept, float("-inf"))
+
+
+def takes_masks(given: Sequence[Any], expected: Sequence[Any]) -> bool:
+    """Say whether -inf stays where an input has it, if anywhere: else none is there as a mask.
+
+    A blur spreads it, and an average of two tensors has it where either does.
+    """
+    masks = [item == -math.inf for item in tensors(given)]
+    results = [out for out in tensors(expected) if out.is_floating_point()]
+    return all(
+        any(torch.equal(mask, ~out.isfinite()) for mask in masks)
+        for out in results
+        if not out.isfinite().all()
+    )
+
+
+def lopsided(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Return rows of different size, one larger than all together, and every n-th element large."""
+    if not x.ndim or not x.numel():
+        return x
+    rows = x[..., :1].numel()
+    steps = torch.randint(-2, 3, (rows,), generator=generator)
+    # A sum of squares over half of the rows, doubled, is then another sum; two inputs differ.
+    place, more = (int(torch.randint(n, (), generator=generator)) for n in (rows, 3))
+    steps[place] = 2 + math.ceil(math.log2(rows) / 2) + more
+    found = x * torch.exp2(steps.view(*x.shape[:-1], 1).float()).to(x)
+    found[..., :: 2 ** int(torch.randint(1, 7, (), generator=generator))] *= 16
+    return found
+
+
+def _says_something(x: torch.Tensor) -> bool:
+    return x.dtype not in SCALABLE or not x.numel() or bool(x.any())
+
+
+def _filled(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    if _says_something(x):
+        return x
+    return torch.randn(x.shape, generator=generator).to(x)
+
+
+def where_zeros_are(drawn: Drawn) -> Iterator[Variant]:
+    if not all(map(_says_something, tensors(drawn.given))):
+        yield Variant(drawn.everywhere(floating(_filled), weights=True, gate=snr(PLAINLY_RIGHT_DB)))
+
+
+def _small_integers(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Return -1, 0 and 1, mostly zeros: every format holds them, and every sum of a few of them."""
+    if not x.ndim:
+        return torch.ones_like(x)
+    signs = torch.randint(2, x.shape, generator=generator) * 2 - 1
+    found = signs * (torch.rand(x.shape, generator=generator) < _DENSE)
+    # No row is zeros, of which a scale cannot be made, and the last element of each counts.
+    found[..., -1:] = 1
+    return found.to(x)
+
+
+def _are_integers(given: Sequence[Any], expected: Sequence[Any]) -> bool:
+    return all(torch.equal(out, out.round()) for out in tensors(expected) if out.dtype in SCALABLE)
+
+
+def exact(drawn: Drawn) -> Iterator[Variant]:
+    """Ask for exact results of small integers: what a coarse tolerance hides shows there."""
+    change = floating(_small_integers)
+    case = drawn.everywhere(change, weights=True, gate=snr(_WIDE_DB), backward=False)
+    yield Variant(case, counts=_are_integers)
+
+
+_widened = floating(lambda x, _: x.to(_WIDER.get(x.dtype, x.dtype)))
+
+
+def _wider(x: Any, generator: torch.Generator) -> Any:
+    """Widen tensors, and a dtype among the arguments."""
+    return _WIDER.get(x, x) if isinstance(x, torch.dtype) else _widened(x, generator)
+
+
+def all_wider(drawn: Drawn) -> Iterator[Variant]:
+    yield Variant(drawn.everywhere(_wider, weights=True, gate=snr(_WIDE_DB)))
+
+
+def of_numbers(
+    change: Change, counts: Callable[..., bool] = lambda given, expected: True
+) -> Callable[[Drawn], Iterator[Variant]]:
+    """Return the generator of the case with all floating-point activations changed."""
+
+    def once(drawn: Drawn) -> Iterator[Variant]:
+        case = drawn.everywhere(floating(change), gate=snr(PLAINLY_RIGHT_DB))
+        yield Variant(case, counts=counts)
+
+    return once
+
+
+def constant(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    return x[..., :1].expand_as(x).clone() if x.ndim else x

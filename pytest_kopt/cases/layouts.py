@@ -1,0 +1,171 @@
+"""The inputs of a case in other memory: with gaps, turned, further behind, expanded."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from pytest_kopt.cases.groups import is_integer
+from pytest_kopt.cases.variant import Change, Drawn, Variant, alone, kept_leaf
+from pytest_kopt.honesty.inputs import SCALABLE, leaves
+from pytest_kopt.numerics.nested import mapped, tensors
+
+#: Elements between the rows of a tensor with gaps, and before one that lies further behind: whole
+#: vectors of every width, as a slice of a packed projection has them.
+_GAP = 16
+
+
+def into_the_input(drawn: Drawn) -> Iterator[Variant]:
+    """Give an input that is written to, and another of its shape and dtype, as one tensor."""
+    case, given = drawn.case, drawn.given
+    for written in case.writes:
+        for place, x in enumerate(given):
+            pair = (given[written], x)
+            if place in case.rewritten or not all(
+                isinstance(each, torch.Tensor) and not each.requires_grad for each in pair
+            ):
+                continue
+            if pair[0].shape != x.shape or pair[0].dtype != x.dtype:
+                continue
+
+            def one(
+                now: list[Any], _: torch.Generator, places: tuple[int, int] = (written, place)
+            ) -> list[Any]:
+                now[places[0]] = now[places[1]]
+                return now
+
+            changed = drawn.changed(one, consumes=(*case.consumes, place))
+            yield Variant(changed, f"inputs {place} and {written}")
+
+
+def rubbish(drawn: Drawn) -> Iterator[Variant]:
+    """Fill with NaN what lies behind lengths, and where a mask drops: nothing may read it."""
+    for place, number, told in drawn.leaves():
+        is_mask = isinstance(told, torch.Tensor) and told.dtype is torch.bool and told.numel() > 1
+        is_lengths = is_integer(told) and told.ndim == 1 and len(told) > 1
+        for behind in (True, False) if is_mask else (True,) if is_lengths else ():
+
+            def fill(
+                given: list[Any],
+                _: torch.Generator,
+                at: tuple[int, int] = (place, number),
+                behind: bool = behind,
+            ) -> list[Any]:
+                now = Drawn(drawn.case, given, drawn.seed, ())
+                (what,) = (x for i, k, x in now.leaves() if (i, k) == at)
+
+                def change(x: Any) -> Any:
+                    unread = _unread(x, what, behind=behind)
+                    return (
+                        x
+                        if unread is None
+                        else kept_leaf(x, lambda plain: plain.masked_fill(unread, math.nan))
+                    )
+
+                return [
+                    mapped(x, change) if i not in drawn.case.weights else x
+                    for i, x in enumerate(given)
+                ]
+
+            inputs = tensors([drawn.given[i] for i in drawn.places()])
+            if any(_unread(x, told, behind=behind) is not None for x in inputs):
+                yield Variant(drawn.changed(fill, backward=False), f"input {place}")
+
+
+def _unread(x: Any, told: torch.Tensor, *, behind: bool) -> torch.Tensor | None:
+    """Return where a tensor is not read by what a mask or lengths say, None if they are not its."""
+    if not isinstance(x, torch.Tensor) or x.dtype not in SCALABLE:
+        return None
+    if told.dtype is torch.bool:
+        if x.shape[: told.ndim] != told.shape:
+            return None
+        where = ~told if behind else told
+    else:
+        fits = x.ndim > 1 and len(x) == len(told) and int(told.min()) >= 0
+        if not fits or int(told.max()) > x.shape[1]:
+            return None
+        where = torch.arange(x.shape[1], device=x.device) >= told.to(x.device)[:, None]
+    return where.reshape(*where.shape, *[1] * (x.ndim - where.ndim)).to(x.device)
+
+
+def frozen(drawn: Drawn) -> Iterator[Variant]:
+    """Have one input after the other ask for no gradient; a single one has to ask."""
+    asking = leaves(drawn.given) if drawn.case.backward else {}
+    for place in asking if len(asking) > 1 else ():
+        yield Variant(drawn.changed(alone(place, 0, lambda x, _: x.detach())), f"input {place}")
+
+
+# Layouts
+
+
+def transposed(x: torch.Tensor) -> torch.Tensor:
+    return x.transpose(-1, -2).contiguous().transpose(-1, -2) if x.ndim > 1 else x
+
+
+def with_gaps(x: torch.Tensor) -> torch.Tensor:
+    """Return the same as rows with gaps between them, not at the beginning of their memory."""
+    rows = x.new_zeros(*x.shape[:-1], x.shape[-1] + 2 * _GAP)
+    return rows[..., _GAP : _GAP + x.shape[-1]].copy_(x)
+
+
+def further_behind(x: torch.Tensor) -> torch.Tensor:
+    return x.new_zeros(x.numel() + _GAP)[_GAP:].view(x.shape).copy_(x)
+
+
+def as_one_row(x: torch.Tensor) -> torch.Tensor:
+    return x[..., :1, :].expand_as(x)
+
+
+def as_one_number(x: torch.Tensor) -> torch.Tensor:
+    """Return a gradient as that of a sum: its first element everywhere, in one place."""
+    return x.flatten()[:1].expand(x.numel()).as_strided(x.shape, (0,) * x.ndim)
+
+
+def _sparsely_transposed(x: torch.Tensor) -> torch.Tensor:
+    """Return memory that is not contiguous in any dimension: transposed, or with gaps."""
+    return transposed(torch.stack([x] * 2, -1)[..., 0])
+
+
+def laid(
+    lay: Callable[[torch.Tensor], torch.Tensor],
+    incoming: Callable[[torch.Tensor], torch.Tensor] | None = None,
+    *,
+    least: int = 2,
+    content: Change | None = None,
+) -> Callable[[Drawn], Iterator[Variant]]:
+    """Return the generator of cases with one input, of so many dimensions, in other memory.
+
+    Where the layout goes with a `content`, that is changed as well; `incoming` does it to an
+    incoming gradient.
+    """
+
+    def each(drawn: Drawn) -> Iterator[Variant]:
+        case = drawn.case
+
+        def fits(x: Any) -> bool:
+            return isinstance(x, torch.Tensor) and x.ndim >= least and x.numel() > 1
+
+        for place, number, x in drawn.alone(fits, weights=True):
+            if content and (place in case.rewritten or x.dtype not in SCALABLE):
+                continue
+
+            def put(given: list[Any], place: int = place, number: int = number) -> list[Any]:
+                change = alone(place, number, lambda leaf, _: kept_leaf(leaf, lay))
+                return change(list(given), torch.Generator())
+
+            changed = drawn.changed(alone(place, number, content)) if content else case
+            yield Variant(changed, f"input {place}", lay=put)
+        if case.backward and incoming:
+            yield Variant(case, "an incoming gradient", incoming=incoming)
+
+    return each
+
+
+def all_transposed(drawn: Drawn) -> Iterator[Variant]:
+    def put(given: list[Any]) -> list[Any]:
+        return [mapped(x, lambda leaf: kept_leaf(leaf, transposed), (torch.Tensor,)) for x in given]
+
+    yield Variant(drawn.case, lay=put, incoming=_sparsely_transposed)

@@ -1,0 +1,189 @@
+"""A run of a kernel against its reference: what is compared, and by which tolerance."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+
+from pytest_kopt.cases.case import Case
+from pytest_kopt.cases.running.execution import Pass
+from pytest_kopt.honesty.inputs import SCALABLE
+from pytest_kopt.honesty.precision import least_exact
+from pytest_kopt.numerics.compare import Comparison, compare
+from pytest_kopt.numerics.determinism import bits
+from pytest_kopt.numerics.gates import Gate
+from pytest_kopt.numerics.snr import compute_snr, wide
+
+#: Of a larger input only the rows that were written to are compared: the rest is memory alone.
+_LARGE = 1 << 20
+
+
+def judge_twice(
+    case: Case, expected: Pass, run: Pass, in_float64: Callable[[], Pass | None]
+) -> tuple[Pass, list[Comparison]]:
+    """Judge a run by the reference and, where that finds it wrong, by the one in float64 as well.
+
+    A run that is right by either is right, and so is one that errs less than the reference does;
+    what found it so is returned. A reference may err in float32 by more than the case's tolerance.
+    """
+    found = judge(case, expected, run)
+    if all(item.passed for item in found) or (exact := in_float64()) is None:
+        return expected, found
+    if run.outputs.keys() != exact.outputs.keys():
+        return expected, found
+    both = zip(judge(case, exact, run), pairs(exact, run), pairs(expected, run), strict=True)
+    nearer = [
+        item if item.passed else replace(item, passed=_errs_less(truth, out, ref))
+        for item, (_, truth, out), (_, ref, _) in both
+    ]
+    return (exact, nearer) if all(item.passed for item in nearer) else (expected, found)
+
+
+def nearest(
+    expected: Pass, run: Pass, in_float64: Callable[[], Pass | None]
+) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
+    """Yield floating-point results, each with the reference's that it is nearest to.
+
+    Which is that in float64, perhaps, where the declared one computes no finer than the result.
+    """
+    computed_in, exact = least_exact([*expected.outputs.values()]), None
+    for name, ref, out in pairs(expected, run):
+        if not (isinstance(out, torch.Tensor) and out.is_floating_point()):
+            continue
+        if torch.finfo(computed_in).eps >= torch.finfo(out.dtype).eps:
+            exact = exact or in_float64() or expected
+            (other,) = (found for n, found, _ in pairs(exact, run) if n == name)
+            ref = max(ref, other, key=partial(compute_snr, actual=out))
+        yield name, ref, out
+
+
+def _errs_less(truth: Any, out: Any, ref: Any) -> bool:
+    if not (_is_floating(truth) and is_shaped(out, truth) and is_shaped(ref, truth)):
+        return False
+    mine, others = ((wide(item).to(truth.device) - wide(truth)).norm() for item in (out, ref))
+    return bool(mine <= others)
+
+
+def judge(case: Case, expected: Pass, run: Pass) -> list[Comparison]:
+    if expected.outputs.keys() != run.outputs.keys():
+        reason = f"gives {_listed(run.outputs)}, the reference {_listed(expected.outputs)}"
+        if not run.outputs:
+            reason += "; if it writes into a buffer from inputs(), declare writes=(POSITION,)"
+        return [Comparison("out", False, "the same outputs", reason)]
+    if isinstance(case.gate, Mapping):
+        names = [name for name, _, _ in pairs(expected, run)]
+        if unknown := case.gate.keys() - {*names}:
+            raise case.refusal(f"gate has {min(unknown)!r}, and no output has this name", names)
+    return [_compared(expected, run, *pair) for pair in gated(case, expected, run)]
+
+
+def _compared(
+    expected: Pass, run: Pass, name: str, ref: Any, out: Any, gate: Gate | None
+) -> Comparison:
+    if expected.nan_is_equal and bool(nans(ref).any()):
+        return _number_for_nan(ref, name)
+    return _in_the_whole(compare(ref, out, gate, name), expected, run)
+
+
+def gated(case: Case, expected: Pass, run: Pass) -> Iterator[tuple[str, Any, Any, Gate | None]]:
+    """Yield the pairs with the case's gate for each, None where the dtype chooses it."""
+    found = list(pairs(expected, run))
+    # One gate is that of the floating-point outputs where there are any: indices are exact.
+    inexact = any(_is_floating(ref) for _, ref, _ in found)
+    is_single = inexact and not isinstance(case.gate, Mapping)
+    for name, ref, out in found:
+        is_exact = is_single and not _is_floating(ref)
+        yield name, ref, out, None if is_exact else case.gate_of(name)
+
+
+def _is_floating(item: Any) -> bool:
+    return item.is_floating_point() if isinstance(item, torch.Tensor) else isinstance(item, float)
+
+
+def nans(item: Any) -> torch.Tensor:
+    """Return where a result is NaN."""
+    if not _is_floating(item):
+        return torch.zeros(1)
+    item = torch.as_tensor(item)
+    return (item if item.dtype in SCALABLE else wide(item)).isnan()
+
+
+def _number_for_nan(ref: Any, name: str) -> Comparison:
+    count = int(nans(ref).sum())
+    reason = f"holds no NaN at {count} places where the reference has it"
+    return Comparison(name, False, 'nan="equal"', reason)
+
+
+def _without_nan(ref: Any, out: Any) -> tuple[Any, Any]:
+    """Return zero for NaN that both results have; one of another shape has none in common."""
+    if not (_is_floating(ref) and _is_floating(out)):
+        return ref, out
+    if not is_shaped(out, ref):
+        return torch.nan_to_num(torch.as_tensor(ref)), out
+    both = nans(ref) & nans(out).to(ref.device)
+    return ref.masked_fill(both, 0), out.masked_fill(both.to(out.device), 0)
+
+
+def pairs(expected: Pass, run: Pass) -> Iterable[tuple[str, Any, Any]]:
+    """Yield name, reference and result of every output and of every gradient that exists.
+
+    Of an input that the reference writes to only what it or the candidate changed is left, zero
+    stands for the rest: one wrong row of a large cache has to weigh as much as any other result.
+    Zero stands for NaN as well that is right.
+    """
+    for name, ref, out in _pairs(expected, run):
+        yield name, *(_without_nan(ref, out) if expected.nan_is_equal else (ref, out))
+
+
+def _pairs(expected: Pass, run: Pass) -> Iterable[tuple[str, Any, Any]]:
+    for name, ref in expected.outputs.items():
+        before, out = expected.before.get(name), run.outputs[name]
+        if before is None or not is_shaped(out, ref):
+            yield name, ref, out
+        else:
+            untouched = (bits(ref) == bits(before)) & (bits(out) == bits(before))
+            rows = _touched_rows(untouched)
+            if rows is not None:
+                ref, out, untouched = ref[rows], out[rows.to(out.device)], untouched[rows]
+            yield name, _without(ref, untouched), _without(out, untouched)
+    for position, ref in expected.gradients.items():
+        if ref is not None:
+            yield f"grad of input {position}", ref, run.gradients.get(position)
+
+
+def _touched_rows(untouched: torch.Tensor) -> torch.Tensor | None:
+    """Return which rows of a large tensor were written to, None of a small one: all count there."""
+    if untouched.numel() < _LARGE or untouched.ndim < 2:
+        return None
+    return (~untouched.flatten(1).all(1)).nonzero().flatten()
+
+
+def _in_the_whole(comparison: Comparison, expected: Pass, run: Pass) -> Comparison:
+    """Return a failed comparison of written rows with its worst element's index in the whole."""
+    before, figures = expected.before.get(comparison.name), comparison.figures
+    if comparison.passed or before is None or figures is None or not figures.worst_index:
+        return comparison
+    ref, out = expected.outputs[comparison.name], run.outputs[comparison.name]
+    rows = _touched_rows((bits(ref) == bits(before)) & (bits(out) == bits(before)))
+    if rows is None:
+        return comparison
+    index = (int(rows[figures.worst_index[0]]), *figures.worst_index[1:])
+    return replace(comparison, figures=replace(figures, worst_index=index))
+
+
+def is_shaped(out: Any, ref: Any) -> bool:
+    both = isinstance(out, torch.Tensor) and isinstance(ref, torch.Tensor)
+    return both and out.shape == ref.shape
+
+
+def _without(tensor: torch.Tensor, untouched: torch.Tensor) -> torch.Tensor:
+    kept = bits(tensor).masked_fill(untouched.to(tensor.device), 0)
+    return kept.view(tensor.dtype)
+
+
+def _listed(outputs: Mapping[str, Any]) -> str:
+    return ", ".join(outputs) or "nothing"

@@ -1,0 +1,159 @@
+"""The versions of a case that a process loads side by side, in trees of their own if need be."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pytest_kopt.cases.case import Case
+from pytest_kopt.cases.order import (
+    INCUMBENT,
+    PLACEBO,
+    ArmsOrder,
+)
+from pytest_kopt.cases.running.execution import make_inputs
+from pytest_kopt.honesty.inputs import Held
+from pytest_kopt.honesty.outputs import in_order
+from pytest_kopt.honesty.watching.watch import Watch
+from pytest_kopt.numerics.nested import fresh_copies, tensors
+from pytest_kopt.sameness.reach import unreached
+from pytest_kopt.versions import executed_files, twin
+from pytest_kopt.versions.affected_modules import (
+    NATIVE_SUFFIXES,
+    home,
+    imported_by,
+    project_modules,
+    readers,
+)
+from pytest_kopt.versions.errors import NotLoadable, Unreached
+
+#: The arms' functions by name.
+Versions = Mapping[str, Callable[..., Any]]
+
+
+def load_versions(case: Case, order: ArmsOrder, seed: int, watch: Watch | None) -> Versions:
+    """Return the arms' functions, each proven to run its own version's code and nothing else's."""
+    root, opened = Path(order.root), watch.opened if watch else {}
+    if not order.trees:
+        if order.tree:
+            call = one_call(case, case.function, make_inputs(case, seed))
+            executed_files.check_moved(call, root, Path(order.tree), order.changed, opened)
+        return dict.fromkeys(order.names, case.function)
+    trees = [*map(Path, order.trees)]
+    gone = [path for path in order.changed if not (root / path).exists()]
+    if data := [path for path in gone if not path.endswith(".py")]:
+        raise NotLoadable(f"{data[0]} is gone, which the incumbent may read")
+    changed = {(root / path).resolve() for path in order.changed} or twin.own_file(case.function)
+    given = make_inputs(case, seed)
+    functions: dict[str, Callable[..., Any]] = {order.own: case.function}
+    # What a function imports only when it is called has to be loaded before it can be doubled.
+    one_call(case, case.function, given)()
+    files: dict[str, set[str]] = {}
+    if order.changed and INCUMBENT in order.others:
+        base = Path(order.trees[order.others.index(INCUMBENT)])
+        read = [
+            path
+            for path in order.changed
+            if path.endswith(".py")
+            or Path(path).suffix in NATIVE_SUFFIXES
+            or readers((root / path).resolve(), project_modules(root), opened)
+        ]
+        if _runs_no_change(case, given, read, root, base):
+            raise Unreached("the function runs none of the functions that changed")
+    for name, tree in zip(order.others, trees, strict=True):
+        try:
+            functions[name], version = twin.find(case.function, changed, root, tree, opened)
+        except Unreached:
+            call = one_call(case, case.function, given)
+            executed_files.check_untouched(call, {str(path) for path in changed})
+            if gone:
+                raise NotLoadable(f"{gone[0]} is gone, which the incumbent may import") from None
+            raise
+        if watch is not None and name in (INCUMBENT, PLACEBO):
+            watch.guard(name, version.modules)
+        functions[name] = twin.translating(functions[name], given, version.names, version)
+        files[name] = version.files
+        files[order.own] = version.first_files
+    functions[order.own] = twin.translating(case.function, given, version.names)
+    for name, function in functions.items():
+        others = set().union(*(found for other, found in files.items() if other != name))
+        executed_files.check(one_call(case, function, given), files[name], others, name)
+    for tree in trees:
+        inside = f"{tree}{os.sep}"
+        own = {path for path, by in opened.items() if any(a.startswith(inside) for a in by)}
+        if path := executed_files.shared(root, tree, order.changed, own):
+            raise NotLoadable(f"each version needs a working folder of its own, to read {path}")
+    return _in_order(functions, case, given)
+
+
+def is_reached(case: Case, order: ArmsOrder, seed: int, watch: Watch | None) -> bool:
+    """Say whether the one version of this process imports, runs or reads a changed file."""
+    here = Path(order.tree or order.root)
+    files = {(here / path).resolve() for path in order.changed}
+    module, modules = home(case.function), project_modules(here)
+    used = imported_by(module.__name__, here) if module else set(modules.values())
+    ran = executed_files.files_run(one_call(case, case.function, make_inputs(case, seed)))
+    used |= {Path(file).resolve() for file in ran}
+    by = {"", *(name for name, path in modules.items() if path in used)}
+    opened = watch.opened if watch else {}
+    return any(
+        path in used or path.suffix in NATIVE_SUFFIXES or by & readers(path, modules, opened)
+        for path in files
+    )
+
+
+def _in_order(functions: Versions, case: Case, given: Sequence[Any]) -> Versions:
+    """Return the versions, with a copy for results in another order than the incumbent's.
+
+    Else what a version leaves to its callers, a transposition say, would be a gain.
+    """
+    if INCUMBENT not in functions:
+        return functions
+    results = {k: case.positional(f)(*fresh_copies(given)) for k, f in functions.items()}
+    return {k: in_order(f, results[INCUMBENT], results[k]) for k, f in functions.items()}
+
+
+def _runs_no_change(
+    case: Case, given: Sequence[Any], changed: Sequence[str], root: Path, tree: Path
+) -> bool:
+    """Say whether the sources, and a call, show that a case runs none of the changed functions."""
+    if not all(
+        path.endswith(".py") and (root / path).is_file() and (tree / path).is_file()
+        for path in changed
+    ):
+        return False
+    module, name = twin.place(case.function)
+
+    def found_in(paths: Iterable[str]) -> frozenset[tuple[str, str]] | None:
+        old, new = ({path: (top / path).read_bytes() for path in paths} for top in (tree, root))
+        return unreached(name.partition(".")[0], old, new, old.keys() & {*changed})
+
+    # Most changes are seen in the function's own file, and others only add to what may be run.
+    places = twin.own_file(case.function)
+    own = {str(path.relative_to(root)) for path in places if path.is_relative_to(root)}
+    if own <= {*changed} and found_in(own) is None:
+        return False
+    imported = {str(path.relative_to(root)) for path in imported_by(module, root)}
+    found = found_in(imported) if imported & {*changed} else None
+    if found is None:
+        return False
+    ran = executed_files.functions_run(one_call(case, case.function, given))
+    strangers = {str(root / path) for path in {*changed} - imported}
+    functions = {(str(root / path), name) for path, name in found}
+    return functions.isdisjoint(ran) and strangers.isdisjoint(file for file, _ in ran)
+
+
+def one_call(case: Case, function: Callable[..., Any], given: Sequence[Any]) -> Callable[[], Any]:
+    held, called = Held(fresh_copies(given), case.rewritten), case.positional(function)
+
+    def call() -> None:
+        held.restore()
+        outputs = [out for out in tensors(called(*held.live)) if out.requires_grad]
+        if case.backward and outputs:
+            torch.autograd.backward(outputs, [torch.ones_like(out) for out in outputs])
+
+    return call
