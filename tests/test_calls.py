@@ -13,9 +13,15 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_kopt.cases.running import timing, training_check
+from pytest_kopt.cases.running import timing
 from pytest_kopt.cases.running.runner import run_case
-from pytest_kopt.cases.running.steps import aftermath, contents, fresh_content
+from pytest_kopt.cases.running.steps import (
+    aftermath,
+    contents,
+    equal_calls,
+    fresh_content,
+    training_check,
+)
 from tests.test_check_only import case_of, plain_bench
 
 PAGE = Path(__file__).parents[1] / "docs" / "honesty.md"
@@ -29,6 +35,7 @@ PARTS: dict[str, list[tuple[Any, str]]] = {
     ],
     "work": [(contents, "counted")],
     "aftermath": [(aftermath, "aftermath")],
+    "equal calls": [(equal_calls, "equal_calls")],
     "training": [(training_check, "_simulated")],
     "known and fresh": [(training_check, "reuse_pairs")],
     "clock": [(timing, "prepare_blocks")],

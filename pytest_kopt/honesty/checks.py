@@ -202,13 +202,13 @@ TABLE = (
     ),
     Check(
         Phase.TRAINED,
-        "cases.running.training_check:caches",
+        "cases.running.steps.training_check:caches",
         "stale-weight training-loop activation-cache grad-out-cache hit-rate",
         notes="weight-cache",
     ),
     Check(
         Phase.RECALLED,
-        "cases.running.training_check:known_tensors",
+        "cases.running.steps.training_check:known_tensors",
         "inflation",
     ),
     Check(Phase.BLOCKS, "honesty.watching.state:taken_threads", "thread-count"),

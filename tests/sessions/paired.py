@@ -77,6 +77,7 @@ def test_{name}(kopt):
         inputs=lambda: (torch.ones({rows}, 8),),
         reference=lambda x: 2 * x.double(),
         dims={{"rows": {rows}}},
+        domain="declared shapes",
     )
 """
 
@@ -248,8 +249,9 @@ class Gate:
                 for words in (("worktree", "list"), ("for-each-ref",), ("stash", "list"))
             },
         }
-        # A lock that all runs on the machine share is to stay, and so are xdist's tmp_paths.
-        others = ("pytest-kopt-", "pytest-of-")
+        # A lock that all runs on the machine share is to stay, and so are xdist's tmp_paths and the
+        # compiler's cache.
+        others = ("pytest-kopt-", "pytest-of-", "torchinductor_")
         for path in self.tmp.rglob("*"):
             if not path.relative_to(self.tmp).parts[0].startswith(others):
                 found[str(path)] = "temporary"

@@ -14,7 +14,7 @@ from pytest_kopt.cases.evidence import Training
 from pytest_kopt.cases.running.course import Course
 from pytest_kopt.cases.running.execution import make_inputs
 from pytest_kopt.cases.running.reference import code_of
-from pytest_kopt.cases.running.training_loop import Loop, Step
+from pytest_kopt.cases.running.steps.training_loop import Loop, Step
 from pytest_kopt.cases.seeds import derive
 from pytest_kopt.honesty.audit import suspects_a_cache
 from pytest_kopt.honesty.finding import Finding
