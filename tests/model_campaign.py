@@ -163,9 +163,12 @@ class Model:
             return "ROLLED_BACK" if is_last else "REPAIR"
         if number == 1:
             return "INCOMPLETE" if outcome.unmeasured else "BASELINE"
-        if outcome == OUTCOMES["equal"] and number in self.benefits:
-            return "ACCEPTED_WITH_NOTE"
-        return outcome.decision
+        benefits = outcome == OUTCOMES["equal"] and number in self.benefits
+        decision = "ACCEPTED_WITH_NOTE" if benefits else outcome.decision
+        failed_before = any(
+            item.decision == "REPAIR" and item.kernel == self.kernel for item in self.attempts
+        )
+        return "REPAIR" if decision in KEEPS and failed_before else decision
 
     def record(self, attempt: Attempt, *, is_regression: bool) -> None:
         """Take over a decided attempt."""

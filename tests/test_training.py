@@ -12,9 +12,9 @@ import torch
 
 from pytest_kopt.cases.case import Case, declare
 from pytest_kopt.cases.evidence import Training
-from pytest_kopt.cases.running import training_loop
 from pytest_kopt.cases.running.bench import Bench
 from pytest_kopt.cases.running.course import Course
+from pytest_kopt.cases.running.steps import training_loop
 from pytest_kopt.honesty.checks import Phase, ask
 from pytest_kopt.honesty.transfer import Trace
 from pytest_kopt.honesty.work import Work, saves

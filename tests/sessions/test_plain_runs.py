@@ -260,7 +260,7 @@ SCHEMAS = {
         schema=Schema("ps", (Column("Time (us)", "forward_us", "lower"),
                              Column("err", "mismatch_share")), gate="err == 0")
         dims={"rows": 4}
-        more=dict(gate=snr(3.0))
+        more=dict(gate=snr(10.0))
         """,
 }
 ONE_CASE = """\
