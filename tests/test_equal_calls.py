@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from pytest_kopt.cases.running import against_reference
 from pytest_kopt.cases.running import check as checks
-from pytest_kopt.cases.running import execution
 from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.numerics.gates import snr
 from tests.checked import check, names
@@ -108,7 +108,7 @@ def stored_beside(new: Tensor, cache: Tensor, slots: Tensor) -> None:
 
 
 def test_of_a_large_cache_only_written_rows_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(execution, "_LARGE", 1 << 10)
+    monkeypatch.setattr(against_reference, "_LARGE", 1 << 10)
     monkeypatch.setattr(checks, "_LARGE_BYTES", 1 << 14)
     slots = torch.tensor([900, 17, 512])
     case = {

@@ -155,7 +155,7 @@ def test_arms_of_one_process_come_to_one_engine(
     monkeypatch: pytest.MonkeyPatch, candidate: Callable[..., Any]
 ) -> None:
     versions = {CANDIDATE: candidate, INCUMBENT: clean, PLACEBO: clean}
-    monkeypatch.setattr(arms, "_versions", lambda *given: versions)
+    monkeypatch.setattr(arms, "load_versions", lambda *given: versions)
     kept: list[dict[str, Any]] = []
     one_engine = arms._Arms.prepared
 
@@ -213,7 +213,7 @@ def test_what_changed_is_told_when_nobody_waits_for_a_lock(monkeypatch: pytest.M
             super().tell(kind, **fields)
 
     monkeypatch.setattr(arms, "checking_lock", lock)
-    monkeypatch.setattr(arms, "_versions", lambda *given: {CANDIDATE: clean, INCUMBENT: clean})
+    monkeypatch.setattr(arms, "load_versions", lambda *given: {CANDIDATE: clean, INCUMBENT: clean})
     monkeypatch.setattr(
         arms._Arms, "machine_code", lambda *given: {"kind": "changed", "under": held[0]}
     )

@@ -14,9 +14,7 @@ import socket
 import sys
 import sysconfig
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from importlib.util import source_from_cache
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -171,8 +169,9 @@ class Tripwire:
         if (frame is not None and _is_ours(frame)) or is_library(name):
             return
         if name.endswith(".pyc"):
-            with suppress(ValueError):
-                name = source_from_cache(name)
+            # Pytest names the bytecode of rewritten sources in a way of its own.
+            folder, _, file = name.rpartition("__pycache__")
+            name = f"{folder}{file.lstrip(os.sep).partition('.')[0]}.py"
         author = "" if frame is None else os.path.realpath(frame.f_code.co_filename)
         self._opened.setdefault(os.path.realpath(name), set()).add(author)
 
