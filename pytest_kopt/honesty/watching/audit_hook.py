@@ -160,9 +160,8 @@ class Tripwire:
         if not isinstance(path, str | bytes | os.PathLike):
             return
         name = os.fsdecode(path)
-        frame: FrameType | None = sys._getframe(2)
-        if sys._getframe(2).f_code.co_filename == _LOADER:
-            frame = None
+        opener = sys._getframe(2)
+        frame: FrameType | None = None if opener.f_code.co_filename == _LOADER else opener
         while frame is not None and not _is_ours(frame) and not _author_here(frame):
             frame = frame.f_back
         # Python opens its own by the thousand; what the harness opens is kept nowhere.
