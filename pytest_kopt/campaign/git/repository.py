@@ -31,8 +31,6 @@ _IN_PROGRESS = {
 _LOCKED = re.compile(r"\.lock': File exists|cannot lock ref")
 _TRIES, _PAUSE_SECONDS = 50, 0.1
 
-#: Trees in which git works for this user: a session opens its repository several times.
-_USABLE = set[Path]()
 #: Characters of a command that a message shows.
 _SHOWN = 80
 
@@ -76,10 +74,8 @@ class Repository:
         if repo.bare:
             return None
         repository = cls(repo)
-        if repository.root not in _USABLE:
-            # Git works in no tree of another owner, and says how to allow it.
-            repository._git("rev-parse", "--git-dir")
-            _USABLE.add(repository.root)
+        # Git works in no tree of another owner, and says how to allow it.
+        repository._git("rev-parse", "--git-dir")
         return repository
 
     @property
