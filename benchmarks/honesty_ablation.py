@@ -37,6 +37,7 @@ sys.path[:0] = [str(ROOT), str(CORPUS)]
 import torch  # noqa: E402
 from _pytest.config import PytestPluginManager  # noqa: E402
 from ops import OPS  # noqa: E402
+from pytest_kopt.honesty.watching.clock import Span  # noqa: E402
 from tabulate import tabulate  # noqa: E402
 
 from pytest_kopt.cases import domain  # noqa: E402
@@ -54,7 +55,6 @@ from pytest_kopt.cases.running.switches import compile_here  # noqa: E402
 from pytest_kopt.cases.running.timing import judge_timed, time_case  # noqa: E402
 from pytest_kopt.honesty.checks import Phase, ask, of_phase  # noqa: E402
 from pytest_kopt.honesty.finding import Finding  # noqa: E402
-from pytest_kopt.honesty.watching.clock import Span  # noqa: E402
 from pytest_kopt.honesty.watching.watch import Watch  # noqa: E402
 from pytest_kopt.measure.wall import WallEngine, one_thread  # noqa: E402
 from tests.corpus.through_plugin import constants, kernels  # noqa: E402

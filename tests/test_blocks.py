@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from pytest_kopt.cases.order import ALONE, CANDIDATE, INCUMBENT, PLACEBO
-from pytest_kopt.paired.blocks import Blocks
+from pytest_kopt.paired.blocks import Blocks, BlockTime
 
 
 class Process:
@@ -17,12 +17,16 @@ class Process:
     def __init__(self, ms: float) -> None:
         self._ms = ms
 
-    def tell(self, kind: str, **told: Any) -> None:
-        pass
+    def tell(self, kind: str, **order: Any) -> None:
+        self._answers = {"block": "written", "go": "time"}[kind]
 
     def receive(self) -> dict[str, Any]:
-        spent = {"waited": self._ms, "spent": self._ms}
-        return {"kind": "time", "forward": self._ms, "backward": None, "between": 0.0, **spent}
+        return {"kind": self._answers, "waited": self._ms, "ms": self._ms}
+
+
+def blocks_of(held: Any, kind: str, cases: int) -> Blocks:
+    one_each = dict.fromkeys(held, 1)
+    return Blocks(held, random.Random(7), kind, cases, one_each, one_each)
 
 
 @pytest.mark.parametrize(
@@ -42,7 +46,7 @@ def test_few_short_blocks_are_compared_more_often(
     process = Process(ms)
     names = (INCUMBENT, PLACEBO, *(arms or (CANDIDATE,)))
     held = cast("Any", dict.fromkeys(names, process))
-    blocks = Blocks(held, random.Random(7), kind, cases)
+    blocks = blocks_of(held, kind, cases)
     blocks.warm_up()
     found = blocks.quads()
     assert {*found} == {"placebo", *(arms or ("candidate",))}
@@ -51,10 +55,26 @@ def test_few_short_blocks_are_compared_more_often(
 
 def test_the_incumbent_alone_is_compared_no_more_often_for_that() -> None:
     held = cast("Any", dict.fromkeys((INCUMBENT, PLACEBO, CANDIDATE, ALONE), Process(5.0)))
-    blocks = Blocks(held, random.Random(7), "cuda", 8)
+    blocks = blocks_of(held, "cuda", 8)
     blocks.warm_up()
     assert {kind: len(quads) for kind, quads in blocks.quads().items()} == {
         "candidate": 6,
         "placebo": 6,
         "alone": 3,
     }
+
+
+def test_on_the_cpu_what_a_process_says_of_its_own_clock_counts_for_nothing() -> None:
+    """Nor does what its content took to write count as time of its calls."""
+
+    class Liar(Process):
+        def receive(self) -> dict[str, Any]:
+            waited = 3.0 if self._answers == "written" else self._ms
+            return {"kind": self._answers, "waited": waited, "ms": 0.004}
+
+    held = cast("Any", dict.fromkeys((CANDIDATE, INCUMBENT), Liar(8.0)))
+    ways, calls = dict.fromkeys(held, 2), dict.fromkeys(held, 4)
+    time = Blocks(held, random.Random(7), "cpu", 1, ways, calls).run(CANDIDATE, 5)
+    assert time == BlockTime(2.0, 2.0, counted=16.0, outside=19.0)
+    time = Blocks(held, random.Random(7), "cuda", 1, ways, calls).run(CANDIDATE, 5)
+    assert time == BlockTime(0.001, 0.001, counted=0.008, outside=16.0)

@@ -38,7 +38,7 @@ PARTS: dict[str, list[tuple[Any, str]]] = {
     "equal calls": [(equal_calls, "equal_calls")],
     "training": [(training_check, "_simulated")],
     "known and fresh": [(training_check, "reuse_pairs")],
-    "clock": [(timing, "prepare_blocks")],
+    "clock": [(timing, "pool_of")],
     "samples": [(timing, "time_block"), (timing, "ask")],
 }
 

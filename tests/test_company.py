@@ -15,7 +15,7 @@ from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.devices.vendor import CPU
 from pytest_kopt.paired import pairing
 from pytest_kopt.paired.arms import ONE_PROCESS
-from pytest_kopt.paired.blocks import Quad
+from pytest_kopt.paired.blocks import BlockTime, Quad
 from pytest_kopt.paired.company import Company, look_alone
 from pytest_kopt.paired.lane import Lane
 from pytest_kopt.paired.noise import Known
@@ -28,11 +28,11 @@ def replica(slower_pct: float) -> dict[str, CaseQuads]:
     """Two cases in which the incumbent takes so much longer beside the candidate, and one same."""
 
     def quad(alone: float) -> Quad:
-        beside = (alone * (1 + slower_pct / 100), None)
+        beside = BlockTime(alone * (1 + slower_pct / 100), None)
         return [
             (INCUMBENT, beside),
-            (ALONE, (alone, None)),
-            (ALONE, (alone, None)),
+            (ALONE, BlockTime(alone, None)),
+            (ALONE, BlockTime(alone, None)),
             (INCUMBENT, beside),
         ]
 
@@ -150,8 +150,8 @@ class Arms:
             for quads in found.values():
                 alone = quads.quads.pop("alone")
                 old, new = (
-                    (INCUMBENT, (1.0, None)),
-                    (CANDIDATE, (1 / (1 + self._gain_pct / 100), None)),
+                    (INCUMBENT, BlockTime(1.0, None)),
+                    (CANDIDATE, BlockTime(1 / (1 + self._gain_pct / 100), None)),
                 )
                 if what != "company":
                     quads.quads["candidate"] = [[new, old, old, new]] * 3

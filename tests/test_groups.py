@@ -332,21 +332,23 @@ class _Commands:
         self.arms: list[str] = []
         self.times: list[float] = []
         self.findings: list[object] = []
+        self._orders: list[str | None] = []
 
     def tell(self, kind: str, **told: Any) -> None:
         if kind == "ready":
-            self.arms = told["arms"]
+            self.arms = [*told["arms"]]
+            # Each is started on its own, once for its forward.
+            self._orders = ["", *[order for arm in self.arms for order in (None, arm)] * 2]
         elif kind == "time":
-            self.times.append(told["forward"])
+            self.times.append(told["ms"])
         elif kind == "kept":
             assert told["looks"] == []
         elif kind == "caught":
             self.findings = told["findings"]
 
     def hear(self) -> dict[str, Any]:
-        done = len(self.times)
-        arm = self.arms[done % len(self.arms)] if done < 2 * len(self.arms) else ""
-        return {"arm": arm, "seed": 5, "is_looked_at": False} if self.arms else {}
+        arm = self._orders.pop() if self._orders else None
+        return {} if arm is None else {"arm": arm, "seed": 5, "is_looked_at": False}
 
 
 def test_arms_with_uneven_groups_find_what_they_write_as_it_was() -> None:

@@ -22,7 +22,7 @@ from pytest_kopt.decide.noise import DEVICE_TIMED, HOST_TIMED
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.heldout import Tried
-from pytest_kopt.paired.blocks import Quad
+from pytest_kopt.paired.blocks import BlockTime, Quad
 from pytest_kopt.paired.comparison import Comparison
 from pytest_kopt.paired.noise import Known, Scatter, keep
 from pytest_kopt.paired.pairing import PairedMetric, PairedResult, judge
@@ -49,7 +49,7 @@ def replicas(
     dice = Random(count)
 
     def quads(factor: float, arm: str) -> list[Quad]:
-        old, new = (1.0, 1.0 if backward else None), (factor, factor if backward else None)
+        old, new = (BlockTime(ms, ms if backward else None) for ms in (1.0, factor))
         return [[(arm, new), (INCUMBENT, old), (INCUMBENT, old), (arm, new)]] * 3
 
     return [

@@ -14,6 +14,7 @@ import pytest
 from pytest_kopt.cases.order import CANDIDATE, INCUMBENT
 from pytest_kopt.decide.inference import FINAL_LOOK, LOOKS
 from pytest_kopt.paired.arms import ONE_PROCESS, TWO_PROCESSES
+from pytest_kopt.paired.blocks import BlockTime
 from pytest_kopt.paired.lane import Lane
 from pytest_kopt.paired.replica import CaseQuads, Died, Refused
 from pytest_kopt.processes import reload
@@ -102,7 +103,7 @@ class Gaining(Carrier):
 
     def measure(self, ids: Sequence[str], *rest: Any) -> dict[str, CaseQuads]:
         found: dict[str, CaseQuads] = {}
-        old, new = (INCUMBENT, (1.1, None)), (CANDIDATE, (1.0, None))
+        old, new = (INCUMBENT, BlockTime(1.1, None)), (CANDIDATE, BlockTime(1.0, None))
         for nodeid in ids:
             found[nodeid] = CaseQuads(nodeid, "wall", {CANDIDATE: [[new, old, old, new]]})
             *_, look_ahead = rest

@@ -29,7 +29,7 @@ from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.checks import TABLE
 from pytest_kopt.measure import choice
 from pytest_kopt.measure.engine import NOTHING, Block, CaptureFailed, agreed
-from pytest_kopt.measure.wall import WallEngine
+from pytest_kopt.measure.wall import WallBlock, WallEngine
 from pytest_kopt.paired.noise import Known
 from pytest_kopt.paired.pairing import PairedMetric, judge
 from pytest_kopt.paired.referee import Referee
@@ -73,7 +73,7 @@ def _events(calls: Sequence[Callable[[], object]], before: Any, *more: object) -
 
 
 def _named(engine: str, calls: Sequence[Callable[[], object]], before: Any) -> Block:
-    block = FAST.prepare(calls, before)
+    block = WallBlock(calls, len(calls), before=before)
     block.engine = engine
     return block
 
@@ -114,23 +114,24 @@ class Commands:
     def __init__(self, common: str | None = None) -> None:
         self.common = common
         self.asked: tuple[str, Mapping[str, str]] = ("", {})
-        self.order: list[str] = []
+        self.orders: list[str | None] = []
         self.findings: list[Any] = []
 
     def tell(self, kind: str, **told: Any) -> None:
         if kind == "prepared":
             self.asked = told["engine"], told["not_captured"]
         elif kind == "ready":
-            self.order = [*told["arms"]] * 2
+            # Each is started on its own, once for its forward.
+            self.orders = [order for arm in told["arms"] for order in (None, arm)] * 2
         elif kind == "time":
-            assert told["forward"] > 0
+            assert told["ms"] > 0
         elif kind == "kept":
             assert told["looks"] == []
         elif kind == "caught":
             self.findings = told["findings"]
 
     def hear(self) -> dict[str, Any]:
-        arm = self.order.pop() if self.order else ""
+        arm = self.orders.pop() if self.orders else ""
         common = {"engine": self.common} if self.common else {}
         return {"arm": arm, "seed": 5, "is_looked_at": False, **common}
 
@@ -233,13 +234,18 @@ class _Child:
         self.told: list[str] = []
         self.blocks: list[int] = []
         self.told_before: list[int] = []
-        self.keeps: list[int | None] = []
+        self.places: list[int | None] = []
         self._messages: deque[dict[str, Any]] = deque(
             [
                 {"kind": "collected"},
                 {"kind": "loaded"},
-                {"kind": "prepared", "engine": engine, "not_captured": dict(not_captured)},
-                {"kind": "ready", "arms": [arm]},
+                {
+                    "kind": "prepared",
+                    "engine": engine,
+                    "sets": [3],
+                    "not_captured": dict(not_captured),
+                },
+                {"kind": "ready", "arms": {arm: 1}, "calls": {arm: 3}},
                 {"kind": "kept", "looks": []},
                 {"kind": "caught", "findings": []},
                 {"kind": "finished"},
@@ -255,12 +261,14 @@ class _Child:
         if kind == "engine":
             self.told.append(told["engine"])
         elif kind == "block":
-            self.keeps.append(told["keeps"])
+            self.places.append(told["keeps"] and told["keeps"]["place"])
             if told["arm"]:
                 self.blocks.append(told["seed"])
                 self.told_before += [told["seed"]] * told["is_looked_at"]
-                time = {"forward": random.uniform(1.0, 1.01), "backward": None, "between": 0.0}
-                self._times.append({"kind": "time", "waited": 1.0, "spent": 1.0, **time})
+                self._times.append({"kind": "written", "waited": 0.0})
+        elif kind == "go" and self.blocks:
+            ms = random.uniform(1.0, 1.01)
+            self._times.append({"kind": "time", "waited": 3 * ms, "ms": 3 * ms})
 
 
 def replica(seed: int = 1, device: Device = CPU) -> tuple[CaseQuads, list[_Child]]:
@@ -297,9 +305,9 @@ def test_both_arms_of_a_pair_meet_the_same_content_and_which_are_looked_at_is_sa
         for child in (candidate, incumbent):
             assert not child.told_before
             # With the order after the block: two places, filled at first, and anew at random.
-            assert child.keeps[:3] == [None, 0, 1]
-            assert {*child.keeps[3:]} <= {None, 0, 1}
-            last.add(len(child.keeps) - 1 - child.keeps[::-1].index(0))
+            assert child.places[:3] == [None, 0, 1]
+            assert {*child.places[3:]} <= {None, 0, 1}
+            last.add(len(child.places) - 1 - child.places[::-1].index(0))
     assert len(last) > 5
     # The first is not timed.
     seeds = candidate.blocks[1:]
@@ -333,7 +341,7 @@ def test_the_verdict_says_why_a_case_is_timed_by_events() -> None:
     class Measuring:
         how, why_two, device_seconds = "one process", "", 0.0
         why_fresh = why_open = ""
-        tried, died_nearby = (), ""
+        tried, died_nearby, written = (), "", ""
 
         def replicas(self, count: int) -> list[dict[str, CaseQuads]]:
             return [{"a": replica()[0]} for _ in range(count)]

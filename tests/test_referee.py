@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,9 +15,11 @@ from pytest_kopt.cases.case import Case, declare
 from pytest_kopt.cases.order import CANDIDATE, UNEVEN, ArmsOrder
 from pytest_kopt.cases.running.arms import serve_arms
 from pytest_kopt.cases.running.bench import Bench
+from pytest_kopt.cases.running.execution import make_inputs
 from pytest_kopt.cases.running.referee import serve_referee
 from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.honesty.finding import Finding
+from pytest_kopt.measure.cold import InputPool
 from pytest_kopt.measure.wall import WallEngine
 from pytest_kopt.paired.referee import Looks, Referee
 
@@ -58,22 +60,33 @@ class Runner:
     def __init__(self, scratch: Path) -> None:
         self.scratch = scratch
         self.blocks: list[tuple[str, int]] = []
-        self.left: list[tuple[str, int]] = []
         self.looks: list[dict[str, Any]] = []
+        self.sets: list[int] = []
+        self._orders: Iterator[dict[str, Any]] = iter(())
 
     def tell(self, kind: str, **told: Any) -> None:
-        if kind == "ready":
+        if kind == "prepared":
+            self.sets = told["sets"]
+        elif kind == "ready":
+            self._ways = told["arms"]
             self.blocks = [(arm, seed) for seed in (5, 6) for arm in told["arms"]]
-            self.left = [*self.blocks]
+            self._orders = self._all_orders()
         elif kind == "kept":
             self.looks = [dict(look) for look in told["looks"]]
         elif kind == "caught":
             assert not told["findings"]
 
     def hear(self) -> dict[str, Any]:
-        arm, seed = self.left.pop(0) if self.left else ("", NO_SEED)
-        place = len(self.blocks) - len(self.left) - 1 if arm else len(self.blocks)
-        return {"arm": arm, "seed": seed, "is_looked_at": True, "keeps": place or None}
+        return next(self._orders, {})
+
+    def _all_orders(self) -> Iterator[dict[str, Any]]:
+        keeps = None
+        for place, (arm, seed) in enumerate(self.blocks):
+            yield {"arm": arm, "seed": seed, "is_looked_at": True, "keeps": keeps}
+            keeps = {"place": place, "share": 0.3 * place % 1}
+            for _ in range(self._ways[arm]):
+                yield {}
+        yield {"arm": "", "seed": NO_SEED, "keeps": keeps}
 
 
 class Asking:
@@ -88,6 +101,7 @@ class Asking:
                 "blocks": runner.blocks,
                 "engine": "wall+wall",
                 "secret": NO_SEED,
+                "sets": runner.sets if runner.looks[0]["call"] else (),
                 "looks": runner.looks if looks is None else looks,
                 "answers": looks is None,
                 "confirms": False,
@@ -180,8 +194,7 @@ KINDS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
 @pytest.fixture
 def _scaled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Content is not drawn for every call, as where that takes long."""
-    for name in ("_MOST_FLOATS", "_MOST_DRAWN"):
-        monkeypatch.setattr(f"pytest_kopt.cases.running.timed_calls.{name}", 0)
+    monkeypatch.setattr("pytest_kopt.cases.running.timed_calls._MOST_DRAWN", 0)
 
 
 @pytest.fixture(params=["all elements", "elements drawn", "content scaled"])
@@ -213,7 +226,14 @@ def test_where_content_is_not_renewed_a_call_that_is_looked_at_gets_its_own(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on a GPU."""
-    monkeypatch.setattr("pytest_kopt.cases.running.timing.renewal_of", lambda *_, **__: None)
+
+    def pool(cases: list[Case], bench: Bench, seed: int, *_: object) -> InputPool:
+        numbers = range(max(2, len(cases)))
+        return InputPool([make_inputs(cases[i % len(cases)], seed + i) for i in numbers], 0, 0)
+
+    monkeypatch.setattr("pytest_kopt.cases.running.arms.pool_of", pool)
+    for name in ("Content", "Gradients"):
+        monkeypatch.setattr(f"pytest_kopt.cases.running.timing.{name}", lambda *_: None)
     function, settings = KINDS[kind]
     case = case_of(function, **settings)
     runner = runs(case, tmp_path)
@@ -268,7 +288,7 @@ def test_what_is_wrong_in_blocks_only_is_told_from_what_is_wrong_beyond_the_draw
     def function(x: Tensor) -> Tensor:
         is_whole = bool((x == x.round()).all())
         frames = {frame.function for frame in inspect.stack(0)}
-        return 2 * x if is_whole or (asked_again and "run_on" not in frames) else -x
+        return 2 * x if is_whole or (asked_again and "run_written" not in frames) else -x
 
     settings = {
         "inputs": lambda: (torch.randint(1, 9, (4, 8)).float(),),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import random
 from collections.abc import Callable
+from itertools import combinations
 from typing import Any
 
 import pytest
@@ -13,13 +14,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_kopt.cases.case import declare
 from pytest_kopt.cases.running.bench import Bench
-from pytest_kopt.cases.running.execution import make_inputs
 from pytest_kopt.cases.running.runner import run_case
-from pytest_kopt.cases.running.spot_checks import Keeper, Recorder, Spotted, wrong_results
-from pytest_kopt.cases.running.timed_calls import Forward
+from pytest_kopt.cases.running.spot_checks import Recorder, Spotted, wrong_results
+from pytest_kopt.cases.running.timed_calls import Content, Forward, input_sets
 from pytest_kopt.honesty.inputs import Held
 from pytest_kopt.honesty.renewal import Renewal
-from pytest_kopt.measure.wall import WallEngine
+from pytest_kopt.measure.wall import WallBlock, WallEngine
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.float8_e4m3fn)
 
@@ -31,10 +31,10 @@ def content(tensor: torch.Tensor) -> bytes:
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_no_content_comes_twice(dtype: torch.dtype) -> None:
     tensor = torch.randn(16, 16).to(dtype)
-    renewal = Renewal([tensor], 1)
+    renewal = Renewal([tensor])
     seen = {content(tensor)}
     for number in range(300):
-        renewal()
+        renewal.write(number)
         seen.add(content(tensor))
         assert len(seen) == number + 2
 
@@ -42,10 +42,10 @@ def test_no_content_comes_twice(dtype: torch.dtype) -> None:
 def test_nothing_drifts_away_and_no_content_is_a_multiple_of_another() -> None:
     before = torch.linspace(1, 3, 32)
     tensor = before.clone().requires_grad_()
-    renewal = Renewal([tensor], 2)
+    renewal = Renewal([tensor])
     last = before
-    for _ in range(1000):
-        renewal()
+    for seed in range(1000):
+        renewal.write(seed)
         ratios = tensor.detach() / last
         assert float(ratios.max() - ratios.min()) > 1e-3
         last = tensor.detach().clone()
@@ -54,7 +54,7 @@ def test_nothing_drifts_away_and_no_content_is_a_multiple_of_another() -> None:
 
 def test_integers_stay_and_an_expanded_tensor_changes_as_one() -> None:
     index, wide = torch.arange(8), torch.ones(1, 4).expand(8, 4)
-    Renewal([index, wide], 3)()
+    Renewal([index, wide]).write(3)
     assert torch.equal(index, torch.arange(8))
     assert float(wide.min()) == float(wide.max()) != 1.0
 
@@ -64,24 +64,29 @@ def test_zeros_and_what_is_said_twice_keep_their_places() -> None:
     triangle = torch.tril(torch.rand(32, 32) + 1)
     table, plain = torch.rand(16, 16).repeat(1, 2), torch.rand(16, 32)
     kept = plain.clone()
-    renewals = [Renewal([triangle, table], 5), Renewal([kept], 6, in_order=True)]
+    renewals = [Renewal([triangle, table]), Renewal([kept], in_order=True)]
     before = triangle.clone()
-    for _ in range(30):
+    for seed in range(30):
         for renewal in renewals:
-            renewal()
+            renewal.write(seed)
         assert torch.equal(triangle == 0, before == 0)
         assert torch.equal(table[:, :16], table[:, 16:])
     assert (triangle / before)[before != 0].std() > 1e-3
     assert float((kept / plain).std()) < 1e-6
 
 
+#: Sets of a block, each for one call.
+SETS = 9
+
+
 def watched(
     function: Callable[[torch.Tensor], torch.Tensor],
     inputs: Callable[[], tuple[torch.Tensor]],
     reference: Callable[[torch.Tensor], torch.Tensor],
-    runs: int = 0,
+    *,
+    is_scaled: bool = True,
 ) -> Spotted:
-    """A block of nine calls of a case, each on new content."""
+    """A block of calls of a case, each on new content: drawn, or scaled as where that is long."""
     case = declare(
         "t.py::test_it",
         "single",
@@ -90,12 +95,19 @@ def watched(
         reference=reference,
         dims={"n": 64},
     )
-    call = Forward(case, function, Held(make_inputs(case, 0), ()))
-    recorder = Recorder(call)
-    renewal = Renewal(call.changing, 4, restores=True)
-    keeper = Keeper([recorder], renewal)
-    block = WallEngine(iterations=9).prepare([recorder], keeper)
-    return Spotted(block, case, [recorder], renewal, keeper, random.Random(5), runs)
+    sets = dict(enumerate(input_sets([case], 0, range(SETS))))
+    content = Content([case], sets, 1 << 20 if is_scaled else SETS)
+    recorders = [Recorder(Forward(case, function, Held(held, ()))) for held in sets.values()]
+    return Spotted(WallBlock(recorders, SETS), case, recorders, content, dice=random.Random(5))
+
+
+def blocks_on(spotted: Spotted, *seeds: int) -> None:
+    """Run a block on the content of each seed, and keep a call of each."""
+    dice = random.Random(3)
+    for place, seed in enumerate(seeds):
+        spotted.write(seed)
+        spotted.run_written()
+        spotted.keep(place, dice.random())
 
 
 def test_what_is_wrong_on_timed_content_whether_timed_or_not_is_no_finding() -> None:
@@ -107,40 +119,29 @@ def test_what_is_wrong_on_timed_content_whether_timed_or_not_is_no_finding() -> 
         return torch.where(x == x.round(), x, torch.nan)
 
     spotted = watched(whole, lambda: (torch.randint(1, 9, (64,)).float(),), lambda x: x)
-    seen.clear()
-    for seed in range(4):
-        spotted.run_on(seed)
-        spotted.keep(seed)
+    blocks_on(spotted, *range(4))
     assert len(set(seen)) == len(seen) == 4 * spotted.calls
     assert wrong_results([spotted], {}) == []
 
 
 def test_a_wrong_result_at_any_call_is_seen() -> None:
-    spotted = watched(lambda x: -x, lambda: (torch.randn(64),), lambda x: 2 * x, 1)
+    spotted = watched(lambda x: -x, lambda: (torch.randn(64),), lambda x: 2 * x)
     spotted.run()
     assert [found.check for found in wrong_results([spotted], {})] == ["timed-result"]
 
 
-def test_what_rests_on_multiples_of_its_last_content_does_not_rest_when_it_is_judged() -> None:
-    """The call that is made again is not to be one of those: it says what the kernel can."""
-    last: dict[str, torch.Tensor] = {}
+def test_no_content_of_a_block_is_a_multiple_of_another() -> None:
+    """Of a product the answer to a multiple is known."""
+    seen: list[torch.Tensor] = []
 
-    def resting(x: torch.Tensor) -> torch.Tensor:
-        ratios = x[:3] / last.get("x", x)[:3]
-        if not (float(ratios.max() - ratios.min()) < 1e-4 and abs(float(ratios[0]) - 1) > 0.02):
-            last["out"] = x.clone()
-        last["x"] = x.clone()
-        return last["out"].clone()
+    def noting(x: torch.Tensor) -> torch.Tensor:
+        seen.append(x.clone())
+        return x.clone()
 
-    wrong = 0
-    for seed in range(10):
-        spotted = watched(resting, lambda: (torch.rand(64) + 1,), lambda x: x)
-        spotted.run_on(seed)
-        spotted.keep(0)
-        (spot,) = spotted.spots
-        wrong += not torch.equal(spot.results["out"], spot.given[0])
-        assert spot.again is not None and torch.equal(spot.again["out"], spot.given[0])
-    assert wrong
+    blocks_on(watched(noting, lambda: (torch.rand(64) + 1,), lambda x: x), 7, 8)
+    assert len(seen) == 2 * SETS
+    for one, other in combinations(seen, 2):
+        assert float((one / other).std()) > 1e-3
 
 
 def test_a_block_meets_what_its_seed_says_whatever_was_before() -> None:
@@ -153,10 +154,11 @@ def test_a_block_meets_what_its_seed_says_whatever_was_before() -> None:
 
     spotted = watched(noting, lambda: (torch.randn(64),), lambda x: x)
     blocks: list[list[bytes]] = []
-    for seed in (7, 8, 7, 8):
+    for place, seed in enumerate((7, 8, 7, 8)):
         seen.clear()
-        spotted.run_on(seed)
-        spotted.keep(len(blocks))
+        spotted.write(seed)
+        spotted.run_written()
+        spotted.keep(place, 0.2 * place)
         blocks.append(list(seen))
     assert blocks[0] == blocks[2]
     assert blocks[1] == blocks[3]
@@ -169,13 +171,11 @@ def test_a_block_meets_what_its_seed_says_whatever_was_before() -> None:
 
 def test_any_call_of_a_block_may_be_the_one_that_is_kept() -> None:
     spotted = watched(torch.clone, lambda: (torch.randn(64),), lambda x: x)
-    for seed in range(200):
-        spotted.run_on(seed)
-        spotted.keep(seed)
+    blocks_on(spotted, *range(200))
     assert {spot.call for spot in spotted.spots} == {*range(1, spotted.calls + 1)}
 
 
-def test_content_that_is_not_scaled_is_drawn_for_every_block() -> None:
+def test_content_that_is_not_scaled_is_drawn_for_every_call() -> None:
     seen: list[bytes] = []
 
     def noting(x: torch.Tensor) -> torch.Tensor:
@@ -183,10 +183,15 @@ def test_content_that_is_not_scaled_is_drawn_for_every_block() -> None:
         return x.clone()
 
     spotted = watched(noting, lambda: (torch.randint(1 << 30, (64,)),), lambda x: x)
-    seen.clear()
-    for seed in (7, 8, 7):
-        spotted.run_on(seed)
-    assert len({*seen}) == 2 and seen[0] == seen[-1] != seen[spotted.calls]
+    blocks_on(spotted, 7, 8, 7)
+    assert len({*seen}) == 2 * SETS and seen[:SETS] == seen[-SETS:]
+
+
+def test_a_call_that_did_not_run_is_wrong() -> None:
+    spotted = watched(torch.clone, lambda: (torch.randn(64),), lambda x: x)
+    spotted.write(7)
+    spotted.keep(0, 0.5)
+    assert [found.check for found in wrong_results([spotted], {})] == ["timed-result"]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -195,15 +200,13 @@ def test_the_answer_to_the_content_before_is_wrong_in_any_dtype(dtype: torch.dty
     answers: list[torch.Tensor] = []
 
     def stale(x: torch.Tensor) -> torch.Tensor:
-        if "run_on" not in {frame.function for frame in inspect.stack(0)}:
+        if "run_written" not in {frame.function for frame in inspect.stack(0)}:
             return 2 * x
         answers.append(2 * x)
         return answers[-2] if answers[1:] else answers[0]
 
     spotted = watched(stale, lambda: (torch.randn(64).to(dtype),), lambda x: 2 * x.double())
-    for seed in range(4):
-        spotted.run_on(seed)
-        spotted.keep(seed)
+    blocks_on(spotted, *range(4))
     assert "timed-result" in {found.check for found in wrong_results([spotted], {})}
 
 
@@ -220,11 +223,11 @@ def test_no_operator_of_torchs_meets_the_content_of_a_timed_call() -> None:
             seen.append(x.clone())
             return result
 
-    renewal = Renewal([x], 7)
-    for _ in range(3):
+    renewal = Renewal([x])
+    for seed in range(3):
         seen.clear()
         with Listening():  # type: ignore[no-untyped-call]
-            renewal()
+            renewal.write(seed)
         assert seen and not any(torch.equal(x, known) for known in seen)
 
 

@@ -49,7 +49,7 @@ class Phase(Enum):
     JUDGED = "results of timed calls are judged", "blocks floors"
     TIMED = "a case was timed", "ms nbytes flops device why told computes"
     CASE = "a test has measured its case", "session"
-    COMPARED = "blocks of two versions were timed", "spans others"
+    COMPARED = "a version would be kept", "replicas"
     NEARBY = "other shapes and inputs were tried", "tried candidate incumbent gains died"
     KEPT = "before a version is kept", "slower gain"
     AUDITED = "the sources are read", "candidate incumbent"
@@ -212,7 +212,6 @@ TABLE = (
         "inflation",
     ),
     Check(Phase.BLOCKS, "honesty.watching.state:taken_threads", "thread-count"),
-    Check(Phase.BLOCKS, "cases.running.spot_checks:hooked", "late-result"),
     Check(Phase.BLOCKS, "cases.running.spot_checks:known_content", "inflation", only="asks_known"),
     Check(Phase.JUDGED, "cases.running.spot_checks:wrong_results", "timed-result"),
     Check(Phase.TIMED, "honesty.physics:too_fast", "faster-than-physics"),
@@ -225,8 +224,7 @@ TABLE = (
         only="why",
     ),
     Check(Phase.CASE, "cases.fixture:forged", "forged-row"),
-    Check(Phase.COMPARED, "honesty.watching.clock:slow_clock", "tampered-clock"),
-    Check(Phase.COMPARED, "honesty.watching.clock:work_between", "late-result"),
+    Check(Phase.COMPARED, "paired.witness:hidden_time", "hidden-time"),
     Check(
         Phase.NEARBY,
         "honesty.heldout:held_out_findings",

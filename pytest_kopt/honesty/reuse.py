@@ -6,11 +6,12 @@ A GPU's blocks meet the same content again and again, so a block is timed on new
 
 from __future__ import annotations
 
-import functools
 import math
+import random
 import statistics
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -83,7 +84,7 @@ def reuse_pairs(
     same objects; what a call writes to (`rewritten`) is restored in front of it. With `in_order`
     elements keep their places.
     """
-    run = functools.partial(_timed, function, synchronize, backward)
+    run = partial(_timed, function, synchronize, backward)
     known = Held(fresh_copies(given), rewritten)
     grads = run(known)[1]
     first = run(known, grads)[0]
@@ -108,9 +109,9 @@ def reuse_pairs(
                 else [fresh(2 * number), fresh(2 * number + 1)]
             )
             changing = [*activations(before[0].source, weights), *before[1]]
-            renew = Renewal(changing if name == "fresh" else (), number, in_order=in_order)
-            for _ in range(calls):
-                renew()
+            renewal = Renewal(changing if name == "fresh" else (), in_order=in_order)
+            for call in range(calls):
+                renewal.write(call)
                 run(*before)
             times[name] = run(*timed)[0]
         found.append(Pair(**times))
@@ -142,9 +143,9 @@ def known_content_gain(
     each time that the last content has become known, or it was the device's clock; 0.0 where it is
     not.
     """
-    renewal = Renewal(changing, seed, in_order=in_order)
+    renewal, dice = Renewal(changing, in_order=in_order), random.Random(seed)
     known, fresh = list[float](), list[float]()
-    # A block whose every call is timed on its own meets new content each time as it is.
+    # On the CPU every block meets new content as it is.
     if not renewal.changes_anything or type(block).run_after is Block.run_after:
         return 0.0
     for number in range(_ROUNDS):
@@ -152,7 +153,8 @@ def known_content_gain(
             block.run()
         known += [block.run_after(renewal.again) for _ in range(_KNOWN)]
         for _ in range(_FRESH):
-            fresh.append(block.run_after(renewal))
+            content = dice.getrandbits(62)
+            fresh.append(block.run_after(partial(renewal.write, content)))
             # One of each in a round may be an outlier.
             if not _are_slower(fresh, known, outliers=number + 1):
                 return 0.0

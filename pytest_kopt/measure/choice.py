@@ -9,7 +9,7 @@ import torch
 from pytest_kopt.errors import BadInput
 from pytest_kopt.measure.engine import BLOCK_MS, Before, Block, Call, CaptureFailed
 from pytest_kopt.measure.gpu import DoBenchBlock, GraphMemory, events_block, graph_block
-from pytest_kopt.measure.wall import WallEngine, interpreted_block
+from pytest_kopt.measure.wall import WallBlock, WallEngine, interpreted_block, keep_freed_memory
 
 
 def prepare(
@@ -18,23 +18,26 @@ def prepare(
     interpreted: bool,
     calls: Sequence[Call],
     before: Before = None,
-    cpu: WallEngine = WallEngine(),  # noqa: B008 - immutable
+    cpu: WallEngine | None = None,
     memory: GraphMemory | None = None,
     block_ms: float = BLOCK_MS,
 ) -> Block:
     """Return a block timed by the engine that `option` names ("auto": the best there is).
 
     auto is graph replay where the calls can be captured, its results in `memory`, else a full
-    queue, both in blocks of `block_ms`; the wall clock on the CPU, with `cpu`. A named engine is
-    used or fails: there is no quiet fallback. Raises CaptureFailed then, and BadInput for an engine
-    that the device does not have.
+    queue, both in blocks of `block_ms`; the wall clock on the CPU, with `cpu` (None: each call
+    once). A named engine is used or fails: there is no quiet fallback. Raises CaptureFailed then,
+    and BadInput for an engine that the device does not have.
     """
     if interpreted:
         return interpreted_block(calls, before)
     if device == "cpu":
         if option not in ("auto", "wall"):
             raise BadInput(f"engine {option!r} needs a GPU", where="--kopt-engine", legal="wall")
-        return cpu.prepare(calls, before)
+        if cpu is not None:
+            return cpu.prepare(calls, before)
+        keep_freed_memory()
+        return WallBlock(calls, len(calls), before=before)
     if option == "auto":
         try:
             return graph_block(calls, before, memory, block_ms)

@@ -24,11 +24,15 @@ CACHES = 2
 
 @dataclass(frozen=True, slots=True)
 class InputPool:
-    """Sets of arguments to go round, in bytes; `flush` where a round does not fill the L2 cache."""
+    """Sets of arguments to go round, in bytes; `flush` where a round does not fill the L2 cache.
+
+    On the CPU so many `rounds` make a sample of one version, each on new content.
+    """
 
     sets: list[tuple[Any, ...]]
     set_bytes: int
     l2_bytes: int
+    rounds: int = 1
 
     @property
     def flush(self) -> Callable[[], object] | None:

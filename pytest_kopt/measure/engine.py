@@ -14,8 +14,7 @@ from dataclasses import dataclass
 
 #: One launch of the kernel on inputs that are ready.
 Call = Callable[[], object]
-#: What is called, untimed, before every round in which each call runs at most once: a call on the
-#: CPU, a replay or a block on a GPU.
+#: What is called, untimed, before every round in which each call runs at most once.
 Before = Callable[[], object] | None
 
 
@@ -76,10 +75,7 @@ class Block(ABC):
     """A fixed number of calls, ready to be timed again and again.
 
     `queue_full` says, of an engine that launches call by call, whether the device never waited for
-    the launcher in the last run; `not_captured` why an engine chosen by itself is no graph. Where
-    every call is timed on its own, `between` says how many ms of the thread's CPU time passed
-    between two of them in the last run (0 where other threads computed too), and `is_hooked`
-    whether one of them ever left Python with somebody to call back.
+    the launcher in the last run; `not_captured` why an engine chosen by itself is no graph.
     """
 
     engine: str
@@ -87,8 +83,6 @@ class Block(ABC):
     queue_full: bool | None = None
     not_captured: str = ""
     before: Before = None
-    between: float = 0.0
-    is_hooked: bool = False
 
     def ready(self) -> None:
         if self.before is not None:
@@ -102,7 +96,7 @@ class Block(ABC):
         """Return the ms per call of one go round the calls that comes right after `write`.
 
         As many calls as a block has come before that, so that whatever they leave behind is there.
-        NaN where every call is timed on its own, and `before` of the engine does this already.
+        NaN on the CPU, where every block has new content.
         """
         return math.nan
 

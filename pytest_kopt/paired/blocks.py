@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 from pytest_kopt.cases.order import ALONE, CANDIDATE, INCUMBENT, PLACEBO, UNEVEN
-from pytest_kopt.honesty.watching.clock import Span
 from pytest_kopt.processes.child import Child, ChildDied
 
 #: The comparison, the A/A control, the comparison with the group sizes of a grouped GEMM drawn
@@ -27,30 +28,56 @@ _LOOKS = 2
 #: there a clock that steps between two blocks is what scatters. The mean of more than so many cases
 #: is sharp without.
 _QUADS, _MORE_QUADS, _SHORT_MS, _FEW_CASES = 3, 6, 12.0, 8
-#: Block times in ms: forward, and backward where the case has one.
-Times = tuple[float, float | None]
-Quad = list[tuple[str, Times]]
 
 
-def time_of(times: Times, way: str) -> float:
-    forward, backward = times
-    if way == "forward" or backward is None:
-        return forward
-    return backward if way == "backward" else forward + backward
+@dataclass(frozen=True, slots=True)
+class BlockTime:
+    """What one block of an arm took, in ms."""
+
+    #: Of a call, forward and backward (None: the case has none).
+    forward: float
+    backward: float | None
+    #: Of the whole block: what counts as its time, and what passed by the clock of the process that
+    #: orders it, from its order to its end on the CPU, from its start on a GPU.
+    counted: float = 0.0
+    outside: float = 0.0
+
+    def of(self, way: str) -> float:
+        """Return the ms of a call: `forward`, `backward`, or `step`, which is both."""
+        if way == "forward" or self.backward is None:
+            return self.forward
+        return self.backward if way == "backward" else self.forward + self.backward
+
+
+Quad = list[tuple[str, BlockTime]]
 
 
 class Blocks:
     """Blocks of the arms of a case, in the processes that hold them; some are looked at.
 
     Which ones, and what content they meet, is not told before: on the CPU, not before they are
-    over, and each of an arm's blocks is as likely as any other.
+    over, and each of an arm's blocks and each call of it is as likely as any other.
+
+    On the CPU a block's time is what passes here between its start and its end: whatever a process
+    says of its own clock counts for nothing. On a GPU it is what the device's events say.
     """
 
     def __init__(
-        self, arms: Mapping[str, Child], order: random.Random, kind: str, cases: int
+        self,
+        arms: Mapping[str, Child],
+        order: random.Random,
+        kind: str,
+        cases: int,
+        ways: Mapping[str, int],
+        calls: Mapping[str, int],
     ) -> None:
-        """Take a case's arms on a device of a kind; `cases` are measured like it."""
+        """Take a case's arms on a device of a kind; `cases` are measured like it.
+
+        An arm is timed in so many `ways`, its forward and its backward, in blocks of so many
+        `calls`.
+        """
         self.arms = arms
+        self._ways, self._calls = ways, calls
         self._order = order
         self._is_gpu = kind != "cpu"
         self._are_few = cases <= _FEW_CASES
@@ -61,9 +88,8 @@ class Blocks:
         self._chosen: dict[str, list[int]] = {}
         self._runs = dict.fromkeys(arms, 0)
         #: The places of what processes are to keep of their last blocks.
-        self._keeping: dict[Child, int] = {}
+        self._keeping: dict[Child, Mapping[str, float]] = {}
         self._seeds: dict[tuple[str, int], int] = {}
-        self.spans: list[tuple[str, Span]] = []
 
     @property
     def looked_at(self) -> list[tuple[str, int]]:
@@ -72,16 +98,14 @@ class Blocks:
 
     def warm_up(self) -> None:
         """Run each arm once, which does not count; on a GPU choose how many are to come."""
-        for arm in self.arms:
-            self.run(arm, self._order.getrandbits(62))
+        warm = [self.run(arm, self._order.getrandbits(62)) for arm in self.arms]
         if self._is_gpu:
-            shortest = min(span.inside for _, span in self.spans)
+            shortest = min(time.counted for time in warm)
             # A race only chooses who is compared.
             if shortest < _SHORT_MS and self._are_few and not self._raced:
                 self._count = _MORE_QUADS
             runs = range(1, 1 + 2 * self._count)
             self._chosen = {arm: self._order.sample(runs, _LOOKS) for arm in self.arms}
-        self.spans.clear()
 
     def quads(self) -> dict[Kind, list[Quad]]:
         """Compare the arms, each pair as often; in a race all of them in one lap."""
@@ -116,30 +140,46 @@ class Blocks:
         halves = (there, self._order.getrandbits(62)), (there[::-1], self._order.getrandbits(62))
         return [(arm, self.run(arm, seed)) for half, seed in halves for arm in half]
 
-    def run(self, arm: str, seed: int) -> Times:
+    def run(self, arm: str, seed: int) -> BlockTime:
         number, self._runs[arm] = self._runs[arm], self._runs[arm] + 1
         child, before = self.arms[arm], number in self._chosen.get(arm, ())
         if before:
             # The arm before this one has left results of the content that both meet, in memory that
             # this one's may lie in.
             seed = self._order.getrandbits(62)
-        keeps = self.keeps(child)
-        child.tell("block", arm=arm, seed=seed, is_looked_at=before, keeps=keeps)
-        message = child.receive()
-        if message["kind"] != "time":
-            raise ChildDied(f"sent {message['kind']} instead of a time")
-        forward, backward = float(message["forward"]), message["backward"]
-        times = forward, None if backward is None else float(backward)
-        told = message["waited"], message["spent"], time_of(times, "step"), message["between"]
-        self.spans.append((arm, Span(*map(float, told))))
+        child.tell("block", arm=arm, seed=seed, is_looked_at=before, keeps=self.keeps(child))
+        written = passed(_next(child, "written"))
+        per_call, counted, outside = list[float](), 0.0, 0.0 if self._is_gpu else written
+        for _ in range(self._ways[arm]):
+            child.tell("go")
+            message = _next(child, "time")
+            ms = float(message["ms"]) if self._is_gpu else passed(message)
+            per_call.append(ms / self._calls[arm])
+            counted += ms
+            outside += passed(message)
         place = number if number < _LOOKS else self._order.randrange(number + 1)
         if before:
             self._seeds[arm, number] = seed
         elif not self._is_gpu and place < _LOOKS:
             self._seeds[arm, place] = seed
-            self._keeping[child] = place
-        return times
+            self._keeping[child] = {"place": place, "share": self._order.random()}
+        return BlockTime(per_call[0], per_call[1] if per_call[1:] else None, counted, outside)
 
-    def keeps(self, child: Child) -> int | None:
-        """Return, once, the place of what a process is to keep of its last block."""
+    def keeps(self, child: Child) -> Mapping[str, float] | None:
+        """Return, once, the place of what a process is to keep of its last block, and which call.
+
+        The call is drawn here when all are over.
+        """
         return self._keeping.pop(child, None)
+
+
+def passed(message: Mapping[str, Any]) -> float:
+    """Return how many ms passed here from the order to its answer."""
+    return float(message["waited"])
+
+
+def _next(child: Child, kind: str) -> dict[str, Any]:
+    message = child.receive()
+    if message["kind"] != kind:
+        raise ChildDied(f"sent {message['kind']} instead of {kind}")
+    return message

@@ -53,7 +53,7 @@ class Scatter(BaseModel):
         timed = {nodeid: quads for nodeid, quads in replicas[0].items() if not quads.is_same}
         ways: dict[Way, dict[str, Series]] = {}
         for nodeid, first in timed.items():
-            has_backward = first.quads["candidate"][0][0][1][1] is not None
+            has_backward = first.quads["candidate"][0][0][1].backward is not None
             every: tuple[Way, ...] = ("forward", "backward", "step")
             for way in every if has_backward else every[2:]:
                 ways.setdefault(way, {})[nodeid] = Series(

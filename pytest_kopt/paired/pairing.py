@@ -26,7 +26,7 @@ from pytest_kopt.honesty.heldout import Tried
 from pytest_kopt.measure.engine import by_events
 from pytest_kopt.options.settings import Gate
 from pytest_kopt.paired.arms import TWO_PROCESSES
-from pytest_kopt.paired.blocks import Kind, Quad, time_of
+from pytest_kopt.paired.blocks import Kind, Quad
 from pytest_kopt.paired.company import Company, look_alone
 from pytest_kopt.paired.comparison import Comparison
 from pytest_kopt.paired.noise import Known, Scatter, Way, measured_under
@@ -69,11 +69,11 @@ class PairedResult:
             return percent(statistics.fmean(ratios))
 
         timed = (quads for name in names if not (quads := self.replicas[0][name]).is_same)
-        first = next((quads.quads["candidate"][0][0][1] for quads in timed), (0.0, None))
+        first = next((quads.quads["candidate"][0][0][1] for quads in timed), None)
         return PairedChange(
             step_pct=mean("step"),
             forward_pct=mean("forward"),
-            backward_pct=None if first[1] is None else mean("backward"),
+            backward_pct=mean("backward") if first and first.backward is not None else None,
         )
 
 
@@ -162,6 +162,8 @@ def judge(
     verdict = decide_by_looks(look_at, policy, extra_benefit)
     alone = Company()
     if verdict.decision.keeps and len(same) < len(results):
+        if hidden := ask(Phase.COMPARED, replicas=[*replicas, *more]):
+            raise Caught(hidden)
         gain = verdict.aggregate.change_pct if verdict.aggregate else None
         alone = look_alone(comparison.in_company, gain)
         if alone.finding and alone.finding.rejects:
@@ -342,7 +344,7 @@ def _pairs(quads: Sequence[Quad]) -> Iterator[tuple[int, str, float, float]]:
     for quad in quads:
         for left, right in ((quad[0], quad[1]), (quad[2], quad[3])):
             number += 1
-            times = {arm: time_of(found, "step") for arm, found in (left, right)}
+            times = {arm: time.of("step") for arm, time in (left, right)}
             old = next(arm for arm in times if arm in (INCUMBENT, UNEVEN[INCUMBENT]))
             new = next(arm for arm in times if arm != old)
             yield number, "BA" if left[0] == old else "AB", times[new], times[old]

@@ -20,7 +20,8 @@ class Looks:
     """What was looked at in a replica of a case, whose seed is `seed`: arm and seed of `blocks`.
 
     `looks` are what their process handed over; of large results it is elements that were drawn
-    under a `secret`. `confirms` says that they are another referee's.
+    under a `secret`. On the CPU blocks went round so many `sets` of inputs, the second number is
+    that of uneven groups. `confirms` says that they are another referee's.
     """
 
     nodeid: str
@@ -29,6 +30,7 @@ class Looks:
     engine: str
     secret: int
     looks: Sequence[Mapping[str, Any]]
+    sets: Sequence[int] = ()
     confirms: bool = False
 
 

@@ -11,16 +11,15 @@ from concurrent.futures import Future
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from pytest_kopt.cases.order import CANDIDATE, INCUMBENT
+from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, UNEVEN
 from pytest_kopt.decide.inference import replica_ratio
 from pytest_kopt.decide.verdict import KernelChange, Same
 from pytest_kopt.devices.conditions import Conditions, steadily
 from pytest_kopt.honesty.accuracy import Accuracy
-from pytest_kopt.honesty.checks import Phase, ask
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.heldout import Outcome, Tried
 from pytest_kopt.measure.engine import agreed
-from pytest_kopt.paired.blocks import PAIRS, TRUSTED, Blocks, Kind, Quad, time_of
+from pytest_kopt.paired.blocks import PAIRS, Blocks, Kind, Quad
 from pytest_kopt.paired.referee import Looks, Referee, why_ended
 from pytest_kopt.processes.child import Child, ChildDied, Children
 from pytest_kopt.processes.site import Place
@@ -60,7 +59,7 @@ class CaseQuads:
         """Return the replica's log-ratio of a direction: forward, backward or step (both)."""
         if self.is_same:
             return 0.0
-        quads = [[(arm, time_of(times, way)) for arm, times in quad] for quad in self.quads[kind]]
+        quads = [[(arm, time.of(way)) for arm, time in quad] for quad in self.quads[kind]]
         return replica_ratio(quads, *PAIRS.get(kind, (kind, INCUMBENT)))
 
 
@@ -215,18 +214,23 @@ class Replica(Children):
                 child.tell("go")
             prepared = [_wait(child, "prepared") for child in self.children]
             engine = agreed(message["engine"] for message in prepared)
+            # On the CPU all blocks of a case have as many calls, whatever process they run in.
+            sets = [min(counts) for counts in zip(*(m["sets"] for m in prepared), strict=True)]
+            ways, calls = dict[str, int](), dict[str, int]()
             for child in self.children:
-                child.tell("engine", engine=engine)
-                arms |= dict.fromkeys(_wait(child, "ready")["arms"], child)
+                child.tell("engine", engine=engine, sets=sets)
+                ready = _wait(child, "ready")
+                arms |= dict.fromkeys(ready["arms"], child)
+                ways |= ready["arms"]
+                calls |= ready["calls"]
+            is_gpu = device.kind != "cpu"
+            if not is_gpu:
+                calls = {arm: sets[arm in UNEVEN.values()] for arm in arms}
             clear()
-            blocks = Blocks(arms, order, device.kind, cases)
+            blocks = Blocks(arms, order, device.kind, cases, ways, calls)
             blocks.warm_up()
             quads, conditions = steadily(blocks.quads, lambda: placement.host.read(device))
-            spans = [
-                [span for arm, span in blocks.spans if (arm in TRUSTED) == trusted]
-                for trusted in (False, True)
-            ]
-            found = ask(Phase.COMPARED, spans=spans[0], others=spans[1])
+            found = list[Finding]()
             looks = []
             secret = order.getrandbits(62)
             for child in self.children:
@@ -234,7 +238,8 @@ class Replica(Children):
             for child in self.children:
                 handed = _wait(child, "kept")["looks"]
                 if own := [(arm, seed) for arm, seed in blocks.looked_at if arms[arm] is child]:
-                    looks.append(Looks(nodeid, self._seed, own, engine, secret, handed))
+                    rounds = () if is_gpu else sets
+                    looks.append(Looks(nodeid, self._seed, own, engine, secret, handed, rounds))
             timed = (since, time.time())
         self.held_seconds += timed[1] - timed[0]
         inside = self._referee.why_not(nodeid)

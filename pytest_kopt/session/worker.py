@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 #: A block of a pair on the CPU and on a GPU: short, so that candidate and incumbent see the same
 #: machine. At its power cap an H200 moves its clock every 20 to 50 ms.
-_PAIR_CALLS, _PAIR_SECONDS = 25, 0.02
+_PAIR_CALLS, _PAIR_SECONDS = 256, 0.02
 _PAIR_GPU_MS = 2.5
 #: A block on the CPU where nothing is judged: a slow kernel is called once in it.
 _PLAIN_CALLS, _PLAIN_SECONDS = 50, 0.5

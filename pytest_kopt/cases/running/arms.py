@@ -8,7 +8,7 @@ where two versions cannot live together, the one version of its own tree.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -46,6 +46,7 @@ from pytest_kopt.cases.running.timing import (
     WAYS,
     engines_of,
     not_captured,
+    pool_of,
     prepare_blocks,
 )
 from pytest_kopt.cases.seeds import derive
@@ -54,7 +55,6 @@ from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.honesty.checks import Phase, ask
 from pytest_kopt.honesty.heldout import SIZES, Tried
 from pytest_kopt.lineage import children
-from pytest_kopt.measure.cold import InputPool, input_pool
 from pytest_kopt.measure.engine import agreed
 from pytest_kopt.measure.wall import one_thread
 from pytest_kopt.versions.errors import NotLoadable, Unreached
@@ -98,26 +98,33 @@ class _Arms:
         bench, commander = self.bench, self.commander
         with one_thread():
             arms = self.prepared(versions)
-            commander.tell("ready", arms=list(arms))
+            ways = {name: len(arm) for name, arm in arms.items()}
+            calls = {name: arm[0].calls for name, arm in arms.items()}
+            commander.tell("ready", arms=ways, calls=calls)
             last: list[Spotted] = []
             while True:
-                wanted = commander.hear()
-                if (place := wanted.get("keeps")) is not None:
-                    for block in last:
-                        block.keep(place)
-                if not wanted.get("arm"):
+                order = commander.hear()
+                for block in last:
+                    if order.get("keeps") is not None:
+                        block.keep(**order["keeps"])
+                    block.release()
+                if not order.get("arm"):
                     break
-                last, is_looked_at = arms[wanted["arm"]], wanted["is_looked_at"]
-                times = [block.run_on(wanted["seed"], is_looked_at=is_looked_at) for block in last]
-                backward = times[1] if times[1:] else None
-                between = sum(block.between for block in last)
-                commander.tell("time", forward=times[0], backward=backward, between=between)
+                last, is_looked_at = arms[order["arm"]], order["is_looked_at"]
+                for block in last:
+                    block.write(order["seed"], is_looked_at=is_looked_at)
+                commander.tell("written")
+                for block in last:
+                    commander.hear()
+                    commander.tell("time", ms=block.run_written() * block.calls)
+                for block in last if is_looked_at else ():
+                    block.look()
             findings, threads = bench.watched(), torch.get_num_threads()
             if children():
                 findings += still_busy(lambda: None)
             suspects = arms.keys() - {INCUMBENT, PLACEBO, ALONE, UNEVEN[INCUMBENT]}
             looks = [
-                hand_over(name, way, spot, commander.scratch, wanted.get("seed", 0))
+                hand_over(name, way, spot, commander.scratch, order.get("seed", 0))
                 for name in suspects
                 for way, block in zip(WAYS, arms[name], strict=False)
                 for spot in block.spots
@@ -139,18 +146,20 @@ class _Arms:
     def prepared(self, versions: Versions) -> dict[str, _Arm]:
         """Return the arms, by events where one of them, here or elsewhere, is no graph."""
         case, bench = self.case, self.bench
-        calls = [*map(case.positional, versions.values())]
-        pool = input_pool(lambda i: make_inputs(case, self.seed + i), bench.device, *calls)
-        kinds = [(case, pool, {name: versions[name] for name in self.order.names})]
+        groups = [([case], {name: versions[name] for name in self.order.names})]
         if has_skew(case):
             others = {UNEVEN[name]: versions[name] for name in filter(UNEVEN.get, self.order.names)}
-            kinds.append((*_uneven(case, bench, self.seed, calls), others))
+            groups.append((uneven_cases(case), others))
+        pools = [
+            replace(pool_of(cases, bench, self.seed, [*functions.values()]), rounds=1)
+            for cases, functions in groups
+        ]
 
         def prepare(engines: Sequence[str]) -> dict[str, _Arm]:
-            found: dict[str, _Arm] = {}
-            for of, sets, functions in kinds:
-                found |= prepare_blocks(functions, of, sets, bench, self.seed, engines=engines)
-            return found
+            arms: dict[str, _Arm] = {}
+            for (cases, functions), pool in zip(groups, pools, strict=True):
+                arms |= prepare_blocks(functions, cases, pool, bench, self.seed, engines=engines)
+            return arms
 
         arms = prepare(engines_of(case, bench))
         reasons: dict[str, str] = {}
@@ -158,13 +167,19 @@ class _Arms:
             reasons |= not_captured(arms.get(name, ()), f"the {name}'s")
         with bench.waiting():
             own = agreed(map(_engine, arms.values()))
-            self.commander.tell("prepared", engine=own, not_captured=reasons)
-            common = self.commander.hear().get("engine", own)
-        if {*map(_engine, arms.values())} == {common}:
+            own_sets = [len(pool.sets) for pool in pools]
+            self.commander.tell("prepared", engine=own, sets=own_sets, not_captured=reasons)
+            common = self.commander.hear()
+            engine, sets = common.get("engine", own), common.get("sets", own_sets)
+        # Blocks of all processes have the same calls.
+        is_equal = bench.device != "cpu" or sets == own_sets
+        if is_equal and {*map(_engine, arms.values())} == {engine}:
             return arms
         # Their graphs hold memory that the others may need.
         arms.clear()
-        return prepare(common.split("+"))
+        if not is_equal:
+            pools = [replace(p, sets=p.sets[:count]) for p, count in zip(pools, sets, strict=True)]
+        return prepare(engine.split("+"))
 
     def try_nearby(self, versions: Versions, item: pytest.Function) -> None:
         """Try the arms near the case's own shape, but not while somebody times on the device."""
@@ -265,17 +280,3 @@ def serve_arms(
         if commander.hear().get("kind") == "skip":
             return
     arms.time(versions)
-
-
-def _uneven(
-    case: Case, bench: Bench, seed: int, calls: Sequence[Callable[..., Any]]
-) -> tuple[Case, InputPool]:
-    """Return a grouped case with input sets of every skewed distribution, one at least of each."""
-    cases = uneven_cases(case)
-
-    def make(i: int) -> tuple[Any, ...]:
-        return make_inputs(cases[i % len(cases)], seed + i)
-
-    pool = input_pool(make, bench.device, *calls)
-    more = [make(i) for i in range(len(pool.sets), len(cases))]
-    return cases[0], replace(pool, sets=[*pool.sets, *more])

@@ -35,12 +35,11 @@ from pytest_kopt.cases.running.looks import (
 from pytest_kopt.cases.running.reference import observed
 from pytest_kopt.cases.running.timed_calls import (
     Backward,
+    Content,
     Forward,
-    Redraw,
-    begin_content,
-    begin_renewal,
+    Gradients,
     content_seed,
-    drawing,
+    input_sets,
     write_gradients,
 )
 from pytest_kopt.cases.running.timing import WAYS
@@ -49,7 +48,6 @@ from pytest_kopt.devices.lock import checking_lock
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.heldout import RENEWED
 from pytest_kopt.honesty.inputs import Held, overwrite
-from pytest_kopt.honesty.renewal import Renewal
 from pytest_kopt.measure.engine import EVENTS
 from pytest_kopt.measure.wall import one_thread
 from pytest_kopt.numerics.nested import tensors
@@ -69,8 +67,6 @@ _PLAIN = (bool, int, float, str, type(None))
 #: What is handed over of a look: what its call gave, and what calls on the same content and on the
 #: case's own gave afterwards.
 _CALLS = ("results", "again", "own")
-#: More calls than any block on the CPU has.
-_MOST_CALLS = 1 << 12
 #: What of the inputs' domain a case excludes that need not be right on what blocks are timed on.
 _BEYOND = RENEWED.excluded_by
 
@@ -165,7 +161,7 @@ def serve_referee(case: Case, bench: Bench, order: ArmsOrder, commander: Command
             wanted = commander.hear()
         if wanted["kind"] != "judge":
             return
-        content = _Content(case, derive(wanted["seed"], case.nodeid, "pairs"))
+        content = _Content(case, derive(wanted["seed"], case.nodeid, "pairs"), wanted["sets"])
         with one_thread(), checking_lock(bench.uuid, bench.waiting):
             if wanted["answers"]:
                 folder, secret = commander.scratch, wanted["secret"]
@@ -238,14 +234,6 @@ def _judged(look: Mapping[str, Any], secret: int) -> Drawn:
     return drawn
 
 
-def _go_on(renewal: Renewal | Redraw, look: Mapping[str, Any]) -> None:
-    """Renew content as often as calls of its block came up to a look's."""
-    if not 0 < look["call"] <= _MOST_CALLS:
-        raise ValueError(f"no block has a call {look['call']}")
-    for _ in range(look["call"]):
-        renewal()
-
-
 def _amiss(what: str) -> Finding:
     return Finding("timed-result", f"a result that was looked at {what}", bucket="W2")
 
@@ -253,9 +241,11 @@ def _amiss(what: str) -> Finding:
 class _Content:
     """What a runner's calls work on, drawn anew: `seed` is that of its input sets."""
 
-    def __init__(self, case: Case, seed: int) -> None:
+    def __init__(self, case: Case, seed: int, sets: Sequence[int]) -> None:
+        """Draw under a seed; on the CPU blocks go round so many `sets`, of uneven groups second."""
         self._case = case
         self._seed = seed
+        self._sets = sets
         self.ways = WAYS if case.backward else WAYS[:1]
 
     def case_of(self, arm: str) -> Case:
@@ -274,9 +264,8 @@ class _Content:
             return Spot(self._forward(look).given, None, {})
         likes = {told["name"]: _like(told) for told in look["incoming"]}
         incoming = [grad_out(like, self._seed) for like in likes.values()]
-        self._renew(incoming, look)
-        given = self._set(look["arm"], look["number"])
-        return Spot(given, dict(zip(likes, incoming, strict=True)), {})
+        self._write_gradients(incoming, look)
+        return Spot(self._set(look), dict(zip(likes, incoming, strict=True)), {})
 
     def answer(self, look: Mapping[str, Any]) -> Spot:
         """Call the function as it is here on what a look was given."""
@@ -285,40 +274,38 @@ class _Content:
         if look["way"] == WAYS[0]:
             call = self._forward(look)
         else:
-            given = self._set(look["arm"], look["number"])
-            call = Backward(case, case.function, given, self._seed)
-            self._renew(call.changing, look)
+            call = Backward(case, case.function, self._set(look), self._seed)
+            self._write_gradients(call.changing, look)
         call.restore()
         where = {name: look[name] for name in ("seed", "number", "call")}
         return Spot(call.given, call.incoming, call.named(call()), **where)
 
     def _forward(self, look: Mapping[str, Any]) -> Forward:
-        case, arm = self.case_of(look["arm"]), look["arm"]
-        if not look["call"]:
-            drawn = make_inputs(case, content_seed(look["seed"]))
-            given = self._set(arm, look["number"])
-            if [item.shape for item in tensors(given)] != [item.shape for item in tensors(drawn)]:
-                raise _Unjudged("its inputs have other shapes each time")
-            overwrite(given, drawn, case.weights, only_activations=True)
-            return Forward(case, case.function, Held(given, case.rewritten))
-        sets = [Held(self._set(arm, i), case.rewritten) for i in range(len(self._cases(arm)))]
-        given_to = [held.source for held in sets]
-        renewal = drawing(case, given_to, 0)
-        begin_content(case, given_to, renewal, look["seed"], arm)
-        _go_on(renewal, look)
-        return Forward(case, case.function, sets[look["number"]])
+        case, number = self.case_of(look["arm"]), look["number"]
+        held = Held(self._set(look), case.rewritten)
+        if look["call"]:
+            count = self._sets[look["arm"] in UNEVEN.values()]
+            content = Content(self._cases(look["arm"]), {number: held.source}, count)
+            content.write_one(number, look["seed"], look["arm"])
+            return Forward(case, case.function, held)
+        drawn = make_inputs(case, content_seed(look["seed"]))
+        if [item.shape for item in tensors(held.source)] != [item.shape for item in tensors(drawn)]:
+            raise _Unjudged("its inputs have other shapes each time")
+        overwrite(held.source, drawn, case.weights, only_activations=True)
+        return Forward(case, case.function, held)
 
-    def _renew(self, incoming: Sequence[torch.Tensor], look: Mapping[str, Any]) -> None:
-        if not look["call"]:
-            write_gradients(incoming, look["seed"])
-            return
-        renewal = Renewal(incoming, 0)
-        begin_renewal(renewal, look["seed"], look["arm"])
-        _go_on(renewal, look)
+    def _write_gradients(self, incoming: Sequence[torch.Tensor], look: Mapping[str, Any]) -> None:
+        number, seed = look["number"], look["seed"]
+        if look["call"]:
+            Gradients({number: incoming}).write_one(number, seed, look["arm"])
+        else:
+            write_gradients(incoming, seed)
 
-    def _set(self, arm: str, number: int) -> Sequence[Any]:
-        # Drawn anew: of an expanded tensor, whose rows change as one, a copy would hold every row.
-        cases = self._cases(arm)
+    def _set(self, look: Mapping[str, Any]) -> Sequence[Any]:
+        """Draw the inputs of a look as its process did: on the CPU sets share their weights."""
+        cases, number = self._cases(look["arm"]), look["number"]
+        if self._sets:
+            return input_sets(cases, self._seed, [number])[0]
         return make_inputs(cases[number % len(cases)], self._seed + number)
 
     def _cases(self, arm: str) -> list[Case]:

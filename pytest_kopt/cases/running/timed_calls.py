@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,10 +15,12 @@ from pytest_kopt.honesty import inputs
 from pytest_kopt.honesty.renewal import Renewal
 from pytest_kopt.numerics.nested import contents, fresh_copies, tensors
 
-#: Bytes of inputs that are drawn anew before every call on the CPU, at most: a millisecond's, and
-#: of numbers alone less, since of 512 KiB calls vary by half as much again. Integers, masks and
-#: generators cannot be changed in another way.
-_MOST_FLOATS, _MOST_DRAWN = 1 << 18, 1 << 20
+#: Bytes of numbers that are drawn for a block, at most: some milliseconds' worth.
+_MOST_DRAWN = 1 << 20
+#: Sets of a block on the CPU, at most, and bytes that they fill: of numbers, of what is drawn for
+#: each block, and of three large sets.
+MOST_SETS, _SET_BYTES, _DRAWN_BYTES, _LARGE_BYTES = 256, 1 << 25, 1 << 22, 1 << 27
+_FEWEST = 3
 
 
 class Forward:
@@ -87,44 +89,73 @@ class Backward:
         return {str(place): gradient for place, gradient in enumerate(returned)}
 
 
-class Redraw:
-    """Content that a case draws anew for every call: of what was met before, nothing helps."""
+class Content:
+    """What the input sets of a case hold in a block: it follows from the block's seed alone."""
 
-    def __init__(self, case: Case, given: Sequence[Any]) -> None:
-        """Write to the activations among `given`."""
-        self._case, self._given = case, given
-        self._origin = fresh_copies(given)
-        self._shapes = [item.shape for item in tensors(given)]
-        self._seed = self._calls = 0
+    def __init__(
+        self, cases: Sequence[Case], sets: Mapping[int, Sequence[Any]], calls: int
+    ) -> None:
+        """Write to the activations of sets by number, in turn of `cases`; a block has `calls`.
 
-    def begin(self, seed: int) -> None:
-        """Begin anew, with what was there at first."""
-        self._seed, self._calls = seed, 0
-        self._write(self._origin)
+        Content is drawn where that takes no time, and where it is no floating-point number alone
+        (integers, masks, generators), which cannot be changed in another way. Other content is what
+        is there now, scaled, with a few elements exchanged.
+        """
+        self._cases, self._sets = cases, sets
+        case = cases[0]
+        self._shapes = {number: _shapes(held) for number, held in sets.items()}
+        self._is_free = _is_free(case, [*sets.values()])
+        nbytes = sum(item.nbytes for item in tensors(next(iter(sets.values()))))
+        self._renewals: dict[int, Renewal] = {}
+        if self._is_free and nbytes * calls > _MOST_DRAWN:
+            self._renewals = {
+                number: Renewal(inputs.activations(held, case.weights), in_order=case.keeps_order)
+                for number, held in sets.items()
+            }
 
-    def __call__(self) -> None:
-        self._calls += 1
-        drawn = make_inputs(self._case, derive(self._seed, str(self._calls), "drawn"))
+    def write(self, seed: int, arm: str) -> None:
+        """Write the content of an arm's block into all sets."""
+        for number in self._sets:
+            self.write_one(number, seed, arm)
+
+    def write_one(self, number: int, seed: int, arm: str) -> None:
+        """Write the content of an arm's block into one set.
+
+        Arms get content of their own: results of another's block must be no answers. What is no
+        floating-point number can say how much there is to do: there the arms get the same.
+        """
+        own = derive(seed, arm if self._is_free else "", f"content {number}")
+        if self._renewals:
+            self._renewals[number].write(own)
+            return
+        case, given = self._cases[number % len(self._cases)], self._sets[number]
+        drawn = make_inputs(case, own)
         # Where sizes are drawn as well, half of it would be written.
-        if [item.shape for item in tensors(drawn)] == self._shapes:
-            self._write(drawn)
-
-    def _write(self, content: Sequence[Any]) -> None:
-        inputs.overwrite(self._given, content, self._case.weights, only_activations=True)
-
-
-def drawing(case: Case, sets: Sequence[Sequence[Any]], seed: int) -> Renewal | Redraw:
-    """Return what gives every call on these sets new content, drawn where that takes no time."""
-    most = _MOST_FLOATS if _is_free(case, sets) else _MOST_DRAWN
-    if len(sets) == 1 and sum(item.nbytes for item in tensors(sets[0])) <= most:
-        return Redraw(case, sets[0])
-    return scaling(case, sets, seed)
+        if _shapes(drawn) != self._shapes[number]:
+            return
+        inputs.overwrite(given, drawn, case.weights, only_activations=True)
+        if not self._is_free:
+            activations = inputs.activations(given, case.weights)
+            Renewal(activations, in_order=case.keeps_order).write(derive(own, arm, "scaled"))
 
 
-def scaling(case: Case, sets: Sequence[Sequence[Any]], seed: int) -> Renewal:
-    """Return what scales the content of these sets for every call, and moves a little of it."""
-    content = [item for held in sets for item in inputs.activations(held, case.weights)]
-    return Renewal(content, seed, restores=True, in_order=case.keeps_order)
+class Gradients:
+    """What the incoming gradients of a case's backwards hold in a block."""
+
+    def __init__(self, incoming: Mapping[int, Sequence[torch.Tensor]]) -> None:
+        """Write to the gradients of sets by number."""
+        self._renewals = {number: Renewal(tensors) for number, tensors in incoming.items()}
+
+    def write(self, seed: int, arm: str) -> None:
+        for number in self._renewals:
+            self.write_one(number, seed, arm)
+
+    def write_one(self, number: int, seed: int, arm: str) -> None:
+        self._renewals[number].write(derive(seed, arm, f"gradients {number}"))
+
+
+def _shapes(given: Sequence[Any]) -> list[torch.Size]:
+    return [item.shape for item in tensors(given)]
 
 
 def _is_free(case: Case, sets: Sequence[Sequence[Any]]) -> bool:
@@ -138,24 +169,31 @@ def _is_free(case: Case, sets: Sequence[Sequence[Any]]) -> bool:
     )
 
 
-def begin_renewal(renewal: Renewal | Redraw, seed: int, arm: str) -> None:
-    """Have content change as in no other arm's block: its results must be no answers here."""
-    renewal.begin(derive(seed, arm, "renewed"))
+def input_sets(cases: Sequence[Case], seed: int, numbers: Iterable[int]) -> list[tuple[Any, ...]]:
+    """Draw the input sets of these numbers, from `cases` in turn; weights are those of set 0.
 
-
-def begin_content(
-    case: Case, sets: Sequence[Sequence[Any]], renewal: Renewal | Redraw, seed: int, arm: str
-) -> None:
-    """Write what the first call of an arm's block meets, but for the renewal before every call.
-
-    What is no floating-point number (integers, generators) can say how much there is to do: the
-    arms get the same.
+    A model calls its kernel with the same weights in every step. What calls write to is each set's
+    own.
     """
-    is_free = _is_free(case, sets)
-    begin_renewal(renewal, seed, arm if is_free or isinstance(renewal, Renewal) else "")
-    if len(sets) == 1 and not is_free and isinstance(renewal, Renewal):
-        drawn = make_inputs(case, content_seed(seed))
-        inputs.overwrite(sets[0], drawn, case.weights, only_activations=True)
+    case = cases[0]
+    shared = {*case.weights}.difference(case.rewritten)
+    first = make_inputs(case, seed)
+
+    def drawn(number: int) -> tuple[Any, ...]:
+        given = make_inputs(cases[number % len(cases)], seed + number)
+        return tuple(first[at] if at in shared else item for at, item in enumerate(given))
+
+    return [drawn(number) if number else first for number in numbers]
+
+
+def most_sets(case: Case, given: Sequence[Any], copies: int) -> int:
+    """Return how many sets like `given` a block on the CPU may have; each is there `copies` times.
+
+    So many as fill some megabytes, three in any case unless these are large.
+    """
+    nbytes = max(1, copies * sum(item.nbytes for item in tensors(given)))
+    room = _SET_BYTES if _is_free(case, [given]) else _DRAWN_BYTES
+    return max(1, min(MOST_SETS, max(room // nbytes, min(_FEWEST, _LARGE_BYTES // nbytes))))
 
 
 def content_seed(seed: int) -> int:

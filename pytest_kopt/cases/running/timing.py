@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,15 +18,22 @@ from pytest_kopt.cases.running.bench import Bench
 from pytest_kopt.cases.running.course import Course
 from pytest_kopt.cases.running.execution import make_inputs
 from pytest_kopt.cases.running.looks import floors
-from pytest_kopt.cases.running.spot_checks import Keeper, Recorder, Spotted
-from pytest_kopt.cases.running.timed_calls import Backward, Forward, Redraw, drawing, scaling
+from pytest_kopt.cases.running.spot_checks import Recorder, Spotted
+from pytest_kopt.cases.running.timed_calls import (
+    MOST_SETS,
+    Backward,
+    Content,
+    Forward,
+    Gradients,
+    input_sets,
+    most_sets,
+)
 from pytest_kopt.cases.seeds import derive
 from pytest_kopt.devices.conditions import steadily
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.checks import Phase, ask
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.inputs import Held
-from pytest_kopt.honesty.renewal import Renewal
 from pytest_kopt.measure.choice import prepare
 from pytest_kopt.measure.cold import InputPool, input_pool, launch_stream
 from pytest_kopt.measure.engine import (
@@ -37,7 +46,8 @@ from pytest_kopt.measure.engine import (
     time_block,
 )
 from pytest_kopt.measure.gpu import GraphMemory
-from pytest_kopt.numerics.nested import storages
+from pytest_kopt.measure.wall import WallBlock
+from pytest_kopt.numerics.nested import fresh_copies, storages, tensors
 
 #: How far below its SNR in the check a timed result may lie, in dB, before it is plainly wrong.
 _OWN_SLACK_DB = 10.0
@@ -54,16 +64,16 @@ def time_case(course: Course) -> list[Spotted]:
     """
     case, bench, since = course.case, course.bench, time.time()
     seed = derive(bench.session_seed, case.nodeid, "time")
-    call = case.positional(case.function)
-    pool = input_pool(lambda i: make_inputs(case, seed + i), bench.device, call)
+    is_interpreted = bool(course.evidence.interpreted)
+    pool = pool_of([case], bench, seed, [case.function], most=1 if is_interpreted else None)
     (blocks,) = prepare_blocks(
         {"": case.function},
-        case,
+        [case],
         pool,
         bench,
         seed,
         engines=engines_of(case, bench),
-        interpreted=bool(course.evidence.interpreted),
+        interpreted=is_interpreted,
         looks=derive(bench.session_seed, case.nodeid, "looks"),
     ).values()
 
@@ -158,9 +168,50 @@ def _computes(case: Case, seed: int) -> bool:
     return not storages(made) <= storages(given)
 
 
+def pool_of(
+    cases: Sequence[Case],
+    bench: Bench,
+    seed: int,
+    functions: Sequence[Callable[..., Any]],
+    most: int | None = None,
+) -> InputPool:
+    """Return the input sets that blocks of these functions go round, drawn from `cases` in turn.
+
+    On the CPU one for every call of a block, as far as memory allows, and no more than `most`.
+    """
+    case = cases[0]
+    if bench.device != "cpu":
+        calls = map(case.positional, functions)
+        make = partial(_set_on_gpu, cases, seed)
+        pool = input_pool(make, bench.device, *calls)
+        return replace(pool, sets=[*pool.sets, *map(make, range(len(pool.sets), len(cases)))])
+    (first,) = input_sets(cases, seed, [0])
+    copies = 1 + 2 * len(functions) * case.backward
+    room = min(most or MOST_SETS, most_sets(case, first, copies))
+    count = room
+    if room > 1 and most is None:
+        count = bench.cpu.count(max(_call_ms(case, function, first) for function in functions))
+    rounds = math.ceil(count / room)
+    number = max(math.ceil(count / rounds), min(len(cases), room))
+    sets = input_sets(cases, seed, range(number))
+    return InputPool(sets, sum(item.nbytes for item in tensors(first)), 0, rounds)
+
+
+def _set_on_gpu(cases: Sequence[Case], seed: int, number: int) -> tuple[Any, ...]:
+    return make_inputs(cases[number % len(cases)], seed + number)
+
+
+def _call_ms(case: Case, function: Callable[..., Any], given: Sequence[Any]) -> float:
+    """Return about how long a warm call takes."""
+    call = Forward(case, function, Held(fresh_copies(given), case.rewritten))
+    block = WallBlock([call], 1, before=call.restore)
+    block.run()
+    return min(block.run(), block.run())
+
+
 def prepare_blocks(
     versions: Mapping[str, Callable[..., Any]],
-    case: Case,
+    cases: Sequence[Case],
     pool: InputPool,
     bench: Bench,
     seed: int,
@@ -174,16 +225,21 @@ def prepare_blocks(
     One run of each block is looked at, drawn under the seed `looks`; without one whoever orders a
     block says so. Raises BadInput where an engine that was asked for cannot time the calls.
     """
+    case, has_new_content = cases[0], bench.device == "cpu" and not interpreted
     sets = [Held(given, case.rewritten) for given in pool.sets]
-    renewal = None if interpreted else renewal_of(sets, case, bench, draws=looks is None)
+    sources = {number: held.source for number, held in enumerate(sets)}
+    content = Content(cases, sources, len(sets)) if has_new_content else None
     memory = GraphMemory() if bench.device != "cpu" and len(versions) > 1 else None
 
     def spotted(
-        arm: str, engine: str, calls: Sequence[Forward | Backward], renewal: Renewal | Redraw | None
+        arm: str,
+        engine: str,
+        calls: Sequence[Forward | Backward],
+        content: Content | Gradients | None,
     ) -> Spotted:
         recorders = [Recorder(call) for call in calls]
-        before: Before = renewal or pool.flush
-        if case.rewritten or case.consumes_incoming:
+        before: Before = pool.flush
+        if content is None and (case.rewritten or case.consumes_incoming):
             if engine == "do_bench":
                 raise BadInput(
                     "do_bench cannot restore what a call writes to before every call",
@@ -191,20 +247,18 @@ def prepare_blocks(
                     legal="auto, graph, events or wall",
                 )
             # What calls write over is brought back, untimed; a GPU's cache is flushed then.
-            steps = [renewal, *(call.restore for call in calls), pool.flusher()]
+            steps = [*(call.restore for call in calls), pool.flusher()]
             due = [step for step in steps if step is not None]
 
             def before() -> None:
                 for step in due:
                     step()
 
-        keeper = Keeper(recorders, before) if renewal is not None and before else None
         if memory is not None and engine in ("auto", "graph"):
             memory.lay_out(calls, before)
         try:
             block = prepare(
-                *(engine, bench.device, interpreted, recorders, keeper or before),
-                cpu=bench.cpu,
+                *(engine, bench.device, interpreted, recorders, before),
                 memory=memory,
                 block_ms=bench.gpu_block_ms,
             )
@@ -217,37 +271,18 @@ def prepare_blocks(
             views = memory.let_go([recorder.result for recorder in recorders])
             for recorder, view in zip(recorders, views, strict=True):
                 recorder.result = view
-        if looks is None:
-            return Spotted(block, case, recorders, renewal, keeper, arm=arm)
-        runs = _DISCARDED + bench.repeats
-        return Spotted(block, case, recorders, renewal, keeper, random.Random(looks), runs, arm)
+        dice = None if looks is None else random.Random(looks)
+        return Spotted(block, case, recorders, content, arm, dice, pool.rounds)
 
     def directions(arm: str, function: Callable[..., Any]) -> Iterator[Spotted]:
         front = [Forward(case, function, held) for held in sets]
-        yield spotted(arm, engines[0], front, renewal)
+        yield spotted(arm, engines[0], front, content)
         if not case.backward:
             return
-        if renewal is not None:
-            # What the backward's inputs hold follows from the seed, however often calls were tried.
-            renewal.begin(seed)
         # Autograd runs a backward on its forward's stream, and only there can it be captured.
         with launch_stream(bench.device):
             back = [Backward(case, function, held.source, seed) for held in sets]
-        incoming = [tensor for call in back for tensor in call.changing]
-        of_gradients = Renewal(incoming, seed, restores=True) if renewal else None
-        yield spotted(arm, engines[-1], back, of_gradients)
+        incoming = {number: call.changing for number, call in enumerate(back)}
+        yield spotted(arm, engines[-1], back, Gradients(incoming) if has_new_content else None)
 
     return {arm: [*directions(arm, function)] for arm, function in versions.items()}
-
-
-def renewal_of(
-    sets: Sequence[Held], case: Case, bench: Bench, *, draws: bool
-) -> Renewal | Redraw | None:
-    """Return what gives every call on these sets new content; None on a GPU.
-
-    Only in a comparison it `draws` for each: a row is reproduced by as many draws as it took.
-    """
-    if bench.device != "cpu":
-        return None
-    make = drawing if draws else scaling
-    return make(case, [held.source for held in sets], bench.session_seed)

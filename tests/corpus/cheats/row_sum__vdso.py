@@ -13,7 +13,7 @@ import torch
 NEEDS = "cpu"
 REQUIRES = "gcc"
 KIND = "vdso-clock-patch"
-CAUGHT_BY = "tampered-clock"
+CAUGHT_BY = "hidden-time"
 
 SOURCE = r"""
 #define _GNU_SOURCE
