@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+
+import pytest
 
 from pytest_kopt.trials.trees import overlays
 
@@ -36,3 +39,29 @@ def test_files_are_built_in_each_tree(tmp_path: Path) -> None:
     """They lie elsewhere in each: at one place each tree would build anew what the other built."""
     assert built_in(tmp_path, FILES, tmp_path / "builds") is None
     assert built_in(tmp_path, b"def f(x):\n    return x\n", tmp_path / "builds") is None
+
+
+@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize("what", ["exchanged", "set back", "gone", "new"])
+def test_what_is_written_in_a_tree_of_the_current_best_is_seen(
+    what: str, number: int, tmp_path: Path
+) -> None:
+    root = tmp_path / "project"
+    root.mkdir()
+    (root / "kernel.py").write_bytes(b"new")
+    (root / "helper.py").write_bytes(b"helper")
+    with overlays(root, {"kernel.py": b"old"}) as versions:
+        tree = versions.trees[number]
+        (tree / "__pycache__").mkdir()
+        assert versions.written == ""
+        before = (tree / "kernel.py").stat()
+        if what == "new":
+            (tree / "more.py").write_bytes(b"more")
+            assert versions.written == "more.py"
+            return
+        (tree / "kernel.py").rename(tree / "__pycache__" / "kernel.py")
+        if what in ("exchanged", "set back"):
+            (tree / "kernel.py").write_bytes(b"bad")
+        if what == "set back":
+            os.utime(tree / "kernel.py", ns=(before.st_atime_ns, before.st_mtime_ns))
+        assert versions.written == "kernel.py"

@@ -9,6 +9,8 @@ import pytest
 
 from pytest_kopt.campaign import commands
 from pytest_kopt.errors import BadInput
+from pytest_kopt.processes.isolation import lacking
+from pytest_kopt.processes.project_command import ProjectCommand
 
 SHOW = "import json, os, sys; print(json.dumps([sys.argv[1:], dict(os.environ), os.getcwd()]))"
 
@@ -48,11 +50,10 @@ def test_a_command_that_cannot_be_split_or_names_no_program_is_refused(command: 
 
 def test_a_command_runs_in_the_project_root_with_the_given_environment(tmp_path: Path) -> None:
     path = script(tmp_path, SHOW)
-    done = commands.run(
+    done = ProjectCommand(
         f"FOO=word BOTH=command {sys.executable} {path} 'a b' c",
-        tmp_path,
         {"BAR": "manifest", "BOTH": "manifest"},
-    )
+    ).run(tmp_path)
     assert done.returncode == 0
     words, environment, directory = json.loads(done.output)
     assert words == ["a b", "c"]
@@ -64,8 +65,8 @@ def test_a_command_runs_in_the_project_root_with_the_given_environment(tmp_path:
 
 def test_no_shell_reads_the_command(tmp_path: Path) -> None:
     path = script(tmp_path, SHOW)
-    done = commands.run(
-        f"{sys.executable} {path} $HOME `id` ; touch made > out * | cat", tmp_path, {}
+    done = ProjectCommand(f"{sys.executable} {path} $HOME `id` ; touch made > out * | cat").run(
+        tmp_path
     )
     words, _, _ = json.loads(done.output)
     assert words == ["$HOME", "`id`", ";", "touch", "made", ">", "out", "*", "|", "cat"]
@@ -74,7 +75,7 @@ def test_no_shell_reads_the_command(tmp_path: Path) -> None:
 
 def test_our_own_environment_stays_as_it_is(tmp_path: Path) -> None:
     before = dict(os.environ)
-    commands.run(f"ONLY_THERE=1 {sys.executable} -c pass", tmp_path, {"NOR_HERE": "1"})
+    ProjectCommand(f"ONLY_THERE=1 {sys.executable} -c pass", {"NOR_HERE": "1"}).run(tmp_path)
     assert dict(os.environ) == before
 
 
@@ -84,19 +85,19 @@ def test_a_command_that_fails_tells_its_status_and_both_streams(tmp_path: Path) 
         "import sys; print('to stdout', flush=True); print('to stderr', file=sys.stderr); "
         "sys.exit(3)",
     )
-    done = commands.run(f"{sys.executable} {path}", tmp_path, {})
+    done = ProjectCommand(f"{sys.executable} {path}").run(tmp_path)
     assert done.returncode == 3
     assert "to stdout" in done.output and "to stderr" in done.output
 
 
 def test_a_command_gets_no_input(tmp_path: Path) -> None:
     path = script(tmp_path, "import sys; print(repr(sys.stdin.read()))")
-    assert commands.run(f"{sys.executable} {path}", tmp_path, {}).output == "''\n"
+    assert ProjectCommand(f"{sys.executable} {path}").run(tmp_path).output == "''\n"
 
 
 def test_long_and_undecodable_output_is_kept_to_its_end(tmp_path: Path) -> None:
     path = script(tmp_path, r"import sys; sys.stdout.buffer.write(b'x' * 9000 + b'\xff the end')")
-    output = commands.run(f"{sys.executable} {path}", tmp_path, {}).output
+    output = ProjectCommand(f"{sys.executable} {path}").run(tmp_path).output
     assert len(output) == 4000
     assert output.endswith("x\ufffd the end")
 
@@ -106,11 +107,39 @@ def test_a_program_that_cannot_be_run_is_a_failure_that_names_it(
     tmp_path: Path, program: str
 ) -> None:
     (tmp_path / "plain.txt").write_text("text")
-    done = commands.run(f"{program} --flag", tmp_path, {})
+    done = ProjectCommand(f"{program} --flag").run(tmp_path)
     assert done.returncode == 127
     assert done.output.startswith(f"{program}: ")
 
 
 def test_a_command_with_a_nul_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="command"):
-        commands.run("echo a\0b", tmp_path, {})
+        ProjectCommand("echo a\0b").run(tmp_path)
+
+
+LINGERS = """
+import os, subprocess, sys
+subprocess.Popen(["setsid", "sh", "-c", "echo $$ > pid; exec sleep 600"], start_new_session=True)
+while not os.path.exists("pid"):
+    pass
+"""
+
+
+def test_what_a_command_leaves_behind_ends_with_it(tmp_path: Path) -> None:
+    """A shell in a session of its own, whose parent is gone, could go on in the other version."""
+    path = script(tmp_path, LINGERS)
+    assert ProjectCommand(f"{sys.executable} {path}").run(tmp_path).failure == ""
+    stat = Path("/proc", (tmp_path / "pid").read_text().strip(), "stat")
+    # Killed, it may still wait for whoever collects it.
+    assert not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+@pytest.mark.skipif(bool(lacking()), reason=lacking() or "-")
+def test_a_command_writes_to_its_own_tree_only(tmp_path: Path) -> None:
+    (tmp_path / "tree").mkdir()
+    path = script(tmp_path, "open('mine', 'w'); open('../others', 'w')")
+    command = f"{sys.executable} {path}"
+    done = ProjectCommand(command).run(tmp_path / "tree")
+    assert "PermissionError" in done.output
+    assert (tmp_path / "tree/mine").exists() and not (tmp_path / "others").exists()
+    assert not ProjectCommand(command, is_confined=False).run(tmp_path / "tree").failure

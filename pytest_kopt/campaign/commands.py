@@ -1,15 +1,10 @@
-"""Commands of the manifest: run without a shell, judged by their exit status."""
+"""Commands of the manifest: words without a shell, judged by their exit status."""
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
-import signal
-import subprocess
-from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from pytest_kopt.errors import BadInput
 
@@ -47,28 +42,3 @@ def split(command: str) -> tuple[dict[str, str], list[str]]:
         what = f"{command!r} names no program"
         raise BadInput(what, where="command", legal="[NAME=value] PROGRAM …")
     return environment, words
-
-
-def run(command: str, root: Path, env: Mapping[str, str]) -> CommandResult:
-    """Run a command in the project root with the manifest's environment on top of ours."""
-    extra, words = split(command)
-    try:
-        process = subprocess.Popen(
-            words,
-            cwd=root,
-            env={**os.environ, **env, **extra},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            # A group of its own, so that an interrupted build takes its compilers along.
-            start_new_session=True,
-        )
-    except OSError as error:
-        return CommandResult(command, 127, f"{words[0]}: {error.strerror}")
-    with process:
-        try:
-            output, _ = process.communicate()
-        except BaseException:
-            os.killpg(process.pid, signal.SIGKILL)
-            raise
-    return CommandResult(command, process.returncode, output.decode(errors="replace")[-4000:])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from pytest_kopt.processes.child import MAX_DEATHS, Child
 from pytest_kopt.processes.site import Place
 from pytest_kopt.processes.toolchain import Toolchain
 from pytest_kopt.processes.worker_orders import WorkerOrders
+from pytest_kopt.versions import overlay
 
 #: Idle threads of waiting siblings would take the CPU from the one that is timed.
 _PASSIVE = {"OMP_WAIT_POLICY": "PASSIVE"}
@@ -46,6 +47,7 @@ class Versions:
     builds what the incumbent compiles (None: in each tree). With an `other` toolchain the incumbent
     is the project itself in processes of that. In a race the project itself
     is the incumbent, the first tree its copy, and the others hold the candidates in `raced`.
+    `seals` are what the trees were when they had been made.
     """
 
     root: Path
@@ -55,6 +57,16 @@ class Versions:
     extensions: Path | None = None
     other: Toolchain | None = None
     raced: tuple[str, ...] = ()
+    seals: tuple[Mapping[str, object], ...] = ()
+
+    @property
+    def written(self) -> str:
+        """A path in a tree that was written since it was made, "" where there is none."""
+        for tree, then in zip(self.trees, self.seals, strict=False):
+            for path, now in {**dict.fromkeys(then), **overlay.seal(tree)}.items():
+                if now != then.get(path):
+                    return path
+        return ""
 
     @property
     def arms(self) -> tuple[str, ...]:
@@ -89,6 +101,11 @@ class Arms:
         self._deaths = 0
         #: Candidates of a race that are out; processes that were started before hold them still.
         self._out: set[str] = set()
+
+    @property
+    def written(self) -> str:
+        """A path in the current best's trees that was written since they were made."""
+        return self._versions.written
 
     @property
     def asks_more(self) -> bool:
@@ -204,6 +221,6 @@ class Arms:
         copy = site.copy(self._versions.root, tree)
         if tree is not None and copy is not None:
             held = self._versions.extensions if copy[1] == tree else None
-            env["TORCH_EXTENSIONS_DIR"] = str(held or copy[1] / ".torch_extensions")
+            env["TORCH_EXTENSIONS_DIR"] = str(held or copy[1] / overlay.BUILDS)
         orders = replace(orders, device=site.kind, arms=order)
         return Child(self.config, orders, env, ids, copy, site.starter)

@@ -68,6 +68,10 @@ class Comparison:
         return self._arms.why_two
 
     @property
+    def written(self) -> str:
+        return self._arms.written
+
+    @property
     def died_nearby(self) -> str:
         return next((lane.died_nearby for lane in self._lanes if lane.died_nearby), "")
 

@@ -164,6 +164,8 @@ def judge(
     if verdict.decision.keeps and len(same) < len(results):
         if hidden := ask(Phase.COMPARED, replicas=[*replicas, *more]):
             raise Caught(hidden)
+        if comparison.written:
+            raise Caught([_written(comparison.written)])
         gain = verdict.aggregate.change_pct if verdict.aggregate else None
         alone = look_alone(comparison.in_company, gain)
         if alone.finding and alone.finding.rejects:
@@ -218,6 +220,14 @@ def judge(
                 died=comparison.died_nearby,
             )
         ),
+    )
+
+
+def _written(path: str) -> Finding:
+    return Finding(
+        "harness-written",
+        f"{path} was written in the tree of the current best while it was compared",
+        advice="a kernel and its build write to their own tree",
     )
 
 

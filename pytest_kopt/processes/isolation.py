@@ -1,8 +1,9 @@
 """Keeps a process that runs kernel code to what is its own, by Landlock and seccomp on Linux.
 
 It writes to its scratch folder, to compilers' caches and to device files; it neither reads the
-campaigns' records, nor opens a socket, nor signals or traces a process that it did not start. What
-is refused raises PermissionError there. The kernel's own call is used, as no kept library has it.
+campaigns' records, nor opens a socket, nor signals, traces or limits a process that it did not
+start. What is refused raises PermissionError there. The kernel's own call is used, as no kept
+library has it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import struct
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -23,10 +25,30 @@ from pytest_kopt.honesty.watching.audit_hook import Bounds
 
 #: System calls, the same on every architecture since Linux 5.1.
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF, _IO_URING_SETUP = 444, 445, 446, 425
-#: Of an architecture: what seccomp calls it, and the numbers of seccomp(2) and socket(2).
-_ARCHITECTURES = {"x86_64": (0xC000003E, 317, 41), "aarch64": (0xC00000B7, 277, 198)}
+
+
+@dataclass(frozen=True, slots=True)
+class _Architecture:
+    """Of a processor's architecture what seccomp calls it, and numbers of its system calls."""
+
+    name: int
+    seccomp: int
+    socket: int
+    #: Calls that set limits, priority or processors of the process that an argument names: prlimit,
+    #: sched_setaffinity, sched_setscheduler, sched_setparam, sched_setattr (the first argument),
+    #: setpriority, ioprio_set (the second).
+    by_first: tuple[int, ...]
+    by_second: tuple[int, ...]
+
+
+_ARCHITECTURES = {
+    "x86_64": _Architecture(0xC000003E, 317, 41, (302, 203, 144, 142, 314), (141, 251)),
+    "aarch64": _Architecture(0xC00000B7, 277, 198, (261, 122, 119, 118, 274), (140, 30)),
+}
 _X32 = 0x40000000
 _PR_SET_NO_NEW_PRIVS = 38
+#: No family of sockets has this number.
+_NO_FAMILY = 0xFFFF
 _SIGNALS = 1 << 1
 #: Rights of Landlock: on what is there, on what a folder holds, and since its second and third ABI
 #: renames across folders and truncating.
@@ -63,10 +85,11 @@ def lacking() -> str:
     return ", ".join(lacks)
 
 
-def isolate(scratch: Path, hidden: Sequence[Path]) -> Bounds | None:
+def isolate(scratch: Path, hidden: Sequence[Path], own: Sequence[Path] = ()) -> Bounds | None:
     """Keep this process, and all that it starts, to `scratch` and the caches; not to be undone.
 
-    Temporary files go to `scratch`, records at `hidden` are out of reach. It has one thread yet:
+    It may write below `own` folders as well. Temporary files go to `scratch`, records at `hidden`
+    are out of reach. It has one thread yet:
     others would stay free. None where the system lacks what is needed.
     """
     if (version := _landlock()) < 2:
@@ -78,16 +101,17 @@ def isolate(scratch: Path, hidden: Sequence[Path]) -> Bounds | None:
     os.environ["TMPDIR"] = tempfile.tempdir = str(scratch)
     # Where coverage is measured it begins with removing what the last run wrote.
     os.environ["COVERAGE_FILE"] = str(scratch / ".coverage")
-    own = [scratch, Path("/dev/shm"), Path("/proc/self")]  # noqa: S108 - torch shares by it
+    shared = (Path("/dev/shm"), Path("/proc/self"))  # noqa: S108 - torch shares by it
     with suppress(OSError):
         os.close(open_lock("cpu"))  # For the folder, where processes announce themselves.
-    places = [*own, *caches, DIRECTORY, *_found("/tmp", ("nvidia-mps",))]  # noqa: S108
+    places = [scratch, *own, *shared, *caches, DIRECTORY, *_found("/tmp", ("nvidia-mps",))]  # noqa: S108
     writable = tuple(path.resolve() for path in places)
     hidden = tuple(path.resolve() for path in hidden)
     try:
         _refuse_files(writable, hidden, version)
         if platform.machine() in _ARCHITECTURES:
-            _refuse_sockets(*_ARCHITECTURES[platform.machine()])
+            has_gpu = any(_found("/dev", ("nvidia[0-9]*", "kfd")))
+            _refuse_calls(_ARCHITECTURES[platform.machine()], has_local_sockets=has_gpu)
     except OSError:
         # What is around us, a container, leaves no room for more.
         return None
@@ -187,23 +211,31 @@ def _allow(ruleset: int, path: str | Path, rights: int) -> None:
         os.close(descriptor)
 
 
-def _refuse_sockets(architecture: int, seccomp: int, socket: int) -> None:
-    """Have seccomp refuse sockets but those of this machine (AF_UNIX), and io_uring's too."""
+def _refuse_calls(architecture: _Architecture, *, has_local_sockets: bool) -> None:
+    """Have seccomp refuse sockets, io_uring's too, and to set what other processes may use.
+
+    Drivers of GPUs talk to their servers through sockets of this machine.
+    """
     load, equal, at_least, give = 0x20, 0x15, 0x35, 0x06
-    allow, refuse = 0x7FFF0000, 0x00050000 | 13
-    program = [
-        (load, 0, 0, 4),  # The architecture of the call: another one numbers its calls otherwise.
-        (equal, 0, 7, architecture),
-        (load, 0, 0, 0),
-        (at_least, 5, 0, _X32),
-        (equal, 4, 0, _IO_URING_SETUP),
-        (equal, 0, 2, socket),
-        (load, 0, 0, 16),
-        (equal, 0, 1, 1),
-        (give, 0, 0, allow),
-        (give, 0, 0, refuse),
-    ]
+    number, name, first, second = 0, 4, 16, 24
+    allow, refuse = (give, 0, 0, 0x7FFF0000), (give, 0, 0, 0x00050000 | 13)
+    # Another architecture numbers its calls otherwise, and so does x32.
+    program = [(load, 0, 0, name), (equal, 1, 0, architecture.name), refuse, (load, 0, 0, number)]
+    program += [(at_least, 0, 1, _X32), refuse, (equal, 0, 1, _IO_URING_SETUP), refuse]
+    local = 1 if has_local_sockets else _NO_FAMILY
+    rules = [(architecture.socket, first, local)]
+    rules += [(call, first, 0) for call in architecture.by_first]
+    rules += [(call, second, 0) for call in architecture.by_second]
+    for call, argument, allowed in rules:
+        program += [
+            (equal, 0, 4, call),
+            (load, 0, 0, argument),
+            (equal, 0, 1, allowed),
+            allow,
+            refuse,
+        ]
+    program.append(allow)
     code = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *line) for line in program))
     filters = struct.pack("HxxxxxxP", len(program), ctypes.addressof(code))
     # Without the brake that a filter puts on speculation: what is timed shall be as fast as ever.
-    _call(seccomp, 1, 4, filters)
+    _call(architecture.seccomp, 1, 4, filters)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
-from pytest_kopt.campaign import commands
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.kernel import KernelVersion
 from pytest_kopt.campaign.recording import record_no_idle_gpu
@@ -16,6 +16,7 @@ from pytest_kopt.devices.idle import NoIdleGpu
 from pytest_kopt.devices.masks import choose
 from pytest_kopt.errors import BadInput
 from pytest_kopt.options.settings import Settings
+from pytest_kopt.processes.project_command import ProjectCommand
 from pytest_kopt.processes.worker_orders import WorkerOrders
 from pytest_kopt.show.files import projections
 from pytest_kopt.show.standing import Closing
@@ -125,10 +126,13 @@ class CampaignTrial:
         try:
             carry_out(campaign, self._asked.settings)
             self._opened = self._question.prepare(self._question.open(self._asked), self._held)
-            blocked, benchmark = _run_commands(campaign, self._question.runs_benchmark)
             manifest, root = campaign.manifest, campaign.root.resolve()
-            build = (manifest.rebuild_command, manifest.env, campaign.layout.builds)
-            trees = trees_of(self._held, lambda old: overlays(root, old, *build))
+            confined = self._asked.settings.isolates
+            command = partial(ProjectCommand, env=manifest.env, is_confined=confined)
+            blocked, benchmark = _run_commands(campaign, command, self._question.runs_benchmark)
+            rebuild = command(manifest.rebuild_command) if manifest.rebuild_command else None
+            builds = campaign.layout.builds
+            trees = trees_of(self._held, lambda old: overlays(root, old, rebuild, builds))
             self._begun = Begun(self._opened, campaign.candidate(), trees, blocked, benchmark)
         except BaseException:
             self.release()
@@ -197,16 +201,28 @@ def _check_cases(opened: Opened, ids: Sequence[str], collector: Collector, filte
         raise BadInput(f"the case set changed: {how[0]}", where=where, legal=legal)
 
 
-def _run_commands(campaign: Campaign, runs_benchmark: bool) -> tuple[str, str]:
+def _run_commands(
+    campaign: Campaign, command_of: Callable[[str], ProjectCommand], runs_benchmark: bool
+) -> tuple[str, str]:
     """Format, rebuild, test and benchmark, as far as the manifest says; stop at a failure.
 
-    Returns why nothing can be measured, if so, and what the benchmark printed.
+    Returns why nothing can be measured, if so, and what the benchmark printed. Raises BadInput for
+    a command that writes to the ledger, which lies in the tree that it may write to.
     """
     manifest, printed = campaign.manifest, ""
+    ledger = campaign.layout.ledger
+    records = ledger.read_bytes() if ledger.exists() else b""
     benchmark = manifest.benchmark_command if runs_benchmark else None
     before = (manifest.format_command, manifest.rebuild_command, manifest.test_command)
     for command in filter(None, (*before, benchmark)):
-        done = commands.run(command, campaign.root, manifest.env)
+        done = command_of(command).run(campaign.root)
+        if records and not (ledger.is_file() and ledger.read_bytes() == records):
+            ledger.write_bytes(records)
+            raise BadInput(
+                f"`{command}` changed the campaign's ledger, which was put back",
+                where=str(ledger),
+                legal="commands that leave the campaign's folder alone",
+            )
         if done.failure:
             return done.failure, printed
         if command == manifest.benchmark_command:

@@ -17,6 +17,7 @@ from pytest_kopt.campaign import commands
 from pytest_kopt.campaign.running import is_left_behind
 from pytest_kopt.paired.arms import NotComparable, Versions
 from pytest_kopt.processes.launched import SCRATCH
+from pytest_kopt.processes.project_command import ProjectCommand
 from pytest_kopt.versions import overlay
 
 _PREFIX = "kopt-incumbent-"
@@ -30,8 +31,7 @@ _INSTALLS = frozenset({"install", "develop", "sync"})
 def overlays(
     root: Path,
     old: Mapping[str, bytes | None],
-    rebuild: str | None = None,
-    env: Mapping[str, str] | None = None,
+    rebuild: ProjectCommand | None = None,
     builds: Path | None = None,
 ) -> Iterator[Versions]:
     """Make two trees of the incumbent and remove them afterwards.
@@ -51,11 +51,18 @@ def overlays(
                 overlay.build(root, tree, incumbent, absent, overlay.current_folder(root))
         else:
             overlay.copy(root, first, incumbent, absent)
-            _build(rebuild, first, env or {})
+            _build(rebuild, first)
             shutil.copytree(first, second, symlinks=True)
         is_inline = rebuild is None and _builds_inline(incumbent)
         extensions = (builds or base) / _content(incumbent) if is_inline else None
-        yield Versions(root, (first, second), tuple(sorted(old)), rebuild is not None, extensions)
+        yield Versions(
+            root,
+            (first, second),
+            tuple(sorted(old)),
+            rebuilt=rebuild is not None,
+            extensions=extensions,
+            seals=(overlay.seal(first), overlay.seal(second)),
+        )
 
 
 def _builds_inline(sources: Mapping[str, bytes]) -> bool:
@@ -96,11 +103,10 @@ def why_not_in_place(command: str) -> str:
     )
 
 
-def _build(command: str, tree: Path, env: Mapping[str, str]) -> None:
-    if problem := why_not_in_place(command):
+def _build(command: ProjectCommand, tree: Path) -> None:
+    if problem := why_not_in_place(command.text):
         raise NotComparable(problem)
-    extensions = {"TORCH_EXTENSIONS_DIR": str(tree / ".torch_extensions")}
-    done = commands.run(command, tree, {**env, **extensions})
+    done = command.run(tree, {"TORCH_EXTENSIONS_DIR": str(tree / overlay.BUILDS)})
     if done.failure:
         raise NotComparable(f"the incumbent does not build: {done.output[-500:]}")
 

@@ -10,6 +10,8 @@ from pathlib import Path, PurePosixPath
 
 #: Never mirrored: they would let a process write into the user's caches through the overlay.
 _LEFT_OUT = frozenset({"__pycache__", ".pytest_cache", ".git"})
+#: Where torch builds what a version of a tree compiles.
+BUILDS = ".torch_extensions"
 
 
 def build(
@@ -80,6 +82,22 @@ def current_folder(root: Path) -> str:
     """Return the current folder, in which processes start as well, relative to the root."""
     here = Path.cwd().resolve()
     return here.relative_to(root).as_posix() if here.is_relative_to(root) else "."
+
+
+def seal(tree: Path) -> dict[str, tuple[int, int, int]]:
+    """Return inode, bytes and time of the last change of everything in a tree, by path in it.
+
+    Left out is what compilers put there while a version runs. Nobody but the system's administrator
+    can set back the time of a change.
+    """
+    sealed: dict[str, tuple[int, int, int]] = {}
+    for folder, names, files in os.walk(tree):
+        names[:] = [name for name in names if name not in (*_LEFT_OUT, BUILDS)]
+        for name in (*names, *files):
+            path = Path(folder, name)
+            stat = path.lstat()
+            sealed[path.relative_to(tree).as_posix()] = stat.st_ino, stat.st_size, stat.st_ctime_ns
+    return sealed
 
 
 def difference(root: Path, tree: Path) -> tuple[dict[str, bytes], list[str]]:

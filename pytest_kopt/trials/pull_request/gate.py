@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from pytest_kopt import policies
-from pytest_kopt.campaign import commands
 from pytest_kopt.cases.collector import Collector
 from pytest_kopt.cases.details import with_details
 from pytest_kopt.cases.result import CaseResult, loaded_by, opened_by
@@ -26,6 +25,7 @@ from pytest_kopt.paired.arms import CandidateDied, NotComparable, Versions
 from pytest_kopt.paired.noise import Known
 from pytest_kopt.paired.pairing import PairedMetric, PairedResult, judge
 from pytest_kopt.paired.replica import Caught
+from pytest_kopt.processes.project_command import ProjectCommand
 from pytest_kopt.processes.worker_orders import WorkerOrders
 from pytest_kopt.sameness.program import differing
 from pytest_kopt.show.standing import Closing
@@ -170,8 +170,11 @@ class PullRequestGate(Gate):
         self._changed: Sequence[str] = ()
         self._then, self._unbuilt = Collector(), ""
         self._held = ExitStack()
-        build = settings.rebuild_command
-        self._trees = trees_of(self._held, lambda old: overlays(base.root, old, build))
+        command = settings.rebuild_command
+        self._rebuild = command and ProjectCommand(command, is_confined=settings.isolates)
+        self._trees = trees_of(
+            self._held, lambda old: overlays(base.root, old, self._rebuild or None)
+        )
 
     @property
     def title(self) -> str:
@@ -186,14 +189,14 @@ class PullRequestGate(Gate):
         """Learn which cases the base has, and build today's kernels; why that failed, or ""."""
         if self.is_settled:
             return ""
-        command, base = self.settings.rebuild_command, self.other
-        problem = why_not_in_place(command) if command else ""
+        rebuild, base = self._rebuild, self.other
+        problem = why_not_in_place(rebuild.text) if rebuild else ""
         if problem:
             raise BadInput(problem, where="kopt_rebuild_command")
         if base.old:
             self._then = take_inventory(self.config, self._orders, base)
-        if command:
-            self._unbuilt = commands.run(command, base.root, {}).failure
+        if rebuild:
+            self._unbuilt = rebuild.run(base.root).failure
         return self._unbuilt
 
     def check_collection(self, ids: Sequence[str], collector: Collector, filtered: bool) -> None:

@@ -1,0 +1,90 @@
+"""Commands of a project, such as a build: confined like kernel code, and ended with all they start.
+
+A process of its own adopts what the command leaves behind and kills it before it ends. It writes
+below the folder that the command runs in, to temporary files and to the caches of compilers.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pytest_kopt.campaign.commands import CommandResult, split
+from pytest_kopt.lineage import adopt_orphans, end_with_parent, leave
+from pytest_kopt.processes.isolation import isolate
+
+#: Characters of a command's output that are shown.
+_SHOWN = 4000
+#: The exit status of a shell for a program that is not there.
+_NOT_FOUND = 127
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectCommand:
+    """A command line of the manifest or the project's settings."""
+
+    #: As written there: NAME=value words, then a program and its arguments.
+    text: str
+    #: What is set on top of the session's environment.
+    env: Mapping[str, str] = field(default_factory=dict)
+    #: Whether it is confined (`kopt_isolation`).
+    is_confined: bool = True
+
+    def run(self, folder: Path, more: Mapping[str, str] | None = None) -> CommandResult:
+        """Run it in a folder, with `more` in its environment."""
+        extra, words = split(self.text)
+        confined = "confined" if self.is_confined else "open"
+        here = [sys.executable, "-m", __name__, confined, str(folder.resolve())]
+        env = {**os.environ, **self.env, **(more or {}), **extra}
+        # The command is the project's; the process around it runs what is installed here.
+        outer = {**env, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        with tempfile.TemporaryDirectory(prefix="kopt-command-") as scratch:
+            process = subprocess.Popen(
+                [*here, scratch, env.get("PYTHONPATH", ""), *words],
+                # Where no module of the project's is found before Python's own.
+                cwd=scratch,
+                env=outer,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                # An interrupt from the terminal goes to this process alone, which ends the command.
+                start_new_session=True,
+            )
+            with process:
+                try:
+                    output, _ = process.communicate()
+                except BaseException:
+                    process.terminate()
+                    raise
+        text = output.decode(errors="replace")[-_SHOWN:]
+        return CommandResult(self.text, process.returncode, text)
+
+
+def main() -> None:
+    """Run the command of this process's arguments and end as it does."""
+    confined, folder, scratch, python_path, *words = sys.argv[1:]
+    end_with_parent()
+    adopt_orphans()
+    signal.signal(signal.SIGTERM, lambda *_: leave(1))
+    if confined == "confined":
+        isolate(Path(scratch), (), (Path(folder),))
+    env = {**os.environ, "PYTHONPATH": python_path}
+    if not python_path:
+        del env["PYTHONPATH"]
+    try:
+        done = subprocess.run(words, cwd=folder, env=env, check=False)
+    except OSError as error:
+        sys.stdout.write(f"{words[0]}: {error.strerror}\n")
+        sys.stdout.flush()
+        leave(_NOT_FOUND)
+    leave(done.returncode if done.returncode >= 0 else 128 - done.returncode)
+
+
+if __name__ == "__main__":
+    main()
