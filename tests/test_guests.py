@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from pytest_kopt.processes.guests import SetAside
+from pytest_kopt.processes.guests import Confined, SetAside
 
 PURELIB = sysconfig.get_paths()["purelib"]
 PLUGINS = {
@@ -57,3 +57,18 @@ def test_an_object_that_an_installed_plugin_registers_is_held_to_the_same() -> N
         for plugin in objects.values():
             manager.register(plugin)
     assert [kind for kind in sources if manager.is_registered(objects[kind])] == ["selects"]
+
+
+def test_what_is_refused_to_an_installed_package_is_said_with_its_name(tmp_path: Path) -> None:
+    """Also by a library that has exceptions of its own."""
+    source = (
+        "import sqlite3\nraise sqlite3.OperationalError('attempt to write a readonly database')"
+    )
+    said: list[str] = []
+    with pytest.raises(Exception, match="readonly") as raised:
+        exec(compile(source, str(tmp_path / "site-packages/records/store.py"), "exec"), {})
+    error = raised.value.with_traceback(raised.tb.tb_next)
+    Confined(said.append, tmp_path).pytest_internalerror(pytest.ExceptionInfo.from_exception(error))
+    assert len(said) == 1
+    assert said[0].startswith("plugin records: kopt refused it"), said
+    assert said[0].endswith("or -p no:records")

@@ -43,8 +43,8 @@ _RULE = (
 )
 _PACKAGE = str(Path(__file__).parents[1]) + os.sep
 _CASES = f"{_PACKAGE}cases{os.sep}"
-#: Libraries in C++ have exceptions of their own for it.
-_TOLD = ("Permission denied", "EACCES")
+#: Libraries in C and C++ have exceptions of their own for it.
+_TOLD = ("Permission denied", "EACCES", "readonly database", "unable to open database file")
 #: Plugins that stay run as if these had not been given.
 NOT_GIVEN = {
     "numprocesses": 0,
@@ -88,6 +88,7 @@ class Confined:
 
     def __init__(self, say: Callable[[str], None], scratch: Path) -> None:
         self._say, self._scratch = say, scratch
+        self._config: pytest.Config | None = None
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_cmdline_parse(self) -> Generator[None, pytest.Config, pytest.Config]:
@@ -96,7 +97,7 @@ class Confined:
         Plugins write to it as soon as they are configured.
         """
         try:
-            config = yield
+            self._config = config = yield
         except Exception as error:
             self._look(error, None)
             raise
@@ -142,12 +143,23 @@ class Confined:
             own = [frame for frame in stack if _is_of_the_project(frame.filename)]
             what = f"{type(cause).__name__}: {cause}".splitlines()[0]
             if not own:
-                name = _plugin([frame.filename for frame in stack])
-                self._say(f"plugin {name}: {_REFUSED} {what}. {_RULE}, or -p no:NAME of the plugin")
+                name = self._plugin([frame.filename for frame in stack])
+                self._say(f"plugin {name}: {_REFUSED} {what}. {_RULE}, or -p no:{name}")
             elif ours is None or own[-1].filename.endswith((*ours, "conftest.py")):
                 place = f"{own[-1].filename}:{own[-1].lineno}"
                 self._say(f"{place}: {_REFUSED} {what}. {_RULE}")
             return
+
+    def _plugin(self, files: Sequence[str]) -> str:
+        """Return the plugin, or else the installed package, that is innermost in a stack."""
+        packages = [name for name in map(_package, files) if name and name not in _PYTEST]
+        plugins = self._config.pluginmanager.list_name_plugin() if self._config else []
+        names = {
+            _package(getattr(plugin, "__file__", None) or ""): name for name, plugin in plugins
+        }
+        return next((names[name] for name in reversed(packages) if name in names), "") or (
+            packages[-1] if packages else "pytest"
+        )
 
 
 def _is_installed(file: str) -> bool:
@@ -168,12 +180,7 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
         error = getattr(error, "cause", None) or error.__cause__ or error.__context__
 
 
-def _plugin(files: Sequence[str]) -> str:
-    """Return the installed package that is innermost in a stack, pytest where there is no other."""
-    names = [
-        inner.removesuffix(".py")
-        for file in reversed(files)
-        for outer, inner in pairwise(Path(file).parts)
-        if outer in _PACKAGES
-    ]
-    return next((name for name in names if name not in _PYTEST), "pytest")
+def _package(file: str) -> str:
+    """Return the installed package that a file is of, "" where it is of none."""
+    inside = (inner for outer, inner in pairwise(Path(file).parts) if outer in _PACKAGES)
+    return next(inside, "").removesuffix(".py")
