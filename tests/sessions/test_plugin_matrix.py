@@ -57,7 +57,13 @@ GUESTS = {
         test="import allure\npytestmark = allure.feature('doubling')\n",
     ),
     "cov": Guest("pytest-cov", words=("--cov=.", "--cov-fail-under=100")),
-    "randomly": Guest("pytest-randomly"),
+    "randomly": Guest("pytest-randomly", "addopts = -p no:asyncio\nfilterwarnings = error"),
+    "disabled sockets": Guest("pytest-socket", words=("--disable-socket", "--allow-unix-socket")),
+    "threads": Guest(
+        "pytest-run-parallel",
+        words=("--parallel-threads=2",),
+        refused="kopt() was called a second time",
+    ),
     "html": Guest("pytest-html", words=("--html=report/report.html",)),
     "sugar": Guest("pytest-sugar"),
     "mock": Guest("pytest-mock", test="def test_mock(mocker): mocker.stub()\n"),
@@ -122,19 +128,19 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An interpreter with all that this one imports, and whatever of the plugins there is."""
     home = tmp_path_factory.mktemp("plugins")
     subprocess.run([sys.executable, "-m", "venv", str(home)], check=True)
-    found = home / "bin" / "python"
+    interpreter = home / "bin" / "python"
     names = ("purelib", "platlib")
     folders = dict.fromkeys([sysconfig.get_paths()[n] for n in names] + site.getsitepackages())
     more = [entry for entry in sys.path if entry.endswith("site-packages")]
     lines = "\n".join(dict.fromkeys([str(_REPOSITORY), *folders, *more]))
     (packages,) = home.glob("lib/python*/site-packages")
     (packages / "around.pth").write_text(lines + "\n")
-    pip = [str(found), "-m", "pip", "install", "-qq"]
+    pip = [str(interpreter), "-m", "pip", "install", "-qq"]
     if subprocess.run([*pip, *INSTALLED], check=False).returncode:
         for name in INSTALLED:
             subprocess.run([*pip, name], check=False)
-    nursery.INTERPRETERS.add(str(found))
-    return found
+    nursery.INTERPRETERS.add(str(interpreter))
+    return interpreter
 
 
 def lacks(python: Path, distribution: str) -> bool:
