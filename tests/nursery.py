@@ -1,6 +1,6 @@
 """A process that has imported what every session needs, and forks sessions and their processes.
 
-Started as a script by `Nursery`, once for each process that tests. A fork of it begins where
+Started as a script, once an interpreter for each process that tests. A fork of it begins where
 `python -m pytest` and the processes of a session are after seconds; otherwise they are the same.
 What is about a fresh interpreter itself (signals, imports, other libraries) starts one.
 """
@@ -54,6 +54,8 @@ _SOCKET = "TESTS_NURSERY"
 #: In the environment of a run that has to be an interpreter of its own.
 FRESH = {"TESTS_FRESH": "1"}
 _MODULES = ("pytest", "pytest_kopt.cli")
+#: Interpreters whose pytest and kopt are forks; a test adds one with other packages.
+INTERPRETERS = {sys.executable}
 
 
 def fits(env: Mapping[str, str]) -> bool:
@@ -67,7 +69,7 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     """Run a command with its output captured: in a fork where it is pytest or kopt."""
     if order := _command(words, cwd, env):
-        done = _completed(words, lambda *streams: _ask(_address(), order, streams), timeout)
+        done = _completed(words, lambda *streams: _ask(_address(words[0]), order, streams), timeout)
         if check:
             done.check_returncode()
         return done
@@ -87,18 +89,18 @@ def start(words: Sequence[str], cwd: Path, env: Mapping[str, str], out: int) -> 
     """Start pytest or kopt in a fork that prints to a descriptor; return the fork."""
     order = _command(words, cwd, env)
     assert order, words
-    return _ask(_address(), order, (out, out))
+    return _ask(_address(words[0]), order, (out, out))
 
 
 def tool(*words: str) -> str:
     """Return a shell script that is Python with these words, pytest and kopt in a fork."""
     command = shlex.join([sys.executable, __file__, *words])
-    return f'#!/bin/sh\n{_SOCKET}={_address()} exec {command} "$@"\n'
+    return f'#!/bin/sh\n{_SOCKET}={_address(sys.executable)} exec {command} "$@"\n'
 
 
 def _command(words: Sequence[str], cwd: Path, env: Mapping[str, str]) -> dict[str, Any] | None:
     """Return the order of a fork that is pytest, kopt or a script; None where no fork can be."""
-    if words[0] != sys.executable or not fits(env):
+    if words[0] not in INTERPRETERS or not fits(env):
         return None
     order = {"cwd": str(cwd), "env": dict(env)}
     if words[1].endswith(".py"):
@@ -127,8 +129,8 @@ def _completed(
 
 
 @cache
-def _address() -> str:
-    """Start the process of this one that forks, the first time; return where it listens."""
+def _address(python: str) -> str:
+    """Start the interpreter's process that forks, the first time; return where it listens."""
     directory = tempfile.mkdtemp(prefix="nursery-")
     address = f"{directory}/socket"
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
@@ -137,7 +139,7 @@ def _address() -> str:
         strange = ("PYTEST_", "KOPT_", "PYTHONPATH", *_READ_AT_IMPORT)
         env = {name: text for name, text in os.environ.items() if not name.startswith(strange)}
         process = subprocess.Popen(
-            [sys.executable, __file__, str(listener.fileno())],
+            [python, __file__, str(listener.fileno())],
             env={**env, **_AT_IMPORT, _SOCKET: address},
             pass_fds=[listener.fileno()],
             start_new_session=True,

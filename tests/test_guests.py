@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 import sysconfig
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-from pytest_kopt.processes.guests import SetAside
+from pytest_kopt.processes.guests import Confined, SetAside
 
+PURELIB = sysconfig.get_paths()["purelib"]
 PLUGINS = {
     "runs again": ("def pytest_runtest_protocol(item, nextitem): ...", False),
     "forks": (
@@ -25,18 +27,48 @@ PLUGINS = {
 
 
 @pytest.mark.parametrize("kind", PLUGINS)
-@pytest.mark.parametrize("is_installed", [True, False])
+@pytest.mark.parametrize("folder", [PURELIB, "other/lib/python3/site-packages", ""])
 def test_an_installed_plugin_stays_for_collecting_and_calling(
-    kind: str, is_installed: bool, tmp_path: Path
+    kind: str, folder: str, tmp_path: Path
 ) -> None:
     """One of the project's own stays whatever it does."""
     source, stays = PLUGINS[kind]
     name = kind.replace(" ", "_")
     plugin = ModuleType(name)
-    folder = Path(sysconfig.get_paths()["purelib"]) if is_installed else tmp_path
-    plugin.__file__ = str(folder / f"{name}.py")
+    plugin.__file__ = str(tmp_path / folder / f"{name}.py")
     exec(source, vars(plugin))
     manager = pytest.PytestPluginManager()
     manager.register(SetAside())
     manager.register(plugin)
-    assert manager.is_registered(plugin) is (stays or not is_installed)
+    assert manager.is_registered(plugin) is (stays or not folder)
+
+
+def test_an_object_that_an_installed_plugin_registers_is_held_to_the_same() -> None:
+    manager = pytest.PytestPluginManager()
+    manager.register(SetAside())
+    module = ModuleType("reporting")
+    module.__file__ = f"{PURELIB}/reporting.py"
+    sources = {"reports": "pytest_sessionfinish", "selects": "pytest_collection_modifyitems"}
+    for kind, hook in sources.items():
+        exec(f"class {kind}:\n    def {hook}(self, session): ...", vars(module))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "reporting", module)
+        objects = {kind: vars(module)[kind]() for kind in sources}
+        for plugin in objects.values():
+            manager.register(plugin)
+    assert [kind for kind in sources if manager.is_registered(objects[kind])] == ["selects"]
+
+
+def test_what_is_refused_to_an_installed_package_is_said_with_its_name(tmp_path: Path) -> None:
+    """Also by a library that has exceptions of its own."""
+    source = (
+        "import sqlite3\nraise sqlite3.OperationalError('attempt to write a readonly database')"
+    )
+    said: list[str] = []
+    with pytest.raises(Exception, match="readonly") as raised:
+        exec(compile(source, str(tmp_path / "site-packages/records/store.py"), "exec"), {})
+    error = raised.value.with_traceback(raised.tb.tb_next)
+    Confined(said.append, tmp_path).pytest_internalerror(pytest.ExceptionInfo.from_exception(error))
+    assert len(said) == 1
+    assert said[0].startswith("plugin records: kopt refused it"), said
+    assert said[0].endswith("or -p no:records")

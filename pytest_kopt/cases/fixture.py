@@ -118,15 +118,16 @@ class Kopt:
         from pytest_kopt.versions.installed_copies import check_imported_here
 
         nodeid = self._item.nodeid
-        if self.is_called:
-            pytest.fail(
-                "kopt() was called a second time: a test is one case and one row; parametrize it",
-                pytrace=False,
-            )
-        self.is_called = True
-        forget_compiled()
-        keep_graphs()
         try:
+            if self.is_called:
+                raise BadInput(
+                    "kopt() was called a second time: a test is one case and one row",
+                    where=f"case {nodeid}",
+                    legal="parametrize it; -p no:NAME of a plugin that calls tests again",
+                )
+            self.is_called = True
+            forget_compiled()
+            keep_graphs()
             case = declare(nodeid, self._schema, fn, **declared)
             if fn is reference:
                 what = "reference is the function itself, right whatever it computes"

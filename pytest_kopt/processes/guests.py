@@ -13,6 +13,7 @@ import sys
 import traceback
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -28,9 +29,12 @@ _COLLECTS_AND_CALLS = (
     *("pytest_load_initial_conftests", "pytest_collect_file", "pytest_generate_tests"),
     *("pytest_pycollect_makemodule", "pytest_pycollect_makeitem", "pytest_make_parametrize_id"),
     *("pytest_collection_modifyitems", "pytest_fixture_setup", "pytest_pyfunc_call"),
+    "pytest_runtestloop",
 )
 #: What it does not stay with: it runs a test again, in a fork, or against a clock.
 _OWN_WAY = "pytest_runtest_protocol"
+#: The folders of installed packages, in whatever environment.
+_PACKAGES = {"site-packages", "dist-packages"}
 _PYTEST = ("_pytest", "pytest", "pluggy", "pytest_kopt")
 _REFUSED = "kopt refused it, as to every process that runs kernel code:"
 _RULE = (
@@ -39,15 +43,14 @@ _RULE = (
 )
 _PACKAGE = str(Path(__file__).parents[1]) + os.sep
 _CASES = f"{_PACKAGE}cases{os.sep}"
-#: Libraries in C++ have exceptions of their own for it.
-_TOLD = ("Permission denied", "EACCES")
+#: Libraries in C and C++ have exceptions of their own for it.
+_TOLD = ("Permission denied", "EACCES", "readonly database", "unable to open database file")
 #: Plugins that stay run as if these had not been given.
 NOT_GIVEN = {
     "numprocesses": 0,
     "dist": "no",
     "tx": [],
     "xmlpath": None,
-    "allure_report_dir": None,
     "log_file": os.devnull,
     "debug": None,
     "pastebin": None,
@@ -68,16 +71,15 @@ class SetAside:
 
 
 def _stays(plugin: object) -> bool:
-    if not isinstance(plugin, ModuleType | type):
-        # Whoever registered it stays.
-        return True
-    name = plugin.__name__ if isinstance(plugin, ModuleType) else plugin.__module__
+    """Say whether a plugin, or an object that one registers, collects or calls."""
+    kind = plugin if isinstance(plugin, ModuleType | type) else type(plugin)
+    name = kind.__name__ if isinstance(kind, ModuleType) else kind.__module__
     file = getattr(sys.modules.get(name, plugin), "__file__", None)
-    if name.partition(".")[0] in _PYTEST or not file or not is_library(file):
+    if name.partition(".")[0] in _PYTEST or not file or not _is_installed(file):
         return True
     if hasattr(plugin, _OWN_WAY):
         return False
-    fixtures = (isinstance(value, FixtureFunctionDefinition) for value in vars(plugin).values())
+    fixtures = (isinstance(value, FixtureFunctionDefinition) for value in vars(kind).values())
     return any(fixtures) or any(hasattr(plugin, hook) for hook in _COLLECTS_AND_CALLS)
 
 
@@ -86,26 +88,28 @@ class Confined:
 
     def __init__(self, say: Callable[[str], None], scratch: Path) -> None:
         self._say, self._scratch = say, scratch
+        self._config: pytest.Config | None = None
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_cmdline_parse(self) -> Generator[None, pytest.Config, pytest.Config]:
-        try:
-            return (yield)
-        except Exception as error:
-            self._look(error)
-            raise
+        """Give pytest's cache, as it is, a folder that may be written to.
 
-    def pytest_configure(self, config: pytest.Config) -> None:
-        """Give pytest's cache, as it is, a folder that may be written to."""
-        cache = getattr(config, "cache", None)
-        if cache is not None:
+        Plugins write to it as soon as they are configured.
+        """
+        try:
+            self._config = config = yield
+        except Exception as error:
+            self._look(error, None)
+            raise
+        if config.pluginmanager.has_plugin("cacheprovider"):
             own = self._scratch / "cache"
             with suppress(OSError):
-                shutil.copytree(cache._cachedir, own)
-            cache._cachedir = own
+                shutil.copytree(pytest.Cache.cache_dir_from_config(config, _ispytest=True), own)
+            config._inicache["cache_dir"] = str(own)
+        return config
 
     def pytest_internalerror(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
-        self._look(excinfo.value)
+        self._look(excinfo.value, None)
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_make_collect_report(
@@ -123,7 +127,7 @@ class Confined:
         if call.excinfo is not None:
             self._look(call.excinfo.value, None)
 
-    def _look(self, error: BaseException, ours: tuple[str, ...] | None = ()) -> None:
+    def _look(self, error: BaseException, ours: tuple[str, ...] | None) -> None:
         """Tell of a refusal; by project code where it is a conftest file or in `ours` (None: any).
 
         What a test file imports may be the kernel.
@@ -139,16 +143,32 @@ class Confined:
             own = [frame for frame in stack if _is_of_the_project(frame.filename)]
             what = f"{type(cause).__name__}: {cause}".splitlines()[0]
             if not own:
-                name = _plugin([frame.filename for frame in stack])
-                self._say(f"plugin {name}: {_REFUSED} {what}. {_RULE}, or -p no:NAME of the plugin")
+                name = self._plugin([frame.filename for frame in stack])
+                self._say(f"plugin {name}: {_REFUSED} {what}. {_RULE}, or -p no:{name}")
             elif ours is None or own[-1].filename.endswith((*ours, "conftest.py")):
                 place = f"{own[-1].filename}:{own[-1].lineno}"
                 self._say(f"{place}: {_REFUSED} {what}. {_RULE}")
             return
 
+    def _plugin(self, files: Sequence[str]) -> str:
+        """Return the plugin, or else the installed package, that is innermost in a stack."""
+        packages = [name for name in map(_package, files) if name and name not in _PYTEST]
+        plugins = self._config.pluginmanager.list_name_plugin() if self._config else []
+        names = {
+            _package(getattr(plugin, "__file__", None) or ""): name for name, plugin in plugins
+        }
+        return next((names[name] for name in reversed(packages) if name in names), "") or (
+            packages[-1] if packages else "pytest"
+        )
+
+
+def _is_installed(file: str) -> bool:
+    """Say whether a file is of an installed package, also one of another environment."""
+    return is_library(file) or not _PACKAGES.isdisjoint(Path(file).parts)
+
 
 def _is_of_the_project(file: str) -> bool:
-    return not (is_library(file) or file.startswith(("<", _PACKAGE)))
+    return not (_is_installed(file) or file.startswith(("<", _PACKAGE)))
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
@@ -160,9 +180,7 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
         error = getattr(error, "cause", None) or error.__cause__ or error.__context__
 
 
-def _plugin(files: Sequence[str]) -> str:
-    """Return the installed package that is innermost in a stack, pytest where there is no other."""
-    packages = f"{os.sep}site-packages{os.sep}"
-    inside = [file.rpartition(packages)[2] for file in files if packages in file]
-    names = [Path(file).parts[0].removesuffix(".py") for file in inside]
-    return next((name for name in reversed(names) if name not in _PYTEST), "pytest")
+def _package(file: str) -> str:
+    """Return the installed package that a file is of, "" where it is of none."""
+    inside = (inner for outer, inner in pairwise(Path(file).parts) if outer in _PACKAGES)
+    return next(inside, "").removesuffix(".py")

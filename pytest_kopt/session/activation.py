@@ -9,7 +9,7 @@ import pytest
 
 from pytest_kopt.options.declare import SUITE_MARKERS
 from pytest_kopt.processes.bytecode import kept_bytecode
-from pytest_kopt.session.usage import mentions_kopt, uses_kopt
+from pytest_kopt.session.usage import uses_kopt, will_use_kopt
 
 
 class Activation:
@@ -32,7 +32,7 @@ class Activation:
 
     def pytest_pycollect_makemodule(self, module_path: Path) -> None:
         """Set up Triton's interpreter before a test file that uses kopt imports Triton."""
-        if mentions_kopt(module_path.read_bytes()):
+        if will_use_kopt(module_path):
             from pytest_kopt.session.worker import worker_of
 
             self.open()

@@ -36,6 +36,10 @@ class ProbePlugin:
         if report.failed:
             self.failures.append(f"{report.nodeid}: {report.longreprtext}")
 
+    def pytest_internalerror(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
+        """Note what stops pytest itself, a plugin that cannot be configured for one."""
+        self.failures.append(f"pytest: {excinfo.exconly()}")
+
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         cases = [item for item in session.items if is_marked(item)]
         self.cases = [item.nodeid for item in cases]
@@ -64,7 +68,9 @@ def main() -> None:
     answer, asks, metric, *arguments = sys.argv[1:]
     plugin = ProbePlugin(Path(answer).parent, metric)
     words = ["--collect-only", "-q", "-p", "no:cacheprovider", *arguments, *LOADED_BEFORE]
-    pytest.main(words, plugins=[plugin])
+    if pytest.main(words, plugins=[plugin]) == pytest.ExitCode.USAGE_ERROR:
+        # Pytest has printed why, the caller shows it.
+        return
     files = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
     document = {
         "cases": plugin.cases,

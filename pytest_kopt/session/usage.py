@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
+from contextlib import suppress
+from itertools import chain
+from pathlib import Path
 
 import pytest
 
@@ -23,24 +27,43 @@ def uses_kopt(item: pytest.Item) -> bool:
     return is_ours or is_marked(item)
 
 
-def mentions_kopt(source: bytes) -> bool:
-    """Say whether a test file, before it is imported, names the marker, fixture or package."""
-    if NAME.encode() not in source:
+def will_use_kopt(file: Path) -> bool:
+    """Say whether a test file, before it is imported, names the marker, fixture or package.
+
+    A fixture or a parameter of the project's own may have the fixture's name.
+    """
+    nodes = _nodes(file)
+    if not {NAME, _PACKAGE}.isdisjoint(name for node in nodes for name in _names(node)):
+        return True
+    if not any(isinstance(node, ast.arg) and node.arg == NAME for node in nodes):
         return False
-    try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError):
-        return False
-    names = (name for node in ast.walk(tree) for name in _names(node))
-    return not {NAME, _PACKAGE}.isdisjoint(names)
+    above = (node for folder in file.parents for node in _nodes(folder / "conftest.py"))
+    return not any(map(_defines_it, chain(nodes, above)))
+
+
+def _nodes(file: Path) -> list[ast.AST]:
+    """Return the nodes of a file's source, none where the name is not in it."""
+    with suppress(OSError, SyntaxError, ValueError):
+        source = file.read_bytes()
+        if NAME.encode() in source:
+            return [*ast.walk(ast.parse(source))]
+    return []
+
+
+def _defines_it(node: ast.AST) -> bool:
+    """Say whether a node gives the fixture's name a meaning of its own."""
+    match node:
+        case ast.FunctionDef(name=name, args=ast.arguments(args=arguments)):
+            return name == NAME and NAME not in {argument.arg for argument in arguments}
+        case ast.Call(func=ast.Attribute(attr="parametrize"), args=[ast.Constant(value=names), *_]):
+            return NAME in re.findall(r"\w+", str(names))
+    return False
 
 
 def _names(node: ast.AST) -> Iterator[str]:
-    """Yield what a node takes from pytest: a mark, a parameter, a fixture by name, a package."""
+    """Yield what a node takes from pytest: a mark, a fixture by name, a package."""
     match node:
         case ast.Attribute(value=ast.Attribute(attr="mark") | ast.Name(id="mark"), attr=name):
-            yield name
-        case ast.arg(arg=name):
             yield name
         case ast.Call(func=ast.Attribute(attr="usefixtures" | "getfixturevalue"), args=arguments):
             yield from (str(word.value) for word in arguments if isinstance(word, ast.Constant))

@@ -91,7 +91,7 @@ def kernel(
     *,
     name: str = "plain",
     imports: str = "",
-    factor: float = 2.0,
+    factor: float | str = 2.0,
 ) -> str:
     """Return a version of a kernel: its cost, or an expression for it, and what it calls itself."""
     return KERNEL.format(cost=cost, who=who, name=name, imports=imports, factor=factor)

@@ -208,3 +208,19 @@ def test_what_cannot_be_used_is_named(
 def test_a_project_skill_that_is_not_there_is_a_gap(ready: Project) -> None:
     run = ready.kopt("init", CAMPAIGN, *GIVEN, "--kernel", KERNEL, "--project-skill", "none.md")
     assert run.code == 4 and "project_skill: there is no file 'none.md'" in run.refusal
+
+
+@pytest.mark.parametrize(
+    ("conftest", "words", "why"),
+    [
+        ("def pytest_configure(): raise RuntimeError('no server')", "", "RuntimeError: no server"),
+        ("", "--no-such", "unrecognized arguments: --no-such"),
+    ],
+)
+def test_what_stops_pytest_before_it_collects_is_said(
+    ready: Project, conftest: str, words: str, why: str
+) -> None:
+    ready.write("conftest.py", conftest)
+    run = ready.kopt("init", CAMPAIGN, *GIVEN, "--kernel", KERNEL, "--tests", f"{CASES} {words}")
+    assert run.code == 4 and why in run.text, run.text
+    assert "no test marked kopt" not in run.text and "Traceback" not in run.text

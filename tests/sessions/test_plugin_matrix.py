@@ -5,6 +5,7 @@ The plugins are installed once, into an environment of their own on top of this 
 
 from __future__ import annotations
 
+import json
 import site
 import subprocess
 import sys
@@ -14,7 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from .project import Project
+from .. import nursery
+from .paired import FASTER, OLD, PLAIN, Gate, kernel, write_paired
+from .project import Project, Run
 
 pytestmark = pytest.mark.long
 
@@ -54,7 +57,13 @@ GUESTS = {
         test="import allure\npytestmark = allure.feature('doubling')\n",
     ),
     "cov": Guest("pytest-cov", words=("--cov=.", "--cov-fail-under=100")),
-    "randomly": Guest("pytest-randomly"),
+    "randomly": Guest("pytest-randomly", "addopts = -p no:asyncio\nfilterwarnings = error"),
+    "disabled sockets": Guest("pytest-socket", words=("--disable-socket", "--allow-unix-socket")),
+    "threads": Guest(
+        "pytest-run-parallel",
+        words=("--parallel-threads=2",),
+        refused="kopt() was called a second time",
+    ),
     "html": Guest("pytest-html", words=("--html=report/report.html",)),
     "sugar": Guest("pytest-sugar"),
     "mock": Guest("pytest-mock", test="def test_mock(mocker): mocker.stub()\n"),
@@ -74,8 +83,8 @@ GUESTS = {
     "log_file": Guest(ini="log_file = tests.log\nlog_cli = true"),
     "junit": Guest(words=("--junit-xml=junit.xml",)),
     "debug": Guest(words=("--debug",)),
-    "warnings are errors": Guest(ini="filterwarnings = error"),
-    "-W error": Guest(words=("-W", "error")),
+    "warnings are errors": Guest(ini="addopts = -p no:asyncio\nfilterwarnings = error"),
+    "-W error": Guest(words=("-p", "no:asyncio", "-W", "error")),
     "-x": Guest(ini="addopts = -x"),
     "strict": Guest(ini="addopts = --strict-markers --strict-config"),
     "last failed": Guest(words=("--ff",)),
@@ -96,25 +105,20 @@ GUESTS = {
 }
 INSTALLED = sorted({guest.needs for guest in GUESTS.values() if guest.needs})
 
-KERNELS = {
-    "first": "import torch\n\n\ndef doubled(x):\n    return torch.stack([row * 2 for row in x])\n",
-    "faster": "def doubled(x):\n    return x * 2\n",
-    "wrong": "def doubled(x):\n    return x * 2.01\n",
-}
 TESTS = """
 import torch
-from kernel import doubled
+from kernels.plain import plain
 
 
-@pytest.mark.kopt(schema="memory")
-@pytest.mark.parametrize("rows", [64, 128])
-def test_doubled(kopt, rows):
+@pytest.mark.kopt
+@pytest.mark.parametrize("rows", [1, 2])
+def test_plain(kopt, rows):
     kopt(
-        doubled,
-        inputs=lambda: (torch.randn(rows, 512),),
-        reference=lambda x: x.double() * 2,
+        plain,
+        inputs=lambda: (torch.randn(rows, 8),),
+        reference=lambda x: 2 * x.double(),
         dims={"rows": rows},
-        nbytes=8 * rows * 512,
+        domain="declared shapes",
     )
 """
 
@@ -124,18 +128,19 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An interpreter with all that this one imports, and whatever of the plugins there is."""
     home = tmp_path_factory.mktemp("plugins")
     subprocess.run([sys.executable, "-m", "venv", str(home)], check=True)
-    found = home / "bin" / "python"
+    interpreter = home / "bin" / "python"
     names = ("purelib", "platlib")
     folders = dict.fromkeys([sysconfig.get_paths()[n] for n in names] + site.getsitepackages())
     more = [entry for entry in sys.path if entry.endswith("site-packages")]
     lines = "\n".join(dict.fromkeys([str(_REPOSITORY), *folders, *more]))
     (packages,) = home.glob("lib/python*/site-packages")
     (packages / "around.pth").write_text(lines + "\n")
-    pip = [str(found), "-m", "pip", "install", "-qq"]
+    pip = [str(interpreter), "-m", "pip", "install", "-qq"]
     if subprocess.run([*pip, *INSTALLED], check=False).returncode:
         for name in INSTALLED:
             subprocess.run([*pip, name], check=False)
-    return found
+    nursery.INTERPRETERS.add(str(interpreter))
+    return interpreter
 
 
 def lacks(python: Path, distribution: str) -> bool:
@@ -145,38 +150,66 @@ def lacks(python: Path, distribution: str) -> bool:
     )
 
 
-def codes(project: Project, python: Path, guest: Guest) -> dict[str, int]:
-    """Return the exit codes of a baseline, a race, a wrong round and a gate on a slower one."""
-    found: dict[str, int] = {}
+KERNELS = {
+    "first": kernel(OLD, "first"),
+    "faster": kernel(FASTER, "faster"),
+    "equal": kernel(FASTER, "equal", factor="(1 + 1)"),
+    "slower": kernel(OLD, "slower"),
+    "wrong": kernel(FASTER / 2, "wrong", factor=2.01),
+}
+#: The sessions in their order: a version of the kernel, the words, and what they end with.
+SESSIONS = {
+    "baseline": ("first", ("--kopt-round", "1"), "BASELINE 0"),
+    "faster": ("faster", ("--kopt-round", "2"), "ACCEPTED 0"),
+    "wrong": ("wrong", ("--kopt-round", "3"), "REPAIR 1"),
+    "slower": ("slower", ("--kopt-round", "3"), "ROLLED_BACK 8"),
+    "gate slower": ("slower", ("--kopt-base=HEAD", "tests/test_plain.py"), "ROLLED_BACK 8"),
+    "gate equal": ("equal", ("--kopt-base=HEAD", "tests/test_plain.py"), "ACCEPTED 0"),
+    "race": (
+        "faster",
+        (
+            *("--kopt-round", "4", "--kopt-candidates", "candidates/wrong"),
+            *("--kopt-candidates", "candidates/fastest"),
+        ),
+        "ACCEPTED 0",
+    ),
+}
 
-    def run(name: str, *words: str) -> None:
-        done = project.run(str(python), "-m", "pytest", *words, *guest.words)
-        found[name] = done.code
-        assert "INTERNALERROR" not in done.text and "Traceback" not in done.text, done.text
-        if guest.refused:
-            assert guest.refused in done.text, done.text
 
-    project.write("kernel.py", KERNELS["first"])
-    project.write("test_kernel.py", f"import pytest\n{guest.test}{TESTS}")
-    project.write("pytest.ini", f"[pytest]\npythonpath = .\n{guest.ini}\n")
-    project.write("candidates/faster/kernel.py", KERNELS["faster"])
-    project.write(".gitignore", "agent/\n*.log\n__pycache__/\n")
-    if guest.conftest:
-        project.write("conftest.py", guest.conftest)
-    project.commit_all()
-    kopt = (str(python), "-m", "pytest_kopt.cli")
-    words = ("--op", "c", "--kernel", "kernel.py", "--backend", "TORCH", "--gpu", "cpu")
-    done = project.run(*kopt, "init", "c", *words, "--tests", "test_kernel.py")
-    assert done.code == 0, done.text
-    run("baseline", "--kopt-campaign", "c", "--kopt-round", "1")
-    if guest.refused:
-        return found
-    run("race", "--kopt-round", "next", "--kopt-candidates", "candidates/faster")
-    project.write("kernel.py", KERNELS["wrong"])
-    run("wrong", "--kopt-round", "next")
-    project.write("kernel.py", KERNELS["first"])
-    run("gate", "--kopt-base=HEAD", "test_kernel.py")
-    return found
+class Campaign:
+    """A project with a campaign, and what its sessions end with."""
+
+    def __init__(self, project: Project, python: Path, guest: Guest) -> None:
+        self._gate, self._python, self._guest = Gate(project), str(python), guest
+        write_paired(project)
+        project.write(PLAIN, KERNELS["first"])
+        project.write("tests/test_plain.py", f"import pytest\n{guest.test}{TESTS}")
+        project.write("pytest.ini", f"[pytest]\npythonpath = . tests\n{guest.ini}\n")
+        project.write(f"candidates/fastest/{PLAIN}", kernel(FASTER / 2, "fastest"))
+        project.write(f"candidates/wrong/{PLAIN}", KERNELS["wrong"])
+        if guest.conftest:
+            project.write("conftest.py", guest.conftest)
+        project.commit_all()
+        words = ("--op", "c", "--kernel", PLAIN, "--backend", "TORCH", "--gpu", "cpu")
+        run = self._run("pytest_kopt.cli", "init", "c", *words, "--tests", "tests/test_plain.py")
+        assert run.code == 0, run.text
+
+    def ends(self, version: str, *words: str) -> str:
+        """Return the decision of a session on a version of the kernel, and its exit code."""
+        self._gate.verdict.unlink(missing_ok=True)
+        self._gate.project.write(PLAIN, KERNELS[version])
+        more = (*self._guest.words, "--kopt-verdict", str(self._gate.verdict))
+        run = self._run("pytest", *words, *more)
+        assert "INTERNALERROR" not in run.text and "Traceback" not in run.text, run.text
+        if self._guest.refused:
+            assert run.code == 4 and self._guest.refused in run.text, run.text
+            assert "REPAIR" not in run.text, run.text
+            return "refused"
+        assert self._gate.verdict.exists(), run.text
+        return f"{json.loads(self._gate.verdict.read_text())['decision']} {run.code}"
+
+    def _run(self, *words: str) -> Run:
+        return self._gate.project.run(self._python, "-m", *words, **self._gate.variables())
 
 
 @pytest.mark.parametrize("name", GUESTS)
@@ -184,6 +217,10 @@ def test_a_guest_changes_no_verdict(name: str, empty: Project, python: Path) -> 
     guest = GUESTS[name]
     if guest.needs and lacks(python, guest.needs):
         pytest.skip(f"{guest.needs} cannot be installed here")
-    found = codes(empty, python, guest)
-    expected = {"baseline": 0, "race": 0, "wrong": 1, "gate": 8}
-    assert found == ({"baseline": 4} if guest.refused else expected)
+    campaign = Campaign(empty, python, guest)
+    if guest.refused:
+        sessions = {kind: (*SESSIONS[kind][:2], "refused") for kind in ("baseline", "gate slower")}
+    else:
+        sessions = SESSIONS
+    ends = {kind: campaign.ends(version, *words) for kind, (version, words, _) in sessions.items()}
+    assert ends == {kind: end for kind, (_, _, end) in sessions.items()}
