@@ -16,7 +16,8 @@ then they are `ready`. On each `block` it sends its `time`; on one without an ar
 accuracy. What gave the candidate away is `caught`.
 
 A referee is asked to `judge` what others kept: it says what it `judged`, or what it has `kept`
-itself. What is tried near the declared shapes is `tried`, under the seed of a `block`.
+itself. What is tried near the declared shapes is `tried`, under the seed of a `block`; `reached` is
+how exact a version is at the declared one.
 """
 
 from __future__ import annotations
