@@ -49,8 +49,14 @@ def assemble(config: pytest.Config) -> None:
     from pytest_kopt.session.controller import told
 
     consequence = "nothing was measured; what was decided is carried out by the next session"
-    with told(consequence, hint=_moved_root(config)):
-        _assemble_main(config, Settings.from_config(config))
+    try:
+        with told(consequence, hint=_moved_root(config)):
+            _assemble_main(config, Settings.from_config(config))
+    except pytest.exit.Exception:
+        # Before a session begins pytest writes why it ends, and its reporter would write it again.
+        if manager.has_plugin("terminalreporter"):
+            manager.unregister(name="terminalreporter")
+        raise
 
 
 def _moved_root(config: pytest.Config) -> str:
