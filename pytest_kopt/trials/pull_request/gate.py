@@ -37,7 +37,7 @@ from pytest_kopt.trials.pull_request.base import Base, removed, take_inventory
 from pytest_kopt.trials.pull_request.removed_cases import without
 from pytest_kopt.trials.trees import overlays, trees_of, why_not_in_place
 from pytest_kopt.trials.trial import InCopies, Measurements, Trial
-from pytest_kopt.versions.affected_modules import NATIVE_SUFFIXES
+from pytest_kopt.versions.affected_modules import is_built
 
 _COMPUTE = "compute what the cases ask for"
 
@@ -101,6 +101,7 @@ class Gate(Trial):
             names = ", ".join(result.nodeid for result in failed[:3])
             kinds = "/".join(sorted({result.check for result in failed}))
             why = f"{len(failed)} of {len(results)} case(s) are {kinds}: {names}"
+            why += f"; the first: {in_a_line(failed[0].diagnosis)}"
             return self.wrong(results, why), ""
         if judging.is_interpreted(results):
             return judging.incomplete(self.policy, *judging.INTERPRETED), ""
@@ -152,7 +153,7 @@ class Gate(Trial):
         return judging.flagged(verdict.model_copy(update=update), nearby)
 
     def wrong(self, results: Sequence[CaseResult], reason: str) -> Verdict:
-        step = "mend the kernel; nothing was compared"
+        step = "correct what the reason names; nothing was compared"
         return judging.uncompared(results, self.policy, Decision.REPAIR, reason, step)
 
 
@@ -365,7 +366,7 @@ class PullRequestGate(Gate):
             return True
         loaded, name = loaded_by(results), place.name.encode()
         return (
-            place.suffix in NATIVE_SUFFIXES
+            is_built(place)
             or place.relative_to(root).as_posix() in loaded
             or any(name in (root / file).read_bytes() for file in loaded)
         )
