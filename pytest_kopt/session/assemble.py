@@ -62,8 +62,11 @@ def assemble(config: pytest.Config) -> None:
 def _moved_root(config: pytest.Config) -> str:
     """Return what to know where a path after one of our options moved pytest's root directory.
 
-    Pytest finds its root before it loads plugins, and takes the path for one of tests.
+    Pytest finds its root before it loads plugins, and takes the path for one of tests. Without
+    settings there the options themselves are refused.
     """
+    if config.inipath is None:
+        return ""
     words = [str(word) for word in config.invocation_params.args]
     for option, path in pairwise(words):
         is_ours = option.startswith(("--kopt-", "--summary-csv")) and "=" not in option
