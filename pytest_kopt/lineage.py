@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
@@ -44,16 +44,21 @@ def children(pid: int | None = None) -> frozenset[int]:
     return frozenset(found)
 
 
-def is_below(pid: int, root: int) -> bool:
-    """Say whether a process is `root` or descends from it; not so where /proc does not tell."""
-    while pid > 0 and pid != root:
+def above(pid: int) -> Iterator[int]:
+    """Yield a process and its ancestors, as far as /proc tells."""
+    while pid > 0:
+        yield pid
         try:
             stat = Path(f"/proc/{pid}/stat").read_text()
         except OSError:
-            return False
+            return
         # The name in parentheses may hold anything; the parent is the second field after it.
         pid = int(stat.rpartition(")")[2].split()[1])
-    return pid == root
+
+
+def is_below(pid: int, root: int) -> bool:
+    """Say whether a process is `root` or descends from it; not so where /proc does not tell."""
+    return root in above(pid)
 
 
 def end_descendants(pid: int | None = None, but: Collection[int] = ()) -> None:

@@ -1,4 +1,4 @@
-"""What a pull request's cases declare less than its base's did."""
+"""What a pull request's cases declare otherwise than its base's did."""
 
 from __future__ import annotations
 
@@ -8,40 +8,104 @@ import pytest
 
 from pytest_kopt.cases.evidence import CaseEvidence
 from pytest_kopt.cases.result import CaseResult
-from pytest_kopt.trials.pull_request.declarations import looser
+from pytest_kopt.numerics.gates import Gate, bitwise, snr, tolerance
+from pytest_kopt.trials.pull_request.declarations import differences
 
-CLOSE, FAR = "allclose(rtol=0.0001, atol=0.0001)", "allclose(rtol=0.01, atol=0.0001)"
+CLOSE, FAR = tolerance(rtol=1e-4, atol=1e-4), tolerance(rtol=1e-2, atol=1e-4)
+NEAR = "allclose(rtol=0.0001, atol=0.0001)"
 GATES = {"out": CLOSE, "grad of input 0": CLOSE}
 
 
 def declared(**changes: Any) -> CaseResult:
-    given = {"gates": GATES, "drawn": "a", "dims": {"n": 1}, "weights": (1,), "domain": None}
-    return CaseResult("t.py::test_it", evidence=CaseEvidence(**{**given, **changes}))
+    given = {"tolerances": GATES, "drawn": "a", "dims": {"n": 1}, "weights": (1,), "domain": None}
+    result = CaseResult("t.py::test_it", evidence=CaseEvidence(**{**given, **changes}))
+    return CaseResult.from_json(result.to_json())
 
 
 @pytest.mark.parametrize(
-    ("then", "now", "said"),
+    ("then", "now", "looser"),
     [
         ({}, {}, []),
-        ({}, {"gates": {"out": CLOSE}}, ["does not check grad of input 0 any more"]),
-        ({}, {"gates": {**GATES, "out": FAR}}, [f"accepts {FAR} for out, the base {CLOSE}"]),
-        ({"gates": {"out": FAR}}, {"gates": {"out": CLOSE}}, []),
-        ({}, {"gates": {**GATES, "out": "bitwise equal"}}, []),
-        ({"gates": {"out": "SNR >= 25 dB"}}, {"gates": {"out": "SNR >= 40 dB"}}, []),
+        ({}, {"tolerances": {"out": CLOSE}}, ["does not check grad of input 0 any more"]),
         (
-            {"gates": {"out": "SNR >= 25 dB"}},
-            {"gates": {"out": "SNR >= 20.5 dB"}},
+            {},
+            {"tolerances": {**GATES, "out": FAR}},
+            [f"accepts allclose(rtol=0.01, atol=0.0001) for out, the base {NEAR}"],
+        ),
+        (
+            {"tolerances": {"out": snr("e4m3")}},
+            {"tolerances": {"out": snr(20.5)}},
             ["accepts SNR >= 20.5 dB for out, the base SNR >= 25 dB"],
         ),
-        ({"domain": ("finite",)}, {}, []),
         (
             {"domain": ("finite",)},
             {"domain": ("finite", "contiguous"), "weights": (0, 1)},
             ["excludes contiguous by its domain", "declares input 0 a weight"],
         ),
+        (
+            {"consumes": (2,), "writes": (0,)},
+            {"consumes": (1, 2, "grad_out"), "writes": (0, 1)},
+            [
+                "lets input 1 hold results after a call (writes)",
+                "lets input 1, grad_out hold anything after a call (consumes)",
+            ],
+        ),
+        ({}, {"nan": "equal"}, ["declares nan='equal', the base None"]),
+        (
+            {"groups": {"even": (4, 4)}, "group_multiple": 16},
+            {"group_multiple": 48},
+            [
+                "draws group sizes in multiples of 48, the base of 16",
+                "draws no other group sizes",
+            ],
+        ),
+        (
+            {"flops": (2.0, 4.0)},
+            {"flops": (2.0, 3.0)},
+            ["declares flops=(2.0, 3.0), the base (2.0, 4.0)"],
+        ),
         ({}, {"drawn": "b"}, ["draws other inputs"]),
         ({}, {"dims": {"n": 2}, "drawn": "b"}, ["has the dims {'n': 2}, at the base {'n': 1}"]),
     ],
 )
-def test_what_is_looser(then: dict[str, Any], now: dict[str, Any], said: list[str]) -> None:
-    assert [*looser(declared(**then), declared(**now))] == said
+def test_what_is_looser(then: dict[str, Any], now: dict[str, Any], looser: list[str]) -> None:
+    assert [item.text for item in differences(declared(**then), declared(**now))] == looser
+    assert all(item.loosens for item in differences(declared(**then), declared(**now)))
+
+
+@pytest.mark.parametrize(
+    ("then", "now"),
+    [
+        ({"tolerances": {"out": FAR}}, {"tolerances": {"out": CLOSE}}),
+        ({"tolerances": {"out": snr(25.0)}}, {"tolerances": {"out": snr("e4m3")}}),
+        ({"tolerances": {"out": CLOSE}}, {}),
+        ({"domain": ("finite",)}, {}),
+        ({"consumes": (1, "grad_out")}, {"consumes": ("grad_out",)}),
+        ({"nan": "equal"}, {}),
+        ({"group_multiple": 16}, {"group_multiple": 8}),
+        ({}, {"weights": ()}),
+        ({}, {"flops": (2.0, 4.0)}),
+    ],
+)
+def test_what_is_no_looser_is_named_as_well(then: dict[str, Any], now: dict[str, Any]) -> None:
+    assert [item.loosens for item in differences(declared(**then), declared(**now))] == [False]
+
+
+@pytest.mark.parametrize(
+    ("gate", "other", "implies"),
+    [
+        (bitwise(), FAR, True),
+        (tolerance(rtol=0, atol=0), bitwise(), True),
+        (bitwise(), snr(60.0), True),
+        (FAR, bitwise(), False),
+        (CLOSE, FAR, True),
+        (FAR, CLOSE, False),
+        (tolerance(rtol=1e-6, atol=1e-3), CLOSE, False),
+        (snr("e4m3"), snr(25.0), True),
+        (snr(24.9), snr("e4m3"), False),
+        (snr(99.0), FAR, False),
+        (CLOSE, snr(5.0), False),
+    ],
+)
+def test_which_gate_asks_for_no_less(gate: Gate, other: Gate, implies: bool) -> None:
+    assert gate.implies(other) is implies

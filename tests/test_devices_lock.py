@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import stat
 import subprocess
@@ -14,6 +15,7 @@ import pytest
 
 from pytest_kopt.devices import lock
 from pytest_kopt.devices.lock import checking_lock, timing_lock
+from pytest_kopt.lineage import is_below
 
 HOLD = """\
 import sys, time
@@ -172,3 +174,33 @@ def test_the_directory_does_not_depend_on_who_asks(monkeypatch: pytest.MonkeyPat
         for directory, user in (("/tmp", "a"), ("/var/tmp", "b"))
     }
     assert len(places) == 1
+
+
+ASKS = """\
+import subprocess, sys, time
+from pathlib import Path
+from pytest_kopt.devices import lock, processes
+lock.DIRECTORY = Path({directory!r})
+child = subprocess.Popen([sys.executable, "-c", {code!r}], stdin=subprocess.PIPE)
+for _ in range({tries}):
+    if found := processes.in_the_way():
+        break
+    time.sleep(0.05)
+child.kill()
+print(found)
+"""
+
+
+@pytest.mark.parametrize(("device", "tries"), [("GPU-a", 600), ("GPU-b", 20)])
+def test_who_is_waited_for_is_named(directory: Path, device: str, tries: int) -> None:
+    """A session's own processes wait for each other as well, which nobody has to hear of."""
+    code = HOLD.format(directory=str(directory), device=device, kind="timing_lock")
+    asks = ASKS.format(directory=str(directory), code=code, tries=tries)
+    with timing_lock("GPU-a"):
+        done = subprocess.run([sys.executable, "-c", asks], capture_output=True, text=True)
+    told = [line for line in done.stdout.splitlines() if line != "held"]
+    if device == "GPU-b":
+        assert told == [""], done.stderr
+        return
+    found = re.fullmatch(r"process (\d+) \(.+, since \d\d:\d\d\) measures on this device", told[0])
+    assert found and is_below(os.getpid(), int(found[1])), done.stderr

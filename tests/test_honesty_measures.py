@@ -25,8 +25,8 @@ from pytest_kopt.cases.result import CaseResult, ExpectedCase
 from pytest_kopt.cases.running.bench import Bench
 from pytest_kopt.cases.running.steps.controls import passing_controls
 from pytest_kopt.honesty import inputs, memory, outputs, physics, work
-from pytest_kopt.honesty.accuracy import Accuracy
-from pytest_kopt.honesty.precision import accuracy_of, downgrades, least_snr, most_terms
+from pytest_kopt.honesty.accuracy import Accuracy, downgrades, least_snr
+from pytest_kopt.honesty.precision import accuracy_of, most_terms
 from pytest_kopt.numerics.gates import Gate
 from pytest_kopt.numerics.nested import storages
 from pytest_kopt.numerics.snr import compute_snr, rounding_snr
@@ -387,9 +387,9 @@ def test_the_baselines_accuracy_comes_back_from_the_record_to_where_cases_run() 
 
 def test_what_is_owed_falls_with_the_number_of_terms() -> None:
     accuracy = Accuracy("torch.float32", 140.0, 152.0)
-    assert least_snr(accuracy, torch.float32, 2) == pytest.approx(146.0)
-    assert least_snr(accuracy, torch.float32, 2000) == pytest.approx(116.0)
-    assert least_snr(accuracy, torch.bfloat16, 2000) == pytest.approx(137.0)
+    assert least_snr(accuracy, 2) == pytest.approx(146.0)
+    assert least_snr(accuracy, 2000) == pytest.approx(116.0)
+    assert least_snr(replace(accuracy, dtype="torch.bfloat16"), 2000) == pytest.approx(137.0)
 
 
 def test_a_sum_over_everything_is_owed_no_more_than_it_can_reach() -> None:

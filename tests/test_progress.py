@@ -283,3 +283,11 @@ def test_the_page_has_every_word_of_the_next_action() -> None:
     page = (Path(__file__).parents[1] / "docs/what-next.md").read_text()
     text = page.partition("## For agents")[2].replace("| `action` |", "")
     assert re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE) == list(get_args(ActionWord))
+
+
+def test_who_holds_the_device_is_said_while_a_session_waits() -> None:
+    progress = Progress(None)
+    progress.begin("checking", 2)
+    progress._in_the_way = "process 7 (pytest, since 12:00) measures on this device"
+    assert progress.line().startswith("kopt: checking 1 of 2; process 7 (pytest, since 12:00) ")
+    assert "this session waits for its turn" in progress.line()

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from pytest_kopt.cases.result import CaseResult
@@ -15,6 +17,8 @@ from pytest_kopt.schema.table import cell
 #: Where a traceback of pytest or Python says that something was raised.
 _PYTHON_PLACE = re.compile(r'File "([^"\n]+)", line (\d+)')
 _PYTEST_PLACE = re.compile(r"^(\S[^:\n]*\.py):(\d+): ", re.MULTILINE)
+#: Folders of what is installed.
+_LIBRARY = re.compile(r"/(site-packages|dist-packages|lib/python3\.\d+)/")
 
 
 def with_details(
@@ -48,9 +52,30 @@ def of_shapes(
 
 
 def place_of(text: str) -> tuple[str, int] | None:
-    """Return file and line of the innermost frame that a traceback shows, None without any."""
-    found = _PYTHON_PLACE.findall(text) or _PYTEST_PLACE.findall(text)
-    return (found[-1][0], int(found[-1][1])) if found else None
+    """Return file and line of the innermost frame of a traceback, of the project's if it has any.
+
+    None where the text shows no frame.
+    """
+    frames = _PYTHON_PLACE.findall(text) or _PYTEST_PLACE.findall(text)
+    own = [frame for frame in frames if not _LIBRARY.search(frame[0])]
+    if not frames:
+        return None
+    path, line = (own or frames)[-1]
+    return path, int(line)
+
+
+def in_a_line(text: str) -> str:
+    """Return the first line of a diagnosis, of a traceback what was raised and where."""
+    lines = text.strip().splitlines() or [""]
+    if not any(line.startswith(("Traceback (", "E ")) for line in lines):
+        return lines[0]
+    error, place = lines[-1].removeprefix("E ").strip(), place_of(text)
+    if place is None:
+        return error
+    path = Path(place[0])
+    with suppress(ValueError):
+        path = path.relative_to(Path.cwd())
+    return f"{path}:{place[1]}: {error}"
 
 
 def diagnosis(result: CaseResult) -> Diagnosis | None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pytest_kopt.devices.conditions import Conditions
 from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.honesty.transfer import Trace
+from pytest_kopt.numerics.gates import Gate
 from pytest_kopt.schema.profile import Better, Scalar
 
 if TYPE_CHECKING:
@@ -77,9 +78,10 @@ class CaseEvidence:
     reference. `by_torch` names the operators that make the result alone; `dtype` is what products
     are taken in; `groups` are group sizes by their distribution. `accuracy` is by name of the
     result. `timed` is from when to when the device was the case's, in seconds since the epoch,
-    `seconds` the whole case. `gates` are by name of the result, `drawn` tells apart what the case
-    draws. `home` is the project's file that defines the function, `judged_by` are those whose code
-    drew the inputs and ran in the reference; paths are relative to the root. `loaded` are the
+    `seconds` the whole case. `tolerances` are the gates by name of the result, `drawn` tells apart
+    what the case draws; `weights`, `writes`, `consumes`, `domain`, `nan` and `group_multiple` are
+    as declared. `home` is the project's file that defines the function, `judged_by` are those whose
+    code drew the inputs and ran in the reference; paths are relative to the root. `loaded` are the
     project's files that the process had imported, `opened` those that it had opened, each with the
     files that had it opened ("": not known); `libraries` are those of `SLOW` ones that it had.
     """
@@ -102,7 +104,11 @@ class CaseEvidence:
     dtype: str | None = None
     device_model: str | None = None
     weights: tuple[int, ...] | None = None
+    writes: tuple[int, ...] | None = None
+    consumes: tuple[int | str, ...] | None = None
     domain: tuple[str, ...] | None = None
+    nan: str | None = None
+    group_multiple: int | None = None
     groups: dict[str, tuple[int, ...]] | None = None
     better: dict[str, Better] | None = None
     torch: str | None = None
@@ -118,7 +124,7 @@ class CaseEvidence:
     calls_per_sample: int | None = None
     backward_samples_ms: tuple[float, ...] | None = None
     seconds: float | None = None
-    gates: dict[str, str] | None = None
+    tolerances: dict[str, Gate] | None = None
     drawn: str | None = None
     home: str | None = None
     judged_by: tuple[str, ...] | None = None

@@ -30,7 +30,7 @@ from pytest_kopt.options.project import Project
 from pytest_kopt.schema.table import write_atomically
 from pytest_kopt.show.advice import tip_lines
 from pytest_kopt.show.files.campaign_readme import campaign_readme
-from pytest_kopt.trials.harness import pytest_section
+from pytest_kopt.trials.harness import HarnessWatch, PytestSetup, declaring, pytest_section
 
 _PACKAGE = "kernels/__init__.py"
 #: Files of a template by their path in conftest_templates/; a pair names another place for it.
@@ -156,7 +156,13 @@ def init(arguments: argparse.Namespace) -> None:
         )
     if repository is not None and given.git_commit:
         print(f"commits: by {repository.committer}; without hooks or signatures")
-    for line in tip_lines(project.campaign(arguments.name)):
+    campaign = project.campaign(arguments.name)
+    if helpers := HarnessWatch(campaign, PytestSetup.at(campaign.root)).helpers():
+        print(
+            f"the kernel imports {', '.join(helpers)} from outside kernel_source, which no round "
+            f"may change; for a campaign that may: {declaring(campaign, helpers)}"
+        )
+    for line in tip_lines(campaign):
         print(line)
     print(f"written to {layout.manifest}; confirm it, then:")
     if home != project.root:

@@ -7,10 +7,13 @@ import functools
 import os
 import time
 from collections.abc import Iterable
+from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 
+from pytest_kopt.devices import lock
 from pytest_kopt.devices.lock import open_lock
-from pytest_kopt.lineage import is_below
+from pytest_kopt.lineage import above, is_below
 
 _PROC = Path("/proc")
 _TRIES = 20
@@ -78,3 +81,37 @@ def name_of(pid: int) -> str:
         return (_PROC / str(pid) / "comm").read_text().strip()
     except OSError:
         return ""
+
+
+def in_the_way() -> str:
+    """Say which other session holds a device that a process of this one waits for, "" for none.
+
+    The system lists who waits for a lock below who holds it, both with the lock's number.
+    """
+    holders: dict[str, int] = {}
+    waiting: set[str] = set()
+    with suppress(OSError, ValueError):
+        ours = {str(path.stat().st_ino) for path in lock.DIRECTORY.glob("*.lock")}
+        for line in (_PROC / "locks").read_text().splitlines():
+            number, *words = line.replace("->", "").split()
+            if words[0] == "FLOCK" and words[4].rpartition(":")[2] in ours:
+                if "->" not in line:
+                    holders[number] = int(words[3])
+                elif is_below(int(words[3]), os.getpid()):
+                    waiting.add(number)
+    pids = [holders[number] for number in waiting if number in holders]
+    others = [pid for pid in pids if is_here(pid) and not is_below(pid, os.getpid())]
+    if not others:
+        return ""
+    sessions = [pid for pid in above(others[0]) if b"pytest" in _command(pid)]
+    first = [pid for pid in sessions if name_of(pid).startswith(("python", "pytest"))]
+    pid = first[-1] if first else others[0]
+    since = datetime.fromtimestamp((_PROC / str(pid)).stat().st_ctime)
+    return f"process {pid} ({name_of(pid)}, since {since:%H:%M}) measures on this device"
+
+
+def _command(pid: int) -> bytes:
+    try:
+        return (_PROC / str(pid) / "cmdline").read_bytes()
+    except OSError:
+        return b""

@@ -188,7 +188,7 @@ TABLE = (
     Check(Phase.CHECKED, "honesty.watching.state:left_profiler", repairs="profiler-left"),
     Check(
         Phase.CHECKED,
-        "honesty.precision:downgrades",
+        "honesty.accuracy:downgrades",
         "precision-downgrade",
         repairs="output-dtype",
         only="passed",

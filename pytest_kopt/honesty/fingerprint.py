@@ -85,10 +85,7 @@ class Harness:
         What is `recorded` already is looked at again, imported or not. A file that the kernel had
         opened is the kernel's; one that the harness had opened belongs to it at the baseline.
         """
-        root = self.root
-        above = [_import_folder(root / test, root) for test in self.tests]
-        folders = dict.fromkeys([*(folder.resolve() for folder in self.folders), *above, root])
-        finder = Finder(root, [f for f in folders if f.is_relative_to(root)])
+        root, finder = self.root, self._finder()
         conftests = [path for test in self.tests for path in self._conftests(root / test)]
         start = [*(root / test for test in self.tests), *conftests]
         start += [path for name in self.plugins for path in finder.files(name)]
@@ -116,6 +113,20 @@ class Harness:
             dict(manifest),
             {name: _sha256(root / name) for name in sorted(outside)},
         )
+
+    def helpers(self) -> list[str]:
+        """Return the project files that the kernel takes something from, and is not."""
+        finder = self._finder()
+        kernel = filter(self._is_kernel, self._kernel_files())
+        sources = (source for path in kernel for source in finder.sources(path))
+        found = (path for path in self._judging(sources, finder) if not self._is_ignored(path))
+        return sorted(map(self._name, found))
+
+    def _finder(self) -> Finder:
+        root = self.root
+        above = [_import_folder(root / test, root) for test in self.tests]
+        folders = dict.fromkeys([*(folder.resolve() for folder in self.folders), *above, root])
+        return Finder(root, [folder for folder in folders if folder.is_relative_to(root)])
 
     def _judging(self, start: Iterable[Path], finder: Finder) -> set[Path]:
         """Return the files of code that decides what is right, and what these import.

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-
-import torch
+from typing import TYPE_CHECKING
 
 from pytest_kopt.errors import BadInput
+
+if TYPE_CHECKING:
+    import torch
 
 #: SNR in dB by number format; reaching it passes.
 SNR_THRESHOLDS = {"e4m3": 25.0, "e5m2": 20.0, "fp4": 10.0}
@@ -54,6 +56,15 @@ class Gate:
         if self.threshold is not None:
             return figures.snr_db >= self.threshold
         return figures.bitwise_equal if self.is_exact else figures.mismatch_share == 0
+
+    def implies(self, other: Gate) -> bool:
+        """Say whether all that passes this gate passes another one."""
+        if self.threshold is None and self.rtol == self.atol == 0:
+            return True
+        if self.threshold is not None and other.threshold is not None:
+            return self.threshold >= other.threshold
+        is_alike = self.threshold is other.threshold and not other.is_exact
+        return is_alike and self.rtol <= other.rtol and self.atol <= other.atol
 
     def describe(self) -> str:
         """Return the gate in a few words."""

@@ -134,7 +134,7 @@ class Arms:
                 if refused.case is not None:
                     return
             if self._versions.raced:
-                raise NotComparable(reason)
+                raise NotComparable(reason) from refused
             if how == TWO_PROCESSES:
                 first = f" (in one process: {self.why_two})" if self.why_two else ""
                 raise NotComparable(reason if self._versions.rebuilt else f"{reason}{first}")

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
+from pytest_kopt.cases.order import CANDIDATE, INCUMBENT
 from pytest_kopt.decide.verdict import Same
+from pytest_kopt.honesty.accuracy import Accuracy, downgrades
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.heldout import Tried
 from pytest_kopt.paired.replica import Caught
@@ -33,6 +36,9 @@ class Nearby(Children):
         self.died = self.died_in = ""
         #: The cases that the change does not concern, with how that is known.
         self.same: dict[str, Same] = {}
+        #: How exact the versions were in each case, and how many elements it draws.
+        self._reached: dict[str, dict[str, dict[str, Accuracy]]] = {nodeid: {} for nodeid in ids}
+        self._elements: dict[str, float] = {}
         for child in children:
             for nodeid in ids[:AHEAD]:
                 self._ask(child, nodeid)
@@ -42,9 +48,22 @@ class Nearby(Children):
     def wait(self) -> list[Tried]:
         """Wait for the end; return what they found, a case that cannot be loaded left out.
 
-        Raises Caught where the candidate changed what the incumbent stands on.
+        Raises Caught where the candidate changed what the incumbent stands on, or is far less
+        exact than the incumbent.
         """
-        return [tried for found in self._found for tried in found.result()]
+        tried = [shape for found in self._found for shape in found.result()]
+        findings = [found for nodeid in self._ids for found in self._less_exact(nodeid)]
+        if findings:
+            raise Caught(findings)
+        return tried
+
+    def _less_exact(self, nodeid: str) -> list[Finding]:
+        reached = self._reached[nodeid]
+        if not {CANDIDATE, INCUMBENT} <= reached.keys():
+            return []
+        elements = self._elements[nodeid]
+        findings = downgrades(reached[CANDIDATE], reached[INCUMBENT], elements)
+        return [replace(found, where=nodeid) for found in findings if found.rejects]
 
     def end(self) -> None:
         self.kill()
@@ -62,6 +81,10 @@ class Nearby(Children):
                 while (message := child.receive())["kind"] != "finished":
                     if message["kind"] == "tried":
                         tried.append(Tried(**message["shape"]))
+                    elif message["kind"] == "reached":
+                        accuracy = {n: Accuracy(**told) for n, told in message["accuracy"].items()}
+                        self._reached[nodeid][message["version"]] = accuracy
+                        self._elements[nodeid] = message["elements"]
                     elif message["kind"] == "same":
                         self.same[nodeid] = message["how"]
                     elif message["kind"] == "caught" and message["findings"]:

@@ -14,7 +14,7 @@ from pytest_kopt.paired.arms import NotComparable
 from pytest_kopt.paired.comparison import Comparison
 from pytest_kopt.paired.noise import Known
 from pytest_kopt.paired.pairing import PairedMetric, cases_of
-from pytest_kopt.paired.replica import CaseQuads, Caught
+from pytest_kopt.paired.replica import CaseQuads, Caught, Unloadable
 
 #: Returns a comparison of the incumbent with these candidates, for at most so many replicas.
 Compare = Callable[[Sequence[str], int], Comparison]
@@ -47,7 +47,8 @@ def run_race(
     it, as it may hold the memory that a race needs, and says whether there was anything.
 
     A candidate that ends or fails the processes it shares with others is out, and takes nobody with
-    it. Raises NotComparable where only all together fail.
+    it. Raises NotComparable where only all together fail, and for one that no process can hold
+    beside the incumbent: it may be the best.
     """
     left = list(names)
     #: Of all who are left: each was in every one of them.
@@ -98,6 +99,8 @@ class _Heats(ExitStack):
             self.close()
             if self._make_room():
                 return self.run(names, count, most)
+            if len(names) == 1 and isinstance(error.__cause__, Unloadable):
+                raise NotComparable(f"{names[0]}: {error}") from None
             if len(names) == 1:
                 return [], {names[0]: str(error)}
             whole = error

@@ -67,6 +67,10 @@ class Refused(Exception):
     """A process could not hold the arms it was asked for."""
 
 
+class Unloadable(Refused):
+    """A process cannot hold these versions side by side, as they are made."""
+
+
 class Died(Refused):
     """A process ended; `case` ran in it, where it held the candidate and no other version."""
 
@@ -289,4 +293,4 @@ def _wait(child: Child, *kinds: str) -> dict[str, Any]:
         if message["kind"] in kinds:
             return message
         if why := why_ended(message):
-            raise Refused(why)
+            raise (Unloadable if message["kind"] == "refused" else Refused)(why)

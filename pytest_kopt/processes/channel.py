@@ -18,7 +18,8 @@ whether that was found right; if not, it is judged there by the baseline's accur
 candidate away is `caught`.
 
 A referee is asked to `judge` what others kept: it says what it `judged`, or what it has `kept`
-itself. What is tried near the declared shapes is `tried`, under the seed of a `block`.
+itself. What is tried near the declared shapes is `tried`, under the seed of a `block`; `reached` is
+how exact a version is at the declared one.
 """
 
 from __future__ import annotations

@@ -57,6 +57,8 @@ class Controller:
         self._closing: Closing | None = None
         #: What failures said, with the first line of the one that said it first.
         self._told: dict[str, str] = {}
+        #: Why the session ends before it is closed, which pytest shows below all else.
+        self._refusal = ""
         self.noise: dict[str, Any] | None = None
         self._rooflines: Sequence[Roofline] = ()
         self._interruption = Interruption()
@@ -179,6 +181,16 @@ class Controller:
         if self._closing and exitstatus in ours:
             session.exitstatus = int(self._closing.verdict.exit_code)
         self.progress.end(int(session.exitstatus))
+        self._tell_refusals_once()
+
+    def _tell_refusals_once(self) -> None:
+        """Have cases whose refusal pytest shows at the end say no more than that."""
+        reporter = self._config.pluginmanager.get_plugin("terminalreporter")
+        stats = reporter.stats if reporter else {}
+        told = [text for text in self.collector.refusals if text in self._refusal]
+        for report in (*stats.get("failed", ()), *stats.get("error", ())) if told else ():
+            if any(text in report.longreprtext for text in told):
+                report.longrepr = "refused: the ERROR at the end says why"
 
     def pytest_terminal_summary(
         self, terminalreporter: pytest.TerminalReporter, exitstatus: int
@@ -225,6 +237,7 @@ class Controller:
 
     def ended_by(self, error: Exception, code: int) -> None:
         """Put down that nothing is decided, and why."""
+        self._refusal = str(error)
         self.progress.end(code, error)
         if self.trial and isinstance(error, NoIdleGpu):
             self.trial.no_idle_gpu(error)

@@ -13,6 +13,7 @@ import pytest
 from pytest_kopt.campaign import running
 from pytest_kopt.clock import now
 from pytest_kopt.decide.looks import ALONE_LOOKS
+from pytest_kopt.devices import processes
 
 #: Seconds after which a line is printed where there is no terminal, whatever has happened.
 QUIET_SECONDS = 10.0
@@ -43,6 +44,8 @@ class Progress:
         self._began = now()
         self._phase = ""
         self._case = ""
+        #: Which other session holds the device, "" where none does.
+        self._in_the_way = ""
         self._done = self._total = 0
         self._looks: Sequence[int] = ()
         self._lanes = 1
@@ -112,6 +115,10 @@ class Progress:
         }
 
     def line(self) -> str:
+        waits = "this session waits for its turn: let that one end, or stop it"
+        return self._line() + (f"; {self._in_the_way}; {waits}" if self._in_the_way else "")
+
+    def _line(self) -> str:
         if not self._total:
             return f"kopt: {self._phase}, {self._clock() - self._since:.0f} s so far"
         left = self._seconds_left
@@ -151,7 +158,9 @@ class Progress:
         """Go on showing while nothing happens."""
         while not self._ended.wait(_TICK_SECONDS):
             with self._lock:
-                self._step(says=self._clock() - self._shown >= QUIET_SECONDS)
+                is_quiet = self._clock() - self._shown >= QUIET_SECONDS
+                self._in_the_way = processes.in_the_way() if is_quiet else ""
+                self._step(says=is_quiet)
 
     def _step(self, *, says: bool) -> None:
         if self._ended.is_set():

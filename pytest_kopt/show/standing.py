@@ -87,9 +87,11 @@ def status_lines(document: dict[str, Any]) -> Iterator[str]:
     yield f"kernel: {', '.join(document['kernel'])}"
     yield f"runs in {document['root']}"
     session = document["running"]
-    if session and session["phase"] != running.ENDED:
+    is_busy = session is not None and session["phase"] != running.ENDED
+    if is_busy:
         part = f" {session['done']} of {session['total']}" if session["total"] else ""
-        yield f"a session runs now (process {session['pid']}): {session['phase']}{part}"
+        since = f" since {session['started']}" if session.get("started") else ""
+        yield f"a session runs now (process {session['pid']}{since}): {session['phase']}{part}"
     for item in document["rounds"]:
         tries = f", attempt {item['attempts']}" if item["attempts"] > 1 else ""
         tries += ", quick" if item["level"] == "quick" else ""
@@ -134,7 +136,8 @@ def status_lines(document: dict[str, Any]) -> Iterator[str]:
     yield from termination_lines([Stop(**end) for end in ends])
     yield "allowed next:"
     yield from (f"  {command}" for command in document["allowed"])
-    yield f"next: {document['next']}"
+    first = "let that session end; then: " if is_busy else ""
+    yield f"next: {first}{document['next']}"
 
 
 def _counter_text(document: dict[str, Any]) -> Iterator[str]:

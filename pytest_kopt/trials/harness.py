@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -73,11 +74,19 @@ class HarnessWatch:
 
     def take(self, ids: Iterable[str], results: Sequence[CaseResult] = ()) -> Fingerprint:
         """Return the fingerprint of the tests that hold these cases."""
-        campaign = self._campaign
-        manifest = campaign.manifest.model_dump(mode="json", by_alias=True)
+        manifest = self._campaign.manifest.model_dump(mode="json", by_alias=True)
         manifest.pop("schema")
+        harness = self._harness(ids)
+        if (first := self._baseline) is None:
+            return harness.take(self._setup.settings, manifest, seen_by(results))
+        options = {key: text for key, text in first.settings.items() if key.startswith("--")}
+        settings, seen = options | self._setup.settings, Seen(opened=opened_by(results))
+        return harness.take(settings, manifest, seen, list(first.files))
+
+    def _harness(self, ids: Iterable[str] = ()) -> Harness:
+        campaign = self._campaign
         tests = dict.fromkeys(nodeid.partition("::")[0] for nodeid in ids)
-        harness = Harness(
+        return Harness(
             root=campaign.root,
             tests=tuple(tests),
             kernel=tuple(campaign.manifest.kernel_source),
@@ -87,11 +96,10 @@ class HarnessWatch:
             if campaign.manifest.upstream
             else (campaign.layout.workspace,),
         )
-        if (first := self._baseline) is None:
-            return harness.take(self._setup.settings, manifest, seen_by(results))
-        options = {key: text for key, text in first.settings.items() if key.startswith("--")}
-        settings, seen = options | self._setup.settings, Seen(opened=opened_by(results))
-        return harness.take(settings, manifest, seen, list(first.files))
+
+    def helpers(self) -> list[str]:
+        """Return the project files outside of kernel_source that the kernel imports."""
+        return self._harness().helpers()
 
     def touched(self, ids: Iterable[str]) -> list[str]:
         return [] if self._baseline is None else touched(self._baseline, self.take(ids))
@@ -99,15 +107,24 @@ class HarnessWatch:
     def check(self, ids: Iterable[str]) -> Fingerprint:
         """Return the fingerprint now; BadInput when the harness is not the baseline's."""
         now, before = self.take(ids), self._baseline
-        found = ask(Phase.HARNESS, before=before, now=now) if before is not None else ()
-        if found:
-            raise BadInput(
-                f"the harness is not the baseline's: {'; '.join(item.message for item in found)}",
-                where=f"campaign {self._campaign.name}",
-                legal="the baseline's tests and settings (put them back), or a new campaign with "
-                f"these: kopt init NEW --from {self._campaign.name}",
-            )
-        return now
+        findings = ask(Phase.HARNESS, before=before, now=now) if before is not None else ()
+        if before is None or not findings:
+            return now
+        name, paths = self._campaign.name, touched(before, now)
+        legal = "the baseline's tests and settings (put them back), or a new campaign with these: "
+        legal += f"kopt init NEW --from {name}"
+        if paths and self._shared().issuperset(paths):
+            legal = "put it back, or declare what the kernel and the tests both import as kernel: "
+            legal += declaring(self._campaign, paths)
+        raise BadInput(
+            f"the harness is not the baseline's: {'; '.join(item.message for item in findings)}",
+            where=f"campaign {name}",
+            legal=legal,
+        )
+
+    def _shared(self) -> set[str]:
+        """Return which of the kernel's helpers neither drew inputs nor ran in the reference."""
+        return {*self.helpers()}.difference(seen_by(self._campaign.first.results()).judged_by)
 
     def check_dependencies(self, now: Fingerprint) -> None:
         """Raise BadInput where what a version uses is neither declared nor as the best one had it.
@@ -128,13 +145,11 @@ class HarnessWatch:
         name, number = changed[0], campaign.state.incumbent_round
         both = "both versions use it" if name in now.dependencies else f"round {number} uses it"
         users = f"only the candidate uses it, not round {number}" if name in new else both
-        sources = [*campaign.manifest.kernel_source, *changed]
-        declared = " ".join(f"--kernel {source}" for source in sources)
         raise BadInput(
             f"{', '.join(changed)} is not as round {number} was accepted with, and not in "
             f"kernel_source ({users}): the times would not be those of the kernel files alone",
             where=f"campaign {campaign.name}",
-            legal=f"put it back, or declare it: kopt init NEW --from {campaign.name} {declared}",
+            legal=f"put it back, or declare it: {declaring(campaign, changed)}",
         )
 
     def _differing(self, names: Sequence[str]) -> list[str]:
@@ -145,6 +160,13 @@ class HarnessWatch:
         root = self._campaign.root
         paths = {repository.relative(root, name): name for name in names}
         return [paths[path] for path in repository.dirty(paths) if path in paths] if paths else []
+
+
+def declaring(campaign: Campaign, paths: Iterable[str]) -> str:
+    """Return the command that begins a campaign whose kernel has these files as well."""
+    sources = [*campaign.manifest.kernel_source, *paths]
+    kernel = " ".join(f"--kernel {shlex.quote(source)}" for source in sources)
+    return f"kopt init NEW --from {campaign.name} {kernel}"
 
 
 def edited_harness(campaign: Campaign) -> dict[str, Any] | None:

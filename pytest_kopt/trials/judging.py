@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
+from pathlib import Path
 from types import MappingProxyType
 
 from pytest_kopt.cases.collector import Collector
+from pytest_kopt.cases.details import in_a_line
 from pytest_kopt.cases.result import CaseResult, Check, ExpectedCase
 from pytest_kopt.decide import gates
 from pytest_kopt.decide.gates import checked_shape
@@ -167,20 +169,26 @@ def head(text: str) -> str:
     return "\n".join(text.splitlines()[:15])
 
 
-def in_a_line(text: str) -> str:
-    """Return the first line of a diagnosis, of a traceback what was raised."""
-    lines = text.strip().splitlines() or [""]
-    if any(line.startswith(("Traceback (", "E ")) for line in lines):
-        return lines[-1].removeprefix("E ").strip()
-    return lines[0]
-
-
 def under(nodeid: str, collect_errors: dict[str, str]) -> str | None:
     """Return the collection error of the file or class that holds a node id."""
     for failed, text in collect_errors.items():
         if nodeid == failed or nodeid.startswith((f"{failed}::", f"{failed}/")):
             return text
     return None
+
+
+def not_imported(collector: Collector, known: Iterable[str], root: Path) -> list[str]:
+    """Return which files of cases do not import, and why: of `known` cases, or that name kopt."""
+    cases = [nodeid for nodeid in known if nodeid not in collector.order]
+    texts = []
+    for failed, error in collector.collect_errors.items():
+        file = root / failed.partition("::")[0]
+        has_cases = any(under(case, {failed: error}) for case in cases)
+        if has_cases or (file.is_file() and b"kopt" in file.read_bytes()):
+            texts.append(f"{failed} does not import: {in_a_line(error)}")
+    if cases and collector.startup_death:
+        texts.append(f"no case could be collected: {in_a_line(collector.startup_death)}")
+    return texts
 
 
 def fail_rows_of_failed_tests(collector: Collector) -> None:

@@ -25,10 +25,21 @@ NATIVE_SUFFIXES = {
     *(".c", ".cc", ".cpp", ".cxx", ".cu", ".cuh", ".h", ".hpp", ".hip", ".inc", ".inl"),
     *(".cl", ".s", ".mlir", ".ll"),
 }
-
+#: What says how that is compiled.
+_BUILDS = {
+    *("Makefile", "makefile", "GNUmakefile", "CMakeLists.txt", "meson.build", "setup.py"),
+    *("BUILD", "BUILD.bazel", "SConstruct"),
+}
+_BUILD_SUFFIXES = {".mk", ".cmake", ".ninja", ".bzl"}
 
 #: Paths of files that a process opened, each with the sources that had them opened.
 Opened: TypeAlias = Mapping[str, Collection[str]]
+
+
+def is_built(path: Path) -> bool:
+    """Say whether a file is compiled, or says how others are: no process that runs it opens it."""
+    is_build = path.name in _BUILDS or path.suffix in _BUILD_SUFFIXES
+    return is_build or path.suffix in NATIVE_SUFFIXES
 
 
 def project_modules(root: Path) -> dict[str, Path]:
@@ -94,12 +105,11 @@ def universe(
     module belong to it, since importing a submodule writes into its package. Empty when the change
     does not reach `start`. A changed file that is no module belongs to those that read it; who had
     which files `opened` is what this process heard. Raises NotLoadable when a module registers
-    something with torch, a compiled source changed, or it is not known who read a file.
+    something with torch, a file of a build changed, or it is not known who read a file.
     """
     different = set(changed)
-    native = sorted(path.name for path in different if path.suffix in NATIVE_SUFFIXES)
-    if native:
-        raise NotLoadable(f"{native[0]} is compiled")
+    if built := sorted(path.name for path in different if is_built(path)):
+        raise NotLoadable(f"{built[0]} is compiled, or says how")
     modules, imports = _imports_below(root)
     read: set[str] = set()
     for path in sorted(different.difference(modules.values())):

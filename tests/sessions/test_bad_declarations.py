@@ -124,6 +124,8 @@ def test_bad_declarations_are_named_and_nothing_is_written(
     for test, parts in COMPLAINTS.items():
         assert f"test_bad.py::{test}" in run.refusal
         assert all(part in run.refusal for part in parts), (test, run.refusal)
+    assert run.text.count("reference is the function itself") == 1
+    assert run.text.count("a pair (forward, backward)") == 1
 
 
 MIXED = """\

@@ -411,6 +411,9 @@ def test_a_path_after_a_space_that_moved_the_root_is_named(fresh: Project, tmp_p
     notes.write_text("summary: away\n")
     words = ("--kopt-campaign", CAMPAIGN, "--kopt-round", "1", "--kopt-notes")
     run = fresh.pytest(*words, str(notes))
+    assert run.code == 4 and run.text.count(f"--kopt-notes={notes}") == 1, run.text
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    run = fresh.pytest(*words, str(notes))
     assert run.code == 4 and f"Fix: --kopt-notes={notes}" in run.text
     run = fresh.pytest(*words[:-1], f"--kopt-notes={notes}")
     assert run.code == 0 and "root directory is" not in run.text

@@ -97,6 +97,30 @@ def test_a_reference_beside_the_kernel_and_data_of_a_conftest_belong_to_it(fresh
     assert run.code == 4 and "kernels/tile.txt is not as round 1" in run.refusal
 
 
+def test_a_helper_that_the_tests_import_too_is_to_be_declared(fresh: Project) -> None:
+    """Not so a reference that the kernel imports: a kernel may not hold what is right."""
+    helpers = ("kernels/naive.py", "kernels/tiles.py")
+    fresh.write("kernels/naive.py", "def naive(x):\n    return 2 * x.double()\n")
+    fresh.write("kernels/tiles.py", "STEP = 1\n")
+    uses = "from kernels.naive import naive\nfrom kernels.tiles import STEP\n"
+    fresh.write(KERNEL, uses + doubled_kernel())
+    fresh.replace(CASES, "lambda x: 2 * x.double()", "naive")
+    fresh.write(CASES, uses + fresh.read(CASES))
+    fresh.commit_all("Helpers")
+    assert fresh.round(1).code == 0
+    declared = f"kopt init NEW --from {CAMPAIGN} --kernel {KERNEL} --kernel "
+    for path, is_kernel in zip(helpers, (False, True), strict=True):
+        text = fresh.read(path)
+        fresh.write(path, text + "# edited\n")
+        refused(fresh, f"{path} was edited")
+        fresh.write(KERNEL, uses + FASTER)
+        assert (f"{declared}{path})" in fresh.round(2).refusal) == is_kernel
+        fresh.write(path, text)
+    fresh.write(KERNEL, uses + doubled_kernel())
+    told = fresh.kopt("init", "again", "--from", CAMPAIGN).out
+    assert f"the kernel imports clock.py, {', '.join(helpers)} from outside kernel_source" in told
+
+
 READS = "TILE = int(open('tiles.ini').read())\n"
 
 

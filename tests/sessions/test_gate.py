@@ -132,6 +132,7 @@ def test_a_case_that_is_gone_is_no_way_around_the_gate(gate: Gate) -> None:
     assert done.judged["flags"] == [f"removed case: {gone}"] and done.judged["removed"] == []
 
 
+PLAIN_CASE = "tests/test_plain.py::test_plain"
 LOOSER = """\
         gate=tolerance(rtol=0.1, atol=0.1),
         dims="""
@@ -167,12 +168,84 @@ def test_what_a_pull_request_declares_less_is_named_first(gate: Gate) -> None:
     )
 
 
-def test_a_kernel_far_less_exact_than_the_bases_is_refused(gate: Gate) -> None:
+def test_a_kernel_that_only_a_looser_declaration_lets_pass_is_wrong(gate: Gate) -> None:
+    project = gate.project
+    spoils = "result = 2.0 * x\n    x.zero_()\n    return result"
+    project.write(PLAIN, kernel(FASTER, "new").replace("return 2.0 * x", spoils))
+    project.replace("tests/test_plain.py", "dims=", "consumes=(0,),\n        dims=")
+    done = gate()
+    assert done.run.code == 1, done.run.text
+    assert "lets input 0 hold anything after a call (consumes)" in done.judged["reason"]
+    assert "1 case(s) are wrong by what the base's cases declare" in done.judged["reason"]
+
+
+def test_what_a_pull_request_declares_tighter_is_named_and_passes(gate: Gate) -> None:
+    project = gate.project
+    project.replace("tests/test_plain.py", "dims=", "gate=bitwise(),\n        dims=")
+    imports = "import torch\nfrom pytest_kopt import bitwise"
+    project.replace("tests/test_plain.py", "import torch", imports)
+    project.replace("tests/test_plain.py", '        domain="declared shapes",\n', "")
+    done = gate()
+    assert done.run.code == 0, done.run.text
+    assert done.judged["reason"].startswith("no kernel code changed")
+    named = "declared otherwise than at the base, and no looser: plain rows=1"
+    assert done.judged["flags"] == [
+        f"{named} accepts bitwise equal for out, the base allclose(rtol=0.0001, atol=0.0001)",
+        f"{named} no longer excludes declared shapes by its domain",
+    ]
+
+
+#: A kernel that registers something with torch cannot be loaded beside another version.
+REGISTERS = """
+
+import torch
+
+OPERATORS = torch.library.Library("plain", "FRAGMENT")
+"""
+
+
+@pytest.mark.parametrize("more", ["", REGISTERS], ids=["one process", "two processes"])
+def test_a_kernel_far_less_exact_than_the_bases_is_refused(gate: Gate, more: str) -> None:
     """Within the tolerance of float32: 80 dB where the base has all of them."""
-    gate.project.write(PLAIN, kernel(FASTER, "new", factor=2.0002))
+    gate.project.write(PLAIN, kernel(FASTER, "new", factor=2.0002) + more)
     done = gate()
     assert done.run.code == 8, done.run.text
-    assert [item["check"] for item in done.judged["findings"]] == ["precision-downgrade"]
+    (finding,) = done.judged["findings"]
+    assert (finding["check"], finding["where"]) == ("precision-downgrade", PLAIN_CASE)
+
+
+def test_a_kernel_as_exact_as_the_bases_passes_in_two_processes(gate: Gate) -> None:
+    gate.project.write(PLAIN, kernel(FASTER, "new") + REGISTERS)
+    done = gate()
+    assert done.run.code == 0 and done.judged["findings"] == [], done.run.text
+    assert any("two processes" in flag for flag in done.judged["flags"]), done.judged["flags"]
+
+
+def test_a_kernel_that_does_not_import_is_wrong(gate: Gate) -> None:
+    """One of two, and that of a new file of cases; a test without cases may miss a package."""
+    project = gate.project
+    project.write("kernels/other.py", kernel(OLD, "other", name="other"))
+    project.write("tests/test_other.py", cases(("kernels.other", "other")))
+    project.commit_all("Two kernels")
+    project.write("kernels/other.py", "import torch\n\ndef other(x:\n    return x\n")
+    project.write("tests/test_third.py", cases(("kernels.third", "third")))
+    project.write("tests/test_foreign.py", "import no_such_package\n")
+    done = gate("--kopt-allow-removed")
+    assert done.run.code == 1, done.run.text
+    assert done.judged["decision"] == "REPAIR"
+    texts = (
+        "tests/test_other.py does not import: kernels/other.py:3: SyntaxError: ",
+        "tests/test_third.py does not import: tests/test_third.py:4: ModuleNotFoundError: ",
+    )
+    assert all(text in done.judged["reason"] for text in texts), done.judged["reason"]
+    assert "no_such_package" not in done.judged["reason"]
+
+
+def test_a_kernel_that_ends_its_process_at_import_is_wrong(gate: Gate) -> None:
+    gate.project.write(PLAIN, "import os\n\nos._exit(3)\n")
+    done = gate()
+    assert done.run.code == 1, done.run.text
+    assert "the process was ended by exit status 3" in done.judged["reason"]
 
 
 SKIPPED = '@pytest.mark.skip(reason="for later")\n@pytest.mark.kopt'

@@ -21,13 +21,17 @@ CRASHES = kernel(FASTER, "crashes") + "\nimport os\n\nos.abort()\n"
 class Races:
     """A campaign whose baseline is measured, in a project with a scripted clock."""
 
-    def __init__(self, root: Path, baseline: str = "") -> None:
+    def __init__(self, root: Path, baseline: str = "", table: str = "") -> None:
+        """Begin with another baseline than OLD, and with the path of a table that it reads."""
         self.project = project_at(root)
+        if table:
+            self.project.write(table, str(OLD))
         if baseline:
             self.project.write(PLAIN, baseline)
             self.project.commit_all("Another baseline")
         self._variables = Gate(self.project).variables()
-        words = ("--op", "plain", "--kernel", PLAIN, "--backend", "TORCH", "--gpu", "cpu")
+        words = ["--op", "plain", "--backend", "TORCH", "--gpu", "cpu", "--kernel", PLAIN]
+        words += ["--kernel", table] if table else []
         done = self.project.kopt("init", NAME, *words, **self._variables)
         assert done.code == 0, done.text
         done = self.round("--kopt-round", "1")
@@ -204,3 +208,33 @@ def test_a_race_over_workers_ends_as_one_without(races: Races) -> None:
         ("candidates/slower", "ROLLED_BACK"),
     ]
     assert races.project.git("show", f"HEAD:{PLAIN}") == best
+
+
+@pytest.mark.parametrize(
+    ("table", "reads"),
+    [
+        ("cost.txt", "open('cost.txt')"),
+        pytest.param(
+            "kernels/cost.txt",
+            "(__import__('pathlib').Path(__file__).with_name('cost.txt')).open()",
+            marks=pytest.mark.long,
+        ),
+    ],
+    ids=["in the current folder", "next to the source"],
+)
+def test_candidates_that_differ_in_a_data_file(tmp_path: Path, table: str, reads: str) -> None:
+    """They share a process, and with it the current folder: its file would be the incumbent's."""
+    cost = f"float({reads}.read())"
+    races = Races(tmp_path / "project", kernel(cost), table)
+    found = races.race(
+        races.candidate("faster", str(FASTER), table), races.candidate("best", "125.0", table)
+    )
+    if table == "cost.txt":
+        assert found.code == 4, found.text
+        assert "cannot be measured in one process: candidates/" in found.refusal
+        assert "cost.txt is read" in found.refusal and "a round for each" in found.refusal
+        assert races.project.read(PLAIN) == kernel(cost) and races.project.read(table) == str(OLD)
+    else:
+        assert found.code == 0, found.text
+        told = {item["name"]: item["place"] for item in races.verdict["candidates"]}
+        assert told == {"candidates/best": 1, "candidates/faster": 2}

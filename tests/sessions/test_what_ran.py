@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -57,6 +59,27 @@ def test_settings_that_the_kernel_reads_are_each_versions_own(
     done = gate()
     assert done.run.code == 0 and "reaches no case" in done.judged["reason"], done.run.text
     assert len(done.processes) == 1, "the cases are checked, and nothing is compared"
+
+
+LOADS = "import ctypes\nfrom pathlib import Path\n\n{}(str(Path(__file__).with_name('fast.so')))"
+
+
+@pytest.mark.parametrize("loads", ["ctypes.CDLL", "Path"])
+def test_a_build_file_is_not_passed_over_where_compiled_code_runs(gate: Gate, loads: str) -> None:
+    """No rebuild_command is set: nothing builds the base's. It reaches nothing but such code."""
+    library = find_spec("_ctypes")
+    assert library is not None and library.origin is not None
+    shutil.copy(library.origin, gate.project.root / "kernels/fast.so")
+    gate.project.write(".gitignore", "__pycache__/\n*.so\n")
+    commit(gate.project, str(OLD), LOADS.format(loads), {"Makefile": "all:\n\tcc -O3\n"})
+    gate.project.write("Makefile", "all:\n\tcc -O0\n")
+    done = gate()
+    if loads == "ctypes.CDLL":
+        assert done.run.code == 4, done.run.text
+        assert "rebuild_command has to build it in place" in done.run.refusal
+        assert "fast.so" in done.run.refusal
+    else:
+        assert done.run.code == 0 and "reaches no case" in done.judged["reason"], done.run.text
 
 
 def test_a_module_that_is_gone_and_was_only_tried(gate: Gate) -> None:

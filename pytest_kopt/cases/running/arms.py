@@ -32,7 +32,7 @@ from pytest_kopt.cases.running.compiled import forget_compiled
 from pytest_kopt.cases.running.execution import make_inputs
 from pytest_kopt.cases.running.heldout import (
     held_out_cases,
-    less_exact,
+    reached,
     time_shape,
     try_shape,
 )
@@ -57,6 +57,7 @@ from pytest_kopt.honesty.heldout import SIZES, Tried
 from pytest_kopt.lineage import children
 from pytest_kopt.measure.engine import agreed
 from pytest_kopt.measure.wall import one_thread
+from pytest_kopt.numerics.nested import tensors
 from pytest_kopt.versions.errors import NotLoadable, Unreached
 
 #: So many other shapes and inputs are tried however long they take, and more for so long.
@@ -219,9 +220,12 @@ class _Arms:
             commander.tell("tried", shape=asdict(known))
         caught = [found for found in bench.watched() if found.rejects]
         # A round has the baseline's accuracy to hold its results against.
-        if bench.is_first and {CANDIDATE, INCUMBENT} <= versions.keys():
+        for name, function in versions.items() if bench.is_first else ():
             with one_thread(), checking_lock(bench.uuid, bench.waiting), suppress(Exception):
-                caught += less_exact(case, versions, secret)
+                accuracy = reached(case, function, secret)
+                elements = sum(item.numel() for item in tensors([*make_inputs(case, secret)]))
+                told = {result: asdict(known) for result, known in accuracy.items()}
+                commander.tell("reached", version=name, accuracy=told, elements=elements)
         commander.tell("caught", findings=[*map(asdict, caught)])
 
     def machine_code(self, versions: Versions) -> dict[str, Any] | None:

@@ -12,9 +12,10 @@ from typing import Any
 
 import torch
 
-from pytest_kopt.cases.case import Case, function_name
+from pytest_kopt.cases.case import GRAD_OUT, Case, function_name
 from pytest_kopt.cases.evidence import CaseEvidence, Failure
 from pytest_kopt.cases.result import Check
+from pytest_kopt.cases.running.against_reference import gated
 from pytest_kopt.cases.running.bench import Bench
 from pytest_kopt.cases.running.checking import PURPOSES, Checking
 from pytest_kopt.cases.running.course import Course
@@ -27,6 +28,7 @@ from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.watching.audit_hook import MAY_WRITE
 from pytest_kopt.honesty.watching.state import left_profiler, look
 from pytest_kopt.numerics.compare import Comparison, InvalidReference
+from pytest_kopt.numerics.gates import Gate, bitwise, default_gate
 from pytest_kopt.numerics.nested import tensors
 
 _GRADIENT = "grad of input "
@@ -102,7 +104,11 @@ def _evidence(case: Case, bench: Bench, seeds: dict[str, int]) -> CaseEvidence:
         nbytes=case.nbytes,
         device_model=device_model(bench.device),
         weights=case.weights,
+        writes=case.writes,
+        consumes=(*case.consumes, *([GRAD_OUT] if case.consumes_incoming else [])),
         domain=case.domain or None,
+        nan=case.nan,
+        group_multiple=case.group_multiple,
         better={c.name: c.better for c in case.schema.columns if c.better},
         torch=torch.__version__,
     )
@@ -136,11 +142,22 @@ def _course(checking: Checking, evidence: CaseEvidence) -> Course:
             accuracy=checking.accuracy,
             judged_by=tuple(sorted(checking.truth.files)),
             home=getattr(code_of(checking.case.function), "co_filename", None),
-            gates={item.name.partition(" (")[0]: item.gate for item in reversed(comparisons)},
+            tolerances=_tolerances(checking) if checking.passed else None,
             drawn=_told(checking.first[0]),
             note=_large_inputs(checking),
         ),
     )
+
+
+def _tolerances(checking: Checking) -> dict[str, Gate]:
+    """Return the gate of every result, where the case declares none that of its dtype."""
+    results = gated(checking.case, checking.expected, checking.last.kept)
+    return {name: gate or _gate_for(out) for name, _, out, gate in results}
+
+
+def _gate_for(out: object) -> Gate:
+    is_number = isinstance(out, torch.Tensor | int | float)
+    return default_gate(torch.as_tensor(out).dtype) if is_number else bitwise()
 
 
 def _told(given: Sequence[Any]) -> str:

@@ -76,6 +76,8 @@ def take_inventory(config: pytest.Config, orders: WorkerOrders, base: Base) -> C
             start = partial(Child, config, orders, env, args, copy)
             # What is collected is told, and none of it asked for.
             found = Rerun(config, start, ids=(), lives=1, most=1).run()
+            errors = found.collect_errors.items()
+            found.collect_errors = {i: text.replace(f"{copy[1]}/", "") for i, text in errors}
     if death := found.startup_death:
         raise BadInput(
             f"its tests cannot be collected: {death}",

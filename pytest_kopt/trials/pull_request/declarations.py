@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_kopt.cases.result import CaseResult, seen_by
+from pytest_kopt.decide.verdict import Verdict
 from pytest_kopt.honesty.fingerprint import Harness
 from pytest_kopt.trials.harness import PytestSetup
-
-_NUMBER = re.compile(r"[-+]?\d[\d.]*(?:e[-+]?\d+)?")
-_ABOVE = "SNR >="
+from pytest_kopt.trials.pull_request.removed_cases import some
 
 
 def harness_of(root: Path, results: Sequence[CaseResult], setup: PytestSetup) -> set[str]:
@@ -23,29 +22,66 @@ def harness_of(root: Path, results: Sequence[CaseResult], setup: PytestSetup) ->
     return {*harness.take({}, {}, seen_by(results)).files}
 
 
-def looser(then: CaseResult, now: CaseResult) -> Iterator[str]:
-    """Say in what a case lets pass more than it did, or what else it draws."""
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What a case declares otherwise than at the base; one that `loosens` lets more pass."""
+
+    text: str
+    loosens: bool = True
+
+
+def differences(then: CaseResult, now: CaseResult) -> Iterator[Difference]:
+    """Yield what a case declares otherwise than it did, or what else it draws."""
     before, after = then.evidence, now.evidence
-    known, asked = before.gates or {}, after.gates or {}
+    known, wanted = before.tolerances or {}, after.tolerances or {}
     for name, gate in known.items():
-        if name not in asked:
-            yield f"does not check {name} any more"
-        elif asked[name] != gate and not _is_tighter(asked[name], gate):
-            yield f"accepts {asked[name]} for {name}, the base {gate}"
-    if more := sorted({*(after.domain or ())} - {*(before.domain or ())}):
-        yield f"excludes {', '.join(more)} by its domain"
-    if long_lived := sorted({*(after.weights or ())} - {*(before.weights or ())}):
-        yield f"declares input {', '.join(map(str, long_lived))} a weight"
+        if name not in wanted:
+            yield Difference(f"does not check {name} any more")
+        elif wanted[name] != gate:
+            text = f"accepts {wanted[name].describe()} for {name}, the base {gate.describe()}"
+            yield Difference(text, not wanted[name].implies(gate))
+    for name in wanted if known else ():
+        if name not in known:
+            yield Difference(f"checks {name} as well", loosens=False)
+    for text, old, new in (
+        ("excludes {} by its domain", before.domain, after.domain),
+        ("declares input {} a weight", before.weights, after.weights),
+        ("lets input {} hold results after a call (writes)", before.writes, after.writes),
+        ("lets input {} hold anything after a call (consumes)", before.consumes, after.consumes),
+    ):
+        if more := sorted(map(str, {*(new or ())} - {*(old or ())})):
+            yield Difference(text.format(", ".join(more)))
+        if less := sorted(map(str, {*(old or ())} - {*(new or ())})):
+            yield Difference(f"no longer {text.format(', '.join(less))}", loosens=False)
+    if before.nan != after.nan:
+        yield Difference(f"declares nan={after.nan!r}, the base {before.nan!r}", bool(after.nan))
+    multiples = before.group_multiple or 1, after.group_multiple or 1
+    if multiples[0] != multiples[1]:
+        text = "draws group sizes in multiples of {1}, the base of {0}".format(*multiples)
+        yield Difference(text, multiples[0] % multiples[1] != 0)
+    if before.groups and not after.groups:
+        yield Difference("draws no other group sizes")
+    for unit in ("flops", "nbytes"):
+        old_work, new_work = getattr(before, unit), getattr(after, unit)
+        if old_work != new_work:
+            pairs = zip(new_work or (0.0, 0.0), old_work or (0.0, 0.0), strict=True)
+            text = f"declares {unit}={new_work}, the base {old_work}"
+            yield Difference(text, any(new < old for new, old in pairs))
+    if before.schema != after.schema:
+        yield Difference(f"has the schema {after.schema!r}, at the base {before.schema!r}")
     if before.dims != after.dims:
-        yield f"has the dims {after.dims}, at the base {before.dims}"
+        yield Difference(f"has the dims {after.dims}, at the base {before.dims}")
     elif before.drawn != after.drawn:
-        yield "draws other inputs"
+        yield Difference("draws other inputs")
 
 
-def _is_tighter(now: str, then: str) -> bool:
-    if now == "bitwise equal":
-        return True
-    if _NUMBER.sub("", now) != _NUMBER.sub("", then):
-        return False
-    numbers = zip(map(float, _NUMBER.findall(now)), map(float, _NUMBER.findall(then)), strict=True)
-    return all(a >= b if now.startswith(_ABOVE) else a <= b for a, b in numbers)
+def with_differences(
+    verdict: Verdict, declared: Mapping[Difference, Sequence[str]]
+) -> tuple[Verdict, list[str]]:
+    """Return the verdict with what cases, by their labels, declare less, and flags on the rest."""
+    texts = {item: f"{some(labels)} {item.text}" for item, labels in declared.items()}
+    if less := "; ".join(text for item, text in texts.items() if item.loosens):
+        reason = f"the cases declare less than the base's: {less}; {verdict.reason}"
+        verdict = verdict.model_copy(update={"reason": reason})
+    same = "declared otherwise than at the base, and no looser"
+    return verdict, [f"{same}: {text}" for item, text in texts.items() if not item.loosens]

@@ -12,7 +12,7 @@ import pytest
 
 from pytest_kopt import policies
 from pytest_kopt.cases.collector import Collector
-from pytest_kopt.cases.details import with_details
+from pytest_kopt.cases.details import in_a_line, with_details
 from pytest_kopt.cases.result import CaseResult, loaded_by, opened_by
 from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.errors import BadInput
@@ -32,12 +32,12 @@ from pytest_kopt.show.standing import Closing
 from pytest_kopt.show.words import gate_outcome
 from pytest_kopt.trials import judging
 from pytest_kopt.trials.harness import PytestSetup
+from pytest_kopt.trials.pull_request import declarations
 from pytest_kopt.trials.pull_request.base import Base, removed, take_inventory
-from pytest_kopt.trials.pull_request.declarations import harness_of, looser
-from pytest_kopt.trials.pull_request.removed_cases import some, without
+from pytest_kopt.trials.pull_request.removed_cases import without
 from pytest_kopt.trials.trees import overlays, trees_of, why_not_in_place
 from pytest_kopt.trials.trial import InCopies, Measurements, Trial
-from pytest_kopt.versions.affected_modules import NATIVE_SUFFIXES
+from pytest_kopt.versions.affected_modules import is_built
 
 _COMPUTE = "compute what the cases ask for"
 
@@ -77,11 +77,20 @@ class Gate(Trial):
         told = {"base": base, "outcome": gate_outcome(verdict), "thresholds": thresholds}
         return Closing(with_details(verdict.model_copy(update=told), results), detail)
 
-    def cut_off(self, collector: Collector, interrupted: str) -> Verdict | None:
-        """Return INCOMPLETE where not every case has spoken; BadInput for what cases refused."""
+    def cut_off(
+        self, collector: Collector, interrupted: str, known: Sequence[str] = ()
+    ) -> Verdict | None:
+        """Return INCOMPLETE or REPAIR where not every case has a row; BadInput for refused input.
+
+        A file of cases that does not import, the other side's `known` ones or others, is wrong.
+        """
         judging.refuse(collector.refusals)
         judging.fail_rows_of_failed_tests(collector)
-        return judging.cut_off(collector, None, interrupted, self.policy)
+        unfinished = judging.cut_off(collector, None, interrupted, self.policy)
+        failed = judging.not_imported(collector, known, self.config.rootpath)
+        if not failed or interrupted or (unfinished and collector.results):
+            return unfinished
+        return self.wrong(collector.in_order(), "; ".join(failed))
 
     def judged(
         self, results: Sequence[CaseResult], compared: Callable[[], Verdict]
@@ -92,6 +101,7 @@ class Gate(Trial):
             names = ", ".join(result.nodeid for result in failed[:3])
             kinds = "/".join(sorted({result.check for result in failed}))
             why = f"{len(failed)} of {len(results)} case(s) are {kinds}: {names}"
+            why += f"; the first: {in_a_line(failed[0].diagnosis)}"
             return self.wrong(results, why), ""
         if judging.is_interpreted(results):
             return judging.incomplete(self.policy, *judging.INTERPRETED), ""
@@ -143,7 +153,7 @@ class Gate(Trial):
         return judging.flagged(verdict.model_copy(update=update), nearby)
 
     def wrong(self, results: Sequence[CaseResult], reason: str) -> Verdict:
-        step = "mend the kernel; nothing was compared"
+        step = "correct what the reason names; nothing was compared"
         return judging.uncompared(results, self.policy, Decision.REPAIR, reason, step)
 
 
@@ -209,9 +219,8 @@ class PullRequestGate(Gate):
         self._changed = [path for path in self._sources if path in self._differing]
         for nodeid in ids:
             if error := judging.under(nodeid, self._then.collect_errors):
-                error = error.strip().splitlines()[-1]
                 raise BadInput(
-                    f"{nodeid.partition('::')[0]} does not import there: {error}",
+                    f"{nodeid.partition('::')[0]} does not import there: {in_a_line(error)}",
                     where=str(self.other),
                     legal="a base whose cases import",
                 )
@@ -225,7 +234,8 @@ class PullRequestGate(Gate):
     def close(
         self, collector: Collector, measurements: Measurements, interrupted: str = ""
     ) -> Closing:
-        verdict, detail = self.cut_off(collector, interrupted), self._unbuilt
+        verdict = self.cut_off(collector, interrupted, self._then.order)
+        detail = self._unbuilt
         if self.is_settled:
             verdict = self._nothing([], f"the same code as {self.other}")
         elif detail:
@@ -246,34 +256,31 @@ class PullRequestGate(Gate):
             return judging.overfit(results, damning, self.policy, _COMPUTE), ""
         new = [result.nodeid for result in results if result.nodeid not in self._then.order]
         gone: list[str] = []
-        less: dict[str, list[str]] = {}
+        declared: dict[declarations.Difference, list[str]] = {}
 
         def compared() -> Verdict:
             gone.extend(removed(self.config, self._then, self.other, collector, measurements))
-            wrong = self._judged_as_then(results, less, measurements)
+            wrong = self._judged_as_then(results, declared, measurements)
             return wrong or self._compared(results, new, measurements)
 
         verdict, detail = self.judged(results, compared)
-        if less:
-            texts = "; ".join(f"{some(labels)} {text}" for text, labels in less.items())
-            reason = f"the cases declare less than the base's: {texts}; {verdict.reason}"
-            verdict = verdict.model_copy(update={"reason": reason})
         flags = [f"removed case: {nodeid}" for nodeid in gone]
-        verdict = judging.flagged(verdict, [*flags, *found])
+        verdict, told = declarations.with_differences(verdict, declared)
+        verdict = judging.flagged(verdict, [*flags, *told, *found])
         return verdict if self.settings.allow_removed else without(gone, new, verdict), detail
 
     def _judged_as_then(
         self,
         results: Sequence[CaseResult],
-        less: dict[str, list[str]],
+        declared: dict[declarations.Difference, list[str]],
         measurements: Measurements,
     ) -> Verdict | None:
         """Judge today's kernels by what decided at the base, where the change touches that.
 
-        Returns the verdict on wrong ones; fills in what cases, by their labels, declare `less`.
+        Returns the verdict on wrong ones; fills in what is `declared` otherwise by which labels.
         """
         setup = PytestSetup.of(self.config)
-        names = harness_of(self.settings.root, results, setup)
+        names = declarations.harness_of(self.settings.root, results, setup)
         old = self.other.old
         touched = {
             path: old[path] for path in map(self._in_tree, sorted(names)) if path in self._differing
@@ -288,14 +295,17 @@ class PullRequestGate(Gate):
         for now in wanted:
             then = there.results.get(now.nodeid)
             if then is None or then.check == "ERROR":
-                less.setdefault("cannot be run as the base declares it", []).append(now.label)
+                error = then.diagnosis if then else judging.under(now.nodeid, there.collect_errors)
+                why = f" ({in_a_line(error)})" if error else ""
+                text = f"cannot be run as the base declares it{why}"
+                declared.setdefault(declarations.Difference(text), []).append(now.label)
                 continue
-            for text in looser(then, now):
-                less.setdefault(text, []).append(now.label)
+            for difference in declarations.differences(then, now):
+                declared.setdefault(difference, []).append(now.label)
             failed += [then] if then.check == "FAIL" else []
         if not (failed and self._changed):
             return None
-        why = judging.in_a_line(failed[0].diagnosis)
+        why = in_a_line(failed[0].diagnosis)
         what = f"{len(failed)} case(s) are wrong by what the base's cases declare"
         told = judging.all_failed(results, {r.nodeid: r.diagnosis for r in failed}, "FAIL")
         verdict = self.wrong(told, f"{what}: {failed[0].label}: {why}")
@@ -359,7 +369,7 @@ class PullRequestGate(Gate):
             return True
         loaded, name = loaded_by(results), place.name.encode()
         return (
-            place.suffix in NATIVE_SUFFIXES
+            is_built(place)
             or place.relative_to(root).as_posix() in loaded
             or any(name in (root / file).read_bytes() for file in loaded)
         )

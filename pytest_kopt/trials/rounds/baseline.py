@@ -12,6 +12,7 @@ from pytest_kopt.campaign import hypothesis, levels
 from pytest_kopt.campaign.prerequisites import tree_gaps
 from pytest_kopt.campaign.workspace import extraction
 from pytest_kopt.cases.collector import Collector
+from pytest_kopt.cases.details import in_a_line
 from pytest_kopt.cases.result import loaded_by, seen_by
 from pytest_kopt.decide.classes import measured_classes
 from pytest_kopt.decide.gates import (
@@ -103,7 +104,9 @@ def _measured(gathered: Gathered) -> Verdict:
     opened, table, policy = gathered.opened, gathered.rows, gathered.policy
     failed = correctness_verdict(table, policy, failed_repairs=-1)
     if failed:
-        step = "the baseline has to be correct: mend it and run round 1 again"
+        first = next(result for result in gathered.results if result.check != "PASS")
+        what = f"{first.nodeid}: {in_a_line(first.diagnosis)}"
+        step = f"the baseline has to be correct: {what}; correct that and run round 1 again"
         return failed.model_copy(update={"next_step": step})
     if opened.by_kernel_time and judging.on_cpu(gathered.results):
         return judging.incomplete(policy, *ON_CPU)

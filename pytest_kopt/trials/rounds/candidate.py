@@ -18,6 +18,7 @@ from pytest_kopt.campaign.history import trend
 from pytest_kopt.campaign.kernel import KernelVersion
 from pytest_kopt.campaign.ledger import PairedChange
 from pytest_kopt.cases.collector import Collector
+from pytest_kopt.cases.details import in_a_line
 from pytest_kopt.cases.result import CaseResult, reuse_log_ratios
 from pytest_kopt.decide.gates import correctness_verdict
 from pytest_kopt.decide.kernel_time import ON_CPU, judge_kernel_time
@@ -139,7 +140,8 @@ def check_imports(begun: Begun, ids: Sequence[str], collector: Collector) -> Beg
     for nodeid in begun.opened.expected:
         error = judging.under(nodeid, collector.collect_errors)
         if error:
-            raise KernelError(f"the kernel does not import; nothing was measured\n{error}")
+            why = "the kernel does not import; nothing was measured"
+            raise KernelError(f"{in_a_line(error)}; {why}")
     return begun
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pytest_kopt.cases.collector import Collector
+from pytest_kopt.cases.details import in_a_line
 from pytest_kopt.decide.race import interval, winner
 from pytest_kopt.decide.verdict import Decision, RaceCandidate, Verdict
 from pytest_kopt.paired.arms import NotComparable, Versions
@@ -229,7 +230,7 @@ def _checked(candidate: Candidate, found: Collector, ran: Ran) -> _Entry:
     if damning:
         return _Entry(candidate, found, Decision.REJECTED_OVERFIT, str(damning[0]))
     if failed:
-        why = judging.in_a_line(failed[0].diagnosis)
+        why = in_a_line(failed[0].diagnosis)
         reason = f"{failed[0].nodeid} is {failed[0].check}: {why}"
         return _Entry(candidate, found, Decision.REPAIR, reason)
     if missing:
