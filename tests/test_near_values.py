@@ -139,6 +139,21 @@ def test_offsets_slots_and_masks_are_no_places_to_move(at: Tensor) -> None:
     assert named.isdisjoint({"input 1, first", "input 1, last"})
 
 
+def test_segments_need_not_be_sorted() -> None:
+    def by_place(values: Tensor, ids: Tensor) -> Tensor:
+        return torch.zeros(8, values.shape[1], dtype=values.dtype).index_add_(0, ids, values)
+
+    def by_length(values: Tensor, ids: Tensor) -> Tensor:
+        parts = values.split(torch.bincount(ids, minlength=8).tolist())
+        return torch.stack([part.sum(0) for part in parts])
+
+    def inputs() -> tuple[Tensor, Tensor]:
+        return torch.randn(32, 8), torch.randint(8, (32,)).sort().values
+
+    found = wrong(by_place, by_length, inputs, lambda x, ids: by_place(x.double(), ids))
+    assert "places input 1, shuffled" in found
+
+
 def best(x: Tensor) -> tuple[Tensor, Tensor]:
     found = x.topk(4, -1)
     return found.values, found.indices

@@ -20,10 +20,14 @@ def _reordered(x: Any, generator: torch.Generator) -> Any:
         return x
     if x.dtype is torch.bool:
         return x[..., torch.randperm(x.shape[-1], generator=generator).to(x.device)]
-    flat = x.flatten()
-    steps = flat.diff()
+    steps = x.flatten().diff()
     if bool((steps >= 0).all()) and not bool((steps == 1).all()):
         return x
+    return _shuffled(x, generator)
+
+
+def _shuffled(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    flat = x.flatten()
     return flat[torch.randperm(len(flat), generator=generator).to(x.device)].view(x.shape)
 
 
@@ -56,14 +60,18 @@ def _places(drawn: Drawn) -> Iterator[tuple[int, int, torch.Tensor, list[int]]]:
 def other_places(drawn: Drawn) -> Iterator[Variant]:
     """Have all integers name the first place, and the last; and name places in order.
 
-    Those that differ in a row, as slots do, go on differing; sorted ones stay sorted.
+    Those that differ in a row, as slots do, go on differing; of sorted ones those are shuffled
+    that name a place for every row of another input, as segments do.
     """
+    rows = {len(x) for x in tensors(drawn.given) if x.ndim > 1}
     for place, number, x, sizes in _places(drawn):
         changes: dict[str, Change] = {}
         steps = x.sort(-1).values.diff()
         if bool((steps == 0).any()):
             changes["first"] = lambda x, _: torch.zeros_like(x)
             changes["last"] = lambda x, _, size=sizes[0]: torch.full_like(x, size - 1)  # type: ignore[misc]
+            if x.ndim == 1 and len(x) in rows and bool((x.diff() >= 0).all()):
+                changes["shuffled"] = _shuffled
         if bool((x.diff() < 0).any()):
             changes["rising"] = lambda x, _: x.sort(-1).values
             changes["falling"] = lambda x, _: x.sort(-1, descending=True).values
