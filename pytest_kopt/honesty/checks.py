@@ -169,6 +169,12 @@ TABLE = (
     ),
     Check(Phase.STEP, "cases.running.steps.aftermath:aftermath", "late-result background-work"),
     Check(
+        Phase.STEP,
+        "cases.running.steps.aftermath:seeds_anew",
+        repairs="generator-left",
+        only="checking.draws",
+    ),
+    Check(
         Phase.WRONG,
         "cases.running.steps.equal_calls:equal_calls",
         repairs="not-deterministic",
