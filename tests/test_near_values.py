@@ -229,6 +229,13 @@ class Partly(Squares):
         return grads[0] * 3 * x * x.detach()
 
 
+class Slightly(Squares):
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        (x,) = ctx.saved_tensors
+        return grads[0] * 3 * (0.95 * x + 0.05 * x.detach()) ** 2
+
+
 class Once(Squares):
     @staticmethod
     @once_differentiable
@@ -238,7 +245,13 @@ class Once(Squares):
 
 @pytest.mark.parametrize(
     ("function", "outcome"),
-    [(Squares, "right"), (Detached, "wrong"), (Partly, "wrong"), (Once, "raises")],
+    [
+        (Squares, "right"),
+        (Detached, "wrong"),
+        (Partly, "wrong"),
+        (Slightly, "wrong"),
+        (Once, "raises"),
+    ],
 )
 def test_gradients_of_gradients_are_those_of_the_incumbent(
     function: type[torch.autograd.Function], outcome: str
