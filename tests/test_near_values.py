@@ -74,6 +74,17 @@ def test_a_number_is_tried_as_far_out_as_it_shows(
     assert bool(found) == bool(where)
 
 
+def test_a_number_that_makes_nan_is_moved_no_further() -> None:
+    """An error between two variants would end the trial of all that follow."""
+    found = told(
+        lambda x, power: x**power,
+        lambda x, power: x**power,
+        lambda: (torch.randn(8, 64), 2.0),
+        lambda x, power: x.double() ** power,
+    )
+    assert {name.partition(" ")[0] for name in found} >= {"numbers", "large", "wider"}
+
+
 def test_what_one_variant_shows_no_other_hides() -> None:
     """The same input changed twice was one entry, of the last outcome."""
     drawn = list(

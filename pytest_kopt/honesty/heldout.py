@@ -55,9 +55,7 @@ PATTERNS: dict[Kind, Pattern] = {
     "sorted": Pattern("rows in falling order", _VALUES, _ORDER),
     "numbers": Pattern("other numbers and switches as arguments", _VALUES, "declared numbers"),
     "indices": Pattern("masks and integers in another order", _VALUES, _ORDER),
-    "places": Pattern(
-        "the first or last place as every index, or indices in order", _VALUES, _ORDER
-    ),
+    "places": Pattern("indices that all name one end, or stand in another order", _VALUES, _ORDER),
     "behind": Pattern("indices that count from the end", _VALUES, "declared signs"),
     "close": Pattern("values that a coarser number holds for equal", _VALUES, _MODERATE),
     "masks": Pattern("a mask that keeps nothing or everything", _VALUES, "declared masks"),
