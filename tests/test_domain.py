@@ -121,7 +121,7 @@ def test_the_order_is_drawn() -> None:
 @pytest.mark.parametrize("word", DOMAIN)
 def test_a_case_may_declare_less(word: str) -> None:
     case = case_of(
-        lambda x, mask, scale, start, lengths, y, out: torch.mul(scale * x, mask, out=out),
+        lambda x, mask, scale, start, lengths, y, out, at: torch.mul(scale * x, mask, out=out),
         inputs=lambda: (
             torch.randn(8, 64, requires_grad=True),
             torch.rand(8, 64) > 0.5,
@@ -129,8 +129,10 @@ def test_a_case_may_declare_less(word: str) -> None:
             torch.zeros(2, requires_grad=True),
             torch.randint(16, 64, (8,)),
             torch.randn(8, 64),
-            torch.empty(8, 64),
+            torch.zeros(8, 64),
+            torch.randint(64, (24,)),
         ),
+        reference=lambda x, mask, scale, *others: (scale * x * mask, x.argmax(0)[others[-1]]),
         domain=word,
         backward=True,
         writes=(6,),
@@ -522,8 +524,12 @@ def test_numbers_of_a_list_change_each_for_itself() -> None:
     tried = [near.case.arguments()[1] for near in variants(case, 7) if near.kind == "numbers"]
     rates = tried.pop()
     assert len({*rates}) == 3 and all(0.5 * 1.125 <= rate < 0.5 * 1.25 for rate in rates)
-    # Each alone: another, and zero.
-    assert [sum(rate != 0.5 for rate in each) for each in tried] == [1] * 6
+    # Each alone: another, and zero; the one that counts at its ends as well.
+    assert [sum(rate != 0.5 for rate in each) for each in tried] == [1] * 8
+    assert [min(rates[0] for rates in tried), max(rates[0] for rates in tried[-2:])] == [
+        0.0,
+        16 / 17,
+    ]
     assert sum(0.0 in each for each in tried) == 3
 
 

@@ -503,6 +503,23 @@ def test_draws_from_the_global_generator_are_told_what_to_do() -> None:
     assert "return a torch.Generator, or a seed" in str(finding)
 
 
+@pytest.mark.parametrize("forks", [True, False])
+def test_calls_that_seed_the_global_generator_are_told(forks: bool) -> None:
+    """What is drawn after them, in training say, would repeat itself."""
+
+    def kernel(x: Tensor) -> Tensor:
+        with torch.random.fork_rng(enabled=forks):
+            torch.manual_seed(0)
+            return x + 0 * torch.rand_like(x)
+
+    inputs = lambda: (torch.randn(ROWS, COLUMNS),)  # noqa: E731
+    report = check(kernel, inputs=inputs, reference=lambda x: x.double())
+    assert report.check == ("PASS" if forks else "FAIL")
+    assert [found.check for found in report.findings] == ([] if forks else ["generator-left"])
+    own = check(kernel, inputs=inputs, reference=lambda x: kernel(x.double()))
+    assert (own.check, own.findings) == ("PASS", [])
+
+
 # --- references that cannot be judged by ---------------------------------------------------------
 
 

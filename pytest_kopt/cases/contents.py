@@ -37,6 +37,14 @@ GRAIN = 256
 _DENSE = 0.25
 
 
+#: Integers as wide as a floating-point number, by its bytes.
+_BITS = {8: torch.int64, 4: torch.int32, 2: torch.int16}
+
+
+#: Of results that name places; narrower integers are numbers that were rounded.
+_PLACES = (torch.int64, torch.int32)
+
+
 # Values and dtypes
 
 
@@ -92,6 +100,47 @@ def lopsided(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     found = x * torch.exp2(steps.view(*x.shape[:-1], 1).float()).to(x)
     found[..., :: 2 ** int(torch.randint(1, 7, (), generator=generator))] *= 16
     return found
+
+
+def _in_a_row(least: float) -> Change:
+    """Return the change to numbers of either sign, the next of its format for every one.
+
+    They keep their order over the whole tensor, so that it does not matter along which dimension
+    they are compared.
+    """
+
+    def change(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        bits = _BITS[x.element_size()]
+        # Zero has two signs, and is left out.
+        first = max(1, int(x.new_full((), least).view(bits)))
+        if first + x.numel() > int(x.new_full((), torch.finfo(x.dtype).max).view(bits)):
+            return x
+        rank = x.flatten().argsort().argsort() - x.numel() // 2
+        size = (first + torch.where(rank < 0, -1 - rank, rank)).to(bits).view(x.dtype)
+        return torch.where(rank < 0, -size, size).view(x.shape)
+
+    return change
+
+
+def _huge(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Return rows whose largest element's square is just finite."""
+    if not x.ndim or not x.numel():
+        return x
+    place = x.abs().argmax(-1, keepdim=True)
+    factor = math.sqrt(torch.finfo(x.dtype).max) / 64
+    return x.scatter(-1, place, x.gather(-1, place) * factor)
+
+
+def close_together(drawn: Drawn) -> Iterator[Variant]:
+    """Ask for the right places among values that a coarser number holds for equal."""
+    if not any(x.dtype in _PLACES for x in drawn.results(drawn.case) or ()):
+        return
+    for where, change in (
+        ("in the last bit", _in_a_row(1.0)),
+        ("denormal", _in_a_row(0.0)),
+        ("one huge element a row", _huge),
+    ):
+        yield Variant(drawn.everywhere(floating(change), backward=False), where)
 
 
 def _says_something(x: torch.Tensor) -> bool:
@@ -153,6 +202,14 @@ def of_numbers(
         yield Variant(case, counts=counts)
 
     return once
+
+
+def as_drawn(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    return x
+
+
+def tiny(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    return x / 2**12
 
 
 def constant(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
@@ -18,6 +19,7 @@ from pytest_kopt.cases.case import Case
 from pytest_kopt.cases.contents import (
     GRAIN,
     all_wider,
+    close_together,
     constant,
     exact,
     larger,
@@ -26,6 +28,7 @@ from pytest_kopt.cases.contents import (
     of_numbers,
     outlier,
     takes_masks,
+    tiny,
     where_zeros_are,
 )
 from pytest_kopt.cases.groups import has_skew, is_integer, said_groups
@@ -41,6 +44,9 @@ from pytest_kopt.cases.layouts import (
     transposed,
     with_gaps,
 )
+from pytest_kopt.cases.numbers import other_numbers
+from pytest_kopt.cases.places import from_the_end, other_order, other_places
+from pytest_kopt.cases.second_order import twice
 from pytest_kopt.cases.seeds import seed_everything
 from pytest_kopt.cases.variant import (
     Change,
@@ -60,14 +66,11 @@ from pytest_kopt.numerics.nested import flatten, mapped, tensors
 _LEAST_SIZE = 8
 
 
-#: By how much another number differs at least, and twice this at most: within what fractions,
-#: probabilities and rates may be. A number below the second is changed by as much, since a small
-#: share of an epsilon shows in no result.
-_ANOTHER, _SMALL = 0.125, 1 / 64
-
-
 #: Tried first, however slow the kernel is: what it is told, and how much of its inputs counts.
-_FIRST = ("numbers", "indices", "masks", "counts", "none", "one", "aliased")
+_FIRST = (
+    *("numbers", "indices", "masks", "counts", "none", "one", "aliased"),
+    *("behind", "close", "places", "twice"),
+)
 
 
 def variants(case: Case, seed: int, carried: Collection[int] = ()) -> Iterator[Variant]:
@@ -82,7 +85,13 @@ def variants(case: Case, seed: int, carried: Collection[int] = ()) -> Iterator[V
     kinds = [kind for kind in GENERATORS if PATTERNS[kind].excluded_by not in case.domain]
     random.Random(seed).shuffle(kinds)
     for kind in sorted(kinds, key=lambda kind: kind not in _FIRST):
-        yield from (variant._replace(kind=kind) for variant in GENERATORS[kind](drawn))
+        told: Counter[tuple[str, str]] = Counter()
+        for variant in GENERATORS[kind](drawn):
+            named = variant.where, repr(variant.case.dims)
+            told[named] += 1
+            # Variants of one name would be taken for one, and the last for what became of it.
+            where = f"{variant.where}, number {told[named]}" if told[named] > 1 else variant.where
+            yield variant._replace(kind=kind, where=where)
 
 
 def nearby(value: int, kind: Kind, dice: random.Random, *, larger: bool = False) -> int:
@@ -191,59 +200,6 @@ def _resized(drawn: Drawn, size: int, now: int) -> Variant:
 # Numbers, masks, counts, identity
 
 
-def _other_numbers(drawn: Drawn) -> Iterator[Variant]:
-    """Change numbers that are no tensors, and no sizes: each alone, to another and to zero."""
-    sizes = drawn.sizes
-
-    def is_number(x: Any) -> bool:
-        return isinstance(x, bool | float) or (type(x) is int and x not in sizes)
-
-    numbers = [*drawn.alone(is_number)]
-    for place, number, x in numbers:
-        where = f"input {place}"
-        changes = (_another, lambda x, _: type(x)()) if x and x is not True else (_another,)
-        for change in changes:
-            yield Variant(drawn.changed(alone(place, number, change)), where)
-    if len(numbers) > 1:
-        yield Variant(
-            drawn.everywhere(lambda x, dice: _another(x, dice) if is_number(x) else x), "all"
-        )
-
-
-def _another(x: Any, generator: torch.Generator) -> Any:
-    if isinstance(x, bool):
-        return not x
-    if isinstance(x, int):
-        return x + 1
-    # Each its own: what serves for one need not for the next.
-    share = _ANOTHER * (1 + float(torch.rand((), generator=generator)))
-    return x * (1 + share) if abs(x) >= _SMALL else x + share
-
-
-def _reordered(x: Any, generator: torch.Generator) -> Any:
-    """Return masks with other columns, and integers in another order, but for likely offsets."""
-    if not isinstance(x, torch.Tensor) or x.is_floating_point() or x.is_complex():
-        return x
-    if not x.ndim or x.shape[-1] < 2:
-        return x
-    if x.dtype is torch.bool:
-        return x[..., torch.randperm(x.shape[-1], generator=generator).to(x.device)]
-    flat = x.flatten()
-    steps = flat.diff()
-    if bool((steps >= 0).all()) and not bool((steps == 1).all()):
-        return x
-    return flat[torch.randperm(len(flat), generator=generator).to(x.device)].view(x.shape)
-
-
-def _other_order(drawn: Drawn) -> Iterator[Variant]:
-    probe = torch.Generator()
-    # Sizes of groups rest on each other, and are drawn anew in the check.
-    if not has_skew(drawn.case) and any(
-        _reordered(x, probe) is not x for _, _, x in drawn.leaves()
-    ):
-        yield Variant(drawn.everywhere(_reordered))
-
-
 def _other_masks(drawn: Drawn) -> Iterator[Variant]:
     """Fill masks, each alone, with either value: the whole of it, and one row."""
     for place, number, mask in drawn.leaves():
@@ -316,8 +272,12 @@ GENERATORS: dict[Kind, Callable[[Drawn], Iterator[Variant]]] = {
     "uneven": _longer,
     "none": _of_rows(0),
     "one": _of_rows(1),
-    "numbers": _other_numbers,
-    "indices": _other_order,
+    "numbers": other_numbers,
+    "indices": other_order,
+    "places": other_places,
+    "behind": from_the_end,
+    "close": close_together,
+    "twice": twice,
     "masks": _other_masks,
     "counts": _with_no_rows,
     "aliased": into_the_input,
@@ -338,7 +298,7 @@ GENERATORS: dict[Kind, Callable[[Drawn], Iterator[Variant]]] = {
     "lopsided": of_numbers(lopsided),
     "masked": of_numbers(masked, takes_masks),
     "constant": of_numbers(constant),
-    "tiny": of_numbers(lambda x, _: x / 2**12),
+    "tiny": of_numbers(tiny),
     "negated": of_numbers(lambda x, _: -x),
     "sorted": of_numbers(lambda x, _: x.sort(-1, descending=True).values if x.ndim else x),
 }

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
 
 from pytest_kopt.cases.case import Case
+from pytest_kopt.cases.seeds import seed_everything
 from pytest_kopt.honesty.heldout import Kind
 from pytest_kopt.honesty.inputs import SCALABLE, says_twice
 from pytest_kopt.numerics.nested import mapped, tensors
@@ -29,7 +31,8 @@ class Variant(NamedTuple):
 
     `where` says what is changed where several are, one after the other; `lay` puts the inputs, and
     `incoming` the incoming gradients, into other memory than they are drawn in; `counts` says by
-    the inputs and the reference's results whether anything is asked.
+    the inputs and the reference's results whether anything is asked; `of` makes of a version what
+    is called in its place.
     """
 
     case: Case
@@ -38,6 +41,7 @@ class Variant(NamedTuple):
     lay: Callable[[list[Any]], list[Any]] = list
     incoming: Callable[[torch.Tensor], torch.Tensor] = torch.clone
     counts: Callable[[Sequence[Any], Sequence[Any]], bool] = lambda given, expected: True
+    of: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda version: version
 
 
 class Drawn(NamedTuple):
@@ -59,6 +63,9 @@ class Drawn(NamedTuple):
 
     def everywhere(self, change: Change, *, weights: bool = False, **changes: Any) -> Case:
         """Return the case with every leaf of its inputs changed, of weights where it is asked."""
+        return self.changed(self.each(change, weights=weights), **changes)
+
+    def each(self, change: Change, *, weights: bool = False) -> Rewrite:
         places = {*self.places(weights=weights)}
 
         def rewrite(given: list[Any], generator: torch.Generator) -> list[Any]:
@@ -67,7 +74,17 @@ class Drawn(NamedTuple):
                 for i, x in enumerate(given)
             ]
 
-        return self.changed(rewrite, **changes)
+        return rewrite
+
+    def results(self, case: Case) -> list[torch.Tensor] | None:
+        """Return what the reference gives for the inputs of a variant, None where it raises."""
+        with suppress(Exception):
+            seed_everything(self.seed)
+            given = list(case.arguments())
+            returned = case.positional(case.reference)(*given)
+            written = [given[place] for place in case.writes]
+            return [x.detach() for x in tensors([returned, *written])]
+        return None
 
     def places(self, *, weights: bool = False) -> list[int]:
         return [i for i in range(len(self.given)) if weights or i not in self.case.weights]
@@ -117,6 +134,10 @@ def alone(place: int, number: int, change: Change) -> Rewrite:
         return given
 
     return rewrite
+
+
+def both(first: Rewrite, second: Rewrite) -> Rewrite:
+    return lambda given, generator: second(first(given, generator), generator)
 
 
 def kept_leaf(x: torch.Tensor, change: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:

@@ -41,7 +41,7 @@ class Phase(Enum):
     WRONG = "a step gave a wrong result", "checking"
     CHECKED = (
         "after the steps",
-        "passed before after accuracy baseline elements",
+        "passed before after switches accuracy baseline elements",
     )
     TRAINED = "in a training loop in small", "course"
     RECALLED = "before a case is timed, with fresh and with known tensors", "course"
@@ -169,6 +169,12 @@ TABLE = (
     ),
     Check(Phase.STEP, "cases.running.steps.aftermath:aftermath", "late-result background-work"),
     Check(
+        Phase.STEP,
+        "cases.running.steps.aftermath:seeds_anew",
+        repairs="generator-left",
+        only="checking.draws",
+    ),
+    Check(
         Phase.WRONG,
         "cases.running.steps.equal_calls:equal_calls",
         repairs="not-deterministic",
@@ -184,6 +190,7 @@ TABLE = (
     Check(Phase.CALL, "honesty.outputs:stale", "stale-result", repairs="constant-result"),
     Check(Phase.WRONG, "cases.running.steps.contents:remembered", "remembered-tensor"),
     Check(Phase.CHECKED, "honesty.watching.state:changes", "process-state", notes="denormals"),
+    Check(Phase.CHECKED, "cases.running.switches:left_switches", repairs="switch-left"),
     Check(Phase.CHECKED, "honesty.watching.state:left_threads", repairs="threads-left"),
     Check(Phase.CHECKED, "honesty.watching.state:left_profiler", repairs="profiler-left"),
     Check(

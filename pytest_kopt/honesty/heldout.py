@@ -55,6 +55,9 @@ PATTERNS: dict[Kind, Pattern] = {
     "sorted": Pattern("rows in falling order", _VALUES, _ORDER),
     "numbers": Pattern("other numbers and switches as arguments", _VALUES, "declared numbers"),
     "indices": Pattern("masks and integers in another order", _VALUES, _ORDER),
+    "places": Pattern("indices that all name one end, or stand in another order", _VALUES, _ORDER),
+    "behind": Pattern("indices that count from the end", _VALUES, "declared signs"),
+    "close": Pattern("values that a coarser number holds for equal", _VALUES, _MODERATE),
     "masks": Pattern("a mask that keeps nothing or everything", _VALUES, "declared masks"),
     "counts": Pattern("a count or length of zero", _VALUES, "declared counts"),
     "aliased": Pattern("a result that goes into an input", _LAYOUT, "separate results"),
@@ -64,6 +67,7 @@ PATTERNS: dict[Kind, Pattern] = {
     "shifted": Pattern("one tensor behind the beginning of its memory", _LAYOUT, _CONTIGUOUS),
     "expanded": Pattern("one expanded tensor", _LAYOUT, _CONTIGUOUS),
     "frozen": Pattern("an input that asks for no gradient", _GRADIENTS, "declared gradients"),
+    "twice": Pattern("gradients of its gradients", _GRADIENTS, "declared gradients"),
     "wider": Pattern("inputs of the next wider dtype", _DTYPE, "declared dtypes"),
 }
 #: A test's parameters are moved to these, and the sizes of inputs to the kinds of `_SHAPE`.
@@ -71,6 +75,8 @@ SHAPES: tuple[Kind, ...] = ("aligned", "uneven")
 #: With these, elements of a row are equal: which of them an index names is nobody's promise, and
 #: what an integer becomes of NaN is not defined.
 TIED: tuple[Kind, ...] = ("large", "masked", "constant", "exact", "expanded")
+#: With this, places alone are judged: what else is computed of such values may round.
+CLOSE: Kind = "close"
 #: What is met in timed blocks, and not tried for itself.
 RENEWED = Pattern("what it was timed on", _VALUES, _MODERATE)
 #: What a case may say of what its kernels need not support.

@@ -20,6 +20,7 @@ from pytest_kopt.cases.running.bench import Bench
 from pytest_kopt.cases.running.checking import PURPOSES, Checking
 from pytest_kopt.cases.running.course import Course
 from pytest_kopt.cases.running.reference import code_of, observed
+from pytest_kopt.cases.running.switches import read_switches
 from pytest_kopt.cases.seeds import derive
 from pytest_kopt.devices.machine import device_model
 from pytest_kopt.errors import BadInput
@@ -51,6 +52,7 @@ def check_case(case: Case, bench: Bench) -> Course:
     evidence = _evidence(case, bench, seeds)
     findings: list[Finding] = []
     before, threads = look(bench.device), torch.get_num_threads()
+    switches = read_switches()
     baseline = bench.frozen(case.nodeid).accuracy
     try:
         # The reference comes first here, on content of which the kernel sees nothing.
@@ -83,6 +85,7 @@ def check_case(case: Case, bench: Bench) -> Course:
             passed=checking.passed,
             before=before,
             after=look(bench.device),
+            switches=switches,
             accuracy=checking.mostly(baseline),
             baseline=baseline,
             elements=sum(item.numel() for item in tensors(checking.given)),

@@ -59,6 +59,7 @@ class Checking:
     of it; `first` and `last` are the runs on the first content and on the last, `truth` is the
     reference, of which `expected` are the last results; it gives them once more `again`, and
     `in_float64`. `few` are results of few elements of all contents, each with the reference's.
+    Whether the first call drew from torch's global generator say `draws`.
     `written` are the bytes of the outputs; what else a check tells besides right and wrong is
     called as in the evidence.
     """
@@ -82,6 +83,7 @@ class Checking:
     again: Callable[[], Pass] = field(init=False)
     in_float64: Callable[[], Pass | None] = field(init=False)
     interpreted: bool = False
+    draws: bool = False
     accuracy: dict[str, Accuracy] = field(default_factory=dict)
     few: dict[str, list[tuple[torch.Tensor, torch.Tensor]]] = field(default_factory=dict)
     written: int = 0

@@ -26,7 +26,7 @@ from pytest_kopt.cases.seeds import derive
 from pytest_kopt.cases.variant import Variant
 from pytest_kopt.devices.context import is_lost
 from pytest_kopt.honesty.accuracy import Accuracy
-from pytest_kopt.honesty.heldout import SHAPES, SIZES, TIED, Outcome, Tried
+from pytest_kopt.honesty.heldout import CLOSE, SHAPES, SIZES, TIED, Outcome, Tried
 from pytest_kopt.honesty.inputs import Held
 from pytest_kopt.honesty.precision import accuracy_of, least_exact
 from pytest_kopt.numerics.gates import snr
@@ -94,7 +94,7 @@ def try_shape(
     for name in (INCUMBENT, CANDIDATE):
         if name not in versions:
             continue
-        outcome, what = content.outcome(versions[name])
+        outcome, what = content.outcome(variant.of(versions[name]))
         if is_lost(device):
             # Nothing more can be timed here.
             os._exit(1)
@@ -206,9 +206,13 @@ class _Content:
             expected = self._expected_of(run.live)
             if not self._variant.counts(self._given, [*expected.outputs.values()]):
                 return None, ""
-            tied = expected.outputs if kind in TIED else {}
-            # Which of equal elements an index names is the kernel's own choice.
-            unsaid = [name for name, out in tied.items() if is_integer(out)]
+            # Which of equal elements an index names is the kernel's own choice; where values lie
+            # close together, which one it names is all that is asked.
+            unsaid = [
+                name
+                for name, out in expected.outputs.items()
+                if (kind in TIED and is_integer(out)) or (kind == CLOSE and not is_integer(out))
+            ]
             expected, found = judge_twice(
                 case, expected, run.kept, lambda: self._in_float64(run.live)
             )

@@ -14,12 +14,15 @@ from contextlib import contextmanager, suppress
 from operator import attrgetter
 from typing import Any
 
+from pytest_kopt.honesty.finding import Finding
+
 #: What is read by one function of torch's and set by another.
 _FUNCTIONS = {
     "get_default_dtype": "set_default_dtype",
     "get_float32_matmul_precision": "set_float32_matmul_precision",
     "get_num_threads": "set_num_threads",
     "is_grad_enabled": "set_grad_enabled",
+    "is_anomaly_enabled": "set_anomaly_enabled",
     "backends.cuda.flash_sdp_enabled": "backends.cuda.enable_flash_sdp",
     "backends.cuda.mem_efficient_sdp_enabled": "backends.cuda.enable_mem_efficient_sdp",
     "backends.cuda.math_sdp_enabled": "backends.cuda.enable_math_sdp",
@@ -81,6 +84,25 @@ def switches_kept() -> Iterator[None]:
 
 
 _UNREAD = object()
+#: Which checks of their own speak of.
+_TOLD_ELSEWHERE = ("get_default_dtype", "get_num_threads")
+
+
+def left_switches(switches: Mapping[str, object]) -> Iterator[Finding]:
+    """Say which of torch's switches calls left otherwise than they were before."""
+    changed = [
+        f"{name} was {before}, is {after}"
+        for name, after in read_switches().items()
+        if name not in _TOLD_ELSEWHERE and (before := switches.get(name, after)) != after
+    ]
+    if changed:
+        yield Finding(
+            "switch-left",
+            f"calls leave torch otherwise than they found it: {'; '.join(changed)}",
+            advice="set it for the call alone, as `with torch.no_grad():` does, or once where the "
+            "kernel's file is imported",
+            rejects=False,
+        )
 
 
 def read_switches(names: tuple[str, ...] = ()) -> Mapping[str, object]:
@@ -126,12 +148,21 @@ def _default_device(torch: Any) -> object:
     return context and context.device
 
 
+def _set_autocast(torch: Any, value: Any) -> None:
+    for kind, enabled in value.items():
+        torch.set_autocast_enabled(kind, enabled)
+
+
 #: What takes more to read or to set than a name.
 _SPECIAL: Mapping[str, tuple[Callable[[Any], object], Callable[[Any, Any], None]]] = {
     "deterministic algorithms": (
         _determinism,
         # torch.use_deterministic_algorithms imports the compiler first, for seconds.
         lambda torch, value: torch._C._set_deterministic_algorithms(value[0], warn_only=value[1]),
+    ),
+    "autocast": (
+        lambda torch: {kind: torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda")},
+        _set_autocast,
     ),
     "default device": (_default_device, lambda torch, value: torch.set_default_device(value)),
 }

@@ -18,6 +18,7 @@ from pytest_kopt.cases.running.checking import (
     Checking,
     seconds_of_others,
 )
+from pytest_kopt.cases.seeds import drawn_so_far, seed_everything
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.outputs import LATE, taken
 from pytest_kopt.lineage import children
@@ -45,6 +46,27 @@ def aftermath(checking: Checking) -> Iterator[Finding]:
         yield from read_late(lambda: tensors(checking.call_unjudged()))
     if not checking.is_at_rest() or children():
         yield from still_busy(call)
+
+
+def seeds_anew(checking: Checking) -> Iterator[Finding]:
+    """Say when calls seed torch's global generator, and the reference does not."""
+
+    def states(call: Callable[[], object]) -> set[bytes]:
+        left = set()
+        for number in range(2):
+            seed_everything(checking.seeds["disturb"] + number)
+            call()
+            left.add(drawn_so_far(checking.bench.device))
+        return left
+
+    if len(states(checking.call_unjudged)) == 1 and len(states(checking.again)) > 1:
+        yield Finding(
+            "generator-left",
+            "calls leave torch's global generator in one state, whatever they find it in: all that "
+            "is drawn after any of them is the same",
+            advice="draw from a torch.Generator of your own, or seed under torch.random.fork_rng()",
+            rejects=False,
+        )
 
 
 def read_late(call: Callable[[], Sequence[torch.Tensor]]) -> Iterator[Finding]:

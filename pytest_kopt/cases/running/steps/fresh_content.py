@@ -53,7 +53,7 @@ def fresh_content(checking: Checking) -> Iterator[Finding]:
         for place, (name, out) in enumerate(run.live.outputs.items())
     }
     checking.interpreted = watch.seen
-    draws = drawn_so_far(checking.bench.device) != drawn
+    checking.draws = drawn_so_far(checking.bench.device) != drawn
     with checking.no_call():
         expected = checking.expect(run, seed)
         checking.judge(run, expected, "")
@@ -67,7 +67,7 @@ def fresh_content(checking: Checking) -> Iterator[Finding]:
     if checking.passed and not odd:
         _measure(checking, run, expected, layouts)
         return
-    if draws:
+    if checking.draws:
         yield _DRAWS
     yield from _unwritten(checking, seed)
 

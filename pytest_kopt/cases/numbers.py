@@ -1,0 +1,118 @@
+"""The numbers of a case: another, zero, and as large and as small as its result shows."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import Any
+
+import torch
+
+from pytest_kopt.cases.contents import PLAINLY_RIGHT_DB, as_drawn, tiny
+from pytest_kopt.cases.variant import Change, Drawn, Variant, alone, both, floating, kept_leaf
+from pytest_kopt.honesty.inputs import SCALABLE
+from pytest_kopt.numerics.gates import snr
+from pytest_kopt.numerics.snr import compute_snr
+
+#: By how much another number differs at least, and twice this at most: within what fractions,
+#: probabilities and rates may be. A number below the second is changed by as much, since a small
+#: share of an epsilon shows in no result.
+_ANOTHER, _SMALL = 0.125, 1 / 64
+
+
+#: By what powers of two a number is moved to an end, until the result shows it.
+_OUTWARDS = (4, 20)
+
+
+def other_numbers(drawn: Drawn) -> Iterator[Variant]:
+    """Change numbers that are no sizes: each alone, to another, to zero and to its ends."""
+    sizes = drawn.sizes
+
+    def is_number(x: Any) -> bool:
+        if isinstance(x, torch.Tensor):
+            return x.numel() == 1 and x.dtype in SCALABLE
+        return isinstance(x, bool | float) or (type(x) is int and x not in sizes)
+
+    numbers = [
+        (place, number, x)
+        for place, number, x in drawn.alone(is_number)
+        if place not in drawn.case.rewritten
+    ]
+    another = _of_number(_another)
+    for place, number, x in numbers:
+        where = f"input {place}"
+        yield Variant(drawn.changed(alone(place, number, another)), where)
+        if x and x is not True:
+            zero = _of_number(lambda x, _: type(x)())
+            yield Variant(drawn.changed(alone(place, number, zero)), f"{where}, zero")
+    for place, number, x in numbers:
+        if isinstance(x, float | torch.Tensor) and x and math.isfinite(x):
+            yield from _at_the_ends(drawn, place, number)
+    if len(numbers) > 1:
+        yield Variant(
+            drawn.everywhere(lambda x, dice: another(x, dice) if is_number(x) else x), "all"
+        )
+
+
+def _of_number(change: Change) -> Change:
+    """Return the change for a number that may be held by a tensor."""
+
+    def changed(x: Any, dice: torch.Generator) -> Any:
+        if not isinstance(x, torch.Tensor):
+            return change(x, dice)
+        return kept_leaf(x, lambda plain: torch.full_like(plain, change(float(plain), dice)))
+
+    return changed
+
+
+def _at_the_ends(drawn: Drawn, place: int, number: int) -> Iterator[Variant]:
+    """Make a number so large, and so small, that the reference's result shows it plainly.
+
+    An epsilon shows beside small inputs only. What no result shows nobody asks for.
+    """
+    beside = [drawn.each(floating(content)) for content in (as_drawn, tiny)]
+    known = [drawn.results(drawn.changed(content)) for content in beside]
+    for end, sign in (("large", 1), ("small", -1)):
+        for (content, before), exponent in itertools.product(
+            zip(beside, known, strict=True), _OUTWARDS
+        ):
+            change = alone(place, number, _of_number(_times(sign * exponent)))
+            case = drawn.changed(both(content, change), gate=snr(PLAINLY_RIGHT_DB))
+            if _shows(before, drawn.results(case)):
+                yield Variant(case, f"input {place}, {end}")
+                break
+
+
+def _times(exponent: int) -> Change:
+    """Return what multiplies a number by a power of two; a fraction by its odds, and stays one."""
+
+    def change(x: float, _: torch.Generator) -> float:
+        factor = 2.0**exponent
+        return factor * x / (1 - x + factor * x) if 0 < x < 1 else factor * x
+
+    return change
+
+
+def _shows(before: Sequence[torch.Tensor] | None, after: Sequence[torch.Tensor] | None) -> bool:
+    """Say whether results differ by more than what passes for plainly right."""
+    if before is None or after is None or len(before) != len(after):
+        return False
+    # NaN, and formats that torch computes nothing with, show nothing.
+    with suppress(Exception):
+        return any(
+            one.shape != other.shape or compute_snr(other, one) < PLAINLY_RIGHT_DB
+            for one, other in zip(before, after, strict=True)
+        )
+    return False
+
+
+def _another(x: Any, generator: torch.Generator) -> Any:
+    if isinstance(x, bool):
+        return not x
+    if isinstance(x, int):
+        return x + 1
+    # Each its own: what serves for one need not for the next.
+    share = _ANOTHER * (1 + float(torch.rand((), generator=generator)))
+    return x * (1 + share) if abs(x) >= _SMALL else x + share

@@ -1,0 +1,96 @@
+"""Integers of a case that name places: in another order, at the ends, and from behind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from pytest_kopt.cases.groups import has_skew, is_integer
+from pytest_kopt.cases.variant import Change, Drawn, Variant, alone
+from pytest_kopt.numerics.nested import tensors
+
+
+def _reordered(x: Any, generator: torch.Generator) -> Any:
+    """Return masks with other columns, and integers in another order, but for likely offsets."""
+    if not isinstance(x, torch.Tensor) or x.is_floating_point() or x.is_complex():
+        return x
+    if not x.ndim or x.shape[-1] < 2:
+        return x
+    if x.dtype is torch.bool:
+        return x[..., torch.randperm(x.shape[-1], generator=generator).to(x.device)]
+    steps = x.flatten().diff()
+    if bool((steps >= 0).all()) and not bool((steps == 1).all()):
+        return x
+    return _shuffled(x, generator)
+
+
+def _shuffled(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    flat = x.flatten()
+    return flat[torch.randperm(len(flat), generator=generator).to(x.device)].view(x.shape)
+
+
+def other_order(drawn: Drawn) -> Iterator[Variant]:
+    probe = torch.Generator()
+    # Sizes of groups rest on each other, and are drawn anew in the check.
+    if not has_skew(drawn.case) and any(
+        _reordered(x, probe) is not x for _, _, x in drawn.leaves()
+    ):
+        yield Variant(drawn.everywhere(_reordered))
+
+
+def _places(drawn: Drawn) -> Iterator[tuple[int, int, torch.Tensor, list[int]]]:
+    """Yield integers that may name places, and the sizes of what they may name them in."""
+    if has_skew(drawn.case):
+        return
+    numbers = {x for x in drawn.given if type(x) is int}
+    extents = {n for x in tensors(drawn.given) for n in x.shape}
+    for place, number, x in drawn.leaves():
+        if not (is_integer(x) and x.ndim and x.numel()) or place in drawn.case.rewritten:
+            continue
+        # Offsets rise to a size, and group sizes add up to one.
+        sizes = sorted(n for n in extents | numbers if n > int(x.max()))
+        rises = bool((x.diff() >= 0).all()) and int(x.max()) in extents
+        names = int(x.min()) >= 0 and int(x.max()) > 1 and int(x.sum()) not in extents
+        if sizes and names and not rises:
+            yield place, number, x, sizes
+
+
+def other_places(drawn: Drawn) -> Iterator[Variant]:
+    """Have all integers name the first place, and the last; and name places in order.
+
+    Those that differ in a row, as slots do, go on differing; of sorted ones those are shuffled
+    that name a place for every row of another input, as segments do.
+    """
+    rows = {len(x) for x in tensors(drawn.given) if x.ndim > 1}
+    for place, number, x, sizes in _places(drawn):
+        changes: dict[str, Change] = {}
+        steps = x.sort(-1).values.diff()
+        if bool((steps == 0).any()):
+            changes["first"] = lambda x, _: torch.zeros_like(x)
+            changes["last"] = lambda x, _, size=sizes[0]: torch.full_like(x, size - 1)  # type: ignore[misc]
+            if x.ndim == 1 and len(x) in rows and bool((x.diff() >= 0).all()):
+                changes["shuffled"] = _shuffled
+        if bool((x.diff() < 0).any()):
+            changes["rising"] = lambda x, _: x.sort(-1).values
+            changes["falling"] = lambda x, _: x.sort(-1, descending=True).values
+        for where, change in changes.items():
+            yield Variant(drawn.changed(alone(place, number, change)), f"input {place}, {where}")
+
+
+def from_the_end(drawn: Drawn) -> Iterator[Variant]:
+    """Count half of the places from the end, where that makes no difference to the reference."""
+    places = [*_places(drawn)]
+    known = drawn.results(drawn.case) if places else None
+    for place, number, _, sizes in places:
+        for size in sizes:
+
+            def change(x: torch.Tensor, dice: torch.Generator, size: int = size) -> torch.Tensor:
+                return x - size * torch.randint(2, x.shape, generator=dice).to(x)
+
+            case = drawn.changed(alone(place, number, change))
+            same = drawn.results(case)
+            if known and same and all(map(torch.equal, known, same)):
+                yield Variant(case, f"input {place}")
+                break

@@ -1,0 +1,70 @@
+"""The gradients of a case's gradients: who penalises a gradient, or takes Newton's step, asks."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from pytest_kopt.cases.contents import PLAINLY_RIGHT_DB
+from pytest_kopt.cases.variant import Drawn, Variant
+from pytest_kopt.honesty.inputs import leaves
+from pytest_kopt.numerics.gates import snr
+from pytest_kopt.numerics.nested import tensors
+
+#: Of what is summed up before it is differentiated; any will do that versions have in common.
+_SIGNS = 20
+#: A term that is left out may be a fifteenth of the whole. Products in TF32 get there, those of
+#: narrower formats do not.
+_CLOSE_DB, _WIDE = 40.0, (torch.float32, torch.float64)
+
+
+def twice(drawn: Drawn) -> Iterator[Variant]:
+    """Have versions and reference give the gradients of their gradients as results."""
+    case = drawn.case
+    if case.backward:
+        wide = all(x.dtype in _WIDE for x in leaves(drawn.given).values())
+        changed = replace(
+            case,
+            reference=_differentiated(case.reference),
+            backward=False,
+            writes=(),
+            owed=(),
+            consumes=(*case.consumes, *case.writes),
+            gate=snr(_CLOSE_DB if wide and case.gate is None else PLAINLY_RIGHT_DB),
+        )
+        yield Variant(changed, of=_differentiated, counts=_depends_on_inputs)
+
+
+def _depends_on_inputs(given: Any, expected: Any) -> bool:
+    return any(bool(each.any()) for each in tensors(expected))
+
+
+def _differentiated(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what gives the second derivatives of a function, zero where there is none."""
+
+    @functools.wraps(function)
+    def second(*given: Any, **named: Any) -> list[torch.Tensor]:
+        wanted = list(leaves([*given, *named.values()]).values())
+        results = [x for x in tensors(function(*given, **named)) if x.requires_grad]
+        # torch's once_differentiable refuses only where these ask for a gradient as well.
+        incoming = [_signs(x).requires_grad_() for x in results]
+        first = torch.autograd.grad(results, wanted, incoming, create_graph=True, allow_unused=True)
+        followed = [x for x in first if x is not None and x.requires_grad]
+        asked = [*wanted, *incoming]
+        for x in asked:
+            x.grad = None
+        # Not by `grad`, which takes a refusal for no dependence.
+        torch.autograd.backward(followed, list(map(_signs, followed)))
+        return [torch.zeros_like(x) if x.grad is None else x.grad for x in asked]
+
+    return second
+
+
+def _signs(x: torch.Tensor) -> torch.Tensor:
+    """Return -1 and 1, the same for every tensor of a shape: exact in whatever dtype it has."""
+    drawn = torch.randint(2, x.shape, generator=torch.Generator().manual_seed(_SIGNS))
+    return (2 * drawn - 1).to(x)
