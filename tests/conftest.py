@@ -3,8 +3,22 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 # Before torch is imported: its threads would only wait for those of the other test processes.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import pytest
+
+if TYPE_CHECKING:
+    from tests.scripted import Clock
+
 pytest_plugins = ["pytester"]
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """A clock that only kernels move."""
+    from tests.scripted import Clock
+
+    return Clock(monkeypatch)

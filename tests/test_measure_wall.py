@@ -5,12 +5,12 @@ from __future__ import annotations
 import ctypes
 import subprocess
 import sys
-import time
 import weakref
 from functools import partial
 
 import pytest
 
+from pytest_kopt.measure import wall
 from pytest_kopt.measure.wall import WallEngine
 
 SCRIPT = """
@@ -42,18 +42,36 @@ def test_a_temporary_costs_no_page_faults_when_it_is_timed(pinned: bool) -> None
     assert float(done.stdout) < 20, "2048 pages of 4 KiB are new to a process that gave them back"
 
 
-def test_what_passes_between_two_calls_is_timed_too() -> None:
-    def work() -> None:
-        begin = time.thread_time()
-        while time.thread_time() < begin + 0.004:
-            pass
+class Clocks:
+    """Stand in for the engine's: they move by what the only thread computes, or waits for."""
 
-    block = WallEngine(iterations=5).prepare([lambda: None], work)
-    assert block.run() < 1 < 4 <= block.between < 40
-    waiting = WallEngine(iterations=5).prepare([lambda: None], lambda: time.sleep(0.004))
+    def __init__(self) -> None:
+        self.elapsed = self.computed = 0.0
+
+    def compute(self, seconds: float = 0.004) -> None:
+        self.computed += seconds
+        self.wait(seconds)
+
+    def wait(self, seconds: float = 0.004) -> None:
+        self.elapsed += seconds
+
+
+@pytest.fixture
+def clocks(monkeypatch: pytest.MonkeyPatch) -> Clocks:
+    found = Clocks()
+    monkeypatch.setattr(wall, "perf_counter", lambda: found.elapsed)
+    for name in ("thread_time", "process_time"):
+        monkeypatch.setattr(wall, name, lambda: found.computed)
+    return found
+
+
+def test_what_passes_between_two_calls_is_timed_too(clocks: Clocks) -> None:
+    block = WallEngine(iterations=5).prepare([lambda: None], clocks.compute)
+    assert (block.run(), block.between) == (0, pytest.approx(4))
+    waiting = WallEngine(iterations=5).prepare([lambda: None], clocks.wait)
     waiting.run()
-    assert waiting.between < 1
-    alone = WallEngine(iterations=5, fewest=1, block_seconds=0).prepare([lambda: time.sleep(0.001)])
+    assert waiting.between == 0
+    alone = WallEngine(iterations=5, fewest=1, block_seconds=0).prepare([clocks.wait])
     alone.run()
     assert (alone.calls, alone.between) == (1, 0.0)
 
@@ -84,16 +102,14 @@ def test_a_hook_that_a_call_leaves_is_noticed_and_an_earlier_one_is_not(install:
         sys.settrace(was[1])
 
 
-def test_what_waits_for_pythons_next_call_works_within_the_clock() -> None:
+def test_what_waits_for_pythons_next_call_works_within_the_clock(clocks: Clocks) -> None:
     """A pending call, made from C as the kernel's frame goes away: no hook, signal or thread."""
 
     class Local:
         pass
 
     def work(_: object) -> int:
-        begin = time.perf_counter()
-        while time.perf_counter() < begin + 0.002:
-            pass
+        clocks.compute(0.002)
         return 0
 
     late = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(work)
@@ -107,4 +123,4 @@ def test_what_waits_for_pythons_next_call_works_within_the_clock() -> None:
         local = Local()
         kept[:] = [weakref.ref(local, callback)]
 
-    assert WallEngine(iterations=5).prepare([kernel]).run() >= 2
+    assert WallEngine(iterations=5).prepare([kernel]).run() == pytest.approx(2)
