@@ -53,7 +53,7 @@ class Page:
         self._call("Page.navigate", url=path.resolve().as_uri())
 
         def is_ready() -> bool:
-            ready = self.value("document.body?.dataset.ready ?? ''") == "yes"
+            ready: bool = self.value("document.body?.dataset.ready ?? ''") == "yes"
             assert ready or not self.complaints, self.complaints
             return ready
 

@@ -44,6 +44,7 @@ def holder(directory: Path, device: str, kind: str = "timing_lock") -> subproces
 
 
 def has_spoken(process: subprocess.Popen[str], within: float = 0.0) -> bool:
+    assert process.stdout is not None
     ready, _, _ = select.select([process.stdout], [], [], within)
     return bool(ready)
 

@@ -67,7 +67,8 @@ def clocks(monkeypatch: pytest.MonkeyPatch) -> Clocks:
 
 def test_what_passes_between_two_calls_is_timed_too(clocks: Clocks) -> None:
     block = WallEngine(iterations=5).prepare([lambda: None], clocks.compute)
-    assert (block.run(), block.between) == (0, pytest.approx(4))
+    assert block.run() == 0
+    assert block.between == pytest.approx(4)
     waiting = WallEngine(iterations=5).prepare([lambda: None], clocks.wait)
     waiting.run()
     assert waiting.between == 0
