@@ -16,6 +16,14 @@ if TYPE_CHECKING:
 pytest_plugins = ["pytester"]
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Have all workers of xdist's share the processes that fork sessions."""
+    if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
+        from tests import nursery
+
+        os.environ[nursery.SOCKET] = nursery.address()
+
+
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """A clock that only kernels move."""

@@ -25,7 +25,7 @@ from .builders import gemm_table, manifest_document
 from .campaigns import campaign_at, record
 from .waiting import no_hang
 
-FEW, MANY = 250, 15_000
+FEW, MANY = 100, 15_000
 MOST_BYTES = 500 << 20
 
 #: What breaks readers: other syntax, other types, extremes, things that are nearly nothing.

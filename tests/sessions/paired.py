@@ -1,7 +1,8 @@
 """A project for paired comparisons: kernels that cost what they say and tell which version ran.
 
-Their clock stands beside the tests, so that both versions share it; every call is noted in the file
-that TRACE names. Costs are whole sixty-fourths of a second: then identical code differs by nothing.
+Their clock stands beside the tests, so that both versions share it; who runs in what process is
+noted in the file that TRACE names. Costs are whole sixty-fourths of a second: then identical code
+differs by nothing.
 """
 
 from __future__ import annotations
@@ -29,18 +30,22 @@ addopts = ["-p", "no:cacheprovider", "-p", "no:hypothesispytest", "-p", "no:benc
 """
 
 CLOCK = '''\
-"""A clock that only moves when a kernel says so, and a log of who moved it."""
+"""A clock that only moves when a kernel says so, and a log of who moved it in what process."""
 
 import os
 
 _now = 0.0
+_told = set()
 
 
 def spend(milliseconds, who):
     global _now
     _now += milliseconds * 1e-3
-    with open(os.environ["TRACE"], "a") as trace:
-        trace.write(f"{who} {os.getpid()}\\n")
+    line = f"{who} {os.getpid()}\\n"
+    if line not in _told:
+        _told.add(line)
+        with open(os.environ["TRACE"], "a") as trace:
+            trace.write(line)
 
 
 def now():
