@@ -9,11 +9,16 @@ from typing import TYPE_CHECKING
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
+from hypothesis import settings
 
 if TYPE_CHECKING:
     from tests.scripted import Clock
 
 pytest_plugins = ["pytester"]
+
+# What an example takes says nothing on a busy machine.
+settings.register_profile("suite", deadline=None)
+settings.load_profile("suite")
 
 
 def pytest_configure(config: pytest.Config) -> None:
