@@ -304,14 +304,21 @@ def _import(names: Sequence[str]) -> None:
 def _load_plugins() -> None:
     """Have pytest import what it loads in every session: itself, since it rewrites plugins.
 
-    What every case looks up of the libraries and of hardware is looked up as well.
+    What every case looks up of the libraries and of hardware, and how its result is written and
+    read, is looked up as well.
     """
+    from pytest_kopt import wire
+    from pytest_kopt.cases.result import CaseResult, ExpectedCase
+    from pytest_kopt.processes.worker_orders import WorkerOrders
+
     with tempfile.TemporaryDirectory() as empty, redirect_stdout(io.StringIO()):
         importlib.import_module("pytest").main(["-p", "no:kopt", "-c", os.devnull, empty])
         importlib.import_module("pytest_kopt.versions.affected_modules").project_modules(
             Path(empty)
         )
         importlib.import_module("pytest_kopt.knowledge.facts").Facts().product("cpu")
+        for kind in (CaseResult, ExpectedCase, WorkerOrders):
+            wire._adapter(kind)
 
 
 def _serve(listener: socket.socket, pipes: tuple[int, int], children: dict[int, int]) -> None:

@@ -338,8 +338,8 @@ def test_torch_compiles_in_the_process_of_a_case(gemm: Project, words: tuple[str
     compiler = "import torch._inductor.config as compiler\n"
     first, asks = "def matmul(a, b):\n", "    assert compiler.compile_threads == 1\n"
     gemm.write("kernels/matmul.py", compiler + MATMULS.replace(first, first + asks))
-    run = gemm.pytest(*words, TORCHINDUCTOR_COMPILE_THREADS="8")
-    assert "4 passed" in run.out and "compile_threads" not in run.text, run.text
+    run = gemm.pytest("-k", "forward", *words, TORCHINDUCTOR_COMPILE_THREADS="8")
+    assert "2 passed" in run.out and "compile_threads" not in run.text, run.text
 
 
 DEADLY_CASES = f"""\
