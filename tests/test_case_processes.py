@@ -213,10 +213,10 @@ def test_a_run_is_ended_from_another_thread(world: World, most: int) -> None:
     processes = world.processes(most)
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(processes.run)
-        assert world.hangs.wait(10)
+        assert world.hangs.wait(HANG)
         processes.abandon()
         with pytest.raises(Abandoned):
-            running.result(10)
+            running.result(HANG)
     assert len(world.children) == most and "died 1" not in dict(world.heard)
     with pytest.raises(Abandoned):
         processes.run()
