@@ -8,13 +8,14 @@ import json
 import os
 import shutil
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from .waiting import HANG, until
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome", "headless_shell")
 
@@ -47,15 +48,16 @@ class Page:
         feature = {"name": "prefers-color-scheme", "value": scheme}
         self._call("Emulation.setEmulatedMedia", features=[feature])
 
-    def open(self, path: Path) -> float:
-        """Open a file and return the seconds until its last chart stood."""
-        start = time.perf_counter()
+    def open(self, path: Path) -> None:
+        """Open a file and wait until its last chart stands."""
         self._call("Page.navigate", url=path.resolve().as_uri())
-        while self.value("document.body?.dataset.ready ?? ''") != "yes":
-            assert time.perf_counter() - start < 30, self.complaints
-            assert not self.complaints, self.complaints
-            time.sleep(0.02)
-        return time.perf_counter() - start
+
+        def is_ready() -> bool:
+            ready: bool = self.value("document.body?.dataset.ready ?? ''") == "yes"
+            assert ready or not self.complaints, self.complaints
+            return ready
+
+        until(is_ready)
 
     def value(self, expression: str) -> Any:
         """Return what a JavaScript expression is worth; a promise is waited for."""
@@ -147,4 +149,4 @@ def chromium(profile: Path) -> Iterator[Page]:
         os.close(to_write)
         os.close(from_read)
         process.terminate()
-        process.wait(timeout=20)
+        process.wait(HANG)

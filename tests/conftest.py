@@ -3,8 +3,35 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 # Before torch is imported: its threads would only wait for those of the other test processes.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import pytest
+from hypothesis import settings
+
+if TYPE_CHECKING:
+    from tests.scripted import Clock
+
 pytest_plugins = ["pytester"]
+
+# What an example takes says nothing on a busy machine.
+settings.register_profile("suite", deadline=None)
+settings.load_profile("suite")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Have all workers of xdist's share the processes that fork sessions."""
+    if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
+        from tests import nursery
+
+        os.environ[nursery.SOCKET] = nursery.address()
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """A clock that only kernels move."""
+    from tests.scripted import Clock
+
+    return Clock(monkeypatch)

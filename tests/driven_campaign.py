@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import copy
 import functools
 import gc
 import io
 import json
 import marshal
 import math
+import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -148,6 +150,13 @@ class DrivenCampaign:
             self.write("staged.py", b"ANSWER = 42\n")
             self.git("add", "staged.py")
             self.write("untracked.txt", b"mine\n")
+
+    def copied(self, root: Path) -> DrivenCampaign:
+        """Return a copy to go on with."""
+        shutil.copytree(self.root, root)
+        twin = copy.copy(self)
+        twin.root, twin.layout = root, Layout(root / "agent" / "workspace" / NAME)
+        return twin
 
     def git(self, *words: str) -> str:
         """Run git and return what it prints."""

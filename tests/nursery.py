@@ -1,6 +1,6 @@
-"""A process that has imported what every session needs, and forks sessions and their processes.
+"""Two processes that have imported what sessions need; they fork sessions and their processes.
 
-Started as a script, once an interpreter for each process that tests. A fork of it begins where
+Started as a script, once an interpreter for all processes that test. A fork of it begins where
 `python -m pytest` and the processes of a session are after seconds; otherwise they are the same.
 What is about a fresh interpreter itself (signals, imports, other libraries) starts one.
 """
@@ -17,6 +17,7 @@ import re
 import runpy
 import select
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -25,21 +26,28 @@ import tempfile
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import redirect_stdout, suppress
+from contextlib import ExitStack, redirect_stdout, suppress
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
-#: What is imported before the first fork.
-_WARM = (
+#: What is imported before the first fork: by all, and by those that decide. What runs kernel code
+#: watches all that is loaded of the package, and should not have to watch what only those need.
+_RUNNING = (
     *("pytest", "_pytest.pytester", "torch", "triton", "torch.fx.experimental.symbolic_shapes"),
-    *("pytest_kopt.processes.forking", "pytest_kopt.processes.served"),
-    *("pytest_kopt.cases.running.arms", "pytest_kopt.cases.running.runner"),
-    *("pytest_kopt.session.assemble", "pytest_kopt.session.controller"),
-    *("pytest_kopt.session.supervisor", "pytest_kopt.session.xdist", "pytest_kopt.trials.opening"),
-    *("pytest_kopt.session.warming", "pytest_kopt.show.exports.publish", "git", "numpy.random"),
+    *("torch._functorch.config", "numpy.random", "pytest_kopt.processes.forking"),
+    *("pytest_kopt.processes.served", "pytest_kopt.cases.running.arms"),
+    *("pytest_kopt.cases.running.runner", "pytest_kopt.sameness.launches"),
+    *("pytest_kopt.session.assemble", "pytest_kopt.session.warming"),
+    "pytest_kopt.versions.installed_copies",
+)
+_DECIDING = (
+    *("pytest_kopt.session.controller", "pytest_kopt.session.supervisor"),
+    *("pytest_kopt.session.xdist", "pytest_kopt.trials.opening", "pytest_kopt.paired.remeasure"),
+    *("pytest_kopt.trials.pull_request.gate", "pytest_kopt.show.exports.publish"),
     *("pytest_kopt.paired.pairing", "pytest_kopt.show.terminal", "pytest_kopt.cli.main"),
+    *("git", "scipy.special"),
 )
 #: What libraries read while they are loaded: everything forked has it so.
 _AT_IMPORT = {
@@ -50,7 +58,10 @@ _AT_IMPORT = {
 }
 _READ_AT_IMPORT = ("TRITON_", "OMP_", "OPENBLAS_", "MKL_", "LD_", "PYTORCH_", "CUDA_VISIBLE")
 _BOOT = re.compile(r"(?:import sys; sys\.path\[:0\] = .*; )?from (\S+) import (\w+); \w+\(\)")
-_SOCKET = "TESTS_NURSERY"
+#: In the environment of whatever they fork, and of workers that share them.
+SOCKET = "TESTS_NURSERY"
+#: Where one asks for a process that runs kernel code, and where for any other.
+_RUNNER, _DECIDER = "runner", "decider"
 #: In the environment of a run that has to be an interpreter of its own.
 FRESH = {"TESTS_FRESH": "1"}
 _MODULES = ("pytest", "pytest_kopt.cli")
@@ -69,7 +80,7 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     """Run a command with its output captured: in a fork where it is pytest or kopt."""
     if order := _command(words, cwd, env):
-        done = _completed(words, lambda *streams: _ask(_address(words[0]), order, streams), timeout)
+        done = _completed(words, lambda *streams: _ask(address(words[0]), order, streams), timeout)
         if check:
             done.check_returncode()
         return done
@@ -89,13 +100,13 @@ def start(words: Sequence[str], cwd: Path, env: Mapping[str, str], out: int) -> 
     """Start pytest or kopt in a fork that prints to a descriptor; return the fork."""
     order = _command(words, cwd, env)
     assert order, words
-    return _ask(_address(words[0]), order, (out, out))
+    return _ask(address(words[0]), order, (out, out))
 
 
 def tool(*words: str) -> str:
     """Return a shell script that is Python with these words, pytest and kopt in a fork."""
     command = shlex.join([sys.executable, __file__, *words])
-    return f'#!/bin/sh\n{_SOCKET}={_address(sys.executable)} exec {command} "$@"\n'
+    return f'#!/bin/sh\n{SOCKET}={address()} exec {command} "$@"\n'
 
 
 def _command(words: Sequence[str], cwd: Path, env: Mapping[str, str]) -> dict[str, Any] | None:
@@ -129,40 +140,45 @@ def _completed(
 
 
 @cache
-def _address(python: str) -> str:
-    """Start the interpreter's process that forks, the first time; return where it listens."""
+def address(python: str = sys.executable) -> str:
+    """Return where an interpreter's processes that fork listen; start them where nobody has."""
+    if python == sys.executable and SOCKET in os.environ:
+        return os.environ[SOCKET]
     directory = tempfile.mkdtemp(prefix="nursery-")
-    address = f"{directory}/socket"
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
-        listener.bind(address)
-        listener.listen(64)
+    with ExitStack() as stack:
+        listeners = []
+        for name in (_RUNNER, _DECIDER):
+            listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            listeners.append(stack.enter_context(listener))
+            listener.bind(f"{directory}/{name}")
+            listener.listen(64)
         strange = ("PYTEST_", "KOPT_", "PYTHONPATH", *_READ_AT_IMPORT)
         env = {name: text for name, text in os.environ.items() if not name.startswith(strange)}
         process = subprocess.Popen(
-            [python, __file__, str(listener.fileno())],
-            env={**env, **_AT_IMPORT, _SOCKET: address},
-            pass_fds=[listener.fileno()],
+            [python, __file__, *(str(listener.fileno()) for listener in listeners)],
+            env={**env, **_AT_IMPORT, SOCKET: directory},
+            pass_fds=[listener.fileno() for listener in listeners],
             start_new_session=True,
         )
 
     def end() -> None:
         process.kill()
         process.wait()
-        os.unlink(address)
-        os.rmdir(directory)
+        shutil.rmtree(directory)
 
     atexit.register(end)
-    return address
+    return directory
 
 
-def _ask(address: str, order: Mapping[str, Any], descriptors: Sequence[int]) -> Any:
+def _ask(where: str, order: Mapping[str, Any], descriptors: Sequence[int]) -> Any:
     from pytest_kopt.processes.warm_parent import Fork
 
     status, theirs = os.pipe()
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asking:
             asking.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
-            asking.connect(address)
+            runs = order.keys() & {"entry", "worker"}
+            asking.connect(f"{where}/{_RUNNER if runs else _DECIDER}")
             socket.send_fds(asking, [json.dumps(order).encode()], [theirs, *descriptors])
             return Fork(json.loads(asking.recv(4096))["pid"], status)
     finally:
@@ -197,11 +213,11 @@ def _call(words: Sequence[str], cwd: Path) -> int:
     """
     if words[1] == "-u" and fits(os.environ):
         worker = {"worker": words[-1], "cwd": str(cwd), "env": dict(os.environ)}
-        return int(_ask(os.environ[_SOCKET], worker, (1, 2, 0)).wait())
+        return int(_ask(os.environ[SOCKET], worker, (1, 2, 0)).wait())
     order = _command(words, cwd, os.environ)
     if not order:
         return subprocess.call(words, cwd=cwd)
-    fork = _ask(os.environ[_SOCKET], order, (1, 2))
+    fork = _ask(os.environ[SOCKET], order, (1, 2))
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda number, frame: os.kill(fork.pid, number))
     return int(fork.wait())
@@ -219,7 +235,7 @@ def _have_workers_forked() -> None:
                 return
             (source, sink), (answers, answering) = os.pipe(), os.pipe()
             order = {"worker": words[-1], "cwd": os.getcwd(), "env": dict(os.environ)}
-            ways.popen = _ask(os.environ[_SOCKET], order, [answering, 2, source])
+            ways.popen = _ask(os.environ[SOCKET], order, [answering, 2, source])
             for descriptor in (answering, source):
                 os.close(descriptor)
             streams = os.fdopen(sink, "wb"), os.fdopen(answers, "rb")
@@ -242,7 +258,7 @@ def _enter(
     found = _BOOT.fullmatch(words[2])
     assert found
     order = {"entry": found.groups(), "argv": argv, "env": dict(given["env"])}
-    return _ask(os.environ[_SOCKET], {**order, "cwd": str(given["cwd"])}, descriptors)
+    return _ask(os.environ[SOCKET], {**order, "cwd": str(given["cwd"])}, descriptors)
 
 
 def main() -> None:
@@ -255,18 +271,23 @@ def main() -> None:
 
     end_with_parent()
     sys.path.remove(str(Path(__file__).parent))
-    listener = socket.socket(fileno=int(sys.argv[1]))
-    waking, wake = wakes_when_forks_end()
     gc.disable()
-    for name in _WARM:
-        with suppress(ImportError):
-            importlib.import_module(name)
+    _import(_RUNNING)
     _load_plugins()
     # Forks end without taking torch's libraries apart.
     vars(weakref.finalize)["_registry"].clear()
     gc.freeze()
-    gc.enable()
     was_frozen()
+    listeners = [socket.socket(fileno=int(number)) for number in sys.argv[1:]]
+    decides = os.fork() == 0
+    if decides:
+        end_with_parent()
+        _import(_DECIDING)
+        gc.freeze()
+    gc.enable()
+    listener = listeners.pop(decides)
+    listeners.pop().close()
+    waking, wake = wakes_when_forks_end()
     children: dict[int, int] = {}
     while True:
         ready, _, _ = select.select([listener.fileno(), waking], [], [])
@@ -276,17 +297,30 @@ def main() -> None:
             _serve(listener, (waking, wake), children)
 
 
+def _import(names: Sequence[str]) -> None:
+    for name in names:
+        with suppress(ImportError):
+            importlib.import_module(name)
+
+
 def _load_plugins() -> None:
     """Have pytest import what it loads in every session: itself, since it rewrites plugins.
 
-    What every case looks up of the libraries and of hardware is looked up as well.
+    What every case looks up of the libraries and of hardware, and how its result is written and
+    read, is looked up as well.
     """
+    from pytest_kopt import wire
+    from pytest_kopt.cases.result import CaseResult, ExpectedCase
+    from pytest_kopt.processes.worker_orders import WorkerOrders
+
     with tempfile.TemporaryDirectory() as empty, redirect_stdout(io.StringIO()):
         importlib.import_module("pytest").main(["-p", "no:kopt", "-c", os.devnull, empty])
         importlib.import_module("pytest_kopt.versions.affected_modules").project_modules(
             Path(empty)
         )
         importlib.import_module("pytest_kopt.knowledge.facts").Facts().product("cpu")
+        for kind in (CaseResult, ExpectedCase, WorkerOrders):
+            wire._adapter(kind)
 
 
 def _serve(listener: socket.socket, pipes: tuple[int, int], children: dict[int, int]) -> None:
@@ -312,10 +346,10 @@ def _become(order: Mapping[str, Any], out: int, err: int, *passed: int) -> NoRet
     try:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        own = os.environ[_SOCKET]
+        own = os.environ[SOCKET]
         os.environ.clear()
         os.environ.update(order["env"])
-        os.environ[_SOCKET] = own
+        os.environ[SOCKET] = own
         tempfile.tempdir = None
         os.chdir(order["cwd"])
         added = [entry for entry in order["env"].get("PYTHONPATH", "").split(os.pathsep) if entry]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,6 +21,7 @@ from pytest_kopt.cases.running.steps import (
     fresh_content,
     training_check,
 )
+from tests.scripted import Clock
 from tests.test_check_only import case_of, plain_bench
 
 PAGE = Path(__file__).parents[1] / "docs" / "honesty.md"
@@ -82,18 +82,18 @@ def wrap(patch: pytest.MonkeyPatch, owner: object, name: str, part: str, parts: 
     [
         ("60 ms", 0.06, False),
         ("0.35 s", 0.35, True),
-        pytest.param("0.35 s", 0.35, False, marks=pytest.mark.long),
+        ("0.35 s", 0.35, False),
     ],
 )
 def test_the_table_of_calls(
-    monkeypatch: pytest.MonkeyPatch, text: str, seconds: float, check_only: bool
+    monkeypatch: pytest.MonkeyPatch, clock: Clock, text: str, seconds: float, check_only: bool
 ) -> None:
     parts: list[str] = []
     calls: Counter[str] = Counter()
 
     def kernel(x: torch.Tensor) -> torch.Tensor:
         calls[parts[-1]] += 1
-        time.sleep(seconds)
+        clock.spend(seconds)
         return 2 * x
 
     with counting(monkeypatch, parts):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -22,21 +21,24 @@ from pytest_kopt.processes.worker_orders import WorkerOrders
 from pytest_kopt.schema.profile import Column, Schema
 from pytest_kopt.session.worker import Worker
 from pytest_kopt.trials.judging import cut_off
+from tests.scripted import Clock
 
 #: Calls whose answers are held against the reference, and those of the training loop's probe.
 JUDGED, PROBED = 6, 4
 
 
 class Counted:
-    """Doubles a tensor, taking its time; counts its calls."""
+    """Doubles a tensor, taking its time by a clock; counts its calls."""
 
-    def __init__(self, seconds: float = 0.0, factor: float = 2.0) -> None:
-        self.seconds, self.factor, self.calls = seconds, factor, 0
+    def __init__(
+        self, clock: Clock | None = None, seconds: float = 0.0, factor: float = 2.0
+    ) -> None:
+        self.clock, self.seconds, self.factor, self.calls = clock, seconds, factor, 0
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         self.calls += 1
-        if self.seconds:
-            time.sleep(self.seconds)
+        if self.clock:
+            self.clock.spend(self.seconds)
         return self.factor * x
 
 
@@ -105,16 +107,16 @@ def test_what_the_interpreter_ran_is_timed_for_a_record_only() -> None:
 
 
 @pytest.mark.parametrize(("seconds", "most"), [(0.06, 40), (0.35, JUDGED + PROBED)])
-def test_a_check_of_a_slow_kernel_has_few_calls(seconds: float, most: int) -> None:
-    kernel = Counted(seconds)
+def test_a_check_of_a_slow_kernel_has_few_calls(clock: Clock, seconds: float, most: int) -> None:
+    kernel = Counted(clock, seconds)
     assert checked(kernel).result.check == "PASS"
     assert JUDGED + PROBED <= kernel.calls <= most
 
 
-def test_samples_of_a_slow_kernel_are_few() -> None:
+def test_samples_of_a_slow_kernel_are_few(clock: Clock) -> None:
     """At most half a second each, and of one call where that takes as long."""
     for seconds, calls in ((1e-4, 50), (0.06, 9), (0.7, 1)):
-        kernel = Counted(seconds)
+        kernel = Counted(clock, seconds)
         block = plain_bench().cpu.prepare([partial(kernel, torch.ones(1))])
         assert 1 <= block.calls <= calls
 
@@ -124,9 +126,9 @@ def test_one_repeat_is_one_sample() -> None:
     assert outcome.forward is not None and len(outcome.forward.samples_ms) == 1
 
 
-def test_a_first_call_that_builds_something_does_not_make_a_kernel_slow() -> None:
+def test_a_first_call_that_builds_something_does_not_make_a_kernel_slow(clock: Clock) -> None:
     """It is checked like any other: with its work counted, dozens of times."""
-    kernel = Counted(0.35)
+    kernel = Counted(clock, 0.35)
 
     def built(x: torch.Tensor) -> torch.Tensor:
         result = kernel(x)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import select
 import signal
 import stat
 import subprocess
@@ -16,6 +17,8 @@ import pytest
 from pytest_kopt.devices import lock
 from pytest_kopt.devices.lock import checking_lock, timing_lock
 from pytest_kopt.lineage import is_below
+
+from .waiting import HANG, until
 
 HOLD = """\
 import sys, time
@@ -42,12 +45,26 @@ def holder(directory: Path, device: str, kind: str = "timing_lock") -> subproces
     )
 
 
-def is_held(process: subprocess.Popen[str], within: float = 20.0) -> bool:
-    import select
-
+def has_spoken(process: subprocess.Popen[str], within: float = 0.0) -> bool:
     assert process.stdout is not None
     ready, _, _ = select.select([process.stdout], [], [], within)
-    return bool(ready) and process.stdout.readline() == "held\n"
+    return bool(ready)
+
+
+def is_held(process: subprocess.Popen[str]) -> bool:
+    assert process.stdout is not None
+    return has_spoken(process, HANG) and process.stdout.readline() == "held\n"
+
+
+def waits(process: subprocess.Popen[str]) -> bool:
+    """Say whether a process has no lock yet, once the system has it among those that wait."""
+
+    def is_listed() -> bool:
+        lines = map(str.split, Path("/proc/locks").read_text().splitlines())
+        return any("->" in words and str(process.pid) in words for words in lines)
+
+    until(lambda: is_listed() or has_spoken(process))
+    return not has_spoken(process)
 
 
 def end(process: subprocess.Popen[str]) -> None:
@@ -60,7 +77,7 @@ def test_processes_take_turns_on_one_device_and_not_on_two(directory: Path) -> N
     with timing_lock("GPU-a"):
         other, same = holder(directory, "GPU-b"), holder(directory, "GPU-a")
         assert is_held(other)
-        assert not is_held(same, within=0.3)
+        assert waits(same)
     assert is_held(same)
     end(other)
     end(same)
@@ -73,9 +90,7 @@ def test_a_killed_process_leaves_nothing_stuck(directory: Path, number: signal.S
     assert is_held(process)
     process.send_signal(number)
     waiting = holder(directory, "GPU-a")
-    assert is_held(waiting, within=20.0 if number == signal.SIGKILL else 0.5) == (
-        number == signal.SIGKILL
-    )
+    assert is_held(waiting) if number == signal.SIGKILL else waits(waiting)
     end(process)
     end(waiting)
 
@@ -85,7 +100,7 @@ def test_a_forked_process_does_not_keep_the_lock(directory: Path) -> None:
     with timing_lock("GPU-a"):
         pid = os.fork()
         if pid == 0:
-            time.sleep(60)
+            time.sleep(3600)
             os._exit(0)
     try:
         process = holder(directory, "GPU-a")
@@ -102,12 +117,12 @@ def test_checks_share_a_gpu_and_do_not_keep_a_timing_out(directory: Path) -> Non
         check = holder(directory, "GPU-a", "checking_lock")
         assert is_held(check)
         timing = holder(directory, "GPU-a")
-        assert not is_held(timing, within=1.0)
+        assert waits(timing)
         late = holder(directory, "GPU-a", "checking_lock")
-        assert not is_held(late, within=1.0)
+        assert waits(late)
         end(check)
     assert is_held(timing)
-    assert not is_held(late, within=0.5)
+    assert waits(late)
     end(timing)
     assert is_held(late)
     end(late)
@@ -117,18 +132,18 @@ def test_timings_that_wait_come_before_a_check(directory: Path) -> None:
     """Also one that came after it: every timing has checked before, so that none starves."""
     with timing_lock("GPU-a"):
         first = holder(directory, "GPU-a")
-        assert not is_held(first, within=1.0)
+        assert waits(first)
         check = holder(directory, "GPU-a", "checking_lock")
-        assert not is_held(check, within=1.0)
+        assert waits(check)
         second = holder(directory, "GPU-a")
-        assert not is_held(second, within=1.0)
+        assert waits(second)
     timings = [first, second]
     while timings:
-        held = [timing for timing in timings if is_held(timing, within=0.5)]
-        assert len(held) == 1
-        assert not is_held(check, within=0.3)
-        timings.remove(held[0])
-        end(held[0])
+        until(lambda: any(map(has_spoken, timings)))
+        timings.sort(key=has_spoken)
+        holds = timings.pop()
+        assert is_held(holds) and all(map(waits, [*timings, check]))
+        end(holds)
     assert is_held(check)
     end(check)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import resource
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,9 +23,10 @@ from pytest_kopt.show.standing import status_lines as lines
 
 from .builders import gemm_table, manifest_document
 from .campaigns import campaign_at, record
+from .waiting import no_hang
 
-FEW, MANY = 250, 15_000
-MOST_SECONDS, MOST_BYTES = 1.0, 500 << 20
+FEW, MANY = 100, 15_000
+MOST_BYTES = 500 << 20
 
 #: What breaks readers: other syntax, other types, extremes, things that are nearly nothing.
 MORSELS: list[bytes] = [
@@ -144,10 +144,9 @@ def unharmed(root: Path, name: str, count: int) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for seed in range(count):
         path.write_bytes(mutated(whole, random.Random(f"{name} {seed}")))
-        start = time.process_time()
-        refusal = refusal_of(read, path, f"{name}, seed {seed}")
+        with no_hang():
+            refusal = refusal_of(read, path, f"{name}, seed {seed}")
         assert "\n" not in refusal, (name, seed, refusal)
-        assert time.process_time() - start < MOST_SECONDS, (name, seed)
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     assert grown * 1024 < MOST_BYTES, (name, grown)
 

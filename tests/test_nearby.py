@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from typing import Any, cast
 
@@ -10,6 +9,8 @@ import pytest
 
 from pytest_kopt.paired.nearby import AHEAD, Nearby
 from pytest_kopt.processes.child import ChildDied
+
+from .waiting import until
 
 SHAPE: dict[str, Any] = {"kind": "uneven", "dims": {"n": 3}}
 
@@ -79,8 +80,5 @@ def test_what_was_found_before_a_process_ended_is_kept() -> None:
 def test_what_they_answer_is_read_before_anybody_waits_for_it() -> None:
     process = Process()
     trying = nearby(process)
-    deadline = time.monotonic() + 10
-    while process.answered < len(IDS) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert process.answered == len(IDS)
+    until(lambda: process.answered == len(IDS))
     assert len(trying.wait()) == len(IDS)

@@ -104,14 +104,15 @@ def started(root: Path) -> DrivenCampaign:
 
 
 def test_a_kill_leaves_the_wait_or_nothing_and_the_round_goes_on(tmp_path: Path) -> None:
+    begun = started(tmp_path / "begun")
     listed = Steps(tmp_path / "listed")
-    assert not started(tmp_path / "listed").find_no_idle_gpu(BUSY, listed).killed
+    assert not begun.copied(tmp_path / "listed").find_no_idle_gpu(BUSY, listed).killed
     assert listed.count > 3
     faster = [rate * 1.1 for rate in RATES]
     for at in range(1, listed.count + 1):
         for torn in (None, 0.5):
             root = tmp_path / f"{at}-{torn}"
-            project = started(root)
+            project = begun.copied(root)
             before = project.ledger()
             ran = project.find_no_idle_gpu(BUSY, Steps(root, at=at, torn=torn))
             assert ran.killed

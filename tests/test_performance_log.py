@@ -208,14 +208,14 @@ def test_the_status_of_a_campaign_that_goes_on(campaign: Campaign) -> None:
     assert status(campaign)["stagnation"]["action"].startswith("diagnose")
 
 
-def test_logs_only_grow_over_119_recorded_rounds(tmp_path: Path) -> None:
-    campaign = campaign_at(tmp_path, policy="kernel-opt", max_iterations=118)
+def test_logs_only_grow_over_dozens_of_rounds(tmp_path: Path) -> None:
+    campaign = campaign_at(tmp_path, policy="kernel-opt", max_iterations=37)
     layout = campaign.layout
     files = (layout.trend, layout.optimize_log, tmp_path / "performance.md")
     record(campaign, 1, Decision.BASELINE)
     before = [path.read_bytes() if path.exists() else b"" for path in files]
     ends = {}
-    for number in range(2, 120):
+    for number in range(2, 39):
         slower = number % 9 > 2
         decision = Decision.ROLLED_BACK if slower else Decision.ACCEPTED
         if number % 9 == 6:
@@ -228,5 +228,5 @@ def test_logs_only_grow_over_119_recorded_rounds(tmp_path: Path) -> None:
         assert verdict is not None
         if verdict.stops:
             ends[number] = list(verdict.stops)
-    assert ends == {119: ["T3"]}
+    assert ends == {38: ["T3"]}
     assert status(campaign)["next_round"] is None

@@ -21,6 +21,8 @@ from pytest_kopt.errors import BadInput, KernelError
 from pytest_kopt.session import progress as module
 from pytest_kopt.session.progress import Progress
 
+from .waiting import HANG
+
 
 class Screen:
     """A terminal reporter as far as progress uses one."""
@@ -67,7 +69,7 @@ def test_what_starts_for_long_is_told_on_a_line_of_its_own(monkeypatch: pytest.M
     progress = Progress(on(screen), clock=clock)
     progress.begin("starting")
     clock.now += module.QUIET_SECONDS
-    assert told.wait(10)
+    assert told.wait(HANG)
     progress.stop()
     assert screen.written == ["kopt: starting, 10 s so far"]
 
@@ -161,7 +163,7 @@ def test_elsewhere_a_line_comes_every_ten_seconds(monkeypatch: pytest.MonkeyPatc
     progress.started("t.py::test_slow")
     assert not told.wait(0.05)
     clock.now = 10.0
-    assert told.wait(5)
+    assert told.wait(HANG)
     progress.stop()
     assert set(screen.written) == {"kopt: checking 1 of 3: test_slow"}
 

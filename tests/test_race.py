@@ -248,7 +248,7 @@ def test_equal_candidates_race_once_under_all_their_names(tmp_path: Path) -> Non
 @given(
     gains=st.lists(st.floats(-20, 20), min_size=1, max_size=12), look=st.sampled_from([*RACE_LOOKS])
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_somebody_who_gains_is_never_without_a_leader(gains: list[float], look: int) -> None:
     """Whatever the field, the fastest is only out where the ordinary rule rolls it back."""
     field = {str(i): measured(gain, look) for i, gain in enumerate(gains)}

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,8 @@ from pytest_kopt.session import distribution
 from pytest_kopt.versions import overlay
 
 from .fake_gpus import FakeVendor, gpu
-from .test_warm_parent import is_alive, wait_until
+from .test_warm_parent import is_alive
+from .waiting import HANG, until
 
 pytest.importorskip("execnet")
 fcntl = pytest.importorskip("fcntl")
@@ -76,7 +76,7 @@ def test_a_process_there_ends_as_one_here_does(host: RemoteHost, tmp_path: Path)
     assert first.process.returncode == -signal.SIGKILL
     second.channel.send("stop")
     # It asked for orders and got none.
-    assert second.process.wait(60) != 0
+    assert second.process.wait(HANG) != 0
     with pytest.raises(EOFError):
         second.channel.receive()
     assert "orders" in second.log.getvalue().decode()  # type: ignore[attr-defined]
@@ -90,10 +90,10 @@ def test_a_lost_host_is_waited_for_by_nobody(tmp_path: Path) -> None:
     os.kill(parent_of(launched.process.pid), signal.SIGKILL)
     with pytest.raises(EOFError):
         launched.channel.receive()
-    assert launched.process.wait(10) == -signal.SIGKILL
+    assert launched.process.wait(HANG) == -signal.SIGKILL
     with pytest.raises(CannotFinish, match="the connection to far was lost"):
         host.read(CPU)
-    wait_until(lambda: not is_alive(launched.process.pid))
+    until(lambda: not is_alive(launched.process.pid))
     host.end()
 
 
@@ -102,13 +102,11 @@ def test_the_end_of_a_session_ends_what_runs_there(tmp_path: Path) -> None:
     pid = host.start(host.environ, str(tmp_path)).process.pid
     agent = parent_of(pid)
     host.end()
-    wait_until(lambda: not is_alive(pid) and not is_alive(agent))
+    until(lambda: not is_alive(pid) and not is_alive(agent))
 
 
 def test_a_device_is_locked_there(host: RemoteHost) -> None:
     device = CPU
-    if is_locked(device.uuid):
-        time.sleep(1)
     with host.lock(device):
         assert is_locked(device.uuid)
 

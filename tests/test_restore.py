@@ -59,21 +59,22 @@ def test_a_round_without_a_version_is_refused(project: DrivenCampaign) -> None:
 
 
 def test_a_kill_leaves_nothing_or_what_the_next_session_finishes(tmp_path: Path) -> None:
+    begun = project_at(tmp_path / "begun")
     listed = Steps(tmp_path / "listed")
-    assert not project_at(tmp_path / "listed").restore(2, listed).refusal
+    assert not begun.copied(tmp_path / "listed").restore(2, listed).refusal
     finished = 0
     for at in range(1, listed.count + 1):
         root = tmp_path / str(at)
-        project = project_at(root)
+        project = begun.copied(root)
         before = project.ledger()
         assert project.restore(2, Steps(root, at=at)).killed
-        begun = any(event["event"] == "restoring" for event in project.news(before))
-        finished += begun
+        is_begun = any(event["event"] == "restoring" for event in project.news(before))
+        finished += is_begun
         project.measure("final", OUTCOMES["equal"], RATES, Steps(root))
-        wanted = SLOW if begun else {KERNEL: MINE}
+        wanted = SLOW if is_begun else {KERNEL: MINE}
         assert project.kernel() == wanted, at
         assert project.opened().state.restoring is None
-        if begun:
+        if is_begun:
             assert (project.layout.replaced(1) / KERNEL).read_bytes() == MINE
     assert 0 < finished < listed.count
 
@@ -112,16 +113,13 @@ def test_no_open_round_is_no_round_to_discard(project: DrivenCampaign) -> None:
 
 
 def test_a_kill_discards_wholly_or_not_at_all(tmp_path: Path) -> None:
-    def opened(root: Path) -> DrivenCampaign:
-        project = project_at(root)
-        assert play(project, "wrong").verdict
-        return project
-
+    opened = project_at(tmp_path / "opened")
+    assert play(opened, "wrong").verdict
     listed = Steps(tmp_path / "listed")
-    assert not opened(tmp_path / "listed").discard(listed).refusal
+    assert not opened.copied(tmp_path / "listed").discard(listed).refusal
     for at in range(1, listed.count + 1, 3):
         root = tmp_path / str(at)
-        project = opened(root)
+        project = opened.copied(root)
         assert project.discard(Steps(root, at=at)).killed
         project.discard(Steps(root))
         assert project.kernel() == OLD and project.opened().state.next_round == 4, at

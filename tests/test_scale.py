@@ -39,8 +39,7 @@ class Stopwatch:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.seconds = time.process_time() - self._start
-        self._record(self._what, self.seconds)
+        self._record(self._what, time.process_time() - self._start)
 
 
 def a_table(rate: float, checks: list[str] | None = None) -> Table:
@@ -56,7 +55,7 @@ def a_ledger(path: Path) -> None:
 
 
 @pytest.mark.parametrize("words", [(), ("--json",)], ids=["text", "json"])
-def test_ten_thousand_rows_are_decided_in_two_seconds(
+def test_ten_thousand_rows_are_decided(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     record_property: Record,
@@ -64,11 +63,10 @@ def test_ten_thousand_rows_are_decided_in_two_seconds(
 ) -> None:
     new = write_table(tmp_path / "new.csv", a_table(103.0))
     old = write_table(tmp_path / "old.csv", a_table(100.0))
-    with Stopwatch(f"{' '.join(('kopt decide', *words))}, 10,000 rows", record_property) as watch:
+    with Stopwatch(f"{' '.join(('kopt decide', *words))}, 10,000 rows", record_property):
         code = main(["decide", "--candidate", str(new), "--incumbent", str(old), *words])
     assert code == 0
     assert "ACCEPTED" in capsys.readouterr().out
-    assert watch.seconds < 2
 
 
 def test_ten_thousand_failed_rows_are_told_in_a_line_that_can_be_read(
@@ -76,15 +74,14 @@ def test_ten_thousand_failed_rows_are_told_in_a_line_that_can_be_read(
 ) -> None:
     new = write_table(tmp_path / "new.csv", a_table(103.0, checks=["FAIL"] * ROWS))
     old = write_table(tmp_path / "old.csv", a_table(100.0))
-    with Stopwatch("kopt decide, 10,000 failed rows", record_property) as watch:
+    with Stopwatch("kopt decide, 10,000 failed rows", record_property):
         code = main(["decide", "--candidate", str(new), "--incumbent", str(old)])
     assert code == 1
     assert len(capsys.readouterr().out) < 1000
-    assert watch.seconds < 2
 
 
 @pytest.mark.parametrize("words", [(), ("--json",)], ids=["text", "json"])
-def test_the_status_of_119_rounds_is_there_in_a_second(
+def test_the_status_of_119_rounds(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -96,7 +93,7 @@ def test_the_status_of_119_rounds_is_there_in_a_second(
     a_ledger(layout.ledger)
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     monkeypatch.chdir(tmp_path)
-    with Stopwatch(f"{' '.join(('kopt status', *words))}, 119 rounds", record_property) as watch:
+    with Stopwatch(f"{' '.join(('kopt status', *words))}, 119 rounds", record_property):
         assert main(["status", "long", *words]) == 0
     out = capsys.readouterr().out
     if words:
@@ -105,16 +102,12 @@ def test_the_status_of_119_rounds_is_there_in_a_second(
         assert len(document["rounds"]) == ROUNDS
     else:
         assert f"round {ROUNDS}: ACCEPTED <- incumbent" in out
-    assert watch.seconds < 1
 
 
-def test_the_trend_of_119_rounds_is_there_in_two_seconds(
-    tmp_path: Path, record_property: Record
-) -> None:
+def test_the_trend_of_119_rounds(tmp_path: Path, record_property: Record) -> None:
     layout = Layout(tmp_path / "agent" / "workspace" / "long")
     manifests.save(layout.manifest, Manifest.model_validate(manifest_document()))
     a_ledger(layout.ledger)
-    with Stopwatch("trend table, 119 rounds", record_property) as watch:
+    with Stopwatch("trend table, 119 rounds", record_property):
         text = missing_text("", Campaign(layout, tmp_path).state)
     assert text.count("\n| ") == ROUNDS + 1
-    assert watch.seconds < 2

@@ -6,7 +6,6 @@ What runs is what a project's author wrote to be run: tests, kernels, and the ma
 from __future__ import annotations
 
 import ast
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from pytest_kopt.show.exports.github import annotation_lines
 from pytest_kopt.show.words import printed, visible
 from tests.builders import few_examples
 from tests.test_publishing import ON_GITHUB, a_result, a_verdict
+from tests.waiting import no_hang
 
 PACKAGE = Path(pytest_kopt.__file__).parent
 
@@ -113,12 +113,10 @@ def test_the_search_above_would_find_it(text: str) -> None:
         'a: ["nested \\0"]',
     ],
 )
-def test_hostile_yaml_is_refused_in_no_time(text: str) -> None:
+def test_hostile_yaml_is_refused(text: str) -> None:
     assert len(text) < MAX_BYTES
-    start = time.perf_counter()
-    with pytest.raises(BadInput, match=r"hostile\.yaml"):
+    with no_hang(), pytest.raises(BadInput, match=r"hostile\.yaml"):
         parse_yaml(text, "hostile.yaml")
-    assert time.perf_counter() - start < 1
 
 
 @pytest.mark.parametrize(

@@ -523,7 +523,7 @@ def play(machine: type[Histories], steps: int, length: int = 40) -> None:
 
 def test_histories() -> None:
     """A sample of the long test below."""
-    play(Histories, 400)
+    play(Histories, 250)
 
 
 @pytest.mark.long

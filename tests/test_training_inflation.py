@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import time
 
 import pytest
 import torch
@@ -15,6 +14,7 @@ from pytest_kopt.honesty.inflation import Inflation, gap_finding, inflation
 from pytest_kopt.honesty.reuse import Pair, cached, reuse_finding, reuse_pairs
 
 from .builders import few_examples
+from .scripted import Clock
 
 gains = st.floats(-0.3, 0.3)
 
@@ -76,21 +76,21 @@ def test_a_version_that_was_not_timed_both_ways_says_nothing() -> None:
 class Opaque:
     """Takes its time where no operator shows it, unless the tensor was there before."""
 
-    def __init__(self, remembers: bool) -> None:
-        self.remembers = remembers
+    def __init__(self, clock: Clock, remembers: bool) -> None:
+        self.clock, self.remembers = clock, remembers
         self.known: list[torch.Tensor] = []
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         if not (self.remembers and any(x is item for item in self.known)):
-            time.sleep(0.004)
+            self.clock.spend(0.004)
             self.known.append(x)
         return x
 
 
 @pytest.mark.parametrize("remembers", [True, False])
-def test_a_cache_inside_an_extension_shows_in_time(remembers: bool) -> None:
+def test_a_cache_inside_an_extension_shows_in_time(clock: Clock, remembers: bool) -> None:
     given_ = (torch.randn(8, 8),)
-    pairs = reuse_pairs(Opaque(remembers), given_, (), lambda: None, backward=False)
+    pairs = reuse_pairs(Opaque(clock, remembers), given_, (), lambda: None, backward=False)
     assert cached(pairs) is remembers
     if remembers:
         finding = reuse_finding([pair.log_ratio for pair in pairs])
@@ -101,7 +101,8 @@ def test_a_cache_inside_an_extension_shows_in_time(remembers: bool) -> None:
 class Patient:
     """Compares whole contents where no operator shows it, and wakes after a dozen equal calls."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
         self.held = b""
         self.equal = 0
 
@@ -110,7 +111,7 @@ class Patient:
         self.equal = self.equal + 1 if content == self.held else 0
         self.held = content
         if self.equal < 12:
-            time.sleep(0.0004)
+            self.clock.spend(0.0004)
         return x
 
 
@@ -122,26 +123,26 @@ class HeldUp(Patient):
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         self.calls += 1
         if self.calls == 2:
-            time.sleep(0.004)
+            self.clock.spend(0.004)
         return super().__call__(x)
 
 
 @pytest.mark.parametrize("kind", [Patient, HeldUp])
-def test_a_cache_that_wakes_late_shows_in_time(kind: type[Patient]) -> None:
-    pairs = reuse_pairs(kind(), (torch.randn(8, 8),), (), lambda: None, backward=False)
+def test_a_cache_that_wakes_late_shows_in_time(clock: Clock, kind: type[Patient]) -> None:
+    pairs = reuse_pairs(kind(clock), (torch.randn(8, 8),), (), lambda: None, backward=False)
     assert cached(pairs)
 
 
 @pytest.mark.parametrize(("remembers", "most"), [(False, 210), (True, 700)])
 def test_calls_are_repeated_dozens_of_times_where_known_tensors_gain_by_it(
-    remembers: bool, most: int
+    clock: Clock, remembers: bool, most: int
 ) -> None:
     calls, known = itertools.count(), list[torch.Tensor]()
 
     def kernel(x: torch.Tensor) -> torch.Tensor:
         next(calls)
         if not (remembers and any(x is item for item in known)):
-            time.sleep(1e-4)
+            clock.spend(1e-4)
             known.append(x)
         return x
 

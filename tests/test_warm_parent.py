@@ -6,8 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,6 +24,8 @@ from pytest_kopt.processes.launcher import Launcher
 from pytest_kopt.processes.warm_parent import Fork, NoFork, WarmParent
 from pytest_kopt.processes.worker_orders import WorkerOrders
 from pytest_kopt.session import measurements
+
+from .waiting import HANG, until
 
 ENV = {**os.environ, "KOPT_TEST": "parent"}
 
@@ -69,20 +70,13 @@ def is_alive(pid: int) -> bool:
         return file.read().rpartition(")")[2].split()[0] != "Z"
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 20) -> None:
-    end = time.monotonic() + seconds
-    while not condition() and time.monotonic() < end:
-        time.sleep(0.01)
-    assert condition()
-
-
 def test_a_fork_leads_its_own_group_and_starts_in_its_directory(
     parent: WarmParent, tmp_path: Path
 ) -> None:
     fork = forked(parent, ENV, tmp_path)
     pid = fork.process.pid
     assert os.getpgid(pid) == pid
-    wait_until(lambda: os.readlink(f"/proc/{pid}/cwd") == str(tmp_path))
+    until(lambda: os.readlink(f"/proc/{pid}/cwd") == str(tmp_path))
     fork.kill()
     assert fork.process.returncode == -signal.SIGKILL
     fork.close()
@@ -104,7 +98,7 @@ def test_what_is_told_once_in_a_comparison_is_not_asked_of_a_second_load(
     for word in ("again", "again", "stop"):
         assert fork.channel.receive()["kind"] == "collected"
         fork.channel.send(word)
-    fork.process.wait(20)
+    fork.process.wait(HANG)
     fork.close()
     assert (tmp_path / "told").read_text() == "True False False "
 
@@ -112,7 +106,7 @@ def test_what_is_told_once_in_a_comparison_is_not_asked_of_a_second_load(
 def test_a_fork_ends_when_nobody_is_left_to_order(parent: WarmParent, tmp_path: Path) -> None:
     fork = forked(parent, ENV, tmp_path)
     fork.channel.close()
-    assert fork.process.wait(20) == 0
+    assert fork.process.wait(HANG) == 0
 
 
 #: A conftest that leaves a process in a session of its own behind, and its id in a file.
@@ -124,7 +118,7 @@ if os.fork() == 0:
         with open('unfinished', 'w') as file:
             file.write(str(os.getpid()))
         os.rename('unfinished', 'left')
-        time.sleep(60)
+        time.sleep(3600)
     os._exit(0)
 """
 
@@ -136,13 +130,13 @@ def test_what_a_fork_leaves_behind_ends_with_it(
     (tmp_path / "conftest.py").write_text(LEAVES)
     fork = greeted(parent, tmp_path, WorkerOrders("cpu", "auto", 1, 60.0, ""))
     left = tmp_path / "left"
-    wait_until(left.exists)
+    until(left.exists)
     if how == "it ends":
         os.kill(fork.process.pid, signal.SIGKILL)
         fork.process.wait()
     else:
         fork.kill()
-    wait_until(lambda: not is_alive(int(left.read_text())))
+    until(lambda: not is_alive(int(left.read_text())))
     fork.close()
 
 
@@ -175,14 +169,14 @@ def test_forks_end_with_their_parent_and_the_next_are_interpreters(tmp_path: Pat
     assert launcher._parent is not None
     assert launcher.why_fresh == ""
     os.kill(launcher._parent._process.pid, signal.SIGKILL)
-    assert first.process.wait(20) == -signal.SIGKILL
+    assert first.process.wait(HANG) == -signal.SIGKILL
     assert isinstance(first.process, Fork) and first.process.is_orphan
-    wait_until(lambda: "SIGKILL" in launcher.why_fresh)
+    until(lambda: "SIGKILL" in launcher.why_fresh)
     second = launcher.start(os.environ, str(tmp_path))
     assert "SIGKILL" in launcher.why_fresh
     assert isinstance(second.process, subprocess.Popen)
     second.channel.close()
-    assert second.process.wait(60) == 0
+    assert second.process.wait(HANG) == 0
     launcher.end()
 
 
@@ -192,11 +186,11 @@ def test_ending_the_launcher_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(LEAVES)
     taken = launcher.start(os.environ, str(tmp_path))
     greet(taken, tmp_path, WorkerOrders("cpu", "auto", 1, 60.0, ""))
-    wait_until((tmp_path / "left").exists)
+    until((tmp_path / "left").exists)
     launcher.end()
     # What a busy parent has not ended itself ends with it, by a signal.
-    wait_until(lambda: not is_alive(taken.process.pid))
-    wait_until(lambda: not is_alive(int((tmp_path / "left").read_text())))
+    until(lambda: not is_alive(taken.process.pid))
+    until(lambda: not is_alive(int((tmp_path / "left").read_text())))
     launcher.end()
 
 
@@ -357,6 +351,6 @@ def test_what_the_baselines_cases_had_to_import_is_imported_once(
         f"import sys\nassert {{*{SLOW}}} <= {{*sys.modules}}\nopen('there', 'w').close()\n"
     )
     fork = greeted(parent, tmp_path, orders)
-    wait_until((tmp_path / "there").exists)
+    until((tmp_path / "there").exists)
     fork.kill()
     fork.close()

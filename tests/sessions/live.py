@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import nursery
+from ..waiting import HANG, until
 from .project import CAMPAIGN, Project, Run
 
 #: In the environment of every process of a session, whatever its group and its parent.
@@ -33,19 +33,22 @@ class Session:
         self.process = process
         self._log = log
 
-    def until(self, condition: Callable[[], bool], seconds: float = 120) -> None:
+    def until(self, condition: Callable[[], bool]) -> None:
         """Wait for something to happen while the session runs."""
-        end = time.monotonic() + seconds
-        while not condition():
+
+        def happened() -> bool:
+            if condition():
+                return True
             with suppress(subprocess.TimeoutExpired):
                 code = self.process.wait(0)
                 raise AssertionError(f"over ({code}) before it happened\n{self.text}")
-            assert time.monotonic() < end, f"it never happened\n{self.text}"
-            time.sleep(0.02)
+            return False
 
-    def finish(self, seconds: float = 60) -> Run:
+        until(happened)
+
+    def finish(self) -> Run:
         """Wait for the end."""
-        return Run(self.process.wait(seconds), self.text, "")
+        return Run(self.process.wait(HANG), self.text, "")
 
     @property
     def text(self) -> str:
@@ -95,12 +98,9 @@ class Live(Session):
                     found[int(entry.name)] = command
         return found
 
-    def is_gone(self, seconds: float = 10) -> None:
+    def is_gone(self) -> None:
         """See that nothing of it is left running."""
-        end = time.monotonic() + seconds
-        while self.left_running() and time.monotonic() < end:
-            time.sleep(0.05)
-        assert not self.left_running()
+        until(lambda: not self.left_running())
 
 
 @contextmanager

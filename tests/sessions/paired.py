@@ -1,7 +1,8 @@
 """A project for paired comparisons: kernels that cost what they say and tell which version ran.
 
-Their clock stands beside the tests, so that both versions share it; every call is noted in the file
-that TRACE names. Costs are whole sixty-fourths of a second: then identical code differs by nothing.
+Their clock stands beside the tests, so that both versions share it; who runs in what process is
+noted in the file that TRACE names. Costs are whole sixty-fourths of a second: then identical code
+differs by nothing.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..waiting import HANG, until
 from .live import hear_signals
 from .project import SCRIPT, Project, Run
 from .sources import SCRIPTED
@@ -29,18 +30,22 @@ addopts = ["-p", "no:cacheprovider", "-p", "no:hypothesispytest", "-p", "no:benc
 """
 
 CLOCK = '''\
-"""A clock that only moves when a kernel says so, and a log of who moved it."""
+"""A clock that only moves when a kernel says so, and a log of who moved it in what process."""
 
 import os
 
 _now = 0.0
+_told = set()
 
 
 def spend(milliseconds, who):
     global _now
     _now += milliseconds * 1e-3
-    with open(os.environ["TRACE"], "a") as trace:
-        trace.write(f"{who} {os.getpid()}\\n")
+    line = f"{who} {os.getpid()}\\n"
+    if line not in _told:
+        _told.add(line)
+        with open(os.environ["TRACE"], "a") as trace:
+            trace.write(line)
 
 
 def now():
@@ -257,10 +262,8 @@ class Gate:
                 found[str(path)] = "temporary"
         return found | self.project.contents()
 
-    def interrupt(self, how: int, when: Callable[[], bool], *, within: float = 60) -> int:
+    def interrupt(self, how: int, when: Callable[[], bool]) -> int:
         """Start a run, send it a signal when it is time, and return its exit status.
-
-        It has to end within so many seconds.
 
         Ctrl-C reaches every process at the terminal, a CI runner's SIGTERM only the first.
         """
@@ -275,23 +278,16 @@ class Gate:
             preexec_fn=hear_signals,
         )
         try:
-            _until(lambda: when() or process.poll() is not None)
+            until(lambda: when() or process.poll() is not None)
             assert process.poll() is None, "over before it could be interrupted"
             (os.killpg if how == signal.SIGINT else os.kill)(process.pid, how)
-            status = process.wait(within)
-            _until(lambda: not _group_lives(process.pid))
+            status = process.wait(HANG)
+            until(lambda: not _group_lives(process.pid))
         finally:
             if _group_lives(process.pid):
                 os.killpg(process.pid, signal.SIGKILL)
         self.expect(before)
         return status
-
-
-def _until(condition: Callable[[], bool], seconds: float = 60) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "waited for too long"
-        time.sleep(0.05)
 
 
 def _group_lives(group: int) -> bool:

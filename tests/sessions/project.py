@@ -23,7 +23,7 @@ CAMPAIGN = "doubled_torch_cpu_20260101"
 KERNEL = "kernels/doubled.py"
 CASES = "tests/test_doubled.py"
 #: Files that a session changes while it runs, and what git keeps apart.
-_PASSING = (".lock", ".lock-owner", "running.json")
+_PASSING = (".lock", "running.json", ".running.json")
 #: A plugin of the project that every process of a run gets first, where there is one.
 SCRIPT = "scripted.py"
 
@@ -223,7 +223,7 @@ class Project:
             inner = name.startswith(".git/")
             if inner and not name.startswith((".git/refs/", ".git/HEAD")):
                 continue
-            if "__pycache__" in name or path.name in _PASSING or path.is_dir():
+            if "__pycache__" in name or path.name.startswith(_PASSING) or path.is_dir():
                 continue
             found[name] = path.read_bytes() if path.exists() else b"(broken link)"
         return found

@@ -33,16 +33,20 @@ from pathlib import Path
 _now = 0.0
 _log = Path(__file__).parent / "measured" / "log"
 _slip = Path(__file__).with_name("slip.txt")
+# In all processes but xdist's workers.
+_slips = _slip.exists() and "PYTEST_XDIST_WORKER" not in os.environ
+_factor = float(_slip.read_text()) if _slips else 1.0
+_told = set()
 
 
 def spend(milliseconds):
-    """Move on; by the factor in slip.txt in all processes but xdist's workers."""
+    """Move on, and leave the log that says so."""
     global _now
-    if _slip.exists() and "PYTEST_XDIST_WORKER" not in os.environ:
-        milliseconds *= float(_slip.read_text())
-    _now += milliseconds * 1e-3
-    _log.parent.mkdir(exist_ok=True)
-    _log.touch()
+    _now += milliseconds * _factor * 1e-3
+    if os.getpid() not in _told:
+        _told.add(os.getpid())
+        _log.parent.mkdir(exist_ok=True)
+        _log.touch()
 
 
 def now():
@@ -71,6 +75,62 @@ if "torch" in sys.modules:  # The session's own process may do without.
     reuse.perf_counter = clock.now
 lock.DIRECTORY = Path(os.environ.get("{LOCKS}", lock.DIRECTORY))
 """
+
+WATCHDOG = '''\
+"""The limit of a case, which is over once a kernel hangs. `limits.log` says for whom it runs."""
+
+import faulthandler
+import os
+import threading
+from pathlib import Path
+
+from pytest_kopt.processes import limit
+
+_log = Path(__file__).with_name("limits.log")
+_how = {}
+
+
+def _note(what):
+    with _log.open("a") as log:
+        log.write(f"{os.getpid()} {what}\\n")
+
+
+def dump_traceback_later(seconds, **how):
+    _how.update(how)
+    faulthandler.dump_traceback_later(seconds, **how)
+    _note("runs")
+
+
+def cancel_dump_traceback_later():
+    faulthandler.cancel_dump_traceback_later()
+    _note("rests")
+
+
+def hang():
+    faulthandler.dump_traceback_later(0.1, **_how)
+    threading.Event().wait()
+
+
+class _Watchdog:
+    dump_traceback_later = staticmethod(dump_traceback_later)
+    cancel_dump_traceback_later = staticmethod(cancel_dump_traceback_later)
+
+
+limit.faulthandler = _Watchdog
+'''
+#: What a kernel does under it to hang.
+HANG = "__import__('watchdog').hang()"
+
+
+def with_watchdog(project: Project) -> dict[str, str]:
+    """Return the variables of a run whose limit is over as soon as a kernel hangs."""
+    folder = project.root.parent / "watchdog"
+    folder.mkdir(exist_ok=True)
+    (folder / "watchdog.py").write_text(WATCHDOG)
+    plugins = project.environment().get("PYTEST_PLUGINS", "")
+    plugins = ",".join(filter(None, (plugins, "watchdog")))
+    return {"PYTHONPATH": str(folder), "PYTEST_PLUGINS": plugins, "WATCHDOG_CACHE_DIR": str(folder)}
+
 
 DOUBLED = '''\
 """Doubles a tensor."""

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from .paired import FASTER, OLD, PLAIN, SLOWER, Gate, _until, kernel, project_at
+from ..waiting import HANG, until
+from .paired import FASTER, OLD, PLAIN, SLOWER, Gate, kernel, project_at
 from .project import Project
 
 
@@ -140,9 +141,9 @@ def test_killed_it_goes_on_where_it_was(bisected: Bisected, number: signal.Signa
         stderr=subprocess.PIPE,
         text=True,
     )
-    _until(lambda: bool(bisected.journals) and process.poll() is None, 120)
+    until(lambda: bool(bisected.journals) and process.poll() is None)
     process.send_signal(number)
-    _, said = process.communicate(timeout=30)
+    _, said = process.communicate(timeout=HANG)
     killed = number == signal.SIGKILL
     assert process.returncode == (-number if killed else 2), said
     assert ("the same command goes on from here" in said) != killed

@@ -11,8 +11,6 @@ from ..nursery import FRESH
 from .project import NO_XDIST, SERIAL, TWO_WORKERS, Project
 
 HEAVY = ("torch", "triton", "numpy", "pandas", "git", "yaml", "jinja2", "pydantic")
-ROUNDS = 5
-LIMIT_MS = 10.0
 
 NOT_OURS = f"""\
 import json
@@ -52,38 +50,6 @@ def test_nothing_heavy_is_imported(empty: Project, words: tuple[str, ...]) -> No
     assert len(lines) == 3 + (3 if words == TWO_WORKERS else 1)
     assert all(found == [] for found in lines), lines
     assert "kopt:" not in run.out and "= kopt =" not in run.out, "silent when inactive"
-
-
-# Everything between pytest's start and its first test that is the plugin's own doing: its import,
-# its options, its configuration, its look at the collection. Others' plugins stay out of the clock,
-# and so does what else the machine does.
-STOPWATCH = """\
-import time
-
-import pytest
-
-config = pytest.Config.fromdictargs({}, ["--noconftest"])
-assert not config.pluginmanager.has_plugin("kopt")
-session = pytest.Session.from_config(config)
-start = time.process_time()
-from pytest_kopt import plugin
-
-config.pluginmanager.register(plugin, "kopt")
-plugin.pytest_configure(config)
-config.hook.pytest_collection_modifyitems(session=session, config=config, items=[])
-print((time.process_time() - start) * 1e3)
-"""
-
-
-def test_the_plugin_costs_less_than_ten_milliseconds(empty: Project) -> None:
-    """The best of a few fresh processes: the rest is the machine's."""
-    script = empty.write("stopwatch.py", STOPWATCH)
-    costs = []
-    for _ in range(ROUNDS):
-        run = empty.run(sys.executable, str(script), PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
-        assert run.code == 0, run.text
-        costs.append(float(run.out))
-    assert min(costs) < LIMIT_MS, costs
 
 
 def test_importing_the_package_is_free(empty: Project) -> None:

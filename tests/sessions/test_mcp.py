@@ -14,6 +14,7 @@ import pytest
 from pytest_kopt.cli.demo import _KERNEL, STEPS, _make_project, source
 
 from .. import nursery
+from ..waiting import HANG
 from .live import beside, round_words
 from .project import CAMPAIGN, KERNEL, Project
 from .sources import doubled_kernel
@@ -149,13 +150,13 @@ def test_a_cancelled_round_leaves_what_ctrl_c_leaves(started: Project, forks: st
                 arguments = {"campaign": CAMPAIGN}
                 call = lambda: agent.call_tool("round", arguments, progress_callback=hear)  # noqa: E731
                 group.start_soon(call)
-                with anyio.fail_after(120):
+                with anyio.fail_after(HANG):
                     while not (started.root / "measured/waits.log").exists():
                         await anyio.sleep(0.1)
                 assert any("kopt: campaign" in line for line in said)
                 group.cancel_scope.cancel()
             owner = started.campaign / ".lock-owner"
-            with anyio.fail_after(60):
+            with anyio.fail_after(HANG):
                 while owner.exists():
                     await anyio.sleep(0.1)
             where = await standing(agent)
@@ -173,25 +174,23 @@ def test_a_cancelled_command_ends_where_interrupts_are_ignored(tmp_path: Path) -
 
     (tmp_path / "test_slow.py").write_text(
         "import pathlib, time\n"
-        "def test_it():\n    pathlib.Path('began').touch()\n    time.sleep(60)\n"
+        "def test_it():\n    pathlib.Path('began').touch()\n    time.sleep(3600)\n"
     )
 
-    async def play() -> float:
-        async with anyio.create_task_group() as group:
-            group.start_soon(agent_commands.run, ["pytest", "test_slow.py"], tmp_path, told)
-            while not (tmp_path / "began").exists():
-                await anyio.sleep(0.1)
-            group.cancel_scope.cancel()
-            cancelled: float = anyio.current_time()
-        ended: float = anyio.current_time()
-        return ended - cancelled
+    async def play() -> None:
+        with anyio.fail_after(HANG):
+            async with anyio.create_task_group() as group:
+                group.start_soon(agent_commands.run, ["pytest", "test_slow.py"], tmp_path, told)
+                while not (tmp_path / "began").exists():
+                    await anyio.sleep(0.1)
+                group.cancel_scope.cancel()
 
     async def told(_: str) -> None:
         pass
 
     former = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        assert anyio.run(play) < 10
+        anyio.run(play)
     finally:
         signal.signal(signal.SIGINT, former)
 

@@ -174,7 +174,7 @@ def test_a_campaign_on_two_gpus(empty: Project) -> None:
     run = empty.pytest("--kopt-round", "1", *ON_GPUS, *TWO_WORKERS, **variables)
     assert run.code == 0, run.text
 
-    empty.write(KERNEL, SLEEPING.format(ms=1))
+    empty.write(KERNEL, SLEEPING.format(ms=0.5))
     run = empty.pytest("--kopt-round", "next", *ON_GPUS, *TWO_WORKERS, **variables)
     assert run.code == 0, run.text
     here = empty.root / "agent/workspace/c/rounds/round-2"

@@ -118,7 +118,7 @@ def test_candidates_are_checked_while_the_incumbents_cases_are(tmp_path: Path) -
     tells = WAITS.partition("\n\n\n")[0] + "\nSEEN.touch()"
     found = races.race(
         races.candidate("faster", kernel(FASTER, "faster", imports=tells)),
-        words=("--kopt-timeout=30",),
+        words=("--kopt-timeout=600",),
     )
     assert found.code == 0, found.text
     assert races.verdict["decision"] == "ACCEPTED"

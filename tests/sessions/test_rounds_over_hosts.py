@@ -136,7 +136,7 @@ def test_a_campaign_on_the_gpus_of_two_hosts(empty: Project, tmp_path: Path) -> 
     tx = [f"--tx=popen//python={srun} -w {node} {sys.executable}" for node in NODES]
     run = empty.pytest("--kopt-round", "1", *ON_GPUS, *tx, "--dist=load")
     assert run.code == 0, run.text
-    empty.write(KERNEL, SLEEPING.format(ms=1))
+    empty.write(KERNEL, SLEEPING.format(ms=0.5))
     run = empty.pytest("--kopt-round", "next", *ON_GPUS, *tx, "--dist=load")
     assert run.code == 0, run.text
     here = empty.root / "agent/workspace/c/rounds/round-2"

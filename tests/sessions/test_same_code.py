@@ -1,24 +1,14 @@
-"""Sessions on the same code: nothing runs, nothing is timed, and it takes no time."""
+"""Sessions on the same code: nothing runs and nothing is timed."""
 
 from __future__ import annotations
 
 import json
-import resource
 from pathlib import Path
 
 import pytest
 
 from .paired import FASTER, OLD, PLAIN, PLAIN_CASES, Gate, cases, kernel, project_at
 from .project import KERNEL, TWO_WORKERS, Project
-
-#: As much CPU time as such a session may take, in seconds: others may have the machine as well.
-AT_ONCE = 5.0
-
-
-def _spent() -> float:
-    """Return the CPU time of all processes that this one started and saw end."""
-    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return usage.ru_utime + usage.ru_stime
 
 
 @pytest.mark.parametrize("words", [(), TWO_WORKERS], ids=["serial", "n2"])
@@ -28,16 +18,13 @@ def test_a_gate_of_the_same_code_ends_at_once(tmp_path: Path, words: tuple[str, 
     tidied = kernel().replace('"""Doubles a tensor."""', "# What it doubles.")
     project.write(PLAIN, tidied)
     project.write("tests/test_plain.py", PLAIN_CASES + "\n# The end.\n")
-    begun = _spent()
     done = gate(*words)
-    took = _spent() - begun
     assert done.run.code == 0, done.run.text
     assert done.trace == [], "no kernel ran"
     verdict = done.judged
     assert (verdict["decision"], verdict["compare"]) == ("ACCEPTED", "none")
     assert "the same code as --kopt-base main" in verdict["reason"]
     assert "collected" not in done.run.out, "nothing was collected, so that nothing imports torch"
-    assert took < AT_ONCE, took
 
 
 def test_only_the_cases_whose_code_differs_are_compared(tmp_path: Path) -> None:
@@ -96,12 +83,9 @@ def test_a_round_of_the_same_code_is_refused(started: Project) -> None:
     """Nothing is consumed: the next edit is still round 2."""
     started.write(KERNEL, "# A comment.\n" + started.read(KERNEL))
     before = started.contents()
-    begun = _spent()
     run = started.round(2)
-    took = _spent() - begun
     assert run.code == 4 and "the same code as round 1: nothing to measure" in run.refusal
     assert not started.was_measured and started.contents() == before
-    assert took < AT_ONCE, took
     status = json.loads(started.kopt("status", "--json").out)
     assert status["next_round"] == 2
     assert "the same code as round 1" in status["nothing_to_measure"]
@@ -111,12 +95,9 @@ def test_a_neutral_refactoring_is_kept_at_once(started: Project) -> None:
     text = "# A comment.\n" + started.read(KERNEL)
     started.write(KERNEL, text)
     notes = started.notes(extra_benefit="easier to read")
-    begun = _spent()
     run = started.round(2, "--kopt-notes", notes)
-    took = _spent() - begun
     assert run.code == 0, run.text
     verdict = started.verdict(2)
     assert (verdict["decision"], verdict["compare"]) == ("ACCEPTED_WITH_NOTE", "none")
     assert "easier to read" in verdict["reason"] and not started.was_measured
-    assert took < AT_ONCE, took
     assert started.git("show", f"HEAD:{KERNEL}") == text == started.read(KERNEL)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -124,6 +123,4 @@ def test_119_rounds(fresh: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     log = (fresh.campaign / "logs/optimize.md").read_text()
     assert log.count("## Termination Check") == 4 and log.count("## Stop Summary") == 1
     monkeypatch.chdir(fresh.root)
-    begin = time.process_time()
     assert main(["status", CAMPAIGN]) == 0
-    assert time.process_time() - begin < 1

@@ -1,0 +1,35 @@
+"""A clock that only kernels move: what is found out by timing is then the same on any machine."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from pytest_kopt.cases.running import checking
+from pytest_kopt.cases.running.steps import aftermath
+from pytest_kopt.honesty import outputs, reuse
+from pytest_kopt.measure import wall
+
+#: Seconds that a look at the clock takes, so that nothing takes none.
+_LOOK = 1e-6
+
+
+class Clock:
+    """Stands in for `perf_counter` wherever a case is checked and timed in this process."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self._now = 0.0
+        patch.setattr(time, "perf_counter", self.now)
+        for module in (aftermath, outputs, reuse, wall):
+            patch.setattr(module, "perf_counter", self.now)
+        # By this clock all that other threads do would take no time.
+        for module in (aftermath, checking):
+            patch.setattr(module, "seconds_of_others", lambda: 0.0)
+
+    def now(self) -> float:
+        self._now += _LOOK
+        return self._now
+
+    def spend(self, seconds: float) -> None:
+        self._now += seconds
