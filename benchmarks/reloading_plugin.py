@@ -21,7 +21,6 @@ from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.inference import replica_ratio
 from pytest_kopt.paired import lane
 from pytest_kopt.paired.arms import Versions
-from pytest_kopt.paired.blocks import time_of
 from pytest_kopt.paired.comparison import Comparison
 from pytest_kopt.paired.replica import CaseQuads
 from pytest_kopt.trials import calibration
@@ -104,9 +103,7 @@ def replicas(
 
 def log_ratios(case: CaseQuads) -> dict[str, Any]:
     """Return a replica's log-ratio of a case, and that of each of its quads alone."""
-    alone = [
-        [(arm, time_of(times, "step")) for arm, times in quad] for quad in case.quads[CANDIDATE]
-    ]
+    alone = [[(arm, block.of("step")) for arm, block in quad] for quad in case.quads[CANDIDATE]]
     return {
         "log_ratio": case.ratio("step"),
         "quads": [replica_ratio([quad], CANDIDATE, INCUMBENT) for quad in alone],

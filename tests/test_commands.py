@@ -10,7 +10,7 @@ import pytest
 from pytest_kopt.campaign import commands
 from pytest_kopt.errors import BadInput
 from pytest_kopt.processes.isolation import lacking
-from pytest_kopt.processes.project_command import ProjectCommand
+from pytest_kopt.trials.project_command import ProjectCommand
 
 SHOW = "import json, os, sys; print(json.dumps([sys.argv[1:], dict(os.environ), os.getcwd()]))"
 

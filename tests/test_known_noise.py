@@ -94,6 +94,7 @@ class Measuring:
     device_seconds: float = 0.0
     tried: tuple[Tried, ...] = ()
     died_nearby: str = ""
+    written: str = ""
     asked: list[int] = field(default_factory=list)
     only: list[list[str]] = field(default_factory=list)
 

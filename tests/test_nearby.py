@@ -18,11 +18,11 @@ SHAPE: dict[str, Any] = {"kind": "uneven", "dims": {"n": 3}}
 class Process:
     """Tries what it is asked for, but dies at one case and has others that do not concern it."""
 
-    def __init__(self, dies_at: str = "", same: tuple[str, ...] = ()) -> None:
+    def __init__(self, dies_at: str = "", same: tuple[str, ...] = (), breaks_off: str = "") -> None:
         self.asked: list[str] = []
         self.seeds: set[int] = set()
         self.answered = self.most_ahead = 0
-        self._dies_at, self._same = dies_at, same
+        self._dies_at, self._same, self._breaks_off = dies_at, same, breaks_off
         self._messages = self._talk()
 
     def tell(self, kind: str, **told: Any) -> None:
@@ -42,11 +42,15 @@ class Process:
             nodeid = self.asked[self.answered]
             if nodeid == self._dies_at:
                 raise ChildDied("the process was ended by signal SIGSEGV\nand more")
-            yield {"kind": "report", "data": {}}
+            is_broken = nodeid == self._breaks_off
+            crash = {"reprcrash": {"message": "OSError: refused"}}
+            data = {"outcome": "failed" if is_broken else "passed", "longrepr": crash}
+            yield {"kind": "report", "data": data}
             if nodeid in self._same:
                 yield {"kind": "same", "how": "source"}
             else:
                 yield {"kind": "tried", "shape": {"nodeid": nodeid, **SHAPE}}
+                yield from [{"kind": "caught", "findings": []}] * (not is_broken)
             self.answered += 1
             yield {"kind": "finished", "nodeid": nodeid}
 
@@ -75,6 +79,14 @@ def test_what_was_found_before_a_process_ended_is_kept() -> None:
     tried = trying.wait()
     assert [item.nodeid for item in tried] == [*IDS[:20], *IDS]
     assert trying.died == "case20: the process was ended by signal SIGSEGV"
+
+
+def test_a_case_whose_trials_break_off_is_said_to_be_untried() -> None:
+    """An error of a kernel's or a plugin's there would leave all other inputs out in silence."""
+    tried = nearby(Process(breaks_off="case3")).wait()
+    (broken,) = [item for item in tried if item.untried]
+    assert (broken.nodeid, len(tried)) == ("case3", len(IDS) + 1)
+    assert broken.untried == "trying them broke off (failed: OSError: refused)"
 
 
 def test_what_they_answer_is_read_before_anybody_waits_for_it() -> None:

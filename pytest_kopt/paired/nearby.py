@@ -11,12 +11,15 @@ from pytest_kopt.decide.verdict import Same
 from pytest_kopt.honesty.accuracy import Accuracy, downgrades
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.heldout import Tried
+from pytest_kopt.paired.referee import why_ended
 from pytest_kopt.paired.replica import Caught
 from pytest_kopt.processes.child import Child, ChildDied, Children
 
 #: So many cases are asked for before an answer is read: a pipe holds a few hundred orders, and
 #: who fills it waits for a process that may wait for its own answers to be read.
 AHEAD = 16
+#: What a process says last of a case: what it found there, or why it tries nothing.
+_LAST = ("caught", "same", "refused")
 
 
 class Nearby(Children):
@@ -77,8 +80,11 @@ class Nearby(Children):
     def _read(self, child: Child) -> list[Tried]:
         tried: list[Tried] = []
         for place, nodeid in enumerate(self._ids):
+            why, is_whole = "", False
             try:
                 while (message := child.receive())["kind"] != "finished":
+                    why = why or why_ended(message)
+                    is_whole |= message["kind"] in _LAST
                     if message["kind"] == "tried":
                         tried.append(Tried(**message["shape"]))
                     elif message["kind"] == "reached":
@@ -89,6 +95,9 @@ class Nearby(Children):
                         self.same[nodeid] = message["how"]
                     elif message["kind"] == "caught" and message["findings"]:
                         raise Caught([Finding(**told) for told in message["findings"]])
+                if not is_whole:
+                    broken = f"trying them broke off ({why or 'for no known reason'})"
+                    tried.append(Tried(nodeid, "uneven", {}, untried=broken))
                 for following in self._ids[place + AHEAD : place + AHEAD + 1]:
                     self._ask(child, following)
             except ChildDied as death:

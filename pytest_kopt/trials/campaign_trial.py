@@ -16,11 +16,11 @@ from pytest_kopt.devices.idle import NoIdleGpu
 from pytest_kopt.devices.masks import choose
 from pytest_kopt.errors import BadInput
 from pytest_kopt.options.settings import Settings
-from pytest_kopt.processes.project_command import ProjectCommand
 from pytest_kopt.processes.worker_orders import WorkerOrders
 from pytest_kopt.show.files import projections
 from pytest_kopt.show.standing import Closing
 from pytest_kopt.trials import judging
+from pytest_kopt.trials.project_command import ProjectCommand
 from pytest_kopt.trials.stages import Asked, Begun, Opened, Ran
 from pytest_kopt.trials.trees import overlays, trees_of
 from pytest_kopt.trials.trial import InCopies, Measurements

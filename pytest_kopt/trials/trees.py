@@ -17,7 +17,7 @@ from pytest_kopt.campaign import commands
 from pytest_kopt.campaign.running import is_left_behind
 from pytest_kopt.paired.arms import NotComparable, Versions
 from pytest_kopt.processes.launched import SCRATCH
-from pytest_kopt.processes.project_command import ProjectCommand
+from pytest_kopt.trials.project_command import ProjectCommand
 from pytest_kopt.versions import overlay
 
 _PREFIX = "kopt-incumbent-"

@@ -25,13 +25,13 @@ from pytest_kopt.paired.arms import CandidateDied, NotComparable, Versions
 from pytest_kopt.paired.noise import Known
 from pytest_kopt.paired.pairing import PairedMetric, PairedResult, judge
 from pytest_kopt.paired.replica import Caught
-from pytest_kopt.processes.project_command import ProjectCommand
 from pytest_kopt.processes.worker_orders import WorkerOrders
 from pytest_kopt.sameness.program import differing
 from pytest_kopt.show.standing import Closing
 from pytest_kopt.show.words import gate_outcome
 from pytest_kopt.trials import judging
 from pytest_kopt.trials.harness import PytestSetup
+from pytest_kopt.trials.project_command import ProjectCommand
 from pytest_kopt.trials.pull_request import declarations
 from pytest_kopt.trials.pull_request.base import Base, removed, take_inventory
 from pytest_kopt.trials.pull_request.removed_cases import without
@@ -181,10 +181,9 @@ class PullRequestGate(Gate):
         self._then, self._unbuilt = Collector(), ""
         self._held = ExitStack()
         command = settings.rebuild_command
-        self._rebuild = command and ProjectCommand(command, is_confined=settings.isolates)
-        self._trees = trees_of(
-            self._held, lambda old: overlays(base.root, old, self._rebuild or None)
-        )
+        self._rebuild = ProjectCommand(command, is_confined=settings.isolates) if command else None
+        rebuild = self._rebuild
+        self._trees = trees_of(self._held, lambda old: overlays(base.root, old, rebuild))
 
     @property
     def title(self) -> str:
