@@ -11,6 +11,7 @@ import torch
 from pytest_kopt import assert_deterministic
 from pytest_kopt.cases.seeds import derive, fresh_session_seed, seed_everything
 from pytest_kopt.errors import BadInput
+from pytest_kopt.numerics.determinism import differing_rows
 
 
 def changing_at(call: int, before: float, after: float) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -136,3 +137,15 @@ def test_a_seed_repeats_the_draws_of_python_torch_and_numpy() -> None:
 
 def test_sessions_do_not_share_their_seed() -> None:
     assert len({fresh_session_seed() for _ in range(50)}) == 50
+
+
+@pytest.mark.parametrize("is_turned", [False, True])
+def test_rows_differ_by_their_bits_wherever_they_lie(is_turned: bool) -> None:
+    held = torch.zeros(1500, 4)
+    if is_turned:
+        held = torch.zeros(4, 1500).t()
+    one, other = held.clone(), held.clone()
+    one[0, 3], one[777, 1], other[1499, 0] = float("nan"), -0.0, 1.0
+    other[777, 1] = -0.0
+    assert differing_rows(held, one, other).tolist() == [0, 777, 1499]
+    assert differing_rows(one, one.clone()).tolist() == []

@@ -1,6 +1,7 @@
 """What the system refuses to a process that runs kernel code, and what is said where it cannot."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from pytest_kopt.processes import isolation
 from pytest_kopt.processes.child import HIDDEN, why_open
+from pytest_kopt.processes.isolation import separate_caches
 
 needs_landlock = pytest.mark.skipif(
     bool(isolation.lacking()), reason="this system cannot refuse all of it"
@@ -165,3 +167,29 @@ def test_without_landlock_a_process_goes_on_unbound(
     monkeypatch.setattr(isolation, "_landlock", lambda: 0)
     assert isolation.isolate(tmp_path, []) is None
     (tmp_path / "file").write_text("written")
+
+
+def test_copies_of_kernels_own_caches_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ("MINE_CACHE_DIR", "LARGE_CACHE_DIR", "NO_CACHE_PATH", "TRITON_CACHE_DIR")
+    folders = {name: tmp_path / name.lower() for name in names}
+    for name, folder in folders.items():
+        monkeypatch.setenv(name, str(folder))
+        if name != "NO_CACHE_PATH":
+            (folder / "a").mkdir(parents=True)
+            (folder / "a/tuned").write_text(name)
+    os.truncate(folders["LARGE_CACHE_DIR"] / "a/tuned", 17 << 20)
+    above = tmp_path / "above"
+    monkeypatch.setenv("ALL_CACHE_HOME", str(above))
+    scratch = above / "scratch"
+    scratch.mkdir(parents=True)
+    separate_caches(scratch)
+    changed = {name for name, folder in folders.items() if os.environ[name] != str(folder)}
+    assert changed == {"MINE_CACHE_DIR", "NO_CACHE_PATH"}
+    assert os.environ["ALL_CACHE_HOME"] == str(above), "it holds the scratch folder itself"
+    own = Path(os.environ["MINE_CACHE_DIR"], "a/tuned")
+    assert own.read_text() == "MINE_CACHE_DIR" and own.is_relative_to(scratch)
+    own.write_text("another choice")
+    assert (folders["MINE_CACHE_DIR"] / "a/tuned").read_text() == "MINE_CACHE_DIR"
+    assert Path(os.environ["NO_CACHE_PATH"]).is_dir()

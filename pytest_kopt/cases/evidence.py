@@ -83,7 +83,8 @@ class CaseEvidence:
     as declared. `home` is the project's file that defines the function, `judged_by` are those whose
     code drew the inputs and ran in the reference; paths are relative to the root. `loaded` are the
     project's files that the process had imported, `opened` those that it had opened, each with the
-    files that had it opened ("": not known); `libraries` are those of `SLOW` ones that it had.
+    files that had it opened ("": not known); `used` are those that the function of an
+    interpreted case can import or ran; `libraries` are those of `SLOW` ones that it had.
     """
 
     schema: str | None = None
@@ -130,6 +131,7 @@ class CaseEvidence:
     judged_by: tuple[str, ...] | None = None
     loaded: tuple[str, ...] | None = None
     opened: dict[str, tuple[str, ...]] | None = None
+    used: tuple[str, ...] | None = None
     libraries: tuple[str, ...] | None = None
     note: str | None = None
 

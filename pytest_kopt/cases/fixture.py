@@ -113,6 +113,7 @@ class Kopt:
         from pytest_kopt.cases.case import declare
         from pytest_kopt.cases.running.bench import hold_against_baseline
         from pytest_kopt.cases.running.compiled import forget_compiled, keep_graphs
+        from pytest_kopt.cases.running.loaded_versions import files_used
         from pytest_kopt.cases.running.runner import run_case
         from pytest_kopt.versions.affected_modules import project_modules
         from pytest_kopt.versions.installed_copies import check_imported_here
@@ -159,8 +160,13 @@ class Kopt:
             below = (place.relative_to(root) for place in places if place.is_relative_to(root))
             return tuple(path.as_posix() for path in below)
 
+        used = None
+        if self._bench.compared and evidence.interpreted and outcome.result.check == "PASS":
+            # No process that compares versions will say so: it is not timed.
+            used = inside(*map(str, files_used(case, root, self._bench.session_seed)))
         evidence = replace(
             evidence,
+            used=used,
             loaded=files,
             libraries=slow,
             home=next(iter(inside(evidence.home or "")), None),

@@ -14,6 +14,7 @@ import torch
 import torch.utils.deterministic
 
 from pytest_kopt.honesty.finding import Finding
+from pytest_kopt.measure.wall import LARGEST_KEPT
 
 #: What torch.use_deterministic_algorithms calls; that one imports the compiler first, for seconds.
 _set_deterministic = torch._C._set_deterministic_algorithms
@@ -24,9 +25,12 @@ _BLOCKS = 3
 def poison_freed(like: Iterable[torch.Tensor]) -> None:
     """Leave freed blocks full of NaN for the allocator to hand out, of these tensors' sizes.
 
-    Works where allocators reuse blocks: always in CUDA's caching allocator, mostly on the CPU.
+    Works where allocators reuse blocks: always in CUDA's caching allocator, mostly on the CPU,
+    whose large blocks go back to the system.
     """
     for tensor in {(t.dtype, t.device, t.numel()): t for t in like}.values():
+        if tensor.device.type == "cpu" and tensor.nbytes >= LARGEST_KEPT:
+            continue
         count = max(1, tensor.numel() * tensor.element_size() // 4)
         blocks = [torch.full((count,), math.nan, dtype=torch.float32, device=tensor.device)]
         blocks += [blocks[0].clone() for _ in range(_BLOCKS - 1)]

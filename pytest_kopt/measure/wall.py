@@ -13,7 +13,7 @@ from time import perf_counter
 from pytest_kopt.measure.engine import Before, Block, Call
 
 #: glibc's mallopt(3): its parameters, and the largest threshold that it takes for a mapping.
-_TRIM_THRESHOLD, _MMAP_THRESHOLD, _LARGEST = -1, -3, 32 << 20
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, LARGEST_KEPT = -1, -3, 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ def keep_freed_memory() -> None:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(_TRIM_THRESHOLD, 2**31 - 1)
-        mallopt(_MMAP_THRESHOLD, _LARGEST)
+        mallopt(_MMAP_THRESHOLD, LARGEST_KEPT)
 
 
 class WallBlock(Block):

@@ -10,6 +10,9 @@ import torch
 from pytest_kopt.errors import BadInput
 from pytest_kopt.numerics.nested import fresh_copies, tensors
 
+#: A tensor on the CPU is compared in so many parts, one after the other.
+_PARTS = 512
+
 
 def assert_deterministic(
     fn: Callable[..., Any], inputs: Sequence[Any] | Callable[[], Sequence[Any]], repeats: int = 10
@@ -60,5 +63,22 @@ def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Say whether two tensors have the same shape and dtype, and bits; by value beyond 8 bytes."""
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
-    same = one == other if one.element_size() > 8 else bits(one) == bits(other)
-    return bool(same.all())
+    if one.element_size() > 8:
+        return bool((one == other).all())
+    return torch.equal(bits(one), bits(other))
+
+
+def differing_rows(one: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
+    """Return the rows, places in the first dimension, in which a tensor has other bits than others.
+
+    On the CPU part by part: most of a large cache is equal, and to see that takes no memory.
+    """
+    size = -(-one.shape[0] // (_PARTS if one.device.type == "cpu" else 1))
+    found = []
+    for begin in range(0, one.shape[0], size):
+        part, *rest = (item[begin : begin + size] for item in (one, *others))
+        unlike = [bits(x) for x in rest if not same_bits(part, x)]
+        if unlike:
+            differs = torch.stack([(bits(part) != x).flatten(1).any(1) for x in unlike]).any(0)
+            found.append(begin + differs.nonzero().flatten())
+    return torch.cat(found) if found else torch.empty(0, dtype=torch.int64, device=one.device)

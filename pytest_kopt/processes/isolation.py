@@ -12,6 +12,7 @@ import ctypes
 import getpass
 import os
 import platform
+import shutil
 import struct
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -70,6 +71,14 @@ _OWN_FOLDERS = {
 }
 #: Variables that name a compiler's cache end in one of these.
 _NAMES_A_CACHE = ("_CACHE_DIR", "_CACHE_PATH", "_CACHE_HOME", "_JIT_DIR", "TORCH_EXTENSIONS_DIR")
+#: Those of known compilers, which find what they made by its content and take seconds to make it.
+_COMPILERS = {
+    *_OWN_FOLDERS.values(),
+    *("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TORCH_EXTENSIONS_DIR", "NUMBA_CACHE_DIR"),
+    *("CUTE_DSL_CACHE_DIR", "JAX_COMPILATION_CACHE_DIR", "XDG_CACHE_HOME"),
+}
+#: A larger folder is not copied for a process: it holds more than a tuner's choices.
+_FILES, _BYTES = 1000, 16 << 20
 
 
 def lacking() -> str:
@@ -118,6 +127,45 @@ def isolate(scratch: Path, hidden: Sequence[Path], own: Sequence[Path] = ()) -> 
     return Bounds(writable, frozenset(map(hash, hidden)))
 
 
+def separate_caches(scratch: Path) -> None:
+    """Point the variables of kernels' own caches to copies in this process's `scratch`.
+
+    Every process so begins with what is there, whichever version it runs and whatever ran before.
+    """
+    for name, folder in _named_caches():
+        if name in _COMPILERS or name.endswith("_JIT_DIR") or not _is_small(folder):
+            continue
+        # What is there cannot be copied into itself.
+        if not scratch.is_relative_to(folder.resolve()):
+            own = scratch / "caches" / name
+            own.mkdir(parents=True)
+            with suppress(OSError):
+                shutil.copytree(folder, own, symlinks=True, dirs_exist_ok=True)
+            os.environ[name] = str(own)
+
+
+def _is_small(folder: Path) -> bool:
+    """Say whether a folder holds few files, which are small together."""
+    files, size = 0, 0
+    for top, _, names in os.walk(folder):
+        for name in names:
+            with suppress(OSError):
+                size += os.lstat(os.path.join(top, name)).st_size
+        files += len(names)
+        if files > _FILES or size > _BYTES:
+            return False
+    return True
+
+
+def _named_caches() -> list[tuple[str, Path]]:
+    """Return the variables that name a cache, with its folder."""
+    return [
+        (name, Path(value))
+        for name, value in os.environ.items()
+        if name.endswith(_NAMES_A_CACHE) and os.path.isabs(value)
+    ]
+
+
 @cache
 def _libc() -> ctypes.CDLL:
     return ctypes.CDLL(None, use_errno=True)
@@ -158,9 +206,7 @@ def _caches() -> Iterator[Path]:
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(inductor))
     # Precompiled headers lie there whatever the variable says.
     yield inductor
-    for name, value in os.environ.items():
-        if name.endswith(_NAMES_A_CACHE) and os.path.isabs(value):
-            yield Path(value)
+    yield from (folder for _, folder in _named_caches())
     yield from (home / ".cache", Path(os.environ.get("TRITON_HOME") or home) / ".triton")
 
 

@@ -21,7 +21,7 @@ from pytest_kopt.measure.wall import keep_freed_memory
 from pytest_kopt.options.declare import LOADED_BEFORE, SERVE
 from pytest_kopt.processes.channel import Channel, Message
 from pytest_kopt.processes.guests import NOT_GIVEN, Confined, SetAside
-from pytest_kopt.processes.isolation import isolate
+from pytest_kopt.processes.isolation import isolate, separate_caches
 from pytest_kopt.processes.reload import forget
 from pytest_kopt.processes.worker_orders import WorkerOrders
 
@@ -194,6 +194,7 @@ def serve(reader: int, writer: int, scratch: Path) -> NoReturn:
     if hello.get("hidden") is not None:
         # Before anything else begins a thread, which would not be bound.
         bounds = isolate(scratch, [*map(Path, hello.pop("hidden"))])
+        separate_caches(scratch)
     # A reference's temporaries, and those of each comparison with it, else cost a fault a page.
     keep_freed_memory()
     serving = Serve(channel, orders, hello["args"], bounds, scratch, hello["from_manifest"])

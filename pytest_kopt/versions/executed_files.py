@@ -10,6 +10,7 @@ import filecmp
 import os
 import sys
 from collections.abc import Callable, Container, Iterable
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -32,10 +33,10 @@ def functions_run(call: Callable[[], object]) -> set[tuple[str, str]]:
             return
         seen.add((frame.f_code.co_filename, frame.f_code.co_name))
         if str(frame.f_globals.get("__name__", "")).startswith("triton."):
-            launched = getattr(frame.f_locals.get("self"), "fn", None)
-            code = getattr(launched, "__code__", None)
-            if code is not None:
-                seen.add((code.co_filename, code.co_name))
+            # An object that is still being made may raise, or never end, in its own __getattr__.
+            with suppress(AttributeError):
+                launched = object.__getattribute__(frame.f_locals.get("self"), "fn")
+                seen.add((launched.__code__.co_filename, launched.__code__.co_name))
 
     with profile_hook(hook):
         call()

@@ -155,11 +155,11 @@ def write_paired(project: Project) -> None:
 def traced(beside: Path) -> dict[str, str]:
     """Return the variables by which kernels write their trace, `traced/trace` in a folder.
 
-    Kernel code may write to caches alone, so that the trace lies in one.
+    Kernel code may write to compilers' caches, so that the trace lies in one.
     """
     folder = beside / "traced"
     folder.mkdir(exist_ok=True)
-    return {"TRACE": str(folder / "trace"), "TRACE_CACHE_DIR": str(folder)}
+    return {"TRACE": str(folder / "trace"), "TRACE_JIT_DIR": str(folder)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,8 +226,8 @@ class Gate:
             "TMPDIR": str(self.tmp),
             "TRACE": str(self.trace),
             "XDG_STATE_HOME": str(self.private / "state"),
-            # Kernel code may write to caches, and so to the trace.
-            "TRACE_CACHE_DIR": str(self.private),
+            # Kernel code may write to compilers' caches, and so to the trace.
+            "TRACE_JIT_DIR": str(self.private),
             "TORCHINDUCTOR_CACHE_DIR": str(self.private / "inductor"),
         }
 

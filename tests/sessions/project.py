@@ -28,7 +28,7 @@ _PASSING = (".lock", "running.json", ".running.json")
 SCRIPT = "scripted.py"
 
 #: Names the directory of the devices' locks for processes with a scripted clock.
-LOCKS = "TESTS_LOCKS_CACHE_DIR"
+LOCKS = "TESTS_LOCKS_JIT_DIR"
 
 _SECONDS = 900
 
@@ -158,8 +158,8 @@ class Project:
             "GIT_CONFIG_NOSYSTEM": "1",
             "OMP_NUM_THREADS": "1",
             LOCKS: str(locks()),
-            # Kernel code may write to caches, and so to the scripted clock's log.
-            "MEASURED_CACHE_DIR": str(self.root / "measured"),
+            # Kernel code may write to compilers' caches, and so to the scripted clock's log.
+            "MEASURED_JIT_DIR": str(self.root / "measured"),
             # Where there is a GPU, these sessions do not see it.
             **dict.fromkeys(MASKS, ""),
         }

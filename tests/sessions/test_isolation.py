@@ -70,6 +70,41 @@ def test_a_kernel_that_leaves_its_bounds_is_told_of(
     assert project.read("README.md") == "A project.\n"
 
 
+TUNES = """
+import os
+from pathlib import Path
+
+_first = plain
+
+
+def plain(x):
+    tuned = Path(os.environ["MINE_CACHE_DIR"]) / "tuned"
+    if tuned.exists():
+        return _first(x)
+    tuned.write_text("")
+    return -_first(x)
+"""
+
+
+@pytest.mark.parametrize("is_warm", [False, True])
+def test_every_process_begins_with_the_cache_that_was_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_warm: bool
+) -> None:
+    """A kernel is wrong until its own cache is warm: so it is the next time as well."""
+    project = project_at(tmp_path / "project")
+    cache = tmp_path / "mine"
+    cache.mkdir()
+    if is_warm:
+        (cache / "tuned").write_text("by another program")
+    project.write(PLAIN, kernel(cost=187.5, who="plain new") + TUNES)
+    monkeypatch.setenv("MINE_CACHE_DIR", str(cache))
+    gate = Gate(project)
+    for _ in range(1 if is_warm else 2):
+        done = gate()
+        assert done.run.code == (0 if is_warm else 1), done.run.text
+    assert [path.read_text() for path in cache.iterdir()] == ["by another program"] * is_warm
+
+
 KEEPS = """
 from pathlib import Path
 

@@ -101,7 +101,7 @@ import os
 import time
 from pathlib import Path
 
-SEEN = Path(os.environ["TRACE_CACHE_DIR"], "seen")
+SEEN = Path(os.environ["TRACE_JIT_DIR"], "seen")
 
 
 def waited():

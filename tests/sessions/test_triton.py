@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
+from .paired import OLD, PLAIN, SAME, SLOWER, Gate, kernel, project_at
 from .project import CAMPAIGN, KERNEL, TWO_WORKERS, Project
 from .sources import SETTINGS
 
@@ -89,6 +91,67 @@ def test_rounds_in_the_interpreter_check_but_never_decide(empty: Project) -> Non
     run = empty.round(2)
     assert run.code == 1, run.text
     assert empty.verdict(2)["decision"] == "REPAIR", "a wrong result is wrong anywhere"
+
+
+LAZY = """\
+
+
+from clock import spend
+
+_by_value, factor_file = added, "factor.json"
+
+
+def added(x, y):
+    from importlib import import_module
+
+    spend(1.0, "added")
+    return import_module("kernels.late").same(_by_value(x, y))
+"""
+
+
+def gate_at(root: Path) -> Gate:
+    """Return the gate of a project with a case of torch's and two in Triton's interpreter."""
+    project = project_at(root)
+    project.write("kernels/doubled.py", ADDED.format(factor=1) + LAZY)
+    project.write("kernels/late.py", "def same(x):\n    return x\n")
+    project.write("kernels/factor.json", "1")
+    project.write("tests/test_added.py", ADDED_CASES)
+    project.commit_all("The base")
+    return Gate(project)
+
+
+def test_an_interpreted_case_that_a_change_does_not_reach_stops_no_gate(tmp_path: Path) -> None:
+    gate = gate_at(tmp_path / "project")
+    gate.project.write(PLAIN, kernel(SLOWER, "new"))
+    done = gate()
+    assert done.run.code == 8, done.run.text
+    shapes = {str(shape["nodeid"]).partition("::")[2]: shape for shape in done.judged["shapes"]}
+    assert shapes["test_plain"]["change_pct"] == pytest.approx(100 * (OLD / SLOWER - 1))
+    assert shapes["test_added[16]"]["same"] == "source", shapes
+
+
+@pytest.mark.parametrize(
+    ("path", "content"),
+    [
+        ("kernels/doubled.py", ADDED.format(factor=1) + LAZY + "VERSION = 2\n"),
+        ("kernels/late.py", "def same(x):\n    return 1 * x\n"),
+        ("kernels/factor.json", "2"),
+    ],
+)
+def test_interpreted_cases_that_a_change_reaches_are_named(
+    tmp_path: Path, path: str, content: str
+) -> None:
+    """By an import, by one while the call runs, or by a file that the kernel names."""
+    gate = gate_at(tmp_path / "project")
+    gate.project.write(PLAIN, kernel(SAME, "new"))
+    gate.project.write(path, content)
+    done = gate()
+    assert done.run.code == 11, done.run.text
+    assert done.judged["decision"] == "INCOMPLETE"
+    assert "2 case(s) not judged, tests/test_added.py::test_added[16]" in done.judged["reason"]
+    shapes = {str(shape["nodeid"]).partition("::")[2]: shape for shape in done.judged["shapes"]}
+    assert shapes["test_plain"]["change_pct"] is not None
+    assert shapes["test_added[16]"]["same"] is None, shapes
 
 
 OTHERS = """\

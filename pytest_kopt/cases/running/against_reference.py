@@ -14,7 +14,7 @@ from pytest_kopt.cases.running.execution import Pass
 from pytest_kopt.honesty.inputs import SCALABLE
 from pytest_kopt.honesty.precision import least_exact
 from pytest_kopt.numerics.compare import Comparison, compare
-from pytest_kopt.numerics.determinism import bits
+from pytest_kopt.numerics.determinism import bits, differing_rows
 from pytest_kopt.numerics.gates import Gate
 from pytest_kopt.numerics.snr import compute_snr, wide
 
@@ -145,21 +145,20 @@ def _pairs(expected: Pass, run: Pass) -> Iterable[tuple[str, Any, Any]]:
         if before is None or not is_shaped(out, ref):
             yield name, ref, out
         else:
+            rows = touched_rows(before, ref, out)
+            before, ref, out = before[rows], ref[rows], out[rows]
             untouched = (bits(ref) == bits(before)) & (bits(out) == bits(before))
-            rows = _touched_rows(untouched)
-            if rows is not None:
-                ref, out, untouched = ref[rows], out[rows.to(out.device)], untouched[rows]
             yield name, _without(ref, untouched), _without(out, untouched)
     for position, ref in expected.gradients.items():
         if ref is not None:
             yield f"grad of input {position}", ref, run.gradients.get(position)
 
 
-def _touched_rows(untouched: torch.Tensor) -> torch.Tensor | None:
-    """Return which rows of a large tensor were written to, None of a small one: all count there."""
-    if untouched.numel() < _LARGE or untouched.ndim < 2:
-        return None
-    return (~untouched.flatten(1).all(1)).nonzero().flatten()
+def touched_rows(before: torch.Tensor, *after: torch.Tensor) -> Any:
+    """Return which rows of a large tensor were written to; of a small one all count."""
+    if before.numel() < _LARGE or before.ndim < 2:
+        return ...
+    return differing_rows(before, *after)
 
 
 def _in_the_whole(comparison: Comparison, expected: Pass, run: Pass) -> Comparison:
@@ -168,8 +167,8 @@ def _in_the_whole(comparison: Comparison, expected: Pass, run: Pass) -> Comparis
     if comparison.passed or before is None or figures is None or not figures.worst_index:
         return comparison
     ref, out = expected.outputs[comparison.name], run.outputs[comparison.name]
-    rows = _touched_rows((bits(ref) == bits(before)) & (bits(out) == bits(before)))
-    if rows is None:
+    rows = touched_rows(before, ref, out)
+    if rows is ...:
         return comparison
     index = (int(rows[figures.worst_index[0]]), *figures.worst_index[1:])
     return replace(comparison, figures=replace(figures, worst_index=index))

@@ -94,16 +94,22 @@ def is_reached(case: Case, order: ArmsOrder, seed: int, watch: Watch | None) -> 
     """Say whether the one version of this process imports, runs or reads a changed file."""
     here = Path(order.tree or order.root)
     files = {(here / path).resolve() for path in order.changed}
-    module, modules = home(case.function), project_modules(here)
-    used = imported_by(module.__name__, here) if module else set(modules.values())
-    ran = executed_files.files_run(one_call(case, case.function, make_inputs(case, seed)))
-    used |= {Path(file).resolve() for file in ran}
+    used, modules = files_used(case, here, seed), project_modules(here)
     by = {"", *(name for name, path in modules.items() if path in used)}
     opened = watch.opened if watch else {}
     return any(
         path in used or path.suffix in NATIVE_SUFFIXES or by & readers(path, modules, opened)
         for path in files
     )
+
+
+def files_used(case: Case, root: Path, seed: int) -> set[Path]:
+    """Return the files below `root` that a case's function can import, and all that a call runs."""
+    module = home(case.function)
+    used = imported_by(module.__name__, root) if module else {*project_modules(root).values()}
+    ran = executed_files.files_run(one_call(case, case.function, make_inputs(case, seed)))
+    # Generated code has a name that is no file's.
+    return used | {path for file in ran if (path := Path(file).resolve()).is_file()}
 
 
 def _in_order(functions: Versions, case: Case, given: Sequence[Any]) -> Versions:

@@ -34,7 +34,7 @@ from pytest_kopt.trials.harness import PytestSetup
 from pytest_kopt.trials.project_command import ProjectCommand
 from pytest_kopt.trials.pull_request import declarations
 from pytest_kopt.trials.pull_request.base import Base, removed, take_inventory
-from pytest_kopt.trials.pull_request.removed_cases import without
+from pytest_kopt.trials.pull_request.removed_cases import some, without
 from pytest_kopt.trials.trees import overlays, trees_of, why_not_in_place
 from pytest_kopt.trials.trial import InCopies, Measurements, Trial
 from pytest_kopt.versions.affected_modules import is_built
@@ -103,8 +103,6 @@ class Gate(Trial):
             why = f"{len(failed)} of {len(results)} case(s) are {kinds}: {names}"
             why += f"; the first: {in_a_line(failed[0].diagnosis)}"
             return self.wrong(results, why), ""
-        if judging.is_interpreted(results):
-            return judging.incomplete(self.policy, *judging.INTERPRETED), ""
         try:
             return compared(), ""
         except Caught as caught:
@@ -131,6 +129,22 @@ class Gate(Trial):
                 *(comparison, cases, metrics, self.policy, known), gate=gate, reached_only=True
             )
         return replace(found, verdict=self._with_nearby(found))
+
+    def without_times(self, cases: Sequence[CaseResult], others: Verdict | None) -> Verdict:
+        """Return the verdict on `others` (None: there are none) with interpreted cases beside it.
+
+        As long as there is one of those not every case is judged.
+        """
+        if not cases and others:
+            return others
+        why, step = judging.INTERPRETED
+        why = f"{len(cases)} case(s) not judged, {some([case.nodeid for case in cases])}: {why}"
+        if others:
+            why += f"; of the other cases: {others.reason}"
+        verdict = others or judging.incomplete(self.policy, why, step)
+        shapes = verdict.shapes + judging.shapes(cases, {case.nodeid for case in cases})
+        update = {"decision": Decision.INCOMPLETE, "reason": why, "next_step": step}
+        return verdict.model_copy(update={**update, "shapes": shapes})
 
     def _with_nearby(self, found: PairedResult) -> Verdict:
         """Return the verdict with what the versions did at shapes near the declared ones."""
@@ -337,36 +351,55 @@ class PullRequestGate(Gate):
             same_code = "the kernels are the same code as"
             why = same_code if self._sources and not of_tests else "no kernel code changed since"
             return judging.flagged(self._nothing(results, f"{why} {self.other}"), flags)
-        if not any(self._is_used(path, results, opened) for path in self._changed):
+        loaded = loaded_by(results)
+        if not any(self._is_used(path, loaded, opened) for path in self._changed):
             why = f"the change since {self.other} reaches no case"
             return judging.flagged(self._nothing(results, why), flags)
         versions = self._beside()
         alone = self._without_twin(new, versions, measurements)
         known = [result for result in results if result.nodeid not in alone]
-        found = self.compare(known, versions, measurements) if known else None
-        same = found.same if found else {}
+        timed, interpreted = judging.by_clock(known)
+        reached = [result for result in interpreted if self._reaches(result)]
+        found = self.compare(timed, versions, measurements) if timed else None
+        same = dict(found.same) if found else {}
+        is_compared = found is not None and len(same) < len(found.results)
+        same |= {result.nodeid: "source" for result in interpreted if result not in reached}
         rest = judging.shapes(results, same.keys() | alone.keys(), same)
-        if found and len(same) < len(found.results):
+        verdict = None
+        if found and is_compared:
             verdict = found.verdict.model_copy(update={"shapes": found.verdict.shapes + rest})
-        else:
+        elif rest:
             why = f"the change since {self.other} reaches no case"
-            if found is None:
+            if not known:
                 why = f"every case is new since {self.other}"
-            elif found.has_same_machine_code:
+            elif found and found.has_same_machine_code:
                 why = f"the GPU does the same work as at {self.other}: the same machine code"
             verdict = self._nothing([], why).model_copy(update={"shapes": rest})
+        verdict = self.without_times(reached, verdict)
         return judging.flagged(verdict, [*alone.values(), *flags])
 
-    def _is_used(self, path: str, results: Sequence[CaseResult], opened: Collection[str]) -> bool:
-        """Say whether cases may use a changed file: it is not shown that none reads or builds it.
+    def _reaches(self, case: CaseResult) -> bool:
+        """Say whether the change may reach a case that nothing is asked of but its check."""
+        used = {*(case.evidence.used or ())}
+        strangers = loaded_by([case]) - used
+        opened = {
+            self._in_tree(path)
+            for path, authors in opened_by([case]).items()
+            if not strangers.issuperset(authors)
+        }
+        return any(self._is_used(path, used, opened) for path in self._changed)
 
+    def _is_used(self, path: str, loaded: Collection[str], opened: Collection[str]) -> bool:
+        """Say whether cases that have `loaded` and `opened` files may use a changed one.
+
+        They may where it is not shown that none reads or builds it.
         What is gone, or lies outside of pytest's root, was not looked for.
         """
         root, place = self.settings.root.resolve(), self.other.root / path
         is_heard_of = place.is_file() and place.is_relative_to(root)
         if self.settings.rebuild_command or not is_heard_of or path in opened:
             return True
-        loaded, name = loaded_by(results), place.name.encode()
+        name = place.name.encode()
         return (
             is_built(place)
             or place.relative_to(root).as_posix() in loaded

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from pytest_kopt.cases.collector import Collector
-from pytest_kopt.decide.verdict import Decision
+from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.options.settings import Settings
 from pytest_kopt.paired.arms import Versions
 from pytest_kopt.processes.toolchain import Toolchain
@@ -45,7 +45,14 @@ class Toolchains(Gate):
         verdict, detail = self.cut_off(collector, interrupted), ""
         if verdict is None:
             results = collector.in_order()
-            compared = lambda: self.compare(results, self._versions, measurements).verdict  # noqa: E731
+            timed, interpreted = judging.by_clock(results)
+
+            def compared() -> Verdict:
+                others = None
+                if timed:
+                    others = self.compare(timed, self._versions, measurements).verdict
+                return self.without_times(interpreted, others)
+
             verdict, detail = self.judged(results, compared)
         verdict = judging.flagged(verdict, [f"the base is {self.other}"])
         return self.closed(verdict, str(self.other.python), collector.in_order(), detail)

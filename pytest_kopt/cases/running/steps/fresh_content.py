@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from pytest_kopt.cases.running.against_reference import nearest
+from pytest_kopt.cases.running.against_reference import nearest, touched_rows
 from pytest_kopt.cases.running.checking import Checking
 from pytest_kopt.cases.running.execution import INPUT, Pass, Run, make_inputs, watch_interpreter
 from pytest_kopt.cases.seeds import drawn_so_far
@@ -117,8 +117,12 @@ def _written(checking: Checking, run: Run, expected: Pass) -> tuple[list[torch.T
     for name, out in run.kept.outputs.items():
         if name.startswith(INPUT) and isinstance(out, torch.Tensor):
             before = expected.before.get(name)
-            count = out.numel() if before is None else int((bits(out) != bits(before)).sum())
-            changes += count * out.element_size()
+            if before is None:
+                changes += out.nbytes
+            else:
+                rows = touched_rows(before, out)
+                differs = bits(out[rows]) != bits(before[rows])
+                changes += int(differs.sum()) * out.element_size()
     return own, changes
 
 
