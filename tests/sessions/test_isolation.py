@@ -121,7 +121,7 @@ def test_a_library_that_keeps_files_in_the_home_is_told_where(tmp_path: Path) ->
     project.write(PLAIN, kernel(cost=187.5, who="plain new", imports=KEEPS))
     gate = Gate(project)
     done = gate()
-    (refused,) = re.findall(r"not judged \(.*Permission denied: '(.*)'\)", done.run.out)
+    (refused,) = re.findall(r"does not import: .*Permission denied: '(.*)'\)", done.run.out)
     assert "what a library keeps elsewhere in the home can be a link" in done.run.out
     kept = Path(refused).parent / ".cache/tunings"
     kept.mkdir(parents=True)

@@ -52,13 +52,14 @@ def test_a_kernel_cannot_forge_the_comparison_of_a_timed_result(tmp_path: Path) 
     assert "timed-result: wrong in a timed block, on content" in done.run.text
 
 
-#: A weight that each process draws for itself, beside the inputs.
+#: A weight that each process draws for itself, beside the inputs; of so many elements no two are
+#: near each other by chance.
 OWN_WEIGHT = """
 import pytest
 import torch
 from kernels.plain import plain
 
-WEIGHT = torch.randn(8)
+WEIGHT = torch.randn(4096)
 
 
 def weighted(x):
@@ -69,7 +70,7 @@ def weighted(x):
 def test_plain(kopt):
     kopt(
         weighted,
-        inputs=lambda: (torch.randn(1, 8),),
+        inputs=lambda: (torch.randn(1, 4096),),
         reference=lambda x: 2 * x.double() * WEIGHT,
         dims={"rows": 1},
     )
