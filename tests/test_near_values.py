@@ -259,8 +259,8 @@ class Once(Squares):
     [
         (Squares, "right"),
         (Detached, "wrong"),
-        (Partly, "wrong"),
-        (Slightly, "wrong"),
+        (Partly, "right"),
+        (Slightly, "right"),
         (Once, "raises"),
     ],
 )
