@@ -136,7 +136,7 @@ def _trial(config: pytest.Config, settings: Settings, orders: WorkerOrders) -> T
 
         return Toolchains(config, settings, orders)
     if settings.base is not None:
-        from pytest_kopt.trials.pull_request.gate import PullRequestGate
+        from pytest_kopt.trials.pull_request.against_base import PullRequestGate
 
         return PullRequestGate(config, settings, orders)
     if settings.round is not None:

@@ -1,11 +1,9 @@
-"""The gate of a pull request: cases as they are now, on today's kernel code and on the base's."""
+"""What every gate does: judge cases, compare two versions, and say what comes next."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import PurePosixPath
 from typing import Any
 
 import pytest
@@ -13,35 +11,24 @@ import pytest
 from pytest_kopt import policies
 from pytest_kopt.cases.collector import Collector
 from pytest_kopt.cases.details import in_a_line, with_details
-from pytest_kopt.cases.result import CaseResult, loaded_by, opened_by
+from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.errors import BadInput
-from pytest_kopt.honesty.audit import audit
 from pytest_kopt.honesty.checks import REPAIRS
-from pytest_kopt.honesty.finding import Finding
-from pytest_kopt.options.declare import STEP
 from pytest_kopt.options.settings import Settings
 from pytest_kopt.paired.arms import CandidateDied, NotComparable, Versions
 from pytest_kopt.paired.noise import Known
 from pytest_kopt.paired.pairing import PairedMetric, PairedResult, judge
 from pytest_kopt.paired.replica import Caught
 from pytest_kopt.processes.worker_orders import WorkerOrders
-from pytest_kopt.sameness.program import differing
 from pytest_kopt.show.standing import Closing
 from pytest_kopt.show.words import gate_outcome
 from pytest_kopt.trials import judging
-from pytest_kopt.trials.harness import PytestSetup
-from pytest_kopt.trials.project_command import ProjectCommand
-from pytest_kopt.trials.pull_request import declarations
-from pytest_kopt.trials.pull_request.base import Base, removed, take_inventory
-from pytest_kopt.trials.pull_request.removed_cases import some, without
-from pytest_kopt.trials.trees import overlays, trees_of, why_not_in_place
-from pytest_kopt.trials.trial import InCopies, Measurements, Trial
-from pytest_kopt.versions.affected_modules import is_built
+from pytest_kopt.trials.pull_request.removed_cases import some
+from pytest_kopt.trials.trial import Measurements, Trial
 
-_COMPUTE = "compute what the cases ask for"
-
-
+COMPUTE = "compute what the cases ask for"
+#: What to do after a decision.
 NEXT = {
     Decision.ACCEPTED: "",
     Decision.ACCEPTED_WITH_NOTE: "mind the slower case",
@@ -106,7 +93,7 @@ class Gate(Trial):
         try:
             return compared(), ""
         except Caught as caught:
-            return judging.overfit(results, caught.findings, self.policy, _COMPUTE), ""
+            return judging.overfit(results, caught.findings, self.policy, COMPUTE), ""
         except CandidateDied as death:
             how = str(death)
             told = judging.all_failed(results, {death.case: how}, "ERROR")
@@ -152,7 +139,7 @@ class Gate(Trial):
         reached = [result for result in found.results if result.nodeid not in found.same]
         wrong = [item for item in nearby if item.rejects]
         if special := judging.rejecting(wrong):
-            return judging.overfit(reached, special, policy, _COMPUTE)
+            return judging.overfit(reached, special, policy, COMPUTE)
         if wrong:
             failed = {item.where: str(item) for item in wrong}
             told = judging.all_failed(reached, failed, "FAIL")
@@ -169,265 +156,3 @@ class Gate(Trial):
     def wrong(self, results: Sequence[CaseResult], reason: str) -> Verdict:
         step = "correct what the reason names; nothing was compared"
         return judging.uncompared(results, self.policy, Decision.REPAIR, reason, step)
-
-
-class PullRequestGate(Gate):
-    """`--kopt-base REF`: a change of kernels beside the commit where it branched off."""
-
-    option = "--kopt-base"
-    other: Base
-
-    def __init__(self, config: pytest.Config, settings: Settings, session: WorkerOrders) -> None:
-        assert settings.base is not None
-        # A bisection asks which commit of a history is slower; each was taken in when it was made.
-        step = config.pluginmanager.has_plugin(STEP)
-        super().__init__(config, settings, session, check_only=step, only_results=step)
-        self.other = base = Base.of(settings.base, settings.root)
-        files = {path: base.root / path for path in base.old}
-        now = {path: file.read_bytes() if file.is_file() else None for path, file in files.items()}
-        #: The changed files that are other code than at the base.
-        self._differing = differing(base.old, now)
-        #: What decides how cases are run, now or at the base; the changed files besides that, and
-        #: which of them do other things.
-        self._harness: set[str] = set()
-        self._sources: Sequence[str] = ()
-        self._changed: Sequence[str] = ()
-        self._then, self._unbuilt = Collector(), ""
-        self._held = ExitStack()
-        command = settings.rebuild_command
-        self._rebuild = ProjectCommand(command, is_confined=settings.isolates) if command else None
-        rebuild = self._rebuild
-        self._trees = trees_of(self._held, lambda old: overlays(base.root, old, rebuild))
-
-    @property
-    def title(self) -> str:
-        return f"{self.other}, gate {self.settings.gate}, policy {self.policy.name}"
-
-    @property
-    def is_settled(self) -> bool:
-        """Whether every changed file is the same code as at the base."""
-        return not self._differing
-
-    def begin(self) -> str:
-        """Learn which cases the base has, and build today's kernels; why that failed, or ""."""
-        if self.is_settled:
-            return ""
-        rebuild, base = self._rebuild, self.other
-        problem = why_not_in_place(rebuild.text) if rebuild else ""
-        if problem:
-            raise BadInput(problem, where="kopt_rebuild_command")
-        if base.old:
-            self._then = take_inventory(self.config, self._orders, base)
-        if rebuild:
-            self._unbuilt = rebuild.run(base.root).failure
-        return self._unbuilt
-
-    def check_collection(self, ids: Sequence[str], collector: Collector, filtered: bool) -> None:
-        super().check_collection(ids, collector, filtered)
-        old = self.other.old
-        files = {nodeid.partition("::")[0] for nodeid in (*ids, *self._then.order)}
-        self._harness = {path for path in old if PurePosixPath(path).name == "conftest.py"}
-        self._harness |= {*map(self._in_tree, files)}
-        self._sources = [path for path in old if path not in self._harness]
-        self._changed = [path for path in self._sources if path in self._differing]
-        for nodeid in ids:
-            if error := judging.under(nodeid, self._then.collect_errors):
-                raise BadInput(
-                    f"{nodeid.partition('::')[0]} does not import there: {in_a_line(error)}",
-                    where=str(self.other),
-                    legal="a base whose cases import",
-                )
-
-    def get_ahead(self, ids: Sequence[str], measurements: Measurements) -> None:
-        # A build is left for when the cases have passed, and so is what may have no reader.
-        is_code = any(path.endswith(".py") for path in self._changed)
-        if is_code and not (self._unbuilt or self.settings.rebuild_command):
-            measurements.get_ahead(ids, self._beside())
-
-    def close(
-        self, collector: Collector, measurements: Measurements, interrupted: str = ""
-    ) -> Closing:
-        verdict = self.cut_off(collector, interrupted, self._then.order)
-        detail = self._unbuilt
-        if self.is_settled:
-            verdict = self._nothing([], f"the same code as {self.other}")
-        elif detail:
-            verdict = self.wrong([], f"the kernel does not build: {detail.splitlines()[0]}")
-        elif verdict is None:
-            verdict, detail = self._judge(collector, measurements)
-        return self.closed(verdict, self.other.commit, collector.in_order(), detail)
-
-    def release(self) -> None:
-        self._held.close()
-
-    def _judge(self, collector: Collector, measurements: Measurements) -> tuple[Verdict, str]:
-        """Judge what is dishonest or wrong, then the times, where kernels changed."""
-        results = collector.in_order()
-        found = [*judging.findings_of(results), *self._audit(results)]
-        damning = judging.rejecting(found)
-        if damning:
-            return judging.overfit(results, damning, self.policy, _COMPUTE), ""
-        new = [result.nodeid for result in results if result.nodeid not in self._then.order]
-        gone: list[str] = []
-        declared: dict[declarations.Difference, list[str]] = {}
-
-        def compared() -> Verdict:
-            gone.extend(removed(self.config, self._then, self.other, collector, measurements))
-            wrong = self._judged_as_then(results, declared, measurements)
-            return wrong or self._compared(results, new, measurements)
-
-        verdict, detail = self.judged(results, compared)
-        flags = [f"removed case: {nodeid}" for nodeid in gone]
-        verdict, told = declarations.with_differences(verdict, declared)
-        verdict = judging.flagged(verdict, [*flags, *told, *found])
-        return verdict if self.settings.allow_removed else without(gone, new, verdict), detail
-
-    def _judged_as_then(
-        self,
-        results: Sequence[CaseResult],
-        declared: dict[declarations.Difference, list[str]],
-        measurements: Measurements,
-    ) -> Verdict | None:
-        """Judge today's kernels by what decided at the base, where the change touches that.
-
-        Returns the verdict on wrong ones; fills in what is `declared` otherwise by which labels.
-        """
-        setup = PytestSetup.of(self.config)
-        names = declarations.harness_of(self.settings.root, results, setup)
-        old = self.other.old
-        touched = {
-            path: old[path] for path in map(self._in_tree, sorted(names)) if path in self._differing
-        }
-        wanted = [result for result in results if result.nodeid in self._then.order]
-        if not (touched and wanted):
-            return None
-        versions = self._trees(touched)
-        copy, ids = (versions.root, versions.trees[0]), [result.nodeid for result in wanted]
-        (there,) = measurements.run_in(InCopies([copy], ids), "checking by the base's cases")
-        failed = []
-        for now in wanted:
-            then = there.results.get(now.nodeid)
-            if then is None or then.check == "ERROR":
-                error = then.diagnosis if then else judging.under(now.nodeid, there.collect_errors)
-                why = f" ({in_a_line(error)})" if error else ""
-                text = f"cannot be run as the base declares it{why}"
-                declared.setdefault(declarations.Difference(text), []).append(now.label)
-                continue
-            for difference in declarations.differences(then, now):
-                declared.setdefault(difference, []).append(now.label)
-            failed += [then] if then.check == "FAIL" else []
-        if not (failed and self._changed):
-            return None
-        why = in_a_line(failed[0].diagnosis)
-        what = f"{len(failed)} case(s) are wrong by what the base's cases declare"
-        told = judging.all_failed(results, {r.nodeid: r.diagnosis for r in failed}, "FAIL")
-        verdict = self.wrong(told, f"{what}: {failed[0].label}: {why}")
-        step = "correct the kernel, or change what is right in a pull request of its own first"
-        return verdict.model_copy(update={"next_step": step})
-
-    def _beside(self) -> Versions:
-        """Return trees of the base's kernels; NotComparable where these do not build."""
-        return self._trees({path: self.other.old[path] for path in self._changed})
-
-    def _audit(self, results: Sequence[CaseResult]) -> list[Finding]:
-        paths = sorted({*self._changed} & {self._in_tree(file) for file in loaded_by(results)})
-        now = {path: (self.other.root / path).read_bytes() for path in paths}
-        then = {path: self.other.old[path] or b"" for path in paths}
-        return audit(now, then)
-
-    def _compared(
-        self, results: Sequence[CaseResult], new: Sequence[str], measurements: Measurements
-    ) -> Verdict:
-        """Compare the cases that the base has, or can run, on both versions of the kernels."""
-        opened = {self._in_tree(path): by for path, by in opened_by(results).items()}
-        of_tests = [
-            path
-            for path in self._changed
-            if opened.get(path) and self._harness.issuperset(map(self._in_tree, opened[path]))
-        ]
-        self._changed = [path for path in self._changed if path not in of_tests]
-        flags = [f"read by tests, and for both versions as it is now: {path}" for path in of_tests]
-        if not self._changed:
-            same_code = "the kernels are the same code as"
-            why = same_code if self._sources and not of_tests else "no kernel code changed since"
-            return judging.flagged(self._nothing(results, f"{why} {self.other}"), flags)
-        loaded = loaded_by(results)
-        if not any(self._is_used(path, loaded, opened) for path in self._changed):
-            why = f"the change since {self.other} reaches no case"
-            return judging.flagged(self._nothing(results, why), flags)
-        versions = self._beside()
-        alone = self._without_twin(new, versions, measurements)
-        known = [result for result in results if result.nodeid not in alone]
-        timed, interpreted = judging.by_clock(known)
-        reached = [result for result in interpreted if self._reaches(result)]
-        found = self.compare(timed, versions, measurements) if timed else None
-        same = dict(found.same) if found else {}
-        is_compared = found is not None and len(same) < len(found.results)
-        same |= {result.nodeid: "source" for result in interpreted if result not in reached}
-        rest = judging.shapes(results, same.keys() | alone.keys(), same)
-        verdict = None
-        if found and is_compared:
-            verdict = found.verdict.model_copy(update={"shapes": found.verdict.shapes + rest})
-        elif rest:
-            why = f"the change since {self.other} reaches no case"
-            if not known:
-                why = f"every case is new since {self.other}"
-            elif found and found.has_same_machine_code:
-                why = f"the GPU does the same work as at {self.other}: the same machine code"
-            verdict = self._nothing([], why).model_copy(update={"shapes": rest})
-        verdict = self.without_times(reached, verdict)
-        return judging.flagged(verdict, [*alone.values(), *flags])
-
-    def _reaches(self, case: CaseResult) -> bool:
-        """Say whether the change may reach a case that nothing is asked of but its check."""
-        used = {*(case.evidence.used or ())}
-        strangers = loaded_by([case]) - used
-        opened = {
-            self._in_tree(path)
-            for path, authors in opened_by([case]).items()
-            if not strangers.issuperset(authors)
-        }
-        return any(self._is_used(path, used, opened) for path in self._changed)
-
-    def _is_used(self, path: str, loaded: Collection[str], opened: Collection[str]) -> bool:
-        """Say whether cases that have `loaded` and `opened` files may use a changed one.
-
-        They may where it is not shown that none reads or builds it.
-        What is gone, or lies outside of pytest's root, was not looked for.
-        """
-        root, place = self.settings.root.resolve(), self.other.root / path
-        is_heard_of = place.is_file() and place.is_relative_to(root)
-        if self.settings.rebuild_command or not is_heard_of or path in opened:
-            return True
-        name = place.name.encode()
-        return (
-            is_built(place)
-            or place.relative_to(root).as_posix() in loaded
-            or any(name in (root / file).read_bytes() for file in loaded)
-        )
-
-    def _without_twin(
-        self, new: Sequence[str], versions: Versions, measurements: Measurements
-    ) -> dict[str, str]:
-        """Return the new cases that the base's kernels do not pass, each with what to say of it."""
-        if not new or not self.other.old:
-            return {}
-        (there,) = measurements.run_in(InCopies([(versions.root, versions.trees[0])], new))
-        found = {i: there.results[i].check if i in there.results else "" for i in new}
-        return {
-            nodeid: f"new case, not compared: {nodeid}" + (check and f" ({check} at the base)")
-            for nodeid, check in found.items()
-            if check != "PASS"
-        }
-
-    def _nothing(self, results: Sequence[CaseResult], why: str) -> Verdict:
-        """Return the verdict on unchanged kernels: no regression, and no gain either."""
-        decision, step = Decision.ACCEPTED, ""
-        if self.settings.gate == "improve":
-            decision = Decision.INCONCLUSIVE
-            step = "the gate asks for a gain; there is none to measure"
-        return judging.same_code(decision, why, results, self.policy, step)
-
-    def _in_tree(self, path: str) -> str:
-        inside = self.settings.root.resolve().relative_to(self.other.root)
-        return str(PurePosixPath(inside.as_posix()) / path)
