@@ -8,7 +8,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import TypeAlias
@@ -115,6 +115,7 @@ def _sweep() -> None:
     """Remove what processes left that were killed before they could."""
     for prefix in (_PREFIX, SCRATCH):
         for path in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
-            is_ours = path.lstat().st_uid == os.getuid()
-            if is_ours and is_left_behind(path.name, prefix):
-                shutil.rmtree(path, ignore_errors=True)
+            with suppress(FileNotFoundError):  # Another session has removed its own.
+                is_ours = path.lstat().st_uid == os.getuid()
+                if is_ours and is_left_behind(path.name, prefix):
+                    shutil.rmtree(path, ignore_errors=True)

@@ -85,18 +85,19 @@ def current_folder(root: Path) -> str:
 
 
 def seal(tree: Path) -> dict[str, tuple[int, int, int]]:
-    """Return inode, bytes and time of the last change of everything in a tree, by path in it.
+    """Return inode, bytes and time of the last change of every file of a tree, by path in it.
 
-    Left out is what compilers put there while a version runs. Nobody but the system's administrator
-    can set back the time of a change.
+    Nobody but the system's administrator can set back the time of a change. A folder is only there:
+    compilers put their own into it while a version runs, which are left out.
     """
     sealed: dict[str, tuple[int, int, int]] = {}
     for folder, names, files in os.walk(tree):
         names[:] = [name for name in names if name not in (*_LEFT_OUT, BUILDS)]
-        for name in (*names, *files):
-            path = Path(folder, name)
-            stat = path.lstat()
-            sealed[path.relative_to(tree).as_posix()] = stat.st_ino, stat.st_size, stat.st_ctime_ns
+        here = Path(folder).relative_to(tree)
+        sealed |= dict.fromkeys(((here / name).as_posix() for name in names), (0, 0, 0))
+        for name in files:
+            stat = Path(folder, name).lstat()
+            sealed[(here / name).as_posix()] = stat.st_ino, stat.st_size, stat.st_ctime_ns
     return sealed
 
 
