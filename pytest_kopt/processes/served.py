@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Generator, Sequence
 from dataclasses import replace
 from multiprocessing.connection import Connection
@@ -57,7 +56,6 @@ class Serve:
         self._channel = channel
         self._args, self._from_manifest = args, from_manifest
         self._config: pytest.Config | None = None
-        self._heard = 0.0
         self._leaving = False
 
     @property
@@ -122,17 +120,15 @@ class Serve:
         self._send_report("report", report)
 
     def tell(self, kind: str, **fields: Any) -> None:
-        """Send a message; `spent` in it says how many ms have passed here since the last order."""
-        self._channel.send(kind, spent=(time.perf_counter() - self._heard) * 1e3, **fields)
+        """Send a message."""
+        self._channel.send(kind, **fields)
 
     def hear(self) -> Message:
         """Wait for the next order, `stop` where the other side is gone."""
         try:
-            message = self._channel.receive()
+            return self._channel.receive()
         except EOFError:
-            message = {"kind": "stop"}
-        self._heard = time.perf_counter()
-        return message
+            return {"kind": "stop"}
 
     def _send_report(self, kind: str, report: pytest.CollectReport | pytest.TestReport) -> None:
         assert self._config is not None
