@@ -242,8 +242,8 @@ class Replica(Children):
             for child in self.children:
                 handed = _wait(child, "kept")["looks"]
                 if own := [(arm, seed) for arm, seed in blocks.looked_at if arms[arm] is child]:
-                    rounds = () if is_gpu else sets
-                    looks.append(Looks(nodeid, self._seed, own, engine, secret, handed, rounds))
+                    counts = () if is_gpu else sets
+                    looks.append(Looks(nodeid, self._seed, own, engine, secret, handed, counts))
             timed = (since, time.time())
         self.held_seconds += timed[1] - timed[0]
         inside = self._referee.why_not(nodeid)

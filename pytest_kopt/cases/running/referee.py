@@ -39,7 +39,9 @@ from pytest_kopt.cases.running.timed_calls import (
     Forward,
     Gradients,
     content_seed,
+    input_set,
     input_sets,
+    shapes,
     write_gradients,
 )
 from pytest_kopt.cases.running.timing import WAYS
@@ -50,7 +52,6 @@ from pytest_kopt.honesty.heldout import RENEWED
 from pytest_kopt.honesty.inputs import Held, overwrite
 from pytest_kopt.measure.engine import EVENTS
 from pytest_kopt.measure.wall import one_thread
-from pytest_kopt.numerics.nested import tensors
 from pytest_kopt.versions.affected_modules import project_modules
 from pytest_kopt.versions.errors import NotLoadable
 from pytest_kopt.versions.executed_files import check_moved
@@ -289,7 +290,7 @@ class _Content:
             content.write_one(number, look["seed"], look["arm"])
             return Forward(case, case.function, held)
         drawn = make_inputs(case, content_seed(look["seed"]))
-        if [item.shape for item in tensors(held.source)] != [item.shape for item in tensors(drawn)]:
+        if shapes(held.source) != shapes(drawn):
             raise _Unjudged("its inputs have other shapes each time")
         overwrite(held.source, drawn, case.weights, only_activations=True)
         return Forward(case, case.function, held)
@@ -306,7 +307,7 @@ class _Content:
         cases, number = self._cases(look["arm"]), look["number"]
         if self._sets:
             return input_sets(cases, self._seed, [number])[0]
-        return make_inputs(cases[number % len(cases)], self._seed + number)
+        return input_set(cases, self._seed, number)
 
     def _cases(self, arm: str) -> list[Case]:
         return uneven_cases(self._case) if arm in UNEVEN.values() else [self._case]

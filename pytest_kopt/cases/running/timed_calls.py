@@ -103,7 +103,7 @@ class Content:
         """
         self._cases, self._sets = cases, sets
         case = cases[0]
-        self._shapes = {number: _shapes(held) for number, held in sets.items()}
+        self._shapes = {number: shapes(held) for number, held in sets.items()}
         self._is_free = _is_free(case, [*sets.values()])
         nbytes = sum(item.nbytes for item in tensors(next(iter(sets.values()))))
         self._renewals: dict[int, Renewal] = {}
@@ -131,7 +131,7 @@ class Content:
         case, given = self._cases[number % len(self._cases)], self._sets[number]
         drawn = make_inputs(case, own)
         # Where sizes are drawn as well, half of it would be written.
-        if _shapes(drawn) != self._shapes[number]:
+        if shapes(drawn) != self._shapes[number]:
             return
         inputs.overwrite(given, drawn, case.weights, only_activations=True)
         if not self._is_free:
@@ -154,7 +154,8 @@ class Gradients:
         self._renewals[number].write(derive(seed, arm, f"gradients {number}"))
 
 
-def _shapes(given: Sequence[Any]) -> list[torch.Size]:
+def shapes(given: Sequence[Any]) -> list[torch.Size]:
+    """Return the shapes of the tensors among arguments, in order."""
     return [item.shape for item in tensors(given)]
 
 
@@ -169,6 +170,11 @@ def _is_free(case: Case, sets: Sequence[Sequence[Any]]) -> bool:
     )
 
 
+def input_set(cases: Sequence[Case], seed: int, number: int) -> tuple[Any, ...]:
+    """Draw the input set of a number, from `cases` in turn."""
+    return make_inputs(cases[number % len(cases)], seed + number)
+
+
 def input_sets(cases: Sequence[Case], seed: int, numbers: Iterable[int]) -> list[tuple[Any, ...]]:
     """Draw the input sets of these numbers, from `cases` in turn; weights are those of set 0.
 
@@ -180,7 +186,7 @@ def input_sets(cases: Sequence[Case], seed: int, numbers: Iterable[int]) -> list
     first = make_inputs(case, seed)
 
     def drawn(number: int) -> tuple[Any, ...]:
-        given = make_inputs(cases[number % len(cases)], seed + number)
+        given = input_set(cases, seed, number)
         return tuple(first[at] if at in shared else item for at, item in enumerate(given))
 
     return [drawn(number) if number else first for number in numbers]

@@ -25,6 +25,7 @@ from pytest_kopt.cases.running.timed_calls import (
     Content,
     Forward,
     Gradients,
+    input_set,
     input_sets,
     most_sets,
 )
@@ -182,7 +183,7 @@ def pool_of(
     case = cases[0]
     if bench.device != "cpu":
         calls = map(case.positional, functions)
-        make = partial(_set_on_gpu, cases, seed)
+        make = partial(input_set, cases, seed)
         pool = input_pool(make, bench.device, *calls)
         return replace(pool, sets=[*pool.sets, *map(make, range(len(pool.sets), len(cases)))])
     (first,) = input_sets(cases, seed, [0])
@@ -195,10 +196,6 @@ def pool_of(
     number = max(math.ceil(count / rounds), min(len(cases), room))
     sets = input_sets(cases, seed, range(number))
     return InputPool(sets, sum(item.nbytes for item in tensors(first)), 0, rounds)
-
-
-def _set_on_gpu(cases: Sequence[Case], seed: int, number: int) -> tuple[Any, ...]:
-    return make_inputs(cases[number % len(cases)], seed + number)
 
 
 def _call_ms(case: Case, function: Callable[..., Any], given: Sequence[Any]) -> float:
