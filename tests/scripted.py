@@ -10,6 +10,7 @@ from pytest_kopt.cases.running import checking
 from pytest_kopt.cases.running.steps import aftermath
 from pytest_kopt.honesty import outputs, reuse
 from pytest_kopt.measure import wall
+from pytest_kopt.paired.blocks import BlockTime
 
 #: Seconds that a look at the clock takes, so that nothing takes none.
 _LOOK = 1e-6
@@ -33,3 +34,8 @@ class Clock:
 
     def spend(self, seconds: float) -> None:
         self._now += seconds
+
+
+def block_time(ms: float, *, backward: bool = False) -> BlockTime:
+    """A block of one call that takes `ms` by every clock, and as long again for its backward."""
+    return BlockTime(ms, ms if backward else None, ms * (1 + backward), ms * (1 + backward))

@@ -15,7 +15,7 @@ from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.devices.vendor import CPU
 from pytest_kopt.paired import pairing
 from pytest_kopt.paired.arms import ONE_PROCESS
-from pytest_kopt.paired.blocks import BlockTime, Quad
+from pytest_kopt.paired.blocks import Quad
 from pytest_kopt.paired.company import Company, look_alone
 from pytest_kopt.paired.lane import Lane
 from pytest_kopt.paired.noise import Known
@@ -23,16 +23,18 @@ from pytest_kopt.paired.replica import CaseQuads, Refused
 from pytest_kopt.processes.site import Place
 from tests.test_known_noise import compared
 
+from .scripted import block_time
+
 
 def replica(slower_pct: float) -> dict[str, CaseQuads]:
     """Two cases in which the incumbent takes so much longer beside the candidate, and one same."""
 
     def quad(alone: float) -> Quad:
-        beside = BlockTime(alone * (1 + slower_pct / 100), None)
+        beside = block_time(alone * (1 + slower_pct / 100))
         return [
             (INCUMBENT, beside),
-            (ALONE, BlockTime(alone, None)),
-            (ALONE, BlockTime(alone, None)),
+            (ALONE, block_time(alone)),
+            (ALONE, block_time(alone)),
             (INCUMBENT, beside),
         ]
 
@@ -150,8 +152,8 @@ class Arms:
             for quads in found.values():
                 alone = quads.quads.pop("alone")
                 old, new = (
-                    (INCUMBENT, BlockTime(1.0, None)),
-                    (CANDIDATE, BlockTime(1 / (1 + self._gain_pct / 100), None)),
+                    (INCUMBENT, block_time(1.0)),
+                    (CANDIDATE, block_time(1 / (1 + self._gain_pct / 100))),
                 )
                 if what != "company":
                     quads.quads["candidate"] = [[new, old, old, new]] * 3

@@ -22,13 +22,15 @@ from pytest_kopt.decide.noise import DEVICE_TIMED, HOST_TIMED
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.heldout import Tried
-from pytest_kopt.paired.blocks import BlockTime, Quad
+from pytest_kopt.paired.blocks import Quad
 from pytest_kopt.paired.comparison import Comparison
 from pytest_kopt.paired.noise import Known, Scatter, keep
 from pytest_kopt.paired.pairing import PairedMetric, PairedResult, judge
 from pytest_kopt.paired.replica import CaseQuads, Refused
 from pytest_kopt.trials.calibration import calibration
 from tests.campaigns import campaign_at, record
+
+from .scripted import block_time
 
 PRIMUS = policies.load("primus")
 MODEL = "NVIDIA H200"
@@ -49,7 +51,7 @@ def replicas(
     dice = Random(count)
 
     def quads(factor: float, arm: str) -> list[Quad]:
-        old, new = (BlockTime(ms, ms if backward else None) for ms in (1.0, factor))
+        old, new = (block_time(ms, backward=backward) for ms in (1.0, factor))
         return [[(arm, new), (INCUMBENT, old), (INCUMBENT, old), (arm, new)]] * 3
 
     return [

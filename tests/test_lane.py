@@ -14,7 +14,6 @@ import pytest
 from pytest_kopt.cases.order import CANDIDATE, INCUMBENT
 from pytest_kopt.decide.inference import FINAL_LOOK, LOOKS
 from pytest_kopt.paired.arms import ONE_PROCESS, TWO_PROCESSES
-from pytest_kopt.paired.blocks import BlockTime
 from pytest_kopt.paired.lane import Lane
 from pytest_kopt.paired.replica import CaseQuads, Died, Refused
 from pytest_kopt.processes import reload
@@ -22,6 +21,8 @@ from pytest_kopt.processes.child import NO_MEMORY, ChildDied
 from pytest_kopt.processes.site import Place
 from pytest_kopt.session.watching import watch_of
 from pytest_kopt.versions.errors import NotLoadable
+
+from .scripted import block_time
 
 IDS = ["a", "b"]
 
@@ -103,7 +104,7 @@ class Gaining(Carrier):
 
     def measure(self, ids: Sequence[str], *rest: Any) -> dict[str, CaseQuads]:
         found: dict[str, CaseQuads] = {}
-        old, new = (INCUMBENT, BlockTime(1.1, None)), (CANDIDATE, BlockTime(1.0, None))
+        old, new = (INCUMBENT, block_time(1.1)), (CANDIDATE, block_time(1.0))
         for nodeid in ids:
             found[nodeid] = CaseQuads(nodeid, "wall", {CANDIDATE: [[new, old, old, new]]})
             *_, look_ahead = rest

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import random
+from typing import Never
 
 import pytest
 from hypothesis import given
@@ -11,7 +13,7 @@ from hypothesis import strategies as st
 from pytest_kopt.cases.order import CANDIDATE, INCUMBENT
 from pytest_kopt.paired.blocks import BlockTime
 from pytest_kopt.paired.replica import CaseQuads
-from pytest_kopt.paired.witness import hidden_time
+from pytest_kopt.paired.witness import hidden_time, look_outside
 
 
 def replica(
@@ -59,3 +61,58 @@ def test_what_only_scatters_is_no_finding(seed: int) -> None:
 
 def test_a_case_that_needed_no_clock_is_left_out() -> None:
     assert not [*hidden_time([{"a": CaseQuads("a", "", same="source")}] * 2)]
+
+
+def gpu(new: float, outside: float, noise: float, seed: int = 0) -> dict[str, CaseQuads]:
+    """A case of a GPU whose current best takes 20 ms by events, and as long by the outside clock.
+
+    The new version takes `new` by events and `outside` by the other clock, which scatters.
+    """
+    dice = random.Random(seed)
+
+    def block(counted: float, passed: float) -> BlockTime:
+        return BlockTime(counted, None, counted, passed + 0.3 + dice.gauss(0, noise))
+
+    times = {CANDIDATE: (new, outside), INCUMBENT: (20.0, 20.0)}
+    arms = (CANDIDATE, INCUMBENT, INCUMBENT, CANDIDATE)
+    quads = [[(arm, block(*times[arm])) for arm in arms] for _ in range(6)]
+    return {"a": CaseQuads("a", "graph", {CANDIDATE: quads})}
+
+
+def unasked() -> Never:
+    raise AssertionError("another replica was asked for")
+
+
+@given(st.integers(0, 10_000), st.floats(15.0, 19.5))
+def test_a_gain_that_the_outside_clock_sees_is_credited_at_once(seed: int, new: float) -> None:
+    witness = look_outside([gpu(new, new, 0.05, seed)] * 2, unasked)
+    assert not witness.doubt
+    assert witness.seen and witness.seen.mean == pytest.approx(math.log(20 / new), abs=0.02)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_forged_events_are_not_credited(seed: int) -> None:
+    more = iter([gpu(15.0, 25.0, 0.05, seed), gpu(15.0, 25.0, 0.05, seed + 100)])
+    witness = look_outside([gpu(15.0, 25.0, 0.05, seed)] * 2, lambda: [next(more)])
+    assert witness.seen and witness.seen.mean == pytest.approx(math.log(20 / 25), abs=0.01)
+    assert "the change is -" in witness.doubt
+    assert witness.more == 2 and not [*more]
+
+
+def test_a_gain_that_the_outside_clock_cannot_tell_takes_more_replicas() -> None:
+    noisy, quiet = gpu(19.9, 20.5, 0.5), gpu(19.0, 19.0, 0.001)
+    witness = look_outside([noisy] * 2, lambda: [quiet] * 6)
+    assert not witness.doubt and witness.more == 1
+
+
+def test_where_no_gain_is_claimed_only_a_loss_is_held_against_it() -> None:
+    same = [gpu(20.0, 20.3, 0.3)] * 2
+    assert look_outside(same, lambda: same).doubt
+    assert not look_outside(same, unasked, loss_pct=5.0).doubt
+    slower = [gpu(20.0, 25.0, 0.3)] * 2
+    assert look_outside(slower, lambda: slower, loss_pct=5.0).doubt
+
+
+def test_on_the_cpu_the_outside_clock_is_the_measure() -> None:
+    witness = look_outside([replica(19.0, 0.0)] * 2, unasked)
+    assert (witness.seen, witness.doubt, witness.to_document()) == (None, "", None)

@@ -39,8 +39,8 @@ class BlockTime:
     backward: float | None
     #: Of the whole block: what counts as its time, and what passed by the clock of the process that
     #: orders it, from its order to its end on the CPU, from its start on a GPU.
-    counted: float = 0.0
-    outside: float = 0.0
+    counted: float
+    outside: float
 
     def of(self, way: str) -> float:
         """Return the ms of a call: `forward`, `backward`, or `step`, which is both."""

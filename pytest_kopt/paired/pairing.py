@@ -31,6 +31,7 @@ from pytest_kopt.paired.company import Company, look_alone
 from pytest_kopt.paired.comparison import Comparison
 from pytest_kopt.paired.noise import Known, Scatter, Way, measured_under
 from pytest_kopt.paired.replica import CaseQuads, Caught
+from pytest_kopt.paired.witness import Witness, look_outside
 from pytest_kopt.schema.metrics import COMBINED, Metric, value
 from pytest_kopt.schema.table import NO_CLASSES, Classes, Key, Table
 
@@ -160,10 +161,13 @@ def judge(
         return found, _uneven(found, metrics, replicas)
 
     verdict = decide_by_looks(look_at, policy, extra_benefit)
-    alone = Company()
+    alone, witness = Company(), Witness()
     if verdict.decision.keeps and len(same) < len(results):
         if hidden := ask(Phase.COMPARED, replicas=[*replicas, *more]):
             raise Caught(hidden)
+        claims_gain = bool(verdict.aggregate and (verdict.aggregate.low_pct or 0) > 0)
+        loss_pct = None if claims_gain and gate == "improve" else policy.shape_gate_pct
+        witness = look_outside([*replicas, *more], lambda: comparison.replicas(1), loss_pct)
         if comparison.written:
             raise Caught([_written(comparison.written)])
         gain = verdict.aggregate.change_pct if verdict.aggregate else None
@@ -172,10 +176,10 @@ def judge(
             raise Caught([alone.finding])
         told = [str(alone.finding)] if alone.finding else []
         update: dict[str, object] = {"flags": [*verdict.flags, *told]}
-        if alone.doubt:
+        if doubt := witness.doubt or alone.doubt:
             update |= {
                 "decision": Decision.INCONCLUSIVE,
-                "reason": f"{verdict.reason}; but {alone.doubt}",
+                "reason": f"{verdict.reason}; but {doubt}",
                 "next_step": "measure it again on a quieter machine",
             }
         verdict = verdict.model_copy(update=update)
@@ -197,6 +201,7 @@ def judge(
             "why_not_forked": comparison.why_fresh,
             "replicas": len(replicas),
             "incumbent_alone": alone.to_document(),
+            "outside_clock": witness.to_document(),
             "open_alone": {nodeid: len(more) for nodeid in (more[0] if more else ())},
             "measured": measured_under(results, replicas),
             "device_seconds": round(comparison.device_seconds, 3),
