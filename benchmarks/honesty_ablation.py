@@ -1,25 +1,32 @@
 """Which groups of checks are needed so that no cheat is credited with a gain that it does not have.
 
-    python benchmarks/honesty_ablation.py OUT [--off GROUP ...] [--device cuda] [NAME ...]
+    python benchmarks/honesty_ablation.py OUT [--off GROUP ...] [--honest] [--device cuda]
+                                              [--cores FIRST-LAST] [--jobs N] [NAME ...]
 
-Every cheat of the corpus is round 2 of a real campaign in which the checks of some groups (default:
-all of them) are never asked; OUT gets a JSON line each, and what it holds is not run again. What is
-accepted is then timed by a clock of this script's own: whole processes that call one version on
-inputs drawn for every call, by the wall clock of the process that starts them. A cheat is credited
-wrongly if it gains less than half as much there. NAME is a file's stem, or part of one.
+Every cheat of the corpus is round 2 of a real campaign in which the checks of some groups are never
+asked; OUT gets a JSON line each, and what it holds is not run again. What is accepted is then timed
+by a clock of this script's own: whole processes that call one version on inputs drawn for every
+call, by the wall clock of the process that starts them. A cheat is credited wrongly if it gains
+less than half as much there. NAME is a file's stem, or part of one; with --honest the honest
+kernels are played too. Each of N jobs has its share of the cores, and on the CPU does not wait for
+the others to time.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import queue
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
@@ -47,7 +54,11 @@ GROUPS = {
     "sharing": "honesty.outputs:shared",
 }
 PLUGIN = """\
+from pathlib import Path
+
+from pytest_kopt.devices import lock
 from pytest_kopt.honesty import checks
+
 
 OFF = {functions!r}
 assert {{check.function for check in checks.TABLE}}.issuperset(OFF)
@@ -61,7 +72,7 @@ import torch
 sys.path[:0] = [sys.argv[2]]
 from ops import OPS
 
-name, calls = sys.argv[3], int(sys.argv[4])
+name, calls, device = sys.argv[3], int(sys.argv[4]), sys.argv[5]
 op, function = OPS[name], lambda *given: given[0]
 if sys.argv[1]:
     spec = importlib.util.spec_from_file_location("kernel", sys.argv[1])
@@ -70,20 +81,31 @@ if sys.argv[1]:
     function = getattr(kernel, name)
 torch.set_num_threads(1)
 for number in range(calls):
-    for dims in op.shapes:
+    for dims in op.shapes if device == "cpu" else op.gpu_shapes:
         torch.manual_seed(number)
-        given = op.make_inputs(dims, "cpu")
+        given = op.make_inputs(dims, device)
         float(torch.as_tensor(function(*given)).double().sum())
 """
 CALLS, TIMES = 40, 3
 
 
 class Ablated(through_plugin.Bench):
-    """Projects whose sessions never ask some checks."""
+    """Projects whose sessions never ask some checks, on cores with a timing lock of their own."""
 
-    def __init__(self, folder: Path, device: str, functions: list[str]) -> None:
-        super().__init__(folder, device)
+    def __init__(self, folder: Path, device: str, functions: list[str], cores: str) -> None:
+        super().__init__(folder, device, self._on_cores)
+        self._cores = cores
         self._plugin = PLUGIN.format(functions=functions)
+        if device == "cpu":
+            locks = folder / "locks"
+            locks.mkdir()
+            # Here and not by the first who times: that is a process which is confined.
+            for name in ("cpu", "cpu.turn"):
+                (locks / f"{name}.lock").touch()
+            self._plugin += f"lock.DIRECTORY = Path({str(locks)!r})\n"
+
+    def _on_cores(self, words: Sequence[str], **how: Any) -> subprocess.CompletedProcess[str]:
+        return through_plugin.run(["taskset", "-c", self._cores, *words], **how)
 
     def _files(self, op: str, shapes: str, domain: str) -> Iterator[tuple[str, str]]:
         for name, text in super()._files(op, shapes, domain):
@@ -93,7 +115,7 @@ class Ablated(through_plugin.Bench):
         yield "ablated.py", self._plugin
 
 
-def seconds(path: Path | None, op: str) -> float:
+def seconds(path: Path | None, op: str, device: str, cores: str) -> float:
     """Return what a process takes longer for twice as many calls of a version, None: of nothing."""
     took = []
     for calls in (CALLS, 2 * CALLS):
@@ -101,46 +123,83 @@ def seconds(path: Path | None, op: str) -> float:
         with tempfile.TemporaryDirectory() as folder:
             start = time.perf_counter()
             subprocess.run(
-                [*words, str(calls)], cwd=folder, check=True, capture_output=True, timeout=600
+                ["taskset", "-c", cores, *words, str(calls), device],
+                cwd=folder,
+                check=True,
+                capture_output=True,
+                timeout=600,
             )
             took.append(time.perf_counter() - start)
     return took[1] - took[0]
 
 
-def true_gain_pct(path: Path) -> float:
+def true_gain_pct(path: Path, device: str, cores: str) -> float:
     """Return a kernel's gain over its baseline in percent, by whole processes."""
     op = path.stem.split("__")[0]
     baseline = through_plugin.HERE / "baseline" / f"{op}.py"
     old, new, drawing = (
-        statistics.median(seconds(each, op) for _ in range(TIMES))
+        statistics.median(seconds(each, op, device, cores) for _ in range(TIMES))
         for each in (baseline, path, None)
     )
     return 100 * ((old - drawing) / max(new - drawing, 1e-9) - 1)
 
 
+def play(path: Path, bench: Ablated, device: str, cores: str) -> dict[str, object]:
+    """Return what became of a kernel, as a line of the results."""
+    start = time.monotonic()
+    outcome = bench.judge(path)
+    line = {"kernel": path.stem, "kind": path.parent.name, "decision": outcome.decision}
+    line |= {"reason": outcome.reason, "named": outcome.named}
+    line["seconds"] = round(time.monotonic() - start, 1)
+    if path.parent.name == "cheats" and outcome.decision.startswith("ACCEPTED"):
+        try:
+            line["true_gain_pct"] = true_gain_pct(path, device, cores)
+        except subprocess.SubprocessError as error:
+            line["true_gain_pct"] = str(error)[:200]
+    return line
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--off", nargs="*", choices=GROUPS, default=[*GROUPS])
+    parser.add_argument("--off", nargs="*", choices=GROUPS, default=[])
+    parser.add_argument("--honest", action="store_true")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--cores", default=f"0-{(os.cpu_count() or 1) - 1}")
     parser.add_argument("--names", nargs="*", default=[])
     asked = parser.parse_args()
     functions = [name for group in asked.off for name in GROUPS[group].split()]
     lines = asked.out.read_text().splitlines() if asked.out.exists() else []
     done = {json.loads(line)["kernel"] for line in lines}
-    with tempfile.TemporaryDirectory() as folder:
-        bench = Ablated(Path(folder), asked.device, functions)
-        for path in through_plugin.kernels(asked.device, asked.names):
-            if path.parent.name != "cheats" or path.stem in done:
-                continue
-            outcome = bench.judge(path)
-            line = {"kernel": path.stem, "off": asked.off, "decision": outcome.decision}
-            line |= {"reason": outcome.reason, "named": outcome.named}
-            if outcome.decision.startswith("ACCEPTED"):
-                line["true_gain_pct"] = true_gain_pct(path)
-            print(json.dumps(line), flush=True)
+    first, last = map(int, asked.cores.split("-"))
+    share = (last + 1 - first) // asked.jobs
+    idle: queue.SimpleQueue[tuple[Ablated, str]] = queue.SimpleQueue()
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(asked.jobs) as pool:
+        for number in range(asked.jobs):
+            start = first + number * share
+            cores = f"{start}-{start + share - 1}"
+            home = Path(folder, str(number))
+            home.mkdir()
+            idle.put((Ablated(home, asked.device, functions, cores), cores))
+
+        def judge(path: Path) -> dict[str, object]:
+            bench, cores = idle.get()
+            try:
+                return {**play(path, bench, asked.device, cores), "off": asked.off}
+            finally:
+                idle.put((bench, cores))
+
+        paths = [
+            path
+            for path in through_plugin.kernels(asked.device, asked.names)
+            if (asked.honest or path.parent.name == "cheats") and path.stem not in done
+        ]
+        for line in pool.map(judge, paths):
+            text = json.dumps(line)
+            print(text, flush=True)
             with asked.out.open("a") as file:
-                file.write(json.dumps(line) + "\n")
+                file.write(text + "\n")
     return 0
 
 

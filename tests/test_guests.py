@@ -72,3 +72,18 @@ def test_what_is_refused_to_an_installed_package_is_said_with_its_name(tmp_path:
     assert len(said) == 1
     assert said[0].startswith("plugin records: kopt refused it"), said
     assert said[0].endswith("or -p no:records")
+
+
+def test_a_plugin_that_is_installed_in_two_folders_of_the_path_is_set_aside_once() -> None:
+    manager = pytest.PytestPluginManager()
+    manager.register(SetAside())
+    module = ModuleType("options")
+    module.__file__ = f"{PURELIB}/options.py"
+    exec("def pytest_addoption(parser): parser.addoption('--twice')", vars(module))
+    parser = pytest.Parser(_ispytest=True)
+    manager.hook.pytest_addoption.call_historic(kwargs={"parser": parser, "pluginmanager": manager})
+    for _ in range(2):
+        if not manager.is_blocked("options"):
+            manager.register(module, "options")
+    assert not manager.is_registered(module)
+    assert [option.names() for option in parser._anonymous.options] == [["--twice"]]

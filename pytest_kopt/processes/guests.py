@@ -65,9 +65,16 @@ NOT_GIVEN = {
 class SetAside:
     """Keeps plugins of installed packages that neither collect nor call from being configured."""
 
-    def pytest_plugin_registered(self, plugin: object, manager: pytest.PytestPluginManager) -> None:
-        if not _stays(plugin):
-            manager.unregister(plugin)
+    def pytest_plugin_registered(
+        self, plugin: object, plugin_name: str, manager: pytest.PytestPluginManager
+    ) -> None:
+        if _stays(plugin):
+            return
+        manager.unregister(plugin)
+        if isinstance(plugin, ModuleType):
+            # A package that is installed in two folders of the path is found twice: its options
+            # would be added again.
+            manager.set_blocked(plugin_name)
 
 
 def _stays(plugin: object) -> bool:

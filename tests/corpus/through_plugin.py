@@ -128,7 +128,7 @@ class Run(Protocol):
     ) -> subprocess.CompletedProcess[str]: ...
 
 
-def _run(
+def run(
     words: Sequence[str], *, cwd: Path, env: dict[str, str], timeout: float, check: bool
 ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
@@ -146,7 +146,7 @@ def _run(
 class Bench:
     """Projects with a decided baseline, one for every operation, sizes and language; made once."""
 
-    def __init__(self, folder: Path, device: str, run: Run = _run) -> None:
+    def __init__(self, folder: Path, device: str, run: Run = run) -> None:
         self.folder = folder
         self.device = device
         self._start_process = run
