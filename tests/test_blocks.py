@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import random
 from typing import Any, cast
 
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
 from pytest_kopt.cases.order import ALONE, CANDIDATE, INCUMBENT, PLACEBO
 from pytest_kopt.paired.blocks import Blocks, BlockTime
@@ -25,8 +28,7 @@ class Process:
 
 
 def blocks_of(held: Any, kind: str, cases: int) -> Blocks:
-    one_each = dict.fromkeys(held, 1)
-    return Blocks(held, random.Random(7), kind, cases, one_each, one_each)
+    return Blocks(held, random.Random(7), kind, cases, {arm: [1] for arm in held})
 
 
 @pytest.mark.parametrize(
@@ -73,8 +75,45 @@ def test_on_the_cpu_what_a_process_says_of_its_own_clock_counts_for_nothing() ->
             return {"kind": self._answers, "waited": waited, "ms": 0.004}
 
     held = cast("Any", dict.fromkeys((CANDIDATE, INCUMBENT), Liar(8.0)))
-    ways, calls = dict.fromkeys(held, 2), dict.fromkeys(held, 4)
-    time = Blocks(held, random.Random(7), "cpu", 1, ways, calls).run(CANDIDATE, 5)
-    assert time == BlockTime(2.0, 2.0, counted=16.0, outside=19.0)
-    time = Blocks(held, random.Random(7), "cuda", 1, ways, calls).run(CANDIDATE, 5)
-    assert time == BlockTime(0.001, 0.001, counted=0.008, outside=16.0)
+    calls = {arm: [4, 2] for arm in held}
+    time = Blocks(held, random.Random(7), "cpu", 1, calls).run(CANDIDATE, 5)
+    assert time == BlockTime(2.0, 4.0, counted=16.0, outside=19.0)
+    time = Blocks(held, random.Random(7), "cuda", 1, calls).run(CANDIDATE, 5)
+    assert time == BlockTime(0.001, 0.002, counted=0.008, outside=16.0)
+
+
+class Replayed(Process):
+    """Says that blocks of two calls take `ms`; they take `real`, and `around` passes beside."""
+
+    def __init__(self, ms: float, real: float, around: float) -> None:
+        super().__init__(ms)
+        self._real, self._around = real, around
+
+    def tell(self, kind: str, **order: Any) -> None:
+        super().tell(kind, **order)
+        self._times = order.get("times", getattr(self, "_times", 1))
+
+    def receive(self) -> dict[str, Any]:
+        return super().receive() | {"waited": self._around + self._times * self._real}
+
+
+@given(st.floats(1, 50), st.floats(1, 50), st.floats(1, 50), st.floats(0, 9), st.floats(0, 9))
+def test_what_passes_around_a_block_does_not_count_by_the_outside_clock(
+    old: float, new: float, real: float, around: float, around_old: float
+) -> None:
+    assume(new < 0.99 * old)
+    held = cast(
+        "Any",
+        {CANDIDATE: Replayed(new, real, around), INCUMBENT: Replayed(old, old, around_old)},
+    )
+    blocks = Blocks(held, random.Random(7), "cuda", 1, {arm: [2] for arm in held})
+    blocks.warm_up()
+    for ratio in blocks.seen_outside(blocks.quads()[CANDIDATE]):
+        assert math.exp(ratio) == pytest.approx(old / real, rel=1e-3)
+
+
+def test_the_outside_clock_is_not_asked_where_nothing_is_gained() -> None:
+    held = cast("Any", {CANDIDATE: Replayed(5, 5, 0), INCUMBENT: Replayed(5, 5, 0)})
+    blocks = Blocks(held, random.Random(7), "cuda", 1, {arm: [2] for arm in held})
+    blocks.warm_up()
+    assert blocks.seen_outside(blocks.quads()[CANDIDATE]) == ()

@@ -336,7 +336,7 @@ class _Commands:
 
     def tell(self, kind: str, **told: Any) -> None:
         if kind == "ready":
-            self.arms = [*told["arms"]]
+            self.arms = [*told["calls"]]
             # Each is started on its own, once for its forward.
             self._orders = ["", *[order for arm in self.arms for order in (None, arm)] * 2]
         elif kind == "time":

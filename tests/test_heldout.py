@@ -265,12 +265,29 @@ def kopt(request):
     return declare
 
 
+def rounding(x):
+    noise = 1 if x.shape[0] == 64 else NOISE
+    return 2 * x + noise * 1e-4
+
+
 VERSION = tiled
 SEEN = []
+NOISE = 2
+
+
+@pytest.mark.parametrize(("noise", "outcome"), [(2, "right"), (9, "wrong")])
+def test_a_hair_beyond_the_gate(kopt, noise, outcome, request, monkeypatch):
+    SEEN.clear()
+    monkeypatch.setattr(request.module, "NOISE", noise)
+    monkeypatch.setattr(request.module, "VERSION", rounding)
+    kopt(good, inputs=lambda: (torch.zeros(64, 4),),
+         reference=lambda x: 2 * x.double(), dims={"n": 64})
+    assert SEEN[0]["one"].outcomes == {"incumbent": "right", "candidate": outcome}
 
 
 @pytest.mark.parametrize("n", [64])
 def test_wrong(kopt, n):
+    SEEN.clear()
     kopt(good, inputs=lambda: (torch.randn(n, 4),), reference=lambda x: 2 * x.double(),
          dims={"n": n})
     (seen,) = SEEN
@@ -336,5 +353,5 @@ def test_a_narrow_range(kopt, n, request):
 def test_a_test_is_asked_for_nearby_shapes(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(TESTS)
     run: Any = pytester.runpytest_inprocess("-p", "no:cacheprovider")
-    run.assert_outcomes(passed=6)
+    run.assert_outcomes(passed=8)
     assert Path(pytester.path).exists()

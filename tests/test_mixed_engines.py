@@ -122,7 +122,7 @@ class Commands:
             self.asked = told["engine"], told["not_captured"]
         elif kind == "ready":
             # Each is started on its own, once for its forward.
-            self.orders = [order for arm in told["arms"] for order in (None, arm)] * 2
+            self.orders = [order for arm in told["calls"] for order in (None, arm)] * 2
         elif kind == "time":
             assert told["ms"] > 0
         elif kind == "kept":
@@ -245,7 +245,7 @@ class _Child:
                     "sets": [3],
                     "not_captured": dict(not_captured),
                 },
-                {"kind": "ready", "arms": {arm: 1}, "calls": {arm: 3}},
+                {"kind": "ready", "calls": {arm: [3]}},
                 {"kind": "kept", "looks": []},
                 {"kind": "caught", "findings": []},
                 {"kind": "finished"},

@@ -68,8 +68,8 @@ class Runner:
         if kind == "prepared":
             self.sets = told["sets"]
         elif kind == "ready":
-            self._ways = told["arms"]
-            self.blocks = [(arm, seed) for seed in (5, 6) for arm in told["arms"]]
+            self._ways = {arm: len(calls) for arm, calls in told["calls"].items()}
+            self.blocks = [(arm, seed) for seed in (5, 6) for arm in told["calls"]]
             self._orders = self._all_orders()
         elif kind == "kept":
             self.looks = [dict(look) for look in told["looks"]]

@@ -15,6 +15,8 @@ from pytest_kopt.paired.blocks import BlockTime
 from pytest_kopt.paired.replica import CaseQuads
 from pytest_kopt.paired.witness import hidden_time, look_outside
 
+from .scripted import block_time
+
 
 def replica(
     new: float, moved: float, *, around: float = 10.0, noise: float = 0.0, engine: str = "wall"
@@ -34,7 +36,7 @@ def replica(
     return {"a": CaseQuads("a", engine, {CANDIDATE: [quad() for _ in range(3)]})}
 
 
-@pytest.mark.parametrize("engine", ["wall", "graph", "graph+events"])
+@pytest.mark.parametrize("engine", ["wall", "events", "graph+events"])
 def test_a_gain_that_passes_around_the_blocks_is_named(engine: str) -> None:
     (finding,) = hidden_time([replica(2.0, 18.0, around=1.0, engine=engine)] * 2)
     assert (finding.check, finding.where, finding.rejects) == ("hidden-time", "a", True)
@@ -69,47 +71,58 @@ def gpu(new: float, outside: float, noise: float, seed: int = 0) -> dict[str, Ca
     The new version takes `new` by events and `outside` by the other clock, which scatters.
     """
     dice = random.Random(seed)
-
-    def block(counted: float, passed: float) -> BlockTime:
-        return BlockTime(counted, None, counted, passed + 0.3 + dice.gauss(0, noise))
-
-    times = {CANDIDATE: (new, outside), INCUMBENT: (20.0, 20.0)}
-    arms = (CANDIDATE, INCUMBENT, INCUMBENT, CANDIDATE)
-    quads = [[(arm, block(*times[arm])) for arm in arms] for _ in range(6)]
-    return {"a": CaseQuads("a", "graph", {CANDIDATE: quads})}
+    times = {CANDIDATE: block_time(new), INCUMBENT: block_time(20.0)}
+    quad = [(arm, times[arm]) for arm in (CANDIDATE, INCUMBENT, INCUMBENT, CANDIDATE)]
+    seen = tuple(math.log(20.0 / (outside + dice.gauss(0, noise))) for _ in range(2))
+    return {"a": CaseQuads("a", "graph", {CANDIDATE: [quad] * 6}, outside=seen)}
 
 
 def unasked() -> Never:
     raise AssertionError("another replica was asked for")
 
 
+def four(new: float, outside: float, noise: float, seed: int = 0) -> list[dict[str, CaseQuads]]:
+    return [gpu(new, outside, noise, 4 * seed + number) for number in range(4)]
+
+
 @given(st.integers(0, 10_000), st.floats(15.0, 19.5))
 def test_a_gain_that_the_outside_clock_sees_is_credited_at_once(seed: int, new: float) -> None:
-    witness = look_outside([gpu(new, new, 0.05, seed)] * 2, unasked)
-    assert not witness.doubt
+    witness = look_outside(four(new, new, 0.05, seed), unasked)
+    assert not witness.doubt and not witness.contradiction
     assert witness.seen and witness.seen.mean == pytest.approx(math.log(20 / new), abs=0.02)
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_forged_events_are_not_credited(seed: int) -> None:
-    more = iter([gpu(15.0, 25.0, 0.05, seed), gpu(15.0, 25.0, 0.05, seed + 100)])
-    witness = look_outside([gpu(15.0, 25.0, 0.05, seed)] * 2, lambda: [next(more)])
+def test_forged_events_are_contradicted(seed: int) -> None:
+    more = iter(four(15.0, 25.0, 0.05, seed + 100))
+    witness = look_outside(four(15.0, 25.0, 0.05, seed), lambda: [next(more)])
     assert witness.seen and witness.seen.mean == pytest.approx(math.log(20 / 25), abs=0.01)
-    assert "the change is -" in witness.doubt
-    assert witness.more == 2 and not [*more]
+    assert witness.more == 2 and "the change is -" in witness.doubt
+    finding = witness.contradiction
+    assert finding is not None and finding.rejects and "+33.3 %" in finding.message
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_forged_part_of_a_gain_is_contradicted_too(seed: int) -> None:
+    witness = look_outside(four(10.0, 18.0, 0.05, seed), unasked)
+    assert witness.contradiction and not witness.doubt
+
+
+@given(st.integers(0, 10_000))
+def test_what_scatters_is_no_contradiction(seed: int) -> None:
+    assert not look_outside(four(19.0, 19.0, 0.4, seed), lambda: ()).contradiction
 
 
 def test_a_gain_that_the_outside_clock_cannot_tell_takes_more_replicas() -> None:
-    noisy, quiet = gpu(19.9, 20.5, 0.5), gpu(19.0, 19.0, 0.001)
-    witness = look_outside([noisy] * 2, lambda: [quiet] * 6)
+    witness = look_outside(four(19.9, 20.5, 0.5), lambda: four(19.0, 19.0, 0.001) * 6)
     assert not witness.doubt and witness.more == 1
 
 
 def test_where_no_gain_is_claimed_only_a_loss_is_held_against_it() -> None:
-    same = [gpu(20.0, 20.3, 0.3)] * 2
+    same = four(20.0, 20.3, 0.3)
     assert look_outside(same, lambda: same).doubt
     assert not look_outside(same, unasked, loss_pct=5.0).doubt
-    slower = [gpu(20.0, 25.0, 0.3)] * 2
+    slower = four(20.0, 25.0, 0.3)
     assert look_outside(slower, lambda: slower, loss_pct=5.0).doubt
 
 

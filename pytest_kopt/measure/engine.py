@@ -92,6 +92,11 @@ class Block(ABC):
     def run(self) -> float:
         """Run the block once and return its time in ms per call."""
 
+    def run_on(self, times: int) -> None:
+        """Run the block's calls `times` over without a pause: others see what that takes."""
+        for _ in range(times):
+            self.run()
+
     def run_after(self, write: Callable[[], object]) -> float:
         """Return the ms per call of one go round the calls that comes right after `write`.
 

@@ -166,6 +166,12 @@ class _GraphBlock(Block):
         total: float = sum(start.elapsed_time(end) for start, end in spans)
         return total / self.calls
 
+    def run_on(self, times: int) -> None:
+        for _ in range(times * self._replays):
+            self.ready()
+            self._graph.replay()
+        torch.cuda.current_stream().synchronize()
+
     def run_after(self, write: Callable[[], object]) -> float:
         for _ in range(self._replays):
             self.ready()

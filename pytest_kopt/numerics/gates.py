@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pytest_kopt.errors import BadInput
@@ -65,6 +65,12 @@ class Gate:
             return self.threshold >= other.threshold
         is_alike = self.threshold is other.threshold and not other.is_exact
         return is_alike and self.rtol <= other.rtol and self.atol <= other.atol
+
+    def wider(self, factor: float) -> Gate:
+        """Return the gate for errors that are larger by a factor; an exact one stays."""
+        if self.threshold is not None:
+            return replace(self, threshold=self.threshold - 20 * math.log10(factor))
+        return replace(self, rtol=self.rtol * factor, atol=self.atol * factor)
 
     def describe(self) -> str:
         """Return the gate in a few words."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Collection, Mapping
+import statistics
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +30,9 @@ _LOOKS = 2
 #: there a clock that steps between two blocks is what scatters. The mean of more than so many cases
 #: is sharp without.
 _QUADS, _MORE_QUADS, _SHORT_MS, _FEW_CASES = 3, 6, 12.0, 8
+#: A block of a GPU is so many ms longer where the outside clock is asked: as that scatters by about
+#: the last of these, in ms, it is a third of the gain at least, within bounds.
+_LEAST_MS, _LONGEST_MS, _SCATTER_MS = 6.0, 40.0, 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,16 +73,14 @@ class Blocks:
         order: random.Random,
         kind: str,
         cases: int,
-        ways: Mapping[str, int],
-        calls: Mapping[str, int],
+        calls: Mapping[str, Sequence[int]],
     ) -> None:
         """Take a case's arms on a device of a kind; `cases` are measured like it.
 
-        An arm is timed in so many `ways`, its forward and its backward, in blocks of so many
-        `calls`.
+        A block of an arm is so many `calls` of its forward, and then of its backward if any.
         """
         self.arms = arms
-        self._ways, self._calls = ways, calls
+        self._calls = calls
         self._order = order
         self._is_gpu = kind != "cpu"
         self._are_few = cases <= _FEW_CASES
@@ -87,6 +90,8 @@ class Blocks:
         #: By arm, the blocks that a GPU is told to look at as they begin.
         self._chosen: dict[str, list[int]] = {}
         self._runs = dict.fromkeys(arms, 0)
+        #: What the first block of each arm took, in ms.
+        self._warm_ms: dict[str, float] = {}
         #: The places of what processes are to keep of their last blocks.
         self._keeping: dict[Child, Mapping[str, float]] = {}
         self._seeds: dict[tuple[str, int], int] = {}
@@ -98,9 +103,10 @@ class Blocks:
 
     def warm_up(self) -> None:
         """Run each arm once, which does not count; on a GPU choose how many are to come."""
-        warm = [self.run(arm, self._order.getrandbits(62)) for arm in self.arms]
+        warm = {arm: self.run(arm, self._order.getrandbits(62)) for arm in self.arms}
+        self._warm_ms = {arm: time.counted for arm, time in warm.items()}
         if self._is_gpu:
-            shortest = min(time.counted for time in warm)
+            shortest = min(self._warm_ms.values())
             # A race only chooses who is compared.
             if shortest < _SHORT_MS and self._are_few and not self._raced:
                 self._count = _MORE_QUADS
@@ -150,11 +156,11 @@ class Blocks:
         child.tell("block", arm=arm, seed=seed, is_looked_at=before, keeps=self.keeps(child))
         written = passed(_next(child, "written"))
         per_call, counted, outside = list[float](), 0.0, 0.0 if self._is_gpu else written
-        for _ in range(self._ways[arm]):
+        for calls in self._calls[arm]:
             child.tell("go")
             message = _next(child, "time")
             ms = float(message["ms"]) if self._is_gpu else passed(message)
-            per_call.append(ms / self._calls[arm])
+            per_call.append(ms / calls)
             counted += ms
             outside += passed(message)
         place = number if number < _LOOKS else self._order.randrange(number + 1)
@@ -164,6 +170,52 @@ class Blocks:
             self._seeds[arm, place] = seed
             self._keeping[child] = {"place": place, "share": self._order.random()}
         return BlockTime(per_call[0], per_call[1] if per_call[1:] else None, counted, outside)
+
+    def seen_outside(self, quads: Sequence[Quad]) -> tuple[float, ...]:
+        """Return the candidate's gain by the clock of this process, as log-ratios.
+
+        A graph's blocks differ in what passes around their events, so that each is run once and
+        many times over: the difference is the calls' alone. Longer where the gain that `quads`
+        show is small; nothing where they show none.
+        """
+        step = {
+            arm: statistics.fmean(
+                time.of("step") for quad in quads for name, time in quad if name == arm
+            )
+            for arm in (CANDIDATE, INCUMBENT)
+        }
+        gain = math.log(step[INCUMBENT] / step[CANDIDATE])
+        if gain <= 0:
+            return ()
+        longer_ms = min(_LONGEST_MS, max(_LEAST_MS, _SCATTER_MS / gain))
+
+        def ratio(first: str, second: str) -> float:
+            ms = {arm: self._outside_ms(arm, longer_ms) for arm in (first, second)}
+            faster = ms[INCUMBENT] - ms[CANDIDATE]
+            return math.log(step[INCUMBENT] / max(step[INCUMBENT] - faster, 1e-2 * step[CANDIDATE]))
+
+        return ratio(CANDIDATE, INCUMBENT), ratio(INCUMBENT, CANDIDATE)
+
+    def _outside_ms(self, arm: str, longer_ms: float) -> float:
+        """Return the ms of a call, forward and backward, as they pass here."""
+        times = 1 + math.ceil(longer_ms / max(self._warm_ms[arm], 1e-3))
+        once, often = self._over(arm, 1), self._over(arm, times)
+        return sum(
+            (more - less) / ((times - 1) * calls)
+            for less, more, calls in zip(once, often, self._calls[arm], strict=True)
+        )
+
+    def _over(self, arm: str, times: int) -> list[float]:
+        """Return how many ms pass while an arm's forward, and its backward, is run many times."""
+        child = self.arms[arm]
+        order = {"arm": arm, "seed": self._order.getrandbits(62), "is_looked_at": False}
+        child.tell("block", **order, keeps=None, times=times)
+        _next(child, "written")
+        took = []
+        for _ in self._calls[arm]:
+            child.tell("go")
+            took.append(passed(_next(child, "time")))
+        return took
 
     def keeps(self, child: Child) -> Mapping[str, float] | None:
         """Return, once, the place of what a process is to keep of its last block, and which call.

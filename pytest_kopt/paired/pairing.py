@@ -168,6 +168,8 @@ def judge(
         claims_gain = bool(verdict.aggregate and (verdict.aggregate.low_pct or 0) > 0)
         loss_pct = None if claims_gain and gate == "improve" else policy.shape_gate_pct
         witness = look_outside([*replicas, *more], lambda: comparison.replicas(1), loss_pct)
+        if witness.contradiction:
+            raise Caught([witness.contradiction])
         if comparison.written:
             raise Caught([_written(comparison.written)])
         gain = verdict.aggregate.change_pct if verdict.aggregate else None

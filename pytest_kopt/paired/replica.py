@@ -48,6 +48,8 @@ class CaseQuads:
     load: int = 1
     #: How it is known that both versions are the same, where nothing was timed.
     same: Same | None = None
+    #: The candidate's gain by the clock of the deciding process, as log-ratios.
+    outside: tuple[float, ...] = ()
     #: What differs in their machine code, as far as it is told.
     kernels: Future[list[KernelChange]] | None = None
 
@@ -220,20 +222,21 @@ class Replica(Children):
             engine = agreed(message["engine"] for message in prepared)
             # On the CPU all blocks of a case have as many calls, whatever process they run in.
             sets = [min(counts) for counts in zip(*(m["sets"] for m in prepared), strict=True)]
-            ways, calls = dict[str, int](), dict[str, int]()
+            calls = dict[str, list[int]]()
             for child in self.children:
                 child.tell("engine", engine=engine, sets=sets)
                 ready = _wait(child, "ready")
-                arms |= dict.fromkeys(ready["arms"], child)
-                ways |= ready["arms"]
+                arms |= dict.fromkeys(ready["calls"], child)
                 calls |= ready["calls"]
             is_gpu = device.kind != "cpu"
             if not is_gpu:
-                calls = {arm: sets[arm in UNEVEN.values()] for arm in arms}
+                calls = {arm: [sets[arm in UNEVEN.values()]] * len(calls[arm]) for arm in arms}
             clear()
-            blocks = Blocks(arms, order, device.kind, cases, ways, calls)
+            blocks = Blocks(arms, order, device.kind, cases, calls)
             blocks.warm_up()
             quads, conditions = steadily(blocks.quads, lambda: placement.host.read(device))
+            is_replayed = {*engine.split("+")} == {"graph"} and CANDIDATE in quads
+            outside = blocks.seen_outside(quads[CANDIDATE]) if is_replayed else ()
             found = list[Finding]()
             looks = []
             secret = order.getrandbits(62)
@@ -259,6 +262,7 @@ class Replica(Children):
         case = CaseQuads(
             *(nodeid, shown, quads, device.uuid, conditions, timed, why, inside, self.loads),
             kernels=kernels,
+            outside=outside,
         )
         return case, [] if inside else looks
 

@@ -1,10 +1,11 @@
-"""Time that passes outside of what a comparison counts: whether a gain was only moved there.
+"""Whether the clock of the deciding process bears out what a comparison counts.
 
-On the CPU a block's time is counted from its start to its end, and its content is written before
-that, within the same process. On a GPU its events are counted, which begin after its start, and the
-outside clock has to see the gain as well. What passes around the counted time is the same work for
-all versions; a version that gains, and for which it takes as much longer, has moved its work there
-(a hook, a finalizer, a clock that lies).
+On the CPU that clock counts a block's time from its start to its end, and its content is written
+before that, within the same process. On a GPU the device's events are counted, which begin after
+the start. What passes around the counted time is the same work for all versions: a version that
+gains, and for which it takes as much longer, has moved its work there (a hook, a finalizer, a clock
+that lies). Blocks that a GPU replays are run many times over as well, so that what passes around
+them cancels: a gain has to show there by the outside clock too.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pytest_kopt.cases.order import CANDIDATE, INCUMBENT
 from pytest_kopt.decide.inference import Estimate, percent
@@ -30,22 +31,22 @@ _LEVEL = 0.001
 #: One-sided level at which the outside clock has to see a gain of a GPU, and how many replicas may
 #: be measured for that alone.
 _SEEN_LEVEL, _MORE_REPLICAS = 0.05, 2
-#: Standard error of the median of n values, from their median deviation, times the root of n.
-_MEDIAN_ERROR = 1.2533 * 1.4826
 
 Replicas = Sequence[Mapping[str, CaseQuads]]
 
 
 @dataclass(frozen=True, slots=True)
 class Witness:
-    """What the clock of the deciding process says of a gain that a GPU's events measured.
+    """What the clock of the deciding process says of a change that a GPU's events measured.
 
-    `seen` is the change over all cases as a log-ratio, None where that clock is the measure itself.
-    With `loss_pct` the verdict claims no gain, but that no more than this is lost. `more` replicas
-    were measured for this clock alone.
+    `seen` is that change and `differs` by how much it is more than the events', over all cases as
+    log-ratios; None where that clock is the measure itself, or was not asked. With `loss_pct` the
+    verdict claims no gain, but that no more than this is lost. `more` replicas were measured for
+    this clock alone.
     """
 
     seen: Estimate | None = None
+    differs: Estimate | None = None
     loss_pct: float | None = None
     more: int = 0
 
@@ -63,6 +64,21 @@ class Witness:
             f"[{percent(low):+.1f}, {percent(high):+.1f}]"
         )
 
+    @property
+    def contradiction(self) -> Finding | None:
+        """What the events say that this clock contradicts."""
+        if self.seen is None or self.differs is None:
+            return None
+        gain = self.seen.mean - self.differs.mean
+        if self.differs.upper(_LEVEL) >= -max(_SHARE * gain, _LEAST):
+            return None
+        return Finding(
+            "hidden-time",
+            f"the device's events say {percent(gain):+.1f} %, and by the clock of the process that "
+            f"decides it is {percent(self.seen.mean):+.1f} %",
+            advice="do all the work within the timed call, and leave clocks and hooks alone",
+        )
+
     def to_document(self) -> dict[str, object] | None:
         if self.seen is None:
             return None
@@ -77,53 +93,37 @@ def look_outside(
     """Ask the outside clock, and `another` replica while it does not bear a verdict out."""
     measured = [*replicas]
     for more in range(_MORE_REPLICAS + 1):
-        witness = Witness(_outside_change(measured), loss_pct, more)
+        seen, differs = _estimates(measured)
+        witness = Witness(seen, differs, loss_pct, more)
         if not witness.doubt or more == _MORE_REPLICAS:
             break
         measured += another()
     return witness
 
 
-def _outside_change(replicas: Replicas) -> Estimate | None:
-    """Return the change over the cases of a GPU by the outside clock."""
-    cases = [[*_outside_ratios(pairs)] for pairs, is_gpu in _timed(replicas).values() if is_gpu]
-    if not cases:
-        return None
-    medians = [statistics.median(ratios) for ratios in cases]
-    errors = [
-        _MEDIAN_ERROR
-        * statistics.median(abs(ratio - middle) for ratio in ratios)
-        / math.sqrt(len(ratios))
-        for ratios, middle in zip(cases, medians, strict=True)
-    ]
-    freedom = sum(len(ratios) - 1 for ratios in cases)
-    return Estimate(statistics.fmean(medians), math.hypot(*errors) / len(cases), freedom)
+def _estimates(replicas: Replicas) -> tuple[Estimate, Estimate] | tuple[None, None]:
+    """Return the change by the outside clock, and by how much it is more than the events'.
 
-
-def _outside_ratios(pairs: Collection[tuple[BlockTime, BlockTime]]) -> Iterator[float]:
-    """Yield pairs' log-ratios by the outside clock, less what it sees around the current best."""
-    around = statistics.median(old.outside - old.counted for _, old in pairs)
-    least = 0.01 * statistics.median(old.counted for _, old in pairs)
-    for new, old in pairs:
-        yield math.log(max(old.outside - around, least) / max(new.outside - around, least))
-
-
-def _timed(replicas: Replicas) -> dict[str, tuple[list[tuple[BlockTime, BlockTime]], bool]]:
-    """Return the pairs of the cases that were timed, and whether events of a GPU measured them."""
-    timed = {}
-    for nodeid in {name: None for replica in replicas for name in replica}:
-        cases = [replica[nodeid] for replica in replicas if nodeid in replica]
-        pairs = [pair for case in cases for pair in _pairs(case.quads.get(CANDIDATE, ()))]
-        is_gpu = any(not {"wall"}.issuperset(case.engine.split("+")) for case in cases)
-        if len(pairs) > 1:
-            timed[nodeid] = pairs, is_gpu
-    return timed
+    The scatter of the two clocks' difference is that of the outside clock.
+    """
+    cases = [case for replica in replicas for case in replica.values() if case.outside]
+    differs = [seen - case.ratio("step") for case in cases for seen in case.outside]
+    if len(differs) < 2:
+        return None, None
+    difference = Estimate.of(tuple(differs))
+    change = statistics.fmean(case.ratio("step") for case in cases)
+    return replace(difference, mean=change + difference.mean), difference
 
 
 def hidden_time(replicas: Replicas) -> Iterator[Finding]:
-    """Say what contradicts the gain of a case."""
-    for nodeid, (pairs, is_gpu) in _timed(replicas).items():
-        if finding := _contradiction(nodeid, pairs, is_gpu=is_gpu):
+    """Say what contradicts the gain of a case that is not replayed as a graph."""
+    for nodeid in {name: None for replica in replicas for name in replica}:
+        cases = [replica[nodeid] for replica in replicas if nodeid in replica]
+        if any(case.engine == "graph" for case in cases):
+            continue
+        pairs = [pair for case in cases for pair in _pairs(case.quads.get(CANDIDATE, ()))]
+        is_gpu = any(not {"wall"}.issuperset(case.engine.split("+")) for case in cases)
+        if len(pairs) > 1 and (finding := _contradiction(nodeid, pairs, is_gpu=is_gpu)):
             yield finding
 
 

@@ -15,7 +15,7 @@ from pytest_kopt.honesty.inputs import SCALABLE
 from pytest_kopt.honesty.precision import least_exact
 from pytest_kopt.numerics.compare import Comparison, compare
 from pytest_kopt.numerics.determinism import bits, differing_rows
-from pytest_kopt.numerics.gates import Gate
+from pytest_kopt.numerics.gates import Gate, default_gate
 from pytest_kopt.numerics.snr import compute_snr, wide
 
 #: Of a larger input only the rows that were written to are compared: the rest is memory alone.
@@ -98,6 +98,17 @@ def gated(case: Case, expected: Pass, run: Pass) -> Iterator[tuple[str, Any, Any
     for name, ref, out in found:
         is_exact = is_single and not _is_floating(ref)
         yield name, ref, out, None if is_exact else case.gate_of(name)
+
+
+def nearly_right(case: Case, expected: Pass, run: Pass, factor: float) -> frozenset[str]:
+    """Return the names of floating-point results that pass their gate, wider by a factor."""
+    names = set()
+    for name, ref, out, gate in gated(case, expected, run):
+        if isinstance(out, torch.Tensor) and out.is_floating_point():
+            wider = (gate or default_gate(out.dtype)).wider(factor)
+            if _compared(expected, run, name, ref, out, wider).passed:
+                names.add(name)
+    return frozenset(names)
 
 
 def _is_floating(item: Any) -> bool:

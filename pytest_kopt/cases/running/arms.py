@@ -99,9 +99,8 @@ class _Arms:
         bench, commander = self.bench, self.commander
         with one_thread():
             arms = self.prepared(versions)
-            ways = {name: len(arm) for name, arm in arms.items()}
-            calls = {name: arm[0].calls for name, arm in arms.items()}
-            commander.tell("ready", arms=ways, calls=calls)
+            calls = {name: [block.calls for block in arm] for name, arm in arms.items()}
+            commander.tell("ready", calls=calls)
             last: list[Spotted] = []
             while True:
                 order = commander.hear()
@@ -117,7 +116,10 @@ class _Arms:
                 commander.tell("written")
                 for block in last:
                     commander.hear()
-                    commander.tell("time", ms=block.run_written() * block.calls)
+                    if times := order.get("times", 0):
+                        block.run_on(times)
+                    ms = 0.0 if times else block.run_written() * block.calls
+                    commander.tell("time", ms=ms)
                 for block in last if is_looked_at else ():
                     block.look()
             findings, threads = bench.watched(), torch.get_num_threads()

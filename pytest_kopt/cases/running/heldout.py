@@ -19,7 +19,12 @@ from pytest_kopt.cases.case import Case, declare
 from pytest_kopt.cases.contents import PLAINLY_RIGHT_DB
 from pytest_kopt.cases.groups import SKEWED, has_skew, is_integer, redrawn
 from pytest_kopt.cases.order import CANDIDATE, INCUMBENT
-from pytest_kopt.cases.running.against_reference import judge, judge_twice, nearest
+from pytest_kopt.cases.running.against_reference import (
+    judge,
+    judge_twice,
+    nearest,
+    nearly_right,
+)
 from pytest_kopt.cases.running.execution import Candidate, Pass, make_inputs
 from pytest_kopt.cases.running.reference import Reference
 from pytest_kopt.cases.seeds import derive
@@ -33,6 +38,8 @@ from pytest_kopt.numerics.gates import snr
 from pytest_kopt.numerics.nested import fresh_copies
 
 _TRIES, _PAIRS = 3, 7
+#: By so many times its tolerance a result may err near the declared inputs.
+_HAIR = 4.0
 
 
 class Declared(Exception):
@@ -223,7 +230,11 @@ class _Content:
                 for item in found
                 if not (item.passed or (item.figures and item.name in unsaid))
             ]
-            if not wrong:
+            # An honest result of millions of elements, whose gate is met on the declared inputs by
+            # a hair, may miss it by a hair on others.
+            if not wrong or {item.name for item in wrong} <= nearly_right(
+                case, expected, run.kept, _HAIR
+            ):
                 return "right", ""
             # A kernel that takes a wider dtype's memory for another's cannot say so.
             loose = replace(case, gate=snr(PLAINLY_RIGHT_DB))

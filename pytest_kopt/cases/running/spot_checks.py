@@ -11,7 +11,8 @@ from __future__ import annotations
 import gc
 import random
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -129,14 +130,14 @@ class Spotted(Block):
 
     def run_written(self) -> float:
         """Run without the garbage collector, as timing loops do; return the time in ms per call."""
-        was_on = gc.isenabled()
-        gc.disable()
-        try:
-            return self._inner.run()
-        finally:
-            if was_on:
-                gc.enable()
-            self.queue_full = self._inner.queue_full
+        with _without_collector():
+            ms = self._inner.run()
+        self.queue_full = self._inner.queue_full
+        return ms
+
+    def run_on(self, times: int) -> None:
+        with _without_collector():
+            self._inner.run_on(times)
 
     def keep(self, place: int, share: float) -> None:
         """Have a call of the last run be judged, and not what had this place before.
@@ -208,6 +209,17 @@ def _results_now(recorder: Recorder) -> Mapping[str, Any]:
     except Exception:
         return {}
     return recorder.take()
+
+
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def wrong_results(blocks: Sequence[Spotted], floors: Mapping[str, float]) -> list[Finding]:
