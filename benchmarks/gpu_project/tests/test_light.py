@@ -30,4 +30,5 @@ def test_light(kopt, name):
         reference=product if k else normalised,
         dims={"op": name},
         label=name,
+        domain="declared shapes",
     )

@@ -34,5 +34,6 @@ def test_op(kopt, name):
         reference=product if k else normalised,
         dims={"op": name},
         label=name,
+        domain="declared shapes",
         flops=2 * m * n * k or None,
     )
