@@ -15,7 +15,9 @@ from pytest_kopt.paired.blocks import Blocks, BlockTime
 
 
 class Process:
-    """Runs blocks that take so many ms."""
+    """Runs blocks that take so many ms; nothing is seen of it but what it sends."""
+
+    inspected = None
 
     def __init__(self, ms: float) -> None:
         self._ms = ms

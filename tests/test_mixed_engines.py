@@ -227,6 +227,7 @@ class _Child:
     """A process with one arm."""
 
     has_died = False
+    inspected = scratch = None
 
     def __init__(self, arm: str, engine: str, not_captured: Mapping[str, str]) -> None:
         self.arm = arm
@@ -245,7 +246,7 @@ class _Child:
                     "sets": [3],
                     "not_captured": dict(not_captured),
                 },
-                {"kind": "ready", "calls": {arm: [3]}},
+                {"kind": "ready", "calls": {arm: [3]}, "places": {arm: [0]}},
                 {"kind": "kept", "looks": []},
                 {"kind": "caught", "findings": []},
                 {"kind": "finished"},

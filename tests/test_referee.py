@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,7 +15,7 @@ import torch
 from torch import Tensor
 
 from pytest_kopt.cases.case import Case, declare
-from pytest_kopt.cases.order import CANDIDATE, UNEVEN, ArmsOrder
+from pytest_kopt.cases.order import CANDIDATE, UNEVEN, WAYS, ArmsOrder
 from pytest_kopt.cases.running.arms import serve_arms
 from pytest_kopt.cases.running.bench import Bench
 from pytest_kopt.cases.running.execution import make_inputs
@@ -22,6 +25,8 @@ from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.measure.cold import InputPool
 from pytest_kopt.measure.wall import WallEngine
 from pytest_kopt.paired.referee import Looks, Referee
+from pytest_kopt.paired.seen_results import SeenBlock
+from pytest_kopt.processes.inspected import Inspected
 
 SESSION_SEED, NO_SEED = 77, 0
 FAST = WallEngine(iterations=10, block_seconds=0.05)
@@ -52,13 +57,29 @@ class Baseline(Bench):
         return dict.fromkeys(names, Accuracy("float32", 140.0, 140.0))
 
 
+class Own(Inspected):
+    """This process, which cannot stop itself."""
+
+    def __init__(self) -> None:
+        super().__init__(os.getpid())
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        yield
+
+
 class Runner:
-    """Orders blocks of every arm, all of them looked at, and keeps what is handed over."""
+    """Orders blocks of every arm, all of them looked at, and keeps what is handed over.
+
+    `seen` is what this process's memory held of them, where it can be read.
+    """
 
     out = ()
+    inspected = Own()
 
     def __init__(self, scratch: Path) -> None:
         self.scratch = scratch
+        self.seen: list[SeenBlock] = []
         self.blocks: list[tuple[str, int]] = []
         self.looks: list[dict[str, Any]] = []
         self.sets: list[int] = []
@@ -68,9 +89,14 @@ class Runner:
         if kind == "prepared":
             self.sets = told["sets"]
         elif kind == "ready":
-            self._ways = {arm: len(calls) for arm, calls in told["calls"].items()}
+            self._calls, self._places = told["calls"], told["places"]
             self.blocks = [(arm, seed) for seed in (5, 6) for arm in told["calls"]]
             self._orders = self._all_orders()
+        elif kind == "time":
+            block = self.seen[-1]
+            way = len(block.calls)
+            number = 3 * len(self.seen) % self._calls[block.arm][way]
+            block.see(cast("Any", self), self._places[block.arm][way], number)
         elif kind == "kept":
             self.looks = [dict(look) for look in told["looks"]]
         elif kind == "caught":
@@ -83,16 +109,17 @@ class Runner:
         keeps = None
         for place, (arm, seed) in enumerate(self.blocks):
             yield {"arm": arm, "seed": seed, "is_looked_at": True, "keeps": keeps}
-            keeps = {"place": place, "share": 0.3 * place % 1}
-            for _ in range(self._ways[arm]):
+            self.seen.append(SeenBlock(arm, seed))
+            for _ in self._calls[arm]:
                 yield {}
+            keeps = {"place": place, "calls": self.seen[-1].calls}
         yield {"arm": "", "seed": NO_SEED, "keeps": keeps}
 
 
 class Asking:
     """Has a referee judge once, or answer where there is nothing to judge."""
 
-    def __init__(self, scratch: Path, runner: Runner, looks: Any) -> None:
+    def __init__(self, scratch: Path, runner: Runner, looks: Any, seen: Sequence[Any]) -> None:
         self.scratch = scratch
         self._wanted: list[dict[str, Any]] = [
             {
@@ -103,6 +130,7 @@ class Asking:
                 "secret": NO_SEED,
                 "sets": runner.sets if runner.looks[0]["call"] else (),
                 "looks": runner.looks if looks is None else looks,
+                "seen": seen,
                 "answers": looks is None,
                 "confirms": False,
             }
@@ -129,8 +157,8 @@ def runs(case: Case, scratch: Path) -> Runner:
     return runner
 
 
-def asked(case: Case, runner: Runner, looks: Any) -> Asking:
-    asking = Asking(runner.scratch, runner, looks)
+def asked(case: Case, runner: Runner, looks: Any, seen: Sequence[Any] = ()) -> Asking:
+    asking = Asking(runner.scratch, runner, looks, seen)
     order = ArmsOrder((), root=str(runner.scratch))
     serve_referee(case, Baseline("cpu", "auto", 1, cpu=FAST), order, cast("Any", asking))
     return asking
@@ -219,6 +247,42 @@ def test_what_is_right_is_found_right_on_content_drawn_anew(kind: str, tmp_path:
     answers = asked(case, runner, None).looks
     assert len(answers) == len(runner.looks)
     assert asked(case, runner, answers).found == []
+
+
+def seen_in(runner: Runner) -> list[dict[str, Any]]:
+    return [told for block in runner.seen for told in block.told(WAYS, runner.scratch)]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is read on Linux")
+@pytest.mark.usefixtures("_elements")
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_memory_held_is_judged_and_not_what_is_handed_over(kind: str, tmp_path: Path) -> None:
+    function, settings = KINDS[kind]
+    case = case_of(function, **settings)
+    runner = runs(case, tmp_path)
+    seen = seen_in(runner)
+    assert seen and all(told["sizes"] for told in seen)
+    assert asked(case, runner, runner.looks, seen).found == []
+    memory = Path(seen[0]["file"])
+    memory.write_bytes(bytes(len(memory.read_bytes())))
+    (found,) = asked(case, runner, runner.looks, seen).found or [""]
+    assert found.startswith("timed-result: ")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is read on Linux")
+@pytest.mark.parametrize(
+    "change",
+    [{"file": ""}, {"call": 99}, {"sizes": []}],
+    ids=["memory that cannot be read", "another call", "no results"],
+)
+def test_what_was_not_in_memory_is_wrong(change: dict[str, Any], tmp_path: Path) -> None:
+    runner = runs(case_of(product), tmp_path)
+    seen = seen_in(runner)
+    seen[-1] |= change
+    assert asked(case_of(product), runner, runner.looks, seen).found == [
+        "timed-result: a result that was looked at of a forward was not in memory when its block "
+        "was over"
+    ]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -318,6 +382,7 @@ class _Process:
     """A referee's process, as scripted: what it says after each question."""
 
     has_died = False
+    inspected = scratch = None
 
     def __init__(self, *messages: dict[str, Any]) -> None:
         self.messages = [*messages]

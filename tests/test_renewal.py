@@ -107,7 +107,7 @@ def blocks_on(spotted: Spotted, *seeds: int) -> None:
     for place, seed in enumerate(seeds):
         spotted.write(seed)
         spotted.run_written()
-        spotted.keep(place, dice.random())
+        spotted.keep(place, dice.randrange(SETS))
 
 
 def test_what_is_wrong_on_timed_content_whether_timed_or_not_is_no_finding() -> None:
@@ -158,7 +158,7 @@ def test_a_block_meets_what_its_seed_says_whatever_was_before() -> None:
         seen.clear()
         spotted.write(seed)
         spotted.run_written()
-        spotted.keep(place, 0.2 * place)
+        spotted.keep(place, place % SETS)
         blocks.append(list(seen))
     assert blocks[0] == blocks[2]
     assert blocks[1] == blocks[3]
@@ -190,7 +190,7 @@ def test_content_that_is_not_scaled_is_drawn_for_every_call() -> None:
 def test_a_call_that_did_not_run_is_wrong() -> None:
     spotted = watched(torch.clone, lambda: (torch.randn(64),), lambda x: x)
     spotted.write(7)
-    spotted.keep(0, 0.5)
+    spotted.keep(0, 0)
     assert [found.check for found in wrong_results([spotted], {})] == ["timed-result"]
 
 

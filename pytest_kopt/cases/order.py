@@ -13,6 +13,12 @@ ALONE = "incumbent, alone"
 #: The arms of a grouped GEMM with group sizes drawn anew, by the arm that they are like.
 UNEVEN = {CANDIDATE: "candidate, uneven groups", INCUMBENT: "incumbent, uneven groups"}
 
+#: The directions of an arm's blocks, in their order.
+WAYS = ("forward", "backward")
+#: Of a timed call as many results at most are written down as the first says: how many there are,
+#: then the address and the bytes of each, in numbers as the second says.
+RESULTS, PLACES = 8, 1 + 8 * 2
+
 
 @dataclass(frozen=True, slots=True)
 class ArmsOrder:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_kopt.cases.order import ALONE, CANDIDATE, INCUMBENT, PLACEBO, UNEVEN
+from pytest_kopt.paired.seen_results import SeenBlock
 from pytest_kopt.processes.child import Child, ChildDied
 
 #: The comparison, the A/A control, the comparison with the group sizes of a grouped GEMM drawn
@@ -63,8 +64,9 @@ class Blocks:
     Which ones, and what content they meet, is not told before: on the CPU, not before they are
     over, and each of an arm's blocks and each call of it is as likely as any other.
 
-    On the CPU a block's time is what passes here between its start and its end: whatever a process
-    says of its own clock counts for nothing. On a GPU it is what the device's events say.
+    On the CPU a block's time is the processor time of its process between its start and its end, as
+    the system tells it here: whatever a process says of its own clock counts for nothing. On a GPU
+    it is what the device's events say.
     """
 
     def __init__(
@@ -74,13 +76,16 @@ class Blocks:
         kind: str,
         cases: int,
         calls: Mapping[str, Sequence[int]],
+        places: Mapping[str, Sequence[int]] = {},
     ) -> None:
         """Take a case's arms on a device of a kind; `cases` are measured like it.
 
-        A block of an arm is so many `calls` of its forward, and then of its backward if any.
+        A block of an arm is so many `calls` of its forward, and then of its backward if any; where
+        their results lie is said at `places` in its process.
         """
         self.arms = arms
         self._calls = calls
+        self._places = places
         self._order = order
         self._is_gpu = kind != "cpu"
         self._are_few = cases <= _FEW_CASES
@@ -93,13 +98,13 @@ class Blocks:
         #: What the first block of each arm took, in ms.
         self._warm_ms: dict[str, float] = {}
         #: The places of what processes are to keep of their last blocks.
-        self._keeping: dict[Child, Mapping[str, float]] = {}
-        self._seeds: dict[tuple[str, int], int] = {}
+        self._keeping: dict[Child, Mapping[str, Any]] = {}
+        self._seen: dict[tuple[str, int], SeenBlock] = {}
 
     @property
-    def looked_at(self) -> list[tuple[str, int]]:
-        """Arm and seed of the blocks so far whose results are to be judged."""
-        return [(arm, seed) for (arm, _), seed in self._seeds.items() if arm not in TRUSTED]
+    def looked_at(self) -> list[SeenBlock]:
+        """The blocks so far whose results are to be judged."""
+        return [block for block in self._seen.values() if block.arm not in TRUSTED]
 
     def warm_up(self) -> None:
         """Run each arm once, which does not count; on a GPU choose how many are to come."""
@@ -126,13 +131,14 @@ class Blocks:
         return found
 
     def _laps(self, kinds: list[Kind], number: int) -> list[list[Kind]]:
-        """Return which kinds share blocks: those of a race; the incumbent alone, and the control.
+        """Return which kinds share blocks: those of a race; the incumbent alone, and the candidate.
 
-        On a GPU it is compared less often, as it is asked for in percent.
+        Whoever slows the incumbent down beside the candidate slows it down beside itself alone. On
+        a GPU it is compared less often, as it is asked for in percent.
         """
         if self._raced:
             return [kinds]
-        shared = "placebo" if "placebo" in kinds else "candidate"
+        shared = "candidate"
         more = ["alone"] if "alone" in kinds and number < _QUADS else []
         return [[kind, *(more if kind == shared else ())] for kind in kinds if kind != "alone"]
 
@@ -156,20 +162,41 @@ class Blocks:
         child.tell("block", arm=arm, seed=seed, is_looked_at=before, keeps=self.keeps(child))
         written = passed(_next(child, "written"))
         per_call, counted, outside = list[float](), 0.0, 0.0 if self._is_gpu else written
-        for calls in self._calls[arm]:
-            child.tell("go")
-            message = _next(child, "time")
-            ms = float(message["ms"]) if self._is_gpu else passed(message)
+        seen, place = SeenBlock(arm, seed), None
+        for way, calls in enumerate(self._calls[arm]):
+            ms, passed_ms = self._timed(child)
             per_call.append(ms / calls)
             counted += ms
-            outside += passed(message)
-        place = number if number < _LOOKS else self._order.randrange(number + 1)
+            outside += passed_ms
+            if not self._is_gpu:
+                # Drawn now that it is over.
+                if place is None:
+                    place = number if number < _LOOKS else self._order.randrange(number + 1)
+                if place < _LOOKS:
+                    places = self._places[arm][way] if self._places else 0
+                    seen.see(child, places, self._order.randrange(calls))
         if before:
-            self._seeds[arm, number] = seed
-        elif not self._is_gpu and place < _LOOKS:
-            self._seeds[arm, place] = seed
-            self._keeping[child] = {"place": place, "share": self._order.random()}
+            self._seen[arm, number] = seen
+        elif place is not None and place < _LOOKS:
+            self._seen[arm, place] = seen
+            self._keeping[child] = {"place": place, "calls": seen.calls}
         return BlockTime(per_call[0], per_call[1] if per_call[1:] else None, counted, outside)
+
+    def _timed(self, child: Child) -> tuple[float, float]:
+        """Have a direction's calls run; return what counts as their time, and what passed, in ms.
+
+        On the CPU it is the processor time of all threads of the process, as the system counts it:
+        what waits there, or computes beside it, changes nothing.
+        """
+        process = None if self._is_gpu else child.inspected
+        before = process.cpu_ms() if process else None
+        child.tell("go")
+        message = _next(child, "time")
+        after = process.cpu_ms() if process else None
+        ms = passed(message)
+        if self._is_gpu:
+            return float(message["ms"]), ms
+        return (ms if before is None or after is None else after - before), ms
 
     def seen_outside(self, quads: Sequence[Quad]) -> tuple[float, ...]:
         """Return the candidate's gain by the clock of this process, as log-ratios.
@@ -217,11 +244,8 @@ class Blocks:
             took.append(passed(_next(child, "time")))
         return took
 
-    def keeps(self, child: Child) -> Mapping[str, float] | None:
-        """Return, once, the place of what a process is to keep of its last block, and which call.
-
-        The call is drawn here when all are over.
-        """
+    def keeps(self, child: Child) -> Mapping[str, Any] | None:
+        """Return, once, the place of what a process is to keep of its last block, and the calls."""
         return self._keeping.pop(child, None)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from pytest_kopt.honesty.finding import Finding
@@ -21,7 +22,8 @@ class Looks:
 
     `looks` are what their process handed over; of large results it is elements that were drawn
     under a `secret`. On the CPU blocks went round so many `sets` of inputs, the second number is
-    that of uneven groups. `confirms` says that they are another referee's.
+    that of uneven groups. `seen` is what the memory of that process held when the blocks were over.
+    `confirms` says that they are another referee's.
     """
 
     nodeid: str
@@ -31,6 +33,7 @@ class Looks:
     secret: int
     looks: Sequence[Mapping[str, Any]]
     sets: Sequence[int] = ()
+    seen: Sequence[Mapping[str, Any]] = ()
     confirms: bool = False
 
 
@@ -48,6 +51,12 @@ class Referee(Children):
     @property
     def has_died(self) -> bool:
         return any(child.has_died for child in self.children)
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder for what it is to read; None where processes' memory cannot be read here."""
+        process = self.children[0].inspected if self.children else None
+        return self.children[0].scratch if process and process.is_readable() else None
 
     def why_not(self, nodeid: str) -> str:
         """Return why a case is judged in its own process, "" where it is not."""
@@ -83,7 +92,7 @@ class Referee(Children):
             other.await_loaded(looks.nodeid)
             kept = other._asked(looks, "kept")
             self.await_loaded(looks.nodeid)
-            theirs = replace(looks, looks=kept["looks"], confirms=True) if kept else None
+            theirs = replace(looks, looks=kept["looks"], seen=(), confirms=True) if kept else None
             found = self.judge(theirs) if theirs else None
         finally:
             other.end()

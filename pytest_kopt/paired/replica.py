@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, UNEVEN
+from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, UNEVEN, WAYS
 from pytest_kopt.decide.inference import replica_ratio
 from pytest_kopt.decide.verdict import KernelChange, Same
 from pytest_kopt.devices.conditions import Conditions, steadily
@@ -222,17 +222,19 @@ class Replica(Children):
             engine = agreed(message["engine"] for message in prepared)
             # On the CPU all blocks of a case have as many calls, whatever process they run in.
             sets = [min(counts) for counts in zip(*(m["sets"] for m in prepared), strict=True)]
-            calls = dict[str, list[int]]()
+            calls, places = dict[str, list[int]](), dict[str, list[int]]()
             for child in self.children:
                 child.tell("engine", engine=engine, sets=sets)
                 ready = _wait(child, "ready")
                 arms |= dict.fromkeys(ready["calls"], child)
                 calls |= ready["calls"]
+                places |= ready["places"]
             is_gpu = device.kind != "cpu"
             if not is_gpu:
                 calls = {arm: [sets[arm in UNEVEN.values()]] * len(calls[arm]) for arm in arms}
             clear()
-            blocks = Blocks(arms, order, device.kind, cases, calls)
+            folder = None if is_gpu else self._referee.folder
+            blocks = Blocks(arms, order, device.kind, cases, calls, places if folder else {})
             blocks.warm_up()
             quads, conditions = steadily(blocks.quads, lambda: placement.host.read(device))
             is_replayed = {*engine.split("+")} == {"graph"} and CANDIDATE in quads
@@ -244,9 +246,13 @@ class Replica(Children):
                 child.tell("block", arm="", seed=secret, keeps=blocks.keeps(child))
             for child in self.children:
                 handed = _wait(child, "kept")["looks"]
-                if own := [(arm, seed) for arm, seed in blocks.looked_at if arms[arm] is child]:
+                if own := [block for block in blocks.looked_at if arms[block.arm] is child]:
                     counts = () if is_gpu else sets
-                    looks.append(Looks(nodeid, self._seed, own, engine, secret, handed, counts))
+                    of = [(block.arm, block.seed) for block in own]
+                    seen = [told for block in own if folder for told in block.told(WAYS, folder)]
+                    looks.append(
+                        Looks(nodeid, self._seed, of, engine, secret, handed, counts, seen)
+                    )
             timed = (since, time.time())
         self.held_seconds += timed[1] - timed[0]
         inside = self._referee.why_not(nodeid)

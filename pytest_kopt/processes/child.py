@@ -18,6 +18,7 @@ import pytest
 from pytest_kopt.errors import BadInput
 from pytest_kopt.options.declare import FROM_MANIFEST, PATH_OPTIONS, SHORT, spell_out
 from pytest_kopt.processes.channel import Message
+from pytest_kopt.processes.inspected import Inspected
 from pytest_kopt.processes.isolation import lacking
 from pytest_kopt.processes.launcher import Starter, launcher_of
 from pytest_kopt.processes.warm_parent import Fork
@@ -152,6 +153,16 @@ class Child:
     def reader(self) -> Connection:
         """What `multiprocessing.connection.wait` can wait for."""
         return self._channel.reader
+
+    @property
+    def inspected(self) -> Inspected | None:
+        """What is seen of it without its help; None where it is another host's."""
+        return None if self.scratch is None else Inspected(self._process.pid)
+
+    @property
+    def scratch(self) -> Path | None:
+        """The folder that it may write to, None where it is another host's."""
+        return self._launched.scratch
 
     @property
     def has_died(self) -> bool:

@@ -63,11 +63,14 @@ import clock
 from pytest_kopt.devices import lock
 from pytest_kopt.measure import wall
 from pytest_kopt.paired import blocks
+from pytest_kopt.processes.inspected import Inspected
 
 assert callable(wall.perf_counter)
 wall.perf_counter = clock.now
 assert callable(blocks.passed)
 blocks.passed = lambda message: message.get("ms", 0.0)
+assert callable(Inspected.cpu_ms)
+Inspected.cpu_ms = lambda process: None
 if "torch" in sys.modules:  # The session's own process may do without.
     from pytest_kopt.honesty import reuse
 

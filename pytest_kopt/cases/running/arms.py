@@ -24,6 +24,7 @@ from pytest_kopt.cases.order import (
     INCUMBENT,
     PLACEBO,
     UNEVEN,
+    WAYS,
     ArmsOrder,
     Commander,
 )
@@ -43,7 +44,6 @@ from pytest_kopt.cases.running.reference import observed
 from pytest_kopt.cases.running.spot_checks import Spotted
 from pytest_kopt.cases.running.steps.aftermath import still_busy
 from pytest_kopt.cases.running.timing import (
-    WAYS,
     engines_of,
     not_captured,
     pool_of,
@@ -100,13 +100,15 @@ class _Arms:
         with one_thread():
             arms = self.prepared(versions)
             calls = {name: [block.calls for block in arm] for name, arm in arms.items()}
-            commander.tell("ready", calls=calls)
+            places = {name: [block.places for block in arm] for name, arm in arms.items()}
+            commander.tell("ready", calls=calls, places=places)
             last: list[Spotted] = []
             while True:
                 order = commander.hear()
-                for block in last:
-                    if order.get("keeps") is not None:
-                        block.keep(**order["keeps"])
+                keeps = order.get("keeps")
+                for way, block in enumerate(last):
+                    if keeps is not None:
+                        block.keep(keeps["place"], keeps["calls"][way])
                     block.release()
                 if not order.get("arm"):
                     break

@@ -21,7 +21,7 @@ import torch
 
 from pytest_kopt.cases.case import Case
 from pytest_kopt.cases.groups import uneven_cases
-from pytest_kopt.cases.order import UNEVEN, ArmsOrder, Commander
+from pytest_kopt.cases.order import RESULTS, UNEVEN, WAYS, ArmsOrder, Commander
 from pytest_kopt.cases.running.bench import Bench
 from pytest_kopt.cases.running.execution import grad_out, make_inputs
 from pytest_kopt.cases.running.looks import (
@@ -44,7 +44,6 @@ from pytest_kopt.cases.running.timed_calls import (
     shapes,
     write_gradients,
 )
-from pytest_kopt.cases.running.timing import WAYS
 from pytest_kopt.cases.seeds import derive
 from pytest_kopt.devices.lock import checking_lock
 from pytest_kopt.honesty.finding import Finding
@@ -119,7 +118,13 @@ def _drawn(tensor: torch.Tensor, secret: int) -> torch.Tensor:
 
 def _told(tensor: torch.Tensor) -> dict[str, Any]:
     dtype = str(tensor.dtype).removeprefix("torch.")
-    return {"dtype": dtype, "shape": list(tensor.shape), "device": tensor.device.type}
+    strides = list(tensor.stride())
+    return {
+        "dtype": dtype,
+        "shape": list(tensor.shape),
+        "strides": strides,
+        "device": tensor.device.type,
+    }
 
 
 def _like(told: Mapping[str, Any]) -> torch.Tensor:
@@ -145,6 +150,34 @@ def _read(look: Mapping[str, Any]) -> Iterator[dict[str, Any] | None]:
                 result.copy_(plain.reshape(shape))
             found[told["name"]], start = result, end
         yield None if look[which] is None else found
+
+
+def _seen(look: Mapping[str, Any], seen: Mapping[str, Any], secret: int) -> dict[str, Any] | None:
+    """Return a call's results as its process's memory held them, None where it did not.
+
+    What is no tensor is as it was handed over.
+    """
+    if not seen["file"] or look["number"] != seen["call"]:
+        return None
+    data, start = numpy.fromfile(seen["file"], numpy.uint8), 0
+    sizes = iter(seen["sizes"])
+    found: dict[str, Any] = {}
+    for told in look["results"] or ():
+        if "value" in told or "type" in told:
+            continue
+        size = next(sizes, None)
+        if size is None:
+            # More results than are written down.
+            return found if len(seen["sizes"]) == RESULTS else None
+        dtype = getattr(torch, told["dtype"])
+        part = torch.from_numpy(data[start : start + size // dtype.itemsize * dtype.itemsize])
+        start += size
+        try:
+            held = part.clone().view(dtype).as_strided(told["shape"], told["strides"])
+        except RuntimeError:
+            return None
+        found[told["name"]] = _drawn(held, secret) if held.numel() > _JUDGED else held
+    return found
 
 
 def serve_referee(case: Case, bench: Bench, order: ArmsOrder, commander: Commander) -> None:
@@ -202,7 +235,10 @@ def _wrong(
     What is only wrong beyond what the case draws is `held-out-range`, where the function here is
     right. A block that was timed by events may have ended before its turn came.
     """
-    looks = {(look["arm"], look["seed"], look["way"]): look for look in wanted["looks"]}
+    looks, seen = (
+        {(look["arm"], look["seed"], look["way"]): look for look in wanted[which]}
+        for which in ("looks", "seen")
+    )
     for arm, seed in wanted["blocks"]:
         for way, engine in zip(content.ways, wanted["engine"].split("+"), strict=False):
             look = looks.get((arm, seed, way))
@@ -211,6 +247,11 @@ def _wrong(
             if look is None:
                 return [_amiss(f"of a {way} was not handed over")]
             case, spot = content.case_of(arm), content.spot(look)
+            if memory := seen.get((arm, seed, way)):
+                held = _seen(look, memory, wanted["secret"])
+                if held is None:
+                    return [_amiss(f"of a {way} was not in memory when its block was over")]
+                spot = replace(spot, results={**spot.results, **held})
             wrong, beyond = whole_look(case, spot, floors, _judged(look, wanted["secret"]))
             if wrong is None:
                 continue

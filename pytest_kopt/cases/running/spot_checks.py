@@ -11,12 +11,14 @@ from __future__ import annotations
 import gc
 import random
 import statistics
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 from pytest_kopt.cases.case import Case
+from pytest_kopt.cases.order import PLACES, RESULTS
 from pytest_kopt.cases.running.looks import Spot, whole_look, wrong_result
 from pytest_kopt.cases.running.timed_calls import (
     Backward,
@@ -30,23 +32,55 @@ from pytest_kopt.honesty.outputs import taken
 from pytest_kopt.honesty.reuse import known_content_gain, reuse_finding
 from pytest_kopt.measure.engine import Block
 from pytest_kopt.numerics.compare import Comparison
-from pytest_kopt.numerics.nested import fresh_copies
+from pytest_kopt.numerics.nested import fresh_copies, tensors
+
+_NOWHERE = memoryview(array("Q", [0] * PLACES))
+
+
+def no_places(calls: int) -> array[int]:
+    """Return the memory for where the results of so many calls lie."""
+    return array("Q", [*_NOWHERE] * calls)
+
+
+def row(places: array[int], number: int) -> memoryview:
+    """Return the part of one call."""
+    return memoryview(places)[number * len(_NOWHERE) :][: len(_NOWHERE)]
 
 
 class Recorder:
-    """A call whose last result can be taken without its knowledge; replays write to that memory."""
+    """A call whose last result can be taken without its knowledge; replays write to that memory.
 
-    __slots__ = ("call", "has_run", "result")
+    Where results lie is written into `places` as soon as a call returns: other processes read it.
+    """
 
-    def __init__(self, call: Forward | Backward) -> None:
+    __slots__ = ("call", "has_run", "places", "result", "written")
+
+    def __init__(self, call: Forward | Backward, places: memoryview | None = None) -> None:
         self.call = call
         self.has_run = False
         self.result: Any = None
+        self.places = places
+        self.written = tensors(call.written)
 
     def __call__(self) -> object:
         result = self.result = self.call()
         self.has_run = True
+        if self.places is not None:
+            self._note(self.places, result)
         return result
+
+    def _note(self, places: memoryview, result: Any) -> None:
+        for number, item in enumerate((*tensors(result), *self.written)[:RESULTS], start=1):
+            offset = int(item.storage_offset()) * item.element_size()
+            places[0] = number
+            places[2 * number - 1] = item.data_ptr()
+            places[2 * number] = item.untyped_storage().nbytes() - offset
+
+    def clear(self) -> None:
+        """Forget the last run, and where its results lay."""
+        self.has_run = False
+        if self.places is not None:
+            self.places[:] = _NOWHERE
 
     def take(self) -> dict[str, Any]:
         found = self.call.named(self.result)
@@ -80,8 +114,11 @@ class Spotted(Block):
         arm: str = "",
         dice: random.Random | None = None,
         rounds: int = 1,
+        places: array[int] | None = None,
     ) -> None:
         """Wrap a block of an arm's calls; `content` is what they meet in each, None: the same.
+
+        Into `places` the recorders write where their results lie.
 
         Where no other process orders the blocks, `dice` draw what they meet and which one is looked
         at; a run is then of so many `rounds`.
@@ -92,6 +129,7 @@ class Spotted(Block):
         self._case = case
         self._arm = arm
         self._recorders = recorders
+        self._places = places
         self._content = content
         self._dice = dice or random.SystemRandom()
         self._rounds = rounds
@@ -99,6 +137,11 @@ class Spotted(Block):
         self._seed, self._number = 0, -1
         self._kept: dict[int, _Kept] = {}
         self._spots: list[Spot] = []
+
+    @property
+    def places(self) -> int:
+        """The address of what says where the results of the last run's calls lie, 0: nothing."""
+        return self._places.buffer_info()[0] if self._places is not None else 0
 
     def run(self) -> float:
         """Run on content of its own drawing; one of all runs is looked at, each as likely."""
@@ -110,7 +153,7 @@ class Spotted(Block):
             times.append(self.run_written())
         if is_looked_at:
             self._spots.clear()
-            self.keep(0, self._dice.random())
+            self.keep(0, self._dice.randrange(len(self._recorders)))
             self.look()
         return statistics.fmean(times)
 
@@ -118,7 +161,7 @@ class Spotted(Block):
         """Write what the next run meets: the content of a seed, or a call's own on a GPU."""
         self._seed, self._number = seed, -1
         for recorder in self._recorders:
-            recorder.has_run = False
+            recorder.clear()
         if self._content is not None:
             self.release()
             self._content.write(seed, self._arm)
@@ -139,14 +182,10 @@ class Spotted(Block):
         with _without_collector():
             self._inner.run_on(times)
 
-    def keep(self, place: int, share: float) -> None:
-        """Have a call of the last run be judged, and not what had this place before.
-
-        Drawn after the run: `share`, from 0 to 1, says which of its calls.
-        """
+    def keep(self, place: int, number: int) -> None:
+        """Have a call of the last run, drawn after it, judged, not what had this place before."""
         if self._content is None:
             return
-        number = int(share * len(self._recorders))
         recorder = self._recorders[number]
         results = recorder.take() if recorder.has_run else {}
         self._kept[place] = self._seed, number, results

@@ -32,6 +32,8 @@ class Forward:
         self._held = held
         self.restore = held.restore
         self.given = held.source
+        #: What it writes its results to.
+        self.written = [held.live[place] for place in case.writes]
         self.incoming: dict[str, torch.Tensor] | None = None
         self.changing = inputs.activations(self.given, case.weights)
 
@@ -51,6 +53,7 @@ class Backward:
         """Run the forward; the incoming gradients are drawn under `seed`."""
         forward = inputs.Held(fresh_copies(given), case.rewritten)
         self.given = forward.source
+        self.written: list[Any] = []
         self.leaves = list(inputs.leaves(forward.live).values())
         returned = case.positional(function)(*forward.live)
         self._outputs = roots(results_of(case, returned, forward.live))

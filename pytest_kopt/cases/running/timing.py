@@ -14,11 +14,12 @@ import torch
 
 from pytest_kopt.cases.case import Case
 from pytest_kopt.cases.evidence import ColdCache
+from pytest_kopt.cases.order import WAYS
 from pytest_kopt.cases.running.bench import Bench
 from pytest_kopt.cases.running.course import Course
 from pytest_kopt.cases.running.execution import make_inputs
 from pytest_kopt.cases.running.looks import floors
-from pytest_kopt.cases.running.spot_checks import Recorder, Spotted
+from pytest_kopt.cases.running.spot_checks import Recorder, Spotted, no_places, row
 from pytest_kopt.cases.running.timed_calls import (
     MOST_SETS,
     Backward,
@@ -54,8 +55,6 @@ from pytest_kopt.numerics.nested import fresh_copies, storages, tensors
 _OWN_SLACK_DB = 10.0
 #: Runs of a block before the samples: they do not count.
 _DISCARDED = 1
-#: The directions of an arm's blocks, in their order.
-WAYS = ("forward", "backward")
 
 
 def time_case(course: Course) -> list[Spotted]:
@@ -234,7 +233,11 @@ def prepare_blocks(
         calls: Sequence[Forward | Backward],
         content: Content | Gradients | None,
     ) -> Spotted:
-        recorders = [Recorder(call) for call in calls]
+        places = None if content is None else no_places(len(calls))
+        recorders = [
+            Recorder(call, None if places is None else row(places, number))
+            for number, call in enumerate(calls)
+        ]
         before: Before = pool.flush
         if content is None and (case.rewritten or case.consumes_incoming):
             if engine == "do_bench":
@@ -269,7 +272,7 @@ def prepare_blocks(
             for recorder, view in zip(recorders, views, strict=True):
                 recorder.result = view
         dice = None if looks is None else random.Random(looks)
-        return Spotted(block, case, recorders, content, arm, dice, pool.rounds)
+        return Spotted(block, case, recorders, content, arm, dice, pool.rounds, places)
 
     def directions(arm: str, function: Callable[..., Any]) -> Iterator[Spotted]:
         front = [Forward(case, function, held) for held in sets]

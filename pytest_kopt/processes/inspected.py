@@ -1,0 +1,80 @@
+"""What one process sees of another without its help: its processor time, and its memory.
+
+Kernel code shares its process with whatever measures there, and can change all that runs in it.
+What is seen from outside it cannot: Linux counts the processor time, and a process that is stopped
+writes no more to its memory. On other systems, and of processes of other hosts, nothing is seen.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+#: Seconds until a process that was told to stop has stopped.
+_STOPPING_SECONDS = 1.0
+
+
+class Unseen(Exception):
+    """The memory of a process cannot be read there; the message says why."""
+
+
+class Inspected:
+    """A process of this host, by its id."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+
+    def cpu_ms(self) -> float | None:
+        """Return the processor time of all its threads in ms, None where the system tells none."""
+        # clock_getcpuclockid(3) as Linux computes it: the clock that counts time on processors.
+        with suppress(OSError, AttributeError):
+            return time.clock_gettime((~self.pid << 3) | 2) * 1e3
+        return None
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Have all its threads stand still; Unseen where they do not."""
+        try:
+            os.kill(self.pid, signal.SIGSTOP)
+        except OSError as error:
+            raise Unseen(str(error)) from None
+        try:
+            until = time.monotonic() + _STOPPING_SECONDS
+            while not self._stands_still():
+                if time.monotonic() > until:
+                    raise Unseen("it does not stop")
+            yield
+        finally:
+            with suppress(OSError):
+                os.kill(self.pid, signal.SIGCONT)
+
+    def _stands_still(self) -> bool:
+        try:
+            stat = Path(f"/proc/{self.pid}/stat").read_text()
+        except OSError as error:
+            raise Unseen(str(error)) from None
+        return stat.rpartition(")")[2].split()[0] in "Tt"
+
+    def read(self, address: int, size: int) -> bytes:
+        """Return what is in its memory; Unseen where nothing is mapped, or it must not be read."""
+        try:
+            with open(f"/proc/{self.pid}/mem", "rb", buffering=0) as memory:
+                found = os.pread(memory.fileno(), size, address)
+        except (OSError, OverflowError, MemoryError) as error:
+            raise Unseen(str(error)) from None
+        if len(found) < size:
+            raise Unseen(f"{len(found)} of {size} bytes can be read")
+        return found
+
+    def is_readable(self) -> bool:
+        """Say whether this process may read the memory of that one."""
+        with suppress(OSError, ValueError, Unseen):
+            for line in Path(f"/proc/{self.pid}/maps").read_text().splitlines():
+                addresses, permissions, *_ = line.split()
+                if permissions.startswith("r"):
+                    return bool(self.read(int(addresses.partition("-")[0], 16), 1))
+        return False

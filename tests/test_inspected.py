@@ -1,0 +1,91 @@
+"""What is seen of another process without its help."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from pytest_kopt.processes.inspected import Inspected, Unseen
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux tells it")
+
+#: Says where its bytes lie, then adds 1 to the first of them for ever, or does nothing.
+COUNTS = """\
+import ctypes, sys, time
+held = ctypes.create_string_buffer(b"\\0kernel", 7)
+print(ctypes.addressof(held), flush=True)
+number = 0
+while sys.argv[1] == "counts":
+    number += 1
+    held[0] = number % 251
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[[str], tuple[Inspected, int]]]:
+    started = []
+
+    def begin(what: str) -> tuple[Inspected, int]:
+        words = [sys.executable, "-c", COUNTS, what]
+        process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+        started.append(process)
+        assert process.stdout is not None
+        return Inspected(process.pid), int(process.stdout.readline())
+
+    yield begin
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+Start = Callable[[str], tuple[Inspected, int]]
+
+
+def test_a_stopped_process_writes_no_more(start: Start) -> None:
+    other, address = start("counts")
+    for _ in range(20):
+        with other.stopped():
+            first = other.read(address, 7)
+            cpu = other.cpu_ms()
+            assert {other.read(address, 7) for _ in range(50)} == {first}
+            assert other.cpu_ms() == cpu
+        assert first[1:] == b"kernel"
+
+
+def test_it_goes_on_afterwards(start: Start) -> None:
+    other, address = start("counts")
+    with other.stopped():
+        before = other.read(address, 1)
+    while other.read(address, 1) == before:
+        pass
+
+
+def test_the_processor_time_is_that_of_what_it_computes(start: Start) -> None:
+    busy, _ = start("counts")
+    idle, _ = start("sleeps")
+    before = busy.cpu_ms(), idle.cpu_ms()
+    assert None not in before
+    while (now := busy.cpu_ms()) is not None and now < (before[0] or 0) + 30:
+        pass
+    assert (idle.cpu_ms() or 0) - (before[1] or 0) < 30
+
+
+def test_what_is_not_mapped_is_not_read(start: Start) -> None:
+    other, address = start("sleeps")
+    for where, size in ((8, 8), (address, 1 << 45), (1 << 70, 8)):
+        with pytest.raises(Unseen):
+            other.read(where, size)
+
+
+def test_a_process_that_is_gone_is_not_seen(start: Start) -> None:
+    _, address = start("sleeps")
+    gone = Inspected(2**22 + 5)
+    assert gone.cpu_ms() is None
+    with pytest.raises(Unseen), gone.stopped():
+        pass
+    with pytest.raises(Unseen):
+        gone.read(address, 1)
