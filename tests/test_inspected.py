@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
 
 import pytest
 
+from pytest_kopt.lineage import children
 from pytest_kopt.processes.inspected import Inspected, Unseen
+
+from . import waiting
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux tells it")
 
@@ -89,3 +96,32 @@ def test_a_process_that_is_gone_is_not_seen(start: Start) -> None:
         pass
     with pytest.raises(Unseen):
         gone.read(address, 1)
+
+
+def _is_stopped(stat: Path) -> bool:
+    return " T " in stat.read_text()
+
+
+def _grows(file: Path, size: int) -> bool:
+    return file.stat().st_size > size
+
+
+def test_what_it_started_stands_still_too(start: Start, tmp_path: Path) -> None:
+    counting = f"while 1: open({str(tmp_path / 'file')!r}, 'a').write('x')"
+    words = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {counting!r}])"
+    process = subprocess.Popen([sys.executable, "-c", words])
+    file = tmp_path / "file"
+    try:
+        waiting.until(lambda: file.exists() and file.stat().st_size > 0)
+        for _ in range(5):
+            with Inspected(process.pid).stopped():
+                (child,) = children(process.pid)
+                stat = Path(f"/proc/{child}/stat")
+                waiting.until(partial(_is_stopped, stat))
+            before = file.stat().st_size
+            waiting.until(partial(_grows, file, before))
+    finally:
+        for child in children(process.pid):
+            os.kill(child, signal.SIGKILL)
+        process.kill()
+        process.wait()

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_kopt.cases.order import CANDIDATE, INCUMBENT
+from pytest_kopt.cases.order import ALONE, CANDIDATE, INCUMBENT
 from pytest_kopt.paired.blocks import BlockTime
 from pytest_kopt.paired.replica import CaseQuads
 from pytest_kopt.paired.witness import hidden_time, look_outside
@@ -41,6 +41,28 @@ def test_a_gain_that_passes_around_the_blocks_is_named(engine: str) -> None:
     (finding,) = hidden_time([replica(2.0, 18.0, around=1.0, engine=engine)] * 2)
     assert (finding.check, finding.where, finding.rejects) == ("hidden-time", "a", True)
     assert "18 ms less than the current best's, and 18 ms more pass" in finding.message
+
+
+def beside_alone(new: float, put_off: float, alone: float) -> dict[str, CaseQuads]:
+    """A case in which `put_off` ms pass around either version's blocks, beside it `alone` ms."""
+    (case,) = replica(new, 0.0, around=put_off, noise=0.02).values()
+    apart = BlockTime(20.0, None, 20.0, 20.0 + alone)
+    beside = BlockTime(20.0, None, 20.0, 20.0 + put_off)
+    quad = [(ALONE, apart), (INCUMBENT, beside), (INCUMBENT, beside), (ALONE, apart)]
+    case.quads["alone"] = [quad] * 3
+    return {"a": case}
+
+
+def test_a_gain_is_not_put_off_by_holding_the_current_best_up_as_well() -> None:
+    (finding,) = hidden_time([beside_alone(2.0, 22.0, 4.0)])
+    assert (finding.check, finding.where) == ("hidden-time", "a")
+
+
+@given(st.floats(2.0, 19.0), st.floats(1.0, 20.0), st.floats(0.75, 1.3))
+def test_processes_may_differ_in_what_passes_around_their_blocks(
+    new: float, around: float, differs: float
+) -> None:
+    assert not [*hidden_time([beside_alone(new, around * differs, around)])]
 
 
 @given(st.floats(1.0, 19.9), st.floats(-8.0, 0.0), st.floats(8.5, 50))

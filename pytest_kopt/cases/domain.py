@@ -232,8 +232,6 @@ def _mask_values(x: Any) -> tuple[float, ...]:
 
 def _with_no_rows(drawn: Drawn) -> Iterator[Variant]:
     """Make counts of another input's rows, and lengths, zero: the first, the last, one between."""
-    if has_skew(drawn.case):
-        return
     extents = {n for x in tensors(drawn.given) if x.ndim > 1 for n in x.shape}
     said = said_groups(drawn.given, extents)
 

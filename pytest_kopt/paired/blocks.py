@@ -6,12 +6,14 @@ import math
 import random
 import statistics
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any
 
 from pytest_kopt.cases.order import ALONE, CANDIDATE, INCUMBENT, PLACEBO, UNEVEN
 from pytest_kopt.paired.seen_results import SeenBlock
 from pytest_kopt.processes.child import Child, ChildDied
+from pytest_kopt.processes.inspected import Unseen
 
 #: The comparison, the A/A control, the comparison with the group sizes of a grouped GEMM drawn
 #: anew, by their names in pairs.csv, and the incumbent beside the candidate against itself alone.
@@ -188,14 +190,23 @@ class Blocks:
         On the CPU it is the processor time of all threads of the process, as the system counts it:
         what waits there, or computes beside it, changes nothing.
         """
-        process = None if self._is_gpu else child.inspected
-        before = process.cpu_ms() if process else None
-        child.tell("go")
-        message = _next(child, "time")
-        after = process.cpu_ms() if process else None
-        ms = passed(message)
         if self._is_gpu:
-            return float(message["ms"]), ms
+            child.tell("go")
+            message = _next(child, "time")
+            return float(message["ms"]), passed(message)
+        process = child.inspected
+        others = {other for other in self.arms.values() if other is not child}
+        with ExitStack() as still:
+            # What another version leaves running would take time from this one.
+            for other in others:
+                if seen := other.inspected:
+                    with suppress(Unseen):
+                        still.enter_context(seen.stopped())
+            before = process.cpu_ms() if process else None
+            child.tell("go")
+            message = _next(child, "time")
+            after = process.cpu_ms() if process else None
+        ms = passed(message)
         return (ms if before is None or after is None else after - before), ms
 
     def seen_outside(self, quads: Sequence[Quad]) -> tuple[float, ...]:

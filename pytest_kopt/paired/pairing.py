@@ -173,7 +173,15 @@ def judge(
         if comparison.written:
             raise Caught([_written(comparison.written)])
         gain = verdict.aggregate.change_pct if verdict.aggregate else None
-        alone = look_alone(comparison.in_company, gain)
+        beside_alone: list[Mapping[str, CaseQuads]] = []
+
+        def in_company() -> Mapping[str, CaseQuads]:
+            beside_alone.append(comparison.in_company())
+            return beside_alone[-1]
+
+        alone = look_alone(in_company, gain)
+        if hidden := ask(Phase.COMPARED, replicas=beside_alone):
+            raise Caught(hidden)
         if alone.finding and alone.finding.rejects:
             raise Caught([alone.finding])
         told = [str(alone.finding)] if alone.finding else []

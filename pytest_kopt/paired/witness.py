@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pytest_kopt.cases.order import CANDIDATE, INCUMBENT
+from pytest_kopt.cases.order import ALONE, CANDIDATE, INCUMBENT
 from pytest_kopt.decide.inference import Estimate, percent
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.paired.blocks import BlockTime, Quad
@@ -24,6 +24,8 @@ from pytest_kopt.paired.replica import CaseQuads
 #: Of a gain, and of the counted time, so much may pass elsewhere; and of what passes elsewhere for
 #: the current best, which differs by the contents of the processor's caches.
 _SHARE, _LEAST, _CACHES = 0.25, 0.02, 0.1
+#: The same between two processes, which differ by where their memory lies.
+_PROCESSES = 0.5
 #: Messages to a GPU's process and the launches of its calls take their time, in ms.
 _LAUNCHES_MS = 5.0
 #: One-sided level of the bound on the time that passes elsewhere.
@@ -122,31 +124,63 @@ def hidden_time(replicas: Replicas) -> Iterator[Finding]:
         if any(case.engine == "graph" for case in cases):
             continue
         pairs = [pair for case in cases for pair in _pairs(case.quads.get(CANDIDATE, ()))]
+        alone = [
+            time
+            for case in cases
+            for quad in case.quads.get("alone", ())
+            for arm, time in quad
+            if arm == ALONE
+        ]
         is_gpu = any(not {"wall"}.issuperset(case.engine.split("+")) for case in cases)
-        if len(pairs) > 1 and (finding := _contradiction(nodeid, pairs, is_gpu=is_gpu)):
+        if len(pairs) > 1 and (finding := _contradiction(nodeid, pairs, alone, is_gpu=is_gpu)):
             yield finding
 
 
 def _contradiction(
-    nodeid: str, pairs: Collection[tuple[BlockTime, BlockTime]], *, is_gpu: bool
+    nodeid: str,
+    pairs: Sequence[tuple[BlockTime, BlockTime]],
+    alone: Sequence[BlockTime],
+    *,
+    is_gpu: bool,
 ) -> Finding | None:
-    """Return a finding where the candidate's other time outweighs its gain, in ms of a block."""
+    """Return a finding where the candidate's other time outweighs its gain, in ms of a block.
+
+    It is held against that of the current best beside it and, where there is that, against the
+    current best's in a process of its own: whoever puts work off to where nothing is counted may
+    hold the current best up there as well.
+    """
     counted = statistics.fmean(old.counted for _, old in pairs)
     gained = counted - statistics.fmean(new.counted for new, _ in pairs)
-    around = statistics.fmean(old.outside - old.counted for _, old in pairs)
-    longer = [(new.outside - new.counted) - (old.outside - old.counted) for new, old in pairs]
-    error = statistics.stdev(longer) / math.sqrt(len(longer))
-    estimate = Estimate(statistics.fmean(longer), error, len(longer) - 1)
-    tolerance = _LAUNCHES_MS + around if is_gpu else _CACHES * around
-    if gained <= 0 or estimate.lower(_LEVEL) <= max(_SHARE * gained, _LEAST * counted, tolerance):
-        return None
-    return Finding(
-        "hidden-time",
-        f"the timed calls of a block take {gained:.3g} ms less than the current best's, and "
-        f"{estimate.mean:.3g} ms more pass outside of them",
-        where=nodeid,
-        advice="do all the work within the timed call, and leave clocks and hooks alone",
-    )
+    beside = [old.outside - old.counted for _, old in pairs]
+    around = [new.outside - new.counted for new, _ in pairs]
+    held_against = [
+        (_mean_of([new - old for new, old in zip(around, beside, strict=True)]), beside)
+    ]
+    if len(alone) > 1:
+        apart = [time.outside - time.counted for time in alone]
+        new, old = _mean_of(around), _mean_of(apart)
+        error = math.hypot(new.error, old.error)
+        held_against.append((Estimate(new.mean - old.mean, error, new.freedom), apart))
+    for longer, reference in held_against:
+        least = statistics.fmean(reference)
+        if is_gpu:
+            least += _LAUNCHES_MS
+        else:
+            least *= _CACHES if reference is beside else _PROCESSES
+        if gained > 0 and longer.lower(_LEVEL) > max(_SHARE * gained, _LEAST * counted, least):
+            return Finding(
+                "hidden-time",
+                f"the timed calls of a block take {gained:.3g} ms less than the current best's, "
+                f"and {longer.mean:.3g} ms more pass outside of them",
+                where=nodeid,
+                advice="do all the work within the timed call, and leave clocks and hooks alone",
+            )
+    return None
+
+
+def _mean_of(values: Sequence[float]) -> Estimate:
+    error = statistics.stdev(values) / math.sqrt(len(values))
+    return Estimate(statistics.fmean(values), error, len(values) - 1)
 
 
 def _pairs(quads: Sequence[Quad]) -> Iterator[tuple[BlockTime, BlockTime]]:

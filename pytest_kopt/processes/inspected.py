@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from pytest_kopt.lineage import children
+
 #: Seconds until a process that was told to stop has stopped.
 _STOPPING_SECONDS = 1.0
 
@@ -37,26 +39,30 @@ class Inspected:
 
     @contextmanager
     def stopped(self) -> Iterator[None]:
-        """Have all its threads stand still; Unseen where they do not."""
+        """Have it and what it started stand still; Unseen where it does not."""
+        stopped = [self.pid]
         try:
-            os.kill(self.pid, signal.SIGSTOP)
-        except OSError as error:
-            raise Unseen(str(error)) from None
+            self._stop(stopped)
+            yield
+        finally:
+            for pid in stopped:
+                with suppress(OSError):
+                    os.kill(pid, signal.SIGCONT)
+
+    def _stop(self, stopped: list[int]) -> None:
         try:
+            for pid in stopped:
+                os.kill(pid, signal.SIGSTOP)
+                stopped += children(pid)
             until = time.monotonic() + _STOPPING_SECONDS
             while not self._stands_still():
                 if time.monotonic() > until:
                     raise Unseen("it does not stop")
-            yield
-        finally:
-            with suppress(OSError):
-                os.kill(self.pid, signal.SIGCONT)
-
-    def _stands_still(self) -> bool:
-        try:
-            stat = Path(f"/proc/{self.pid}/stat").read_text()
         except OSError as error:
             raise Unseen(str(error)) from None
+
+    def _stands_still(self) -> bool:
+        stat = Path(f"/proc/{self.pid}/stat").read_text()
         return stat.rpartition(")")[2].split()[0] in "Tt"
 
     def read(self, address: int, size: int) -> bytes:

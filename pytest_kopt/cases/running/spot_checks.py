@@ -66,10 +66,10 @@ class Recorder:
         result = self.result = self.call()
         self.has_run = True
         if self.places is not None:
-            self._note(self.places, result)
+            self._say_where(self.places, result)
         return result
 
-    def _note(self, places: memoryview, result: Any) -> None:
+    def _say_where(self, places: memoryview, result: Any) -> None:
         for number, item in enumerate((*tensors(result), *self.written)[:RESULTS], start=1):
             offset = int(item.storage_offset()) * item.element_size()
             places[0] = number
