@@ -88,6 +88,19 @@ class Diagnosis(Document):
     line: int | None = None
 
 
+class Memory(Document):
+    """The most bytes that a call of a version holds, what is kept between calls among them."""
+
+    candidate_bytes: int
+    incumbent_bytes: int
+
+    @property
+    def ratio(self) -> float:
+        """The larger over the smaller."""
+        low, high = sorted((max(self.candidate_bytes, 1), max(self.incumbent_bytes, 1)))
+        return high / low
+
+
 class Shape(Document):
     """One case in the verdict."""
 
@@ -102,6 +115,7 @@ class Shape(Document):
     nodeid: str | None = None
     forward_ms: float | None = Field(default=None, description="the candidate's, per call")
     backward_ms: float | None = Field(default=None, description="the candidate's, per call")
+    memory: Memory | None = None
     diagnosis: Diagnosis | None = Field(default=None, description="of a case that did not pass")
     same: Same | None = Field(
         default=None, description="both versions run the same code: not compared"

@@ -18,7 +18,15 @@ from pytest_kopt.decide.inference import KNOWN_BIAS_PCT, percent
 from pytest_kopt.decide.looks import decide_by_looks
 from pytest_kopt.decide.paired_evidence import PairedCase, PairedEvidence
 from pytest_kopt.decide.policy import Policy
-from pytest_kopt.decide.verdict import Decision, KernelChange, Replicas, Same, Verdict
+from pytest_kopt.decide.verdict import (
+    Decision,
+    KernelChange,
+    Memory,
+    Replicas,
+    Same,
+    Shape,
+    Verdict,
+)
 from pytest_kopt.devices.conditions import by_kind
 from pytest_kopt.honesty.checks import Phase, ask
 from pytest_kopt.honesty.finding import Finding
@@ -200,6 +208,7 @@ def judge(
         verdict.model_copy(
             update={
                 "engine": ", ".join(engines) or None,
+                "shapes": _with_memory(verdict.shapes, found[0].cases, every),
                 "kernels": _kernels(results, replicas),
                 "replicas": Replicas(processes=len(every) - anew, reloads=anew),
             }
@@ -236,6 +245,24 @@ def judge(
             )
         ),
     )
+
+
+def _with_memory(
+    shapes: Sequence[Shape],
+    cases: Sequence[PairedCase],
+    replicas: Sequence[Mapping[str, CaseQuads]],
+) -> list[Shape]:
+    """Return the cases with what a call takes, of those where it was measured of both versions."""
+    labels = {case.name: case.label for case in cases}
+    known = {
+        labels[nodeid]: Memory(
+            candidate_bytes=case.memory[CANDIDATE], incumbent_bytes=case.memory[INCUMBENT]
+        )
+        for replica in replicas
+        for nodeid, case in replica.items()
+        if nodeid in labels and {CANDIDATE, INCUMBENT} <= case.memory.keys()
+    }
+    return [shape.model_copy(update={"memory": known.get(shape.label)}) for shape in shapes]
 
 
 def _written(path: str) -> Finding:

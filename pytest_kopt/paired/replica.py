@@ -48,6 +48,8 @@ class CaseQuads:
     load: int = 1
     #: How it is known that both versions are the same, where nothing was timed.
     same: Same | None = None
+    #: The bytes that a call of a version takes, by arm, where they were measured.
+    memory: Mapping[str, int] = field(default_factory=dict)
     #: The candidate's gain by the clock of the deciding process, as log-ratios.
     outside: tuple[float, ...] = ()
     #: What differs in their machine code, as far as it is told.
@@ -197,7 +199,7 @@ class Replica(Children):
         if nodeid != self._asked:
             self._ask(nodeid)
         self._referee.load(nodeid)
-        kernels, reached = None, False
+        kernels, reached, memory = None, False, dict[str, int]()
         for child in self.children:
             message = _wait(child, "changed", "loaded", "same")
             if message["kind"] == "same":
@@ -206,6 +208,7 @@ class Replica(Children):
                 kernels = differences_later(message["before"], message["after"], message["arch"])
                 message = _wait(child, "loaded")
             reached |= message.get("reached", True)
+            memory |= message.get("memory", {})
         if not reached:
             for child in self.children:
                 child.tell("skip")
@@ -269,6 +272,7 @@ class Replica(Children):
             *(nodeid, shown, quads, device.uuid, conditions, timed, why, inside, self.loads),
             kernels=kernels,
             outside=outside,
+            memory=memory,
         )
         return case, [] if inside else looks
 

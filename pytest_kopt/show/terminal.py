@@ -15,7 +15,15 @@ from pytest_kopt.figures import changed, figure, interval
 from pytest_kopt.schema.profile import Scalar
 from pytest_kopt.show.profiles import profile_lines
 from pytest_kopt.show.rooflines import roofline_lines
-from pytest_kopt.show.words import clipped, kernel_lines, outcome, printed, together, within
+from pytest_kopt.show.words import (
+    clipped,
+    kernel_lines,
+    memory,
+    outcome,
+    printed,
+    together,
+    within,
+)
 
 if TYPE_CHECKING:
     import pytest
@@ -94,8 +102,7 @@ def verdict_lines(verdict: Verdict) -> Iterator[str]:
     for total in (verdict.aggregate, *verdict.secondary):
         if total is not None and total.change_pct is not None:
             yield f"{total.metric}: {_shown(total)}"
-    if text := together(verdict):
-        yield text
+    yield from filter(None, (together(verdict), memory(verdict)))
     for found in verdict.classes:
         about = " (target)" if found.name == verdict.target_class else ""
         yield f"class {found.name}{about}: {_shown(found)}"

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 _Figure = tuple[str, str, str]
 #: Characters from which on a failure's text is not told for every case.
 _LONG = 160
+#: Of memory less than this apart nothing is said.
+_SAME_MEMORY = 1.01
 _OTHER = "other instructions or arguments"
 
 
@@ -69,6 +71,17 @@ def together(verdict: Verdict) -> str:
     before = [ms * (1 + (s.change_pct or 0.0) / 100) for ms, s in zip(now, shapes, strict=True)]
     both = f"{figure(sum(before))} -> {figure(sum(now))} ms"
     return f"a call of each of the {len(shapes)} cases, together: {both}"
+
+
+def memory(verdict: Verdict) -> str:
+    """Return what a call holds at most, in the case where the versions differ most; "" if none."""
+    known = [shape.memory for shape in verdict.shapes if shape.memory]
+    apart = [item for item in known if item.ratio > _SAME_MEMORY]
+    if not apart:
+        return ""
+    most = max(apart, key=lambda item: item.ratio)
+    before, now = (f"{n / 2**20:.4g}" for n in (most.incumbent_bytes, most.candidate_bytes))
+    return f"memory of a call at its peak, in the case that differs most: {before} -> {now} MiB"
 
 
 def kernel_lines(verdict: Verdict) -> list[str]:

@@ -8,7 +8,7 @@ where two versions cannot live together, the one version of its own tree.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -39,6 +39,7 @@ from pytest_kopt.cases.running.heldout import (
 )
 from pytest_kopt.cases.running.loaded_versions import Versions, is_reached, load_versions, one_call
 from pytest_kopt.cases.running.looks import floors
+from pytest_kopt.cases.running.memory_use import peak_bytes
 from pytest_kopt.cases.running.referee import SLACK_DB, hand_over
 from pytest_kopt.cases.running.reference import observed
 from pytest_kopt.cases.running.spot_checks import Spotted
@@ -264,7 +265,15 @@ def serve_arms(
         # Loading is no timing: others may check meanwhile, and the device is asked for after it.
         with one_thread(), checking_lock(bench.uuid, bench.waiting):
             case = observed(case, seed)
-            versions = load_versions(case, order, seed, bench.watch)
+            memory: dict[str, int] = {}
+
+            def first_call(arm: str, call: Callable[[], Any]) -> None:
+                if order.tells_more and arm in (CANDIDATE, INCUMBENT):
+                    memory[arm] = peak_bytes(call, bench.device)
+                else:
+                    call()
+
+            versions = load_versions(case, order, seed, bench.watch, first_call)
             arms = _Arms(case, bench, order, commander, seed)
             code = arms.machine_code(versions)
             reached = order.measure_same or not order.changed or bool(order.trees)
@@ -284,7 +293,7 @@ def serve_arms(
             commander.tell(**code)
             if code["kind"] == "same":
                 return
-        commander.tell("loaded", reached=reached)
+        commander.tell("loaded", reached=reached, memory=memory)
         if commander.hear().get("kind") == "skip":
             return
     arms.time(versions)

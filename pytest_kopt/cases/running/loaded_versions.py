@@ -35,8 +35,17 @@ from pytest_kopt.versions.errors import NotLoadable, Unreached
 Versions = Mapping[str, Callable[..., Any]]
 
 
-def load_versions(case: Case, order: ArmsOrder, seed: int, watch: Watch | None) -> Versions:
-    """Return the arms' functions, each proven to run its own version's code and nothing else's."""
+def load_versions(
+    case: Case,
+    order: ArmsOrder,
+    seed: int,
+    watch: Watch | None,
+    first_call: Callable[[str, Callable[[], Any]], None],
+) -> Versions:
+    """Return the arms' functions, each proven to run its own version's code and nothing else's.
+
+    `first_call` makes an arm's first call in this process, given the arm's name.
+    """
     root, opened = Path(order.root), watch.opened if watch else {}
     if not order.trees:
         if order.tree:
@@ -51,7 +60,7 @@ def load_versions(case: Case, order: ArmsOrder, seed: int, watch: Watch | None) 
     given = make_inputs(case, seed)
     functions: dict[str, Callable[..., Any]] = {order.own: case.function}
     # What a function imports only when it is called has to be loaded before it can be doubled.
-    one_call(case, case.function, given)()
+    first_call(order.own, one_call(case, case.function, given))
     files: dict[str, set[str]] = {}
     if order.changed and INCUMBENT in order.others:
         base = Path(order.trees[order.others.index(INCUMBENT)])
@@ -76,6 +85,7 @@ def load_versions(case: Case, order: ArmsOrder, seed: int, watch: Watch | None) 
         if watch is not None and name in (INCUMBENT, PLACEBO):
             watch.guard(name, version.modules)
         functions[name] = twin.translating(functions[name], given, version.names, version)
+        first_call(name, one_call(case, functions[name], given))
         files[name] = version.files
         files[order.own] = version.first_files
     functions[order.own] = twin.translating(case.function, given, version.names)

@@ -12,6 +12,7 @@ from pytest_kopt.show.words import (
     bounds,
     kernel_lines,
     markdown_table,
+    memory,
     one_line,
     outcome,
     together,
@@ -62,7 +63,7 @@ def _blocks(verdict: Verdict) -> Iterator[str]:
             }
             for each in totals
         )
-    if text := together(verdict):
+    for text in filter(None, (together(verdict), memory(verdict))):
         yield f"{text}."
     if verdict.shapes:
         worst = sorted(

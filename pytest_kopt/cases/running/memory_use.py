@@ -1,0 +1,56 @@
+"""The memory that a call of a version takes, as torch's allocators count it."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.autograd import profiler
+
+#: How torch's profiler names what an allocator gives or takes back, in bytes.
+_ALLOCATION = "[memory]"
+
+
+def peak_bytes(call: Callable[[], Any], device: str) -> int:
+    """Return the most bytes that a second call holds, beyond what was held before the first.
+
+    What a version keeps between calls counts. It must not have been called in this process.
+    """
+    measured = _on_gpu if device == "cuda" else _on_cpu
+    gc.collect()
+    return measured(call)
+
+
+def _on_gpu(call: Callable[[], Any]) -> int:
+    before = torch.cuda.memory_allocated()
+    call()
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    call()
+    torch.cuda.synchronize()
+    return torch.cuda.max_memory_allocated() - before
+
+
+def _on_cpu(call: Callable[[], Any]) -> int:
+    kept, _ = _profiled(call)
+    _, peak = _profiled(call)
+    return kept + peak
+
+
+def _profiled(call: Callable[[], Any]) -> tuple[int, int]:
+    """Return what a call has left allocated when its result is gone, and the most at once."""
+    with profiler.profile(use_cpu=True, profile_memory=True) as profile:
+        call()
+    assert profile.kineto_results is not None
+    changes = [
+        (event.start_ns(), event.nbytes())
+        for event in profile.kineto_results.events()
+        if event.name() == _ALLOCATION
+    ]
+    held = peak = 0
+    for _, nbytes in sorted(changes, key=lambda change: change[0]):
+        held += nbytes
+        peak = max(peak, held)
+    return held, peak

@@ -1,0 +1,42 @@
+"""What a verdict says of the memory that both versions take."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_kopt.decide.verdict import Decision, Memory, Shape, Verdict
+from pytest_kopt.show.words import memory
+
+MIB = 1 << 20
+
+
+def verdict(*taken: tuple[int, int] | None) -> Verdict:
+    """A verdict of cases that take so many bytes, before and now."""
+    shapes = [
+        Shape(
+            label=f"n={number}",
+            dims={},
+            check="PASS",
+            status="improved",
+            memory=both and Memory(incumbent_bytes=both[0], candidate_bytes=both[1]),
+        )
+        for number, both in enumerate(taken)
+    ]
+    return Verdict.model_construct(decision=Decision.ACCEPTED, shapes=shapes)
+
+
+@pytest.mark.parametrize(
+    ("taken", "shown"),
+    [
+        ([(MIB, 2 * MIB), (4 * MIB, 100 * MIB), None], "4 -> 100 MiB"),
+        ([(2 * MIB, MIB // 2), (100 * MIB, 101 * MIB)], "2 -> 0.5 MiB"),
+        ([(MIB, 0)], "1 -> 0 MiB"),
+    ],
+    ids=["more", "less", "none"],
+)
+def test_the_case_that_differs_most_is_shown(taken: list[tuple[int, int]], shown: str) -> None:
+    assert memory(verdict(*taken)).endswith(f" {shown}")
+
+
+def test_of_memory_that_is_the_same_nothing_is_said() -> None:
+    assert memory(verdict((MIB, MIB), (100 * MIB, 100 * MIB + 8), None)) == ""
