@@ -116,7 +116,7 @@ def test_the_sign_is_that_of_a_loss() -> None:
 
 
 BESIDE = "the incumbent alone"
-COMPANY = ("company", BESIDE)
+COMPANY = ("replica", BESIDE)
 
 
 class Arms:
@@ -126,10 +126,10 @@ class Arms:
 
     def __init__(self, gain_pct: float, *, refuses: bool = False) -> None:
         self.started: list[str] = []
-        self._gain_pct, self._refuses = gain_pct, refuses
+        self._gain_pct, self._refuses, self._refused = gain_pct, refuses, False
 
     def start(self, *where: Any, tells_more: bool = False) -> Any:
-        return self._started("company" if where[2:] else "replica")
+        return self._started("replica")
 
     def start_alone(self, place: Place) -> Any:
         self.started.append(BESIDE)
@@ -155,11 +155,11 @@ class Arms:
                     (INCUMBENT, block_time(1.0)),
                     (CANDIDATE, block_time(1 / (1 + self._gain_pct / 100))),
                 )
-                if what != "company":
-                    quads.quads["candidate"] = [[new, old, old, new]] * 3
+                quads.quads["candidate"] = [[new, old, old, new]] * 3
                 if has_company:
                     quads.quads["alone"] = alone
-            if has_company and what == "replica" and self._refuses:
+            if has_company and self._refuses and not self._refused:
+                self._refused = True
                 raise Refused("it does not load alone")
             return found
 
@@ -202,7 +202,9 @@ def test_after_a_gain_the_next_replica_has_company(
     assert all("alone" in found.quads for found in alone.values()) and len(alone) == 2
     begun = [*arms.started]
     # Where they are started ahead there is one replica more.
-    left_out = {"replica"} if ahead > 1 else set()
-    assert [w for w in begun if w not in left_out] == [w for w in started if w not in left_out]
+    assert begun.count(BESIDE) == started.count(BESIDE)
+    # Where they are started ahead there may be more.
+    assert begun.count("replica") >= started.count("replica")
+    assert ahead > 1 or begun == started
     lane.in_company()
     assert arms.started == [*begun, *COMPANY]

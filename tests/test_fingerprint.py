@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import ast
+import tempfile
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,7 @@ from typing import Any
 import pytest
 
 from pytest_kopt import wire
-from pytest_kopt.honesty import imports
+from pytest_kopt.honesty import fingerprint, imports
 from pytest_kopt.honesty.fingerprint import NOTHING, Fingerprint, Harness, Seen, edits, moved
 
 FILES = {
@@ -252,3 +254,44 @@ def test_a_file_of_a_large_package_is_read_once(
         {}, {}
     )
     assert len(read) == 43 and len(found.dependencies) == 41
+
+
+@pytest.mark.parametrize(
+    "name", ["statistics.py", "pynvml.py", "scipy/__init__.py", "tests/json.py"]
+)
+def test_a_new_module_that_hides_one_of_the_deciding_process_is_an_edit(
+    root: Path, name: str
+) -> None:
+    before = take(root)
+    path = root / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("")
+    (finding,) = edits(before, take(root))
+    assert finding.message == f"{name} was added" and finding.rejects
+
+
+def test_a_kernel_may_be_called_like_a_module(tmp_path: Path) -> None:
+    (tmp_path / "queue.py").write_text("def push(x): return x\n")
+    (tmp_path / "test_q.py").write_text("from queue import push\n")
+    found = Harness(tmp_path, ("test_q.py",), ("queue.py",), (tmp_path,)).take({}, {})
+    assert [*found.files] == ["test_q.py"]
+
+
+def test_every_package_that_is_imported_may_not_be_hidden() -> None:
+    names = set()
+    for path in Path(fingerprint.__file__).parents[1].rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and not node.level:
+                modules = [node.module or ""]
+            names |= {module.partition(".")[0] for module in modules}
+    named = {f"{name}.py" for name in names - {"pytest_kopt", "kernels"}}
+    assert {path.name for path in hidden(named)} == named
+
+
+def hidden(names: Collection[str]) -> list[Path]:
+    """What hides a module of a folder with files of these names."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name in names:
+            Path(folder, name).touch()
+        return [*fingerprint.hiding([Path(folder)])]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +24,12 @@ MANIFEST_KEYS = (
     "primary_metric",
 )
 _SHOWN = 80
+#: Packages that this one imports, those that tell of a GPU among them.
+_IMPORTED = {
+    *("_pytest", "amdsmi", "anyio", "execnet", "filelock", "git", "iniconfig", "jinja2", "mcp"),
+    *("numpy", "pandas", "pluggy", "pydantic", "pydantic_core", "pynvml", "pytest", "scipy"),
+    *("tabulate", "tomli", "torch", "triton", "xdist", "yaml"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +105,7 @@ class Harness:
         for name, authors in seen.opened.items() if not recorded else ():
             is_read = not wanted.isdisjoint(map(root.joinpath, authors))
             wanted |= {root / name} if is_read and not self._is_kernel(root / name) else set()
+        wanted |= {path for path in hiding(finder.folders) if not self._is_kernel(path)}
         files = {self._name(path) for path in wanted if not self._is_ignored(path)}
         own = {"", *map(self._name, needed)}
         read = {root / name for name, by in seen.opened.items() if not own.isdisjoint(by)}
@@ -194,6 +202,18 @@ class Harness:
 
     def _name(self, path: Path) -> str:
         return path.relative_to(self.root).as_posix()
+
+
+def hiding(folders: Iterable[Path]) -> Iterator[Path]:
+    """Yield the project's modules that hide one of Python's, or one that this package imports.
+
+    Whatever imports that name gets them, the process that decides among others.
+    """
+    for folder in folders:
+        for path in (*folder.glob("*.py"), *folder.glob("*/__init__.py")):
+            name = path.stem if path.parent == folder else path.parent.name
+            if name in sys.stdlib_module_names or name in _IMPORTED:
+                yield path
 
 
 def edits(before: Fingerprint, now: Fingerprint) -> Iterator[Finding]:

@@ -21,14 +21,14 @@ class Finder:
 
     def __init__(self, root: Path, folders: Sequence[Path] = ()) -> None:
         self._root = root
-        self._folders = folders
+        self.folders = folders
         self._ours: dict[Path, bool] = {}
         self._imported: dict[Path, list[Path]] = {}
 
     def files(self, module: str, folders: Sequence[Path] | None = None) -> list[Path]:
         """Return the files that importing a module runs: its packages' and its own."""
         parts = module.split(".")
-        for folder in self._folders if folders is None else folders:
+        for folder in self.folders if folders is None else folders:
             found = [path for path in _chain(folder, parts) if self.is_ours(path)]
             if found:
                 return found

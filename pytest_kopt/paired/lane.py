@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from statistics import fmean
 
-from pytest_kopt.cases.order import CANDIDATE, INCUMBENT
+from pytest_kopt.cases.order import CANDIDATE
 from pytest_kopt.decide.inference import LOOKS
 from pytest_kopt.honesty.heldout import Tried
 from pytest_kopt.paired.arms import ONE_PROCESS, Arms, NotComparable
@@ -51,7 +51,8 @@ class _BesideAlone:
         """Take out what was timed of the incumbent alone, and note whether there was a gain."""
         for quads in _timed(found):
             if alone := quads.quads.pop("alone", None):
-                self.told[quads.nodeid] = replace(quads, quads={"alone": alone})
+                both = {"alone": alone, CANDIDATE: quads.quads[CANDIDATE]}
+                self.told[quads.nodeid] = replace(quads, quads=both)
         self.look(found)
 
 
@@ -134,8 +135,9 @@ class Lane:
         if told.keys() >= {*wanted} and not self._has_loaded_anew:
             return told
         self.stop_all()
-        place, both = self.place._replace(ids=wanted), (CANDIDATE, INCUMBENT)
-        replica = self._arms.start(place, self._judge(), both)
+        place = self.place._replace(ids=wanted)
+        # With all arms, as in a round: what holds the incumbent up there does so here.
+        replica = self._arms.start(place, self._judge())
         self._started.append(replica)
         replica.join(self._arms.start_alone(place))
         try:
