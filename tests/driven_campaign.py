@@ -332,7 +332,6 @@ def results(outcome: Outcome, rates: Sequence[float]) -> list[CaseResult]:
         bad = i == 1
         check = outcome.check if bad else "PASS"
         shown = math.nan if bad and (outcome.unmeasured or check != "PASS") else rate
-        finding = Finding(outcome.finding, "seen by a check of honesty")
         found.append(
             CaseResult(
                 nodeid=_nodeid(i),
@@ -347,7 +346,9 @@ def results(outcome: Outcome, rates: Sequence[float]) -> list[CaseResult]:
                     "out_snr": 40.0,
                 },
                 evidence=CaseEvidence(engine="wall"),
-                findings=(finding,) if bad and outcome.finding else (),
+                findings=(Finding(outcome.finding, "seen by a check of honesty"),)
+                if bad and outcome.finding
+                else (),
             )
         )
     return found[:-1] if outcome.missing else found

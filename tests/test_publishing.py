@@ -26,7 +26,7 @@ from tests.builders import NOW, few_examples
 
 ON_GITHUB = {"GITHUB_ACTIONS": "true"}
 FLAG = Finding(
-    "id-keyed-cache", "a dict is keyed on id(x)", "kernels/softmax.py:3", "compute it", "W2"
+    "identity-keyed-cache", "a dict is keyed on id(x)", "kernels/softmax.py:3", "compute it", "W2"
 )
 
 
@@ -179,7 +179,9 @@ def test_a_comment_stays_below_the_limit_of_github() -> None:
 def test_flags_and_slower_cases_become_annotations() -> None:
     rejected = a_verdict(Decision.REJECTED_OVERFIT, flags=[str(FLAG), "no place"])
     lines = list(annotation_lines(ON_GITHUB, rejected, [a_result()]))
-    assert lines[0].startswith("::error file=kernels/softmax.py,line=3,title=kopt::id-keyed-cache")
+    assert lines[0].startswith(
+        "::error file=kernels/softmax.py,line=3,title=kopt::identity-keyed-cache"
+    )
     assert lines[1] == (
         "::error file=tests/test_softmax.py,title=kopt slower::bad: -7.50 %25 [-8.00, -7.00]"
     )

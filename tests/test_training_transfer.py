@@ -108,7 +108,7 @@ def test_traces_in_words() -> None:
 
 
 def finding(bucket: str) -> Finding:
-    return Finding("c", "m", bucket=bucket)
+    return Finding("stale-result", "m", bucket=bucket)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from pytest_kopt import wire
 from pytest_kopt.cases.evidence import CaseEvidence
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.accuracy import Accuracy
-from pytest_kopt.honesty.finding import Finding
+from pytest_kopt.honesty.finding import CONSEQUENCES, Finding
 from pytest_kopt.honesty.fingerprint import Seen
 from pytest_kopt.honesty.transfer import Trace
 from pytest_kopt.schema.profile import Scalar, Schema
@@ -81,10 +81,13 @@ class CaseResult:
 
     @classmethod
     def from_json(cls, text: str) -> CaseResult:
-        """Read the wire form, unknown evidence aside; ValueError for another version or shape."""
+        """Read the wire form, what is unknown aside; ValueError for another version or shape."""
         document = json.loads(text)
         if not isinstance(document, dict) or document.pop("v", None) != WIRE_VERSION:
             raise ValueError("a kopt result of another version")
+        if isinstance(found := document.get("findings"), list):
+            # A name that no check uses any more must not keep an older record from being read.
+            document["findings"] = [told for told in found if _is_known(told)]
         return wire.read(cls, document)
 
     @classmethod
@@ -119,6 +122,10 @@ class CaseResult:
             cells=dict.fromkeys(expected.metrics, math.nan),
             diagnosis=diagnosis,
         )
+
+
+def _is_known(told: object) -> bool:
+    return not isinstance(told, dict) or str(told.get("check")) in CONSEQUENCES
 
 
 def loaded_by(results: Iterable[CaseResult]) -> set[str]:

@@ -1,11 +1,10 @@
-"""Every check of honesty, in one table: when it is asked, what it may find, and what follows.
+"""Every check of honesty, in one table: when it is asked.
 
 A check is a function that yields findings, or returns nothing; its parameters are named like the
 facts of its phase, as a test's are like fixtures. What a fact holds is seen where its phase is
 asked: those of `Phase.CALL` in cases/running/checking.py, others by searching for the phase. To add
-a check, write the function in a file of its own and add its line to TABLE; `docs/honesty.md` has a
-row for every name that stands here. KEPT and GAINED have one check each, whose finding their caller
-reads.
+a check, write the function in a file of its own and add its line to TABLE. KEPT and GAINED have one
+check each, whose finding their caller reads.
 """
 
 from __future__ import annotations
@@ -15,15 +14,11 @@ import inspect
 import operator
 import pkgutil
 from collections.abc import Iterator
-from dataclasses import replace
 from enum import Enum
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from pytest_kopt.honesty.finding import Finding
-
-#: A note of any name: the audit's rules have a table of their own.
-ANY = "*"
 
 
 class Phase(Enum):
@@ -63,24 +58,14 @@ class Phase(Enum):
 
 
 class Check(NamedTuple):
-    """A function in `pytest_kopt`, as `module:name`, and the findings that it may yield.
+    """A function in `pytest_kopt`, as `module:name`, that yields findings.
 
-    Those that `rejects` end a round as REJECTED_OVERFIT, `repairs` make it a failed check (REPAIR),
-    `notes` stand among the verdict's flags, and one that is nothing else never rejects. Several
-    names stand in one text. It is asked `only` where this fact, or this attribute of one, is true.
+    It is asked `only` where this fact, or this attribute of one, is true.
     """
 
     phase: Phase
     function: str
-    rejects: str = ""
-    repairs: str = ""
-    notes: str = ""
     only: str = ""
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The findings, each once."""
-        return tuple(dict.fromkeys(f"{self.rejects} {self.repairs} {self.notes}".split()))
 
     def ask(self, **facts: Any) -> Iterator[Finding]:
         """Yield what the function finds, nothing where it is not to be asked."""
@@ -89,10 +74,7 @@ class Check(NamedTuple):
         # Looked up anew each time: what a kernel replaces in a module is found there.
         function = pkgutil.resolve_name(f"pytest_kopt.{self.function}")
         names = inspect.signature(function).parameters
-        for finding in function(*(facts[name] for name in names)) or ():
-            assert finding.check in self.names or self.notes == ANY, f"{self} gave {finding}"
-            may_reject = finding.check in f"{self.rejects} {self.repairs}".split()
-            yield finding if may_reject else replace(finding, rejects=False)
+        yield from function(*(facts[name] for name in names)) or ()
 
 
 def load() -> None:
@@ -112,146 +94,54 @@ def ask(phase: Phase, **facts: Any) -> list[Finding]:
 
 
 TABLE = (
-    Check(Phase.HARNESS, "honesty.fingerprint:edits", "harness-edit"),
-    Check(Phase.IMPORTED, "honesty.watching.state:changes", "process-state", notes="denormals"),
-    Check(Phase.WATCHED, "honesty.watching.watch:patched", "patched-function"),
-    Check(
-        Phase.WATCHED,
-        "honesty.watching.watch:heard",
-        "harness-written records-read foreign-signal",
-        notes="outside-write network",
-    ),
-    Check(
-        Phase.STEP,
-        "cases.running.steps.fresh_content:fresh_content",
-        repairs="output-type",
-        notes="global-generator unwritten-output",
-    ),
-    Check(
-        Phase.STEP,
-        "cases.running.steps.controls:controls",
-        notes="narrow-reference",
-        only="checking.bench.is_first",
-    ),
+    Check(Phase.HARNESS, "honesty.fingerprint:edits"),
+    Check(Phase.IMPORTED, "honesty.watching.state:changes"),
+    Check(Phase.WATCHED, "honesty.watching.watch:patched"),
+    Check(Phase.WATCHED, "honesty.watching.watch:heard"),
+    Check(Phase.STEP, "cases.running.steps.fresh_content:fresh_content"),
+    Check(Phase.STEP, "cases.running.steps.controls:controls", only="checking.bench.is_first"),
     Check(Phase.STEP, "cases.running.steps.baseline:count_flops", only="checking.bench.freezes"),
     Check(Phase.STEP, "cases.running.steps.contents:same_addresses"),
-    Check(
-        Phase.STEP,
-        "cases.running.steps.contents:other_groups",
-        "uneven-groups",
-        notes="uneven-groups",
-    ),
+    Check(Phase.STEP, "cases.running.steps.contents:other_groups"),
     Check(Phase.STEP, "cases.running.steps.contents:few_elements"),
-    Check(
-        Phase.STEP,
-        "cases.running.steps.contents:counted",
-        "cached-result output-shared memory-guarded",
-        only="checking.is_short",
-    ),
-    Check(
-        Phase.STEP,
-        "cases.running.steps.by_hand:by_hand",
-        "vendor-operator",
-        only="checking.is_in_a_language",
-    ),
-    Check(
-        Phase.STEP,
-        "cases.running.steps.contents:after_many_calls",
-        "stale-result reference-called",
-        repairs="constant-result",
-    ),
-    Check(Phase.STEP, "cases.running.steps.contents:other_addresses", "unwritten-output"),
-    Check(
-        Phase.STEP,
-        "cases.running.steps.equal_calls:equal_calls",
-        repairs="not-deterministic",
-        only="checking.is_short",
-    ),
-    Check(Phase.STEP, "cases.running.steps.aftermath:aftermath", "late-result background-work"),
-    Check(
-        Phase.STEP,
-        "cases.running.steps.aftermath:seeds_anew",
-        repairs="generator-left",
-        only="checking.draws",
-    ),
-    Check(
-        Phase.WRONG,
-        "cases.running.steps.equal_calls:equal_calls",
-        repairs="not-deterministic",
-        only="checking.is_short",
-    ),
-    Check(Phase.CALL, "honesty.outputs:late", "late-result"),
-    Check(Phase.CALL, "cases.running.execution:left_behind", "samples-edited late-result"),
-    Check(Phase.CALL, "honesty.inputs:undeclared", repairs="input-mutated"),
-    Check(Phase.CALL, "honesty.inputs:undeclared_gradients", repairs="input-mutated"),
-    Check(Phase.CALL, "honesty.inputs:elsewhere", repairs="input-moved"),
-    Check(Phase.CALL, "honesty.inputs:undrawn", repairs="generator-left"),
-    Check(Phase.CALL, "honesty.outputs:shared", "output-shared"),
-    Check(Phase.CALL, "honesty.outputs:stale", "stale-result", repairs="constant-result"),
-    Check(Phase.WRONG, "cases.running.steps.contents:remembered", "remembered-tensor"),
-    Check(Phase.CHECKED, "honesty.watching.state:changes", "process-state", notes="denormals"),
-    Check(Phase.CHECKED, "cases.running.switches:left_switches", repairs="switch-left"),
-    Check(Phase.CHECKED, "honesty.watching.state:left_threads", repairs="threads-left"),
-    Check(Phase.CHECKED, "honesty.watching.state:left_profiler", repairs="profiler-left"),
-    Check(
-        Phase.CHECKED,
-        "honesty.accuracy:downgrades",
-        "precision-downgrade",
-        repairs="output-dtype",
-        only="passed",
-    ),
-    Check(
-        Phase.CHECKED,
-        "honesty.outputs:layouts",
-        repairs="output-layout",
-        notes="output-order",
-        only="passed",
-    ),
-    Check(
-        Phase.TRAINED,
-        "cases.running.steps.training_check:caches",
-        "stale-weight training-loop activation-cache grad-out-cache hit-rate",
-        notes="weight-cache",
-    ),
-    Check(
-        Phase.RECALLED,
-        "cases.running.steps.training_check:known_tensors",
-        "inflation",
-    ),
-    Check(Phase.BLOCKS, "honesty.watching.state:taken_threads", "thread-count"),
-    Check(Phase.BLOCKS, "cases.running.spot_checks:known_content", "inflation", only="asks_known"),
-    Check(Phase.JUDGED, "cases.running.spot_checks:wrong_results", "timed-result"),
-    Check(Phase.TIMED, "honesty.physics:too_fast", "faster-than-physics"),
-    Check(
-        Phase.TIMED,
-        "cases.running.timing:uncaptured",
-        "late-result",
-        repairs="empty-capture",
-        notes="not-captured",
-        only="why",
-    ),
-    Check(Phase.CASE, "cases.fixture:forged", "forged-row"),
-    Check(Phase.COMPARED, "paired.witness:hidden_time", "hidden-time"),
-    Check(
-        Phase.NEARBY,
-        "honesty.heldout:held_out_findings",
-        "held-out-speed",
-        repairs="held-out-shape held-out-range held-out-layout held-out-dtype held-out-gradients",
-        notes="held-out-speed",
-    ),
-    Check(Phase.NEARBY, "honesty.heldout:untried", notes="held-out-untried"),
-    Check(Phase.NEARBY, "honesty.heldout:death", notes="held-out-death", only="died"),
-    Check(Phase.KEPT, "honesty.inflation:slowed", "incumbent-slowed", notes="incumbent-slowed"),
-    Check(Phase.AUDITED, "honesty.audit:audit", notes=ANY),
-    Check(
-        Phase.CLAIMED,
-        "honesty.transfer:bucket_findings",
-        "declared-bucket bucket-mismatch",
-        notes="bucket-mismatch",
-    ),
-    Check(Phase.GAINED, "honesty.inflation:gap_finding", notes="reuse-gain"),
-    Check(Phase.COLLECTED, "cases.collector:never_called", notes="never-called"),
+    Check(Phase.STEP, "cases.running.steps.contents:counted", only="checking.is_short"),
+    Check(Phase.STEP, "cases.running.steps.by_hand:by_hand", only="checking.is_in_a_language"),
+    Check(Phase.STEP, "cases.running.steps.contents:after_many_calls"),
+    Check(Phase.STEP, "cases.running.steps.contents:other_addresses"),
+    Check(Phase.STEP, "cases.running.steps.equal_calls:equal_calls", only="checking.is_short"),
+    Check(Phase.STEP, "cases.running.steps.aftermath:aftermath"),
+    Check(Phase.STEP, "cases.running.steps.aftermath:seeds_anew", only="checking.draws"),
+    Check(Phase.WRONG, "cases.running.steps.equal_calls:equal_calls", only="checking.is_short"),
+    Check(Phase.CALL, "honesty.outputs:late"),
+    Check(Phase.CALL, "cases.running.execution:left_behind"),
+    Check(Phase.CALL, "honesty.inputs:undeclared"),
+    Check(Phase.CALL, "honesty.inputs:undeclared_gradients"),
+    Check(Phase.CALL, "honesty.inputs:elsewhere"),
+    Check(Phase.CALL, "honesty.inputs:undrawn"),
+    Check(Phase.CALL, "honesty.outputs:shared"),
+    Check(Phase.CALL, "honesty.outputs:stale"),
+    Check(Phase.WRONG, "cases.running.steps.contents:remembered"),
+    Check(Phase.CHECKED, "honesty.watching.state:changes"),
+    Check(Phase.CHECKED, "cases.running.switches:left_switches"),
+    Check(Phase.CHECKED, "honesty.watching.state:left_threads"),
+    Check(Phase.CHECKED, "honesty.watching.state:left_profiler"),
+    Check(Phase.CHECKED, "honesty.accuracy:downgrades", only="passed"),
+    Check(Phase.CHECKED, "honesty.outputs:layouts", only="passed"),
+    Check(Phase.TRAINED, "cases.running.steps.training_check:caches"),
+    Check(Phase.RECALLED, "cases.running.steps.training_check:known_tensors"),
+    Check(Phase.BLOCKS, "honesty.watching.state:taken_threads"),
+    Check(Phase.BLOCKS, "cases.running.spot_checks:known_content", only="asks_known"),
+    Check(Phase.JUDGED, "cases.running.spot_checks:wrong_results"),
+    Check(Phase.TIMED, "honesty.physics:too_fast"),
+    Check(Phase.TIMED, "cases.running.timing:uncaptured", only="why"),
+    Check(Phase.CASE, "cases.fixture:forged"),
+    Check(Phase.COMPARED, "paired.witness:hidden_time"),
+    Check(Phase.NEARBY, "honesty.heldout:held_out_findings"),
+    Check(Phase.NEARBY, "honesty.heldout:untried"),
+    Check(Phase.NEARBY, "honesty.heldout:death", only="died"),
+    Check(Phase.KEPT, "honesty.inflation:slowed"),
+    Check(Phase.AUDITED, "honesty.audit:audit"),
+    Check(Phase.CLAIMED, "honesty.transfer:bucket_findings"),
+    Check(Phase.GAINED, "honesty.inflation:gap_finding"),
+    Check(Phase.COLLECTED, "cases.collector:never_called"),
 )
-
-#: The findings that make a check fail.
-REPAIRS = frozenset(name for check in TABLE for name in check.repairs.split())

@@ -1,11 +1,50 @@
-"""What a check of honesty found: one value for audit, dynamic checks and fingerprint."""
+"""What a check of honesty found, and what follows from it: one value for all of them.
+
+`docs/honesty.md` has a row, or a word in its list of the audit's notes, for every name here.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import Enum
 
+
+class Consequence(Enum):
+    """What may follow from a finding."""
+
+    REJECTS = "the round ends as REJECTED_OVERFIT"
+    REPAIRS = "the check of a case fails, and the round ends as REPAIR"
+    NOTES = "the verdict has one more flag"
+
+
+_NAMES = {
+    Consequence.REJECTS: (
+        "harness-edit harness-written records-read foreign-signal forged-row samples-edited "
+        "process-state patched-function thread-count "
+        "late-result background-work hidden-time faster-than-physics timed-result "
+        "cached-result stale-result remembered-tensor output-shared memory-guarded inflation "
+        "stale-weight training-loop activation-cache grad-out-cache hit-rate "
+        "reference-called vendor-operator unwritten-output precision-downgrade uneven-groups "
+        "held-out-speed incumbent-slowed declared-bucket bucket-mismatch"
+    ),
+    Consequence.REPAIRS: (
+        "output-type output-dtype output-layout constant-result not-deterministic empty-capture "
+        "input-mutated input-moved generator-left switch-left threads-left profiler-left "
+        "held-out-shape held-out-range held-out-layout held-out-dtype held-out-gradients"
+    ),
+    Consequence.NOTES: (
+        "global-generator narrow-reference output-order denormals weight-cache reuse-gain "
+        "outside-write network not-captured held-out-untried held-out-death never-called "
+        # The audit's.
+        "identity-keyed-cache content-keyed-cache memoised-tensors fixed-group-size "
+        "divisible-shapes stack-inspection heap-inspection harness-import harness-environment"
+    ),
+}
+#: What follows from a finding of a name, at most: one that says that it does not reject is a note,
+#: or a check that fails.
+CONSEQUENCES = {name: what for what, names in _NAMES.items() for name in names.split()}
 _TEXT = re.compile(r"[a-z]+(-[a-z]+)*: ")
 
 
@@ -15,7 +54,8 @@ class Finding:
 
     `check` is the short name of the check that made it (`stale-result`, `weight-cache`), `where`
     a file and line or a case, `advice` what an honest author should do, `bucket` the class of the
-    gain it means (W1, W2, W3; "" where none applies). A finding that does not reject is a note.
+    gain it means (W1, W2, W3; "" where none applies). `rejects` says of this finding whether its
+    name's consequence follows where that may be a note.
     """
 
     check: str
@@ -24,6 +64,16 @@ class Finding:
     advice: str = ""
     bucket: str = ""
     rejects: bool = True
+
+    def __post_init__(self) -> None:
+        assert self.check in CONSEQUENCES, f"nothing is said to follow from {self.check}"
+        if CONSEQUENCES[self.check] is Consequence.NOTES:
+            object.__setattr__(self, "rejects", False)
+
+    @property
+    def repairs(self) -> bool:
+        """Whether its name is that of a mistake, which accuses nobody."""
+        return CONSEQUENCES[self.check] is Consequence.REPAIRS
 
     def __str__(self) -> str:
         place = f" ({self.where})" if self.where else ""

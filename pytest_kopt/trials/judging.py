@@ -18,7 +18,6 @@ from pytest_kopt.decide.verdict import Decision, NamedFinding, Same, Shape, Verd
 from pytest_kopt.devices.conditions import by_kind
 from pytest_kopt.devices.vendor import CPU
 from pytest_kopt.errors import BadInput
-from pytest_kopt.honesty.checks import REPAIRS
 from pytest_kopt.honesty.finding import Finding
 
 INTERPRETED = (
@@ -149,7 +148,7 @@ def flagged(verdict: Verdict, found: Sequence[Finding | str]) -> Verdict:
 
 def rejecting(found: Iterable[Finding]) -> list[Finding]:
     """Return the findings that reject a candidate, and do not only make its check fail."""
-    return [item for item in found if item.rejects and item.check not in REPAIRS]
+    return [item for item in found if item.rejects and not item.repairs]
 
 
 def is_interpreted(results: Sequence[CaseResult]) -> bool:

@@ -24,7 +24,7 @@ from pytest_kopt.cases.running.gate_advice import advised
 from pytest_kopt.cases.running.reference import Reference
 from pytest_kopt.honesty import inputs, memory
 from pytest_kopt.honesty.accuracy import Accuracy
-from pytest_kopt.honesty.checks import REPAIRS, Phase, ask, of_phase
+from pytest_kopt.honesty.checks import Phase, ask, of_phase
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.precision import (
     FEW,
@@ -156,7 +156,7 @@ class Checking:
 
     def found(self, findings: Iterable[Finding]) -> None:
         for finding in findings:
-            if finding.check in REPAIRS:
+            if finding.repairs:
                 self.broken += [finding] if finding not in self.broken else []
             elif finding.check not in {known.check for known in self.findings}:
                 self.findings.append(finding)

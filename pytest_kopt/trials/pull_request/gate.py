@@ -14,7 +14,6 @@ from pytest_kopt.cases.details import in_a_line, with_details
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.errors import BadInput
-from pytest_kopt.honesty.checks import REPAIRS
 from pytest_kopt.options.settings import Settings
 from pytest_kopt.paired.arms import CandidateDied, NotComparable, Versions
 from pytest_kopt.paired.noise import Known
@@ -147,7 +146,7 @@ class Gate(Trial):
         update: dict[str, Any] = {}
         if verdict.decision is not Decision.INCOMPLETE:
             update["next_step"] = self.next_steps.get(verdict.decision, "")
-        narrower = [item for item in nearby if item.check in REPAIRS]
+        narrower = [item for item in nearby if item.repairs]
         if narrower and verdict.decision is Decision.ACCEPTED:
             reason = f"{verdict.reason}; it supports less than the other side: {narrower[0]}"
             update |= {"decision": Decision.ACCEPTED_WITH_NOTE, "reason": reason}

@@ -26,7 +26,7 @@ from pytest_kopt.decide.stored import asks_for_full
 from pytest_kopt.decide.verdict import Decision, Level, Verdict
 from pytest_kopt.errors import BadInput, KernelError
 from pytest_kopt.figures import changed
-from pytest_kopt.honesty.checks import REPAIRS, Phase, ask
+from pytest_kopt.honesty.checks import Phase, ask
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.inflation import Inflation, inflation
 from pytest_kopt.honesty.transfer import BOUNDED, Claim, caches_weights
@@ -295,11 +295,11 @@ def _with_notes(judged: Judged, examination: Examination) -> Judged:
     found = [*examination.found(results), *judged.nearby]
     less = {word for result in results for word in result.evidence.domain or ()}
     narrow = [f"the cases declare less than the incumbent's domain: {', '.join(sorted(less))}"]
-    told = [item for item in found if not item.rejects or item.check in REPAIRS]
+    told = [item for item in found if not item.rejects or item.repairs]
     judged = judged.flagged(*told, *(narrow if less else []))
     if judged.verdict.decision is not Decision.ACCEPTED:
         return judged
-    narrower = [item for item in judged.nearby if item.check in REPAIRS]
+    narrower = [item for item in judged.nearby if item.repairs]
     if examination.gains_by_weight_cache(results):
         bound = opened.notes.claim.bound_pct
         note = f"a weight cache (W1): a real step gains at most {bound:.3f} %"

@@ -162,4 +162,4 @@ def _unwritten(checking: Checking, seed: int) -> Iterator[Finding]:
     spoiled = [bool(torch.isnan(out).any()) for out in again.kept.results]
     before = [bool(torch.isnan(out).any()) for out in checking.last.kept.results]
     if any(spoiled) and not any(before):
-        yield memory.UNWRITTEN
+        yield replace(memory.UNWRITTEN, rejects=False)
