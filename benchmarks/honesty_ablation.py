@@ -39,7 +39,7 @@ GROUPS = {
         "honesty.watching.state:changes honesty.watching.watch:patched "
         "honesty.watching.watch:heard cases.running.execution:left_behind "
         "honesty.watching.state:left_threads honesty.watching.state:left_profiler "
-        "honesty.watching.state:taken_threads cases.fixture:forged"
+        "honesty.watching.state:taken_threads honesty.watching.forgery:forged"
     ),
     "caches": (
         "cases.running.steps.contents:counted "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,6 @@ import pytest
 from pytest_kopt.cases.evidence import SLOW
 from pytest_kopt.cases.result import OUTSIDE, PROPERTY, CaseResult
 from pytest_kopt.errors import BadInput
-from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.schema.profile import Scalar, Schema
 
 if TYPE_CHECKING:
@@ -115,6 +114,7 @@ class Kopt:
         from pytest_kopt.cases.running.compiled import forget_compiled, keep_graphs
         from pytest_kopt.cases.running.loaded_versions import files_used
         from pytest_kopt.cases.running.runner import run_case
+        from pytest_kopt.honesty.watching.forgery import PytestState
         from pytest_kopt.versions.affected_modules import project_modules
         from pytest_kopt.versions.installed_copies import check_imported_here
 
@@ -145,7 +145,7 @@ class Kopt:
                 hold_against_baseline(case, self._bench.expected)
                 self._run_arms(case, self._bench)
                 pytest.skip("run for a comparison or a profile")
-            outcome = run_case(case, self._bench, Session(self._item))
+            outcome = run_case(case, self._bench, PytestState(self._item))
         except BadInput as error:
             message = str(error) if nodeid in str(error) else f"case {nodeid}: {error}"
             send(self._item, CaseResult(nodeid, refusal=message))
@@ -218,30 +218,6 @@ def skip_outside(item: pytest.Item, label: str, selected: Sequence[str]) -> None
     if selected and label not in selected and item.nodeid not in selected:
         item.user_properties.append((OUTSIDE, label))
         pytest.skip(f"{label} is not in target_shapes")
-
-
-class Session:
-    """What a test's report and pytest hold before a kernel of its is called."""
-
-    def __init__(self, item: pytest.Item) -> None:
-        self.item = item
-        self.plugins = {*map(id, item.config.pluginmanager.get_plugins())}
-        self.properties = len(item.user_properties)
-
-
-def forged(session: Session) -> Iterator[Finding]:
-    """Look for traces that a kernel left in pytest, and take them out of its test's report."""
-    item, manager = session.item, session.item.config.pluginmanager
-    properties = item.user_properties[session.properties :]
-    del item.user_properties[session.properties :]
-    strangers = [p for p in manager.get_plugins() if id(p) not in session.plugins]
-    for stranger in strangers:
-        manager.unregister(stranger)
-    what = [f"put {name!r} into the test's report" for name, _ in properties]
-    what += [f"registered the plugin {type(p).__qualname__}" for p in strangers]
-    if what:
-        advice = "rows come from what is measured; nothing else counts"
-        yield Finding("forged-row", f"the call {', '.join(what)}", advice=advice)
 
 
 def send(item: pytest.Item, result: CaseResult) -> None:

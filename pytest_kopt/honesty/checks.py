@@ -43,7 +43,6 @@ class Phase(Enum):
     BLOCKS = "blocks were timed", "threads threads_now blocks asks_known"
     JUDGED = "results of timed calls are judged", "blocks floors"
     TIMED = "a case was timed", "ms nbytes flops device why told computes"
-    CASE = "a test has measured its case", "session"
     COMPARED = "a version would be kept", "replicas"
     NEARBY = "other shapes and inputs were tried", "tried candidate incumbent gains died"
     KEPT = "before a version is kept", "slower gain"
@@ -134,7 +133,6 @@ TABLE = (
     Check(Phase.JUDGED, "cases.running.spot_checks:wrong_results"),
     Check(Phase.TIMED, "honesty.physics:too_fast"),
     Check(Phase.TIMED, "cases.running.timing:uncaptured", only="why"),
-    Check(Phase.CASE, "cases.fixture:forged"),
     Check(Phase.COMPARED, "paired.witness:hidden_time"),
     Check(Phase.NEARBY, "honesty.heldout:held_out_findings"),
     Check(Phase.NEARBY, "honesty.heldout:untried"),

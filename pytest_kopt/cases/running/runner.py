@@ -17,6 +17,7 @@ from pytest_kopt.cases.running.timing import judge_timed, time_case
 from pytest_kopt.devices.lock import checking_lock, timing_lock
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.checks import Phase, ask, load
+from pytest_kopt.honesty.watching.forgery import PytestState, forged
 from pytest_kopt.measure.engine import Timing
 from pytest_kopt.measure.wall import one_thread
 from pytest_kopt.numerics.compare import InvalidReference
@@ -40,8 +41,8 @@ class Outcome:
     figures: dict[str, float] = field(default_factory=dict)
 
 
-def run_case(case: Case, bench: Bench, session: object = None) -> Outcome:
-    """Check, then time a case; `session` tells what the kernel did to the test's report.
+def run_case(case: Case, bench: Bench, before: PytestState | None = None) -> Outcome:
+    """Check, then time a case; what pytest held `before` tells what the kernel did to it.
 
     Raises BadInput when the case does not fit its schema or the baseline; nothing is timed then.
     """
@@ -60,8 +61,8 @@ def run_case(case: Case, bench: Bench, session: object = None) -> Outcome:
         with one_thread():
             _time(course)
         _watch(course)
-    if session:
-        course.findings += ask(Phase.CASE, session=session)
+    if before:
+        course.findings += forged(before)
     return _outcome(course, start)
 
 
