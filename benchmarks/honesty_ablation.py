@@ -33,7 +33,7 @@ sys.path.insert(0, str(ROOT))
 
 from tests.corpus import through_plugin  # noqa: E402
 
-#: The functions that make each group's findings, as honesty/checks.py names them.
+#: The functions that make each group's findings, in `pytest_kopt`.
 GROUPS = {
     "watching": (
         "honesty.watching.state:changes honesty.watching.watch:patched "
@@ -53,16 +53,35 @@ GROUPS = {
     "late": "honesty.outputs:late cases.running.steps.aftermath:aftermath",
     "sharing": "honesty.outputs:shared",
 }
+#: Those of the process that decides, which has no torch; all others are called where kernels run.
+DECIDING = GROUPS["audit"].split()
 PLUGIN = """\
+import sys
 from pathlib import Path
+from pkgutil import resolve_name
 
 from pytest_kopt.devices import lock
-from pytest_kopt.honesty import checks
 
 
-OFF = {functions!r}
-assert {{check.function for check in checks.TABLE}}.issuperset(OFF)
-checks.TABLE = tuple(check for check in checks.TABLE if check.function not in OFF)
+def finds_nothing(*given, **named):
+    return ()
+
+
+def owners():
+    for module in [m for name, m in sys.modules.items() if name.startswith("pytest_kopt")]:
+        yield module
+        kinds = [kind for kind in vars(module).values() if isinstance(kind, type)]
+        yield from (kind for kind in kinds if kind.__module__ == module.__name__)
+
+
+decides = "pytest_kopt.processes.served" not in sys.modules
+for name in {functions!r}:
+    if (name in {deciding!r}) == decides:
+        function = resolve_name(f"pytest_kopt.{{name}}")
+        for owner in owners():
+            for key, value in [*vars(owner).items()]:
+                if value is function:
+                    setattr(owner, key, finds_nothing)
 """
 #: Calls one version of a kernel, or none, on inputs of their own; takes the sum of each result.
 CALLER = """\
@@ -95,7 +114,7 @@ class Ablated(through_plugin.Bench):
     def __init__(self, folder: Path, device: str, functions: list[str], cores: str) -> None:
         super().__init__(folder, device, self._on_cores)
         self._cores = cores
-        self._plugin = PLUGIN.format(functions=functions)
+        self._plugin = PLUGIN.format(functions=functions, deciding=DECIDING)
         if device == "cpu":
             locks = folder / "locks"
             locks.mkdir()

@@ -12,30 +12,24 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_kopt.cases.running import timing
+from pytest_kopt.cases.running import check, timing
 from pytest_kopt.cases.running.runner import run_case
-from pytest_kopt.cases.running.steps import (
-    aftermath,
-    contents,
-    equal_calls,
-    fresh_content,
-    training_check,
-)
+from pytest_kopt.cases.running.steps import contents, training_check
 from tests.scripted import Clock
 from tests.test_check_only import case_of, plain_bench
 
 PAGE = Path(__file__).parents[1] / "docs" / "honesty.md"
 PARTS: dict[str, list[tuple[Any, str]]] = {
     "answers": [
-        (fresh_content, "fresh_content"),
+        (check, "fresh_content"),
         (contents, "same_addresses"),
         (contents, "few_elements"),
         (contents, "after_many_calls"),
         (contents, "other_addresses"),
     ],
     "work": [(contents, "counted")],
-    "aftermath": [(aftermath, "aftermath")],
-    "equal calls": [(equal_calls, "equal_calls")],
+    "aftermath": [(check, "aftermath")],
+    "equal calls": [(check, "equal_calls")],
     "training": [(training_check, "_simulated")],
     "known and fresh": [(training_check, "reuse_pairs")],
     "clock": [(timing, "pool_of")],

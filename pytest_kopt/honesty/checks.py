@@ -1,8 +1,7 @@
 """Every check of honesty, in one table: when it is asked.
 
 A check is a function that yields findings, or returns nothing; its parameters are named like the
-facts of its phase, as a test's are like fixtures. What a fact holds is seen where its phase is
-asked: those of `Phase.CALL` in cases/running/checking.py, others by searching for the phase. To add
+facts of its phase, as a test's are like fixtures. To add
 a check, write the function in a file of its own and add its line to TABLE. KEPT and GAINED have one
 check each, whose finding their caller reads.
 """
@@ -27,17 +26,6 @@ class Phase(Enum):
     HARNESS = "before anything runs", "before now"
     IMPORTED = "kernel code was imported", "before after"
     WATCHED = "a process that ran kernel code is asked what it saw", "guards tripwire"
-    STEP = "the check of a case, one step after the other", "checking"
-    CALL = (
-        "each call of that check",
-        "what wrong is_right_now bait is_hooked used given drawn writes consumes consumes_incoming "
-        "moved incoming held live_before live before expected_before kept expected",
-    )
-    WRONG = "a step gave a wrong result", "checking"
-    CHECKED = (
-        "after the steps",
-        "passed before after switches accuracy baseline elements",
-    )
     TRAINED = "in a training loop in small", "course"
     RECALLED = "before a case is timed, with fresh and with known tensors", "course"
     BLOCKS = "blocks were timed", "threads threads_now blocks asks_known"
@@ -97,35 +85,6 @@ TABLE = (
     Check(Phase.IMPORTED, "honesty.watching.state:changes"),
     Check(Phase.WATCHED, "honesty.watching.watch:patched"),
     Check(Phase.WATCHED, "honesty.watching.watch:heard"),
-    Check(Phase.STEP, "cases.running.steps.fresh_content:fresh_content"),
-    Check(Phase.STEP, "cases.running.steps.controls:controls", only="checking.bench.is_first"),
-    Check(Phase.STEP, "cases.running.steps.baseline:count_flops", only="checking.bench.freezes"),
-    Check(Phase.STEP, "cases.running.steps.contents:same_addresses"),
-    Check(Phase.STEP, "cases.running.steps.contents:other_groups"),
-    Check(Phase.STEP, "cases.running.steps.contents:few_elements"),
-    Check(Phase.STEP, "cases.running.steps.contents:counted", only="checking.is_short"),
-    Check(Phase.STEP, "cases.running.steps.by_hand:by_hand", only="checking.is_in_a_language"),
-    Check(Phase.STEP, "cases.running.steps.contents:after_many_calls"),
-    Check(Phase.STEP, "cases.running.steps.contents:other_addresses"),
-    Check(Phase.STEP, "cases.running.steps.equal_calls:equal_calls", only="checking.is_short"),
-    Check(Phase.STEP, "cases.running.steps.aftermath:aftermath"),
-    Check(Phase.STEP, "cases.running.steps.aftermath:seeds_anew", only="checking.draws"),
-    Check(Phase.WRONG, "cases.running.steps.equal_calls:equal_calls", only="checking.is_short"),
-    Check(Phase.CALL, "honesty.outputs:late"),
-    Check(Phase.CALL, "cases.running.execution:left_behind"),
-    Check(Phase.CALL, "honesty.inputs:undeclared"),
-    Check(Phase.CALL, "honesty.inputs:undeclared_gradients"),
-    Check(Phase.CALL, "honesty.inputs:elsewhere"),
-    Check(Phase.CALL, "honesty.inputs:undrawn"),
-    Check(Phase.CALL, "honesty.outputs:shared"),
-    Check(Phase.CALL, "honesty.outputs:stale"),
-    Check(Phase.WRONG, "cases.running.steps.contents:remembered"),
-    Check(Phase.CHECKED, "honesty.watching.state:changes"),
-    Check(Phase.CHECKED, "cases.running.switches:left_switches"),
-    Check(Phase.CHECKED, "honesty.watching.state:left_threads"),
-    Check(Phase.CHECKED, "honesty.watching.state:left_profiler"),
-    Check(Phase.CHECKED, "honesty.accuracy:downgrades", only="passed"),
-    Check(Phase.CHECKED, "honesty.outputs:layouts", only="passed"),
     Check(Phase.TRAINED, "cases.running.steps.training_check:caches"),
     Check(Phase.RECALLED, "cases.running.steps.training_check:known_tensors"),
     Check(Phase.BLOCKS, "honesty.watching.state:taken_threads"),

@@ -6,7 +6,7 @@ import hashlib
 import math
 import os
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,18 +20,28 @@ from pytest_kopt.cases.running.bench import Bench
 from pytest_kopt.cases.running.checking import PURPOSES, Checking
 from pytest_kopt.cases.running.course import Course
 from pytest_kopt.cases.running.reference import code_of, observed
-from pytest_kopt.cases.running.switches import read_switches
+from pytest_kopt.cases.running.steps import contents
+from pytest_kopt.cases.running.steps.aftermath import aftermath, seeds_anew
+from pytest_kopt.cases.running.steps.baseline import count_flops
+from pytest_kopt.cases.running.steps.by_hand import by_hand
+from pytest_kopt.cases.running.steps.controls import controls
+from pytest_kopt.cases.running.steps.equal_calls import equal_calls
+from pytest_kopt.cases.running.steps.fresh_content import fresh_content
+from pytest_kopt.cases.running.switches import left_switches, read_switches
 from pytest_kopt.cases.seeds import derive
 from pytest_kopt.devices.machine import device_model
 from pytest_kopt.errors import BadInput
-from pytest_kopt.honesty.checks import Phase, ask
+from pytest_kopt.honesty.accuracy import Accuracy, downgrades
 from pytest_kopt.honesty.finding import Finding
+from pytest_kopt.honesty.outputs import layouts
 from pytest_kopt.honesty.watching.audit_hook import MAY_WRITE
-from pytest_kopt.honesty.watching.state import left_profiler, look
+from pytest_kopt.honesty.watching.state import State, changes, left_profiler, left_threads, look
 from pytest_kopt.numerics.compare import Comparison, InvalidReference
 from pytest_kopt.numerics.gates import Gate, bitwise, default_gate
 from pytest_kopt.numerics.nested import tensors
 
+#: Calls the kernel in one more way, and yields what that shows besides right and wrong.
+Step = Callable[[Checking], Iterable[Finding] | None]
 _GRADIENT = "grad of input "
 #: So many elements of a tensor tell what was drawn.
 _TOLD = 1024
@@ -58,7 +68,7 @@ def check_case(case: Case, bench: Bench) -> Course:
         # The reference comes first here, on content of which the kernel sees nothing.
         case = observed(case, derive(bench.session_seed, case.nodeid, "writes"), bench.device)
         checking = Checking(case=case, bench=bench, seeds=seeds, findings=findings)
-        checking.run()
+        _take_steps(checking)
     except BadInput:
         raise
     except InvalidReference as error:
@@ -79,19 +89,68 @@ def check_case(case: Case, bench: Bench) -> Course:
         # A pool of a library's own sets it when it starts, numba's for one, and then never again.
         torch.set_num_threads(threads)
         checking.call_unjudged()
-    checking.found(
-        ask(
-            Phase.CHECKED,
-            passed=checking.passed,
-            before=before,
-            after=look(bench.device),
-            switches=switches,
-            accuracy=checking.mostly(baseline),
-            baseline=baseline,
-            elements=sum(item.numel() for item in tensors(checking.given)),
-        )
-    )
+    checking.found(_after_steps(checking, baseline, before, switches))
     return _course(checking, evidence)
+
+
+def _take_steps(checking: Checking) -> None:
+    """Take the steps in order; stop at the first that shows something."""
+    for number, step in enumerate(_steps(checking)):
+        checking.found(step(checking) or ())
+        refused = any(finding.rejects for finding in checking.findings)
+        if not (checking.passed or checking.invalid):
+            checking.steady()
+        # What a call wrote over its own tensors makes it wrong there as well.
+        if number and not (checking.passed or refused or checking.broken):
+            checking.found(_why_wrong(checking))
+        if checking.invalid or refused or not checking.passed or checking.bench.only_results:
+            return
+
+
+def _steps(checking: Checking) -> Iterator[Step]:
+    """Yield the steps; which are due is asked when those before have been taken."""
+    yield fresh_content
+    if checking.bench.is_first:
+        yield controls
+    if checking.bench.freezes:
+        yield count_flops
+    yield contents.same_addresses
+    yield contents.other_groups
+    yield contents.few_elements
+    if checking.is_short:
+        yield contents.counted
+    if checking.is_in_a_language:
+        yield by_hand
+    yield contents.after_many_calls
+    yield contents.other_addresses
+    if checking.is_short:
+        yield equal_calls
+    yield aftermath
+    if checking.draws:
+        yield seeds_anew
+
+
+def _why_wrong(checking: Checking) -> list[Finding]:
+    """Return what makes a result wrong that a step found."""
+    found = [*equal_calls(checking)] if checking.is_short else []
+    return [*found, *contents.remembered(checking)]
+
+
+def _after_steps(
+    checking: Checking,
+    baseline: Mapping[str, Accuracy],
+    before: State,
+    switches: Mapping[str, object],
+) -> list[Finding]:
+    """Return what calls left in the process, and how results differ from the baseline's."""
+    after = look(checking.bench.device)
+    found = [*changes(before, after), *left_switches(switches)]
+    found += [*left_threads(before, after), *left_profiler(before, after)]
+    if checking.passed:
+        reached = checking.mostly(baseline)
+        elements = sum(item.numel() for item in tensors(checking.given))
+        found += [*downgrades(reached, baseline, elements), *layouts(reached, baseline)]
+    return found
 
 
 def _evidence(case: Case, bench: Bench, seeds: dict[str, int]) -> CaseEvidence:

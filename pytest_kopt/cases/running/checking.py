@@ -19,12 +19,11 @@ import torch
 from pytest_kopt.cases.case import Case
 from pytest_kopt.cases.running.against_reference import gated, judge_twice, nearest, pairs
 from pytest_kopt.cases.running.bench import Bench
-from pytest_kopt.cases.running.execution import Candidate, Pass, Run, make_inputs
+from pytest_kopt.cases.running.execution import Candidate, Pass, Run, left_behind, make_inputs
 from pytest_kopt.cases.running.gate_advice import advised
 from pytest_kopt.cases.running.reference import Reference
-from pytest_kopt.honesty import inputs, memory
+from pytest_kopt.honesty import inputs, memory, outputs
 from pytest_kopt.honesty.accuracy import Accuracy
-from pytest_kopt.honesty.checks import Phase, ask, of_phase
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.precision import (
     FEW,
@@ -119,19 +118,6 @@ class Checking:
     def passed(self) -> bool:
         """Whether every comparison so far holds, and no contract is broken."""
         return all(item.passed for item in self.comparisons) and not self.broken
-
-    def run(self) -> None:
-        """Take the steps in order; stop at the first that shows something."""
-        for number, step in enumerate(of_phase(Phase.STEP)):
-            self.found(step.ask(checking=self))
-            refused = any(finding.rejects for finding in self.findings)
-            if not (self.passed or self.invalid):
-                self.steady()
-            # What a call wrote over its own tensors makes it wrong there as well.
-            if number and not (self.passed or refused or self.broken):
-                self.found(ask(Phase.WRONG, checking=self))
-            if self.invalid or refused or not self.passed or self.bench.only_results:
-                return
 
     def steady(self) -> Pass:
         """Return the reference's results; BadInput where two calls differ beyond the gates."""
@@ -250,33 +236,25 @@ class Checking:
         # Pairing results compares all of what was written to: not again where none is small.
         if is_right and any(item.numel() < FEW for item in run.kept.results):
             self._pool(run, self.expected)
-        before, wanted = earlier or (None, None)
-        self.found(
-            ask(
-                Phase.CALL,
-                what=what,
-                wrong=not is_right,
-                is_right_now=lambda: self._is_right_now(run),
-                bait=run.bait,
-                is_hooked=run.is_hooked,
-                used=self.used,
-                given=self.given,
-                drawn=self.drawn,
-                writes=self.case.writes,
-                consumes=self.case.consumes,
-                consumes_incoming=self.case.consumes_incoming,
-                moved=run.moved,
-                incoming=self.candidate.incoming(),
-                held=self.candidate.held(self.used),
-                live_before=before.live.results if before else [],
-                live=run.live.results,
-                before=before.kept.all if before else [],
-                expected_before=wanted.all if wanted else [],
-                kept=run.kept.all,
-                expected=self.expected.all,
-            )
-        )
+        self.found(list(self._seen(run, what, earlier, is_right=is_right)))
         self.last = run
+
+    def _seen(
+        self, run: Run, what: str, earlier: tuple[Run, Pass] | None, *, is_right: bool
+    ) -> Iterator[Finding]:
+        """Yield what a call did besides giving its result; `earlier` is the call before it."""
+        case, used, given, expected = self.case, self.used, self.given, self.expected.all
+        incoming, held = self.candidate.incoming(), self.candidate.held(used)
+        yield from outputs.late(not is_right, lambda: self._is_right_now(run))
+        yield from left_behind(what, run.bait, run.is_hooked)
+        yield from inputs.undeclared(used, given, case.writes, case.consumes)
+        yield from inputs.undeclared_gradients(incoming, case.consumes, case.consumes_incoming)
+        yield from inputs.elsewhere(run.moved)
+        yield from inputs.undrawn(used, given, self.drawn)
+        if earlier:
+            before, wanted = earlier
+            yield from outputs.shared(before.live.results, run.live.results, held)
+            yield from outputs.stale(what, before.kept.all, run.kept.all, wanted.all, expected)
 
     def _pool(self, run: Run, expected: Pass) -> None:
         """Measure results of few elements over all contents: of one content their SNR is luck."""

@@ -1,1 +1,1 @@
-"""The steps of a case's check, one file for each kind of call; `honesty/checks.py` orders them."""
+"""The steps of a case's check, one file for each kind of call; `running/check.py` orders them."""
