@@ -36,8 +36,8 @@ from tests.corpus import through_plugin  # noqa: E402
 #: The functions that make each group's findings, in `pytest_kopt`.
 GROUPS = {
     "watching": (
-        "honesty.watching.state:changes honesty.watching.watch:patched "
-        "honesty.watching.watch:heard cases.running.execution:left_behind "
+        "honesty.watching.state:changes honesty.watching.guards:Guards.findings "
+        "honesty.watching.audit_hook:Tripwire.findings cases.running.execution:left_behind "
         "honesty.watching.state:left_threads honesty.watching.state:left_profiler "
         "honesty.watching.state:taken_threads honesty.watching.forgery:forged"
     ),

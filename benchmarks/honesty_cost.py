@@ -119,13 +119,19 @@ if "pytest_kopt.processes.served" in sys.modules:
     replace(tripwire.Tripwire, "install", lambda self: None)
     replace(watch.Watch, "findings", lambda self: [])
 
-    from pytest_kopt.cases.running import check, checking, timing
-    from pytest_kopt.honesty import checks
+    from pytest_kopt.cases.running import arms as blocks_of_arms
+    from pytest_kopt.cases.running import check, checking, runner, timing
 
-    replace(checks, "TABLE", ())
     replace(check, "_steps", lambda checking: [check.fresh_content])
-    replace(check, "_after_steps", lambda *given: [])
-    replace(checking.Checking, "_seen", lambda *given, **named: [])
+    for owner, names in (
+        (check, "_why_wrong _after_steps"),
+        (checking.Checking, "_seen"),
+        (runner, "caches known_tensors forged"),
+        (timing, "too_fast uncaptured wrong_results taken_threads known_content"),
+        (blocks_of_arms, "wrong_results taken_threads known_content"),
+    ):
+        for name in names.split():
+            replace(owner, name, lambda *given, **named: [])
 
     replace(timing, "Content", lambda *given: None)
     replace(timing, "Gradients", lambda *given: None)

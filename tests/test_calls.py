@@ -33,7 +33,7 @@ PARTS: dict[str, list[tuple[Any, str]]] = {
     "training": [(training_check, "_simulated")],
     "known and fresh": [(training_check, "reuse_pairs")],
     "clock": [(timing, "pool_of")],
-    "samples": [(timing, "time_block"), (timing, "ask")],
+    "samples": [(timing, "time_block"), (timing, "wrong_results"), (timing, "known_content")],
 }
 
 

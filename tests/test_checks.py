@@ -1,10 +1,8 @@
-"""The table of checks: its functions, the findings they may give, and what is said of them."""
+"""What checks of honesty find: what follows from it, what is said of it, and when it is loaded."""
 
 from __future__ import annotations
 
 import ast
-import inspect
-import pkgutil
 import re
 import subprocess
 import sys
@@ -13,38 +11,27 @@ from pathlib import Path
 
 import pytest
 
-from pytest_kopt.honesty import checks, finding
-from pytest_kopt.honesty.checks import TABLE, Check, Phase
+from pytest_kopt.honesty import finding
 from pytest_kopt.honesty.finding import CONSEQUENCES, Consequence, Finding
 
-PAGE = Path(__file__).parents[1] / "docs" / "honesty.md"
+PACKAGE = Path(finding.__file__).parents[1]
+PAGE = PACKAGE.parent / "docs" / "honesty.md"
 
 
-@pytest.mark.parametrize("check", TABLE, ids=lambda check: check.function)
-def test_every_function_is_there_and_asks_for_facts_of_its_phase(check: Check) -> None:
-    function = pkgutil.resolve_name(f"pytest_kopt.{check.function}")
-    assert {*inspect.signature(function).parameters} <= {*check.phase.facts}
-
-
-def test_all_of_them_are_loaded_before_a_kernel_is() -> None:
-    """So that the guards remember them, and a fork of the warm parent need not load them."""
+def test_what_makes_findings_where_kernels_run_is_loaded_before_them() -> None:
+    """So that the guards remember it, and a fork of the warm parent need not load it."""
+    files = [*(PACKAGE / "honesty").rglob("*.py"), *(PACKAGE / "cases" / "running").rglob("*.py")]
+    making = [path for path in files if "honesty.finding import" in path.read_text()]
+    names = [".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts) for path in making]
     program = (
-        "import sys; import pytest_kopt.cases.running.runner; "
-        "from pytest_kopt.honesty.checks import TABLE; "
-        "print([c.function for c in TABLE if 'pytest_kopt.' + c.function.partition(':')[0] "
-        "not in sys.modules])"
+        "import importlib, sys\n"
+        "from pytest_kopt.honesty.watching.watch import _MEASURING\n"
+        "assert 'torch' not in sys.modules\n"
+        "for name in _MEASURING: importlib.import_module(name)\n"
+        f"print([name for name in {names!r} if name not in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout == "[]\n", done.stderr
-
-
-def test_every_phase_has_a_check_and_every_fact_is_asked_for() -> None:
-    for phase in Phase:
-        rows = [*checks.of_phase(phase)]
-        functions = [pkgutil.resolve_name(f"pytest_kopt.{check.function}") for check in rows]
-        asked = {name for each in functions for name in inspect.signature(each).parameters}
-        asked |= {check.only.partition(".")[0] for check in rows if check.only}
-        assert {*phase.facts} == asked, phase
 
 
 def test_the_documentation_says_what_follows_from_every_finding() -> None:
@@ -70,7 +57,7 @@ def test_the_documentation_says_what_follows_from_every_finding() -> None:
 def test_something_follows_from_every_finding_of_the_package() -> None:
     """And nothing from what nobody finds."""
     made, words = set(), set()
-    for path in Path(checks.__file__).parents[1].rglob("*.py"):
+    for path in PACKAGE.rglob("*.py"):
         if path == Path(finding.__file__):
             continue
         for node in ast.walk(ast.parse(path.read_text())):

@@ -17,8 +17,7 @@ from pytest_kopt.cases.running.heldout import try_shape
 from pytest_kopt.cases.running.reference import observed
 from pytest_kopt.cases.variant import Variant
 from pytest_kopt.errors import BadInput
-from pytest_kopt.honesty.checks import Phase, ask
-from pytest_kopt.honesty.heldout import DOMAIN, PATTERNS, TIED, Tried, held_out_findings
+from pytest_kopt.honesty.heldout import DOMAIN, PATTERNS, TIED, Tried, held_out_findings, untried
 from pytest_kopt.numerics.gates import snr
 
 
@@ -673,10 +672,8 @@ def test_sizes_that_no_parameter_carries_are_moved(
 
 
 def test_what_could_not_be_tried_is_said_once() -> None:
-    untried = [Tried(f"t.py::t[{i}]", "uneven", {}, untried="it has no sizes") for i in range(3)]
-    (found,) = ask(
-        Phase.NEARBY, tried=untried, candidate=CANDIDATE, incumbent=INCUMBENT, gains={}, died=""
-    )
+    tried = [Tried(f"t.py::t[{i}]", "uneven", {}, untried="it has no sizes") for i in range(3)]
+    (found,) = untried(tried)
     assert found.check == "held-out-untried" and not found.rejects
     assert found.message == "not tried in 3 cases, as it has no sizes: another size"
 

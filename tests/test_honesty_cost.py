@@ -1,4 +1,4 @@
-"""What `benchmarks/honesty_cost.py` leaves out is there under the names that it knows."""
+"""What the benchmarks of honesty leave out is there under the names that they know."""
 
 from __future__ import annotations
 
@@ -22,4 +22,23 @@ def test_what_the_checks_are_left_out_by_finds_its_names(
     done = subprocess.run(
         [sys.executable, "-c", f"import {imported}\n{text}"], capture_output=True, text=True
     )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("imported", "left_out"),
+    [
+        ("sys", "trials.rounds.candidate audit"),
+        ("pytest_kopt.processes.served", "cases.running.check by_hand"),
+    ],
+)
+def test_what_an_ablation_leaves_out_finds_nothing(imported: str, left_out: str) -> None:
+    """Where it was imported by name as well."""
+    ablation = runpy.run_path(str(ROOT / "benchmarks" / "honesty_ablation.py"))
+    functions = [name for group in ablation["GROUPS"].values() for name in group.split()]
+    plugin = ablation["PLUGIN"].format(functions=functions, deciding=ablation["DECIDING"])
+    module, name = left_out.split()
+    program = f"import {imported}\nimport pytest_kopt.{module} as module\n{plugin}\n"
+    program += f"assert module.{name} is finds_nothing, module.{name}"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -26,7 +26,6 @@ from pytest_kopt.cases.running.runner import run_case
 from pytest_kopt.decide.inference import replica_ratio
 from pytest_kopt.devices.vendor import CPU, Device, Reading
 from pytest_kopt.errors import BadInput
-from pytest_kopt.honesty.checks import TABLE
 from pytest_kopt.measure import choice
 from pytest_kopt.measure.engine import NOTHING, Block, CaptureFailed, agreed
 from pytest_kopt.measure.wall import WallBlock, WallEngine
@@ -470,7 +469,6 @@ def test_what_the_driver_says_of_a_capture_is_told_apart(
 ) -> None:
     """Streams that go on after the call, and calls that only look as if they worked."""
     why = {"the forward": said}
-    (check,) = (line for line in TABLE if line.function.endswith(":uncaptured"))
-    (found,) = check.ask(why=why, told=True, computes=lambda: computes)
+    (found,) = timing.uncaptured(why, True, lambda: computes)
     assert (found.check, found.rejects) == (named, bool(rejects))
     assert bool([*timing.uncaptured(why, False, lambda: computes)]) == bool(rejects)

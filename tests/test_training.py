@@ -15,7 +15,7 @@ from pytest_kopt.cases.evidence import Training
 from pytest_kopt.cases.running.bench import Bench
 from pytest_kopt.cases.running.course import Course
 from pytest_kopt.cases.running.steps import training_loop
-from pytest_kopt.honesty.checks import Phase, ask
+from pytest_kopt.cases.running.steps.training_check import caches
 from pytest_kopt.honesty.transfer import Trace
 from pytest_kopt.honesty.work import Work, saves
 
@@ -41,7 +41,7 @@ def case_of(function: Callable[..., Any], *, backward: bool = False, size: int =
 
 def trained(case: Case, seed: int, usual_db: float) -> Course:
     course = Course(case, Bench("cpu", "auto", seed), "PASS", figures={"out_snr": usual_db})
-    course.findings += ask(Phase.TRAINED, course=course)
+    course.findings += caches(course)
     return course
 
 

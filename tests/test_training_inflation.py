@@ -52,7 +52,7 @@ def test_a_gain_that_fresh_tensors_have_too_counts_but_is_reported() -> None:
     assert found.is_inflated
     assert found.counts
     assert found.fresh_pct == pytest.approx(130 / 1.15 - 100)
-    assert str(*gap_finding(found)).startswith("reuse-gain: +30.0 % with reused tensors, +13.0 %")
+    assert str(gap_finding(found)).startswith("reuse-gain: +30.0 % with reused tensors, +13.0 %")
 
 
 @pytest.mark.parametrize(("gap", "inflated"), [(0.99, False), (1.0, False), (1.01, True)])

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 import pytest
 
 from pytest_kopt.cases.result import LOST, NEVER, OUTSIDE, PROPERTY, CaseResult, table_of
-from pytest_kopt.honesty.checks import Phase, ask
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.schema.table import Table
 
@@ -94,7 +92,9 @@ class Collector:
         return sorted(self.skipped & self.failures.keys())
 
     def never_called(self) -> list[Finding]:
-        return ask(Phase.COLLECTED, silent=self.silent)
+        what = "a test marked kopt never called kopt(): nothing of it was checked"
+        advice = "call kopt() in it, or remove the marker"
+        return [Finding("never-called", what, nodeid, advice) for nodeid in sorted(self.silent)]
 
     def take_over(self, other: Collector) -> None:
         """Have what arrived of another run of the same cases stand for this one's."""
@@ -130,9 +130,3 @@ class Collector:
         known = self.results.get(result.nodeid)
         if known is None or known.check == "PASS":
             self.results[result.nodeid] = result
-
-
-def never_called(silent: Iterable[str]) -> Iterator[Finding]:
-    what = "a test marked kopt never called kopt(): nothing of it was checked"
-    advice = "call kopt() in it, or remove the marker"
-    yield from (Finding("never-called", what, nodeid, advice) for nodeid in sorted(silent))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pytest_kopt.decide.inference import percent
@@ -69,9 +69,9 @@ def inflation(
     )
 
 
-def gap_finding(inflation: Inflation) -> Iterator[Finding]:
-    """Say that a part of the gain is there with reused tensors only."""
-    yield Finding(
+def gap_finding(inflation: Inflation) -> Finding:
+    """Return the finding that a part of the gain is there with reused tensors only."""
+    return Finding(
         "reuse-gain",
         f"{inflation.reuse_pct:+.1f} % with reused tensors, {inflation.fresh_pct:+.1f} % with "
         "fresh ones",
@@ -79,9 +79,9 @@ def gap_finding(inflation: Inflation) -> Iterator[Finding]:
     )
 
 
-def slowed(slower: float, gain: float) -> Iterator[Finding]:
-    """Say that the incumbent is so much slower in company; both are log-ratios."""
-    yield Finding(
+def slowed(slower: float, gain: float) -> Finding:
+    """Return the finding that the incumbent is so much slower in company; both are log-ratios."""
+    return Finding(
         "incumbent-slowed",
         f"the incumbent is {percent(slower):.1f} % slower beside the candidate than in a "
         "process without it",

@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_kopt.decide.inference import KNOWN_BIAS_PCT, Estimate, percent
-from pytest_kopt.honesty.checks import Phase, ask
 from pytest_kopt.honesty.finding import Finding
+from pytest_kopt.honesty.inflation import slowed
 from pytest_kopt.paired.replica import CaseQuads, Refused
 
 #: While the mean is above this, in percent, the incumbent is timed alone so many times in all.
@@ -66,7 +66,7 @@ def look_alone(
         return Company(shown)
     found = Estimate.of(tuple(slower))
     gain = math.log1p((gain_pct or 0.0) / 100)
-    (finding,) = ask(Phase.KEPT, slower=found.mean, gain=gain)
+    finding = slowed(found.mean, gain)
     if found.lower(_LEVEL) > math.log1p(KNOWN_BIAS_PCT / 100):
         return Company(shown, finding)
     if finding.rejects and found.mean > math.log1p(_SUSPECT_PCT / 100):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -10,7 +10,7 @@ from pytest_kopt.cases.order import CANDIDATE, INCUMBENT
 from pytest_kopt.decide.verdict import Same
 from pytest_kopt.honesty.accuracy import Accuracy, downgrades
 from pytest_kopt.honesty.finding import Finding
-from pytest_kopt.honesty.heldout import Tried
+from pytest_kopt.honesty.heldout import Tried, death, held_out_findings, untried
 from pytest_kopt.paired.referee import why_ended
 from pytest_kopt.paired.replica import Caught
 from pytest_kopt.processes.child import Child, ChildDied, Children
@@ -104,3 +104,13 @@ class Nearby(Children):
                 self.died, self.died_in = f"{nodeid}: {death}".splitlines()[0], nodeid
                 break
         return tried
+
+
+def findings_nearby(
+    tried: Sequence[Tried], died: str, gains: Mapping[str, float]
+) -> Iterator[Finding]:
+    """Yield what other shapes and inputs say about the candidate, whose `gains` are by node id."""
+    yield from held_out_findings(tried, CANDIDATE, INCUMBENT, gains)
+    yield from untried(tried)
+    if died:
+        yield from death(died)

@@ -28,7 +28,6 @@ from pytest_kopt.decide.verdict import (
     Verdict,
 )
 from pytest_kopt.devices.conditions import by_kind
-from pytest_kopt.honesty.checks import Phase, ask
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.heldout import Tried
 from pytest_kopt.measure.engine import by_events
@@ -37,9 +36,10 @@ from pytest_kopt.paired.arms import TWO_PROCESSES
 from pytest_kopt.paired.blocks import Kind, Quad
 from pytest_kopt.paired.company import Company, look_alone
 from pytest_kopt.paired.comparison import Comparison
+from pytest_kopt.paired.nearby import findings_nearby
 from pytest_kopt.paired.noise import Known, Scatter, Way, measured_under
 from pytest_kopt.paired.replica import CaseQuads, Caught
-from pytest_kopt.paired.witness import Witness, look_outside
+from pytest_kopt.paired.witness import Witness, hidden_time, look_outside
 from pytest_kopt.schema.metrics import COMBINED, Metric, value
 from pytest_kopt.schema.table import NO_CLASSES, Classes, Key, Table
 
@@ -171,7 +171,7 @@ def judge(
     verdict = decide_by_looks(look_at, policy, extra_benefit)
     alone, witness = Company(), Witness()
     if verdict.decision.keeps and len(same) < len(results):
-        if hidden := ask(Phase.COMPARED, replicas=[*replicas, *more]):
+        if hidden := [*hidden_time([*replicas, *more])]:
             raise Caught(hidden)
         claims_gain = bool(verdict.aggregate and (verdict.aggregate.low_pct or 0) > 0)
         loss_pct = None if claims_gain and gate == "improve" else policy.shape_gate_pct
@@ -188,7 +188,7 @@ def judge(
             return beside_alone[-1]
 
         alone = look_alone(in_company, gain)
-        if hidden := ask(Phase.COMPARED, replicas=beside_alone):
+        if hidden := [*hidden_time(beside_alone)]:
             raise Caught(hidden)
         if alone.finding and alone.finding.rejects:
             raise Caught([alone.finding])
@@ -201,6 +201,10 @@ def judge(
                 "next_step": "measure it again on a quieter machine",
             }
         verdict = verdict.model_copy(update=update)
+    gains = {
+        name: math.exp(statistics.fmean(replica[name].ratio("forward") for replica in replicas))
+        for name in replicas[0]
+    }
     engines = sorted({quads.engine for quads in replicas[0].values() if not quads.is_same})
     every = [*replicas, *more]
     anew = sum(any(quads.load > 1 for quads in replica.values()) for replica in every)
@@ -231,19 +235,7 @@ def judge(
         tuple(results),
         tuple(replicas),
         tuple(comparison.tried),
-        tuple(
-            ask(
-                Phase.NEARBY,
-                tried=comparison.tried,
-                candidate=CANDIDATE,
-                incumbent=INCUMBENT,
-                gains={
-                    name: math.exp(statistics.fmean(r[name].ratio("forward") for r in replicas))
-                    for name in replicas[0]
-                },
-                died=comparison.died_nearby,
-            )
-        ),
+        tuple(findings_nearby(comparison.tried, comparison.died_nearby, gains)),
     )
 
 

@@ -8,7 +8,7 @@ from pytest_kopt.campaign import levels
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.cases.collector import Collector
 from pytest_kopt.cases.result import CaseResult, ExpectedCase
-from pytest_kopt.honesty.checks import Phase, ask
+from pytest_kopt.honesty.fingerprint import edits
 from pytest_kopt.trials import judging
 from pytest_kopt.trials.stages import Gathered, Ran
 
@@ -42,8 +42,7 @@ def gather(ran: Ran) -> Gathered:
     now = watch.take(ids)
     # What the baseline's cases have loaded belongs to the harness that it freezes.
     harness = watch.take(ids, results)
-    edits = ask(Phase.HARNESS, before=opened.harness, now=now)
-    return Gathered(ran, results, table, harness, tuple(edits))
+    return Gathered(ran, results, table, harness, tuple(edits(opened.harness, now)))
 
 
 def add_error_rows(collector: Collector, expected: Mapping[str, ExpectedCase]) -> None:

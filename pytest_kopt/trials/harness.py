@@ -17,8 +17,7 @@ from pytest_kopt import wire
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.cases.result import CaseResult, opened_by, seen_by
 from pytest_kopt.errors import BadInput
-from pytest_kopt.honesty.checks import Phase, ask
-from pytest_kopt.honesty.fingerprint import Fingerprint, Harness, Seen, moved, touched
+from pytest_kopt.honesty.fingerprint import Fingerprint, Harness, Seen, edits, moved, touched
 from pytest_kopt.options.declare import LOADED_BEFORE
 
 #: Settings that say which code runs as a test and what runs around it.
@@ -107,7 +106,7 @@ class HarnessWatch:
     def check(self, ids: Iterable[str]) -> Fingerprint:
         """Return the fingerprint now; BadInput when the harness is not the baseline's."""
         now, before = self.take(ids), self._baseline
-        findings = ask(Phase.HARNESS, before=before, now=now) if before is not None else ()
+        findings = [*edits(before, now)] if before is not None else []
         if before is None or not findings:
             return now
         name, paths = self._campaign.name, touched(before, now)

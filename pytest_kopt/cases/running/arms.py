@@ -42,7 +42,7 @@ from pytest_kopt.cases.running.looks import floors
 from pytest_kopt.cases.running.memory_use import peak_bytes
 from pytest_kopt.cases.running.referee import SLACK_DB, hand_over
 from pytest_kopt.cases.running.reference import observed
-from pytest_kopt.cases.running.spot_checks import Spotted
+from pytest_kopt.cases.running.spot_checks import Spotted, known_content, wrong_results
 from pytest_kopt.cases.running.steps.aftermath import still_busy
 from pytest_kopt.cases.running.timing import (
     engines_of,
@@ -53,8 +53,8 @@ from pytest_kopt.cases.running.timing import (
 from pytest_kopt.cases.seeds import derive
 from pytest_kopt.devices.lock import checking_lock, timing_lock
 from pytest_kopt.honesty.accuracy import Accuracy
-from pytest_kopt.honesty.checks import Phase, ask
 from pytest_kopt.honesty.heldout import SIZES, Tried
+from pytest_kopt.honesty.watching.state import taken_threads
 from pytest_kopt.lineage import children
 from pytest_kopt.measure.engine import agreed
 from pytest_kopt.measure.wall import one_thread
@@ -138,15 +138,15 @@ class _Arms:
             for name in suspects:
                 # Once a comparison is enough: it takes as long as a fifth of the blocks.
                 asks_known = self.order.tells_more and name == CANDIDATE
-                facts = {"threads": 1, "threads_now": threads, "asks_known": asks_known}
-                findings += ask(Phase.BLOCKS, blocks=arms[name], **facts)
+                findings += taken_threads(1, threads)
+                findings += known_content(arms[name]) if asks_known else ()
         with bench.waiting():
             commander.tell("kept", looks=looks)
             accuracy = commander.hear().get("accuracy")
         if accuracy is not None:
             known = floors({name: Accuracy(**told) for name, told in accuracy.items()}, SLACK_DB)
             for name in suspects:
-                findings += ask(Phase.JUDGED, blocks=arms[name], floors=known)
+                findings += wrong_results(arms[name], known)
         commander.tell("caught", findings=[asdict(found) for found in findings if found.rejects])
 
     def prepared(self, versions: Versions) -> dict[str, _Arm]:

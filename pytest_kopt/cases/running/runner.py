@@ -13,18 +13,16 @@ from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.cases.running.bench import Bench, hold_against_baseline
 from pytest_kopt.cases.running.check import check_case, kernel_traceback
 from pytest_kopt.cases.running.course import Course
+from pytest_kopt.cases.running.steps.training_check import caches, known_tensors
 from pytest_kopt.cases.running.timing import judge_timed, time_case
 from pytest_kopt.devices.lock import checking_lock, timing_lock
 from pytest_kopt.errors import BadInput
-from pytest_kopt.honesty.checks import Phase, ask, load
 from pytest_kopt.honesty.watching.forgery import PytestState, forged
 from pytest_kopt.measure.engine import Timing
 from pytest_kopt.measure.wall import one_thread
 from pytest_kopt.numerics.compare import InvalidReference
 from pytest_kopt.schema.profile import Scalar, gate_holds, parse_gate
 
-# A kernel that is imported later finds every check bound to what is genuine.
-load()
 _IN_ORDER = (
     "timed content is what the case draws, scaled a little, and a few elements change places: if "
     "the function is not defined on that, say domain='declared order' in the case"
@@ -56,7 +54,7 @@ def run_case(case: Case, bench: Bench, before: PytestState | None = None) -> Out
         course.findings[:0] = watched
         _watch(course)
         if course.goes_on and not bench.only_results:
-            course.findings += ask(Phase.TRAINED, course=course)
+            course.findings += caches(course)
     if bench.times(bool(course.evidence.interpreted)) and course.goes_on:
         with one_thread():
             _time(course)
@@ -77,7 +75,7 @@ def _time(course: Course) -> None:
         # Once: who asks for a device alone waits for all that check on it.
         with timing_lock(bench.uuid, bench.waiting):
             if not course.evidence.interpreted:
-                course.findings += ask(Phase.RECALLED, course=course)
+                course.findings += known_tensors(course)
             if not course.goes_on:
                 return
             blocks = time_case(course)

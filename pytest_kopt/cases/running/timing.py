@@ -19,7 +19,14 @@ from pytest_kopt.cases.running.bench import Bench
 from pytest_kopt.cases.running.course import Course
 from pytest_kopt.cases.running.execution import make_inputs
 from pytest_kopt.cases.running.looks import floors
-from pytest_kopt.cases.running.spot_checks import Recorder, Spotted, no_places, row
+from pytest_kopt.cases.running.spot_checks import (
+    Recorder,
+    Spotted,
+    known_content,
+    no_places,
+    row,
+    wrong_results,
+)
 from pytest_kopt.cases.running.timed_calls import (
     MOST_SETS,
     Backward,
@@ -33,9 +40,10 @@ from pytest_kopt.cases.running.timed_calls import (
 from pytest_kopt.cases.seeds import derive
 from pytest_kopt.devices.conditions import steadily
 from pytest_kopt.errors import BadInput
-from pytest_kopt.honesty.checks import Phase, ask
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.inputs import Held
+from pytest_kopt.honesty.physics import too_fast
+from pytest_kopt.honesty.watching.state import taken_threads
 from pytest_kopt.measure.choice import prepare
 from pytest_kopt.measure.cold import InputPool, input_pool, launch_stream
 from pytest_kopt.measure.engine import (
@@ -96,31 +104,22 @@ def time_case(course: Course) -> list[Spotted]:
         calls_per_sample=timings[0].calls_per_sample,
         backward_samples_ms=timings[1].samples_ms if timings[1:] else None,
     )
-    course.findings += ask(
-        Phase.TIMED,
-        ms=min(timings[0].samples_ms),
-        nbytes=course.written,
-        # What a forward cannot save: the FLOPs of a dense product.
-        flops=case.work[0] if case.work and case.schema.name == "gemm" else 0.0,
-        device=bench.device,
-        why=not_captured(blocks),
-        told=not bench.expected,
-        computes=lambda: _computes(case, seed),
-    )
+    # What a forward cannot save: the FLOPs of a dense product.
+    flops = case.work[0] if case.work and case.schema.name == "gemm" else 0.0
+    least_ms = min(timings[0].samples_ms)
+    course.findings += too_fast(least_ms, course.written, flops, bench.device)
+    if why := not_captured(blocks):
+        course.findings += uncaptured(why, not bench.expected, lambda: _computes(case, seed))
     return blocks
 
 
 def judge_timed(course: Course, blocks: Sequence[Spotted]) -> None:
     """Judge what timed blocks gave."""
     known = floors(course.evidence.accuracy or {}, _OWN_SLACK_DB)
-    course.findings += ask(Phase.JUDGED, blocks=blocks, floors=known)
-    course.findings += ask(
-        Phase.BLOCKS,
-        threads=1,
-        threads_now=torch.get_num_threads(),
-        blocks=blocks,
-        asks_known=not course.bench.compared,
-    )
+    course.findings += wrong_results(blocks, known)
+    course.findings += taken_threads(1, torch.get_num_threads())
+    if not course.bench.compared:
+        course.findings += known_content(blocks)
 
 
 def engines_of(case: Case, bench: Bench) -> Sequence[str]:

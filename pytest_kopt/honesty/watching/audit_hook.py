@@ -121,7 +121,7 @@ class Tripwire:
         sys.addaudithook(self._hear)
 
     def findings(self) -> list[Finding]:
-        """Return what was heard since the last time."""
+        """Return what was heard since the last time: writes to the harness, and what is refused."""
         found = list(self._heard.values())
         self._heard.clear()
         return found

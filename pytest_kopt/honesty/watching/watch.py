@@ -6,16 +6,15 @@ it has told stays told: a patch made at import concerns every case that runs aft
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
-from pytest_kopt.honesty.checks import Phase, ask
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.watching.audit_hook import Bounds, Tripwire
 from pytest_kopt.honesty.watching.guards import Guards
-from pytest_kopt.honesty.watching.state import look
+from pytest_kopt.honesty.watching.state import changes, look
 
 #: Everything that measures; imported before kernel code, so that it binds what is genuine.
 _MEASURING = (
@@ -46,7 +45,7 @@ class Watch:
         try:
             yield
         finally:
-            self._tell(ask(Phase.IMPORTED, before=before, after=look(device)))
+            self._tell(changes(before, look(device)))
 
     def guard(self, whose: str, modules: Iterable[ModuleType]) -> None:
         """Watch over another version's modules from now on."""
@@ -55,7 +54,7 @@ class Watch:
     def findings(self) -> list[Finding]:
         """Return everything that is wrong, or was, as far as this process can tell."""
         self._guards.extend()
-        self._tell(ask(Phase.WATCHED, guards=self._guards, tripwire=self._tripwire))
+        self._tell([*self._guards.findings(), *self._tripwire.findings()])
         return list(self._told.values())
 
     @property
@@ -68,16 +67,6 @@ class Watch:
         """Whether the system refuses this process what is beyond its bounds."""
         return self._tripwire.bounds is not None
 
-    def _tell(self, findings: Sequence[Finding]) -> None:
+    def _tell(self, findings: Iterable[Finding]) -> None:
         for finding in findings:
             self._told.setdefault(finding.check, finding)
-
-
-def patched(guards: Guards) -> list[Finding]:
-    """Return a finding when what the harness stands on was replaced."""
-    return guards.findings()
-
-
-def heard(tripwire: Tripwire) -> list[Finding]:
-    """Return what was heard of writes to the harness, and of what the system refused."""
-    return tripwire.findings()

@@ -24,8 +24,8 @@ from pytest_kopt.decide.gates import (
 from pytest_kopt.decide.kernel_time import ON_CPU, require_kernel_time
 from pytest_kopt.decide.verdict import Aggregate, Decision, Verdict
 from pytest_kopt.errors import BadInput
-from pytest_kopt.honesty.checks import Phase, ask
 from pytest_kopt.honesty.finding import Finding
+from pytest_kopt.honesty.transfer import bucket_findings
 from pytest_kopt.schema.metrics import aggregate, parse_primary
 from pytest_kopt.show.advice import tip_lines
 from pytest_kopt.show.standing import Closing
@@ -143,8 +143,8 @@ def _with_kernel_time(judged: Judged) -> Judged:
 
 def _notices(gathered: Gathered) -> list[Finding]:
     found = judging.findings_of(gathered.results)
-    found += ask(Phase.CLAIMED, claim=gathered.opened.notes.claim, found=found)
-    return [item for item in found if not item.rejects]
+    claimed = bucket_findings(gathered.opened.notes.claim, found)
+    return [item for item in (*found, *claimed) if not item.rejects]
 
 
 def _unused(gathered: Gathered) -> Iterator[str]:

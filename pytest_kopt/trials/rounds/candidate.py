@@ -26,10 +26,10 @@ from pytest_kopt.decide.stored import asks_for_full
 from pytest_kopt.decide.verdict import Decision, Level, Verdict
 from pytest_kopt.errors import BadInput, KernelError
 from pytest_kopt.figures import changed
-from pytest_kopt.honesty.checks import Phase, ask
+from pytest_kopt.honesty.audit import audit
 from pytest_kopt.honesty.finding import Finding
-from pytest_kopt.honesty.inflation import Inflation, inflation
-from pytest_kopt.honesty.transfer import BOUNDED, Claim, caches_weights
+from pytest_kopt.honesty.inflation import Inflation, gap_finding, inflation
+from pytest_kopt.honesty.transfer import BOUNDED, Claim, bucket_findings, caches_weights
 from pytest_kopt.sameness.program import differing
 from pytest_kopt.show.standing import Closing
 from pytest_kopt.trials import judging
@@ -57,7 +57,7 @@ class Examination:
         # A weight cache that the incumbent has as well is not this round's gain.
         old = self._incumbent_caches_weights
         own = [item for item in found if not (old and item.check == "weight-cache")]
-        return [*found, *ask(Phase.CLAIMED, claim=self._claim, found=own)]
+        return [*found, *bucket_findings(self._claim, own)]
 
     def gains_by_weight_cache(self, results: Sequence[CaseResult]) -> bool:
         """Say whether the notes claim W1 or a weight cache was seen that the incumbent lacks."""
@@ -74,7 +74,7 @@ class Examination:
     @cached_property
     def _audited(self) -> list[Finding]:
         incumbent = self._campaign.incumbent().sources
-        return ask(Phase.AUDITED, candidate=self._kernel.sources, incumbent=incumbent)
+        return audit(self._kernel.sources, incumbent)
 
     @cached_property
     def _incumbent_results(self) -> list[CaseResult]:
@@ -342,7 +342,7 @@ def _without_inflation(judged: Judged, examination: Examination) -> Judged:
     found = examination.inflation(judged.gathered.results, gain)
     if found is None or not found.is_inflated:
         return judged
-    (gap,) = ask(Phase.GAINED, inflation=found)
+    gap = gap_finding(found)
     judged = judged.flagged(gap)
     if found.counts:
         return judged
