@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from pytest_kopt.devices.inspected import Inspected, Unseen
 from pytest_kopt.lineage import children
-from pytest_kopt.processes.inspected import Inspected, Unseen
 
 from . import waiting
 

@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from pytest_kopt.cases.running.memory_use import peak_bytes  # noqa: E402
+from pytest_kopt.measure.memory_use import peak_bytes  # noqa: E402
 
 MIB = 1 << 20
 

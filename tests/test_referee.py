@@ -20,13 +20,13 @@ from pytest_kopt.cases.running.arms import serve_arms
 from pytest_kopt.cases.running.bench import Bench
 from pytest_kopt.cases.running.execution import make_inputs
 from pytest_kopt.cases.running.referee import serve_referee
+from pytest_kopt.devices.inspected import Inspected
 from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.measure.cold import InputPool
 from pytest_kopt.measure.wall import WallEngine
 from pytest_kopt.paired.referee import Looks, Referee
 from pytest_kopt.paired.seen_results import SeenBlock
-from pytest_kopt.processes.inspected import Inspected
 
 SESSION_SEED, NO_SEED = 77, 0
 FAST = WallEngine(iterations=10, block_seconds=0.05)

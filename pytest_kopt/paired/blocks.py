@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_kopt.cases.order import ALONE, CANDIDATE, INCUMBENT, PLACEBO, UNEVEN
+from pytest_kopt.devices.inspected import Unseen
 from pytest_kopt.paired.seen_results import SeenBlock
 from pytest_kopt.processes.child import Child, ChildDied
-from pytest_kopt.processes.inspected import Unseen
 
 #: The comparison, the A/A control, the comparison with the group sizes of a grouped GEMM drawn
 #: anew, by their names in pairs.csv, and the incumbent beside the candidate against itself alone.

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from pytest_kopt.cases.order import PLACES, RESULTS
+from pytest_kopt.devices.inspected import Inspected, Unseen
 from pytest_kopt.processes.child import Child
-from pytest_kopt.processes.inspected import Inspected, Unseen
 
 #: Of a larger result nothing is read.
 _MOST_BYTES = 1 << 28

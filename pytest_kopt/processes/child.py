@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
+from pytest_kopt.devices.inspected import Inspected
 from pytest_kopt.errors import BadInput
 from pytest_kopt.options.declare import FROM_MANIFEST, PATH_OPTIONS, SHORT, spell_out
 from pytest_kopt.processes.channel import Message
-from pytest_kopt.processes.inspected import Inspected
 from pytest_kopt.processes.isolation import lacking
 from pytest_kopt.processes.launcher import Starter, launcher_of
 from pytest_kopt.processes.warm_parent import Fork

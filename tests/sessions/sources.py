@@ -63,7 +63,7 @@ import clock
 from pytest_kopt.devices import lock
 from pytest_kopt.measure import wall
 from pytest_kopt.paired import blocks
-from pytest_kopt.processes.inspected import Inspected
+from pytest_kopt.devices.inspected import Inspected
 
 assert callable(wall.perf_counter)
 wall.perf_counter = clock.now

@@ -39,7 +39,6 @@ from pytest_kopt.cases.running.heldout import (
 )
 from pytest_kopt.cases.running.loaded_versions import Versions, is_reached, load_versions, one_call
 from pytest_kopt.cases.running.looks import floors
-from pytest_kopt.cases.running.memory_use import peak_bytes
 from pytest_kopt.cases.running.referee import SLACK_DB, hand_over
 from pytest_kopt.cases.running.reference import observed
 from pytest_kopt.cases.running.spot_checks import Spotted, known_content, wrong_results
@@ -57,6 +56,7 @@ from pytest_kopt.honesty.heldout import SIZES, Tried
 from pytest_kopt.honesty.watching.state import taken_threads
 from pytest_kopt.lineage import children
 from pytest_kopt.measure.engine import agreed
+from pytest_kopt.measure.memory_use import peak_bytes
 from pytest_kopt.measure.wall import one_thread
 from pytest_kopt.numerics.nested import tensors
 from pytest_kopt.versions.errors import NotLoadable, Unreached
