@@ -48,6 +48,8 @@ def test_names_caches_and_their_buckets(name: str) -> None:
         "out = torch.empty_like(x)\n    launch(x.data_ptr(), out.data_ptr())",
         "y = x[id]\n    return y",
         "kept.setdefault((x.shape, x.dtype), torch.empty_like(x))",
+        "out = x.new_zeros(9)\n    for i in x.tolist(): out[i] = 1\n    return out",
+        "n = x.sum().item()\n    kept[x.shape] = 0\n    return x[n:]",
     ],
 )
 def test_lets_scratch_by_size_and_pointers_for_a_launch_be(body: str) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,6 +48,7 @@ _HARNESS_VARIABLES = ("PYTEST", "KOPT_", "XDIST")
 _IDENTITY = ("data_ptr", "untyped_storage", "_cdata", "__array_interface__")
 _CONTENT = ("item", "tolist", "numpy", "tobytes")
 _LOOKUPS = ("get", "setdefault", "pop", "move_to_end")
+_MAKERS = re.compile("(new_)?(empty|zeros|ones|full|rand|arange|clone|copy|stack|cat)")
 _TENSOR_METHODS = ("shape", "stride", "data_ptr", "numel", "contiguous")
 _PER_GROUP = re.compile(r"(num_|n_|max_)?(m|tokens?|rows?)_per_(group|expert)s?", re.IGNORECASE)
 
@@ -174,7 +175,8 @@ class _Visitor(ast.NodeVisitor):
     def _caches(self, node: ast.FunctionDef) -> None:
         """Note what is found again by what a tensor is or holds, where something is kept."""
         own = list(_own_nodes(node))
-        if not any(map(_keeps, own)):
+        made = _made(own)
+        if not any(_keeps(part, made) for part in own):
             return
         keys = [key for part in own for key in _keys(part)]
         names = {part.id for key in keys for part in ast.walk(key) if isinstance(part, ast.Name)}
@@ -259,17 +261,39 @@ def _own_nodes(function: ast.FunctionDef) -> Iterator[ast.AST]:
 def _keys(node: ast.AST) -> Iterator[ast.expr]:
     """Yield what something is looked up by, or compared with what was kept."""
     if isinstance(node, ast.Subscript):
-        yield node.slice
+        yield from [] if isinstance(node.slice, ast.Slice) else [node.slice]
     elif isinstance(node, ast.Compare):
         yield from (node.left, *node.comparators)
     elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         yield from node.args[:1] if node.func.attr in _LOOKUPS else []
 
 
-def _keeps(node: ast.AST) -> bool:
-    """Say whether a statement writes to something that outlives the call, as far as one sees."""
+def _made(nodes: Iterable[ast.AST]) -> set[str]:
+    """Return the names of tensors and lists that a function makes itself: they end with it."""
+    values: dict[str, list[ast.expr]] = {}
+    for node in nodes:
+        if isinstance(node, ast.Assign):
+            for target in node.targets:
+                if isinstance(target, ast.Name):
+                    values.setdefault(target.id, []).append(node.value)
+    return {name for name, given in values.items() if all(map(_makes, given))}
+
+
+def _makes(value: ast.expr) -> bool:
+    function = value.func if isinstance(value, ast.Call) else None
+    named = isinstance(function, ast.Attribute) and _MAKERS.match(function.attr)
+    return bool(named) or isinstance(value, ast.List)
+
+
+def _keeps(node: ast.AST, made: Container[str]) -> bool:
+    """Say whether a statement writes to something that outlives the call, as far as one sees.
+
+    What the function has `made` does not.
+    """
     if isinstance(node, ast.Global | ast.Nonlocal):
         return True
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         return node.func.attr in ("setdefault", "append", "put", "update")
-    return isinstance(node, ast.Subscript | ast.Attribute) and isinstance(node.ctx, ast.Store)
+    if not isinstance(node, ast.Subscript | ast.Attribute) or not isinstance(node.ctx, ast.Store):
+        return False
+    return not (isinstance(node.value, ast.Name) and node.value.id in made)
