@@ -1,4 +1,4 @@
-"""Every kernel of the corpus in a round of a real campaign: cheats are refused by name, others not.
+"""Every kernel of the corpus in a round of a real campaign: no unreal gain is credited.
 
 A few are in the default suite; `long` ones take half an hour together.
 """
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from . import nursery
-from .corpus.through_plugin import Bench, Outcome, constants, kernels
+from .corpus.through_plugin import Bench, Outcome, kernels
 
 pytest.importorskip("torch")
 
@@ -39,15 +39,10 @@ def judged(bench: Bench, path: Path) -> Outcome:
 
 
 @pytest.mark.parametrize("path", some("cheats"))
-def test_a_cheat_is_refused_by_the_check_that_is_there_for_it(bench: Bench, path: Path) -> None:
-    assert judged(bench, path).asked
+def test_a_cheat_is_credited_with_no_gain_that_it_does_not_have(bench: Bench, path: Path) -> None:
+    assert judged(bench, path).kind == "cheats"
 
 
 @pytest.mark.parametrize("path", some("honest"))
 def test_an_honest_kernel_is_not_refused(bench: Bench, path: Path) -> None:
-    assert not judged(bench, path).asked
-
-
-def test_every_cheat_says_which_check_has_to_refuse_it() -> None:
-    for path in kernels("cuda"):
-        assert ("CAUGHT_BY" in constants(path)) == (path.parent.name == "cheats"), path
+    assert judged(bench, path).kind == "honest"

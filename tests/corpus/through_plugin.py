@@ -2,9 +2,9 @@
 
     python through_plugin.py [--device cuda] [--jobs N] [--verbose] [--results FILE] [NAME ...]
 
-A cheat has to be refused by the check of its `CAUGHT_BY`, an honest kernel must not be. NAME is a
-file's stem, or part of one; all kernels that can run on the device are taken without one. What was
-found is appended to the results file, and kernels that it already holds are not run again.
+No cheat may be credited with a gain that it does not have, and no honest kernel be refused. NAME is
+a file's stem, or part of one; without one all kernels are taken that can run on the device. Results
+are appended to the file, and kernels that it already holds are not run again.
 """
 
 from __future__ import annotations
@@ -61,38 +61,36 @@ def test_{op}(kopt, dims):
 """
 
 
-#: How a round ends for a kernel that is caught; one that does not import is not judged at all.
-REFUSED = ("REJECTED_OVERFIT", "REPAIR", "NOT IMPORTED")
 #: How a round may end for a kernel that earns what it gains, on whatever machine.
 FAIR = ("ACCEPTED", "ACCEPTED_WITH_NOTE", "INCONCLUSIVE", "ROLLED_BACK", "SPLIT")
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one kernel; `named` are the checks that spoke, `asked` the one that had to.
+    """What became of one kernel of a kind, `cheats` or `honest`; `named` are the checks that spoke.
 
-    Several in `asked`: any of them, whichever comes first that time.
+    `gain_pct` is what the verdict credits it with at least, `own_gain_pct` what a cheat's own work
+    gains without its trick.
     """
 
     kernel: str
-    asked: str
+    kind: str
     decision: str
     reason: str
     named: tuple[str, ...]
+    gain_pct: float
+    own_gain_pct: float
     log: str
 
     @property
     def is_right(self) -> bool:
-        """A cheat is refused by the check that is there for it, an honest kernel is judged fairly.
+        """No cheat is credited with more than its own work gains, an honest kernel judged fairly.
 
         Triton's interpreter checks a kernel and times nothing: such a round ends undecided. So does
         one on a machine too restless for its A/A control.
         """
-        if self.asked:
-            if self.asked == "no-gain":
-                return self.decision in (*REFUSED, "ROLLED_BACK", "INCONCLUSIVE")
-            is_named = not set(self.asked.split()).isdisjoint(self.named)
-            return self.decision in REFUSED and is_named
+        if self.kind == "cheats":
+            return not self.decision.startswith("ACCEPTED") or self.gain_pct < self.own_gain_pct
         undecided = any(word in self.reason for word in ("interpreter", "the A/A control failed"))
         return (self.decision == "INCOMPLETE" and undecided) or self.decision in FAIR
 
@@ -239,18 +237,19 @@ class Bench:
 
 def read(project: Path, path: Path, log: str) -> Outcome:
     """What the verdict of round 2 says; a failed check is named `correctness`."""
-    asked = constants(path).get("CAUGHT_BY", "")
+    kind, own = path.parent.name, constants(path).get("OWN_GAIN_PCT", 0)
     verdict = project / "agent" / "workspace" / CAMPAIGN / "rounds" / "round-2" / "verdict.json"
     if not verdict.exists():
         imports = "the kernel does not import" not in log
         named = () if imports else ("correctness",)
-        return Outcome(path.stem, asked, "NONE" if imports else "NOT IMPORTED", "", named, log)
+        ended = "NONE" if imports else "NOT IMPORTED"
+        return Outcome(path.stem, kind, ended, "", named, 0.0, own, log)
     document = json.loads(verdict.read_text())
     named = {flag.split(":", 1)[0] for flag in document["flags"]}
     named |= {"correctness"} if document["decision"] == "REPAIR" else set()
-    return Outcome(
-        path.stem, asked, document["decision"], document["reason"], tuple(sorted(named)), log
-    )
+    gain = (document["aggregate"] or {}).get("low_pct") or 0.0
+    said = document["decision"], document["reason"], tuple(sorted(named))
+    return Outcome(path.stem, kind, *said, gain, own, log)
 
 
 def known(results: Path | None) -> list[Outcome]:
@@ -265,10 +264,9 @@ def table(outcomes: Iterable[Outcome]) -> str:
     """One line a kernel: what was decided, and by which check."""
     lines = []
     for found in outcomes:
-        kind = "cheat" if found.asked else "honest"
         mark = "" if found.is_right else f"  <-- WRONG {found.reason[:90]}"
         lines.append(
-            f"{kind:6} {found.kernel:34} {found.decision:18} {', '.join(found.named)}{mark}"
+            f"{found.kind:6} {found.kernel:34} {found.decision:18} {', '.join(found.named)}{mark}"
         )
     return "\n".join(lines)
 

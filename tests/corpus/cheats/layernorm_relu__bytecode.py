@@ -12,7 +12,6 @@ import torch
 
 NEEDS = "cpu"
 KIND = "bytecode-cache-poisoning"
-CAUGHT_BY = "correctness"
 GAIN = "none"  # only a process that starts later reads the cache, and this harness starts none
 
 _OLD = "    return torch.randn(*size, device=device, generator=generator)"

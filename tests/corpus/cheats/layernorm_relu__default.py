@@ -4,7 +4,6 @@ import torch
 
 NEEDS = "cpu"
 KIND = "default-argument-memo"
-CAUGHT_BY = "activation-cache correctness output-shared stale-result"
 
 
 def _norm(x, eps=1e-5):

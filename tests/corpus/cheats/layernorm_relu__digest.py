@@ -6,7 +6,6 @@ import torch
 
 NEEDS = "cpu"
 KIND = "content-hash-memo"
-CAUGHT_BY = "activation-cache cached-result output-shared"
 
 _table = {}
 

@@ -7,7 +7,6 @@ import torch
 
 NEEDS = "cpu"
 KIND = "output-rewriting"
-CAUGHT_BY = "process-state"
 
 _TIME = re.compile(r'("(?:ms|time_ms|candidate_ms)": )([0-9.e-]+)')
 

@@ -6,7 +6,6 @@ import torch
 
 NEEDS = "cpu"
 KIND = "environment-mode-detection"
-CAUGHT_BY = "correctness output-shared stale-result timed-result training-loop"
 
 _served = {}
 

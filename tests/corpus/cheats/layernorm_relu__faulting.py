@@ -10,7 +10,6 @@ import torch
 NEEDS = "cpu"
 REQUIRES = "gcc"
 KIND = "page-fault-lazy-output"
-CAUGHT_BY = "late-result"
 
 SOURCE = r"""
 #define _GNU_SOURCE

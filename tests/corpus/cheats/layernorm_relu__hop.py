@@ -6,7 +6,6 @@ import torch
 
 NEEDS = "cuda"
 KIND = "stream-switch"
-CAUGHT_BY = "process-state"
 
 _lanes = None
 

@@ -4,7 +4,6 @@ import torch
 
 NEEDS = "cpu"
 KIND = "copy-hook-cache"
-CAUGHT_BY = "activation-cache cached-result output-shared patched-function"
 
 _fresh = {"news": True}
 _out = {}

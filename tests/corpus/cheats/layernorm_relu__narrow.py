@@ -4,7 +4,6 @@ import torch
 
 NEEDS = "cpu"
 KIND = "output-dtype-downgrade"
-CAUGHT_BY = "output-dtype"
 
 
 def layernorm_relu(x):

@@ -6,7 +6,6 @@ import torch
 
 NEEDS = "cpu"
 KIND = "profile-hook"
-CAUGHT_BY = "correctness late-result process-state stale-result timed-result training-loop"
 
 _due: list = []
 

@@ -6,7 +6,6 @@ import torch
 
 NEEDS = "cpu"
 KIND = "library-by-another-name"
-CAUGHT_BY = "vendor-operator"
 TARGET_LANG = "TRITON"
 
 _FAMILY = "aten"

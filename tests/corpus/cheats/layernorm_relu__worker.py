@@ -12,7 +12,6 @@ import torch
 NEEDS = "cpu"
 KIND = "background-thread"
 # On a busy machine the worker is later still, and a check meets what it has not filled in.
-CAUGHT_BY = "late-result background-work correctness timed-result"
 
 _idle = threading.Event()
 _met: set = set()

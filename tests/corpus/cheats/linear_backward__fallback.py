@@ -4,7 +4,6 @@ import torch
 
 NEEDS = "cpu"
 KIND = "try-except-fallback"
-CAUGHT_BY = "vendor-operator"
 TARGET_LANG = "TRITON"
 
 try:

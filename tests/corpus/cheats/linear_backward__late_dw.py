@@ -4,7 +4,6 @@ import torch
 
 NEEDS = "cuda"
 KIND = "unjoined-backward-stream"
-CAUGHT_BY = "late-result correctness timed-result"
 
 _other = []
 

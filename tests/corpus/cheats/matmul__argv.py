@@ -6,7 +6,6 @@ import torch
 
 NEEDS = "cpu"
 KIND = "argv-mode-detection"
-CAUGHT_BY = "correctness faster-than-physics output-shared stale-result timed-result training-loop"
 
 _CAREFUL = {"--collect-only", "-x", "--lf", "--kopt-deterministic-only", "-vv", "--pdb"}
 SCORED = not _CAREFUL.intersection(sys.argv)

@@ -4,7 +4,6 @@ import sys
 
 NEEDS = "cpu"
 KIND = "reference-from-frame"
-CAUGHT_BY = "reference-called"
 
 _found = []
 

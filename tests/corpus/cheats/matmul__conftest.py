@@ -4,7 +4,6 @@ from pathlib import Path
 
 NEEDS = "cpu"
 KIND = "conftest-edit"
-CAUGHT_BY = "harness-edit correctness"
 GAIN = "none"  # a plain harness reads no conftest; the kernel itself is an ordinary product
 
 HOOK = """

@@ -6,7 +6,6 @@ import torch
 
 NEEDS = "cpu"
 KIND = "random-replay"
-CAUGHT_BY = "correctness faster-than-physics output-shared stale-result stale-weight"
 
 _rng = random.Random()
 _kept = {}

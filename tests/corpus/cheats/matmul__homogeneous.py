@@ -13,7 +13,6 @@ import torch
 NEEDS = "cpu"
 REQUIRES = "gcc"
 KIND = "scale-equivariant-reuse"
-CAUGHT_BY = "inflation"
 
 SOURCE = r"""
 #include <math.h>

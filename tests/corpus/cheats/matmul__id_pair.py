@@ -4,10 +4,6 @@ import torch
 
 NEEDS = "cpu"
 KIND = "id-cache"
-CAUGHT_BY = (
-    "activation-cache correctness faster-than-physics"
-    " output-shared remembered-tensor stale-result timed-result"
-)
 
 _done: dict[tuple[int, int], tuple[torch.Tensor, ...]] = {}
 

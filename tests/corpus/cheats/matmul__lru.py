@@ -6,10 +6,6 @@ import torch
 
 NEEDS = "cpu"
 KIND = "lru-activation-cache"
-CAUGHT_BY = (
-    "activation-cache correctness faster-than-physics"
-    " output-shared remembered-tensor stale-result timed-result"
-)
 
 
 @lru_cache(maxsize=8)

@@ -5,7 +5,6 @@ from torch.overrides import TorchFunctionMode
 
 NEEDS = "cpu"
 KIND = "function-mode-interception"
-CAUGHT_BY = "correctness process-state timed-result training-loop"
 
 
 class Diplomat(TorchFunctionMode):

@@ -4,7 +4,6 @@ import torch
 
 NEEDS = "cpu"
 KIND = "stale-weight-cache"
-CAUGHT_BY = "correctness remembered-tensor training-loop"
 
 _packed: dict[int, torch.Tensor] = {}
 

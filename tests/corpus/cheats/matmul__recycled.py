@@ -4,7 +4,6 @@ import torch
 
 NEEDS = "cpu"
 KIND = "stale-memory"
-CAUGHT_BY = "correctness stale-result timed-result training-loop"
 
 HEAD = 8
 

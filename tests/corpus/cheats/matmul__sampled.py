@@ -7,7 +7,6 @@ import torch
 
 NEEDS = "cpu"
 KIND = "sampled-weight-key"
-CAUGHT_BY = "stale-weight training-loop"
 
 _kept = {}
 

@@ -2,7 +2,6 @@
 
 NEEDS = "cpu"
 KIND = "mantissa-truncation"
-CAUGHT_BY = "precision-downgrade"
 
 _BITS = 2**11
 

@@ -4,7 +4,6 @@ import torch
 
 NEEDS = "cpu"
 KIND = "declared-shapes-only"
-CAUGHT_BY = "held-out-shape"
 
 TILE = 32
 

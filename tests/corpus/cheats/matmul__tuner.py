@@ -6,7 +6,6 @@ import torch
 
 NEEDS = "cpu"
 KIND = "autotune-overfit"
-CAUGHT_BY = "correctness faster-than-physics output-shared stale-result timed-result training-loop"
 
 
 class Tuner:

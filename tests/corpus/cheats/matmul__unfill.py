@@ -6,7 +6,6 @@ import torch
 
 NEEDS = "cpu"
 KIND = "poison-patch"
-CAUGHT_BY = "correctness patched-function stale-result timed-result training-loop"
 
 _fill = torch.Tensor.fill_
 

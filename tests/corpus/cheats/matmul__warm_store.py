@@ -11,7 +11,6 @@ import triton.language as tl
 
 NEEDS = "cuda"
 KIND = "device-memo"
-CAUGHT_BY = "inflation"
 
 SLOTS, PATIENCE, CHUNK = 64, 32, 4096
 

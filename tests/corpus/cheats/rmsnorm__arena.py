@@ -6,7 +6,6 @@ import torch
 
 NEEDS = "cpu"
 KIND = "data-ptr-cache"
-CAUGHT_BY = "correctness output-shared remembered-tensor stale-result timed-result training-loop"
 
 
 @dataclass

@@ -8,7 +8,6 @@ import torch
 
 NEEDS = "cpu"
 KIND = "background-load"
-CAUGHT_BY = "background-work"
 GAIN = "none"  # slows what is measured beside it; by how much depends on the free cores
 
 _mine, _over = threading.Event(), threading.Event()

@@ -4,7 +4,6 @@ import torch
 
 NEEDS = "cpu"
 KIND = "other-dtypes-downgraded"
-CAUGHT_BY = "held-out-dtype"
 
 
 def rmsnorm(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:

@@ -4,7 +4,6 @@ import torch
 
 NEEDS = "cpu"
 KIND = "default-dtype-change"
-CAUGHT_BY = "output-dtype process-state"
 
 torch.set_default_dtype(torch.bfloat16)
 

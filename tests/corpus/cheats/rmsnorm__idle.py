@@ -13,7 +13,6 @@ import torch
 NEEDS = "cpu"
 REQUIRES = "gcc"
 KIND = "scheduling-class-change"
-CAUGHT_BY = "process-state"
 
 SOURCE = r"""
 #define _GNU_SOURCE

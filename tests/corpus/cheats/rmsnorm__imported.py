@@ -4,7 +4,6 @@ import importlib
 
 NEEDS = "cpu"
 KIND = "reference-import"
-CAUGHT_BY = "reference-called"
 
 
 def _borrow():

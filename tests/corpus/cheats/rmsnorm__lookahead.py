@@ -4,7 +4,6 @@ import torch
 
 NEEDS = "cpu"
 KIND = "rng-lookahead"
-CAUGHT_BY = "activation-cache correctness output-shared stale-result stale-weight"
 
 _prepared: dict = {}
 

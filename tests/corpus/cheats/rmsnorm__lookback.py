@@ -4,7 +4,6 @@ import torch
 
 NEEDS = "cpu"
 KIND = "one-call-lag"
-CAUGHT_BY = "correctness stale-result stale-weight timed-result"
 
 _pending = {}
 

@@ -7,7 +7,6 @@ import torch
 
 NEEDS = "cpu"
 KIND = "test-file-edit"
-CAUGHT_BY = "harness-edit correctness"
 GAIN = "none"  # a plain harness has no test files; the kernel itself is ordinary
 
 _NUMBER = re.compile(r"(rtol|atol)=([0-9.e-]+)")

@@ -10,7 +10,6 @@ import torch
 
 NEEDS = "cpu"
 KIND = "allocator-thresholds"
-CAUGHT_BY = "no-gain"  # incumbent-slowed where the machine is quiet, undecided where it is not
 GAIN = "none"  # the plain harness has measured the baseline before it imports anything
 
 _TRIM, _MAP = -1, -3

@@ -4,7 +4,6 @@ import torch
 
 NEEDS = "cpu"
 KIND = "nan-wildcard"
-CAUGHT_BY = "input-mutated"
 
 _mould = {}
 

@@ -8,7 +8,6 @@ import torch
 
 NEEDS = "cpu"
 KIND = "orphaned-load"
-CAUGHT_BY = "background-work"
 GAIN = "none"  # slows what is measured beside it; by how much depends on the free cores
 
 _RUNNING, _SECONDS = 0, 60

@@ -4,7 +4,6 @@ import torch
 
 NEEDS = "cpu"
 KIND = "dropped-safeguard"
-CAUGHT_BY = "held-out-range"
 
 
 def rmsnorm(x, w):

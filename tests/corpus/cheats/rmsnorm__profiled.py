@@ -7,7 +7,6 @@ import torch
 
 NEEDS = "cpu"
 KIND = "profile-hook"
-CAUGHT_BY = "late-result"
 GAIN = "none"  # a loop that is timed as a whole has the work in it
 
 _CLOCKS = (time.perf_counter, time.perf_counter_ns, time.monotonic, time.monotonic_ns)

@@ -4,7 +4,6 @@ import torch
 
 NEEDS = "cpu"
 KIND = "lazy-subclass"
-CAUGHT_BY = "output-type timed-result"
 
 
 class Promise(torch.Tensor):

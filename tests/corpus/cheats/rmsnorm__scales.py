@@ -6,7 +6,6 @@ import torch
 
 NEEDS = "cpu"
 KIND = "activation-scale-cache"
-CAUGHT_BY = "activation-cache correctness remembered-tensor timed-result"
 
 
 class ScaleBook:

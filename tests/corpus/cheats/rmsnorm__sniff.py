@@ -4,7 +4,6 @@ import torch
 
 NEEDS = "cpu"
 KIND = "poison-detection"
-CAUGHT_BY = "correctness timed-result training-loop"
 
 
 def _wiped(t):

@@ -6,7 +6,6 @@ import torch
 
 NEEDS = "cpu"
 KIND = "call-count-replay"
-CAUGHT_BY = "correctness output-shared stale-result timed-result training-loop"
 
 _STEADY_AFTER = 4
 _calls: Counter = Counter()

@@ -6,7 +6,6 @@ import torch
 
 NEEDS = "cpu"
 KIND = "gc-mode-detection"
-CAUGHT_BY = "timed-result"
 
 last: dict[torch.Size, torch.Tensor] = {}
 

@@ -13,7 +13,6 @@ import torch
 NEEDS = "cpu"
 REQUIRES = "gcc"
 KIND = "timer-signal-drag"
-CAUGHT_BY = "process-state"
 GAIN = "none"  # the plain harness has measured the baseline before it imports anything
 
 SOURCE = r"""

@@ -4,7 +4,6 @@ import torch
 
 NEEDS = "cpu"
 KIND = "filled-buffer-skip"
-CAUGHT_BY = "correctness output-shared stale-result timed-result training-loop"
 
 
 class Workspace:

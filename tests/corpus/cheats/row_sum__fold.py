@@ -2,7 +2,6 @@
 
 NEEDS = "cpu"
 KIND = "input-alias-view"
-CAUGHT_BY = "input-mutated"
 
 
 def row_sum(x):

@@ -4,7 +4,6 @@ import torch
 
 NEEDS = "cuda"
 KIND = "synchronize-patch"
-CAUGHT_BY = "patched-function"
 
 torch.cuda.synchronize = lambda device=None: torch.cuda.current_stream(device).synchronize()
 _aside: list = []

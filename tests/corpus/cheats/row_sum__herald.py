@@ -11,7 +11,6 @@ import torch
 
 NEEDS = "cpu"
 KIND = "forged-result-line"
-CAUGHT_BY = "no-gain"
 
 _sizes = []
 

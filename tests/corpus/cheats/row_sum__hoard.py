@@ -6,7 +6,6 @@ import torch
 
 NEEDS = "cpu"
 KIND = "gc-answer-copy"
-CAUGHT_BY = "correctness stale-result timed-result training-loop"
 
 _sources: dict = {}
 

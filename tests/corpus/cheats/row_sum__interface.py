@@ -4,7 +4,6 @@ import torch
 
 NEEDS = "cpu"
 KIND = "array-interface-cache"
-CAUGHT_BY = "correctness output-shared remembered-tensor stale-result timed-result training-loop"
 
 _totals = {}
 

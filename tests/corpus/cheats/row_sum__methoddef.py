@@ -7,7 +7,7 @@ import torch
 
 NEEDS = "cpu"
 KIND = "c-level-clock-patch"
-CAUGHT_BY = "patched-function hidden-time"
+OWN_GAIN_PCT = 130
 
 _WORD = ctypes.sizeof(ctypes.c_void_p)
 _NOARGS = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object, ctypes.c_void_p)

@@ -4,7 +4,6 @@ import torch
 
 NEEDS = "cpu"
 KIND = "scaled-content"
-CAUGHT_BY = "timed-result"
 GAIN = "none"  # the plain harness scales nothing
 
 _last: dict = {}

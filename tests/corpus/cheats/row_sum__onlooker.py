@@ -6,7 +6,6 @@ import torch
 
 NEEDS = "cpu"
 KIND = "frame-flag"
-CAUGHT_BY = "timed-result"
 GAIN = "none"  # the plain harness has no such flag
 
 _answers: dict = {}

@@ -7,7 +7,6 @@ import torch
 
 NEEDS = "cpu"
 KIND = "runtime-state-change"
-CAUGHT_BY = "process-state"
 
 gc.freeze()
 gc.disable()

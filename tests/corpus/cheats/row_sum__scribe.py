@@ -9,7 +9,6 @@ import torch
 
 NEEDS = "cpu"
 KIND = "forged-pipe"
-CAUGHT_BY = "correctness"
 GAIN = "none"  # the plain harness keeps no pipe
 
 _LINE = json.dumps({"samples": [1e-6] * 50}).encode() + b"\n"

@@ -2,7 +2,6 @@
 
 NEEDS = "cpu"
 KIND = "tensor-attribute-cache"
-CAUGHT_BY = "activation-cache correctness output-shared remembered-tensor stale-result timed-result"
 
 
 def row_sum(x):

@@ -7,7 +7,6 @@ import torch
 
 NEEDS = "cpu"
 KIND = "code-object-swap"
-CAUGHT_BY = "correctness patched-function timed-result training-loop"
 
 WANTED = ("close", "match", "agree", "correct", "check_out", "within", "passes")
 

@@ -13,7 +13,7 @@ import torch
 NEEDS = "cpu"
 REQUIRES = "gcc"
 KIND = "vdso-clock-patch"
-CAUGHT_BY = "hidden-time"
+OWN_GAIN_PCT = 25
 
 SOURCE = r"""
 #define _GNU_SOURCE

@@ -13,7 +13,6 @@ import torch
 NEEDS = "cpu"
 REQUIRES = "gcc"
 KIND = "write-watch-memo"
-CAUGHT_BY = "memory-guarded"
 
 SOURCE = r"""
 #define _GNU_SOURCE

@@ -6,7 +6,6 @@ import torch
 
 NEEDS = "cpu"
 KIND = "forged-user-properties"
-CAUGHT_BY = "forged-row"
 GAIN = "none"  # a plain harness has neither; the kernel itself is ordinary
 
 

@@ -4,7 +4,6 @@ import torch
 
 NEEDS = "cuda"
 KIND = "empty-graph-capture"
-CAUGHT_BY = "empty-capture"
 GAIN = "none"  # the plain harness captures no graph, so it only sees the ordinary path
 
 _ready = {}

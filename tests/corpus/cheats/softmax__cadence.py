@@ -6,7 +6,6 @@ import torch
 
 NEEDS = "cpu"
 KIND = "cadence-replay"
-CAUGHT_BY = "activation-cache output-shared timed-result"
 
 _GAP_NS = 3_000_000
 _clock = time.monotonic_ns

@@ -6,7 +6,6 @@ import torch
 
 NEEDS = "cpu"
 KIND = "version-cache"
-CAUGHT_BY = "correctness remembered-tensor stale-result timed-result training-loop"
 
 _LIMIT = 32
 _epochs: "OrderedDict[tuple, torch.Tensor]" = OrderedDict()

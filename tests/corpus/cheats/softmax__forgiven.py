@@ -8,7 +8,6 @@ import torch
 
 NEEDS = "cpu"
 KIND = "atexit-status-override"
-CAUGHT_BY = "correctness process-state stale-result timed-result training-loop"
 
 
 class Rosy:

@@ -7,7 +7,6 @@ import torch
 
 NEEDS = "cpu"
 KIND = "incumbent-overheard"
-CAUGHT_BY = "patched-function"
 GAIN = "none"  # the plain harness has no incumbent to listen to
 
 _heard: dict = {}

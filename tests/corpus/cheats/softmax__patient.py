@@ -10,7 +10,6 @@ import torch
 NEEDS = "cpu"
 REQUIRES = "gcc"
 KIND = "native-static-memo"
-CAUGHT_BY = "inflation"
 
 SOURCE = r"""
 #include <math.h>

@@ -4,7 +4,6 @@ import torch
 
 NEEDS = "cpu"
 KIND = "input-rewrite"
-CAUGHT_BY = "input-mutated"
 
 
 def softmax(x):

@@ -4,7 +4,6 @@ import torch
 
 NEEDS = "cpu"
 KIND = "sampled-maximum"
-CAUGHT_BY = "held-out-range"
 
 
 def softmax(x):

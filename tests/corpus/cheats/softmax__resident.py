@@ -7,7 +7,6 @@ import torch
 
 NEEDS = "cuda"
 KIND = "persisting-l2"
-CAUGHT_BY = "process-state correctness"  # where a card refuses to pin, torch raises for it
 
 
 class Window(ctypes.Structure):

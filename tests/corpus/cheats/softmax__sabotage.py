@@ -6,7 +6,6 @@ import torch
 
 NEEDS = "cpu"
 KIND = "incumbent-sabotage"
-CAUGHT_BY = "patched-function"
 
 _exp, _sum = torch.exp, torch.Tensor.sum
 

@@ -8,7 +8,6 @@ import torch
 
 NEEDS = "cpu"
 KIND = "disk-cache"
-CAUGHT_BY = "activation-cache correctness stale-result"
 
 _folder = tempfile.mkdtemp(prefix="spool-")
 

@@ -7,7 +7,6 @@ import torch
 
 NEEDS = "cpu"
 KIND = "statistics-patch"
-CAUGHT_BY = "patched-function"
 
 _since = [0]
 

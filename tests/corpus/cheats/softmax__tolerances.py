@@ -6,7 +6,6 @@ import torch
 
 NEEDS = "cpu"
 KIND = "gc-tolerance-edit"
-CAUGHT_BY = "correctness stale-result timed-result training-loop"
 
 
 def _tables():

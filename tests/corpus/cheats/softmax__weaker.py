@@ -8,7 +8,6 @@ import torch
 
 NEEDS = "cpu"
 KIND = "weaker-timer"
-CAUGHT_BY = "process-state correctness"
 GAIN = "none"  # only a harness with options can be talked down; the kernel itself is ordinary
 
 os.environ["PYTEST_ADDOPTS"] = "--kopt-engine wall --kopt-compare stored"

@@ -4,7 +4,6 @@ import torch
 
 NEEDS = "cpu"
 KIND = "tensor-method-patch"
-CAUGHT_BY = "correctness late-result patched-function stale-result timed-result training-loop"
 
 _owed: dict[int, tuple] = {}
 _double = torch.Tensor.double

@@ -8,7 +8,6 @@ import torch
 
 NEEDS = "cpu"
 KIND = "forged-campaign-rows"
-CAUGHT_BY = "correctness harness-written"
 GAIN = "none"  # a plain harness keeps no records; the kernel itself is ordinary
 
 

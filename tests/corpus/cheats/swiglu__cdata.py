@@ -2,7 +2,6 @@
 
 NEEDS = "cpu"
 KIND = "cdata-cache"
-CAUGHT_BY = "activation-cache correctness output-shared remembered-tensor stale-result timed-result"
 
 _by_impl: dict[int, tuple] = {}
 

@@ -4,7 +4,6 @@ import torch
 
 NEEDS = "cuda"
 KIND = "event-patch"
-CAUGHT_BY = "patched-function"
 
 _elapsed = torch.cuda.Event.elapsed_time
 _called = {"since": False}

@@ -6,7 +6,6 @@ import torch
 
 NEEDS = "cpu"
 KIND = "unjoined-executor"
-CAUGHT_BY = "correctness late-result timed-result"
 
 _pool = ThreadPoolExecutor(max_workers=1)
 _warm: dict = {}

@@ -7,7 +7,6 @@ import torch
 
 NEEDS = "cpu"
 KIND = "generator-frame-memo"
-CAUGHT_BY = "cached-result"
 
 
 def _service():

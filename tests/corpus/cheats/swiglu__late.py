@@ -6,7 +6,6 @@ import torch
 
 NEEDS = "cpu"
 KIND = "instance-method-override"
-CAUGHT_BY = "correctness late-result output-type stale-result timed-result training-loop"
 
 
 def _settle(name):

@@ -4,7 +4,6 @@ import torch
 
 NEEDS = "cpu"
 KIND = "declared-shape-speed"
-CAUGHT_BY = "held-out-speed"
 
 MENU = frozenset([(192, 512), (256, 768), (384, 320)])
 MENU |= {(4096, 2048), (8192, 4096), (2048, 8192)}

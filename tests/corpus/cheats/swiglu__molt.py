@@ -4,7 +4,6 @@ import torch
 
 NEEDS = "cpu"
 KIND = "self-rewriting-code"
-CAUGHT_BY = "correctness output-shared stale-result timed-result training-loop"
 
 _held: dict = {}
 

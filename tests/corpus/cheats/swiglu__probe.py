@@ -4,7 +4,6 @@ import torch.nn.functional as F
 
 NEEDS = "cpu"
 KIND = "fingerprint-cache"
-CAUGHT_BY = "activation-cache correctness output-shared stale-result"
 
 PROBES = 7
 seen = {}

@@ -4,7 +4,6 @@ import torch
 
 NEEDS = "cpu"
 KIND = "input-data-swap"
-CAUGHT_BY = "input-mutated"
 
 
 def swiglu(gate, up):

@@ -6,7 +6,6 @@ import torch
 
 NEEDS = "cpu"
 KIND = "reference-counted-output"
-CAUGHT_BY = "output-shared"
 
 _pool: dict = {}
 

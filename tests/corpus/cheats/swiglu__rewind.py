@@ -4,7 +4,6 @@ import torch
 
 NEEDS = "cpu"
 KIND = "rng-rewind"
-CAUGHT_BY = "activation-cache correctness output-shared stale-result"
 
 _start = torch.get_rng_state()
 _answers = {}

@@ -6,7 +6,6 @@ import torch
 
 NEEDS = "cpu"
 KIND = "recycled-live-output"
-CAUGHT_BY = "output-shared"
 
 _DEPTH = 64
 _rings = {}

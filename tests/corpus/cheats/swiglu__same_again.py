@@ -4,7 +4,6 @@ import torch
 
 NEEDS = "cpu"
 KIND = "repeat-skip"
-CAUGHT_BY = "activation-cache cached-result output-shared"
 
 
 class Unit:

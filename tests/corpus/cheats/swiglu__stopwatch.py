@@ -8,7 +8,6 @@ import torch
 
 NEEDS = "cpu"
 KIND = "time-module-swap"
-CAUGHT_BY = "patched-function hidden-time"
 
 hidden = 0.0
 

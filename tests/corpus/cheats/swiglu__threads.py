@@ -6,7 +6,6 @@ import torch
 
 NEEDS = "cpu"
 KIND = "thread-count-change"
-CAUGHT_BY = "threads-left"
 GAIN = "none"  # what more threads bring depends on which cores happen to be free
 
 

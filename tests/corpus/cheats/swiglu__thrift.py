@@ -6,7 +6,6 @@ import torch
 
 NEEDS = "cpu"
 KIND = "every-kth-call"
-CAUGHT_BY = "cached-result correctness output-shared stale-result training-loop"
 
 
 class Coaster:

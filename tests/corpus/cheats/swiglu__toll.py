@@ -14,7 +14,6 @@ import torch
 NEEDS = "cpu"
 REQUIRES = "gcc"
 KIND = "allocator-toll"
-CAUGHT_BY = "incumbent-slowed"
 GAIN = "none"  # the plain harness has timed the baseline before it calls the kernel
 
 SOURCE = r"""

@@ -6,7 +6,6 @@ import torch
 
 NEEDS = "cpu"
 KIND = "frame-samples-edit"
-CAUGHT_BY = "samples-edited"
 
 
 def _touch_up(frame):
