@@ -140,9 +140,9 @@ class Blocks:
         """
         if self._raced:
             return [kinds]
-        shared = "candidate"
-        more = ["alone"] if "alone" in kinds and number < _QUADS else []
-        return [[kind, *(more if kind == shared else ())] for kind in kinds if kind != "alone"]
+        alone = ["alone"] if "alone" in kinds and number < _QUADS else []
+        laps = [[kind] for kind in kinds if kind != "alone"]
+        return [lap + alone if lap == ["candidate"] else lap for lap in laps]
 
     def _lap(self, arms: Collection[str]) -> Quad:
         """Run arms in a drawn order and back: what drifts meets all alike, and so does content.

@@ -1,11 +1,11 @@
 """Whether the clock of the deciding process bears out what a comparison counts.
 
-On the CPU that clock counts a block's time from its start to its end, and its content is written
-before that, within the same process. On a GPU the device's events are counted, which begin after
-the start. What passes around the counted time is the same work for all versions: a version that
-gains, and for which it takes as much longer, has moved its work there (a hook, a finalizer, a clock
-that lies). Blocks that a GPU replays are run many times over as well, so that what passes around
-them cancels: a gain has to show there by the outside clock too.
+On the CPU a comparison counts the processor time of a block, on a GPU the device's events. That
+clock runs from the order of a block to its end, the writing of its content on the CPU included.
+What passes around the counted time is the same work for all versions: a version that gains, and for
+which it takes as much longer, has moved its work there (a hook, a finalizer, a clock that lies).
+Blocks that a GPU replays are run many times over as well, so that what passes around them cancels:
+a gain has to show there by the outside clock too.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Witness:
     """What the clock of the deciding process says of a change that a GPU's events measured.
 
     `seen` is that change and `differs` by how much it is more than the events', over all cases as
-    log-ratios; None where that clock is the measure itself, or was not asked. With `loss_pct` the
+    log-ratios; None where that clock was not asked: on the CPU. With `loss_pct` the
     verdict claims no gain, but that no more than this is lost. `more` replicas were measured for
     this clock alone.
     """
