@@ -38,4 +38,5 @@ class Clock:
 
 def block_time(ms: float, *, backward: bool = False) -> BlockTime:
     """A block of one call that takes `ms` by every clock, and as long again for its backward."""
-    return BlockTime(ms, ms if backward else None, ms * (1 + backward), ms * (1 + backward))
+    both = ms * (1 + backward)
+    return BlockTime(ms, ms if backward else None, both, both, both)

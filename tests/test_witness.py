@@ -26,7 +26,7 @@ def replica(
 
     def block(counted: float, rest: float) -> BlockTime:
         rest *= dice.gauss(1, noise)
-        return BlockTime(counted, None, counted, counted + rest)
+        return BlockTime(counted, None, counted, counted + rest, counted)
 
     def quad() -> list[tuple[str, BlockTime]]:
         arms = (CANDIDATE, INCUMBENT, INCUMBENT, CANDIDATE)
@@ -46,8 +46,8 @@ def test_a_gain_that_passes_around_the_blocks_is_named(engine: str) -> None:
 def beside_alone(new: float, put_off: float, alone: float) -> dict[str, CaseQuads]:
     """A case in which `put_off` ms pass around either version's blocks, beside it `alone` ms."""
     (case,) = replica(new, 0.0, around=put_off, noise=0.02).values()
-    apart = BlockTime(20.0, None, 20.0, 20.0 + alone)
-    beside = BlockTime(20.0, None, 20.0, 20.0 + put_off)
+    apart = BlockTime(20.0, None, 20.0, 20.0 + alone, 20.0)
+    beside = BlockTime(20.0, None, 20.0, 20.0 + put_off, 20.0)
     quad = [(ALONE, apart), (INCUMBENT, beside), (INCUMBENT, beside), (ALONE, apart)]
     case.quads["alone"] = [quad] * 3
     return {"a": case}
@@ -148,6 +148,17 @@ def test_where_no_gain_is_claimed_only_a_loss_is_held_against_it() -> None:
     assert look_outside(slower, lambda: slower, loss_pct=5.0).doubt
 
 
-def test_on_the_cpu_the_outside_clock_is_the_measure() -> None:
-    witness = look_outside([replica(19.0, 0.0)] * 2, unasked)
-    assert (witness.seen, witness.doubt, witness.to_document()) == (None, "", None)
+def waiting(new: float, passed: float) -> list[dict[str, CaseQuads]]:
+    """A case whose current best takes 20 ms of processor time and as long by the clock."""
+    times = {
+        CANDIDATE: BlockTime(new, None, new, new, passed),
+        INCUMBENT: BlockTime(20.0, None, 20.0, 20.0, 20.0),
+    }
+    quad = [(arm, times[arm]) for arm in (CANDIDATE, INCUMBENT, INCUMBENT, CANDIDATE)]
+    return [{"a": CaseQuads("a", "wall", {CANDIDATE: [quad] * 3})}] * 2
+
+
+def test_on_the_cpu_a_gain_that_the_clock_shows_to_be_a_loss_is_none() -> None:
+    assert "the change is -50.0 %" in look_outside(waiting(5.0, 40.0), unasked).doubt
+    witness = look_outside(waiting(5.0, 19.0), unasked)
+    assert not witness.doubt and not witness.contradiction

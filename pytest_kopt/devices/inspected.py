@@ -31,10 +31,17 @@ class Inspected:
         self.pid = pid
 
     def cpu_ms(self) -> float | None:
-        """Return the processor time of all its threads in ms, None where the system tells none."""
-        # clock_getcpuclockid(3) as Linux computes it: the clock that counts time on processors.
+        """Return the processor time of all its threads, and of what it started, in ms.
+
+        None where the system does not tell it.
+        """
         with suppress(OSError, AttributeError):
-            return time.clock_gettime((~self.pid << 3) | 2) * 1e3
+            total, below = _cpu_ms(self.pid), [*children(self.pid)]
+            for pid in below:
+                with suppress(OSError):
+                    total += _cpu_ms(pid)
+                below += children(pid)
+            return total
         return None
 
     @contextmanager
@@ -84,3 +91,8 @@ class Inspected:
                 if permissions.startswith("r"):
                     return bool(self.read(int(addresses.partition("-")[0], 16), 1))
         return False
+
+
+def _cpu_ms(pid: int) -> float:
+    # clock_getcpuclockid(3) as Linux computes it: the clock that counts time on processors.
+    return time.clock_gettime((~pid << 3) | 2) * 1e3

@@ -45,10 +45,12 @@ class BlockTime:
     #: Of a call, forward and backward (None: the case has none).
     forward: float
     backward: float | None
-    #: Of the whole block: what counts as its time, and what passed by the clock of the process that
-    #: orders it, from its order to its end on the CPU, from its start on a GPU.
+    #: Of the whole block: what counts as its time, and that with what passed around it by the clock
+    #: of the process that orders it, on the CPU before its calls, on a GPU around the events.
     counted: float
     outside: float
+    #: What passed by that clock while its calls ran.
+    passed: float
 
     def of(self, way: str) -> float:
         """Return the ms of a call: `forward`, `backward`, or `step`, which is both."""
@@ -163,13 +165,13 @@ class Blocks:
             seed = self._order.getrandbits(62)
         child.tell("block", arm=arm, seed=seed, is_looked_at=before, keeps=self.keeps(child))
         written = passed(_next(child, "written"))
-        per_call, counted, outside = list[float](), 0.0, 0.0 if self._is_gpu else written
+        per_call, counted, waited = list[float](), 0.0, 0.0
         seen, place = SeenBlock(arm, seed), None
         for way, calls in enumerate(self._calls[arm]):
             ms, passed_ms = self._timed(child)
             per_call.append(ms / calls)
             counted += ms
-            outside += passed_ms
+            waited += passed_ms
             if not self._is_gpu:
                 # Drawn now that it is over.
                 if place is None:
@@ -182,13 +184,15 @@ class Blocks:
         elif place is not None and place < _LOOKS:
             self._seen[arm, place] = seen
             self._keeping[child] = {"place": place, "calls": seen.calls}
-        return BlockTime(per_call[0], per_call[1] if per_call[1:] else None, counted, outside)
+        outside = waited if self._is_gpu else written + counted
+        backward = per_call[1] if per_call[1:] else None
+        return BlockTime(per_call[0], backward, counted, outside, waited)
 
     def _timed(self, child: Child) -> tuple[float, float]:
         """Have a direction's calls run; return what counts as their time, and what passed, in ms.
 
-        On the CPU it is the processor time of all threads of the process, as the system counts it:
-        what waits there, or computes beside it, changes nothing.
+        On the CPU it is the processor time of all threads of the process, and of what it started,
+        as the system counts it: what else computes there changes nothing.
         """
         if self._is_gpu:
             child.tell("go")

@@ -1,11 +1,11 @@
 """Whether the clock of the deciding process bears out what a comparison counts.
 
-On the CPU a comparison counts the processor time of a block, on a GPU the device's events. That
-clock runs from the order of a block to its end, the writing of its content on the CPU included.
-What passes around the counted time is the same work for all versions: a version that gains, and for
-which it takes as much longer, has moved its work there (a hook, a finalizer, a clock that lies).
-Blocks that a GPU replays are run many times over as well, so that what passes around them cancels:
-a gain has to show there by the outside clock too.
+On the CPU a comparison counts the processor time of a block, on a GPU the device's events. A gain
+of processor time that this clock shows to be a loss, as calls wait, is none. What passes around the
+counted time is the same work for all versions: a version that gains, and for which it takes as much
+longer, has moved its work there (a hook, a finalizer, a clock that lies). Blocks that a GPU replays
+are run many times over as well, so that what passes around them cancels: a gain has to show there
+by the outside clock too.
 """
 
 from __future__ import annotations
@@ -39,18 +39,20 @@ Replicas = Sequence[Mapping[str, CaseQuads]]
 
 @dataclass(frozen=True, slots=True)
 class Witness:
-    """What the clock of the deciding process says of a change that a GPU's events measured.
+    """What the clock of the deciding process says of a change that others measured.
 
-    `seen` is that change and `differs` by how much it is more than the events', over all cases as
-    log-ratios; None where that clock was not asked: on the CPU. With `loss_pct` the
-    verdict claims no gain, but that no more than this is lost. `more` replicas were measured for
-    this clock alone.
+    `seen` is that change and `differs` by how much it is more than theirs, over all cases as
+    log-ratios; None where that clock was not asked. On a GPU the device's events measured it. On
+    the CPU processor time did (`is_gpu`), and this clock, which others on the machine disturb, can
+    only contradict. With `loss_pct` the verdict claims no gain, but that no more than this is lost.
+    `more` replicas were measured for this clock alone.
     """
 
     seen: Estimate | None = None
     differs: Estimate | None = None
     loss_pct: float | None = None
     more: int = 0
+    is_gpu: bool = True
 
     @property
     def doubt(self) -> str:
@@ -58,18 +60,18 @@ class Witness:
         if self.seen is None:
             return ""
         low, high = self.seen.lower(_SEEN_LEVEL), self.seen.upper(_SEEN_LEVEL)
-        if low > 0 if self.loss_pct is None else high >= math.log1p(-self.loss_pct / 100):
+        least = math.log1p(-(self.loss_pct or 0.0) / 100)
+        if low > 0 if self.is_gpu and self.loss_pct is None else high >= least:
             return ""
         return (
-            "by the clock of the process that decides, which is less sharp than the device's "
-            f"events, the change is {percent(self.seen.mean):+.1f} % "
-            f"[{percent(low):+.1f}, {percent(high):+.1f}]"
+            "by the clock of the process that decides the change is "
+            f"{percent(self.seen.mean):+.1f} % [{percent(low):+.1f}, {percent(high):+.1f}]"
         )
 
     @property
     def contradiction(self) -> Finding | None:
         """What the events say that this clock contradicts."""
-        if self.seen is None or self.differs is None:
+        if self.seen is None or self.differs is None or not self.is_gpu:
             return None
         gain = self.seen.mean - self.differs.mean
         if self.differs.upper(_LEVEL) >= -max(_SHARE * gain, _LEAST):
@@ -94,6 +96,9 @@ def look_outside(
 ) -> Witness:
     """Ask the outside clock, and `another` replica while it does not bear a verdict out."""
     measured = [*replicas]
+    by_wall = [*_by_wall(replicas)]
+    if len(by_wall) > 1:
+        return Witness(Estimate.of(tuple(by_wall)), loss_pct=loss_pct, is_gpu=False)
     for more in range(_MORE_REPLICAS + 1):
         seen, differs = _estimates(measured)
         witness = Witness(seen, differs, loss_pct, more)
@@ -101,6 +106,14 @@ def look_outside(
             break
         measured += another()
     return witness
+
+
+def _by_wall(replicas: Replicas) -> Iterator[float]:
+    """Yield the log-ratio of each case of the CPU in each replica by what passed meanwhile."""
+    for case in (case for replica in replicas for case in replica.values()):
+        if {*case.engine.split("+")} == {"wall"} and case.quads:
+            pairs = _pairs(case.quads[CANDIDATE])
+            yield statistics.median(math.log(old.passed / new.passed) for new, old in pairs)
 
 
 def _estimates(replicas: Replicas) -> tuple[Estimate, Estimate] | tuple[None, None]:

@@ -10,13 +10,14 @@ refused to others than the kernel, and ends the session.
 
 Of a case that is compared a process says that it is `refused`, or the `same` in both versions, or
 what `changed` in the machine code and that it is `loaded`: whether that `reached` it, else they all
-`skip` it, and the memory that a call takes. On `go` it says what times its arms, and on how many input sets (`prepared`). `engine` is
-what all processes use, and then the arms are `ready`: how many calls their blocks have, and where
-in memory it is said where the results of these lie. On each `block` it writes the content that
-follows from its seed (`written`), and on each `go` after that it runs the calls of a direction,
-many `times` over where that is asked, and says their `time`. On a block without an arm it sends what was looked at (`kept`). `settled` says
-whether that was found right; if not, it is judged there by the baseline's accuracy. What gave the
-candidate away is `caught`.
+`skip` it, and the memory that a call takes. On `go` it says what times its arms, and on how many
+input sets (`prepared`). `engine` is what all processes use, and then the arms are `ready`: how many
+calls their blocks have, and where in memory it is said where the results of these lie. On each
+`block` it writes the content that follows from its seed (`written`), and on each `go` after that it
+runs the calls of a direction, many `times` over where that is asked, and says their `time`. On a
+block without an arm it sends what was looked at (`kept`). `settled` says whether that was found
+right; if not, it is judged there by the baseline's accuracy. What gave the candidate away is
+`caught`.
 
 A referee is asked to `judge` what others kept: it says what it `judged`, or what it has `kept`
 itself. What is tried near the declared shapes is `tried`, under the seed of a `block`; `reached` is

@@ -4,6 +4,7 @@ import torch
 
 NEEDS = "cpu"
 KIND = "scaled-content"
+OWN_GAIN_PCT = 25
 GAIN = "none"  # the plain harness scales nothing
 
 _last: dict = {}
