@@ -294,3 +294,27 @@ def test_the_tripwire_hears_what_kernel_code_writes(tmp_path: Path) -> None:
         assert line == f"[('harness-written', 'kernel code wrote to {name}')]"
     assert "kernel code wrote to __pycache__/conftest.cpython" in steps[4]
     assert not (tmp_path / "agent/c/rounds/verdict.json").exists()
+
+
+READS = """
+import sys, sysconfig
+from pathlib import Path
+from pytest_kopt.honesty.watching.audit_hook import Tripwire
+root = Path(sys.argv[1])
+wire = Tripwire(root)
+wire.install()
+packages = Path(sysconfig.get_path("purelib"))
+for file, name in (("_pytest/cacheprovider.py", "pytests"), ("other/files.py", "others")):
+    code = compile("open(root / name).read()", str(packages / file), "exec")
+    exec(code, {"root": root, "name": name})
+print([Path(name).name for name in wire.opened])
+"""
+
+
+def test_what_pytest_reads_is_no_file_of_the_kernels(tmp_path: Path) -> None:
+    """Its cache, read by xdist's workers, made every later round one of other files."""
+    for name in ("pytests", "others"):
+        (tmp_path / name).write_text("")
+    words = [sys.executable, "-c", READS, str(tmp_path)]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert done.stdout == "['others']\n", done.stdout + done.stderr

@@ -48,6 +48,8 @@ MAY_WRITE = (
 #: What the system shows of a process to whoever may trace it.
 _FOREIGN = re.compile(r"/proc/\d+/(mem|environ|maps|auxv)")
 _IMPORTER, _LOADER = "<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_external>"
+#: Pytest and what distributes its tests.
+_PYTEST = re.compile(r"[/\\](_pytest|pluggy|xdist)[/\\]")
 _PACKAGE = str(Path(__file__).resolve().parents[2]) + os.sep
 _STANDARD = tuple(f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "platstdlib"))
 
@@ -163,11 +165,16 @@ class Tripwire:
         opener = sys._getframe(2)
         frame: FrameType | None = None if opener.f_code.co_filename == _LOADER else opener
         while frame is not None and not _is_ours(frame) and not _author_here(frame):
+            if _PYTEST.search(frame.f_code.co_filename):
+                # Its cache, say: no kernel rests on that.
+                return
             frame = frame.f_back
         # Python opens its own by the thousand; what the harness opens is kept nowhere.
         if (frame is not None and _is_ours(frame)) or is_library(name):
             return
         if name.endswith(".pyc"):
+            if "__pycache__" not in name:
+                return
             # Pytest names the bytecode of rewritten sources in a way of its own.
             folder, _, file = name.rpartition("__pycache__")
             name = f"{folder}{file.lstrip(os.sep).partition('.')[0]}.py"
