@@ -76,7 +76,7 @@ def test_a_gain_that_is_the_incumbents_loss_is_none() -> None:
 
 
 def test_a_small_part_of_a_gain_is_told() -> None:
-    finding = look_alone(Machine([3.0, 3.1, 2.9, 3.0]).in_company, 40.0).finding
+    finding = look_alone(Machine([12.0, 12.1, 11.9, 12.0]).in_company, 40.0).finding
     assert finding is not None and not finding.rejects
 
 

@@ -17,8 +17,9 @@ from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.inflation import slowed
 from pytest_kopt.paired.replica import CaseQuads, Refused
 
-#: While the mean is above this, in percent, the incumbent is timed alone so many times in all.
-_SUSPECT_PCT, _TIMES = 2.0, 4
+#: While the mean is above this, in percent, and above this share of the gain, the incumbent is
+#: timed alone so many times in all: by some percent processes differ anyway.
+_SUSPECT_PCT, _SUSPECT_SHARE, _TIMES = 2.0, 0.25, 4
 #: One-sided level of the bound on how much slower it is.
 _LEVEL = 0.005
 
@@ -53,10 +54,12 @@ def look_alone(
     what that raises, but for Refused.
     """
     slower: list[float] = []
+    gain = math.log1p((gain_pct or 0.0) / 100)
+    suspect = max(math.log1p(_SUSPECT_PCT / 100), _SUSPECT_SHARE * gain)
     try:
         for _ in range(_TIMES):
             slower.append(_slower(in_company()))
-            if statistics.fmean(slower) <= math.log1p(_SUSPECT_PCT / 100):
+            if statistics.fmean(slower) <= suspect:
                 break
     except Refused as reason:
         if not slower:
@@ -65,7 +68,6 @@ def look_alone(
     if len(slower) < 2:
         return Company(shown)
     found = Estimate.of(tuple(slower))
-    gain = math.log1p((gain_pct or 0.0) / 100)
     finding = slowed(found.mean, gain)
     if found.lower(_LEVEL) > math.log1p(KNOWN_BIAS_PCT / 100):
         return Company(shown, finding)
