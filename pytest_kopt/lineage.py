@@ -44,6 +44,14 @@ def children(pid: int | None = None) -> frozenset[int]:
     return frozenset(found)
 
 
+def down(pid: int) -> Iterator[int]:
+    """Yield a process and what descends from it: each before its children are looked for."""
+    waiting = [pid]
+    for each in waiting:
+        yield each
+        waiting += children(each)
+
+
 def above(pid: int) -> Iterator[int]:
     """Yield a process and its ancestors, as far as /proc tells."""
     while pid > 0:

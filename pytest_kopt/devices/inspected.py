@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from pytest_kopt.lineage import children
+from pytest_kopt.lineage import down
 
 #: Seconds until a process that was told to stop has stopped.
 _STOPPING_SECONDS = 1.0
@@ -35,19 +35,19 @@ class Inspected:
 
         None where the system does not tell it.
         """
-        with suppress(OSError, AttributeError):
-            total, below = _cpu_ms(self.pid), [*children(self.pid)]
-            for pid in below:
-                with suppress(OSError):
-                    total += _cpu_ms(pid)
-                below += children(pid)
-            return total
-        return None
+        total, seen = 0.0, False
+        for pid in down(self.pid):
+            with suppress(OSError, AttributeError):
+                # clock_getcpuclockid(3) as Linux computes it: the clock that counts time on
+                # processors.
+                total += time.clock_gettime((~pid << 3) | 2) * 1e3
+                seen |= pid == self.pid
+        return total if seen else None
 
     @contextmanager
     def stopped(self) -> Iterator[None]:
         """Have it and what it started stand still; Unseen where it does not."""
-        stopped = [self.pid]
+        stopped: list[int] = []
         try:
             self._stop(stopped)
             yield
@@ -58,9 +58,9 @@ class Inspected:
 
     def _stop(self, stopped: list[int]) -> None:
         try:
-            for pid in stopped:
+            for pid in down(self.pid):
+                stopped.append(pid)
                 os.kill(pid, signal.SIGSTOP)
-                stopped += children(pid)
             until = time.monotonic() + _STOPPING_SECONDS
             while not self._stands_still():
                 if time.monotonic() > until:
@@ -91,8 +91,3 @@ class Inspected:
                 if permissions.startswith("r"):
                     return bool(self.read(int(addresses.partition("-")[0], 16), 1))
         return False
-
-
-def _cpu_ms(pid: int) -> float:
-    # clock_getcpuclockid(3) as Linux computes it: the clock that counts time on processors.
-    return time.clock_gettime((~pid << 3) | 2) * 1e3

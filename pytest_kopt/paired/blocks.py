@@ -253,11 +253,7 @@ class Blocks:
         order = {"arm": arm, "seed": self._order.getrandbits(62), "is_looked_at": False}
         child.tell("block", **order, keeps=None, times=times)
         _next(child, "written")
-        took = []
-        for _ in self._calls[arm]:
-            child.tell("go")
-            took.append(passed(_next(child, "time")))
-        return took
+        return [self._timed(child)[1] for _ in self._calls[arm]]
 
     def keeps(self, child: Child) -> Mapping[str, Any] | None:
         """Return, once, the place of what a process is to keep of its last block, and the calls."""

@@ -111,7 +111,7 @@ def look_outside(
 def _by_wall(replicas: Replicas) -> Iterator[float]:
     """Yield the log-ratio of each case of the CPU in each replica by what passed meanwhile."""
     for case in (case for replica in replicas for case in replica.values()):
-        if {*case.engine.split("+")} == {"wall"} and case.quads:
+        if case.engine == "wall" and case.quads:
             pairs = _pairs(case.quads[CANDIDATE])
             yield statistics.median(math.log(old.passed / new.passed) for new, old in pairs)
 
@@ -144,7 +144,7 @@ def hidden_time(replicas: Replicas) -> Iterator[Finding]:
             for arm, time in quad
             if arm == ALONE
         ]
-        is_gpu = any(not {"wall"}.issuperset(case.engine.split("+")) for case in cases)
+        is_gpu = any(case.engine != "wall" for case in cases)
         if len(pairs) > 1 and (finding := _contradiction(nodeid, pairs, alone, is_gpu=is_gpu)):
             yield finding
 
