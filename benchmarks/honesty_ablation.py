@@ -6,10 +6,10 @@
 Every cheat of the corpus is round 2 of a real campaign in which the checks of some groups are never
 asked; OUT gets a JSON line each, and what it holds is not run again. What is accepted is then timed
 by a clock of this script's own: whole processes that call one version on inputs drawn for every
-call, by the wall clock of the process that starts them. A cheat is credited wrongly if it gains
-less than half as much there. NAME is a file's stem, or part of one; with --honest the honest
-kernels are played too. Each of N jobs has its share of the cores, and on the CPU does not wait for
-the others to time.
+call, by the processor time that the system counts (on a GPU by the wall clock). A cheat is credited
+wrongly if it gains less than half as much there. NAME is a file's stem, or part of one; with
+--honest the honest kernels are played too. Each of N jobs has its share of the cores, and on the
+CPU does not wait for the others to time.
 """
 
 from __future__ import annotations
@@ -35,23 +35,18 @@ from tests.corpus import through_plugin  # noqa: E402
 
 #: The functions that make each group's findings, in `pytest_kopt`.
 GROUPS = {
-    "watching": (
-        "honesty.watching.state:changes honesty.watching.guards:Guards.findings "
-        "honesty.watching.audit_hook:Tripwire.findings cases.running.execution:left_behind "
-        "honesty.watching.state:left_threads honesty.watching.state:left_profiler "
-        "honesty.watching.state:taken_threads honesty.watching.forgery:forged"
+    "process": (
+        "honesty.audit_hook:AuditHook.findings cases.running.switches:left_threads "
+        "cases.running.switches:left_switches"
     ),
     "caches": (
-        "cases.running.steps.contents:counted "
-        "honesty.outputs:stale cases.running.steps.contents:remembered "
-        "cases.running.steps.training_check:caches "
-        "cases.running.steps.training_check:known_tensors "
+        "honesty.outputs:stale cases.running.steps.training_check:caches "
         "cases.running.spot_checks:known_content"
     ),
     "audit": "honesty.audit:audit honesty.transfer:bucket_findings",
     "replay": "cases.running.steps.by_hand:by_hand",
     "late": "honesty.outputs:late cases.running.steps.aftermath:aftermath",
-    "sharing": "honesty.outputs:shared",
+    "sharing": "honesty.outputs:shared cases.running.steps.contents:recycled",
 }
 #: Those of the process that decides, which has no torch; all others are called where kernels run.
 DECIDING = GROUPS["audit"].split()
@@ -135,20 +130,27 @@ class Ablated(through_plugin.Bench):
 
 
 def seconds(path: Path | None, op: str, device: str, cores: str) -> float:
-    """Return what a process takes longer for twice as many calls of a version, None: of nothing."""
+    """Return what a process takes longer for twice as many calls of a version, None: of nothing.
+
+    On the CPU that is processor time, of its threads and of processes that it waited for.
+    """
     took = []
     for calls in (CALLS, 2 * CALLS):
         words = [sys.executable, "-c", CALLER, str(path or ""), str(through_plugin.HERE), op]
         with tempfile.TemporaryDirectory() as folder:
             start = time.perf_counter()
-            subprocess.run(
-                ["taskset", "-c", cores, *words, str(calls), device],
+            caller = subprocess.Popen(
+                ["timeout", "600", "taskset", "-c", cores, *words, str(calls), device],
                 cwd=folder,
-                check=True,
-                capture_output=True,
-                timeout=600,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
             )
-            took.append(time.perf_counter() - start)
+            _, status, usage = os.wait4(caller.pid, 0)
+            passed = time.perf_counter() - start
+            caller.returncode = os.waitstatus_to_exitcode(status)
+            if caller.returncode:
+                raise subprocess.CalledProcessError(caller.returncode, words[2:])
+            took.append(usage.ru_utime + usage.ru_stime if device == "cpu" else passed)
     return took[1] - took[0]
 
 

@@ -6,8 +6,8 @@ Both kinds of round are whole pytest runs of the same project, from start to exi
 candidate is checked, timed and compared with its incumbent in fresh processes. There is no option
 that leaves the checks out. A plugin of this script's does so in every process of one kind of round:
 of a check it leaves the comparison with the reference on fresh inputs, and no further contents,
-counted work, training loop, reuse timing, new content for timed calls, looks at timed results,
-referee, guards, tripwire, isolation, nearby shapes, audit or time alone. The two kinds take turns,
+training loop, new content for timed calls, looks at timed results, referee, audit hook,
+isolation, nearby shapes, audit or time alone. The two kinds take turns,
 each time in a copy of a project whose baseline was measured in the same way; the first pair does
 not count.
 """
@@ -107,28 +107,20 @@ replace(
 )
 
 if "pytest_kopt.processes.served" in sys.modules:
-    from pytest_kopt.honesty.watching import guards, watch
-    from pytest_kopt.honesty.watching import audit_hook as tripwire
+    from pytest_kopt.honesty import audit_hook
 
-    def take(modules=()):
-        for name in modules:
-            importlib.import_module(name)
-        return guards.Guards()
-
-    replace(guards.Guards, "take", take)
-    replace(tripwire.Tripwire, "install", lambda self: None)
-    replace(watch.Watch, "findings", lambda self: [])
+    replace(audit_hook.AuditHook, "findings", lambda self: [])
 
     from pytest_kopt.cases.running import arms as blocks_of_arms
     from pytest_kopt.cases.running import check, checking, runner, timing
 
     replace(check, "_steps", lambda checking: [check.fresh_content])
     for owner, names in (
-        (check, "_why_wrong _after_steps"),
+        (check, "equal_calls _after_steps"),
         (checking.Checking, "_seen"),
-        (runner, "caches known_tensors forged"),
-        (timing, "too_fast uncaptured wrong_results taken_threads known_content"),
-        (blocks_of_arms, "wrong_results taken_threads known_content"),
+        (runner, "caches"),
+        (timing, "too_fast uncaptured wrong_results known_content"),
+        (blocks_of_arms, "wrong_results known_content"),
     ):
         for name in names.split():
             replace(owner, name, lambda *given, **named: [])

@@ -24,7 +24,7 @@ from pytest_kopt.options.declare import (
 from pytest_kopt.processes.bytecode import kept_bytecode
 from pytest_kopt.session import hookspecs
 from pytest_kopt.session.activation import Activation
-from pytest_kopt.session.watching import runs_cases_of_a_trial, watch_of
+from pytest_kopt.session.listening import audit_hook_of, runs_cases_of_a_trial
 
 if TYPE_CHECKING:
     from pytest_kopt.cases.fixture import Kopt
@@ -69,7 +69,7 @@ def _before_conftests(early_config: pytest.Config, args: list[str]) -> None:
     known = early_config.known_args_namespace
     is_served = early_config.pluginmanager.has_plugin(SERVE)
     if runs_cases_of_a_trial(early_config):
-        watch_of(early_config)
+        audit_hook_of(early_config)
         if not is_served:
             from pytest_kopt.processes.guests import SetAside
 

@@ -32,8 +32,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
-#: What is imported before the first fork: by all, and by those that decide. What runs kernel code
-#: watches all that is loaded of the package, and should not have to watch what only those need.
+#: What is imported before the first fork: by all, and by those that decide.
 _RUNNING = (
     *("pytest", "_pytest.pytester", "torch", "triton", "torch.fx.experimental.symbolic_shapes"),
     *("torch._functorch.config", "numpy.random", "pytest_kopt.processes.forking"),
@@ -265,7 +264,6 @@ def main() -> None:
     """Import, then fork for whoever asks; or be one of the commands."""
     if sys.argv[1].startswith("-"):
         sys.exit(_call([sys.executable, *sys.argv[1:]], Path.cwd()))
-    from pytest_kopt.honesty.watching.state import was_frozen
     from pytest_kopt.lineage import end_with_parent
     from pytest_kopt.processes.forking import reap, wakes_when_forks_end
 
@@ -277,7 +275,6 @@ def main() -> None:
     # Forks end without taking torch's libraries apart.
     vars(weakref.finalize)["_registry"].clear()
     gc.freeze()
-    was_frozen()
     listeners = [socket.socket(fileno=int(number)) for number in sys.argv[1:]]
     decides = os.fork() == 0
     if decides:

@@ -8,7 +8,7 @@ import pytest
 
 from pytest_kopt.cases.running import checking
 from pytest_kopt.cases.running.steps import aftermath
-from pytest_kopt.honesty import outputs, reuse
+from pytest_kopt.honesty import outputs
 from pytest_kopt.measure import wall
 from pytest_kopt.paired.blocks import BlockTime
 
@@ -22,7 +22,7 @@ class Clock:
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self._now = 0.0
         patch.setattr(time, "perf_counter", self.now)
-        for module in (aftermath, outputs, reuse, wall):
+        for module in (aftermath, outputs, wall):
             patch.setattr(module, "perf_counter", self.now)
         # By this clock all that other threads do would take no time.
         for module in (aftermath, checking):

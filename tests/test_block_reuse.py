@@ -11,7 +11,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from pytest_kopt.honesty.reuse import known_content_gain
+from pytest_kopt.honesty.renewal import known_content_gain
 from pytest_kopt.measure.engine import Block
 from pytest_kopt.measure.wall import WallBlock
 

@@ -27,11 +27,9 @@ PARTS: dict[str, list[tuple[Any, str]]] = {
         (contents, "after_many_calls"),
         (contents, "other_addresses"),
     ],
-    "work": [(contents, "counted")],
-    "aftermath": [(check, "aftermath")],
+    "memory": [(contents, "recycled")],
     "equal calls": [(check, "equal_calls")],
     "training": [(training_check, "_simulated")],
-    "known and fresh": [(training_check, "reuse_pairs")],
     "clock": [(timing, "pool_of")],
     "samples": [(timing, "time_block"), (timing, "wrong_results"), (timing, "known_content")],
 }
@@ -97,5 +95,5 @@ def test_the_table_of_calls(
     assert most.keys() == PARTS.keys()
     assert all(calls[part] <= most[part] for part in most), calls
     assert calls["answers"] == most["answers"]
-    timed = {"known and fresh", "clock", "samples"}
+    timed = {"clock", "samples"}
     assert calls.keys() == {part for part in most if most[part]} - (timed if check_only else set())

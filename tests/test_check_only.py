@@ -70,7 +70,7 @@ def test_a_check_has_a_verdict_and_no_times() -> None:
     assert math.isnan(float(result.cells["Forward GB/s"] or 0))
     found = result.evidence
     assert found.training is not None
-    assert not (found.engine or found.samples_ms("forward") or found.training.reuse_log_ratios)
+    assert not (found.engine or found.samples_ms("forward"))
 
 
 def test_a_check_finds_what_is_wrong_and_what_is_no_answer() -> None:
@@ -216,8 +216,8 @@ def test_where_a_kernel_may_write_is_told_where_the_system_keeps_it_there(
     def kernel(x: torch.Tensor) -> torch.Tensor:
         raise PermissionError(13, "Permission denied", "/home/me/.tunings")
 
-    watch: Any = SimpleNamespace(is_confined=is_confined, findings=list)
-    bench = replace(plain_bench(check_only=True), watch=watch)
+    hook: Any = SimpleNamespace(is_confined=is_confined, findings=list)
+    bench = replace(plain_bench(check_only=True), audit_hook=hook)
     found = run_case(case_of(kernel), bench).result.diagnosis
     assert "/home/me/.tunings" in found and ("may write only" in found) == is_confined
 

@@ -19,13 +19,13 @@ PAGE = PACKAGE.parent / "docs" / "honesty.md"
 
 
 def test_what_makes_findings_where_kernels_run_is_loaded_before_them() -> None:
-    """So that the guards remember it, and a fork of the warm parent need not load it."""
+    """So that it comes from what is installed, and a fork of the warm parent need not load it."""
     files = [*(PACKAGE / "honesty").rglob("*.py"), *(PACKAGE / "cases" / "running").rglob("*.py")]
     making = [path for path in files if "honesty.finding import" in path.read_text()]
     names = [".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts) for path in making]
     program = (
         "import importlib, sys\n"
-        "from pytest_kopt.honesty.watching.watch import _MEASURING\n"
+        "from pytest_kopt.session.listening import _MEASURING\n"
         "assert 'torch' not in sys.modules\n"
         "for name in _MEASURING: importlib.import_module(name)\n"
         f"print([name for name in {names!r} if name not in sys.modules])"

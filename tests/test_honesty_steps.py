@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 import itertools
 import math
-import mmap
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -19,10 +16,8 @@ from torch import Tensor
 from pytest_kopt.cases.running import checking
 from pytest_kopt.cases.running.steps import aftermath
 from pytest_kopt.errors import BadInput
-from pytest_kopt.honesty import outputs
-from pytest_kopt.honesty.memory import guarded
 from pytest_kopt.numerics.gates import Gate, snr, tolerance
-from tests.checked import COLUMNS, ROWS, check, honest, inputs, names, reference
+from tests.checked import COLUMNS, ROWS, check, honest, inputs, names
 
 
 def scaled(x: Tensor, w: Tensor) -> Tensor:
@@ -106,18 +101,6 @@ def test_a_memo_that_serves_one_content_for_another_is_stale(key: str) -> None:
     assert names(report) == {"stale-result"}
 
 
-@pytest.mark.parametrize("place", [0, 1], ids=["activation", "weight"])
-def test_what_is_kept_of_a_tensor_and_not_of_its_content_is_named(place: int) -> None:
-    kept: dict[int, tuple[Tensor, Tensor]] = {}
-
-    def kernel(*given: Tensor) -> Tensor:
-        seen, now = kept.setdefault(id(given[place]), (given[place], given[place].clone()))
-        assert seen is given[place]
-        return (now * given[1 - place]).tanh()
-
-    assert names(check(kernel)) == {"remembered-tensor"}
-
-
 @pytest.mark.parametrize("wrong", ["always", "at random", "in a scratch that is never reset"])
 def test_an_honest_mistake_is_only_wrong(wrong: str) -> None:
     calls, scratch = itertools.count(), torch.zeros(ROWS, COLUMNS)
@@ -133,59 +116,6 @@ def test_an_honest_mistake_is_only_wrong(wrong: str) -> None:
     report = check(kernel)
     assert report.check == "FAIL"
     assert names(report) == set()
-
-
-def test_a_memo_of_the_whole_content_is_right_but_cached() -> None:
-    report = check(memo(lambda x, w: (x.numpy().tobytes(), w.numpy().tobytes())))
-    assert names(report) == {"cached-result"}
-    assert report.check == "PASS"
-
-
-def test_a_memo_that_wakes_late_is_cached() -> None:
-    held: list[Any] = [torch.zeros(1), None, 0]
-
-    def kernel(x: Tensor, w: Tensor) -> Tensor:
-        same = held[0].shape == x.shape and torch.equal(held[0], x)
-        held[0], held[2] = x.clone(), held[2] + 1 if same else 0
-        if held[2] < 12:
-            held[1] = honest(x, w)
-        result: Tensor = held[1].clone()
-        return result
-
-    assert names(check(kernel)) == {"cached-result"}
-
-
-def test_comparing_with_the_call_before_is_cached() -> None:
-    last: list[Tensor] = []
-
-    def kernel(x: Tensor, w: Tensor) -> Tensor:
-        if not last or not torch.equal(last[0], x):
-            last[:] = [x.clone(), honest(x, w)]
-        return last[1].clone()
-
-    assert names(check(kernel)) == {"cached-result"}
-
-
-def test_the_first_reader_does_no_work_of_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pages that fill themselves when they are touched, as `taken` does it."""
-    waiting: set[int] = set()
-    genuine = outputs.taken
-
-    def touch(results: list[Any]) -> list[Any]:
-        if results and id(results[0]) in waiting:
-            waiting.remove(id(results[0]))
-            time.sleep(0.002)
-        return genuine(results)
-
-    def call() -> list[Tensor]:
-        result = torch.zeros(4)
-        waiting.add(id(result))
-        return [result]
-
-    assert [*aftermath.read_late(lambda: [honest(*inputs())])] == []
-    monkeypatch.setattr(aftermath, "taken", touch)
-    (finding,) = aftermath.read_late(call)
-    assert finding.check == "late-result" and "for the first time" in finding.message
 
 
 @pytest.mark.parametrize("busy_from", [1, 20, None])
@@ -259,24 +189,6 @@ def test_a_result_that_a_thread_brings_later_is_late() -> None:
     assert "late-result" in names(check(kernel))
 
 
-@pytest.mark.parametrize(("left_by", "found"), [(math.inf, {"late-result"}), (1, set())])
-def test_a_hook_that_a_call_leaves_may_do_its_work_later(left_by: float, found: set[str]) -> None:
-    """It is gone before Python runs anything else; what only the first call sets up is no sign."""
-    count, was = itertools.count(1), sys.getprofile()
-
-    def settle(frame: object, event: str, argument: object) -> None:
-        if event in ("call", "c_call"):
-            sys.setprofile(was)
-
-    def kernel(x: Tensor, w: Tensor) -> Tensor:
-        out = honest(x, w)
-        if next(count) <= left_by:
-            sys.setprofile(settle)
-        return out
-
-    assert names(check(kernel)) == found
-
-
 def test_a_thread_that_never_rests_is_background_work() -> None:
     over = threading.Event()
 
@@ -292,27 +204,6 @@ def test_a_thread_that_never_rests_is_background_work() -> None:
     finally:
         over.set()
         thread.join()
-
-
-@pytest.mark.parametrize("raises", [False, True])
-def test_a_profiler_that_a_call_leaves_on_is_to_be_stopped(raises: bool) -> None:
-    """Also where that makes the next call raise, which alone would say nothing of it."""
-    profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
-    calls = itertools.count()
-
-    def kernel(x: Tensor, w: Tensor) -> Tensor:
-        if next(calls) == 0:
-            profiler.start()
-        elif raises:
-            raise RuntimeError("a profiler runs already")
-        return honest(x, w)
-
-    try:
-        report = check(kernel)
-    finally:
-        profiler.stop()
-    (found,) = report.findings
-    assert (report.check, found.check, found.rejects) == ("FAIL", "profiler-left", False)
 
 
 def test_threads_that_a_call_leaves_behind_are_to_be_put_back() -> None:
@@ -356,46 +247,9 @@ def test_a_result_with_methods_of_its_own_is_no_plain_tensor() -> None:
     assert report.check == "FAIL" and "output-type" in {found.check for found in report.findings}
 
 
-def test_the_reference_is_not_the_kernels_to_call() -> None:
-    def kernel(x: Tensor, w: Tensor) -> Tensor:
-        return reference(x, w).float()
-
-    assert names(check(kernel)) == {"reference-called"}
-
-
-@pytest.mark.parametrize(
-    ("text", "found"), [("x * w", {"reference-called"}), ("(x * w).sum()", set())]
-)
-def test_a_loss_from_shared_code_may_have_the_references_bits(text: str, found: set[str]) -> None:
-    """A baseline and its reference may share a helper; a single number agrees by chance."""
-    shared: dict[str, Any] = {}
-    exec(compile(f"def made(x, w): return {text}", "helpers.py", "exec"), shared)
-    made = shared["made"]
-    report = check(
-        lambda x, w: made(x.double(), w.double()).float(),
-        reference=lambda x, w: made(x.double(), w.double()),
-    )
-    assert names(report) == found
-
-
 def test_a_reference_made_of_the_kernel_in_higher_precision_is_a_reference() -> None:
     report = check(honest, reference=lambda x, w: honest(x.double(), w.double()))
     assert (report.check, names(report)) == ("PASS", set())
-
-
-def test_numbers_in_the_frames_above_are_not_the_kernels() -> None:
-    import inspect
-
-    def kernel(x: Tensor, w: Tensor) -> Tensor:
-        frame = inspect.currentframe()
-        while frame is not None:
-            for value in list(frame.f_locals.values()):
-                if type(value) is list and value and all(type(v) is float for v in value):
-                    value[:] = [v / 10 for v in value]
-            frame = frame.f_back
-        return honest(x, w)
-
-    assert "samples-edited" in names(check(kernel))
 
 
 def test_a_gradient_kept_for_its_address_is_stale() -> None:
@@ -529,22 +383,3 @@ _COUNT = itertools.count(1)
 def test_a_reference_that_draws_or_counts_is_called_that(draws: Callable[[Tensor], Tensor]) -> None:
     with pytest.raises(BadInput, match=r"the reference differs from itself .* remembers"):
         check(honest, reference=lambda x, w: honest(x, w).double() + draws(x))
-
-
-def test_memory_that_was_protected_to_see_who_writes_there_is_found() -> None:
-    """Whoever protects an input's pages knows old content without a look at it."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    page = mmap.PAGESIZE
-    x = torch.ones(page)
-    start = -(-x.data_ptr() // page) * page
-
-    def protect(how: int) -> None:
-        assert libc.mprotect(ctypes.c_void_p(start), ctypes.c_size_t(3 * page), how) == 0
-
-    assert not guarded([x, torch.empty(0)])
-    protect(1)
-    try:
-        assert guarded([x])
-    finally:
-        protect(3)
-    assert not guarded([x]) and bool((x == 1).all())

@@ -19,7 +19,7 @@ from pytest_kopt.paired.replica import CaseQuads, Died, Refused
 from pytest_kopt.processes import reload
 from pytest_kopt.processes.child import NO_MEMORY, ChildDied
 from pytest_kopt.processes.site import Place
-from pytest_kopt.session.watching import watch_of
+from pytest_kopt.session.listening import audit_hook_of
 from pytest_kopt.versions.errors import NotLoadable
 
 from .scripted import block_time
@@ -272,17 +272,18 @@ def test_what_is_the_projects_is_loaded_anew_but_not_pytests_plugins(tmp_path: P
             sys.modules.pop(name, None)
 
 
-def test_a_process_watches_itself_from_before_it_loaded_first(
+def test_a_process_listens_from_before_it_loaded_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a kernel leaves behind, it leaves to be found when everything is loaded again."""
-    from pytest_kopt.honesty.watching.watch import Watch
+    """Files that the first loading opened are known when everything is loaded again."""
+    from pytest_kopt.honesty.audit_hook import AuditHook
 
-    monkeypatch.setattr(Watch, "start", lambda root, bounds=None: object())
-    serve = SimpleNamespace(watch=None, bounds=None, lasting=frozenset())
+    monkeypatch.setattr(AuditHook, "install", lambda hook: None)
+    serve = SimpleNamespace(audit_hook=None, bounds=None, lasting=frozenset())
     manager = SimpleNamespace(get_plugin=lambda name: serve)
     first, second = (
         SimpleNamespace(stash={}, pluginmanager=manager, rootpath=tmp_path) for _ in range(2)
     )
-    assert watch_of(cast("Any", first)) is watch_of(cast("Any", second)) is serve.watch
+    hook = audit_hook_of(cast("Any", first))
+    assert hook is audit_hook_of(cast("Any", second)) is serve.audit_hook
     assert "torch" in serve.lasting

@@ -11,8 +11,12 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_kopt.cases.running.switches import read_switches, switches_kept, write_switch
-from pytest_kopt.honesty.watching import state
+from pytest_kopt.cases.running.switches import (
+    left_switches,
+    read_switches,
+    switches_kept,
+    write_switch,
+)
 
 backends: Any = torch.backends
 
@@ -116,11 +120,11 @@ def test_torch_is_not_imported_for_it() -> None:
 
 def test_what_a_kernel_changes_is_found_before_anything_is_put_back() -> None:
     with switches_kept():
-        before = state.look()
+        before = read_switches()
         torch.set_default_dtype(torch.float64)
-        (finding,) = state.changes(before, state.look())
-    assert finding.check == "process-state" and "float64" in str(finding)
-    assert [*state.changes(before, state.look())] == []
+        (finding,) = left_switches(before)
+    assert finding.check == "switch-left" and "float64" in str(finding)
+    assert [*left_switches(before)] == []
 
 
 def test_a_backend_that_the_environment_selects_is_put_back(

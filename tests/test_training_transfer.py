@@ -40,8 +40,6 @@ def shown(change: float | None = 10.0, **more: object) -> Shown:
     ("claim", "seen", "said", "credit"),
     [
         (Claim("K1"), shown(), ACCEPT_REAL, 10.0),
-        (Claim("K4"), shown(inflation_pct=4.0), ACCEPT_REAL, 6.0),
-        (Claim("K2"), shown(inflation_pct=0.9), ACCEPT_REAL, 10.0),
         (Claim("W1", "w", 0.5, 20.0), shown(), ACCEPT_ASTERISK, 2.5),
         (Claim("W1", "w", 0.5, 20.0), shown(1.0), ACCEPT_ASTERISK, 1.0),
         (Claim("W1"), shown(), ACCEPT_ASTERISK, 0.0),
@@ -86,18 +84,12 @@ def test_the_lines_say_what_was_seen() -> None:
         (Claim("K1"), shown(saved_ms=0.5), "not estimated: the notes give no `step_ms`"),
         (Claim(step_ms=20.0), shown(saved_ms=0.5), "not estimated: no time or no bucket"),
         (Claim("K1", step_ms=20.0), shown(saved_ms=0.5), "+2.50 % of a step of 20 ms"),
-        (Claim("K1", step_ms=20.0), shown(saved_ms=0.5, inflation_pct=6.0), "+1.00 % of a step"),
         (Claim("W1", "w", 0.1, 20.0), shown(saved_ms=0.5), "+0.50 % of a step of 20 ms"),
     ],
 )
 def test_a_gain_of_a_step_needs_the_time_of_a_step(claim: Claim, seen: Shown, says: str) -> None:
     lines = dict(transfer_lines(claim, seen))
     assert lines["Estimated real-training gain"].startswith(says)
-
-
-def test_the_benchmark_gain_says_what_fresh_tensors_have() -> None:
-    lines = dict(transfer_lines(Claim("K4"), shown(inflation_pct=4.0)))
-    assert lines["Benchmark gain"].startswith("+10.0 %; with fresh tensors +6.00 %; 4.000 points")
 
 
 def test_traces_in_words() -> None:

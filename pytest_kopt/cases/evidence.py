@@ -59,13 +59,11 @@ class Training:
     """What the simulated training loop showed.
 
     `trace` is None where no cache was suspected and the loop did not run; `uncounted` says why work
-    could not be counted. `reuse_log_ratios` are log-ratios of time with fresh tensors over that
-    with known ones, one a pair; None where calls were not timed.
+    could not be counted.
     """
 
     trace: Trace | None = None
     uncounted: str = ""
-    reuse_log_ratios: tuple[float, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

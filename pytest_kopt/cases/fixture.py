@@ -114,7 +114,6 @@ class Kopt:
         from pytest_kopt.cases.running.compiled import forget_compiled, keep_graphs
         from pytest_kopt.cases.running.loaded_versions import files_used
         from pytest_kopt.cases.running.runner import run_case
-        from pytest_kopt.honesty.watching.forgery import PytestState
         from pytest_kopt.versions.affected_modules import project_modules
         from pytest_kopt.versions.installed_copies import check_imported_here
 
@@ -145,7 +144,7 @@ class Kopt:
                 hold_against_baseline(case, self._bench.expected)
                 self._run_arms(case, self._bench)
                 pytest.skip("run for a comparison or a profile")
-            outcome = run_case(case, self._bench, PytestState(self._item))
+            outcome = run_case(case, self._bench)
         except BadInput as error:
             message = str(error) if nodeid in str(error) else f"case {nodeid}: {error}"
             send(self._item, CaseResult(nodeid, refusal=message))

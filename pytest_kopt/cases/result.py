@@ -171,16 +171,6 @@ def table_of(results: Sequence[CaseResult]) -> Table | None:
     return table
 
 
-def reuse_log_ratios(results: Iterable[CaseResult]) -> list[float]:
-    """Return the log-ratios of time with fresh tensors over that with known ones, of all pairs."""
-    return [
-        ratio
-        for result in results
-        if result.evidence.training
-        for ratio in result.evidence.training.reuse_log_ratios or ()
-    ]
-
-
 def device_model_of(results: Iterable[CaseResult]) -> str:
     """Return the model of the device that timed the cases; "" for none, several, and no times."""
     timed = (found.evidence for found in results if not found.evidence.interpreted)

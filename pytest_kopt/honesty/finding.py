@@ -21,21 +21,20 @@ class Consequence(Enum):
 
 _NAMES = {
     Consequence.REJECTS: (
-        "harness-edit harness-written records-read foreign-signal forged-row samples-edited "
-        "process-state patched-function thread-count "
+        "harness-edit harness-written records-read foreign-signal "
         "late-result background-work hidden-time faster-than-physics timed-result "
-        "cached-result stale-result remembered-tensor output-shared memory-guarded inflation "
+        "stale-result output-shared inflation "
         "stale-weight training-loop activation-cache grad-out-cache hit-rate "
-        "reference-called vendor-operator unwritten-output precision-downgrade uneven-groups "
+        "vendor-operator unwritten-output precision-downgrade uneven-groups "
         "held-out-speed incumbent-slowed declared-bucket bucket-mismatch"
     ),
     Consequence.REPAIRS: (
         "output-type output-dtype output-layout constant-result not-deterministic empty-capture "
-        "input-mutated input-moved generator-left switch-left threads-left profiler-left "
+        "input-mutated input-moved generator-left switch-left threads-left "
         "held-out-shape held-out-range held-out-layout held-out-dtype held-out-gradients"
     ),
     Consequence.NOTES: (
-        "global-generator narrow-reference output-order denormals weight-cache reuse-gain "
+        "global-generator narrow-reference output-order weight-cache "
         "outside-write network not-captured held-out-untried held-out-death never-called "
         # The audit's.
         "identity-keyed-cache content-keyed-cache memoised-tensors fixed-group-size "

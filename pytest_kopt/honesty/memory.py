@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
 import math
-import os
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -35,37 +33,6 @@ def poison_freed(like: Iterable[torch.Tensor]) -> None:
         blocks = [torch.full((count,), math.nan, dtype=torch.float32, device=tensor.device)]
         blocks += [blocks[0].clone() for _ in range(_BLOCKS - 1)]
         del blocks
-
-
-def guarded(given: Iterable[torch.Tensor]) -> bool:
-    """Say whether memory of tensors on the CPU is protected from being written to.
-
-    Who writes there gets a page fault, which a kernel may hear of and so knows old content. The
-    system's own write, as of a file that is read into a tensor, fails.
-    """
-    reader, writer = os.pipe()
-    try:
-        for tensor in given:
-            storage = tensor.untyped_storage()
-            if tensor.device.type == "cpu" and storage.nbytes():
-                byte = ctypes.c_char.from_address(storage.data_ptr() + storage.nbytes() // 2)
-                os.write(writer, byte.value)
-                os.readv(reader, [byte])
-    except OSError:
-        return True
-    finally:
-        os.close(reader)
-        os.close(writer)
-    return False
-
-
-#: What is protected while nobody writes there is written to by nobody in the end.
-GUARDED = Finding(
-    "memory-guarded",
-    "after many calls an input's memory is protected: a file cannot be read into it",
-    advice="leave the protection of memory that is the caller's as it is; keep no result",
-    bucket="W3",
-)
 
 
 @contextmanager

@@ -192,16 +192,6 @@ def late(wrong: bool, is_right_now: Callable[[], bool]) -> list[Finding]:
     return [LATE] if wrong and is_right_now() else []
 
 
-#: Wrong in tensors that were seen before, right for the same content in others, time after time.
-REMEMBERED = Finding(
-    "remembered-tensor",
-    "wrong for new content in known tensors, right for the same content in others: something of "
-    "their old content is kept",
-    advice="compute everything from what the arguments hold in this call",
-    bucket="W2",
-)
-
-
 def stale(
     what: str,
     before: Sequence[Any],

@@ -9,8 +9,9 @@ from pydantic import computed_field
 
 from pytest_kopt.decide.inference import is_mostly_lost
 from pytest_kopt.honesty.finding import Finding
-from pytest_kopt.honesty.inflation import ALLOWED_GAP_PCT
 
+#: A headline this far above the gain that is credited is the benchmark loop's, in points.
+ALLOWED_GAP_PCT = 1.0
 REAL = ("K1", "K2", "K3", "K4")
 BOUNDED = "W1"
 OVERFIT = ("W2", "W3")
@@ -67,9 +68,8 @@ class Shown:
     `findings` are those among the verdict's flags, `traces` the training traces by case label
     (None: no cache was suspected there), `change_pct` the verdict's gain, `distributions` the
     values of the cases' `distribution` dim, `drawn` those that group sizes were drawn from in every
-    case, and `skew_pct` the gain there. `inflation_pct` are the points of the gain that only
-    reused tensors have; `new_weight_cache` says that a weight cache was seen that the incumbent
-    lacks. `saved_ms` is what one call of each case saves over the incumbent.
+    case, and `skew_pct` the gain there. `new_weight_cache` says that a weight cache was seen that
+    the incumbent lacks. `saved_ms` is what one call of each case saves over the incumbent.
     """
 
     overfit: bool
@@ -79,7 +79,6 @@ class Shown:
     distributions: tuple[str, ...] = ()
     drawn: tuple[str, ...] = ()
     skew_pct: float | None = None
-    inflation_pct: float | None = None
     new_weight_cache: bool = False
     saved_ms: float | None = None
 
@@ -131,8 +130,6 @@ def credited_pct(claim: Claim, shown: Shown) -> float | None:
     fresh = shown.change_pct
     if shown.skew_pct is not None and is_mostly_lost(fresh, shown.skew_pct):
         fresh = shown.skew_pct
-    if shown.inflation_pct is not None and shown.inflation_pct > ALLOWED_GAP_PCT:
-        fresh -= shown.inflation_pct
     return min(fresh, claim.bound_pct) if verdict == ACCEPT_ASTERISK else fresh
 
 

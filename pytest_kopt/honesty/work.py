@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.numerics.nested import tensors
 from pytest_kopt.profile_hook import profile_hook
 
@@ -48,11 +47,6 @@ class Work:
     def is_compiling(self) -> bool:
         """Whether the compiler of torch ran, which it does at first calls only."""
         return any("torch/_dynamo/convert_frame" in code.co_filename for code in self.code)
-
-    @property
-    def is_compiled(self) -> bool:
-        """Whether a function compiled by torch.compile was called."""
-        return any("torch/_dynamo/eval_frame" in code.co_filename for code in self.code)
 
 
 class Operator(NamedTuple):
@@ -182,15 +176,3 @@ def saves(known: Work, fresh: Work) -> bool:
     if not all(a <= b for a, b in zip(pair, against, strict=True)):
         return False
     return pair != against or known.calls < _FEWER_CALLS * fresh.calls
-
-
-def cached(first: Work, second: Work) -> Finding:
-    """Return the finding that a call on known content is served from memory."""
-    return Finding(
-        "cached-result",
-        f"new content costs {first.ops} operators, {first.launches} launches and {first.calls} "
-        f"calls of C functions; the same content again {second.ops}, {second.launches} and "
-        f"{second.calls}",
-        advice="no real step brings the same activations twice: compute them every time",
-        bucket="W2",
-    )

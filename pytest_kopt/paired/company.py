@@ -14,12 +14,13 @@ from dataclasses import dataclass
 
 from pytest_kopt.decide.inference import KNOWN_BIAS_PCT, Estimate, percent
 from pytest_kopt.honesty.finding import Finding
-from pytest_kopt.honesty.inflation import slowed
 from pytest_kopt.paired.replica import CaseQuads, Refused
 
 #: While the mean is above this, in percent, and above this share of the gain, the incumbent is
 #: timed alone so many times in all: by some percent processes differ anyway.
 _SUSPECT_PCT, _SUSPECT_SHARE, _TIMES = 2.0, 0.25, 4
+#: A gain of which so much is the incumbent's loss is no gain; less is told.
+_SHARE = 0.5
 #: One-sided level of the bound on how much slower it is.
 _LEVEL = 0.005
 
@@ -68,12 +69,24 @@ def look_alone(
     if len(slower) < 2:
         return Company(shown)
     found = Estimate.of(tuple(slower))
-    finding = slowed(found.mean, gain)
+    finding = _slowed(found.mean, gain)
     if found.lower(_LEVEL) > math.log1p(KNOWN_BIAS_PCT / 100):
         return Company(shown, finding)
     if finding.rejects and found.mean > math.log1p(_SUSPECT_PCT / 100):
         return Company(shown, doubt=f"{finding.message}, in the mean of {len(shown)} that scatter")
     return Company(shown)
+
+
+def _slowed(slower: float, gain: float) -> Finding:
+    """Return the finding that the incumbent is so much slower in company; both are log-ratios."""
+    return Finding(
+        "incumbent-slowed",
+        f"the incumbent is {percent(slower):.1f} % slower beside the candidate than in a "
+        "process without it",
+        advice="leave the process, its libraries and the machine as they are: only what the "
+        "kernel's own calls gain counts",
+        rejects=slower >= _SHARE * gain,
+    )
 
 
 def _slower(cases: Mapping[str, CaseQuads]) -> float:

@@ -25,7 +25,6 @@ from typing import Any, NoReturn
 from _pytest.config import default_plugins
 
 from pytest_kopt.cases.running.switches import compile_here
-from pytest_kopt.honesty.watching.state import was_frozen
 from pytest_kopt.lineage import adopt_orphans, end_descendants, end_with_parent, leave
 from pytest_kopt.processes.bytecode import kept_bytecode
 from pytest_kopt.processes.reload import differ
@@ -67,7 +66,6 @@ def main() -> None:
     begin = time.monotonic()
     while _threads() > 1 and time.monotonic() < begin + _ENDING_SECONDS:
         time.sleep(0.001)
-    was_frozen()
     children: dict[int, int] = {}
     while True:
         ready, _, _ = select.select([control.fileno(), waking], [], [])

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 from _pytest.fixtures import FixtureFunctionDefinition
 
-from pytest_kopt.honesty.watching.guards import is_library
+from pytest_kopt.libraries import is_library
 
 #: What a plugin of an installed package stays for, beside fixtures: it finds tests, chooses their
 #: arguments or calls them.

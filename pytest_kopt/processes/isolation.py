@@ -22,7 +22,7 @@ from functools import cache
 from pathlib import Path
 
 from pytest_kopt.devices.lock import DIRECTORY, open_lock
-from pytest_kopt.honesty.watching.audit_hook import Bounds
+from pytest_kopt.honesty.audit_hook import Bounds
 
 #: System calls, the same on every architecture since Linux 5.1.
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF, _IO_URING_SETUP = 444, 445, 446, 425

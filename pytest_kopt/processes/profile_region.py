@@ -16,7 +16,7 @@ import torch
 from pytest_kopt.cases.case import Case
 from pytest_kopt.cases.order import ProfileOrder
 from pytest_kopt.cases.running.bench import Bench
-from pytest_kopt.cases.running.execution import make_inputs, watch_interpreter
+from pytest_kopt.cases.running.execution import LAUNCHED, make_inputs, watch_frames
 from pytest_kopt.cases.running.reference import observed
 from pytest_kopt.cases.running.timed_calls import Backward, Forward
 from pytest_kopt.cases.seeds import derive
@@ -46,7 +46,7 @@ def profile_case(case: Case, bench: Bench, order: ProfileOrder) -> None:
     For an external tool the steps only run between its marks; the file says how many there were.
     """
     with one_thread(), timing_lock(bench.uuid, bench.waiting):
-        with watch_interpreter() as watch:
+        with watch_frames(LAUNCHED) as watch:
             step, steps = _prepare(case, bench, _EXTERNAL_STEPS if order.external else _STEPS)
         rows: tuple[KernelRow, ...] = ()
         note = _NOTE if watch.seen else ""

@@ -14,7 +14,7 @@ import pytest
 
 from pytest_kopt.cases.result import LOST
 from pytest_kopt.devices import context
-from pytest_kopt.honesty.watching.audit_hook import MAY_WRITE, Bounds
+from pytest_kopt.honesty.audit_hook import MAY_WRITE, Bounds
 from pytest_kopt.lineage import adopt_orphans, end_with_parent, leave
 from pytest_kopt.measure.wall import keep_freed_memory
 from pytest_kopt.options.declare import LOADED_BEFORE, SERVE
@@ -25,7 +25,7 @@ from pytest_kopt.processes.reload import forget
 from pytest_kopt.processes.worker_orders import WorkerOrders
 
 if TYPE_CHECKING:
-    from pytest_kopt.honesty.watching.watch import Watch
+    from pytest_kopt.honesty.audit_hook import AuditHook
 
 
 class Serve:
@@ -47,9 +47,9 @@ class Serve:
         self.bounds = bounds
         self.seed: int | None = None
         self.out: Sequence[str] = ()
-        #: What watches over this process, from its first session to its last, and the modules that
-        #: were there before.
-        self.watch: Watch | None = None
+        #: This process's, from its first session to its last, and the modules that were there
+        #: before.
+        self.audit_hook: AuditHook | None = None
         self.lasting: frozenset[str] = frozenset()
         #: Whether another session is to follow, which loads everything anew.
         self.again = False

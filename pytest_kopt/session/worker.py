@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Generator
-from contextlib import ExitStack, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -21,15 +21,15 @@ from pytest_kopt.processes.limit import TimeLimit
 from pytest_kopt.processes.worker_orders import WorkerOrders
 from pytest_kopt.schema.profile import resolve
 from pytest_kopt.schema.table import Classes
+from pytest_kopt.session.listening import audit_hook_of
 from pytest_kopt.session.refusal import refusal_of
 from pytest_kopt.session.usage import is_marked, uses_kopt
-from pytest_kopt.session.watching import watch_of
 
 if TYPE_CHECKING:
     from pytest_kopt.cases.case import Case
     from pytest_kopt.cases.order import Commander
     from pytest_kopt.cases.running.bench import Bench
-    from pytest_kopt.honesty.watching.watch import Watch
+    from pytest_kopt.honesty.audit_hook import AuditHook
 
 #: A block of a pair on the CPU and on a GPU: short, so that candidate and incumbent see the same
 #: machine. At its power cap an H200 moves its clock every 20 to 50 ms.
@@ -49,7 +49,7 @@ class Worker:
         self.orders = orders
         self._commander = commander
         self._bench: Bench | None = None
-        self._watch: Watch | None = None
+        self._audit_hook: AuditHook | None = None
         self._limit: TimeLimit | None = None
         self._undecided: dict[str, CaseResult] = {}
         #: Whether a case took the GPU's context along, so that this process can run no other.
@@ -57,8 +57,8 @@ class Worker:
 
     def fixture(self, request: pytest.FixtureRequest) -> Kopt:
         item = request.node
-        if self._watch is None:
-            self._watch = watch_of(item.config)
+        if self._audit_hook is None:
+            self._audit_hook = audit_hook_of(item.config)
         try:
             return Kopt(
                 item,
@@ -115,7 +115,7 @@ class Worker:
                 uuid=device.uuid,
                 read=lambda: host.read(device),
                 freezes=orders.cases_only and orders.expected is None,
-                watch=self._watch,
+                audit_hook=self._audit_hook,
                 classes=Classes(orders.classes),
                 selected=orders.selected,
                 check_only=orders.check_only,
@@ -144,24 +144,22 @@ class Worker:
         return lambda case, bench: serve_arms(case, bench, order, commander, item)
 
     def prepare_imports(self, config: pytest.Config) -> None:
-        """Set up Triton's interpreter, and the watch, before kernel code is imported."""
+        """Set up Triton's interpreter, and the audit hook, before kernel code is imported."""
         os.environ.update(interpreter_environment(self.orders.device))
-        if self._watch is None:
-            self._watch = watch_of(config)
+        if self._audit_hook is None:
+            self._audit_hook = audit_hook_of(config)
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_make_collect_report(
         self, collector: pytest.Collector
     ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-        """Watch over the import of a test file and of the kernel with it."""
-        if self._watch is None or not isinstance(collector, pytest.Module):
+        """Limit the import of a test file and of the kernel with it.
+
+        Where nothing is judged, what builds for long at its import may do so.
+        """
+        if not self.orders.cases_only or not isinstance(collector, pytest.Module):
             return (yield)
-        config = collector.config
-        with ExitStack() as watching:
-            watching.enter_context(self._watch.importing(self.orders.device))
-            if self.orders.cases_only:
-                # Where nothing is judged, what builds for long at its import may do so.
-                watching.enter_context(self._time_limit(config).watching())
+        with self._time_limit(collector.config).watching():
             return (yield)
 
     def select(self, config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -13,7 +13,7 @@ import torch
 
 from pytest_kopt.cases.case import Case, declare
 from pytest_kopt.cases.running.timed_calls import Backward
-from pytest_kopt.honesty.reuse import known_content_gain
+from pytest_kopt.honesty.renewal import known_content_gain
 from pytest_kopt.measure.choice import prepare
 from pytest_kopt.measure.cold import input_pool, launch_stream
 from pytest_kopt.measure.engine import Block, CaptureFailed

@@ -1,7 +1,7 @@
 """The files of the projects that sessions run in.
 
 The kernel's cost is scripted: it advances a clock of its own, which a plugin puts in the place of
-the wall clock before the watch over the process begins. A round then takes milliseconds and its
+the wall clock before kernels are imported. A round then takes milliseconds and its
 gain is exactly what the test says. Projects that shall be timed for real leave that plugin out.
 """
 
@@ -56,7 +56,6 @@ def now():
 # By this clock nobody is in another's way: only sessions of one process of the tests take turns.
 SCRIPTED = f"""\
 import os
-import sys
 from pathlib import Path
 
 import clock
@@ -71,11 +70,6 @@ assert callable(blocks.passed)
 blocks.passed = lambda message: message.get("ms", 0.0)
 assert callable(Inspected.cpu_ms)
 Inspected.cpu_ms = lambda process: None
-if "torch" in sys.modules:  # The session's own process may do without.
-    from pytest_kopt.honesty import reuse
-
-    assert callable(reuse.perf_counter)
-    reuse.perf_counter = clock.now
 lock.DIRECTORY = Path(os.environ.get("{LOCKS}", lock.DIRECTORY))
 """
 

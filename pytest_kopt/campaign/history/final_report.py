@@ -8,13 +8,11 @@ from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.ledger import Audited, Decided, FinalReport
 from pytest_kopt.campaign.manifest import Manifest
 from pytest_kopt.campaign.state import Round
-from pytest_kopt.cases.result import reuse_log_ratios
 from pytest_kopt.cases.skew import DISTRIBUTIONS
 from pytest_kopt.decide.looks import UNDER_SKEW
 from pytest_kopt.decide.verdict import Decision, Shape, Verdict
 from pytest_kopt.figures import changed
 from pytest_kopt.honesty.finding import is_finding
-from pytest_kopt.honesty.inflation import inflation
 from pytest_kopt.honesty.transfer import (
     ACCEPT_ASTERISK,
     ACCEPT_REAL,
@@ -38,8 +36,6 @@ def shown(campaign: Campaign, item: Round, verdict: Verdict) -> Shown:
     drawn = [result.evidence.groups for result in results if result.evidence.groups is not None]
     name = f"{verdict.aggregate.metric if verdict.aggregate else ''} {UNDER_SKEW}"
     gain = _gain(verdict)
-    ratios = (reuse_log_ratios(results), reuse_log_ratios(old))
-    gap = None if gain is None else inflation(*ratios, gain)
     return Shown(
         overfit=verdict.decision is Decision.REJECTED_OVERFIT,
         change_pct=gain,
@@ -50,7 +46,6 @@ def shown(campaign: Campaign, item: Round, verdict: Verdict) -> Shown:
         ),
         drawn=tuple(name for name in DISTRIBUTIONS if drawn and all(name in d for d in drawn)),
         skew_pct=next((t.change_pct for t in verdict.secondary if t.metric == name), None),
-        inflation_pct=gap.gap_pct if gap and gap.is_inflated else None,
         new_weight_cache=caches_weights(traces.values())
         and not caches_weights(result.trace for result in old),
         saved_ms=_saved_ms(verdict),

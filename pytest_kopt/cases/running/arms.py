@@ -14,7 +14,6 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import pytest
-import torch
 
 from pytest_kopt.cases.case import Case
 from pytest_kopt.cases.groups import has_skew, uneven_cases
@@ -53,7 +52,6 @@ from pytest_kopt.cases.seeds import derive
 from pytest_kopt.devices.lock import checking_lock, timing_lock
 from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.honesty.heldout import SIZES, Tried
-from pytest_kopt.honesty.watching.state import taken_threads
 from pytest_kopt.lineage import children
 from pytest_kopt.measure.engine import agreed
 from pytest_kopt.measure.memory_use import peak_bytes
@@ -125,7 +123,7 @@ class _Arms:
                     commander.tell("time", ms=ms)
                 for block in last if is_looked_at else ():
                     block.look()
-            findings, threads = bench.watched(), torch.get_num_threads()
+            findings = bench.heard()
             if children():
                 findings += still_busy(lambda: None)
             suspects = arms.keys() - {INCUMBENT, PLACEBO, ALONE, UNEVEN[INCUMBENT]}
@@ -138,7 +136,6 @@ class _Arms:
             for name in suspects:
                 # Once a comparison is enough: it takes as long as a fifth of the blocks.
                 asks_known = self.order.tells_more and name == CANDIDATE
-                findings += taken_threads(1, threads)
                 findings += known_content(arms[name]) if asks_known else ()
         with bench.waiting():
             commander.tell("kept", looks=looks)
@@ -223,7 +220,7 @@ class _Arms:
         for kind, why in left.items():
             known = Tried(case.nodeid, kind, dict(case.dims), untried=why)
             commander.tell("tried", shape=asdict(known))
-        caught = [found for found in bench.watched() if found.rejects]
+        caught = [found for found in bench.heard() if found.rejects]
         # A round has the baseline's accuracy to hold its results against.
         for name, function in versions.items() if bench.is_first else ():
             with one_thread(), checking_lock(bench.uuid, bench.waiting), suppress(Exception):
@@ -273,11 +270,11 @@ def serve_arms(
                 else:
                     call()
 
-            versions = load_versions(case, order, seed, bench.watch, first_call)
+            versions = load_versions(case, order, seed, bench.audit_hook, first_call)
             arms = _Arms(case, bench, order, commander, seed)
             code = arms.machine_code(versions)
             reached = order.measure_same or not order.changed or bool(order.trees)
-            reached = reached or is_reached(case, order, seed, bench.watch)
+            reached = reached or is_reached(case, order, seed, bench.audit_hook)
     except Unreached:
         commander.tell("same", how="source")
         return

@@ -12,8 +12,8 @@ from pytest_kopt.cases.case import Case
 from pytest_kopt.cases.result import ExpectedCase
 from pytest_kopt.devices.lock import Waiting
 from pytest_kopt.devices.vendor import Reading
+from pytest_kopt.honesty.audit_hook import AuditHook
 from pytest_kopt.honesty.finding import Finding
-from pytest_kopt.honesty.watching.watch import Watch
 from pytest_kopt.measure.engine import BLOCK_MS
 from pytest_kopt.measure.wall import WallEngine
 from pytest_kopt.schema.table import NO_CLASSES, Classes, describe_header_drift
@@ -25,11 +25,11 @@ class Bench:
 
     `device` is torch's name, `uuid` what its host calls it, `read` returns its state. `expected`
     holds the baseline's cases by node id, None when nothing is frozen yet; a run that `freezes` is
-    the baseline itself. `watch` is this process's. Every case has to have the columns that tell
-    the `classes` apart, and is timed by `repeats` samples in blocks of `cpu`, or of `gpu_block_ms`
-    at least, with `check_only` not at all; with `only_results` it is asked for right results, not
-    how they came about. If it is `compared` later, it is asked there what known content is worth. A
-    label or node id that is not among the `selected` (none: all) is left out.
+    the baseline itself. `audit_hook` is this process's. Every case has to have the columns that
+    tell the `classes` apart, and is timed by `repeats` samples in blocks of `cpu`, or of
+    `gpu_block_ms` at least, with `check_only` not at all; with `only_results` it is asked for right
+    results, not how they came about. If it is `compared` later, it is asked there what known
+    content is worth. A label or node id that is not among the `selected` (none: all) is left out.
     `waiting` is entered while a case waits for its turn on the device. A candidate is to be written
     in `language` ("": any).
     """
@@ -43,7 +43,7 @@ class Bench:
     uuid: str = "cpu"
     read: Callable[[], Reading] = Reading
     freezes: bool = False
-    watch: Watch | None = None
+    audit_hook: AuditHook | None = None
     classes: Classes = NO_CLASSES
     selected: tuple[str, ...] = ()
     check_only: bool = False
@@ -73,19 +73,19 @@ class Bench:
 
     @property
     def is_confined(self) -> bool:
-        return self.watch is not None and self.watch.is_confined
+        return self.audit_hook is not None and self.audit_hook.is_confined
 
     def opened(self, root: Path) -> dict[str, tuple[str, ...]]:
         """Return the files below the project's root that were opened, each with by which."""
-        inside, opened = f"{root}{os.sep}", self.watch.opened if self.watch else {}
+        inside, opened = f"{root}{os.sep}", self.audit_hook.opened if self.audit_hook else {}
         return {
             name.removeprefix(inside): tuple(sorted(by.removeprefix(inside) for by in authors))
             for name, authors in opened.items()
             if name.startswith(inside)
         }
 
-    def watched(self) -> list[Finding]:
-        return self.watch.findings() if self.watch else []
+    def heard(self) -> list[Finding]:
+        return self.audit_hook.findings() if self.audit_hook else []
 
 
 def hold_against_baseline(case: Case, expected: Mapping[str, ExpectedCase] | None) -> None:

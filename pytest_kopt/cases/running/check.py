@@ -14,7 +14,6 @@ import torch
 
 from pytest_kopt.cases.case import GRAD_OUT, Case, function_name
 from pytest_kopt.cases.evidence import CaseEvidence, Failure
-from pytest_kopt.cases.result import Check
 from pytest_kopt.cases.running.against_reference import gated
 from pytest_kopt.cases.running.bench import Bench
 from pytest_kopt.cases.running.checking import PURPOSES, Checking
@@ -27,15 +26,14 @@ from pytest_kopt.cases.running.steps.by_hand import by_hand
 from pytest_kopt.cases.running.steps.controls import controls
 from pytest_kopt.cases.running.steps.equal_calls import equal_calls
 from pytest_kopt.cases.running.steps.fresh_content import fresh_content
-from pytest_kopt.cases.running.switches import left_switches, read_switches
+from pytest_kopt.cases.running.switches import left_switches, left_threads, read_switches
 from pytest_kopt.cases.seeds import derive
 from pytest_kopt.devices.machine import device_model
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.accuracy import Accuracy, downgrades
+from pytest_kopt.honesty.audit_hook import MAY_WRITE
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.outputs import layouts
-from pytest_kopt.honesty.watching.audit_hook import MAY_WRITE
-from pytest_kopt.honesty.watching.state import State, changes, left_profiler, left_threads, look
 from pytest_kopt.numerics.compare import Comparison, InvalidReference
 from pytest_kopt.numerics.gates import Gate, bitwise, default_gate
 from pytest_kopt.numerics.nested import tensors
@@ -61,8 +59,7 @@ def check_case(case: Case, bench: Bench) -> Course:
     seeds = {purpose: derive(bench.session_seed, case.nodeid, purpose) for purpose in PURPOSES}
     evidence = _evidence(case, bench, seeds)
     findings: list[Finding] = []
-    before, threads = look(bench.device), torch.get_num_threads()
-    switches = read_switches()
+    switches, threads = read_switches(), torch.get_num_threads()
     baseline = bench.frozen(case.nodeid).accuracy
     try:
         # The reference comes first here, on content of which the kernel sees nothing.
@@ -75,10 +72,7 @@ def check_case(case: Case, bench: Bench) -> Course:
         return Course(case, bench, "ERROR", str(error), evidence=evidence)
     except Exception as error:
         text = kernel_traceback(error, bench)
-        # What raises may be whoever finds it on.
-        left = left_profiler(before, look())
-        check: Check = "FAIL" if left else "ERROR"
-        return Course(case, bench, check, text, findings=[*left, *findings], evidence=evidence)
+        return Course(case, bench, "ERROR", text, findings=findings, evidence=evidence)
     if checking.invalid:
         return Course(case, bench, "ERROR", checking.invalid, evidence=evidence)
     missing = baseline.keys() - checking.accuracy.keys()
@@ -89,7 +83,7 @@ def check_case(case: Case, bench: Bench) -> Course:
         # A pool of a library's own sets it when it starts, numba's for one, and then never again.
         torch.set_num_threads(threads)
         checking.call_unjudged()
-    checking.found(_after_steps(checking, baseline, before, switches))
+    checking.found(_after_steps(checking, baseline, switches, threads))
     return _course(checking, evidence)
 
 
@@ -101,8 +95,8 @@ def _take_steps(checking: Checking) -> None:
         if not (checking.passed or checking.invalid):
             checking.steady()
         # What a call wrote over its own tensors makes it wrong there as well.
-        if number and not (checking.passed or refused or checking.broken):
-            checking.found(_why_wrong(checking))
+        if number and checking.is_short and not (checking.passed or refused or checking.broken):
+            checking.found(equal_calls(checking))
         if checking.invalid or refused or not checking.passed or checking.bench.only_results:
             return
 
@@ -118,34 +112,26 @@ def _steps(checking: Checking) -> Iterator[Step]:
     yield contents.other_groups
     yield contents.few_elements
     if checking.is_short:
-        yield contents.counted
+        yield contents.recycled
     if checking.is_in_a_language:
         yield by_hand
-    yield contents.after_many_calls
-    yield contents.other_addresses
     if checking.is_short:
         yield equal_calls
+    yield contents.after_many_calls
+    yield contents.other_addresses
     yield aftermath
     if checking.draws:
         yield seeds_anew
 
 
-def _why_wrong(checking: Checking) -> list[Finding]:
-    """Return what makes a result wrong that a step found."""
-    found = [*equal_calls(checking)] if checking.is_short else []
-    return [*found, *contents.remembered(checking)]
-
-
 def _after_steps(
     checking: Checking,
     baseline: Mapping[str, Accuracy],
-    before: State,
     switches: Mapping[str, object],
+    threads: int,
 ) -> list[Finding]:
     """Return what calls left in the process, and how results differ from the baseline's."""
-    after = look(checking.bench.device)
-    found = [*changes(before, after), *left_switches(switches)]
-    found += [*left_threads(before, after), *left_profiler(before, after)]
+    found = [*left_switches(switches), *left_threads(threads)]
     if checking.passed:
         reached = checking.mostly(baseline)
         elements = sum(item.numel() for item in tensors(checking.given))

@@ -19,7 +19,7 @@ import torch
 from pytest_kopt.cases.case import Case
 from pytest_kopt.cases.running.against_reference import gated, judge_twice, nearest, pairs
 from pytest_kopt.cases.running.bench import Bench
-from pytest_kopt.cases.running.execution import Candidate, Pass, Run, left_behind, make_inputs
+from pytest_kopt.cases.running.execution import Candidate, Pass, Run, make_inputs
 from pytest_kopt.cases.running.gate_advice import advised
 from pytest_kopt.cases.running.reference import Reference
 from pytest_kopt.honesty import inputs, memory, outputs
@@ -32,7 +32,6 @@ from pytest_kopt.honesty.precision import (
     mostly,
     narrow_reference,
 )
-from pytest_kopt.honesty.work import Work
 from pytest_kopt.numerics.compare import Comparison, compare
 from pytest_kopt.numerics.nested import contents, fresh_copies
 
@@ -94,7 +93,6 @@ class Checking:
     seconds: float = math.inf
     is_settled: bool = False
     is_disturbable: bool = True
-    work: Work | None = None
     #: For how many seconds calls were judged, and the largest share of a core that other threads
     #: used while one was.
     judging: float = 0.0
@@ -246,7 +244,6 @@ class Checking:
         case, used, given, expected = self.case, self.used, self.given, self.expected.all
         incoming, held = self.candidate.incoming(), self.candidate.held(used)
         yield from outputs.late(not is_right, lambda: self._is_right_now(run))
-        yield from left_behind(what, run.bait, run.is_hooked)
         yield from inputs.undeclared(used, given, case.writes, case.consumes)
         yield from inputs.undeclared_gradients(incoming, case.consumes, case.consumes_incoming)
         yield from inputs.elsewhere(run.moved)

@@ -13,27 +13,14 @@ import torch
 
 from pytest_kopt.cases.case import Case
 from pytest_kopt.cases.seeds import seed_everything
-from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.inputs import leaves
 from pytest_kopt.honesty.outputs import taken
 from pytest_kopt.honesty.work import INTERPRETER
 from pytest_kopt.numerics.nested import address, contents, flatten, storages, tensors
-from pytest_kopt.profile_hook import profile_hook, watched_call
-
-#: A call that returned with a hook may do its work when the clock has stopped.
-HOOKED = Finding(
-    "late-result",
-    "a call left a hook on Python's calls (sys.setprofile, sys.settrace, sys.monitoring)",
-    advice="do all the work within the call",
-)
-
+from pytest_kopt.profile_hook import profile_hook
 
 #: How the name of an input that is written to begins.
 INPUT = "input "
-
-
-#: What a list of measurements looks like; nobody but a forger has reason to touch it.
-_BAIT = (1.2034, 1.1987, 1.2101, 0.2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,16 +48,13 @@ class Pass:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run of the candidate: what it returned, copies made in that moment, its caller's list.
+    """A run of the candidate: what it returned, and copies made in that moment.
 
-    `is_hooked` says that it left a hook on Python's calls, `moved` are the positions of the inputs
-    that it left in other memory than they had.
+    `moved` are the positions of the inputs that it left in other memory than they had.
     """
 
     live: Pass
     kept: Pass
-    bait: tuple[float, ...]
-    is_hooked: bool = False
     moved: tuple[int, ...] = ()
 
 
@@ -161,7 +145,7 @@ class Candidate:
         """Run once; the incoming gradients are drawn under `seed`."""
         wanted = leaves(given) if self._case.backward else {}
         before = addresses(given)
-        (result, bait), is_hooked = watched_call(lambda: self._baited(given))
+        result = self._function(*given)
         after = addresses(given)
         moved = tuple(place for place, where in enumerate(before) if after[place] != where)
         outputs = results_of(self._case, result, given)
@@ -176,7 +160,7 @@ class Candidate:
                 allow_unused=True,
             )
         live, kept = (dict(zip(wanted, x, strict=True)) for x in (found, taken(found)))
-        return Run(Pass(outputs, live), Pass(copies, kept), bait, is_hooked, moved)
+        return Run(Pass(outputs, live), Pass(copies, kept), moved)
 
     def held(self, given: Sequence[Any]) -> frozenset[int]:
         """Return the memory a result may lie in: the inputs', and what a sum hands on."""
@@ -184,11 +168,6 @@ class Candidate:
 
     def incoming(self) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         return [self._incoming[name] for name in self._drawn], [*self._drawn.values()]
-
-    def _baited(self, given: Sequence[Any]) -> tuple[Any, tuple[float, ...]]:
-        """Call the function below a frame that holds what looks like measurements."""
-        samples_ms = list(_BAIT)
-        return self._function(*given), tuple(samples_ms)
 
     def _gradient(self, name: str, out: torch.Tensor, seed: int) -> torch.Tensor:
         values = grad_out(out, seed)
@@ -201,34 +180,37 @@ class Candidate:
         return held
 
 
+#: The frame of a launch in Triton's interpreter, of which torch.compile asks other things, and of a
+#: function that torch has compiled.
+LAUNCHED, _COMPILED = (INTERPRETER, "__call__"), ("torch._dynamo.eval_frame", "")
+
+
 @contextmanager
-def watch_interpreter() -> Iterator[SimpleNamespace]:
-    """Yield what is `seen` once this thread has run a frame of Triton's interpreter."""
+def watch_frames(where: tuple[str, str]) -> Iterator[SimpleNamespace]:
+    """Yield what is `seen` once this thread has run a frame of a module's function ("": any)."""
     watch = SimpleNamespace(seen=False)
+    module, function = where
 
     def hook(frame: FrameType, event: str, argument: Any) -> None:
-        # torch.compile asks that module for things; a launch is a call of its executor.
-        where = frame.f_globals.get("__name__"), frame.f_code.co_name
-        if event == "call" and where == (INTERPRETER, "__call__"):
+        is_there = event == "call" and frame.f_globals.get("__name__") == module
+        if is_there and function in ("", frame.f_code.co_name):
             watch.seen = True
             put_back()
 
-    if INTERPRETER not in sys.modules:
+    if module not in sys.modules:
         yield watch
         return
     with profile_hook(hook) as put_back:
         yield watch
 
 
-def left_behind(what: str, bait: tuple[float, ...], is_hooked: bool) -> Iterator[Finding]:
-    """Say what else than its result a call left: other numbers in its callers' list, or a hook."""
-    if bait != _BAIT:
-        did = "the call rewrote a list of numbers in the frames above it"
-        advice = "a kernel must not change its callers' variables"
-        yield Finding("samples-edited", did, advice=advice)
-    # What a library sets up once, in the first call of all, is not the kernel's doing.
-    if is_hooked and what:
-        yield HOOKED
+def runs_compiled(call: Callable[[], object]) -> bool:
+    """Say whether a call runs a function that torch has compiled; calls where one may be."""
+    if _COMPILED[0] not in sys.modules:
+        return False
+    with watch_frames(_COMPILED) as watch:
+        call()
+    return bool(watch.seen)
 
 
 def roots(outputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:

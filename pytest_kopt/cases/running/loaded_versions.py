@@ -12,13 +12,12 @@ import torch
 from pytest_kopt.cases.case import Case
 from pytest_kopt.cases.order import (
     INCUMBENT,
-    PLACEBO,
     ArmsOrder,
 )
 from pytest_kopt.cases.running.execution import make_inputs
+from pytest_kopt.honesty.audit_hook import AuditHook
 from pytest_kopt.honesty.inputs import Held
 from pytest_kopt.honesty.outputs import in_order
-from pytest_kopt.honesty.watching.watch import Watch
 from pytest_kopt.numerics.nested import fresh_copies, tensors
 from pytest_kopt.sameness.reach import unreached
 from pytest_kopt.versions import executed_files, twin
@@ -39,14 +38,14 @@ def load_versions(
     case: Case,
     order: ArmsOrder,
     seed: int,
-    watch: Watch | None,
+    hook: AuditHook | None,
     first_call: Callable[[str, Callable[[], Any]], None],
 ) -> Versions:
     """Return the arms' functions, each proven to run its own version's code and nothing else's.
 
     `first_call` makes an arm's first call in this process, given the arm's name.
     """
-    root, opened = Path(order.root), watch.opened if watch else {}
+    root, opened = Path(order.root), hook.opened if hook else {}
     if not order.trees:
         if order.tree:
             call = one_call(case, case.function, make_inputs(case, seed))
@@ -82,8 +81,6 @@ def load_versions(
             if gone:
                 raise NotLoadable(f"{gone[0]} is gone, which the incumbent may import") from None
             raise
-        if watch is not None and name in (INCUMBENT, PLACEBO):
-            watch.guard(name, version.modules)
         functions[name] = twin.translating(functions[name], given, version.names, version)
         first_call(name, one_call(case, functions[name], given))
         files[name] = version.files
@@ -100,13 +97,13 @@ def load_versions(
     return _in_order(functions, case, given)
 
 
-def is_reached(case: Case, order: ArmsOrder, seed: int, watch: Watch | None) -> bool:
+def is_reached(case: Case, order: ArmsOrder, seed: int, hook: AuditHook | None) -> bool:
     """Say whether the one version of this process imports, runs or reads a changed file."""
     here = Path(order.tree or order.root)
     files = {(here / path).resolve() for path in order.changed}
     used, modules = files_used(case, here, seed), project_modules(here)
     by = {"", *(name for name, path in modules.items() if path in used)}
-    opened = watch.opened if watch else {}
+    opened = hook.opened if hook else {}
     return any(
         path in used or path.suffix in NATIVE_SUFFIXES or by & readers(path, modules, opened)
         for path in files

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from types import CodeType, FrameType
@@ -25,18 +25,15 @@ from pytest_kopt.cases.running.execution import (
     results,
     roots,
 )
-from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.inputs import Held, activations, changed, leaves
-from pytest_kopt.honesty.watching.guards import is_library
 from pytest_kopt.honesty.work import QuietMode
+from pytest_kopt.libraries import is_library
 from pytest_kopt.numerics.compare import InvalidReference
 from pytest_kopt.numerics.nested import contents, fresh_copies, storages, tensors
 from pytest_kopt.profile_hook import profile_hook
 
 #: Where what calls a function with keywords is written: no code that makes a result.
 _OURS = Case.positional.__code__.co_filename
-#: So many equal numbers are no coincidence.
-_FEW = 16
 
 
 def observed(case: Case, seed: int, device: str = "") -> Case:
@@ -180,14 +177,13 @@ class Reference:
         self._case, self._incoming = case, incoming
         self._own = code_of(case.reference)
         self._function = case.positional(case.reference)
-        self._producers: frozenset[CodeType] | None = None
-        self._ran: frozenset[CodeType] = frozenset()
+        self._ran: frozenset[CodeType] | None = None
 
     @property
     def files(self) -> set[str]:
         """Where the project's code is written that makes what the kernel is judged by."""
         own = (self._own, code_of(self._case.inputs))
-        return {code.co_filename for code in (*self._ran, *own) if code is not None}
+        return {code.co_filename for code in (*(self._ran or ()), *own) if code is not None}
 
     def __call__(self, given: Sequence[Any], like: Pass, seed: int) -> Pass:
         """Run on pristine inputs; `like` is the candidate's run, whose dtypes grad_out follows."""
@@ -214,10 +210,10 @@ class Reference:
         """
         case, versions = self._case, _versions(given)
         pristine = Held(given, case.writes).source
-        if self._producers is not None:
+        if self._ran is not None:
             returned = self._function(*given)
         else:
-            returned, self._ran, self._producers = _producers(self._function, given)
+            returned, self._ran = _traced(self._function, given)
         known = case.rewritten.difference(case.owed)
         if stray := _stepped(versions, _versions(given)) - known:
             raise InvalidReference(
@@ -268,33 +264,6 @@ class Reference:
         wanted = leaves(given)
         return _gradients(self.forward(given, names).outputs, wanted, incoming)
 
-    def called(self, code: frozenset[CodeType], run: Pass, expected: Pass) -> Iterator[Finding]:
-        """Say when a call, which ran this code, let the reference do the work.
-
-        It ran the reference, or foreign code that makes its result, and got its very bits: of a few
-        numbers, such as a loss, chance may give them to whoever shares that code.
-        """
-        own = code_of(self._case.function)
-        home = own.co_filename if own else ""
-        direct = self._own is not None and self._own is not own and self._own in code
-        made = {c for c in self._producers or () if c.co_filename != home}
-        told = sum(item.numel() for item in tensors(list(expected.outputs.values()))) > _FEW
-        through = (
-            told
-            and bool(made & code)
-            and all(
-                isinstance(out, torch.Tensor)
-                and torch.equal(out.detach(), ref.detach().to(out.dtype))
-                for ref, out in zip(expected.outputs.values(), run.outputs.values(), strict=True)
-            )
-        )
-        if direct or through:
-            yield Finding(
-                "reference-called",
-                "the kernel calls the case's reference",
-                advice="the kernel is judged by the reference: compute the result in the kernel",
-            )
-
 
 def _versions(given: Sequence[Any]) -> list[list[int]]:
     """Return how often torch wrote to the tensors of each argument."""
@@ -334,21 +303,15 @@ def code_of(function: Any) -> CodeType | None:
     return code if isinstance(code, CodeType) else None
 
 
-def _producers(
-    reference: Callable[..., Any], given: Sequence[Any]
-) -> tuple[Any, frozenset[CodeType], frozenset[CodeType]]:
-    """Call the reference; return its result, the project code that ran, and what of it made that.
-
-    Which is the code that returned that very object.
-    """
-    returned: list[tuple[CodeType, Any]] = []
+def _traced(reference: Callable[..., Any], given: Sequence[Any]) -> tuple[Any, frozenset[CodeType]]:
+    """Call the reference; return its result, and the project code that ran."""
+    ran: set[CodeType] = set()
 
     def hook(frame: FrameType, event: str, argument: Any) -> None:
         code = frame.f_code
         if event == "return" and code.co_filename != _OURS and not is_library(code.co_filename):
-            returned.append((code, argument))
+            ran.add(code)
 
     with profile_hook(hook):
         result = reference(*given)
-    made = (code for code, value in returned if value is result and result is not None)
-    return result, frozenset(code for code, _ in returned), frozenset(made)
+    return result, frozenset(ran)

@@ -13,11 +13,10 @@ from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.cases.running.bench import Bench, hold_against_baseline
 from pytest_kopt.cases.running.check import check_case, kernel_traceback
 from pytest_kopt.cases.running.course import Course
-from pytest_kopt.cases.running.steps.training_check import caches, known_tensors
+from pytest_kopt.cases.running.steps.training_check import caches
 from pytest_kopt.cases.running.timing import judge_timed, time_case
 from pytest_kopt.devices.lock import checking_lock, timing_lock
 from pytest_kopt.errors import BadInput
-from pytest_kopt.honesty.watching.forgery import PytestState, forged
 from pytest_kopt.measure.engine import Timing
 from pytest_kopt.measure.wall import one_thread
 from pytest_kopt.numerics.compare import InvalidReference
@@ -39,8 +38,8 @@ class Outcome:
     figures: dict[str, float] = field(default_factory=dict)
 
 
-def run_case(case: Case, bench: Bench, before: PytestState | None = None) -> Outcome:
-    """Check, then time a case; what pytest held `before` tells what the kernel did to it.
+def run_case(case: Case, bench: Bench) -> Outcome:
+    """Check, then time a case.
 
     Raises BadInput when the case does not fit its schema or the baseline; nothing is timed then.
     """
@@ -49,23 +48,21 @@ def run_case(case: Case, bench: Bench, before: PytestState | None = None) -> Out
     start = time.perf_counter()
     # One thread here as well: a checked call has to look like a timed one.
     with one_thread(), checking_lock(bench.uuid, bench.waiting):
-        watched = bench.watched()
+        heard = bench.heard()
         course = check_case(case, bench)
-        course.findings[:0] = watched
-        _watch(course)
+        course.findings[:0] = heard
+        _hear(course)
         if course.goes_on and not bench.only_results:
             course.findings += caches(course)
     if bench.times(bool(course.evidence.interpreted)) and course.goes_on:
         with one_thread():
             _time(course)
-        _watch(course)
-    if before:
-        course.findings += forged(before)
+        _hear(course)
     return _outcome(course, start)
 
 
-def _watch(course: Course) -> None:
-    course.findings += [new for new in course.bench.watched() if new not in course.findings]
+def _hear(course: Course) -> None:
+    course.findings += [new for new in course.bench.heard() if new not in course.findings]
 
 
 def _time(course: Course) -> None:
@@ -74,10 +71,6 @@ def _time(course: Course) -> None:
     try:
         # Once: who asks for a device alone waits for all that check on it.
         with timing_lock(bench.uuid, bench.waiting):
-            if not course.evidence.interpreted:
-                course.findings += known_tensors(course)
-            if not course.goes_on:
-                return
             blocks = time_case(course)
         # Where nothing is to be compared, blocks are timed on known content as well.
         lock = checking_lock if bench.compared else timing_lock

@@ -29,7 +29,7 @@ from pytest_kopt.cases.running.timed_calls import (
 )
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.outputs import taken
-from pytest_kopt.honesty.reuse import known_content_gain, reuse_finding
+from pytest_kopt.honesty.renewal import known_content_finding, known_content_gain
 from pytest_kopt.measure.engine import Block
 from pytest_kopt.numerics.compare import Comparison
 from pytest_kopt.numerics.nested import fresh_copies, tensors
@@ -162,6 +162,7 @@ class Spotted(Block):
         self._seed, self._number = seed, -1
         for recorder in self._recorders:
             recorder.clear()
+            recorder.call.take_new_tensors()
         if self._content is not None:
             self.release()
             self._content.write(seed, self._arm)
@@ -266,4 +267,4 @@ def wrong_results(blocks: Sequence[Spotted], floors: Mapping[str, float]) -> lis
 
 
 def known_content(blocks: Sequence[Spotted]) -> list[Finding]:
-    return [reuse_finding([gain]) for block in blocks if (gain := block.known_gain())]
+    return [known_content_finding(gain) for block in blocks if (gain := block.known_gain())]

@@ -1,7 +1,6 @@
 """What a case may set in code for the whole process, and the next case finds reset.
 
-torch's switches, and the environment. What a kernel does to the process in its check is judged
-before (`honesty.state`).
+torch's switches, and the environment. What calls left otherwise is told before.
 """
 
 from __future__ import annotations
@@ -84,8 +83,7 @@ def switches_kept() -> Iterator[None]:
 
 
 _UNREAD = object()
-#: Which checks of their own speak of.
-_TOLD_ELSEWHERE = ("get_default_dtype", "get_num_threads")
+_THREADS = "get_num_threads"
 
 
 def left_switches(switches: Mapping[str, object]) -> Iterator[Finding]:
@@ -93,7 +91,7 @@ def left_switches(switches: Mapping[str, object]) -> Iterator[Finding]:
     changed = [
         f"{name} was {before}, is {after}"
         for name, after in read_switches().items()
-        if name not in _TOLD_ELSEWHERE and (before := switches.get(name, after)) != after
+        if name != _THREADS and (before := switches.get(name, after)) != after
     ]
     if changed:
         yield Finding(
@@ -101,6 +99,21 @@ def left_switches(switches: Mapping[str, object]) -> Iterator[Finding]:
             f"calls leave torch otherwise than they found it: {'; '.join(changed)}",
             advice="set it for the call alone, as `with torch.no_grad():` does, or once where the "
             "kernel's file is imported",
+            rejects=False,
+        )
+
+
+def left_threads(threads: int) -> Iterator[Finding]:
+    """Say when calls leave torch with another number of threads than they found.
+
+    Whatever uses OpenMP shares this number with torch.
+    """
+    now = read_switches((_THREADS,)).get(_THREADS, threads)
+    if now != threads:
+        yield Finding(
+            "threads-left",
+            f"the kernel set torch's threads from {threads} to {now}",
+            advice=f"set it back before returning: torch.set_num_threads({threads})",
             rejects=False,
         )
 

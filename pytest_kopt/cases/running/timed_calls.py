@@ -30,6 +30,7 @@ class Forward:
         self._function = case.positional(function)
         self._case = case
         self._held = held
+        self._same = {*case.weights, *case.rewritten}
         self.restore = held.restore
         self.given = held.source
         #: What it writes its results to.
@@ -39,6 +40,15 @@ class Forward:
 
     def __call__(self) -> Any:
         return self._function(*self._held.live)
+
+    def take_new_tensors(self) -> None:
+        """Have calls be given tensors that none was given before, over the same memory.
+
+        A step of training brings new ones, but for weights: what is only fast for known ones is
+        no gain.
+        """
+        live = self._held.live
+        live[:] = [x if place in self._same else _new(x) for place, x in enumerate(live)]
 
     def named(self, returned: Any) -> dict[str, Any]:
         return results_of(self._case, returned, self._held.live)
@@ -82,6 +92,11 @@ class Backward:
         )
         return found
 
+    def take_new_tensors(self) -> None:
+        """Have the backward be given incoming gradients of the same memory in new tensors."""
+        if not self._incoming.rewritten:
+            self._incoming.live[:] = map(_new, self._incoming.live)
+
     def restore(self) -> None:
         self._saved.restore()
         self._incoming.restore()
@@ -90,6 +105,13 @@ class Backward:
 
     def named(self, returned: Any) -> dict[str, Any]:
         return {str(place): gradient for place, gradient in enumerate(returned)}
+
+
+def _new(item: Any) -> Any:
+    """Return a plain tensor of the same memory; anything else is the item itself."""
+    if type(item) is not torch.Tensor:
+        return item
+    return item.detach().requires_grad_(item.requires_grad)
 
 
 class Content:

@@ -10,8 +10,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import torch
-
 from pytest_kopt.cases.case import Case
 from pytest_kopt.cases.evidence import ColdCache
 from pytest_kopt.cases.order import WAYS
@@ -43,7 +41,6 @@ from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.inputs import Held
 from pytest_kopt.honesty.physics import too_fast
-from pytest_kopt.honesty.watching.state import taken_threads
 from pytest_kopt.measure.choice import prepare
 from pytest_kopt.measure.cold import InputPool, input_pool, launch_stream
 from pytest_kopt.measure.engine import (
@@ -117,7 +114,6 @@ def judge_timed(course: Course, blocks: Sequence[Spotted]) -> None:
     """Judge what timed blocks gave."""
     known = floors(course.evidence.accuracy or {}, _OWN_SLACK_DB)
     course.findings += wrong_results(blocks, known)
-    course.findings += taken_threads(1, torch.get_num_threads())
     if not course.bench.compared:
         course.findings += known_content(blocks)
 

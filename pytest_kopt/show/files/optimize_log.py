@@ -11,7 +11,7 @@ from pytest_kopt.campaign.ledger import Decided, Final, FinalReport
 from pytest_kopt.campaign.state import Attempt, Round
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.figures import NONE, changed, changed_within, figure
-from pytest_kopt.honesty.inflation import ALLOWED_GAP_PCT
+from pytest_kopt.honesty.transfer import ALLOWED_GAP_PCT
 from pytest_kopt.show.files.performance_log import stop_summary, wait_summary
 from pytest_kopt.show.words import bullets, markdown_table, page
 

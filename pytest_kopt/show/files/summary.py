@@ -9,7 +9,6 @@ from pytest_kopt.campaign.history.final_report import shown
 from pytest_kopt.campaign.state import Round
 from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.figures import changed, figure
-from pytest_kopt.honesty.inflation import ALLOWED_GAP_PCT
 from pytest_kopt.honesty.transfer import (
     ACCEPT_ASTERISK,
     NO_CACHE_KEY,
@@ -68,8 +67,6 @@ def transfer_lines(claim: Claim, shown: Shown) -> list[tuple[str, str]]:
     if fresh is not None and fresh != shown.change_pct:
         credited = "credited" if verdict == ACCEPT_ASTERISK else "with fresh tensors"
         benchmark += f"; {credited} {changed(fresh)}"
-    if shown.inflation_pct is not None and shown.inflation_pct > ALLOWED_GAP_PCT:
-        benchmark += f"; {shown.inflation_pct:.3f} points only with reused tensors"
     return [
         ("Bucket", claim.bucket or UNSTATED),
         ("Cache key", claim.cache_key or NO_CACHE_KEY),

@@ -19,7 +19,7 @@ from pytest_kopt.campaign.kernel import KernelVersion
 from pytest_kopt.campaign.ledger import PairedChange
 from pytest_kopt.cases.collector import Collector
 from pytest_kopt.cases.details import in_a_line
-from pytest_kopt.cases.result import CaseResult, reuse_log_ratios
+from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.gates import correctness_verdict
 from pytest_kopt.decide.kernel_time import ON_CPU, judge_kernel_time
 from pytest_kopt.decide.stored import asks_for_full
@@ -28,7 +28,6 @@ from pytest_kopt.errors import BadInput, KernelError
 from pytest_kopt.figures import changed
 from pytest_kopt.honesty.audit import audit
 from pytest_kopt.honesty.finding import Finding
-from pytest_kopt.honesty.inflation import Inflation, gap_finding, inflation
 from pytest_kopt.honesty.transfer import BOUNDED, Claim, bucket_findings, caches_weights
 from pytest_kopt.sameness.program import differing
 from pytest_kopt.show.standing import Closing
@@ -65,11 +64,6 @@ class Examination:
             return True
         seen = caches_weights(result.trace for result in results)
         return seen and not self._incumbent_caches_weights
-
-    def inflation(self, results: Sequence[CaseResult], gain_pct: float) -> Inflation | None:
-        """Return the gap between a gain over the incumbent and what fresh tensors have of it."""
-        old = reuse_log_ratios(self._incumbent_results)
-        return inflation(reuse_log_ratios(results), old, gain_pct)
 
     @cached_property
     def _audited(self) -> list[Finding]:
@@ -155,7 +149,7 @@ def judge_candidate(ran: Ran) -> Judged:
     elif opened.level == "quick" and judged.verdict.decision.keeps and not ran.is_same:
         judged = _checked_by_all(judged, examination)
     judged = _with_notes(judged, examination)
-    judged = _as_before(_without_inflation(judged, examination))
+    judged = _as_before(judged)
     return _by_kernel_time(profiled(judged.saying_why_blocked()))
 
 
@@ -330,26 +324,6 @@ def _as_before(judged: Judged) -> Judged:
         reason=f"right this time, but {before} ({failed.reason}): a cache that they left, or a "
         "race, may have made the difference",
         next_step="edit the kernel, or name the difference as root_cause in --kopt-notes",
-    )
-
-
-def _without_inflation(judged: Judged, examination: Examination) -> Judged:
-    """Say what of a gain only reused tensors have; one that is nothing else does not count."""
-    total = judged.verdict.aggregate
-    gain = total.change_pct if total else None
-    if gain is None or not judged.verdict.decision.keeps:
-        return judged
-    found = examination.inflation(judged.gathered.results, gain)
-    if found is None or not found.is_inflated:
-        return judged
-    gap = gap_finding(found)
-    judged = judged.flagged(gap)
-    if found.counts:
-        return judged
-    return judged.saying(
-        decision=Decision.ROLLED_BACK,
-        reason=f"a gain that fresh tensors do not have does not count: {gap}",
-        next_step=judging.CAUGHT_STEP,
     )
 
 

@@ -1,16 +1,13 @@
-"""After a call: whether its result is ready, and whether threads or processes still work."""
+"""After a call: whether threads or processes still work, and what it left in generators."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from time import perf_counter
-
-import torch
 
 from pytest_kopt.cases.running.checking import (
     IDLE_SHARE,
@@ -20,12 +17,8 @@ from pytest_kopt.cases.running.checking import (
 )
 from pytest_kopt.cases.seeds import drawn_so_far, seed_everything
 from pytest_kopt.honesty.finding import Finding
-from pytest_kopt.honesty.outputs import LATE, taken
 from pytest_kopt.lineage import children
-from pytest_kopt.numerics.nested import tensors
 
-#: How often a result is read for the first time, and what that may take beyond a second reading.
-_READS, _READING_SECONDS, _WORK_SHARE = 5, 1e-4, 0.5
 #: A look at the idle process, longer where children's ticks have to be told, and how many busy ones
 #: in a row are no after-effect of the call.
 _LOOK_SECONDS, _TICKING_SECONDS, _LOOKS = 0.02, 0.05, 25
@@ -35,15 +28,13 @@ _IDLE_LOOKS = 2
 
 
 def aftermath(checking: Checking) -> Iterator[Finding]:
-    """See whether a result is there at the return, and whether the process comes to rest."""
+    """See whether the process comes to rest."""
     end = perf_counter() + LONG_SECONDS
 
     def call() -> None:
         if checking.is_short and perf_counter() < end:
             checking.call_unjudged()
 
-    if checking.bench.device == "cpu" and checking.is_short:
-        yield from read_late(lambda: tensors(checking.call_unjudged()))
     if not checking.is_at_rest() or children():
         yield from still_busy(call)
 
@@ -66,27 +57,6 @@ def seeds_anew(checking: Checking) -> Iterator[Finding]:
             "is drawn after any of them is the same",
             advice="draw from a torch.Generator of your own, or seed under torch.random.fork_rng()",
             rejects=False,
-        )
-
-
-def read_late(call: Callable[[], Sequence[torch.Tensor]]) -> Iterator[Finding]:
-    """Say when the first reader of a CPU result, page by page, does the work."""
-    called, late = [], []
-    for _ in range(_READS):
-        begin = perf_counter()
-        results = call()
-        returned = perf_counter()
-        taken(results)
-        once = perf_counter()
-        taken(results)
-        late.append((once - returned) - (perf_counter() - once))
-        called.append(returned - begin)
-    if min(late) > max(_READING_SECONDS, _WORK_SHARE * min(called)):
-        yield replace(
-            LATE,
-            message=f"reading a result for the first time takes {min(late) * 1e3:.3g} ms longer "
-            f"than reading it again; the call takes {min(called) * 1e3:.3g} ms",
-            advice="have every element in memory when the call returns",
         )
 
 

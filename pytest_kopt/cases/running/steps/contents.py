@@ -1,26 +1,18 @@
-"""Calls on other content, at the same addresses and at others, counted, and after many calls."""
+"""Calls on other content, at the same addresses and at others, and after many calls."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 
 from pytest_kopt.cases.groups import find_groups, has_skew
-from pytest_kopt.cases.running.against_reference import judge
 from pytest_kopt.cases.running.checking import Checking, named
-from pytest_kopt.cases.running.execution import Candidate, make_inputs
+from pytest_kopt.cases.running.execution import make_inputs, runs_compiled
 from pytest_kopt.cases.skew import DISTRIBUTIONS
-from pytest_kopt.honesty import inputs, memory, outputs, work
+from pytest_kopt.honesty import inputs, memory, outputs
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.numerics.compare import InvalidReference
 from pytest_kopt.numerics.nested import fresh_copies, tensors
-
-#: A kernel that is wrong every other time is taken for one that remembers once in 1000.
-_TURNS = 5
-#: Calls on one content before its work is counted again, and the time that they may take.
-_PATIENCE, _PATIENCE_SECONDS = 48, 0.15
-_COUNTS = 2
 
 
 def same_addresses(checking: Checking) -> None:
@@ -105,41 +97,9 @@ def _wrong(what: str, rejects: bool) -> Finding:
     )
 
 
-def counted(checking: Checking) -> Iterator[Finding]:
-    saved = []
-    for _ in range(_COUNTS):
-        checking.renew_a_little()
-        first, second = _count(checking), _count(checking)
-        saved.append(work.saves(second, first))
-        checking.work = second
-    if all(saved):
-        yield work.cached(first, second)
-    for _ in range(_COUNTS):
-        first, second = _in_the_end(checking)
-        if not work.saves(second, first):
-            break
-    else:
-        yield work.cached(first, second)
-    if memory.guarded(tensors(checking.used)):
-        yield memory.GUARDED
+def recycled(checking: Checking) -> list[Finding]:
     held = checking.candidate.held(checking.used)
-    yield from outputs.recycled(lambda: tensors(checking.call_unjudged()), held)
-
-
-def _in_the_end(checking: Checking) -> tuple[work.Work, work.Work]:
-    checking.renew_a_little()
-    first = _count(checking)
-    end = time.perf_counter() + _PATIENCE_SECONDS
-    for _ in range(_PATIENCE):
-        if time.perf_counter() > end:
-            break
-        checking.call_unjudged()
-    return first, _count(checking)
-
-
-def _count(checking: Checking) -> work.Work:
-    checking.restore()
-    return work.work_of(checking.bare)
+    return outputs.recycled(lambda: tensors(checking.call_unjudged()), held)
 
 
 def after_many_calls(checking: Checking) -> Iterator[Finding]:
@@ -154,16 +114,15 @@ def after_many_calls(checking: Checking) -> Iterator[Finding]:
     checking.call(what, checking.seeds["last"])
     last, wanted = checking.last.kept, checking.expected
     yield from outputs.stale(what, first.kept.all, last.all, expected.all, wanted.all)
-    if checking.work:
-        yield from checking.truth.called(checking.work.code, last, wanted)
 
 
 def other_addresses(checking: Checking) -> Iterator[Finding]:
     """Be right about the same content at other addresses, with allocations full of NaN."""
     moved, seed = fresh_copies(checking.given), checking.seeds["last"]
-    is_compiled = checking.work is None or checking.work.is_compiled
+    # Compiled functions would be compiled anew for poisoned allocations.
+    is_costly = not checking.is_short or runs_compiled(checking.call_unjudged)
     memory.poison_freed(checking.last.kept.results)
-    with nullcontext() if is_compiled else memory.poisoned_allocations():
+    with nullcontext() if is_costly else memory.poisoned_allocations():
         run = checking.candidate(moved, seed)
     spoiled = checking.judged(run)
     if all(item.passed for item in spoiled):
@@ -173,22 +132,3 @@ def other_addresses(checking: Checking) -> Iterator[Finding]:
     plain = checking.judged(checking.candidate(moved, seed))
     if all(item.passed for item in plain):
         yield memory.UNWRITTEN
-
-
-def remembered(checking: Checking) -> Iterator[Finding]:
-    """Say whether a wrong result is right, again and again, for that content in other tensors."""
-    seed, unseen, case = checking.seeds["again"], [], checking.case
-    expected = checking.expect(checking.last, seed)
-    with suppress(Exception):
-        for _ in range(_TURNS):
-            unseen.append(fresh_copies(checking.given))
-            checking.restore()
-            # One of its own has the incoming gradients in memory of their own as well.
-            other = Candidate(case, case.function)
-            turns = ((checking.candidate, checking.used, False), (other, unseen[-1], True))
-            for candidate, given, right in turns:
-                memory.poison_freed(checking.last.kept.results)
-                found = judge(case, expected, candidate(given, seed).kept)
-                if all(item.passed for item in found) is not right:
-                    return
-        yield outputs.REMEMBERED

@@ -11,7 +11,14 @@ import torch
 
 from pytest_kopt.cases.running.against_reference import nearest, touched_rows
 from pytest_kopt.cases.running.checking import Checking
-from pytest_kopt.cases.running.execution import INPUT, Pass, Run, make_inputs, watch_interpreter
+from pytest_kopt.cases.running.execution import (
+    INPUT,
+    LAUNCHED,
+    Pass,
+    Run,
+    make_inputs,
+    watch_frames,
+)
 from pytest_kopt.cases.seeds import drawn_so_far
 from pytest_kopt.honesty import memory, outputs, physics
 from pytest_kopt.honesty.finding import Finding
@@ -42,7 +49,7 @@ def fresh_content(checking: Checking) -> Iterator[Finding]:
     memory.poison_freed(tensors(checking.given))
     start = time.perf_counter()
     drawn = drawn_so_far(checking.bench.device)
-    with watch_interpreter() as watch:
+    with watch_frames(LAUNCHED) as watch:
         run = checking.candidate(checking.used, seed)
     checking.seconds = time.perf_counter() - start
     # Before anything asks for the address of a lazy copy's memory, and so makes the copy.

@@ -7,18 +7,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import torch
-
 from pytest_kopt.cases.case import Case
 from pytest_kopt.cases.evidence import Training
 from pytest_kopt.cases.running.course import Course
-from pytest_kopt.cases.running.execution import make_inputs
 from pytest_kopt.cases.running.reference import code_of
 from pytest_kopt.cases.running.steps.training_loop import Loop, Step
 from pytest_kopt.cases.seeds import derive
 from pytest_kopt.honesty.audit import suspects_a_cache
 from pytest_kopt.honesty.finding import Finding
-from pytest_kopt.honesty.reuse import Pair, cached, reuse_finding, reuse_pairs
 from pytest_kopt.honesty.transfer import ACTIVATION, GRAD_OUT, WEIGHT, Trace
 
 STEPS, TRACE_STEPS = 8, 4
@@ -30,34 +26,6 @@ def caches(course: Course) -> list[Finding]:
     found, trace, uncounted = _simulated(course)
     course.evidence = replace(course.evidence, training=Training(trace, uncounted))
     return found
-
-
-def known_tensors(course: Course) -> Iterator[Finding]:
-    pairs = _reused(course, "once")
-    if is_cached := cached(pairs):
-        again = _reused(course, "again")
-        is_cached, pairs = cached(again), [*pairs, *again]
-    training = course.evidence.training or Training()
-    gains = tuple(pair.log_gain for pair in pairs)
-    course.evidence = replace(course.evidence, training=replace(training, reuse_log_ratios=gains))
-    if is_cached:
-        yield reuse_finding([pair.log_ratio for pair in pairs])
-
-
-def _reused(course: Course, purpose: str) -> list[Pair]:
-    case, bench = course.case, course.bench
-    given = make_inputs(case, derive(bench.session_seed, case.nodeid, f"recall {purpose}"))
-    synchronize = torch.cuda.synchronize if bench.device == "cuda" else lambda: None
-    call = case.positional(case.function)
-    return reuse_pairs(
-        call,
-        given,
-        case.weights,
-        synchronize,
-        case.backward,
-        case.rewritten,
-        in_order=case.keeps_order,
-    )
 
 
 def _is_suspected(case: Case) -> bool:

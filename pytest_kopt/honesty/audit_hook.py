@@ -20,7 +20,7 @@ from types import FrameType
 from typing import Any
 
 from pytest_kopt.honesty.finding import Finding
-from pytest_kopt.honesty.watching.guards import is_library
+from pytest_kopt.libraries import is_library
 
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC
 #: Where a path stands among an event's arguments, and the folder that it is relative to.
@@ -50,7 +50,7 @@ _FOREIGN = re.compile(r"/proc/\d+/(mem|environ|maps|auxv)")
 _IMPORTER, _LOADER = "<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_external>"
 #: Pytest and what distributes its tests.
 _PYTEST = re.compile(r"[/\\](_pytest|pluggy|xdist)[/\\]")
-_PACKAGE = str(Path(__file__).resolve().parents[2]) + os.sep
+_PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
 _STANDARD = tuple(f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "platstdlib"))
 
 
@@ -106,13 +106,16 @@ def _is_refused(attempt: Callable[[], None]) -> bool:
     return False
 
 
-class Tripwire:
-    """Hears what the process does from its installation on; `findings` tells and forgets."""
+class AuditHook:
+    """Hears what the process does from its installation on.
+
+    What was heard stays told: a write at import concerns every case that runs afterwards.
+    """
 
     def __init__(self, root: Path, bounds: Bounds | None = None) -> None:
         """Watch the files below a project's root; with `bounds`, what lies beyond them as well."""
         self._root = str(root.resolve()) + os.sep
-        self._heard: dict[tuple[str, str], Finding] = {}
+        self._heard: dict[str, Finding] = {}
         self._opened: dict[str, set[str]] = {}
         self._made: set[str] = set()
         self._is_busy = False
@@ -123,10 +126,13 @@ class Tripwire:
         sys.addaudithook(self._hear)
 
     def findings(self) -> list[Finding]:
-        """Return what was heard since the last time: writes to the harness, and what is refused."""
-        found = list(self._heard.values())
-        self._heard.clear()
-        return found
+        """Return what was heard so far: writes to the harness, and what the system refused."""
+        return list(self._heard.values())
+
+    @property
+    def is_confined(self) -> bool:
+        """Whether the system refuses this process what is beyond its bounds."""
+        return self.bounds is not None
 
     @property
     def opened(self) -> dict[str, set[str]]:
@@ -188,12 +194,8 @@ class Tripwire:
         author = "" if is_import else _author(frame, directly=True)
         if author and (refused := bounds.refuses(event, arguments)):
             check, what = refused
-            self._heard[refused] = Finding(
-                check,
-                f"project code tried to {what}, which the system refused",
-                where=author,
-                advice=MAY_WRITE,
-            )
+            said = f"project code tried to {what}, which the system refused"
+            self._heard.setdefault(check, Finding(check, said, where=author, advice=MAY_WRITE))
 
     def _written(self, name: str) -> None:
         if not name.startswith(self._root):
@@ -207,12 +209,13 @@ class Tripwire:
         if not author or (is_bytecode and _is_an_import(frame)):
             return
         inside = name.removeprefix(self._root)
-        self._heard["written", inside] = finding = Finding(
+        finding = Finding(
             "harness-written",
             f"kernel code wrote to {inside}",
             where=author,
             advice="a kernel must not write tests, settings or records of the campaign",
         )
+        self._heard.setdefault(finding.check, finding)
         if is_bytecode or self._is_of_a_campaign(Path(name)):
             # A hook that raises keeps the file from being opened: the records stay what they are,
             # and later processes run the sources that everybody can read.

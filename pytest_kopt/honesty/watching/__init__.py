@@ -1,1 +1,0 @@
-"""What a process that runs kernel code looks at around that code: hooks, clock, state, threads."""

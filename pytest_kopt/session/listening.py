@@ -1,0 +1,52 @@
+"""Starts a process's audit hook before the first file that could import a kernel."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_kopt.options.declare import JUDGING, SERVE
+from pytest_kopt.processes.bytecode import kept_bytecode
+
+if TYPE_CHECKING:
+    from pytest_kopt.honesty.audit_hook import AuditHook
+
+_HOOK: pytest.StashKey[AuditHook] = pytest.StashKey()
+#: Everything that measures, torch included: imported before kernel code, from what is installed.
+_MEASURING = (
+    *("pytest_kopt.cases.running.runner", "pytest_kopt.cases.running.arms"),
+    "pytest_kopt.cases.fixture",
+)
+
+
+def audit_hook_of(config: pytest.Config) -> AuditHook:
+    """Return the audit hook of this process, installed now unless it is; imports torch."""
+    if _HOOK not in config.stash:
+        serve = config.pluginmanager.get_plugin(SERVE)
+        with kept_bytecode():
+            from pytest_kopt.honesty.audit_hook import AuditHook
+
+            hook = getattr(serve, "audit_hook", None)
+            if hook is None:
+                hook = AuditHook(config.rootpath, getattr(serve, "bounds", None))
+                hook.install()
+                for name in _MEASURING:
+                    importlib.import_module(name)
+                if serve is not None:
+                    serve.audit_hook, serve.lasting = hook, frozenset(sys.modules)
+            # What loads anew is heard from before it was loaded first.
+            config.stash[_HOOK] = hook
+    return config.stash[_HOOK]
+
+
+def runs_cases_of_a_trial(config: pytest.Config) -> bool:
+    """Say, before conftest files are read, whether this process will run kernels for a verdict."""
+    serve = config.pluginmanager.get_plugin(SERVE)
+    if serve is not None:
+        return bool(serve.orders.cases_only)
+    given = vars(config.known_args_namespace)
+    return "PYTEST_XDIST_WORKER" in os.environ and any(given.get(name) for name in JUDGING.values())
