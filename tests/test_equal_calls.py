@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import os
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -30,9 +30,13 @@ def row_sums(x: Tensor) -> Tensor:
     return x.sum(-1)
 
 
+#: Of those that are right at first.
+_DICE = random.Random(7)
+
+
 def racing(x: Tensor) -> Tensor:
     out = x.sum(-1)
-    if os.urandom(1)[0] < 4:
+    if _DICE.random() < 4 / 256:
         out[-1] = out[0]
     return out
 

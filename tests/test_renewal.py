@@ -244,7 +244,7 @@ def test_a_function_of_sorted_rows_is_timed_where_the_case_says_so(domain: str) 
         "t.py::test_it",
         "single",
         among,
-        inputs=lambda: (torch.rand(16, 32).sort(-1).values,),
+        inputs=lambda: (torch.rand(1024, 512).sort(-1).values,),
         reference=lambda x: among(x.double()),
         dims={"n": 32},
         domain=domain,

@@ -116,7 +116,7 @@ def _standing(
         return "GOOD", ""
     first = bisection.versions[place][0]
     if commit is not first:
-        return "same code", f"as {first.hash[:12]}"
+        return "same code", f"the same code as {first.hash[:12]}"
     if change is None:
         return "not measured", ""
     answer = bisection.answers.get(Pair(0, place))
@@ -136,6 +136,8 @@ def _figures(change: Change) -> dict[str, float]:
 
 
 def _shown(found: dict[str, Any]) -> str:
+    reason = str(found.get("reason", ""))
     if "change_pct" not in found:
-        return str(found.get("reason", ""))
-    return changed_within(found["change_pct"], found["low_pct"], found["high_pct"])
+        return reason
+    change = changed_within(found["change_pct"], found["low_pct"], found["high_pct"])
+    return f"{change} ({reason})" if reason else change

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,6 +22,8 @@ ROUND_MS = 5.0
 _SPIN_CYCLES = 2_000_000
 #: What has to be touched between two uses of a set, in L2 caches.
 CACHES = 2
+#: cudaLimitPersistingL2CacheSize in the CUDA runtime's cudaLimit.
+_PERSISTING_L2 = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,3 +103,23 @@ def capture_stream() -> torch.cuda.Stream:
 def flusher(size: int) -> Callable[[], object]:
     buffer = torch.empty(size, dtype=torch.int8, device="cuda")
     return buffer.zero_
+
+
+def forbid_persisting_lines() -> None:
+    """Leave no part of the L2 cache to lines that stay when others are read.
+
+    Flushing and going round many sets would leave a kernel's inputs there. A kernel may have asked
+    for it; nothing is done where the runtime (HIP's, say) has no such limit.
+    """
+    if library := _cuda_runtime():
+        library.cudaCtxResetPersistingL2Cache()
+        library.cudaDeviceSetLimit(_PERSISTING_L2, ctypes.c_size_t(0))
+
+
+@functools.cache
+def _cuda_runtime() -> ctypes.CDLL | None:
+    """Return the very runtime library that torch has loaded; torch does not offer such limits."""
+    maps = Path("/proc/self/maps")
+    lines = maps.read_text().splitlines() if maps.exists() else []
+    name = next((line.split()[-1] for line in lines if "libcudart" in line), None)
+    return None if name is None else ctypes.CDLL(name)

@@ -122,7 +122,14 @@ def verdict_lines(verdict: Verdict) -> Iterator[str]:
         again = f"`{' '.join(filter(None, words))}` brings the attempt back"
         yield f"restored: {', '.join(verdict.applied.restored)} ({again})"
     if verdict.next_step:
-        yield f"next: {verdict.next_step}"
+        yield f"next: {verdict.next_step}{_command(verdict)}"
+
+
+def _command(verdict: Verdict) -> str:
+    """Return what measures the next change, where the step is to go on with the next round."""
+    command = f"pytest --kopt-campaign {verdict.campaign} --kopt-round next"
+    is_asked = verdict.campaign and verdict.next_step.startswith("go on with the next round")
+    return f"; change the kernel, then: {command}" if is_asked else ""
 
 
 def flag_line(text: str) -> Line:

@@ -144,11 +144,16 @@ class HarnessWatch:
         name, number = changed[0], campaign.state.incumbent_round
         both = "both versions use it" if name in now.dependencies else f"round {number} uses it"
         users = f"only the candidate uses it, not round {number}" if name in new else both
+        if new == changed:
+            legal = "have the kernel's files hold what it says, or commit it with the kernel as a "
+            legal += f"baseline of its own: {declaring(campaign, changed)}"
+        else:
+            legal = f"put it back, or declare it: {declaring(campaign, changed)}"
         raise BadInput(
             f"{', '.join(changed)} is not as round {number} was accepted with, and not in "
             f"kernel_source ({users}): the times would not be those of the kernel files alone",
             where=f"campaign {campaign.name}",
-            legal=f"put it back, or declare it: {declaring(campaign, changed)}",
+            legal=legal,
         )
 
     def _differing(self, names: Sequence[str]) -> list[str]:
@@ -177,7 +182,7 @@ def edited_harness(campaign: Campaign) -> dict[str, Any] | None:
     try:
         ids = campaign.expected_cases()
         files = watch.touched(ids)
-        watch.check(ids)
+        watch.check_dependencies(watch.check(ids))
     except BadInput as error:
         return {"obstacle": str(error), "files": files}
     return None

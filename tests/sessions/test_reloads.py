@@ -30,28 +30,6 @@ def test_a_long_comparison_starts_half_as_many_processes(tmp_path: Path) -> None
     assert len(both) == told["processes"] + 1
 
 
-#: Dropped with its module, when nothing of the candidate's is being called or imported.
-LAST_WILL = """
-import torch
-
-
-class Will:
-    def __del__(self, torch=torch):
-        torch.equal = lambda one, other: True
-
-
-_will = Will()
-"""
-
-
-def test_what_is_patched_between_two_loads_is_found(tmp_path: Path) -> None:
-    project = project_at(tmp_path / "project")
-    project.write(PLAIN, kernel(cost=COST, who="plain new", imports=IN_TURNS + LAST_WILL))
-    done = Gate(project)()
-    assert done.judged["decision"] == "REJECTED_OVERFIT", done.run.text
-    assert "patched-function" in done.judged["reason"] and "torch.equal" in done.judged["reason"]
-
-
 #: Equal in its first load, in the mean; from its second on the incumbent does everything twice.
 HOLDS_OTHERS_UP = """
 import sys

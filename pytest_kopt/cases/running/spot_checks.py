@@ -30,6 +30,7 @@ from pytest_kopt.cases.running.timed_calls import (
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.outputs import taken
 from pytest_kopt.honesty.renewal import known_content_finding, known_content_gain
+from pytest_kopt.measure.cold import forbid_persisting_lines
 from pytest_kopt.measure.engine import Block
 from pytest_kopt.numerics.compare import Comparison
 from pytest_kopt.numerics.nested import fresh_copies, tensors
@@ -160,6 +161,8 @@ class Spotted(Block):
     def write(self, seed: int, *, is_looked_at: bool = False) -> None:
         """Write what the next run meets: the content of a seed, or a call's own on a GPU."""
         self._seed, self._number = seed, -1
+        if self.engine != "wall":
+            forbid_persisting_lines()
         for recorder in self._recorders:
             recorder.clear()
             recorder.call.take_new_tensors()

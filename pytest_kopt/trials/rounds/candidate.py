@@ -102,7 +102,9 @@ def open_against_incumbent(asked: Asked) -> Opened:
     wanted = {case.key for case in opened.expected.values()}
     rows = campaign.best.table().rows
     check_target_class(opened, [row for row in rows if row.key in wanted])
-    return replace(opened, harness=asked.watch.check(opened.frozen))
+    harness = asked.watch.check(opened.frozen)
+    asked.watch.check_dependencies(harness)
+    return replace(opened, harness=harness)
 
 
 def _at_its_level(opened: Opened) -> Opened:
