@@ -234,6 +234,7 @@ class _Child:
         self.told: list[str] = []
         self.blocks: list[int] = []
         self.told_before: list[int] = []
+        self.is_looked_at = False
         self.places: list[int | None] = []
         self._messages: deque[dict[str, Any]] = deque(
             [
@@ -265,9 +266,12 @@ class _Child:
             if told["arm"]:
                 self.blocks.append(told["seed"])
                 self.told_before += [told["seed"]] * told["is_looked_at"]
+                self.is_looked_at = told["is_looked_at"]
                 self._times.append({"kind": "written", "waited": 0.0})
         elif kind == "go" and self.blocks:
             ms = random.uniform(1.0, 1.01)
+            if self.is_looked_at:
+                self._times.append({"kind": "looked"})
             self._times.append({"kind": "time", "waited": 3 * ms, "ms": 3 * ms})
 
 

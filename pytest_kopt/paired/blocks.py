@@ -169,6 +169,8 @@ class Blocks:
         seen, place = SeenBlock(arm, seed), None
         for way, calls in enumerate(self._calls[arm]):
             ms, passed_ms = self._timed(child)
+            if before:
+                _next(child, "looked")
             per_call.append(ms / calls)
             counted += ms
             waited += passed_ms

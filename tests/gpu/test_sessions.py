@@ -150,3 +150,60 @@ def test_a_test_over_two_gpus_runs_alone_on_request(project: Project) -> None:
     done = run(project, "--kopt-dist-only", "-v")
     assert done.code == 0 and "1 passed" in done.out, done.text
     assert "1 skipped" in run(project, "-v").out
+
+
+LINEAR = """\
+import torch
+
+
+def linear(x, w):
+    return {body}
+"""
+BACKWARD = """\
+import pytest
+import torch
+from kernels.linear import linear
+
+
+@pytest.mark.kopt(schema="gemm")
+def test_linear(kopt):
+    def draw(*shape):
+        return torch.randn(*shape, device=kopt.device).requires_grad_()
+
+    kopt(
+        linear,
+        inputs=lambda: (draw(1024, 512), draw(512, 1024)),
+        reference=lambda x, w: x.double() @ w.double(),
+        dims=dict(B=1, M=1024, N=1024, K=512),
+        flops=(2 * 512 * 1024**2, 4 * 512 * 1024**2),
+        backward=True,
+        weights=(1,),
+    )
+"""
+
+
+def arch() -> str:
+    import torch
+
+    return "sm_{}{}".format(*torch.cuda.get_device_capability())
+
+
+def test_a_forward_is_judged_by_what_it_gave_before_its_backward(project: Project) -> None:
+    """Their graphs write to the same memory, and a plain product was called wrong."""
+    project.write("kernels/__init__.py", "")
+    project.write("kernels/linear.py", LINEAR.format(body="sum(a @ b for a, b in parts(x, w))"))
+    parts = "\n\ndef parts(x, w):\n    return zip(x.split(64, 1), w.split(64, 0))\n"
+    project.write("kernels/linear.py", project.read("kernels/linear.py") + parts)
+    project.write("tests/test_linear.py", BACKWARD)
+    who = ("-c", "user.name=t", "-c", "user.email=t@localhost")
+    for command in (("init", "-q"), ("add", "."), (*who, "commit", "-qm", "Start")):
+        assert project.run("git", *command).code == 0
+    words = ["--op", "linear", "--kernel", "kernels/linear.py", "--backend", "TORCH"]
+    words += ["--gpu", arch()]
+    begun = project.run(sys.executable, "-m", "pytest_kopt.cli", "init", "c", *words)
+    assert begun.code == 0, begun.text
+    baseline = run(project, "--kopt-campaign", "c", "--kopt-round", "1")
+    assert baseline.code == 0, baseline.text
+    project.write("kernels/linear.py", LINEAR.format(body="x @ w"))
+    done = run(project, "--kopt-campaign", "c", "--kopt-round", "2")
+    assert done.code == 0 and "ACCEPTED" in done.text, done.text

@@ -121,8 +121,10 @@ class _Arms:
                         block.run_on(times)
                     ms = 0.0 if times else block.run_written() * block.calls
                     commander.tell("time", ms=ms)
-                for block in last if is_looked_at else ():
-                    block.look()
+                    if is_looked_at:
+                        # The backward's replay writes to memory of the forward's results.
+                        block.look()
+                        commander.tell("looked")
             findings = bench.heard()
             if children():
                 findings += still_busy(lambda: None)
