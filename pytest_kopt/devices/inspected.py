@@ -69,7 +69,8 @@ class Inspected:
             raise Unseen(str(error)) from None
 
     def _stands_still(self) -> bool:
-        stat = Path(f"/proc/{self.pid}/stat").read_text()
+        with open(f"/proc/{self.pid}/stat") as file:
+            stat = file.read()
         return stat.rpartition(")")[2].split()[0] in "Tt"
 
     def read(self, address: int, size: int) -> bytes:

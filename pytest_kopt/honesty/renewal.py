@@ -23,6 +23,7 @@ from pytest_kopt.measure.engine import Block
 #: a narrow dtype does not undo it. A few elements change places as well: of a product the answer to
 #: a multiple is known.
 _NEAREST, _FARTHEST = 0.03, 0.125
+_STEPS = 1 << 16
 #: A device does the same work in the same time: of so many blocks on known and on new content the
 #: times lie that far apart, as a log-ratio, where something is remembered.
 _KNOWN, _FRESH, _APART = 4, 8, 0.02
@@ -33,6 +34,23 @@ _ROUNDS = 4
 #: Blocks after which new content is as well known as what was timed, and after which a device that
 #: rested has come to its clock.
 _SETTLING, _WARMING = 100, 3
+
+
+class Places:
+    """Where elements are exchanged: tensors of a size share their places, as drawing is slow."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._drawn: dict[tuple[int, torch.device], torch.Tensor] = {}
+
+    def among(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return places of a flat tensor of this size: int64, where the tensor lies."""
+        size = tensor.numel(), tensor.device
+        if size not in self._drawn:
+            # Of the size too, so that they do not depend on what else was asked for.
+            generator = torch.Generator().manual_seed((self._seed + size[0]) % (1 << 63))
+            self._drawn[size] = inputs.places(size[0], generator).to(tensor.device)
+        return self._drawn[size]
 
 
 class Renewal:
@@ -58,33 +76,31 @@ class Renewal:
         """Whether there is a tensor that it can change."""
         return bool(self._mixed) or any(t.dtype in inputs.SCALABLE for t, _ in self._origins)
 
-    def write(self, seed: int) -> None:
-        """Write the content of a seed: the first one, scaled, with a few elements exchanged."""
+    def write(self, seed: int, places: Places | None = None) -> None:
+        """Write the content of a seed: the first one, scaled, with a few elements exchanged.
+
+        Which ones `places` say, by default those of the seed.
+        """
         self._seed = seed
-        dice = random.Random(seed)
-        self._write(1 + dice.choice((-1, 1)) * dice.uniform(_NEAREST, _FARTHEST), seed)
+        share = (seed >> 1) % _STEPS / _STEPS
+        step = _NEAREST + share * (_FARTHEST - _NEAREST)
+        self._write(1 + step if seed % 2 else 1 - step, places or Places(seed))
 
     def again(self) -> None:
         """Write the content that was written last, with the same work."""
         if self._seed is None:
-            self._write(1.0, 0, moves=False)
+            self._write(1.0, Places(0), moves=False)
         else:
             self.write(self._seed)
 
-    def _write(self, factor: float, seed: int, *, moves: bool = True) -> None:
+    def _write(self, factor: float, places: Places, *, moves: bool = True) -> None:
         for tensor, origin in self._origins:
             if tensor.dtype in inputs.SCALABLE:
                 torch.mul(origin, factor, out=tensor)
             else:
                 tensor.copy_(origin)
-        generator = torch.Generator().manual_seed(seed)
-        # Tensors of a size share their places: a pool has hundreds, and drawing is slow.
-        places: dict[tuple[int, torch.device], torch.Tensor] = {}
         for tensor in self._mixed:
-            size = tensor.numel(), tensor.device
-            if size not in places:
-                places[size] = inputs.places(size[0], generator).to(tensor.device)
-            inputs.exchange(tensor, places[size], moves=moves)
+            inputs.exchange(tensor, places.among(tensor), moves=moves)
 
 
 def known_content_gain(

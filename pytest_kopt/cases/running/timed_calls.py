@@ -12,7 +12,7 @@ from pytest_kopt.cases.case import Case
 from pytest_kopt.cases.running.execution import drawn_like, grad_out, make_inputs, results_of, roots
 from pytest_kopt.cases.seeds import derive
 from pytest_kopt.honesty import inputs
-from pytest_kopt.honesty.renewal import Renewal
+from pytest_kopt.honesty.renewal import Places, Renewal
 from pytest_kopt.numerics.nested import contents, fresh_copies, tensors
 
 #: Bytes of numbers that are drawn for a block, at most: some milliseconds' worth.
@@ -140,18 +140,19 @@ class Content:
 
     def write(self, seed: int, arm: str) -> None:
         """Write the content of an arm's block into all sets."""
+        places = _places(seed, arm)
         for number in self._sets:
-            self.write_one(number, seed, arm)
+            self.write_one(number, seed, arm, places)
 
-    def write_one(self, number: int, seed: int, arm: str) -> None:
-        """Write the content of an arm's block into one set.
+    def write_one(self, number: int, seed: int, arm: str, places: Places | None = None) -> None:
+        """Write the content of an arm's block into one set, of which all have `places` in common.
 
         Arms get content of their own: results of another's block must be no answers. What is no
         floating-point number can say how much there is to do: there the arms get the same.
         """
         own = derive(seed, arm if self._is_free else "", f"content {number}")
         if self._renewals:
-            self._renewals[number].write(own)
+            self._renewals[number].write(own, places or _places(seed, arm))
             return
         case, given = self._cases[number % len(self._cases)], self._sets[number]
         drawn = make_inputs(case, own)
@@ -172,11 +173,17 @@ class Gradients:
         self._renewals = {number: Renewal(tensors) for number, tensors in incoming.items()}
 
     def write(self, seed: int, arm: str) -> None:
+        places = _places(seed, arm)
         for number in self._renewals:
-            self.write_one(number, seed, arm)
+            self.write_one(number, seed, arm, places)
 
-    def write_one(self, number: int, seed: int, arm: str) -> None:
-        self._renewals[number].write(derive(seed, arm, f"gradients {number}"))
+    def write_one(self, number: int, seed: int, arm: str, places: Places | None = None) -> None:
+        own = derive(seed, arm, f"gradients {number}")
+        self._renewals[number].write(own, places or _places(seed, arm))
+
+
+def _places(seed: int, arm: str) -> Places:
+    return Places(derive(seed, arm, "places"))
 
 
 def shapes(given: Sequence[Any]) -> list[torch.Size]:
