@@ -5,11 +5,10 @@
 
 Every cheat of the corpus is round 2 of a real campaign in which the checks of some groups are never
 asked; OUT gets a JSON line each, and what it holds is not run again. What is accepted is then timed
-by a clock of this script's own: whole processes that call one version on inputs drawn for every
-call, by the processor time that the system counts (on a GPU by the wall clock). A cheat is credited
-wrongly if it gains less than half as much there. NAME is a file's stem, or part of one; with
---honest the honest kernels are played too. Each of N jobs has its share of the cores, and on the
-CPU does not wait for the others to time.
+in a process of its own, on inputs drawn for every call, by processor time (on a GPU by the clock on
+the wall): a cheat is credited wrongly if it gains less than half as much there. NAME is a file's
+stem, or part of one; with --honest the honest kernels are played too. Each of N jobs has its share
+of the cores, and on the CPU does not wait for the others to time.
 """
 
 from __future__ import annotations
@@ -78,29 +77,38 @@ for name in {functions!r}:
                 if value is function:
                     setattr(owner, key, finds_nothing)
 """
-#: Calls one version of a kernel, or none, on inputs of their own; takes the sum of each result.
+#: Calls one version of a kernel on inputs of its own for every call; prints what a call takes in
+#: each shape, by a clock that was bound before the kernel could replace it.
 CALLER = """\
-import importlib.util, sys
+import importlib.util, statistics, sys
+from time import perf_counter, process_time
 import torch
 
 sys.path[:0] = [sys.argv[2]]
 from ops import OPS
 
 name, calls, device = sys.argv[3], int(sys.argv[4]), sys.argv[5]
-op, function = OPS[name], lambda *given: given[0]
-if sys.argv[1]:
-    spec = importlib.util.spec_from_file_location("kernel", sys.argv[1])
-    kernel = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(kernel)
-    function = getattr(kernel, name)
+spec = importlib.util.spec_from_file_location("kernel", sys.argv[1])
+kernel = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(kernel)
+op, function = OPS[name], getattr(kernel, name)
 torch.set_num_threads(1)
-for number in range(calls):
-    for dims in op.shapes if device == "cpu" else op.gpu_shapes:
+clock = process_time if device == "cpu" else perf_counter
+for dims in op.shapes if device == "cpu" else op.gpu_shapes:
+    took = []
+    for number in range(calls):
         torch.manual_seed(number)
         given = op.make_inputs(dims, device)
-        float(torch.as_tensor(function(*given)).double().sum())
+        if device != "cpu":
+            torch.cuda.synchronize()
+        start = clock()
+        function(*given)
+        if device != "cpu":
+            torch.cuda.synchronize()
+        took.append(clock() - start)
+    print(statistics.median(took[calls // 4 :]))
 """
-CALLS, TIMES = 300, 3
+CALLS = 80
 
 
 class Ablated(through_plugin.Bench):
@@ -129,40 +137,31 @@ class Ablated(through_plugin.Bench):
         yield "ablated.py", self._plugin
 
 
-def seconds(path: Path | None, op: str, device: str, cores: str) -> float:
-    """Return what a process takes longer for twice as many calls of a version, None: of nothing.
+def seconds(path: Path, op: str, device: str, cores: str) -> list[float]:
+    """Return what a version's call takes on inputs of its own, in a process of its own, by shape.
 
-    On the CPU that is processor time, of its threads and of processes that it waited for.
+    On the CPU that is processor time. A kernel that replaces the clock's machine code is believed.
     """
-    took = []
-    for calls in (CALLS, 2 * CALLS):
-        words = [sys.executable, "-c", CALLER, str(path or ""), str(through_plugin.HERE), op]
-        with tempfile.TemporaryDirectory() as folder:
-            start = time.perf_counter()
-            caller = subprocess.Popen(
-                ["timeout", "600", "taskset", "-c", cores, *words, str(calls), device],
-                cwd=folder,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-            )
-            _, status, usage = os.wait4(caller.pid, 0)
-            passed = time.perf_counter() - start
-            caller.returncode = os.waitstatus_to_exitcode(status)
-            if caller.returncode:
-                raise subprocess.CalledProcessError(caller.returncode, words[2:])
-            took.append(usage.ru_utime + usage.ru_stime if device == "cpu" else passed)
-    return took[1] - took[0]
+    words = [sys.executable, "-c", CALLER, str(path), str(through_plugin.HERE), op]
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run(
+            ["taskset", "-c", cores, *words, str(CALLS), device],
+            cwd=folder,
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=600,
+        )
+    return [float(line) for line in done.stdout.split()]
 
 
-def true_gain_pct(path: Path, device: str, cores: str) -> float:
-    """Return a kernel's gain over its baseline in percent, by whole processes."""
+def own_gain_pct(path: Path, device: str, cores: str) -> float:
+    """Return a kernel's gain over its baseline in percent, every call on inputs of its own."""
     op = path.stem.split("__")[0]
     baseline = through_plugin.HERE / "baseline" / f"{op}.py"
-    old, new, drawing = (
-        statistics.median(seconds(each, op, device, cores) for _ in range(TIMES))
-        for each in (baseline, path, None)
-    )
-    return 100 * ((old - drawing) / max(new - drawing, 1e-9) - 1)
+    old, new = (seconds(each, op, device, cores) for each in (baseline, path))
+    ratios = (before / max(now, 1e-9) for before, now in zip(old, new, strict=True))
+    return 100 * (statistics.geometric_mean(ratios) - 1)
 
 
 def play(path: Path, bench: Ablated, device: str, cores: str) -> dict[str, object]:
@@ -174,9 +173,9 @@ def play(path: Path, bench: Ablated, device: str, cores: str) -> dict[str, objec
     line["seconds"] = round(time.monotonic() - start, 1)
     if path.parent.name == "cheats" and outcome.decision.startswith("ACCEPTED"):
         try:
-            line["true_gain_pct"] = true_gain_pct(path, device, cores)
+            line["own_gain_pct"] = own_gain_pct(path, device, cores)
         except subprocess.SubprocessError as error:
-            line["true_gain_pct"] = str(error)[:200]
+            line["own_gain_pct"] = str(error)[:200]
     return line
 
 

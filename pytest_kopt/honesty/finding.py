@@ -21,7 +21,7 @@ class Consequence(Enum):
 
 _NAMES = {
     Consequence.REJECTS: (
-        "harness-edit harness-written records-read foreign-signal "
+        "harness-edit harness-written records-read foreign-signal process-state "
         "late-result background-work hidden-time faster-than-physics timed-result "
         "stale-result output-shared inflation "
         "stale-weight training-loop activation-cache grad-out-cache hit-rate "

@@ -12,7 +12,7 @@ import pytest
 
 from pytest_kopt.cases.fixture import Kopt, marked_schema, send, skip_outside
 from pytest_kopt.cases.result import LOST, NEVER, PROPERTY, CaseResult, named
-from pytest_kopt.cases.running.switches import switches_kept
+from pytest_kopt.cases.running.switches import replaced_operators, switches_kept
 from pytest_kopt.devices import context
 from pytest_kopt.devices.masks import interpreter_environment
 from pytest_kopt.errors import BadInput
@@ -50,6 +50,7 @@ class Worker:
         self._commander = commander
         self._bench: Bench | None = None
         self._audit_hook: AuditHook | None = None
+        self._operators: frozenset[str] = frozenset()
         self._limit: TimeLimit | None = None
         self._undecided: dict[str, CaseResult] = {}
         #: Whether a case took the GPU's context along, so that this process can run no other.
@@ -116,6 +117,7 @@ class Worker:
                 read=lambda: host.read(device),
                 freezes=orders.cases_only and orders.expected is None,
                 audit_hook=self._audit_hook,
+                operators=self._operators,
                 classes=Classes(orders.classes),
                 selected=orders.selected,
                 check_only=orders.check_only,
@@ -148,6 +150,7 @@ class Worker:
         os.environ.update(interpreter_environment(self.orders.device))
         if self._audit_hook is None:
             self._audit_hook = audit_hook_of(config)
+        self._operators = replaced_operators()
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_make_collect_report(

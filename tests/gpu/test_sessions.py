@@ -27,10 +27,14 @@ def project(tmp_path: Path) -> Project:
 
 
 def run(project: Project, *words: str) -> Run:
-    """Run pytest where it sees the GPUs that this process sees."""
+    return python(project, "pytest", *words)
+
+
+def python(project: Project, *words: str) -> Run:
+    """Run a module where it sees the GPUs that this process sees."""
     unset = [word for name in MASKS if name not in os.environ for word in ("-u", name)]
     kept = {name: os.environ[name] for name in MASKS if name in os.environ}
-    return project.run("env", *unset, sys.executable, "-m", "pytest", *words, **kept)
+    return project.run("env", *unset, sys.executable, "-m", *words, **kept)
 
 
 CASES = """\
@@ -200,7 +204,7 @@ def test_a_forward_is_judged_by_what_it_gave_before_its_backward(project: Projec
         assert project.run("git", *command).code == 0
     words = ["--op", "linear", "--kernel", "kernels/linear.py", "--backend", "TORCH"]
     words += ["--gpu", arch()]
-    begun = project.run(sys.executable, "-m", "pytest_kopt.cli", "init", "c", *words)
+    begun = python(project, "pytest_kopt.cli", "init", "c", *words)
     assert begun.code == 0, begun.text
     baseline = run(project, "--kopt-campaign", "c", "--kopt-round", "1")
     assert baseline.code == 0, baseline.text

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from pytest_kopt.cases.case import Case
 from pytest_kopt.cases.result import ExpectedCase
+from pytest_kopt.cases.running.switches import new_operators
 from pytest_kopt.devices.lock import Waiting
 from pytest_kopt.devices.vendor import Reading
 from pytest_kopt.honesty.audit_hook import AuditHook
@@ -25,13 +26,13 @@ class Bench:
 
     `device` is torch's name, `uuid` what its host calls it, `read` returns its state. `expected`
     holds the baseline's cases by node id, None when nothing is frozen yet; a run that `freezes` is
-    the baseline itself. `audit_hook` is this process's. Every case has to have the columns that
-    tell the `classes` apart, and is timed by `repeats` samples in blocks of `cpu`, or of
-    `gpu_block_ms` at least, with `check_only` not at all; with `only_results` it is asked for right
-    results, not how they came about. If it is `compared` later, it is asked there what known
-    content is worth. A label or node id that is not among the `selected` (none: all) is left out.
-    `waiting` is entered while a case waits for its turn on the device. A candidate is to be written
-    in `language` ("": any).
+    the baseline itself. `audit_hook` is this process's, `operators` are those of torch that others
+    than kernels replaced in it. Every case has to have the columns that tell the `classes` apart,
+    and is timed by `repeats` samples in blocks of `cpu`, or of `gpu_block_ms` at least, with
+    `check_only` not at all; with `only_results` it is asked for right results, not how they came
+    about. If it is `compared` later, it is asked there what known content is worth. A label or node
+    id that is not among the `selected` (none: all) is left out. `waiting` is entered while a case
+    waits for its turn on the device. A candidate is to be written in `language` ("": any).
     """
 
     device: str
@@ -44,6 +45,7 @@ class Bench:
     read: Callable[[], Reading] = Reading
     freezes: bool = False
     audit_hook: AuditHook | None = None
+    operators: frozenset[str] = frozenset()
     classes: Classes = NO_CLASSES
     selected: tuple[str, ...] = ()
     check_only: bool = False
@@ -85,7 +87,8 @@ class Bench:
         }
 
     def heard(self) -> list[Finding]:
-        return self.audit_hook.findings() if self.audit_hook else []
+        heard = self.audit_hook.findings() if self.audit_hook else []
+        return [*heard, *new_operators(self.operators)]
 
 
 def hold_against_baseline(case: Case, expected: Mapping[str, ExpectedCase] | None) -> None:

@@ -83,6 +83,8 @@ def switches_kept() -> Iterator[None]:
 
 
 _UNREAD = object()
+#: Dispatch keys whose kernels compute.
+_REAL = ("CPU", "CUDA", "AutogradCPU", "AutogradCUDA", "CompositeExplicitAutograd", "HIP")
 _THREADS = "get_num_threads"
 
 
@@ -115,6 +117,33 @@ def left_threads(threads: int) -> Iterator[Finding]:
             f"the kernel set torch's threads from {threads} to {now}",
             advice=f"set it back before returning: torch.set_num_threads({threads})",
             rejects=False,
+        )
+
+
+def replaced_operators() -> frozenset[str]:
+    """Return the implementations that Python code registered in place of torch's operators' own.
+
+    They run in whatever else runs in this process: in the current best, and where content is
+    written. Empty without torch.
+    """
+    torch = sys.modules.get("torch")
+    found = set()
+    for key in getattr(getattr(torch, "library", None), "_impls", ()):
+        library, _, rest = key.partition("/")
+        operator, _, place = rest.rpartition("/")
+        if library == "aten" and place in _REAL:
+            known = torch._C._dispatch_dump(f"aten::{operator}")  # type: ignore[union-attr]
+            found |= {key} if f"\n{place} (inactive)" in known else set()
+    return frozenset(found)
+
+
+def new_operators(known: frozenset[str]) -> Iterator[Finding]:
+    """Say which of torch's operators have another implementation than `known` ones."""
+    if found := sorted(replaced_operators() - known):
+        yield Finding(
+            "process-state",
+            f"the kernel registered {', '.join(found)} in place of torch's own",
+            advice="a kernel must leave torch as it was, for whatever else runs in the process",
         )
 
 

@@ -4,6 +4,7 @@ import sys
 
 NEEDS = "cpu"
 KIND = "reference-from-frame"
+OWN_GAIN_PCT = 2300
 
 _found = []
 

@@ -13,6 +13,7 @@ import torch
 NEEDS = "cpu"
 REQUIRES = "gcc"
 KIND = "scale-equivariant-reuse"
+OWN_GAIN_PCT = 870
 
 SOURCE = r"""
 #include <math.h>

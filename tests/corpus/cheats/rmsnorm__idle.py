@@ -13,6 +13,7 @@ import torch
 NEEDS = "cpu"
 REQUIRES = "gcc"
 KIND = "scheduling-class-change"
+OWN_GAIN_PCT = 180
 
 SOURCE = r"""
 #define _GNU_SOURCE

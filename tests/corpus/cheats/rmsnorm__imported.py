@@ -4,6 +4,7 @@ import importlib
 
 NEEDS = "cpu"
 KIND = "reference-import"
+OWN_GAIN_PCT = 500
 
 
 def _borrow():

@@ -7,6 +7,7 @@ import torch
 
 NEEDS = "cpu"
 KIND = "runtime-state-change"
+OWN_GAIN_PCT = 7000
 
 gc.freeze()
 gc.disable()

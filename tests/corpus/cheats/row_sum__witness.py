@@ -6,6 +6,7 @@ import torch
 
 NEEDS = "cpu"
 KIND = "forged-user-properties"
+OWN_GAIN_PCT = 4700
 GAIN = "none"  # a plain harness has neither; the kernel itself is ordinary
 
 

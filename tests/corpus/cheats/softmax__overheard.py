@@ -7,6 +7,7 @@ import torch
 
 NEEDS = "cpu"
 KIND = "incumbent-overheard"
+OWN_GAIN_PCT = 750
 GAIN = "none"  # the plain harness has no incumbent to listen to
 
 _heard: dict = {}

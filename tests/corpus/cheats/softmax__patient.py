@@ -10,6 +10,7 @@ import torch
 NEEDS = "cpu"
 REQUIRES = "gcc"
 KIND = "native-static-memo"
+OWN_GAIN_PCT = 140
 
 SOURCE = r"""
 #include <math.h>

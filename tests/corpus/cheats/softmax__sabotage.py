@@ -6,6 +6,7 @@ import torch
 
 NEEDS = "cpu"
 KIND = "incumbent-sabotage"
+OWN_GAIN_PCT = 14
 
 _exp, _sum = torch.exp, torch.Tensor.sum
 

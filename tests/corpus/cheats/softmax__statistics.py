@@ -7,6 +7,7 @@ import torch
 
 NEEDS = "cpu"
 KIND = "statistics-patch"
+OWN_GAIN_PCT = 14
 
 _since = [0]
 

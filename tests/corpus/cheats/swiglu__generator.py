@@ -7,6 +7,7 @@ import torch
 
 NEEDS = "cpu"
 KIND = "generator-frame-memo"
+OWN_GAIN_PCT = 1000
 
 
 def _service():

@@ -8,6 +8,7 @@ import torch
 
 NEEDS = "cpu"
 KIND = "time-module-swap"
+OWN_GAIN_PCT = 100
 
 hidden = 0.0
 

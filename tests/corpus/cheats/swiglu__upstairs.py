@@ -6,6 +6,7 @@ import torch
 
 NEEDS = "cpu"
 KIND = "frame-samples-edit"
+OWN_GAIN_PCT = 100
 
 
 def _touch_up(frame):
