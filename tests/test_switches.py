@@ -13,7 +13,9 @@ import torch
 
 from pytest_kopt.cases.running.switches import (
     left_switches,
+    new_operators,
     read_switches,
+    replaced_operators,
     switches_kept,
     write_switch,
 )
@@ -136,3 +138,15 @@ def test_a_backend_that_the_environment_selects_is_put_back(
         os.environ["KEPT_BACKEND"] = "CK"
         os.environ["NEW_BACKEND"] = "CK"
     assert os.environ["KEPT_BACKEND"] == "TRITON" and "NEW_BACKEND" not in os.environ
+
+
+@pytest.mark.filterwarnings("ignore:.*verriding a previously registered kernel")
+def test_an_operator_of_torchs_that_a_kernel_replaces_is_named() -> None:
+    """It runs in whatever else runs here: it can answer before a timed call begins."""
+    known = replaced_operators()
+    assert [*new_operators(known)] == []
+    with torch.library._scoped_library("aten", "IMPL") as library:
+        library.impl("special_i1e", torch.clone, "CPU")
+        (finding,) = new_operators(known)
+        assert finding.rejects and "aten/special_i1e/CPU" in finding.message
+    assert [*new_operators(known)] == []
