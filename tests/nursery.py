@@ -356,9 +356,9 @@ def _become(order: Mapping[str, Any], out: int, err: int, *passed: int) -> NoRet
         from pytest_kopt.bisect import session
         from pytest_kopt.campaign import prerequisites
         from pytest_kopt.cli import campaigns
-        from pytest_kopt.processes import launched, reload, warm_parent
+        from pytest_kopt.processes import forking, launched, warm_parent
 
-        reload.differ()
+        forking.differ()
         starting = SimpleNamespace(
             Popen=_popen,
             run=_run,

@@ -23,10 +23,14 @@ class Process:
         self._ms = ms
 
     def tell(self, kind: str, **order: Any) -> None:
-        self._answers = {"block": "written", "go": "time"}[kind]
+        if kind == "block":
+            self._is_looked_at = order["is_looked_at"]
+        self._answers = (
+            ["written"] if kind == "block" else ["time"] + ["looked"] * self._is_looked_at
+        )
 
     def receive(self) -> dict[str, Any]:
-        return {"kind": self._answers, "waited": self._ms, "ms": self._ms}
+        return {"kind": self._answers.pop(0), "waited": self._ms, "ms": self._ms}
 
 
 def blocks_of(held: Any, kind: str, cases: int) -> Blocks:
@@ -73,8 +77,9 @@ def test_on_the_cpu_what_a_process_says_of_its_own_clock_counts_for_nothing() ->
 
     class Liar(Process):
         def receive(self) -> dict[str, Any]:
-            waited = 3.0 if self._answers == "written" else self._ms
-            return {"kind": self._answers, "waited": waited, "ms": 0.004}
+            found = super().receive()
+            waited = 3.0 if found["kind"] == "written" else self._ms
+            return found | {"waited": waited, "ms": 0.004}
 
     held = cast("Any", dict.fromkeys((CANDIDATE, INCUMBENT), Liar(8.0)))
     calls = {arm: [4, 2] for arm in held}

@@ -14,11 +14,9 @@ from typing import Any
 import pytest
 
 from pytest_kopt.cases.evidence import SLOW, CaseEvidence
-from pytest_kopt.cases.order import ArmsOrder
 from pytest_kopt.cases.result import CaseResult, ExpectedCase
 from pytest_kopt.devices.masks import interpreter_environment
-from pytest_kopt.options.declare import SERVE
-from pytest_kopt.processes import forking, reload, warm_parent
+from pytest_kopt.processes import forking, warm_parent
 from pytest_kopt.processes.launched import Launched
 from pytest_kopt.processes.launcher import Launcher
 from pytest_kopt.processes.warm_parent import Fork, NoFork, WarmParent
@@ -80,27 +78,6 @@ def test_a_fork_leads_its_own_group_and_starts_in_its_directory(
     fork.kill()
     assert fork.process.returncode == -signal.SIGKILL
     fork.close()
-
-
-def test_what_is_told_once_in_a_comparison_is_not_asked_of_a_second_load(
-    parent: WarmParent, tmp_path: Path
-) -> None:
-    """On a GPU that took half as long as the blocks, in every replica that a process carried."""
-    (tmp_path / "conftest.py").write_text(
-        "def pytest_configure(config):\n"
-        f"    served = config.pluginmanager.get_plugin({SERVE!r})\n"
-        "    with open('told', 'a') as file:\n"
-        "        file.write(f'{served.orders.arms.tells_more} ')\n"
-    )
-    arms = ArmsOrder(("candidate",), str(tmp_path), tells_more=True)
-    orders = WorkerOrders("cpu", "auto", 1, 60.0, "standard", arms=arms)
-    fork = greeted(parent, tmp_path, orders)
-    for word in ("again", "again", "stop"):
-        assert fork.channel.receive()["kind"] == "collected"
-        fork.channel.send(word)
-    fork.process.wait(HANG)
-    fork.close()
-    assert (tmp_path / "told").read_text() == "True False False "
 
 
 def test_a_fork_ends_when_nobody_is_left_to_order(parent: WarmParent, tmp_path: Path) -> None:
@@ -321,7 +298,7 @@ def test_no_two_forks_draw_the_same() -> None:
         reader, writer = os.pipe()
         pid = os.fork()
         if pid == 0:
-            reload.differ()
+            forking.differ()
             os.write(writer, repr(random.random()).encode())
             os._exit(0)
         os.waitpid(pid, 0)

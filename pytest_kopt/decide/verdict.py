@@ -169,7 +169,7 @@ class Replicas(Document):
     processes: int = Field(
         description="times in a process of their own, or in one for each version, on each device"
     )
-    reloads: int = Field(description="times in one of those processes again, all loaded anew")
+    reloads: int = Field(default=0, description="0; versions up to 0.1 also loaded anew there")
 
 
 class KernelTime(Document):

@@ -39,22 +39,17 @@ class Comparison:
         progress: Callable[[], None],
         over: Callable[[], None],
         most: int,
-        *,
-        loads_anew: bool = True,
     ) -> None:
         """Compare `versions` over the node ids of each device.
 
         `progress` is called after every measured replica, from the thread of its device, `over`
         where the comparison is left. `most` is how many replicas there can be: some are started
-        before it is known that they are needed. With `loads_anew` a process carries two, as looks
-        are about their mean; else each has one of its own. What is still running is ended where the
+        before it is known that they are needed. What is still running is ended where the
         comparison, a context manager, is left.
         """
         self._arms = Arms(config, orders, versions)
         self._over = over
-        self._lanes = [
-            Lane(self._arms, place, progress, most, loads_anew=loads_anew) for place in lanes
-        ]
+        self._lanes = [Lane(self._arms, place, progress, most) for place in lanes]
         self._share_cores()
         # A process that one of its threads started ends with that thread: they stay to the end.
         self._pool = ThreadPoolExecutor(len(self._lanes))

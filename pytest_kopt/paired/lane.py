@@ -21,10 +21,6 @@ from pytest_kopt.processes.site import Place
 #: Replicas that are there at once, so that one starts up while another is measured; on the CPU it
 #: would disturb that.
 AT_ONCE_ON_GPU = 2
-#: How many replicas a process carries, one after the other: the effect that it may have of its own
-#: has to stay small in their mean (docs/paired.md).
-LOADS = 2
-_ABREAST = min(LOOKS)
 #: A version that gains so much in a replica is likely to be kept: the next one is measured with the
 #: incumbent alone beside it, which is asked of whatever is kept.
 _GAIN_PCT = 1.0
@@ -69,8 +65,6 @@ class Lane:
         place: Place,
         progress: Callable[[], None],
         most: int,
-        *,
-        loads_anew: bool,
     ) -> None:
         """Measure the cases of a place; see Comparison for the rest."""
         self.place = place
@@ -80,9 +74,6 @@ class Lane:
         #: Cases that the change does not concern.
         self._same: dict[str, CaseQuads] = {}
         self._started: list[Replica] = []
-        #: Measured, and there for another replica that loads anew.
-        self._living: list[Replica] = []
-        self._loads_anew, self._has_loaded_anew = loads_anew, False
         self._leaving: Replica | None = None
         self._beside_alone = _BesideAlone()
         #: The process for it, where one was started before it was known to be needed.
@@ -113,7 +104,9 @@ class Lane:
     def get_ahead(self, due: int) -> None:
         """Start replicas before they are needed; those that are `due` load their first case."""
         self.try_nearby()
-        while len(self._started) < max(1, min(self._room, self.ahead, self._most - self._measured)):
+        # Most comparisons end with their first look: what that does not need is not started.
+        left = (min(LOOKS) if self._measured < min(LOOKS) else self._most) - self._measured
+        while len(self._started) < max(1, min(self._room, self.ahead, left)):
             self._started.append(self._start())
         first = self._wanted_of(self.place.ids)[0]
         for replica in self._started[:due]:
@@ -127,12 +120,11 @@ class Lane:
     def in_company(self) -> dict[str, CaseQuads]:
         """Return one replica of what the change concerns, the incumbent alone beside it.
 
-        What a replica with a gain has told of it already comes first, but where others loaded anew:
-        then the quads are of two loads, as a candidate may hold others up from its second one on.
+        What a replica with a gain has told of it already comes first.
         """
         told, self._beside_alone.told = self._beside_alone.told, {}
         wanted = self._wanted_of(self.place.ids)
-        if told.keys() >= {*wanted} and not self._has_loaded_anew:
+        if told.keys() >= {*wanted}:
             return told
         self.stop_all()
         place = self.place._replace(ids=wanted)
@@ -141,22 +133,14 @@ class Lane:
         self._started.append(replica)
         replica.join(self._arms.start_alone(place))
         try:
-            found = replica.measure(wanted, self._arms.random, self._await_leaving)
-            if self._has_loaded_anew:
-                self.held_seconds += replica.held_seconds
-                replica.load_anew(self._judge())
-                again = replica.measure(wanted, self._arms.random, self._await_leaving)
-                for nodeid, more in again.items():
-                    for kind, quads in more.quads.items():
-                        found[nodeid].quads[kind] += quads
-            return found
+            return replica.measure(wanted, self._arms.random, self._await_leaving)
         finally:
             self.held_seconds += replica.held_seconds
             self.stop_all()
 
     def abandon(self) -> None:
         self._abandoned = True
-        held = (self._nearby, self._referee, self._spare, *self._started, *self._living)
+        held = (self._nearby, self._referee, self._spare, *self._started)
         _kill([each for each in held if each is not None])
 
     def _judge(self) -> Referee:
@@ -189,17 +173,14 @@ class Lane:
             try:
                 found = replica.measure(wanted, arms.random, self._await_leaving, self._look_ahead)
             except Refused as refused:
-                beside = [*(self._started + self._living)[1:], *self._spare.children]
+                beside = [*self._started[1:], *self._spare.children]
                 crowded = bool(beside) or self._nearby is not None
                 if replica.are_orphans:
                     # All that was forked ended with its parent, whatever it held.
                     self.close()
                     continue
                 self.stop_all()
-                if replica.loads > 1:
-                    # Whoever cannot be loaded twice in a process is judged by fresh ones.
-                    self._loads_anew = False
-                elif crowded and NO_MEMORY in str(refused):
+                if crowded and NO_MEMORY in str(refused):
                     self._room = 1
                 # It may be the doing of the process beside it, which is not started again.
                 elif not (self._abandoned or replica is self._beside_alone.replica):
@@ -207,10 +188,11 @@ class Lane:
                 continue
             self._started.remove(replica)
             self._measured += 1
-            self._has_loaded_anew |= replica.loads > 1
             self.held_seconds += replica.held_seconds
             self.tried += replica.tried
-            self._keep_or_dismiss(replica)
+            self._await_leaving()
+            replica.dismiss()
+            self._leaving = replica
             self._same |= {nodeid: quads for nodeid, quads in found.items() if quads.is_same}
             self._beside_alone.take(found)
             self._progress()
@@ -225,12 +207,7 @@ class Lane:
         return {nodeid: known.get(nodeid) or CaseQuads(nodeid, "") for nodeid in self.place.ids}
 
     def _start(self) -> Replica:
-        """Start the next replica: two in processes of their own, then two that load anew there."""
         number = self._measured + len(self._started)
-        if self._living and number % (LOADS * _ABREAST) >= _ABREAST:
-            replica = self._living.pop(0)
-            replica.load_anew(self._judge())
-            return replica
         return self._arms.start(self.place, self._judge(), tells_more=not number)
 
     def _look_ahead(self, found: Mapping[str, CaseQuads]) -> None:
@@ -240,25 +217,12 @@ class Lane:
             self._join(self._started[1])
 
     def _join(self, replica: Replica) -> None:
-        """Have the incumbent timed alone beside a replica, if that is due and can be.
-
-        A replica that is its process's first has room for another process.
-        """
-        has_room = self._room > 1 and replica.how == ONE_PROCESS and replica.loads == 1
+        """Have the incumbent timed alone beside a replica, if that is due and can be."""
+        has_room = self._room > 1 and replica.how == ONE_PROCESS
         if self._beside_alone.is_due and self._arms.asks_more and has_room:
             self._beside_alone.replica = replica
             spare = self._spare.children
             replica.join(spare.pop() if spare else self._arms.start_alone(self.place))
-
-    def _keep_or_dismiss(self, replica: Replica) -> None:
-        """Keep a measured replica's process for another, where one can load anew; or let it end."""
-        keeps = self._loads_anew and self._room > 1 and replica.how == ONE_PROCESS
-        if keeps and replica.loads < LOADS and replica is not self._beside_alone.replica:
-            self._living.append(replica)
-            return
-        self._await_leaving()
-        replica.dismiss()
-        self._leaving = replica
 
     def try_nearby(self) -> None:
         """Have shapes near the declared ones tried from now on, unless they are or were."""
@@ -314,12 +278,12 @@ class Lane:
     def stop_all(self) -> None:
         """End all: one that loads or waits for its turn would not listen."""
         self._drop_nearby()
-        held = [*self._started, *self._living, self._spare]
+        held = [*self._started, self._spare]
         _kill(held)
         self._await_leaving()
         for each in held:
             each.stop()
-        self._started, self._living, self._spare = [], [], Children()
+        self._started, self._spare = [], Children()
 
 
 def _kill(all_of: Sequence[Children]) -> None:

@@ -126,7 +126,6 @@ def measured_under(
             "round_of_inference": number,
             "device": quads.device,
             "timed": list(quads.timed),
-            "load": quads.load,
             **(quads.conditions.to_document() if quads.conditions else {}),
         }
         for number, replica in enumerate(replicas, start=1)

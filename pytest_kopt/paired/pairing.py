@@ -207,14 +207,13 @@ def judge(
     }
     engines = sorted({quads.engine for quads in replicas[0].values() if not quads.is_same})
     every = [*replicas, *more]
-    anew = sum(any(quads.load > 1 for quads in replica.values()) for replica in every)
     return PairedResult(
         verdict.model_copy(
             update={
                 "engine": ", ".join(engines) or None,
                 "shapes": _with_memory(verdict.shapes, found[0].cases, every),
                 "kernels": _kernels(results, replicas),
-                "replicas": Replicas(processes=len(every) - anew, reloads=anew),
+                "replicas": Replicas(processes=len(every)),
             }
         ),
         _pairs_csv(results, every),

@@ -32,8 +32,7 @@ class CaseQuads:
 
     `engine` is that of both directions, or `graph+events`. `device` is the UUID of what
     measured it, `conditions` its state around that, `timed` from when to when it was measured alone
-    (seconds since the epoch), `load` whether its process had loaded all for the first time (1) or
-    the second, `not_captured` why something is not timed by replays of a graph,
+    (seconds since the epoch), `not_captured` why something is not timed by replays of a graph,
     `judged_inside` why what was looked at was judged in its own process ("": it was not).
     """
 
@@ -45,7 +44,6 @@ class CaseQuads:
     timed: tuple[float, float] = (0.0, 0.0)
     not_captured: Mapping[str, str] = field(default_factory=dict)
     judged_inside: str = ""
-    load: int = 1
     #: How it is known that both versions are the same, where nothing was timed.
     same: Same | None = None
     #: The bytes that a call of a version takes, by arm, where they were measured.
@@ -93,7 +91,7 @@ class Caught(Exception):
 
 
 class Replica(Children):
-    """The processes of one replica; `how` they hold the versions, how often they loaded all."""
+    """The processes of one replica; `how` they hold the versions."""
 
     def __init__(
         self,
@@ -117,7 +115,6 @@ class Replica(Children):
         self._accuracy = accuracy
         self._device, self._placement = place.device, place.site.placement
         self.how = how
-        self.loads = 1
         self._asked: str | None = None
         self.held_seconds = 0.0
         #: Of what blocks met, what the candidate is wrong for and the incumbent is not.
@@ -134,14 +131,6 @@ class Replica(Children):
         self.children.append(child)
         if self._asked is not None:
             self._tell_asked(child)
-
-    def load_anew(self, referee: Referee) -> None:
-        """Be another replica in the same processes: whatever is the project's is loaded again."""
-        for child in self.children:
-            child.tell("again")
-        self._referee = referee
-        self.loads += 1
-        self._asked, self.held_seconds, self.tried = None, 0.0, []
 
     def measure(
         self,
@@ -269,7 +258,7 @@ class Replica(Children):
         shown = "+".join(dict.fromkeys(engine.split("+")))
         why = {what: said for told in prepared for what, said in told["not_captured"].items()}
         case = CaseQuads(
-            *(nodeid, shown, quads, device.uuid, conditions, timed, why, inside, self.loads),
+            *(nodeid, shown, quads, device.uuid, conditions, timed, why, inside),
             kernels=kernels,
             outside=outside,
             memory=memory,
@@ -288,9 +277,6 @@ class Replica(Children):
             return True
         if not self._referee.stands(looks):
             return False
-        if self.loads > 1:
-            # What the case drew as it was imported may be otherwise than in the first load.
-            raise Refused(f"loaded anew, {wrong[0]}")
         raise Caught(wrong)
 
 

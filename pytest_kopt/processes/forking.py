@@ -10,6 +10,7 @@ import gc
 import importlib
 import json
 import os
+import random
 import select
 import signal
 import socket
@@ -27,7 +28,6 @@ from _pytest.config import default_plugins
 from pytest_kopt.cases.running.switches import compile_here
 from pytest_kopt.lineage import adopt_orphans, end_descendants, end_with_parent, leave
 from pytest_kopt.processes.bytecode import kept_bytecode
-from pytest_kopt.processes.reload import differ
 
 #: Without these no case runs. What is not there, like Triton or a vendor's library, is left out.
 _LIBRARIES = ("torch", "triton")
@@ -43,6 +43,9 @@ _FIRST = (
 #: Device files of NVIDIA's and AMD's drivers, open in a process that has a context.
 _DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/dxg")
 _ENDING_SECONDS = 1.0
+#: How far the first allocations on the host are shifted, at most, in pages.
+_PAGES = 512
+_BALLAST: list[bytearray] = []
 #: How a fork's exit status is written to the deciding process.
 STATUS = struct.Struct("i")
 
@@ -205,3 +208,14 @@ def _become(order: Mapping[str, Any], parent: int, reader: int, writer: int, log
         sys.excepthook(*sys.exc_info())
         sys.stderr.flush()
     os._exit(1)
+
+
+def differ() -> None:
+    """Have no two forks draw the same random numbers or put their buffers at the same places."""
+    random.seed()
+    for name in ("torch", "numpy.random"):
+        if name in sys.modules:
+            sys.modules[name].seed()
+    draw = random.SystemRandom()
+    _BALLAST.extend(bytearray(draw.randrange(1, 4096)) for _ in range(draw.randrange(64)))
+    _BALLAST.append(bytearray(4096 * draw.randrange(1, _PAGES)))

@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Generator, Sequence
-from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import pytest
 
@@ -21,11 +20,7 @@ from pytest_kopt.options.declare import LOADED_BEFORE, SERVE
 from pytest_kopt.processes.channel import Channel, Message
 from pytest_kopt.processes.guests import NOT_GIVEN, Confined, SetAside
 from pytest_kopt.processes.isolation import isolate, separate_caches
-from pytest_kopt.processes.reload import forget
 from pytest_kopt.processes.worker_orders import WorkerOrders
-
-if TYPE_CHECKING:
-    from pytest_kopt.honesty.audit_hook import AuditHook
 
 
 class Serve:
@@ -47,22 +42,10 @@ class Serve:
         self.bounds = bounds
         self.seed: int | None = None
         self.out: Sequence[str] = ()
-        #: This process's, from its first session to its last, and the modules that were there
-        #: before.
-        self.audit_hook: AuditHook | None = None
-        self.lasting: frozenset[str] = frozenset()
-        #: Whether another session is to follow, which loads everything anew.
-        self.again = False
         self._channel = channel
         self._args, self._from_manifest = args, from_manifest
         self._config: pytest.Config | None = None
         self._leaving = False
-
-    @property
-    def root(self) -> Path:
-        """Pytest's root in the session that is or was last."""
-        assert self._config is not None
-        return self._config.rootpath.resolve()
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_load_initial_conftests(self, args: list[str]) -> None:
@@ -93,14 +76,11 @@ class Serve:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        """Run what the other side asks for until it says stop or again, or goes away."""
+        """Run what the other side asks for until it says stop, or goes away."""
         items = {item.nodeid: item for item in session.items}
         while True:
             message = self.hear()
             if message["kind"] == "stop":
-                return True
-            if message["kind"] == "again":
-                self.again = True
                 return True
             if message["kind"] != "run":
                 # For the case before, which ended without: its versions are the same, or it skips.
@@ -152,19 +132,12 @@ def _keep_from_children(*descriptors: int) -> None:
 class Leave:
     """Ends the process with the session: what pytest would still do is to sum up for nobody."""
 
-    def __init__(self, serve: Serve) -> None:
-        self._serve = serve
-
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, exitstatus: int) -> None:
-        """End here, the last of all, unless another session follows.
-
-        Interpreter shutdown with a GPU context and leftover threads can hang.
-        """
-        if not self._serve.again:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            leave(int(exitstatus))
+        """End here, the last of all: shutdown with a GPU context and leftover threads can hang."""
+        sys.stdout.flush()
+        sys.stderr.flush()
+        leave(int(exitstatus))
 
 
 def main() -> None:
@@ -174,10 +147,7 @@ def main() -> None:
 
 
 def serve(reader: int, writer: int, scratch: Path) -> NoReturn:
-    """Wait for orders on a pair of pipes and run cases, in a session after the other if asked to.
-
-    Each of them loads all of the project anew.
-    """
+    """Wait for orders on a pair of pipes and run cases."""
     adopt_orphans()
     _keep_from_children(reader, writer)
     channel = Channel(Connection(reader, writable=False), Connection(writer, readable=False))
@@ -194,23 +164,13 @@ def serve(reader: int, writer: int, scratch: Path) -> NoReturn:
     # A reference's temporaries, and those of each comparison with it, else cost a fault a page.
     keep_freed_memory()
     serving = Serve(channel, orders, hello["args"], bounds, scratch, hello["from_manifest"])
-    while True:
-        sys.path[:] = hello["sys_path"]
-        sys.argv[:] = hello["argv"]
-        if orders.device == "cuda":
-            context.begin_to_rouse(orders.device)
-        words = [*hello["pytest_args"], *LOADED_BEFORE]
-        plugins = [SetAside(), serving, Leave(serving)]
-        if bounds:
-            plugins.append(Confined(lambda why: serving.tell("confined", why=why), scratch))
-        code = int(pytest.main(words, plugins=plugins))
-        arms = orders.arms
-        if not serving.again or arms is None:
-            # A session that began ends in its own last hook; this is for one that could not.
-            leave(code)
-        serving.again = False
-        # What is told once in a comparison has been told.
-        orders = serving.orders = replace(orders, arms=replace(arms, tells_more=False))
-        # One that holds the incumbent alone runs in a tree of its own.
-        for root in {Path(arms.root), serving.root}:
-            forget(root, arms.changed, serving.lasting)
+    sys.path[:] = hello["sys_path"]
+    sys.argv[:] = hello["argv"]
+    if orders.device == "cuda":
+        context.begin_to_rouse(orders.device)
+    words = [*hello["pytest_args"], *LOADED_BEFORE]
+    plugins = [SetAside(), serving, Leave()]
+    if bounds:
+        plugins.append(Confined(lambda why: serving.tell("confined", why=why), scratch))
+    # A session that began ends in its own last hook; this is for one that could not.
+    leave(int(pytest.main(words, plugins=plugins)))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -30,16 +29,10 @@ def audit_hook_of(config: pytest.Config) -> AuditHook:
         with kept_bytecode():
             from pytest_kopt.honesty.audit_hook import AuditHook
 
-            hook = getattr(serve, "audit_hook", None)
-            if hook is None:
-                hook = AuditHook(config.rootpath, getattr(serve, "bounds", None))
-                hook.install()
-                for name in _MEASURING:
-                    importlib.import_module(name)
-                if serve is not None:
-                    serve.audit_hook, serve.lasting = hook, frozenset(sys.modules)
-            # What loads anew is heard from before it was loaded first.
-            config.stash[_HOOK] = hook
+            config.stash[_HOOK] = hook = AuditHook(config.rootpath, getattr(serve, "bounds", None))
+            hook.install()
+            for name in _MEASURING:
+                importlib.import_module(name)
     return config.stash[_HOOK]
 
 

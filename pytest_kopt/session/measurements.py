@@ -245,7 +245,6 @@ class HostMeasurements:
             partial(self.progress.begin, "deciding"),
             most,
             # What is calibrated is how processes differ; of a race's two to four each counts.
-            loads_anew=not (self._settings.calibrate or versions.raced),
         )
 
     def _lanes(self, ids: Sequence[str]) -> list[Place]:
