@@ -13,7 +13,7 @@ import pytest
 from pytest_kopt.cases.order import CANDIDATE, INCUMBENT
 from pytest_kopt.decide.inference import FINAL_LOOK
 from pytest_kopt.paired.arms import ONE_PROCESS
-from pytest_kopt.paired.lane import Lane
+from pytest_kopt.paired.lane import Lane, Then, after_refusal
 from pytest_kopt.paired.replica import CaseQuads, Died, Refused
 from pytest_kopt.processes.child import NO_MEMORY, ChildDied
 from pytest_kopt.processes.site import Place
@@ -122,6 +122,23 @@ def test_every_replica_has_a_process_of_its_own(kind: str) -> None:
     lane.close()
     assert all(process.has_ended for process in arms.started)
     assert lane.held_seconds == FINAL_LOOK * 0.5
+
+
+@pytest.mark.parametrize(
+    ("reason", "are_orphans", "is_crowded", "has_company", "then"),
+    [
+        (NO_MEMORY, True, True, True, Then.ALL_AGAIN),
+        (NO_MEMORY, False, True, True, Then.ONE_AT_A_TIME),
+        (NO_MEMORY, False, False, False, Then.OTHERWISE),
+        ("two extensions of one name", False, True, False, Then.OTHERWISE),
+        ("two extensions of one name", False, False, True, Then.THE_SAME_AGAIN),
+    ],
+)
+def test_what_follows_a_refusal(
+    reason: str, are_orphans: bool, is_crowded: bool, has_company: bool, then: Then
+) -> None:
+    facts = {"are_orphans": are_orphans, "is_crowded": is_crowded, "has_company": has_company}
+    assert after_refusal(reason, **facts) is then
 
 
 def test_a_first_look_needs_two_processes_and_no_third_is_started() -> None:

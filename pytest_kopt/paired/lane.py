@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from enum import Enum
 from statistics import fmean
 
 from pytest_kopt.cases.order import CANDIDATE
@@ -24,6 +25,24 @@ AT_ONCE_ON_GPU = 2
 #: A version that gains so much in a replica is likely to be kept: the next one is measured with the
 #: incumbent alone beside it, which is asked of whatever is kept.
 _GAIN_PCT = 1.0
+
+
+class Then(Enum):
+    """What follows where a replica's processes could not hold what they were asked for."""
+
+    ALL_AGAIN = "whatever was forked ended with its parent: all of it is started again"
+    ONE_AT_A_TIME = "they lacked memory next to others: the same, with nothing next to them"
+    THE_SAME_AGAIN = "it may be the doing of the current best alone, which is not started again"
+    OTHERWISE = "the versions are held in another way, a process each at the end"
+
+
+def after_refusal(reason: str, *, are_orphans: bool, is_crowded: bool, has_company: bool) -> Then:
+    """Return what follows; `has_company` says that the current best alone was timed as well."""
+    if are_orphans:
+        return Then.ALL_AGAIN
+    if is_crowded and NO_MEMORY in reason:
+        return Then.ONE_AT_A_TIME
+    return Then.THE_SAME_AGAIN if has_company else Then.OTHERWISE
 
 
 class _BesideAlone:
@@ -173,18 +192,15 @@ class Lane:
             try:
                 found = replica.measure(wanted, arms.random, self._await_leaving, self._look_ahead)
             except Refused as refused:
-                beside = [*self._started[1:], *self._spare.children]
-                crowded = bool(beside) or self._nearby is not None
-                if replica.are_orphans:
-                    # All that was forked ended with its parent, whatever it held.
-                    self.close()
-                    continue
-                self.stop_all()
-                if crowded and NO_MEMORY in str(refused):
-                    self._room = 1
-                # It may be the doing of the process beside it, which is not started again.
-                elif not (self._abandoned or replica is self._beside_alone.replica):
-                    arms.fall_back(replica.how, refused)
+                then = after_refusal(
+                    str(refused),
+                    are_orphans=replica.are_orphans,
+                    is_crowded=bool(
+                        self._started[1:] or self._spare.children or self._nearby is not None
+                    ),
+                    has_company=replica is self._beside_alone.replica,
+                )
+                self._start_over(replica, refused, then)
                 continue
             self._started.remove(replica)
             self._measured += 1
@@ -197,6 +213,16 @@ class Lane:
             self._beside_alone.take(found)
             self._progress()
             return self._all(found)
+
+    def _start_over(self, replica: Replica, refused: Refused, then: Then) -> None:
+        if then is Then.ALL_AGAIN:
+            self.close()
+            return
+        self.stop_all()
+        if then is Then.ONE_AT_A_TIME:
+            self._room = 1
+        elif then is Then.OTHERWISE and not self._abandoned:
+            self._arms.fall_back(replica.how, refused)
 
     def _wanted_of(self, asked: Collection[str]) -> list[str]:
         return [nodeid for nodeid in self.place.ids if nodeid in asked and nodeid not in self._same]
