@@ -173,6 +173,8 @@ def renamed_local(files: Files, dice: random.Random) -> Files:
     choices = [found for found in choices if found[2] != "error"]
     function, line, name = dice.choice(choices)
     new = f"{dice.choice('abcxyz')}{dice.randrange(10**6)}"
+    while new in files[path].decode():
+        new += "_"
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef) and node.name == function:
             first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
@@ -183,51 +185,8 @@ def renamed_local(files: Files, dice: random.Random) -> Files:
     return {**files, path: ast.unparse(tree).encode()}
 
 
-def reordered_imports(files: Files, dice: random.Random) -> Files:
-    """Shuffle the imports of other people's modules."""
-    tree = ast.parse(files[MAIN])
-    places = [i for i, node in enumerate(tree.body) if isinstance(node, ast.Import)]
-    nodes = [tree.body[i] for i in places]
-    dice.shuffle(nodes)
-    for place, node in zip(places, nodes, strict=True):
-        tree.body[place] = node
-    return {**files, MAIN: ast.unparse(tree).encode()}
-
-
-def moved_in_file(files: Files, dice: random.Random) -> Files:
-    """Move a helper to another place of its file, behind the imports."""
-    tree = ast.parse(files[MAIN])
-    place = dice.choice([i for i, n in enumerate(tree.body) if isinstance(n, ast.FunctionDef)])
-    node = tree.body.pop(place)
-    last = max(i for i, n in enumerate(tree.body) if isinstance(n, ast.Import | ast.ImportFrom))
-    tree.body.insert(dice.randrange(last + 1, len(tree.body) + 1), node)
-    return {**files, MAIN: ast.unparse(tree).encode()}
-
-
-def moved_to_file(files: Files, dice: random.Random) -> Files:
-    """Move a helper of the kernel's into a new file beside, or into one that is there."""
-    tree, beside = ast.parse(files[MAIN]), ast.parse(files[BESIDE])
-    found = [n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == "widths"]
-    if not found:
-        return files
-    tree.body.remove(found[0])
-    home = dice.choice(["sizes", "fresh"])
-    if home == "sizes":
-        beside.body.append(found[0])
-    else:
-        files = {**files, "kernels/fresh.py": f"import math\n\n{ast.unparse(found[0])}".encode()}
-    wanted = ast.ImportFrom(home, [ast.alias("widths")], 1)
-    last = max(i for i, n in enumerate(tree.body) if isinstance(n, ast.ImportFrom))
-    tree.body.insert(last + 1, wanted)
-    return {
-        **files,
-        MAIN: ast.unparse(ast.fix_missing_locations(tree)).encode(),
-        BESIDE: ast.unparse(beside).encode(),
-    }
-
-
 HARMLESS: tuple[Callable[[Files, random.Random], Files], ...] = (
-    *(comments, docstrings, renamed_local, reordered_imports, moved_in_file, moved_to_file),
+    *(comments, docstrings, renamed_local),
 )
 
 

@@ -43,7 +43,7 @@ class Module:
         for node in found.body:
             if isinstance(node, IMPORTS):
                 found.imports |= {
-                    name: dotted for name, dotted in imported(node) if found.bound[name] == 1
+                    name: dotted for name, dotted in _imported(node) if found.bound[name] == 1
                 }
         if "*" not in found.bound and found._is_ordered():
             found.functions = {
@@ -86,7 +86,7 @@ class Module:
     def is_fixed(self, name: str) -> bool:
         """Say whether a name is given a constant, once."""
         return self.bound[name] == 1 and any(
-            assigns_constant(node) and name in _binds(node) for node in self.body
+            _assigns_constant(node) and name in _binds(node) for node in self.body
         )
 
     def _is_ordered(self) -> bool:
@@ -124,7 +124,7 @@ def _split(node: ast.stmt) -> Sequence[ast.stmt]:
     return [node]
 
 
-def imported(node: ast.Import | ast.ImportFrom) -> Iterator[tuple[str, str]]:
+def _imported(node: ast.Import | ast.ImportFrom) -> Iterator[tuple[str, str]]:
     """Yield each name that an import binds, and the dotted name of what it is."""
     for alias in node.names:
         if isinstance(node, ast.ImportFrom):
@@ -144,7 +144,7 @@ def _binds(node: ast.stmt) -> set[str]:
         if isinstance(item, (*_DEFINED_LATER, ast.ClassDef)):
             found.add(item.name)
         elif isinstance(item, IMPORTS):
-            found |= {name for name, _ in imported(item)}
+            found |= {name for name, _ in _imported(item)}
         elif isinstance(item, ast.Name) and not isinstance(item.ctx, ast.Load):
             found.add(item.id)
         elif isinstance(item, ast.ExceptHandler | ast.MatchAs | ast.MatchStar) and item.name:
@@ -168,7 +168,7 @@ def _outside_functions(node: ast.AST) -> Iterator[ast.AST]:
         yield from _outside_functions(part)
 
 
-def assigns_constant(node: ast.stmt) -> bool:
+def _assigns_constant(node: ast.stmt) -> bool:
     """Say whether a statement gives names a value of literals, which nothing can change."""
     plain = (ast.Constant, ast.Tuple, ast.UnaryOp, ast.BinOp, ast.unaryop, ast.operator, ast.Load)
     return (
@@ -176,7 +176,3 @@ def assigns_constant(node: ast.stmt) -> bool:
         and all(isinstance(target, ast.Name) for target in node.targets)
         and all(isinstance(item, plain) for item in ast.walk(node.value))
     )
-
-
-def is_future(node: ast.stmt) -> bool:
-    return isinstance(node, ast.ImportFrom) and node.module == "__future__"
