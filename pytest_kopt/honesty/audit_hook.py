@@ -13,12 +13,13 @@ import re
 import socket
 import sys
 import sysconfig
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from pytest_kopt.honesty.file_watch import FileWatch
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.libraries import is_library
 
@@ -112,8 +113,14 @@ class AuditHook:
     What was heard stays told: a write at import concerns every case that runs afterwards.
     """
 
-    def __init__(self, root: Path, bounds: Bounds | None = None) -> None:
-        """Watch the files below a project's root; with `bounds`, what lies beyond them as well."""
+    def __init__(
+        self, root: Path, bounds: Bounds | None = None, followed: Iterable[Path] = ()
+    ) -> None:
+        """Watch the files below a project's root; with `bounds`, what lies beyond them as well.
+
+        Of those that are `followed` it hears also what no event of Python's tells.
+        """
+        self._watch = FileWatch(map(str, followed))
         self._root = str(root.resolve()) + os.sep
         self._heard: dict[str, Finding] = {}
         self._opened: dict[str, set[str]] = {}
@@ -138,9 +145,12 @@ class AuditHook:
     def opened(self) -> dict[str, set[str]]:
         """The files outside of packages that were opened for reading, with the sources that did.
 
-        "" stands for a thread or an import. None that the process made itself.
+        "" stands for a thread, an import, a library in another language, another process. None that
+        the process made itself.
         """
-        return {name: authors for name, authors in self._opened.items() if name not in self._made}
+        unheard = self._watch.opened() - self._opened.keys()
+        known = self._opened | {name: {""} for name in unheard}
+        return {name: authors for name, authors in known.items() if name not in self._made}
 
     def _hear(self, event: str, arguments: tuple[Any, ...]) -> None:
         if event not in _HEARD:

@@ -29,7 +29,12 @@ def audit_hook_of(config: pytest.Config) -> AuditHook:
         with kept_bytecode():
             from pytest_kopt.honesty.audit_hook import AuditHook
 
-            config.stash[_HOOK] = hook = AuditHook(config.rootpath, getattr(serve, "bounds", None))
+            arms = serve.orders.arms if serve is not None else None
+            config.stash[_HOOK] = hook = AuditHook(
+                config.rootpath,
+                getattr(serve, "bounds", None),
+                arms.changed_data() if arms is not None else (),
+            )
             hook.install()
             for name in _MEASURING:
                 importlib.import_module(name)

@@ -43,8 +43,20 @@ def commit(project: Project, cost: str, imports: str, files: dict[str, str]) -> 
             'float((Path(__file__).resolve().parents[1] / "tuned").read_text())',
             "{}",
         ),
+        (
+            "settings/mapped",
+            "import torch",
+            'float(bytes(torch.from_file("settings/" + "mapp" + "ed", size=6, dtype=torch.uint8)))',
+            "{:6.2f}",
+        ),
+        (
+            "settings/read",
+            "import subprocess",
+            'float(subprocess.check_output(["cat", "settings/" + "re" + "ad"]))',
+            "{}",
+        ),
     ],
-    ids=["toml in the current folder", "no suffix above the source"],
+    ids=["toml in the current folder", "no suffix above the source", "in C++", "by a program"],
 )
 def test_settings_that_the_kernel_reads_are_each_versions_own(
     gate: Gate, path: str, imports: str, cost: str, text: str

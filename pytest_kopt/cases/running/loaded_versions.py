@@ -45,10 +45,11 @@ def load_versions(
 
     `first_call` makes an arm's first call in this process, given the arm's name.
     """
-    root, opened = Path(order.root), hook.opened if hook else {}
+    root = Path(order.root)
     if not order.trees:
         if order.tree:
             call = one_call(case, case.function, make_inputs(case, seed))
+            opened = hook.opened if hook else {}
             executed_files.check_moved(call, root, Path(order.tree), order.changed, opened)
         return dict.fromkeys(order.names, case.function)
     trees = [*map(Path, order.trees)]
@@ -60,6 +61,7 @@ def load_versions(
     functions: dict[str, Callable[..., Any]] = {order.own: case.function}
     # What a function imports only when it is called has to be loaded before it can be doubled.
     first_call(order.own, one_call(case, case.function, given))
+    opened = hook.opened if hook else {}
     files: dict[str, set[str]] = {}
     if order.changed and INCUMBENT in order.others:
         base = Path(order.trees[order.others.index(INCUMBENT)])

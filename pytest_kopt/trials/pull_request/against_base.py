@@ -14,6 +14,7 @@ from pytest_kopt.cases.result import CaseResult, loaded_by, opened_by
 from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.audit import audit
+from pytest_kopt.honesty.file_watch import FileWatch
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.options.declare import STEP
 from pytest_kopt.options.settings import Settings
@@ -60,6 +61,8 @@ class PullRequestGate(Gate):
         self._rebuild = ProjectCommand(command, is_confined=settings.isolates) if command else None
         rebuild = self._rebuild
         self._trees = trees_of(self._held, lambda old: overlays(base.root, old, rebuild))
+        data = [path for path in self._differing if not path.endswith(".py")]
+        self._watch = FileWatch(str((base.root / path).resolve()) for path in data)
 
     @property
     def title(self) -> str:
@@ -201,7 +204,8 @@ class PullRequestGate(Gate):
         self, results: Sequence[CaseResult], new: Sequence[str], measurements: Measurements
     ) -> Verdict:
         """Compare the cases that the base has, or can run, on both versions of the kernels."""
-        opened = {self._in_tree(path): by for path, by in opened_by(results).items()}
+        opened = {path: {""} for path in self._opened_unheard()}
+        opened |= {self._in_tree(path): {*by} for path, by in opened_by(results).items()}
         of_tests = [
             path
             for path in self._changed
@@ -249,7 +253,15 @@ class PullRequestGate(Gate):
             for path, authors in opened_by([case]).items()
             if not strangers.issuperset(authors)
         }
+        opened |= self._opened_unheard() - {*map(self._in_tree, opened_by([case]))}
         return any(self._is_used(path, used, opened) for path in self._changed)
+
+    def _opened_unheard(self) -> set[str]:
+        """Return the changed files that somebody opened; Python's audit events tell of most."""
+        opened = self._watch.opened()
+        return {
+            path for path in self._differing if str((self.other.root / path).resolve()) in opened
+        }
 
     def _is_used(self, path: str, loaded: Collection[str], opened: Collection[str]) -> bool:
         """Say whether cases that have `loaded` and `opened` files may use a changed one.
