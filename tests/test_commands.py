@@ -12,6 +12,8 @@ from pytest_kopt.errors import BadInput
 from pytest_kopt.processes.isolation import lacking
 from pytest_kopt.trials.project_command import ProjectCommand
 
+from .waiting import until
+
 SHOW = "import json, os, sys; print(json.dumps([sys.argv[1:], dict(os.environ), os.getcwd()]))"
 
 
@@ -130,8 +132,8 @@ def test_what_a_command_leaves_behind_ends_with_it(tmp_path: Path) -> None:
     path = script(tmp_path, LINGERS)
     assert ProjectCommand(f"{sys.executable} {path}").run(tmp_path).failure == ""
     stat = Path("/proc", (tmp_path / "pid").read_text().strip(), "stat")
-    # Killed, it may still wait for whoever collects it.
-    assert not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
+    # Killed, it may wait for a core to end on, and for whoever collects it.
+    until(lambda: not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z")
 
 
 @pytest.mark.skipif(bool(lacking()), reason=lacking() or "-")

@@ -18,6 +18,7 @@ from pytest_kopt.cases.running.steps import aftermath
 from pytest_kopt.errors import BadInput
 from pytest_kopt.numerics.gates import Gate, snr, tolerance
 from tests.checked import COLUMNS, ROWS, check, honest, inputs, names
+from tests.waiting import until
 
 
 def scaled(x: Tensor, w: Tensor) -> Tensor:
@@ -200,7 +201,8 @@ def test_a_thread_that_never_rests_is_background_work() -> None:
     thread = threading.Thread(target=churn, daemon=True)
     thread.start()
     try:
-        assert names(check(honest)) == {"background-work"}
+        # On a crowded machine it may get no core for the length of a look.
+        until(lambda: names(check(honest)) == {"background-work"})
     finally:
         over.set()
         thread.join()
