@@ -193,11 +193,9 @@ class _Arms:
         cases = enumerate(held_out_cases(item, case, bench.device, secret))
         # Without what it waited for others: what is tried must not depend on them.
         spent, is_over, moves = 0.0, False, False
-        # On the CPU checks hold no lock, and time for themselves meanwhile.
-        lock = timing_lock if bench.device == "cpu" else checking_lock
         while not is_over:
             to_time: list[tuple[Tried, Case]] = []
-            with one_thread(), lock(bench.uuid, bench.waiting):
+            with one_thread(), checking_lock(bench.uuid, bench.waiting):
                 start, took, is_over = time.perf_counter(), 0.0, True
                 for number, variant in cases:
                     tried = try_shape(variant, versions, bench.device, secret)
