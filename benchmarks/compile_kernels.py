@@ -25,8 +25,8 @@ from tabulate import tabulate
 from triton.backends.compiler import GPUTarget
 from triton.runtime.jit import JITFunction
 
+from pytest_kopt.sameness.launch_recording import Launch, Recording
 from pytest_kopt.sameness.objects import digest, figures
-from pytest_kopt.sameness.recording import Launch, Recording
 
 ARCH, TARGET = "sm_90", GPUTarget("cuda", 90, 32)
 _SHOWN = ("registers", "stack", "shared memory", "threads", "tensor-core")

@@ -19,7 +19,7 @@ from typing import Any
 import yaml
 
 from pytest_kopt import wire
-from pytest_kopt.profiling.table import CaseProfile
+from pytest_kopt.profiling.kernel_table import CaseProfile
 
 PROJECT = Path(__file__).parent / "gpu_project"
 #: Read on an H200 by other means: device copy in TB/s, bf16 product of 8192 in TFLOPS.

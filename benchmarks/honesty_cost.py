@@ -87,7 +87,7 @@ UNCHECKED = '''\
 import importlib
 import sys
 
-from pytest_kopt.paired import arms, blocks, company, pairing, referee
+from pytest_kopt.paired import arms, blocks, company, pairing, verifier_process
 from pytest_kopt.trials.rounds import candidate
 
 
@@ -103,7 +103,7 @@ replace(arms.Arms, "asks_more", False)
 replace(
     arms.Arms,
     "start_referee",
-    lambda *given: referee.Referee(None, broken="left out"),  # type: ignore[arg-type]
+    lambda *given: verifier_process.Referee(None, broken="left out"),  # type: ignore[arg-type]
 )
 
 if "pytest_kopt.processes.served" in sys.modules:
@@ -111,7 +111,7 @@ if "pytest_kopt.processes.served" in sys.modules:
 
     replace(audit_hook.AuditHook, "findings", lambda self: [])
 
-    from pytest_kopt.cases.running import arms as blocks_of_arms
+    from pytest_kopt.cases.running import timed_versions as blocks_of_arms
     from pytest_kopt.cases.running import check, checking, runner, timing
 
     replace(check, "_steps", lambda checking: [check.fresh_content])

@@ -19,10 +19,10 @@ from tabulate import tabulate
 
 from pytest_kopt import policies
 from pytest_kopt.decide.inference import FINAL_LOOK, LOOKS, log_ratio
-from pytest_kopt.decide.noise import DEVICE_TIMED, Noise
+from pytest_kopt.decide.known_noise import DEVICE_TIMED, Noise
 from pytest_kopt.decide.paired import decide_paired
 from pytest_kopt.decide.paired_evidence import PairedCase, PairedEvidence
-from pytest_kopt.decide.race import RACE_LOOKS, heat, is_over, winner
+from pytest_kopt.decide.race_rule import RACE_LOOKS, heat, is_over, winner
 
 PRIMUS = policies.load("primus")
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "paired.md"

@@ -15,7 +15,7 @@ from pytest_kopt.campaign.notes import Notes
 from pytest_kopt.campaign.recording import record_attempt
 from pytest_kopt.cases.evidence import CaseEvidence
 from pytest_kopt.cases.result import CaseResult
-from pytest_kopt.decide.gates import checked_shape
+from pytest_kopt.decide.hard_gates import checked_shape
 from pytest_kopt.decide.verdict import Aggregate, Decision, Verdict
 from pytest_kopt.roofline import Roofline
 from pytest_kopt.schema.table import Table

@@ -30,7 +30,7 @@ from pytest_kopt.cases.collector import Collector
 from pytest_kopt.cases.evidence import CaseEvidence
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.cli import campaigns
-from pytest_kopt.cli.commands import Command
+from pytest_kopt.cli.command_line import Command
 from pytest_kopt.decide.kernel_time import ProfilePair
 from pytest_kopt.decide.verdict import Verdict
 from pytest_kopt.devices.idle import NoIdleGpu
@@ -38,7 +38,7 @@ from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.options.project import Project
 from pytest_kopt.options.settings import Settings
-from pytest_kopt.profiling.table import CaseProfile, KernelRow
+from pytest_kopt.profiling.kernel_table import CaseProfile, KernelRow
 from pytest_kopt.trials.harness import PytestSetup
 from pytest_kopt.trials.opening import open_trial
 from tests.builders import manifest_document

@@ -36,7 +36,7 @@ from typing import Any, NoReturn
 _RUNNING = (
     *("pytest", "_pytest.pytester", "torch", "triton", "torch.fx.experimental.symbolic_shapes"),
     *("torch._functorch.config", "numpy.random", "pytest_kopt.processes.forking"),
-    *("pytest_kopt.processes.served", "pytest_kopt.cases.running.arms"),
+    *("pytest_kopt.processes.served", "pytest_kopt.cases.running.timed_versions"),
     *("pytest_kopt.cases.running.runner", "pytest_kopt.sameness.launches"),
     *("pytest_kopt.session.assemble", "pytest_kopt.session.warming"),
     "pytest_kopt.versions.installed_copies",
@@ -264,7 +264,7 @@ def main() -> None:
     """Import, then fork for whoever asks; or be one of the commands."""
     if sys.argv[1].startswith("-"):
         sys.exit(_call([sys.executable, *sys.argv[1:]], Path.cwd()))
-    from pytest_kopt.lineage import end_with_parent
+    from pytest_kopt.process_tree import end_with_parent
     from pytest_kopt.processes.forking import reap, wakes_when_forks_end
 
     end_with_parent()

@@ -13,7 +13,7 @@ from pytest_kopt import policies
 from pytest_kopt.bisect.session import Answer
 from pytest_kopt.bisect.walk import PARTS, SESSIONS, Change, Culprit, History, Pair
 from pytest_kopt.decide.inference import FINAL_LOOK, LOOKS, log_ratio
-from pytest_kopt.decide.noise import DEVICE_TIMED, Noise
+from pytest_kopt.decide.known_noise import DEVICE_TIMED, Noise
 from pytest_kopt.decide.paired import decide_paired
 from pytest_kopt.decide.paired_evidence import PairedCase, PairedEvidence
 

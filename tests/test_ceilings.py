@@ -111,7 +111,7 @@ def test_a_damaged_file_names_its_key(tmp_path: Path) -> None:
 
 def test_a_cpu_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     from pytest_kopt.devices.machine import cpu_model
-    from pytest_kopt.measure import ceilings as measuring
+    from pytest_kopt.measure import measured_peaks as measuring
 
     monkeypatch.setitem(measuring._COPIES, "cpu", [1 << 16, 1 << 20])
     monkeypatch.setitem(measuring._BEYOND, "cpu", 1 << 20)
@@ -132,7 +132,7 @@ def test_a_gpu_stays_below_its_documented_peaks() -> None:
     torch = pytest.importorskip("torch")
     if not torch.cuda.is_available():
         pytest.skip("needs a GPU")
-    from pytest_kopt.measure.ceilings import measure_ceilings
+    from pytest_kopt.measure.measured_peaks import measure_ceilings
 
     found = measure_ceilings("cuda")
     known = Ceilings(found.device, found, FACTS)

@@ -21,7 +21,7 @@ from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.stored import StoredEvidence, decide_stored, remeasurements_needed
 from pytest_kopt.decide.verdict import ConfigClass, Decision, Verdict
 from pytest_kopt.errors import BadInput
-from pytest_kopt.profiling.table import CaseProfile, KernelRow
+from pytest_kopt.profiling.kernel_table import CaseProfile, KernelRow
 from pytest_kopt.schema.metrics import parse_primary
 from pytest_kopt.schema.table import Classes, Table, make_row
 from tests.builders import few_examples

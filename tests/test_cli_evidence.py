@@ -11,7 +11,7 @@ import pytest
 from pytest_kopt.cli.init import init
 from pytest_kopt.cli.main import main
 from pytest_kopt.decide.verdict import Decision
-from pytest_kopt.measure import ceilings as measuring
+from pytest_kopt.measure import measured_peaks as measuring
 from tests.campaigns import campaign_at, record
 
 COMMANDS = {

@@ -9,7 +9,7 @@ import torch
 from pytest_kopt.cases.details import place_of, with_details
 from pytest_kopt.cases.evidence import CaseEvidence, Failure
 from pytest_kopt.cases.result import CaseResult
-from pytest_kopt.decide.gates import checked_shape
+from pytest_kopt.decide.hard_gates import checked_shape
 from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.numerics.compare import compare
 from pytest_kopt.trials import judging

@@ -16,7 +16,7 @@ import pytest
 
 from pytest_kopt.devices import lock
 from pytest_kopt.devices.lock import checking_lock, timing_lock
-from pytest_kopt.lineage import is_below
+from pytest_kopt.process_tree import is_below
 
 from .waiting import HANG, until
 

@@ -17,7 +17,14 @@ from pytest_kopt.cases.running.heldout import try_shape
 from pytest_kopt.cases.running.reference import observed
 from pytest_kopt.cases.variant import Variant
 from pytest_kopt.errors import BadInput
-from pytest_kopt.honesty.heldout import DOMAIN, PATTERNS, TIED, Tried, held_out_findings, untried
+from pytest_kopt.honesty.nearby_shapes import (
+    DOMAIN,
+    PATTERNS,
+    TIED,
+    Tried,
+    held_out_findings,
+    untried,
+)
 from pytest_kopt.numerics.gates import snr
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pytest_kopt import policies
 from pytest_kopt.decide.inference import FINAL_LOOK, LOOKS, log_ratio
-from pytest_kopt.decide.noise import DEVICE_TIMED, Noise
+from pytest_kopt.decide.known_noise import DEVICE_TIMED, Noise
 from pytest_kopt.decide.paired import WORTH_PCT, decide_metrics
 from pytest_kopt.decide.paired_evidence import PairedCase, PairedEvidence
 from pytest_kopt.decide.policy import Policy

@@ -12,11 +12,11 @@ from torch import Tensor
 from pytest_kopt.cases.case import Case, declare
 from pytest_kopt.cases.groups import Groups, find_groups, redrawn, with_steady_groups
 from pytest_kopt.cases.order import CANDIDATE, UNEVEN, ArmsOrder
-from pytest_kopt.cases.running.arms import serve_arms
 from pytest_kopt.cases.running.bench import Bench
 from pytest_kopt.cases.running.check import check_case
 from pytest_kopt.cases.running.course import Course
 from pytest_kopt.cases.running.execution import make_inputs
+from pytest_kopt.cases.running.timed_versions import serve_arms
 from pytest_kopt.cases.skew import DISTRIBUTIONS, skewed_groups
 from pytest_kopt.errors import BadInput
 from pytest_kopt.measure.wall import WallEngine

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_kopt.cases.domain import nearby, perturbed
-from pytest_kopt.honesty.heldout import (
+from pytest_kopt.honesty.nearby_shapes import (
     SHAPES,
     Kind,
     Outcome,
@@ -216,7 +216,7 @@ TESTS = """
 import pytest
 import torch
 from pytest_kopt.cases.running.heldout import held_out_cases, time_shape, try_shape
-from pytest_kopt.honesty.heldout import PATTERNS
+from pytest_kopt.honesty.nearby_shapes import PATTERNS
 
 
 def good(x, *_):

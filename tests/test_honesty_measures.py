@@ -24,7 +24,7 @@ from pytest_kopt.cases.evidence import CaseEvidence
 from pytest_kopt.cases.result import CaseResult, ExpectedCase
 from pytest_kopt.cases.running.bench import Bench
 from pytest_kopt.cases.running.steps.controls import passing_controls
-from pytest_kopt.honesty import inputs, memory, outputs, physics, work
+from pytest_kopt.honesty import inputs, outputs, physics, poisoned_memory, work
 from pytest_kopt.honesty.accuracy import Accuracy, downgrades, least_snr
 from pytest_kopt.honesty.precision import accuracy_of, most_terms
 from pytest_kopt.numerics.gates import Gate
@@ -228,7 +228,7 @@ def test_a_result_that_refuses_to_be_read_was_not_changed_in_silence() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_poisoned_allocations_hold_nan_and_the_mode_is_put_back(dtype: Any) -> None:
     before = torch.are_deterministic_algorithms_enabled()
-    with memory.poisoned_allocations():
+    with poisoned_memory.poisoned_allocations():
         found = [torch.empty(64, dtype=dtype), torch.ones(64, dtype=dtype).new_empty(9)]
     assert all(bool(torch.isnan(item).all()) for item in found)
     assert torch.are_deterministic_algorithms_enabled() == before

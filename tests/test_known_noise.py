@@ -18,10 +18,10 @@ from pytest_kopt.cases.evidence import CaseEvidence
 from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, PLACEBO
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.cli.main import main
-from pytest_kopt.decide.noise import DEVICE_TIMED, HOST_TIMED
+from pytest_kopt.decide.known_noise import DEVICE_TIMED, HOST_TIMED
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.errors import BadInput
-from pytest_kopt.honesty.heldout import Tried
+from pytest_kopt.honesty.nearby_shapes import Tried
 from pytest_kopt.paired.blocks import Quad
 from pytest_kopt.paired.comparison import Comparison
 from pytest_kopt.paired.noise import Known, Scatter, keep

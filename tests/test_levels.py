@@ -19,7 +19,7 @@ from pytest_kopt.decide.stored import StoredEvidence, asks_for_full, decide_stor
 from pytest_kopt.decide.verdict import Aggregate, Decision, Level, Verdict
 from pytest_kopt.documents import validate
 from pytest_kopt.errors import BadInput
-from pytest_kopt.show.files.trend import missing_text
+from pytest_kopt.show.files.trend_table import missing_text
 from tests.builders import NOW, attempt_events, gemm_table, manifest_document
 
 THREE = ["a", "b", "c"]

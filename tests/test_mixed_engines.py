@@ -19,10 +19,10 @@ from pytest_kopt import policies
 from pytest_kopt.cases.case import declare
 from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, PLACEBO, ArmsOrder
 from pytest_kopt.cases.result import CaseResult, ExpectedCase
-from pytest_kopt.cases.running import arms, timing
-from pytest_kopt.cases.running.arms import serve_arms
+from pytest_kopt.cases.running import timed_versions, timing
 from pytest_kopt.cases.running.bench import Bench
 from pytest_kopt.cases.running.runner import run_case
+from pytest_kopt.cases.running.timed_versions import serve_arms
 from pytest_kopt.decide.inference import replica_ratio
 from pytest_kopt.devices.vendor import CPU, Device, Reading
 from pytest_kopt.errors import BadInput
@@ -31,8 +31,8 @@ from pytest_kopt.measure.engine import NOTHING, Block, CaptureFailed, agreed
 from pytest_kopt.measure.wall import WallBlock, WallEngine
 from pytest_kopt.paired.noise import Known
 from pytest_kopt.paired.pairing import PairedMetric, judge
-from pytest_kopt.paired.referee import Referee
 from pytest_kopt.paired.replica import CaseQuads, Refused, Replica
+from pytest_kopt.paired.verifier_process import Referee
 from pytest_kopt.processes.site import Place
 from pytest_kopt.schema.profile import MEMORY
 from pytest_kopt.trials import comparing
@@ -155,15 +155,15 @@ def test_arms_of_one_process_come_to_one_engine(
     monkeypatch: pytest.MonkeyPatch, candidate: Callable[..., Any]
 ) -> None:
     versions = {CANDIDATE: candidate, INCUMBENT: clean, PLACEBO: clean}
-    monkeypatch.setattr(arms, "load_versions", lambda *given: versions)
+    monkeypatch.setattr(timed_versions, "load_versions", lambda *given: versions)
     kept: list[dict[str, Any]] = []
-    one_engine = arms._Arms.prepared
+    one_engine = timed_versions._Arms.prepared
 
     def recorded(*given: Any) -> dict[str, Any]:
         kept.append(one_engine(*given))
         return kept[-1]
 
-    monkeypatch.setattr(arms._Arms, "prepared", recorded)
+    monkeypatch.setattr(timed_versions._Arms, "prepared", recorded)
     commands = Commands()
     bench = Bench("cpu", "auto", 1)
     order = ArmsOrder(tuple(versions))
@@ -212,10 +212,12 @@ def test_what_changed_is_told_when_nobody_waits_for_a_lock(monkeypatch: pytest.M
             told.append(kind)
             super().tell(kind, **fields)
 
-    monkeypatch.setattr(arms, "checking_lock", lock)
-    monkeypatch.setattr(arms, "load_versions", lambda *given: {CANDIDATE: clean, INCUMBENT: clean})
+    monkeypatch.setattr(timed_versions, "checking_lock", lock)
     monkeypatch.setattr(
-        arms._Arms, "machine_code", lambda *given: {"kind": "changed", "under": held[0]}
+        timed_versions, "load_versions", lambda *given: {CANDIDATE: clean, INCUMBENT: clean}
+    )
+    monkeypatch.setattr(
+        timed_versions._Arms, "machine_code", lambda *given: {"kind": "changed", "under": held[0]}
     )
     bench, order = Bench("cpu", "auto", 1, cpu=FAST), ArmsOrder((CANDIDATE, INCUMBENT))
     serve_arms(case_of(clean), bench, order, cast("Any", Telling()), cast("Any", None))

@@ -16,7 +16,7 @@ from pytest_kopt.cases.domain import variants
 from pytest_kopt.cases.order import CANDIDATE, INCUMBENT
 from pytest_kopt.cases.running.heldout import try_shape
 from pytest_kopt.cases.running.switches import left_switches, read_switches, switches_kept
-from pytest_kopt.honesty.heldout import Tried, held_out_findings, merged
+from pytest_kopt.honesty.nearby_shapes import Tried, held_out_findings, merged
 
 Function = Callable[..., Any]
 Inputs = Callable[[], tuple[Any, ...]]

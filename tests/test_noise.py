@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pytest_kopt import policies
 from pytest_kopt.decide.inference import LOOKS, Estimate, log_ratio
-from pytest_kopt.decide.noise import (
+from pytest_kopt.decide.known_noise import (
     DEVICE_TIMED,
     ENOUGH,
     MOST,

@@ -10,7 +10,7 @@ from pytest_kopt.campaign.layout import Layout
 from pytest_kopt.decide.kernel_time import ProfilePair, judge_kernel_time, kernel_time
 from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.profiling import ncu, rocprof, torch_trace
-from pytest_kopt.profiling.table import CaseProfile, KernelRow, Launch, gpu_step_us, rows_of
+from pytest_kopt.profiling.kernel_table import CaseProfile, KernelRow, Launch, gpu_step_us, rows_of
 from pytest_kopt.show.profiles import page_of, profile_lines, read_profiles, write_profiles
 
 NCU = """\

@@ -1,4 +1,4 @@
-"""Who is out of a race, who is chosen, and that its error is what `decide/race.py` says."""
+"""Who is out of a race, who is chosen, and that its error is what `decide/race_rule.py` says."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from pytest_kopt import policies
 from pytest_kopt.cases.details import in_a_line
 from pytest_kopt.cases.order import INCUMBENT, PLACEBO, ArmsOrder
 from pytest_kopt.decide.inference import LOOKS, log_ratio
-from pytest_kopt.decide.noise import DEVICE_TIMED, Noise
+from pytest_kopt.decide.known_noise import DEVICE_TIMED, Noise
 from pytest_kopt.decide.paired_evidence import PairedCase, PairedEvidence
-from pytest_kopt.decide.race import RACE_LOOKS, heat, interval, winner
+from pytest_kopt.decide.race_rule import RACE_LOOKS, heat, interval, winner
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.errors import BadInput
 from pytest_kopt.figures import changed_within
 from pytest_kopt.paired.arms import NotComparable
-from pytest_kopt.paired.race import Raced, run_race
+from pytest_kopt.paired.measured_race import Raced, run_race
 from pytest_kopt.trials import judging
 from pytest_kopt.trials.candidates import candidates_of
 from pytest_kopt.trials.rounds.candidate import _same_machine_code

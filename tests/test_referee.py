@@ -16,17 +16,17 @@ from torch import Tensor
 
 from pytest_kopt.cases.case import Case, declare
 from pytest_kopt.cases.order import CANDIDATE, UNEVEN, WAYS, ArmsOrder
-from pytest_kopt.cases.running.arms import serve_arms
 from pytest_kopt.cases.running.bench import Bench
 from pytest_kopt.cases.running.execution import make_inputs
-from pytest_kopt.cases.running.referee import serve_referee
+from pytest_kopt.cases.running.timed_versions import serve_arms
+from pytest_kopt.cases.running.verifier import serve_referee
 from pytest_kopt.devices.inspected import Inspected
 from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.measure.cold import InputPool
 from pytest_kopt.measure.wall import WallEngine
-from pytest_kopt.paired.referee import Looks, Referee
 from pytest_kopt.paired.seen_results import SeenBlock
+from pytest_kopt.paired.verifier_process import Looks, Referee
 
 SESSION_SEED, NO_SEED = 77, 0
 FAST = WallEngine(iterations=10, block_seconds=0.05)
@@ -230,7 +230,7 @@ def _scaled(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(params=["all elements", "elements drawn", "content scaled"])
 def _elements(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "elements drawn":
-        monkeypatch.setattr("pytest_kopt.cases.running.referee._JUDGED", 20)
+        monkeypatch.setattr("pytest_kopt.cases.running.verifier._JUDGED", 20)
     if request.param == "content scaled":
         request.getfixturevalue("_scaled")
 
@@ -297,7 +297,7 @@ def test_where_content_is_not_renewed_a_call_that_is_looked_at_gets_its_own(
         numbers = range(max(2, len(cases)))
         return InputPool([make_inputs(cases[i % len(cases)], seed + i) for i in numbers], 0, 0)
 
-    monkeypatch.setattr("pytest_kopt.cases.running.arms.pool_of", pool)
+    monkeypatch.setattr("pytest_kopt.cases.running.timed_versions.pool_of", pool)
     for name in ("Content", "Gradients"):
         monkeypatch.setattr(f"pytest_kopt.cases.running.timing.{name}", lambda *_: None)
     function, settings = KINDS[kind]

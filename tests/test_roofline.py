@@ -9,8 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_kopt.cases.case_rooflines import of_evidence
 from pytest_kopt.cases.evidence import CaseEvidence
-from pytest_kopt.cases.rooflines import of_evidence
 from pytest_kopt.cases.running.check import check_case
 from pytest_kopt.roofline import (
     Limits,

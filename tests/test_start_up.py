@@ -111,7 +111,7 @@ def test_an_order_for_a_case_that_ended_without_it_is_passed_over() -> None:
 def test_what_runs_cases_loads_nothing_of_what_decides() -> None:
     code = (
         "import sys, pytest_kopt.processes.served, pytest_kopt.session.assemble, "
-        "pytest_kopt.cases.running.arms, pytest_kopt.sameness.launches; "
+        "pytest_kopt.cases.running.timed_versions, pytest_kopt.sameness.launches; "
         f"print([name for name in {DECIDING!r} if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

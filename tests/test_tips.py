@@ -9,7 +9,7 @@ from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.notes import Notes
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.errors import BadInput
-from pytest_kopt.show.advice import tip_lines as lines
+from pytest_kopt.show.advice_text import tip_lines as lines
 from pytest_kopt.show.files import projections
 from tests.campaigns import campaign_at, record
 

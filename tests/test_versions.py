@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pytest_kopt.versions import executed_files, overlay, twin
-from pytest_kopt.versions.errors import NotLoadable
+from pytest_kopt.versions.load_errors import NotLoadable
 from pytest_kopt.versions.loader import SecondVersion
 
 Layout = dict[str, str]

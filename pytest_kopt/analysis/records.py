@@ -15,7 +15,7 @@ from pytest_kopt.campaign.layout import Layout
 from pytest_kopt.campaign.state import Round, fold
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.errors import BadInput
-from pytest_kopt.profiling.table import KernelRow
+from pytest_kopt.profiling.kernel_table import KernelRow
 from pytest_kopt.schema.metrics import RATE_UNITS
 from pytest_kopt.schema.table import parse_csv
 from pytest_kopt.show.profiles import read_profiles

@@ -25,8 +25,8 @@ from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.devices.masks import choose, interpreter_environment
 from pytest_kopt.errors import CannotFinish
 from pytest_kopt.exit_codes import ExitCode
-from pytest_kopt.lineage import end_with_parent
 from pytest_kopt.options.declare import LOADED_BEFORE, STEP, device_of
+from pytest_kopt.process_tree import end_with_parent
 from pytest_kopt.processes.launcher import Launcher, hand_over
 
 #: A runner's files are about the run as a whole, not about one of its comparisons.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_kopt.cases.result import named
 from pytest_kopt.errors import BadInput
-from pytest_kopt.honesty.heldout import DOMAIN
+from pytest_kopt.honesty.nearby_shapes import DOMAIN
 from pytest_kopt.schema.profile import BUILT_IN, GROUPED_GEMM, Scalar, Schema, resolve
 
 if TYPE_CHECKING:

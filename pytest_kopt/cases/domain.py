@@ -16,7 +16,8 @@ from typing import Any
 import torch
 
 from pytest_kopt.cases.case import Case
-from pytest_kopt.cases.contents import (
+from pytest_kopt.cases.groups import has_skew, is_integer, said_groups
+from pytest_kopt.cases.input_values import (
     GRAIN,
     all_wider,
     close_together,
@@ -31,7 +32,6 @@ from pytest_kopt.cases.contents import (
     tiny,
     where_zeros_are,
 )
-from pytest_kopt.cases.groups import has_skew, is_integer, said_groups
 from pytest_kopt.cases.layouts import (
     all_transposed,
     as_one_number,
@@ -58,8 +58,8 @@ from pytest_kopt.cases.variant import (
     floating,
     kept_leaf,
 )
-from pytest_kopt.honesty.heldout import PATTERNS, Kind
 from pytest_kopt.honesty.inputs import SCALABLE, says_twice
+from pytest_kopt.honesty.nearby_shapes import PATTERNS, Kind
 from pytest_kopt.numerics.nested import flatten, mapped, tensors
 
 #: A smaller extent is structure (a filter's taps, real and imaginary part), and is not moved.

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from pytest_kopt.cases.contents import PLAINLY_RIGHT_DB, as_drawn, tiny
+from pytest_kopt.cases.input_values import PLAINLY_RIGHT_DB, as_drawn, tiny
 from pytest_kopt.cases.variant import Change, Drawn, Variant, alone, both, floating, kept_leaf
 from pytest_kopt.honesty.inputs import SCALABLE
 from pytest_kopt.numerics.gates import snr

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from pytest_kopt.cases.contents import PLAINLY_RIGHT_DB
+from pytest_kopt.cases.input_values import PLAINLY_RIGHT_DB
 from pytest_kopt.cases.variant import Drawn, Variant
 from pytest_kopt.honesty.inputs import leaves
 from pytest_kopt.numerics.gates import snr

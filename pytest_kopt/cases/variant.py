@@ -12,8 +12,8 @@ import torch
 
 from pytest_kopt.cases.case import Case
 from pytest_kopt.cases.seeds import seed_everything
-from pytest_kopt.honesty.heldout import Kind
 from pytest_kopt.honesty.inputs import SCALABLE, says_twice
+from pytest_kopt.honesty.nearby_shapes import Kind
 from pytest_kopt.numerics.nested import mapped, tensors
 
 _CHANGEABLE = (torch.Tensor, torch.dtype, bool, int, float)

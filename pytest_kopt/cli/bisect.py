@@ -6,7 +6,7 @@ import argparse
 import signal
 import sys
 
-from pytest_kopt.cli.commands import JSON, argument, command, show
+from pytest_kopt.cli.command_line import JSON, argument, command, show
 from pytest_kopt.options.project import Project
 from pytest_kopt.session.interruption import interrupt
 
@@ -24,9 +24,9 @@ def bisect(arguments: argparse.Namespace) -> int:
     """
     import pytest
 
+    from pytest_kopt.bisect.bisect_report import exit_code, lines, report
     from pytest_kopt.bisect.bisection import Bisection, Journal, other_tree, sessions_in
     from pytest_kopt.bisect.history import history
-    from pytest_kopt.bisect.report import exit_code, lines, report
     from pytest_kopt.campaign.git.repository import Repository
 
     def say(line: str) -> None:

@@ -11,7 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from pytest_kopt.cli.commands import argument, command, one_of
+from pytest_kopt.cli.command_line import argument, command, one_of
 from pytest_kopt.options.declare import CHOICES
 from pytest_kopt.options.project import Project
 from pytest_kopt.show.rooflines import ceiling_lines
@@ -41,7 +41,7 @@ def _ceilings(option: str) -> None:
     from pytest_kopt.devices.masks import choose
     from pytest_kopt.knowledge import ceilings
     from pytest_kopt.knowledge.facts import Facts
-    from pytest_kopt.measure.ceilings import measure_ceilings
+    from pytest_kopt.measure.measured_peaks import measure_ceilings
 
     project = Project.here()
     measured = measure_ceilings(choose(option))

@@ -13,7 +13,7 @@ from typing import Literal
 from pytest_kopt.campaign import notes
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.history import stops
-from pytest_kopt.cli.commands import EXAMPLE, NAME, ROUND, argument, changing, command
+from pytest_kopt.cli.command_line import EXAMPLE, NAME, ROUND, argument, changing, command
 from pytest_kopt.errors import BadInput
 from pytest_kopt.show.files import projections
 from pytest_kopt.trials.rounds.discard import discard as discard_round

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.layout import Layout
-from pytest_kopt.cli.commands import argument, command
+from pytest_kopt.cli.command_line import argument, command
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.documents import dump_yaml
 from pytest_kopt.errors import BadInput

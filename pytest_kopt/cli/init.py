@@ -22,13 +22,13 @@ from pytest_kopt.campaign.prerequisites import gaps, listed, tree_gaps
 from pytest_kopt.campaign.running import hold
 from pytest_kopt.campaign.workspace import extraction
 from pytest_kopt.cli import manifest_options, quick_bench
-from pytest_kopt.cli.commands import argument, command, one_of
+from pytest_kopt.cli.command_line import argument, command, one_of
 from pytest_kopt.clock import now
 from pytest_kopt.documents import usable
 from pytest_kopt.errors import BadInput
 from pytest_kopt.options.project import Project
 from pytest_kopt.schema.table import write_atomically
-from pytest_kopt.show.advice import tip_lines
+from pytest_kopt.show.advice_text import tip_lines
 from pytest_kopt.show.files.campaign_readme import campaign_readme
 from pytest_kopt.trials.harness import HarnessWatch, PytestSetup, declaring, pytest_section
 

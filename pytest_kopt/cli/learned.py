@@ -9,7 +9,15 @@ from typing import get_args
 from pytest_kopt.campaign import tips
 from pytest_kopt.campaign.history import memory
 from pytest_kopt.campaign.notes import Bucket, Notes
-from pytest_kopt.cli.commands import EXAMPLE, NAME, Argument, Command, argument, changing, command
+from pytest_kopt.cli.command_line import (
+    EXAMPLE,
+    NAME,
+    Argument,
+    Command,
+    argument,
+    changing,
+    command,
+)
 from pytest_kopt.clock import now
 from pytest_kopt.errors import BadInput
 from pytest_kopt.figures import changed

@@ -6,9 +6,9 @@ import argparse
 
 from pytest_kopt.campaign.outlook.advice import advice as advice_document
 from pytest_kopt.campaign.outlook.status import status as status_document
-from pytest_kopt.cli.commands import EXAMPLE, JSON, NAME, command, show
+from pytest_kopt.cli.command_line import EXAMPLE, JSON, NAME, command, show
 from pytest_kopt.options.project import Project
-from pytest_kopt.show.advice import lines as advice_lines
+from pytest_kopt.show.advice_text import lines as advice_lines
 from pytest_kopt.show.standing import status_lines
 from pytest_kopt.trials.harness import edited_harness
 

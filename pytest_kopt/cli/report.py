@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from pytest_kopt.cli.commands import EXAMPLE, argument, command
+from pytest_kopt.cli.command_line import EXAMPLE, argument, command
 from pytest_kopt.errors import BadInput
 from pytest_kopt.options.project import Project
 from pytest_kopt.schema.table import write_atomically

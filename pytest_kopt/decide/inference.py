@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from pytest_kopt.decide.noise import Prior, Ratios, variance_of
+from pytest_kopt.decide.known_noise import Prior, Ratios, variance_of
 
 #: After how many processes the evidence is looked at, and the one-sided level of each look.
 #: `benchmarks/paired_power.py` shows that they add up to less than 1 % false accepts, also on

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pytest_kopt.decide.gates import after_regression
+from pytest_kopt.decide.hard_gates import after_regression
 from pytest_kopt.decide.inference import FINAL_LOOK, GATE_LEVEL, LOOKS, Estimate, log_ratio
 from pytest_kopt.decide.paired_evidence import PairedEvidence
 from pytest_kopt.decide.paired_look import JudgedLook, judge_look, slower_by

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from pytest_kopt.decide.inference import ALONE_LEVEL, FINAL_LOOK, GATE_LEVEL, SHAPE_LEVEL
-from pytest_kopt.decide.noise import Noise, Prior, excess_of
+from pytest_kopt.decide.known_noise import Noise, Prior, excess_of
 from pytest_kopt.decide.verdict import Same
 from pytest_kopt.schema.metrics import Metric
 from pytest_kopt.schema.profile import Better, Scalar

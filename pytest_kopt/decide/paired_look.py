@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pytest_kopt.decide.classes import Standing, Status
-from pytest_kopt.decide.gates import after_regression
+from pytest_kopt.decide.hard_gates import after_regression
 from pytest_kopt.decide.inference import (
     KNOWN_BIAS_PCT,
     SHAPE_LEVEL,
@@ -16,7 +16,7 @@ from pytest_kopt.decide.inference import (
     log_ratio,
     percent,
 )
-from pytest_kopt.decide.noise import mean_of
+from pytest_kopt.decide.known_noise import mean_of
 from pytest_kopt.decide.paired_evidence import PairedCase, PairedEvidence
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.verdict import (

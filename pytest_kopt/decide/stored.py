@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from pytest_kopt.decide.classes import Standing, measured_classes
-from pytest_kopt.decide.gates import (
+from pytest_kopt.decide.hard_gates import (
     after_regression,
     check_same_schema,
     checked_shape,

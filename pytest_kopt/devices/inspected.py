@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from pytest_kopt.lineage import down
+from pytest_kopt.process_tree import down
 
 #: Seconds until a process that was told to stop has stopped.
 _STOPPING_SECONDS = 1.0

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pytest_kopt.devices import lock
 from pytest_kopt.devices.lock import open_lock
-from pytest_kopt.lineage import above, is_below
+from pytest_kopt.process_tree import above, is_below
 
 _PROC = Path("/proc")
 _TRIES = 20

@@ -13,8 +13,8 @@ import pytest
 from pytest_kopt.cases.order import ALONE, CANDIDATE, INCUMBENT, PLACEBO, ArmsOrder
 from pytest_kopt.options.declare import STEP
 from pytest_kopt.paired.nearby import Nearby
-from pytest_kopt.paired.referee import Referee
 from pytest_kopt.paired.replica import Died, Refused, Replica
+from pytest_kopt.paired.verifier_process import Referee
 from pytest_kopt.processes.child import MAX_DEATHS, Child
 from pytest_kopt.processes.site import Place
 from pytest_kopt.processes.toolchain import Toolchain

@@ -12,7 +12,7 @@ from typing import TypeVar
 import pytest
 
 from pytest_kopt.decide.inference import LOOKS
-from pytest_kopt.honesty.heldout import Tried, merged
+from pytest_kopt.honesty.nearby_shapes import Tried, merged
 from pytest_kopt.paired.arms import TWO_PROCESSES, Arms, Versions
 from pytest_kopt.paired.lane import AT_ONCE_ON_GPU, Lane
 from pytest_kopt.paired.replica import CaseQuads, Refused

@@ -11,11 +11,11 @@ from statistics import fmean
 
 from pytest_kopt.cases.order import CANDIDATE
 from pytest_kopt.decide.inference import LOOKS
-from pytest_kopt.honesty.heldout import Tried
+from pytest_kopt.honesty.nearby_shapes import Tried
 from pytest_kopt.paired.arms import ONE_PROCESS, Arms, NotComparable
 from pytest_kopt.paired.nearby import Nearby
-from pytest_kopt.paired.referee import Referee
 from pytest_kopt.paired.replica import CaseQuads, Refused, Replica
+from pytest_kopt.paired.verifier_process import Referee
 from pytest_kopt.processes.child import NO_MEMORY, Children
 from pytest_kopt.processes.site import Place
 

@@ -10,9 +10,9 @@ from pytest_kopt.cases.order import CANDIDATE, INCUMBENT
 from pytest_kopt.decide.verdict import Same
 from pytest_kopt.honesty.accuracy import Accuracy, downgrades
 from pytest_kopt.honesty.finding import Finding
-from pytest_kopt.honesty.heldout import Tried, death, held_out_findings, untried
-from pytest_kopt.paired.referee import why_ended
+from pytest_kopt.honesty.nearby_shapes import Tried, death, held_out_findings, untried
 from pytest_kopt.paired.replica import Caught
+from pytest_kopt.paired.verifier_process import why_ended
 from pytest_kopt.processes.child import Child, ChildDied, Children
 
 #: So many cases are asked for before an answer is read: a pipe holds a few hundred orders, and

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from pytest_kopt.cases.result import CaseResult
-from pytest_kopt.decide.noise import DEVICE_TIMED, HOST_TIMED, Noise, Record
+from pytest_kopt.decide.known_noise import DEVICE_TIMED, HOST_TIMED, Noise, Record
 from pytest_kopt.documents import validate
 from pytest_kopt.errors import BadInput
 from pytest_kopt.knowledge import ceilings

@@ -15,7 +15,7 @@ from pytest_kopt.campaign.ledger import PairedChange
 from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, UNEVEN
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.inference import KNOWN_BIAS_PCT, percent
-from pytest_kopt.decide.looks import decide_by_looks
+from pytest_kopt.decide.interim_looks import decide_by_looks
 from pytest_kopt.decide.paired_evidence import PairedCase, PairedEvidence
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.verdict import (
@@ -29,7 +29,7 @@ from pytest_kopt.decide.verdict import (
 )
 from pytest_kopt.devices.conditions import by_kind
 from pytest_kopt.honesty.finding import Finding
-from pytest_kopt.honesty.heldout import Tried
+from pytest_kopt.honesty.nearby_shapes import Tried
 from pytest_kopt.measure.engine import by_events
 from pytest_kopt.options.settings import Gate
 from pytest_kopt.paired.arms import TWO_PROCESSES

@@ -17,13 +17,13 @@ from pytest_kopt.decide.verdict import KernelChange, Same
 from pytest_kopt.devices.conditions import Conditions, steadily
 from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.honesty.finding import Finding
-from pytest_kopt.honesty.heldout import Outcome, Tried
+from pytest_kopt.honesty.nearby_shapes import Outcome, Tried
 from pytest_kopt.measure.engine import agreed
 from pytest_kopt.paired.blocks import PAIRS, Blocks, Kind, Quad
-from pytest_kopt.paired.referee import Looks, Referee, why_ended
+from pytest_kopt.paired.verifier_process import Looks, Referee, why_ended
 from pytest_kopt.processes.child import Child, ChildDied, Children
 from pytest_kopt.processes.site import Place
-from pytest_kopt.sameness.recording import differences_later
+from pytest_kopt.sameness.launch_recording import differences_later
 
 
 @dataclass(slots=True)

@@ -26,14 +26,14 @@ from typing import Any, NoReturn
 from _pytest.config import default_plugins
 
 from pytest_kopt.cases.running.switches import compile_here
-from pytest_kopt.lineage import adopt_orphans, end_descendants, end_with_parent, leave
+from pytest_kopt.process_tree import adopt_orphans, end_descendants, end_with_parent, leave
 from pytest_kopt.processes.bytecode import kept_bytecode
 
 #: Without these no case runs. What is not there, like Triton or a vendor's library, is left out.
 _LIBRARIES = ("torch", "triton")
 _FIRST = (
     *("pytest", "numpy.random", "pynvml", "pytest_kopt.processes.served"),
-    *("pytest_kopt.cases.running.runner", "pytest_kopt.cases.running.arms"),
+    *("pytest_kopt.cases.running.runner", "pytest_kopt.cases.running.timed_versions"),
     *("pytest_kopt.sameness.launches", "pytest_kopt.session.assemble"),
     # pytest loads these as it starts.
     *("tomllib", "pdb", "readline", "_pytest._argcomplete", "xdist.newhooks"),

@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import IO, Protocol
 
-from pytest_kopt.lineage import end_descendants
+from pytest_kopt.process_tree import end_descendants
 from pytest_kopt.processes.channel import Channel
 
 #: How the folders for what a process writes are called, before the id of who started it.

@@ -25,7 +25,7 @@ from pytest_kopt.honesty.inputs import Held
 from pytest_kopt.measure.cold import input_pool
 from pytest_kopt.measure.wall import one_thread
 from pytest_kopt.profiling import torch_trace
-from pytest_kopt.profiling.table import CaseProfile, KernelRow, rows_of
+from pytest_kopt.profiling.kernel_table import CaseProfile, KernelRow, rows_of
 
 _WARM_UP = 3
 #: With as many, identical code came out less than 1 % apart (docs/gpu.md). A vendor's tool, which

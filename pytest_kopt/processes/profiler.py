@@ -21,7 +21,7 @@ from pytest_kopt.processes.child import moved_environment, mover
 from pytest_kopt.processes.launched import boot
 from pytest_kopt.processes.worker_orders import WorkerOrders
 from pytest_kopt.profiling import ncu, rocprof
-from pytest_kopt.profiling.table import CaseProfile, rows_of
+from pytest_kopt.profiling.kernel_table import CaseProfile, rows_of
 
 _START_SECONDS = 120.0
 #: The vendors' tools, each with a command line, a report and how launches are read out of it.

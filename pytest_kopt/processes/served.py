@@ -14,9 +14,9 @@ import pytest
 from pytest_kopt.cases.result import LOST
 from pytest_kopt.devices import context
 from pytest_kopt.honesty.audit_hook import MAY_WRITE, Bounds
-from pytest_kopt.lineage import adopt_orphans, end_with_parent, leave
 from pytest_kopt.measure.wall import keep_freed_memory
 from pytest_kopt.options.declare import LOADED_BEFORE, SERVE
+from pytest_kopt.process_tree import adopt_orphans, end_with_parent, leave
 from pytest_kopt.processes.channel import Channel, Message
 from pytest_kopt.processes.guests import NOT_GIVEN, Confined, SetAside
 from pytest_kopt.processes.isolation import isolate, separate_caches

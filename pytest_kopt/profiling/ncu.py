@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
-from pytest_kopt.profiling.table import Launch, number, whole
+from pytest_kopt.profiling.kernel_table import Launch, number, whole
 
 TOOL = "ncu"
 _REPORT = "report.csv"

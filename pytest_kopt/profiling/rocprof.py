@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
-from pytest_kopt.profiling.table import Launch, whole
+from pytest_kopt.profiling.kernel_table import Launch, whole
 
 TOOL = "rocprofv3"
 #: Names that the kernel of `torch.cuda._sleep` contains; one stands before, one after the steps.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pytest_kopt.profiling.table import Launch, number, whole
+from pytest_kopt.profiling.kernel_table import Launch, number, whole
 
 TOOL = "torch.profiler"
 _ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")

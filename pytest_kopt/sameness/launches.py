@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
+from pytest_kopt.sameness.launch_recording import Launch, Recording
 from pytest_kopt.sameness.objects import digest
-from pytest_kopt.sameness.recording import Launch, Recording
 
 _KERNEL, _MEMCPY, _MEMSET, _EMPTY = 0, 1, 2, 5
 #: Attributes of a function by their numbers in the driver's interface.

@@ -13,8 +13,8 @@ import pytest
 
 from pytest_kopt.cases.seeds import fresh_session_seed
 from pytest_kopt.devices.masks import choose
-from pytest_kopt.lineage import end_with_parent
 from pytest_kopt.options.declare import BELOW, SERVE, WORKERINPUT
+from pytest_kopt.process_tree import end_with_parent
 from pytest_kopt.processes.child import HIDDEN
 from pytest_kopt.processes.worker_orders import WorkerOrders
 from pytest_kopt.session.worker import WORKER, Worker

@@ -262,7 +262,7 @@ class Controller:
         self.progress.stop()
 
     def _write_rows(self) -> None:
-        from pytest_kopt.cases.rooflines import rooflines
+        from pytest_kopt.cases.case_rooflines import rooflines
         from pytest_kopt.show.exports.output_files import write_all_rows
 
         settings, results = self.settings, self.collector.in_order()

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _HOOK: pytest.StashKey[AuditHook] = pytest.StashKey()
 #: Everything that measures, torch included: imported before kernel code, from what is installed.
 _MEASURING = (
-    *("pytest_kopt.cases.running.runner", "pytest_kopt.cases.running.arms"),
+    *("pytest_kopt.cases.running.runner", "pytest_kopt.cases.running.timed_versions"),
     "pytest_kopt.cases.fixture",
 )
 

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from pytest_kopt.paired.remeasure import Rerun, SideBySide
     from pytest_kopt.processes.profiler import Profiler
     from pytest_kopt.processes.remote_host import RemoteHost
-    from pytest_kopt.profiling.table import CaseProfile
+    from pytest_kopt.profiling.kernel_table import CaseProfile
     from pytest_kopt.trials.trial import InCopies
 
 
@@ -219,7 +219,7 @@ class HostMeasurements:
         phase: str = COMPARING,
     ) -> Comparison:
         from pytest_kopt.decide.inference import FINAL_LOOK, LOOKS
-        from pytest_kopt.decide.race import RACE_LOOKS
+        from pytest_kopt.decide.race_rule import RACE_LOOKS
 
         lanes = self._lanes(ids)
         most = most or self._settings.calibrate or FINAL_LOOK

@@ -138,10 +138,10 @@ class Worker:
         if order is None or commander is None:
             return None
         if order.is_referee:
-            from pytest_kopt.cases.running.referee import serve_referee
+            from pytest_kopt.cases.running.verifier import serve_referee
 
             return lambda case, bench: serve_referee(case, bench, order, commander)
-        from pytest_kopt.cases.running.arms import serve_arms
+        from pytest_kopt.cases.running.timed_versions import serve_arms
 
         return lambda case, bench: serve_arms(case, bench, order, commander, item)
 

@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 from pytest_kopt import wire
 from pytest_kopt.campaign.layout import Layout
-from pytest_kopt.profiling.table import OCCUPIED, CaseProfile, KernelRow
+from pytest_kopt.profiling.kernel_table import OCCUPIED, CaseProfile, KernelRow
 from pytest_kopt.schema.table import write_atomically
 from pytest_kopt.show.words import markdown_table
 

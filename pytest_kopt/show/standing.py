@@ -18,7 +18,7 @@ from pytest_kopt.campaign.outlook.status import going_on_lines
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.figures import changed, changed_within, figure
-from pytest_kopt.profiling.table import CaseProfile
+from pytest_kopt.profiling.kernel_table import CaseProfile
 
 #: What a round's notes are called, of which the first that its author wrote is shown.
 _STORY = {

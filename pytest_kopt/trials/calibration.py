@@ -10,7 +10,7 @@ from typing import Any
 
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.inference import FINAL_LOOK, LOOKS, percent, student_quantile
-from pytest_kopt.decide.noise import MOST
+from pytest_kopt.decide.known_noise import MOST
 from pytest_kopt.errors import BadInput
 from pytest_kopt.paired.arms import NotComparable
 from pytest_kopt.paired.noise import Scatter, measured_under

@@ -9,7 +9,7 @@ from pytest_kopt.campaign.kernel import KernelVersion
 from pytest_kopt.campaign.running import COMPARING
 from pytest_kopt.cases.collector import Collector
 from pytest_kopt.cases.result import CaseResult
-from pytest_kopt.decide.gates import checked_shape, metrics_verdict
+from pytest_kopt.decide.hard_gates import checked_shape, metrics_verdict
 from pytest_kopt.decide.stored import (
     StoredEvidence,
     asks_for_full,

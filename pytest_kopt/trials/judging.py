@@ -11,8 +11,8 @@ from types import MappingProxyType
 from pytest_kopt.cases.collector import Collector
 from pytest_kopt.cases.details import in_a_line
 from pytest_kopt.cases.result import CaseResult, Check, ExpectedCase
-from pytest_kopt.decide import gates
-from pytest_kopt.decide.gates import checked_shape
+from pytest_kopt.decide import hard_gates
+from pytest_kopt.decide.hard_gates import checked_shape
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.verdict import Decision, NamedFinding, Same, Shape, Verdict
 from pytest_kopt.devices.conditions import by_kind
@@ -119,7 +119,7 @@ def uncompared(
     results: Sequence[CaseResult], policy: Policy, decision: Decision, reason: str, step: str = ""
 ) -> Verdict:
     shapes = [checked_shape(result.row()) for result in results]
-    return gates.uncompared(policy, decision, reason, step, shapes)
+    return hard_gates.uncompared(policy, decision, reason, step, shapes)
 
 
 def overfit(

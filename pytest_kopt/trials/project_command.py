@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pytest_kopt.campaign.commands import CommandResult, split
-from pytest_kopt.lineage import adopt_orphans, end_with_parent, leave
+from pytest_kopt.process_tree import adopt_orphans, end_with_parent, leave
 from pytest_kopt.processes.isolation import isolate
 
 #: Characters of a command's output that are shown.

@@ -26,7 +26,7 @@ from pytest_kopt.honesty.fingerprint import Fingerprint
 from pytest_kopt.options.settings import Settings
 from pytest_kopt.paired.arms import Versions
 from pytest_kopt.paired.pairing import PairedResult
-from pytest_kopt.profiling.table import CaseProfile
+from pytest_kopt.profiling.kernel_table import CaseProfile
 from pytest_kopt.schema.table import Classes, Table
 from pytest_kopt.trials import judging
 from pytest_kopt.trials.candidates import Candidate

@@ -19,7 +19,7 @@ from pytest_kopt.devices.idle import NoIdleGpu
 from pytest_kopt.paired.arms import Versions
 from pytest_kopt.paired.comparison import Comparison
 from pytest_kopt.processes.worker_orders import WorkerOrders
-from pytest_kopt.profiling.table import CaseProfile
+from pytest_kopt.profiling.kernel_table import CaseProfile
 from pytest_kopt.show.standing import Closing
 
 

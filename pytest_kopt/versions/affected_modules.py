@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TypeAlias
 
-from pytest_kopt.versions.errors import NotLoadable
+from pytest_kopt.versions.load_errors import NotLoadable
 
 #: Calls that write to a registry of torch's or build an extension: a second registration of one
 #: name raises, or silently changes what the first version returns.

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
-from pytest_kopt.versions.errors import NotLoadable
+from pytest_kopt.versions.load_errors import NotLoadable
 
 _lock = threading.RLock()
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_kopt.versions.affected_modules import Opened, home, universe
-from pytest_kopt.versions.errors import NotLoadable, Unreached
+from pytest_kopt.versions.load_errors import NotLoadable, Unreached
 from pytest_kopt.versions.loader import SecondVersion
 
 _ADVICE = "one process asks for a plain function at module level"

@@ -23,7 +23,7 @@ import torch
 
 from pytest_kopt.honesty.audit import NOTED
 from pytest_kopt.honesty.finding import CONSEQUENCES
-from pytest_kopt.honesty.heldout import PATTERNS
+from pytest_kopt.honesty.nearby_shapes import PATTERNS
 
 from .. import nursery
 from .project import Project

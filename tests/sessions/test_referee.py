@@ -24,12 +24,12 @@ def _forge():
     import numpy
     import torch
 
-    from pytest_kopt.cases.running import looks, spot_checks
+    from pytest_kopt.cases.running import inspected_results, spot_checks
     from pytest_kopt.numerics import compare
 
     torch.allclose = torch.equal = numpy.allclose = lambda *given, **named: True
-    compare.compare = looks.judge = lambda *given, **named: []
-    spot_checks.Spotted.plainly_wrong = looks.plainly_wrong = lambda *given: None
+    compare.compare = inspected_results.judge = lambda *given, **named: []
+    spot_checks.Spotted.plainly_wrong = inspected_results.plainly_wrong = lambda *given: None
     spot_checks.whole_look = lambda *given: (None, None)
 
 

@@ -9,7 +9,7 @@ from pytest_kopt.campaign.ledger import Audited, Decided, FinalReport
 from pytest_kopt.campaign.manifest import Manifest
 from pytest_kopt.campaign.state import Round
 from pytest_kopt.cases.skew import DISTRIBUTIONS
-from pytest_kopt.decide.looks import UNDER_SKEW
+from pytest_kopt.decide.interim_looks import UNDER_SKEW
 from pytest_kopt.decide.verdict import Decision, Shape, Verdict
 from pytest_kopt.figures import changed
 from pytest_kopt.honesty.finding import is_finding

@@ -12,7 +12,7 @@ from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.state import CampaignState, Round
 from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.errors import BadInput
-from pytest_kopt.profiling.table import CaseProfile
+from pytest_kopt.profiling.kernel_table import CaseProfile
 from pytest_kopt.roofline import TARGET_PCT
 from pytest_kopt.schema.table import Table, read_csv
 

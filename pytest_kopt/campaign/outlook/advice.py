@@ -11,8 +11,8 @@ from pytest_kopt.campaign.history import counters
 from pytest_kopt.campaign.history.final_report import route_of, untried
 from pytest_kopt.campaign.history.memory import unmasked_rounds
 from pytest_kopt.campaign.state import Round
+from pytest_kopt.cases.case_rooflines import rooflines
 from pytest_kopt.cases.result import device_model_of
-from pytest_kopt.cases.rooflines import rooflines
 from pytest_kopt.knowledge.facts import product_facts
 from pytest_kopt.knowledge.routing import Route
 from pytest_kopt.roofline import Band, band, efficiency

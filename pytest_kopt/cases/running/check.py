@@ -21,9 +21,9 @@ from pytest_kopt.cases.running.course import Course
 from pytest_kopt.cases.running.reference import code_of, observed
 from pytest_kopt.cases.running.steps import contents
 from pytest_kopt.cases.running.steps.aftermath import aftermath, seeds_anew
-from pytest_kopt.cases.running.steps.baseline import count_flops
 from pytest_kopt.cases.running.steps.by_hand import by_hand
 from pytest_kopt.cases.running.steps.controls import controls
+from pytest_kopt.cases.running.steps.counted_flops import count_flops
 from pytest_kopt.cases.running.steps.equal_calls import equal_calls
 from pytest_kopt.cases.running.steps.fresh_content import fresh_content
 from pytest_kopt.cases.running.switches import left_switches, left_threads, read_switches

@@ -22,7 +22,7 @@ from pytest_kopt.cases.running.bench import Bench
 from pytest_kopt.cases.running.execution import Candidate, Pass, Run, make_inputs
 from pytest_kopt.cases.running.gate_advice import advised
 from pytest_kopt.cases.running.reference import Reference
-from pytest_kopt.honesty import inputs, memory, outputs
+from pytest_kopt.honesty import inputs, outputs, poisoned_memory
 from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.precision import (
@@ -189,7 +189,7 @@ class Checking:
         inputs.restore(self.used, self.given, self.case.rewritten)
 
     def call(self, what: str, seed: int) -> None:
-        memory.poison_freed(self.last.kept.results)
+        poisoned_memory.poison_freed(self.last.kept.results)
         start = time.perf_counter()
         run = self.candidate(self.used, seed)
         if not self.interpreted:

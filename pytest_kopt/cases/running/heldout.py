@@ -16,8 +16,8 @@ import torch
 
 from pytest_kopt.cases import domain
 from pytest_kopt.cases.case import Case, declare
-from pytest_kopt.cases.contents import PLAINLY_RIGHT_DB
 from pytest_kopt.cases.groups import SKEWED, has_skew, is_integer, redrawn
+from pytest_kopt.cases.input_values import PLAINLY_RIGHT_DB
 from pytest_kopt.cases.order import CANDIDATE, INCUMBENT
 from pytest_kopt.cases.running.against_reference import (
     judge,
@@ -31,8 +31,8 @@ from pytest_kopt.cases.seeds import derive
 from pytest_kopt.cases.variant import Variant
 from pytest_kopt.devices.context import is_lost
 from pytest_kopt.honesty.accuracy import Accuracy
-from pytest_kopt.honesty.heldout import CLOSE, SHAPES, SIZES, TIED, Outcome, Tried
 from pytest_kopt.honesty.inputs import Held
+from pytest_kopt.honesty.nearby_shapes import CLOSE, SHAPES, SIZES, TIED, Outcome, Tried
 from pytest_kopt.honesty.precision import accuracy_of, least_exact
 from pytest_kopt.numerics.compare import Comparison
 from pytest_kopt.numerics.gates import snr

@@ -28,7 +28,7 @@ from pytest_kopt.versions.affected_modules import (
     project_modules,
     readers,
 )
-from pytest_kopt.versions.errors import NotLoadable, Unreached
+from pytest_kopt.versions.load_errors import NotLoadable, Unreached
 
 #: The arms' functions by name.
 Versions = Mapping[str, Callable[..., Any]]

@@ -19,7 +19,7 @@ from typing import Any
 
 from pytest_kopt.cases.case import Case
 from pytest_kopt.cases.order import PLACES, RESULTS
-from pytest_kopt.cases.running.looks import Spot, whole_look, wrong_result
+from pytest_kopt.cases.running.inspected_results import Spot, whole_look, wrong_result
 from pytest_kopt.cases.running.timed_calls import (
     Backward,
     Content,

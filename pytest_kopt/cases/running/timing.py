@@ -16,7 +16,7 @@ from pytest_kopt.cases.order import WAYS
 from pytest_kopt.cases.running.bench import Bench
 from pytest_kopt.cases.running.course import Course
 from pytest_kopt.cases.running.execution import make_inputs
-from pytest_kopt.cases.running.looks import floors
+from pytest_kopt.cases.running.inspected_results import floors
 from pytest_kopt.cases.running.spot_checks import (
     Recorder,
     Spotted,

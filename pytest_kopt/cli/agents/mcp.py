@@ -6,7 +6,7 @@ import argparse
 import sys
 from contextlib import redirect_stdout
 
-from pytest_kopt.cli.commands import command
+from pytest_kopt.cli.command_line import command
 from pytest_kopt.errors import BadInput
 
 

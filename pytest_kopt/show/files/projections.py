@@ -15,7 +15,7 @@ from pytest_kopt.cases.result import CaseResult, device_model_of
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.schema.table import write_atomically
 from pytest_kopt.show.exports.output_files import benchmark_json
-from pytest_kopt.show.files import optimize_log, performance_log, trend
+from pytest_kopt.show.files import optimize_log, performance_log, trend_table
 from pytest_kopt.show.files.campaign_readme import baseline_report, with_baseline
 from pytest_kopt.show.files.summary import summary
 from pytest_kopt.show.profiles import read_profiles
@@ -73,7 +73,7 @@ def append_logs(campaign: Campaign) -> None:
     if is_new and path.exists() and campaign.repository:
         # Nobody asked for a file in the repository; `git add -f` shares it.
         campaign.repository.exclude(path.parent)
-    append(campaign.layout.trend, lambda text: trend.missing_text(text, campaign.state))
+    append(campaign.layout.trend, lambda text: trend_table.missing_text(text, campaign.state))
     append(campaign.layout.optimize_log, lambda text: optimize_log.missing_text(text, campaign))
     performance(campaign)
 

@@ -15,7 +15,7 @@ from pytest_kopt.cases.collector import Collector
 from pytest_kopt.cases.details import in_a_line
 from pytest_kopt.cases.result import loaded_by, seen_by
 from pytest_kopt.decide.classes import measured_classes
-from pytest_kopt.decide.gates import (
+from pytest_kopt.decide.hard_gates import (
     checked_shape,
     correctness_verdict,
     metrics_verdict,
@@ -27,7 +27,7 @@ from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.transfer import bucket_findings
 from pytest_kopt.schema.metrics import aggregate, parse_primary
-from pytest_kopt.show.advice import tip_lines
+from pytest_kopt.show.advice_text import tip_lines
 from pytest_kopt.show.standing import Closing
 from pytest_kopt.trials import judging
 from pytest_kopt.trials.campaign_trial import Question

@@ -20,7 +20,7 @@ from pytest_kopt.campaign.ledger import PairedChange
 from pytest_kopt.cases.collector import Collector
 from pytest_kopt.cases.details import in_a_line
 from pytest_kopt.cases.result import CaseResult
-from pytest_kopt.decide.gates import correctness_verdict
+from pytest_kopt.decide.hard_gates import correctness_verdict
 from pytest_kopt.decide.kernel_time import ON_CPU, judge_kernel_time
 from pytest_kopt.decide.stored import asks_for_full
 from pytest_kopt.decide.verdict import Decision, Level, Verdict

@@ -13,8 +13,8 @@ from pytest_kopt.campaign.archive import Evidence
 from pytest_kopt.campaign.history import stops, trend
 from pytest_kopt.campaign.recording import record_attempt
 from pytest_kopt.campaign.state import Round
+from pytest_kopt.cases.case_rooflines import rooflines
 from pytest_kopt.cases.details import with_details
-from pytest_kopt.cases.rooflines import rooflines
 from pytest_kopt.clock import now
 from pytest_kopt.decide.verdict import Level
 from pytest_kopt.devices.machine import this_machine

@@ -6,7 +6,7 @@ from pytest_kopt.campaign.archive import Evidence
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.recording import record_attempt
 from pytest_kopt.clock import now
-from pytest_kopt.decide.gates import uncompared
+from pytest_kopt.decide.hard_gates import uncompared
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.errors import BadInput
 

@@ -14,13 +14,13 @@ from pathlib import Path
 
 from pytest_kopt.cases.collector import Collector
 from pytest_kopt.cases.details import in_a_line
-from pytest_kopt.decide.race import interval, winner
+from pytest_kopt.decide.race_rule import interval, winner
 from pytest_kopt.decide.verdict import Decision, RaceCandidate, Verdict
 from pytest_kopt.paired.arms import NotComparable, Versions
 from pytest_kopt.paired.comparison import Comparison
+from pytest_kopt.paired.measured_race import Raced, run_race
 from pytest_kopt.paired.noise import Known
 from pytest_kopt.paired.pairing import PairedMetric
-from pytest_kopt.paired.race import Raced, run_race
 from pytest_kopt.processes.child import NO_MEMORY
 from pytest_kopt.schema.metrics import parse_primary
 from pytest_kopt.show.standing import Closing

@@ -17,7 +17,7 @@ from pytest_kopt.cases.running.checking import (
 )
 from pytest_kopt.cases.seeds import drawn_so_far, seed_everything
 from pytest_kopt.honesty.finding import Finding
-from pytest_kopt.lineage import children
+from pytest_kopt.process_tree import children
 
 #: A look at the idle process, longer where children's ticks have to be told, and how many busy ones
 #: in a row are no after-effect of the call.

@@ -19,7 +19,7 @@ from pytest_kopt.cases.running.against_reference import judge
 from pytest_kopt.cases.running.checking import Checking
 from pytest_kopt.cases.running.execution import Pass, make_inputs, results_of
 from pytest_kopt.honesty.finding import Finding
-from pytest_kopt.honesty.memory import poisoned_allocations
+from pytest_kopt.honesty.poisoned_memory import poisoned_allocations
 from pytest_kopt.honesty.work import Operator, operators_of
 from pytest_kopt.numerics.determinism import bits
 from pytest_kopt.numerics.nested import fresh_copies

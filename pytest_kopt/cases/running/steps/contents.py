@@ -9,7 +9,7 @@ from pytest_kopt.cases.groups import find_groups, has_skew
 from pytest_kopt.cases.running.checking import Checking, named
 from pytest_kopt.cases.running.execution import make_inputs, runs_compiled
 from pytest_kopt.cases.skew import DISTRIBUTIONS
-from pytest_kopt.honesty import inputs, memory, outputs
+from pytest_kopt.honesty import inputs, outputs, poisoned_memory
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.numerics.compare import InvalidReference
 from pytest_kopt.numerics.nested import fresh_copies, tensors
@@ -121,8 +121,8 @@ def other_addresses(checking: Checking) -> Iterator[Finding]:
     moved, seed = fresh_copies(checking.given), checking.seeds["last"]
     # Compiled functions would be compiled anew for poisoned allocations.
     is_costly = not checking.is_short or runs_compiled(checking.call_unjudged)
-    memory.poison_freed(checking.last.kept.results)
-    with nullcontext() if is_costly else memory.poisoned_allocations():
+    poisoned_memory.poison_freed(checking.last.kept.results)
+    with nullcontext() if is_costly else poisoned_memory.poisoned_allocations():
         run = checking.candidate(moved, seed)
     spoiled = checking.judged(run)
     if all(item.passed for item in spoiled):
@@ -131,4 +131,4 @@ def other_addresses(checking: Checking) -> Iterator[Finding]:
     inputs.restore(moved, checking.given, checking.case.rewritten)
     plain = checking.judged(checking.candidate(moved, seed))
     if all(item.passed for item in plain):
-        yield memory.UNWRITTEN
+        yield poisoned_memory.UNWRITTEN

@@ -20,7 +20,7 @@ from pytest_kopt.cases.running.execution import (
     watch_frames,
 )
 from pytest_kopt.cases.seeds import drawn_so_far
-from pytest_kopt.honesty import memory, outputs, physics
+from pytest_kopt.honesty import outputs, physics, poisoned_memory
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.inputs import leaves
 from pytest_kopt.honesty.precision import accuracy_of, least_exact
@@ -46,7 +46,7 @@ def fresh_content(checking: Checking) -> Iterator[Finding]:
     checking.given = fresh_copies(make_inputs(checking.case, seed))
     _refuse_gradients_of_nothing(checking)
     checking.used = fresh_copies(checking.given)
-    memory.poison_freed(tensors(checking.given))
+    poisoned_memory.poison_freed(tensors(checking.given))
     start = time.perf_counter()
     drawn = drawn_so_far(checking.bench.device)
     with watch_frames(LAUNCHED) as watch:
@@ -164,9 +164,9 @@ def computing_dtype(given: Sequence[Any], gate: Gate | None) -> str | None:
 
 def _unwritten(checking: Checking, seed: int) -> Iterator[Finding]:
     """Say of a wrong result whether some of it is what lay in memory before."""
-    with memory.poisoned_allocations():
+    with poisoned_memory.poisoned_allocations():
         again = checking.candidate(fresh_copies(checking.given), seed)
     spoiled = [bool(torch.isnan(out).any()) for out in again.kept.results]
     before = [bool(torch.isnan(out).any()) for out in checking.last.kept.results]
     if any(spoiled) and not any(before):
-        yield replace(memory.UNWRITTEN, rejects=False)
+        yield replace(poisoned_memory.UNWRITTEN, rejects=False)

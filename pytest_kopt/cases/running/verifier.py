@@ -24,7 +24,7 @@ from pytest_kopt.cases.groups import uneven_cases
 from pytest_kopt.cases.order import RESULTS, UNEVEN, WAYS, ArmsOrder, Commander
 from pytest_kopt.cases.running.bench import Bench
 from pytest_kopt.cases.running.execution import grad_out, make_inputs
-from pytest_kopt.cases.running.looks import (
+from pytest_kopt.cases.running.inspected_results import (
     Drawn,
     Spot,
     floors,
@@ -47,13 +47,13 @@ from pytest_kopt.cases.running.timed_calls import (
 from pytest_kopt.cases.seeds import derive
 from pytest_kopt.devices.lock import checking_lock
 from pytest_kopt.honesty.finding import Finding
-from pytest_kopt.honesty.heldout import RENEWED
 from pytest_kopt.honesty.inputs import Held, overwrite
+from pytest_kopt.honesty.nearby_shapes import RENEWED
 from pytest_kopt.measure.engine import EVENTS
 from pytest_kopt.measure.wall import one_thread
 from pytest_kopt.versions.affected_modules import project_modules
-from pytest_kopt.versions.errors import NotLoadable
 from pytest_kopt.versions.executed_files import check_moved
+from pytest_kopt.versions.load_errors import NotLoadable
 
 #: How far below the baseline's SNR a timed result may lie, in dB, before it is plainly wrong.
 SLACK_DB = 40.0

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from pytest_kopt import lineage
+from pytest_kopt import process_tree
 
 from .waiting import HANG, until
 
 #: Starts a process in a session of its own from one that ends at once, and prints its id.
 LEAVES = """\
 import os, time
-import pytest_kopt.lineage as lineage
+import pytest_kopt.process_tree as process_tree
 
 def leave():
     reader, writer = os.pipe()
@@ -53,12 +53,12 @@ def is_gone(pid: int) -> bool:
 def test_an_orphan_is_found_by_who_adopts_it(adopts: bool) -> None:
     told = play(f"""
         if {adopts}:
-            lineage.adopt_orphans()
+            process_tree.adopt_orphans()
         orphan = leave()
-        print(orphan, orphan in lineage.children())
+        print(orphan, orphan in process_tree.children())
         if not {adopts}:
             os.kill(orphan, 9)
-        lineage.end_descendants()
+        process_tree.end_descendants()
     """).split()
     assert told[1] == str(adopts)
     until(lambda: is_gone(int(told[0])))
@@ -66,12 +66,12 @@ def test_an_orphan_is_found_by_who_adopts_it(adopts: bool) -> None:
 
 def test_what_is_spared_goes_on_and_what_it_started_too() -> None:
     told = play("""
-        lineage.adopt_orphans()
+        process_tree.adopt_orphans()
         first, second = leave(), leave()
-        lineage.end_descendants(but=[first])
+        process_tree.end_descendants(but=[first])
         os.waitpid(second, 0)
-        print(lineage.children() == {first})
-        lineage.end_descendants()
+        print(process_tree.children() == {first})
+        process_tree.end_descendants()
     """)
     assert told.strip() == "True"
 
@@ -81,8 +81,8 @@ def test_another_processs_descendants_are_found_without_being_its_parent() -> No
     with subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         orphan = int(process.stdout.readline())
-        assert lineage.children(process.pid) == {orphan}
-        lineage.end_descendants(process.pid)
+        assert process_tree.children(process.pid) == {orphan}
+        process_tree.end_descendants(process.pid)
         until(lambda: is_gone(orphan))
         assert process.poll() is None
         process.kill()
@@ -90,21 +90,21 @@ def test_another_processs_descendants_are_found_without_being_its_parent() -> No
 
 def test_who_is_below_whom_is_known_of_whoever_lives() -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
-        assert lineage.is_below(process.pid, os.getpid())
-        assert lineage.is_below(os.getpid(), os.getpid())
-        assert not lineage.is_below(os.getpid(), process.pid)
-        assert not lineage.is_below(1, process.pid)
-    assert not lineage.is_below(process.pid, os.getpid())
-    assert not lineage.is_below(2**22 + 1, os.getpid())
+        assert process_tree.is_below(process.pid, os.getpid())
+        assert process_tree.is_below(os.getpid(), os.getpid())
+        assert not process_tree.is_below(os.getpid(), process.pid)
+        assert not process_tree.is_below(1, process.pid)
+    assert not process_tree.is_below(process.pid, os.getpid())
+    assert not process_tree.is_below(2**22 + 1, os.getpid())
 
 
 def test_without_prctl_nothing_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ctypes.CDLL", lambda name: object())
-    lineage.end_with_parent()
-    lineage.adopt_orphans()
+    process_tree.end_with_parent()
+    process_tree.adopt_orphans()
 
 
 def test_where_proc_tells_nothing_there_are_no_children() -> None:
-    assert lineage.children(2**22 + 1) == frozenset()
-    lineage.end_descendants(2**22 + 1)
-    assert os.getpid() not in lineage.children()
+    assert process_tree.children(2**22 + 1) == frozenset()
+    process_tree.end_descendants(2**22 + 1)
+    assert os.getpid() not in process_tree.children()

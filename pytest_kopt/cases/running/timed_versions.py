@@ -36,9 +36,8 @@ from pytest_kopt.cases.running.heldout import (
     time_shape,
     try_shape,
 )
+from pytest_kopt.cases.running.inspected_results import floors
 from pytest_kopt.cases.running.loaded_versions import Versions, is_reached, load_versions, one_call
-from pytest_kopt.cases.running.looks import floors
-from pytest_kopt.cases.running.referee import SLACK_DB, hand_over
 from pytest_kopt.cases.running.reference import observed
 from pytest_kopt.cases.running.spot_checks import Spotted, known_content, wrong_results
 from pytest_kopt.cases.running.steps.aftermath import still_busy
@@ -48,16 +47,17 @@ from pytest_kopt.cases.running.timing import (
     pool_of,
     prepare_blocks,
 )
+from pytest_kopt.cases.running.verifier import SLACK_DB, hand_over
 from pytest_kopt.cases.seeds import derive
 from pytest_kopt.devices.lock import checking_lock, timing_lock
 from pytest_kopt.honesty.accuracy import Accuracy
-from pytest_kopt.honesty.heldout import SIZES, Tried
-from pytest_kopt.lineage import children
+from pytest_kopt.honesty.nearby_shapes import SIZES, Tried
 from pytest_kopt.measure.engine import agreed
 from pytest_kopt.measure.memory_use import peak_bytes
 from pytest_kopt.measure.wall import one_thread
 from pytest_kopt.numerics.nested import tensors
-from pytest_kopt.versions.errors import NotLoadable, Unreached
+from pytest_kopt.process_tree import children
+from pytest_kopt.versions.load_errors import NotLoadable, Unreached
 
 #: So many other shapes and inputs are tried however long they take, and more for so long.
 _TRIED, _TRYING_SECONDS = 4, 3.0
@@ -237,8 +237,8 @@ class _Arms:
             return None
         if not {CANDIDATE, INCUMBENT} <= versions.keys():
             return None
+        from pytest_kopt.sameness.launch_recording import RECORDING
         from pytest_kopt.sameness.launches import architecture, record
-        from pytest_kopt.sameness.recording import RECORDING
 
         given = make_inputs(case, self.seed)
         before, after = (

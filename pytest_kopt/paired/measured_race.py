@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.paired_evidence import PairedEvidence
 from pytest_kopt.decide.policy import Policy
-from pytest_kopt.decide.race import LAST_LOOK, RACE_LOOKS, Standing, heat, is_over
+from pytest_kopt.decide.race_rule import LAST_LOOK, RACE_LOOKS, Standing, heat, is_over
 from pytest_kopt.paired.arms import NotComparable
 from pytest_kopt.paired.comparison import Comparison
 from pytest_kopt.paired.noise import Known

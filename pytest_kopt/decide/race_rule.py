@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pytest_kopt.decide.inference import LOOKS, Estimate, percent
-from pytest_kopt.decide.noise import mean_of
+from pytest_kopt.decide.known_noise import mean_of
 from pytest_kopt.decide.paired import decide_paired
 from pytest_kopt.decide.paired_evidence import PairedEvidence
 from pytest_kopt.decide.paired_look import judge_look, whole
