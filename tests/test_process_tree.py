@@ -77,7 +77,7 @@ def test_what_is_spared_goes_on_and_what_it_started_too() -> None:
 
 
 def test_another_processs_descendants_are_found_without_being_its_parent() -> None:
-    text = LEAVES + "lineage.adopt_orphans(); print(leave(), flush=True); time.sleep(3600)"
+    text = LEAVES + "process_tree.adopt_orphans(); print(leave(), flush=True); time.sleep(3600)"
     with subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         orphan = int(process.stdout.readline())
