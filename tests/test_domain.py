@@ -543,6 +543,11 @@ def strided_by_x(x: Tensor, y: Tensor) -> Tensor:
     return x + y.as_strided(y.shape, x.stride(), y.storage_offset())
 
 
+def by_the_pitch_of_rows(x: Tensor, y: Tensor) -> Tensor:
+    pitch = y.stride(-2)
+    return x + y.as_strided(y.shape, (y.shape[-2] * pitch, pitch, 1), y.storage_offset())
+
+
 def from_the_beginning(x: Tensor, y: Tensor) -> Tensor:
     y = y.contiguous()
     return x + y.as_strided(y.shape, y.stride(), 0)
@@ -608,6 +613,7 @@ def two(second: Callable[[], Tensor], *rows: int) -> Callable[[], tuple[Tensor, 
 
 
 PACKED = two(lambda: torch.randn(8, 64))
+BATCHES = two(lambda: torch.randn(3, 8, 64), 3, 8, 64)
 MASK = two(lambda: torch.rand(8, 64) < 0.7)
 BIAS = two(lambda: torch.zeros(8, 64).masked_fill(torch.rand(8, 64) < 0.3, -torch.inf))
 OFFSETS = two(lambda: torch.tensor([0, 5, 11, 24]), 24, 16)
@@ -619,6 +625,7 @@ OUT = two(lambda: torch.empty(8, 64))
     ("kind", "incumbent", "candidate", "inputs"),
     [
         ("pitched", torch.add, strided_by_x, PACKED),
+        ("pitched", torch.add, by_the_pitch_of_rows, BATCHES),
         ("turned", torch.add, strided_by_x, PACKED),
         ("expanded", torch.add, strided_by_x, PACKED),
         ("shifted", torch.add, from_the_beginning, PACKED),

@@ -106,9 +106,15 @@ def transposed(x: torch.Tensor) -> torch.Tensor:
 
 
 def with_gaps(x: torch.Tensor) -> torch.Tensor:
-    """Return the same as rows with gaps between them, not at the beginning of their memory."""
-    rows = x.new_zeros(*x.shape[:-1], x.shape[-1] + 2 * _GAP)
-    return rows[..., _GAP : _GAP + x.shape[-1]].copy_(x)
+    """Return the same as rows with gaps between them, not at the beginning of their memory.
+
+    So are its matrices: as in a cache that is longer than what is used of it, the pitch of a batch
+    does not follow from that of a row.
+    """
+    inner = [size + 1 for size in x.shape[1:-1]]
+    rows = x.new_zeros(*x.shape[: min(1, x.ndim - 1)], *inner, x.shape[-1] + 2 * _GAP)
+    places = (*map(slice, x.shape[:-1]), slice(_GAP, _GAP + x.shape[-1]))
+    return rows[places].copy_(x)
 
 
 def further_behind(x: torch.Tensor) -> torch.Tensor:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from pytest_kopt.honesty.file_watch import FileWatch
 from pytest_kopt.honesty.finding import Finding
@@ -178,6 +179,9 @@ class AuditHook:
         if not isinstance(path, str | bytes | os.PathLike):
             return
         name = os.fsdecode(path)
+        if name.startswith("file:"):
+            # sqlite3 takes URIs.
+            name = unquote(urlsplit(name).path)
         opener = sys._getframe(2)
         frame: FrameType | None = None if opener.f_code.co_filename == _LOADER else opener
         while frame is not None and not _is_ours(frame) and not _author_here(frame):

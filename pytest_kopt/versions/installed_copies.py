@@ -14,18 +14,23 @@ from pytest_kopt.versions.affected_modules import imports_of, project_modules
 #: How many folders deep a project keeps its packages, at most.
 _DEPTH = 2
 _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+#: Folders of a project that a build copies its packages to.
+_BUILT = frozenset({"build", "dist"})
 
 
 def check_imported_here(root: Path, called: str, where: str) -> None:
-    """Raise BadInput where the project uses a module of its own that is an installed copy.
+    """Raise BadInput where the project uses a copy of a module of its own that lies elsewhere.
 
     Of several the one of the `called` function is named.
     """
+    # A process of another version runs in a tree of its own.
+    here = Path.cwd()
     installed = {
         name: file
         for name, module in list(sys.modules.items())
         if (file := getattr(module, "__file__", None))
-        and any(folder in file for folder in _INSTALLED)
+        and name.partition(".")[0] not in sys.stdlib_module_names
+        and _is_elsewhere(file, root, here)
     }
     homes = _homes(root, frozenset(name.partition(".")[0] for name in installed))
     copies: dict[str, tuple[str, Path]] = {}
@@ -37,11 +42,21 @@ def check_imported_here(root: Path, called: str, where: str) -> None:
         name = called if called in copies else max(copies, key=len)
         file, own = copies[name]
         raise BadInput(
-            f"module {name!r} is imported from {file}, an installed copy, and not from this "
-            f"tree's {own}",
+            f"module {name!r} is imported from {file}, a copy, and not from this tree's {own}",
             where=where,
             legal="pip install -e . (or pytest's setting `pythonpath`)",
         )
+
+
+@functools.cache
+def _is_elsewhere(file: str, *trees: Path) -> bool:
+    """Say whether a module was installed or built, or lies outside of the project's trees."""
+    # What a tree of another version did not change is a link there.
+    places = (Path(file).absolute(), Path(os.path.realpath(file)))
+    inside = [p.relative_to(tree) for p in places for tree in trees if p.is_relative_to(tree)]
+    if any(folder in file for folder in _INSTALLED) or not inside:
+        return True
+    return not _BUILT.isdisjoint(inside[0].parent.parts)
 
 
 def _imported_heads(root: Path) -> set[str]:

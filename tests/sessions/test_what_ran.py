@@ -55,8 +55,17 @@ def commit(project: Project, cost: str, imports: str, files: dict[str, str]) -> 
             'float(subprocess.check_output(["cat", "settings/" + "re" + "ad"]))',
             "{}",
         ),
+        (
+            "settings/256,cpu.json",
+            "",
+            'float(open("settings/" + str(2**8) + ",cpu.js" + "on").read())',
+            "{}",
+        ),
     ],
-    ids=["toml in the current folder", "no suffix above the source", "in C++", "by a program"],
+    ids=[
+        *("toml in the current folder", "no suffix above the source", "in C++", "by a program"),
+        "a name that stands nowhere",
+    ],
 )
 def test_settings_that_the_kernel_reads_are_each_versions_own(
     gate: Gate, path: str, imports: str, cost: str, text: str
@@ -121,8 +130,21 @@ def test_a_file_that_both_versions_open_is_named(gate: Gate) -> None:
     assert f"opens the candidate's {place}" in done.run.refusal
 
 
-def test_an_installed_copy_is_not_what_is_judged(tmp_path: Path) -> None:
-    """As `pip install .` leaves it: the tests call another kernel than the tree's."""
+def test_a_file_that_both_versions_open_by_a_variable_is_named(
+    gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = gate.project.root / "tuned.ini"
+    monkeypatch.setenv("TUNED_FOLDER", str(gate.project.root))
+    cost = 'float(open(os.environ["TUNED_" + "FOLDER"] + "/tun" + "ed.i" + "ni").read())'
+    commit(gate.project, cost, "import os", {"tuned.ini": str(OLD)})
+    gate.project.write("tuned.ini", str(SLOWER))
+    done = gate()
+    assert done.run.code == 4 and str(place) in done.run.refusal, done.run.text
+
+
+@pytest.mark.parametrize("where", ["venv/site-packages", "elsewhere"])
+def test_a_copy_elsewhere_is_not_what_is_judged(tmp_path: Path, where: str) -> None:
+    """As `pip install .` leaves it, or PYTHONPATH: tests call another kernel than the tree's."""
     project = project_at(tmp_path / "project")
     project.write("pyproject.toml", SRC)
     project.git("mv", "kernels", "src")
@@ -131,7 +153,7 @@ def test_an_installed_copy_is_not_what_is_judged(tmp_path: Path) -> None:
     project.git("rm", "--quiet", "-f", "src/plain.py", "src/__init__.py")
     project.commit_all("In src")
     project.git("tag", "good")
-    copy = tmp_path / "venv" / "site-packages"
+    copy = tmp_path / where
     for path, text in {"kernels/__init__.py": "", PLAIN: kernel()}.items():
         (copy / path).parent.mkdir(parents=True, exist_ok=True)
         (copy / path).write_text(text)
@@ -161,3 +183,20 @@ def test_an_installed_copy_is_not_what_is_judged(tmp_path: Path) -> None:
     project.write("pyproject.toml", SRC.replace('["tests"]', '["src", "tests"]'))
     project.write(f"src/{PLAIN}", kernel(FASTER, "new"))
     assert gate("--kopt-gate", "improve", base="good").run.code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        ('"--kopt-allow-removed"', "sets --kopt-allow-removed in pyproject.toml"),
+        ('"--kopt-policy=loose.yaml"', "sets --kopt-policy=loose.yaml in pyproject.toml"),
+        ('"-q"', ""),
+    ],
+)
+def test_a_pull_request_does_not_choose_what_judges_it(gate: Gate, words: str, what: str) -> None:
+    gate.project.write("loose.yaml", "name: loose\nshape_gate_pct: 99\n")
+    settings = gate.project.read("pyproject.toml")
+    gate.project.write("pyproject.toml", settings.replace("addopts = [", f"addopts = [{words}, "))
+    gate.project.write(PLAIN, kernel(SLOWER, "new"))
+    done = gate()
+    assert done.run.code == (4 if what else 8) and what in done.run.text, done.run.text

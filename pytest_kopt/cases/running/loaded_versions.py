@@ -49,6 +49,8 @@ def load_versions(
     if not order.trees:
         if order.tree:
             call = one_call(case, case.function, make_inputs(case, seed))
+            # Files that are opened in calls alone are heard of then.
+            call()
             opened = hook.opened if hook else {}
             executed_files.check_moved(call, root, Path(order.tree), order.changed, opened)
         return dict.fromkeys(order.names, case.function)

@@ -28,6 +28,7 @@ from pytest_kopt.trials.project_command import ProjectCommand
 from pytest_kopt.trials.pull_request import declarations
 from pytest_kopt.trials.pull_request.base import Base, removed, take_inventory
 from pytest_kopt.trials.pull_request.gate import COMPUTE, Gate
+from pytest_kopt.trials.pull_request.own_rules import check_rules
 from pytest_kopt.trials.pull_request.removed_cases import without
 from pytest_kopt.trials.trees import overlays, trees_of, why_not_in_place
 from pytest_kopt.trials.trial import InCopies, Measurements
@@ -77,6 +78,7 @@ class PullRequestGate(Gate):
         """Learn which cases the base has, and build today's kernels; why that failed, or ""."""
         if self.is_settled:
             return ""
+        check_rules(self.config, self.settings.policy, self.other, self._differing)
         rebuild, base = self._rebuild, self.other
         problem = why_not_in_place(rebuild.text) if rebuild else ""
         if problem:

@@ -1,0 +1,58 @@
+"""A pull request does not choose what judges it: options in its settings, and the policy's file."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Collection
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from pytest_kopt.errors import BadInput
+from pytest_kopt.trials.harness import pytest_section
+from pytest_kopt.trials.pull_request.base import Base
+
+#: Options that say what passes.
+_RULES = ("--kopt-policy", "--kopt-gate", "--kopt-allow-removed", "--kopt-compare", "--kopt-level")
+
+_KEYS = {*(option[2:].replace("-", "_") for option in _RULES), "kopt_isolation"}
+
+
+def check_rules(
+    config: pytest.Config, policy: str | None, base: Base, differing: Collection[str]
+) -> None:
+    """Raise BadInput where a change, in paths that are `differing`, sets what judges it."""
+    settings, root = config.inipath, base.root.resolve()
+    what = ""
+    if policy and (place := Path(policy).resolve()).is_relative_to(root):
+        path = place.relative_to(root).as_posix()
+        what = f"edits {path}, the policy" if path in differing else ""
+    if settings is not None and settings.resolve().is_relative_to(root):
+        path = settings.resolve().relative_to(root).as_posix()
+        if path in differing:
+            old = base.old.get(path)
+            with TemporaryDirectory() as folder:
+                before = Path(folder, settings.name)
+                before.write_bytes(old or b"")
+                new = _rules(settings) - (_rules(before) if old else set())
+            what = f"sets {min(new)} in {path}" if new else what
+    if what:
+        raise BadInput(
+            f"the change {what}, which judges it",
+            where=str(base),
+            legal="the option on the command line, or a pull request of its own before",
+        )
+
+
+def _rules(settings: Path) -> set[str]:
+    """Return the options and keys in a settings file that say what passes, each with its value."""
+    section = pytest_section(settings)
+    given = section.get("addopts", "")
+    words = shlex.split(given) if isinstance(given, str) else list(map(str, given))
+    keys = {f"{key} = {value}" for key, value in section.items() if key in _KEYS}
+    return keys | {
+        word if "=" in word or word == "--kopt-allow-removed" else f"{word} {following}"
+        for word, following in zip(words, [*words[1:], ""], strict=True)
+        if word.partition("=")[0] in _RULES
+    }
