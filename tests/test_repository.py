@@ -271,6 +271,19 @@ def test_hooks_do_not_run(work: Work, name: str) -> None:
     assert not ran.exists()
 
 
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_hook_that_fails_after_a_switch_leaves_the_tree_where_it_was(
+    work: Work, exists: bool
+) -> None:
+    if exists:
+        work.git("branch", "other")
+    ran = work.hook("post-checkout")
+    with pytest.raises(BadInput, match="the post-checkout hook failed"):
+        work.repository().switch("other")
+    assert ran.exists() and work.git("branch", "--show-current") == "main"
+    assert bool(work.git("branch", "--list", "other")) is exists
+
+
 def test_differing_and_untracked_files_are_dirty(work: Work) -> None:
     work.write(KERNEL, "A = 2\n")
     work.write("kernels/with space ü.py", "NEW = 1\n")

@@ -244,8 +244,23 @@ class Repository:
         return [entry[3:] for entry in listing.split("\0") if entry]
 
     def switch(self, branch: str) -> None:
-        """Check out a branch, made from HEAD when it does not exist; edits stay in the tree."""
-        self._git("switch", *[] if self.has_branch(branch) else ["-c"], branch)
+        """Check out a branch, made from HEAD when it does not exist; edits stay in the tree.
+
+        BadInput, with the tree on its own branch as before, where git or a hook of its refuses.
+        """
+        is_new, before = not self.has_branch(branch), self.branch
+        words = ("switch", *["-c"] * is_new, branch)
+        code, _, why = self._run(*words)
+        if not code:
+            return
+        what = " ".join(why.split())
+        if before and before != branch == self.branch:
+            # git runs this hook when it has switched.
+            what = f"the post-checkout hook failed: {what}"
+            self._git("-c", "core.hooksPath=/dev/null", "switch", before)
+            if is_new:
+                self._git("branch", "-D", branch)
+        raise BadInput(what, where=" ".join(["git", *words])[:_SHOWN])
 
     def add_tree(self, path: Path, branch: str) -> None:
         """Add a work tree on a branch, made from HEAD when it does not exist."""
