@@ -27,12 +27,16 @@ PLUGINS = {
 
 
 @pytest.mark.parametrize("kind", PLUGINS)
-@pytest.mark.parametrize("folder", [PURELIB, "other/lib/python3/site-packages", ""])
+@pytest.mark.parametrize("folder", [PURELIB, "other/lib/python3/site-packages", "target", ""])
 def test_an_installed_plugin_stays_for_collecting_and_calling(
     kind: str, folder: str, tmp_path: Path
 ) -> None:
     """One of the project's own stays whatever it does."""
     source, stays = PLUGINS[kind]
+    # As `pip install --target` leaves it.
+    record = tmp_path / "target" / "reporting-1.0.dist-info" / "METADATA"
+    record.parent.mkdir(parents=True)
+    record.touch()
     name = kind.replace(" ", "_")
     plugin = ModuleType(name)
     plugin.__file__ = str(tmp_path / folder / f"{name}.py")

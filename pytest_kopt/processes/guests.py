@@ -7,6 +7,7 @@ refuses is told to the deciding process: it is no fault of a kernel.
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import sys
@@ -171,7 +172,15 @@ class Confined:
 
 def _is_installed(file: str) -> bool:
     """Say whether a file is of an installed package, also one of another environment."""
-    return is_library(file) or not _PACKAGES.isdisjoint(Path(file).parts)
+    if is_library(file) or not _PACKAGES.isdisjoint(Path(file).parts):
+        return True
+    return os.path.isabs(file) and any(map(_holds_packages, Path(file).parents))
+
+
+@functools.cache
+def _holds_packages(folder: Path) -> bool:
+    """Say whether packages were installed into a folder, as `pip install --target` does it."""
+    return any(folder.glob("*.dist-info/METADATA"))
 
 
 def _is_of_the_project(file: str) -> bool:
