@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Collection
+from itertools import zip_longest
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -35,7 +36,7 @@ def check_rules(
             with TemporaryDirectory() as folder:
                 before = Path(folder, settings.name)
                 before.write_bytes(old or b"")
-                new = _rules(settings) - (_rules(before) if old else set())
+                new = rules_of(settings) - (rules_of(before) if old else set())
             what = f"sets {min(new)} in {path}" if new else what
     if what:
         raise BadInput(
@@ -45,7 +46,7 @@ def check_rules(
         )
 
 
-def _rules(settings: Path) -> set[str]:
+def rules_of(settings: Path) -> set[str]:
     """Return the options and keys in a settings file that say what passes, each with its value."""
     section = pytest_section(settings)
     given = section.get("addopts", "")
@@ -53,6 +54,6 @@ def _rules(settings: Path) -> set[str]:
     keys = {f"{key} = {value}" for key, value in section.items() if key in _KEYS}
     return keys | {
         word if "=" in word or word == "--kopt-allow-removed" else f"{word} {following}"
-        for word, following in zip(words, [*words[1:], ""], strict=True)
+        for word, following in zip_longest(words, words[1:], fillvalue="")
         if word.partition("=")[0] in _RULES
     }
