@@ -83,7 +83,7 @@ def check_case(case: Case, bench: Bench) -> Course:
         # A pool of a library's own sets it when it starts, numba's for one, and then never again.
         torch.set_num_threads(threads)
         checking.call_unjudged()
-    checking.found(_after_steps(checking, baseline, switches, threads))
+    checking.found(_after_steps(checking, baseline, switches))
     return _course(checking, evidence)
 
 
@@ -125,13 +125,10 @@ def _steps(checking: Checking) -> Iterator[Step]:
 
 
 def _after_steps(
-    checking: Checking,
-    baseline: Mapping[str, Accuracy],
-    switches: Mapping[str, object],
-    threads: int,
+    checking: Checking, baseline: Mapping[str, Accuracy], switches: Mapping[str, object]
 ) -> list[Finding]:
     """Return what calls left in the process, and how results differ from the baseline's."""
-    found = [*left_switches(switches), *left_threads(threads)]
+    found = [*left_switches(switches), *left_threads(switches)]
     if checking.passed:
         reached = checking.mostly(baseline)
         elements = sum(item.numel() for item in tensors(checking.given))

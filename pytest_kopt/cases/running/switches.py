@@ -105,12 +105,13 @@ def left_switches(switches: Mapping[str, object]) -> Iterator[Finding]:
         )
 
 
-def left_threads(threads: int) -> Iterator[Finding]:
+def left_threads(switches: Mapping[str, object]) -> Iterator[Finding]:
     """Say when calls leave torch with another number of threads than they found.
 
     Whatever uses OpenMP shares this number with torch.
     """
-    now = read_switches((_THREADS,)).get(_THREADS, threads)
+    now = read_switches((_THREADS,)).get(_THREADS)
+    threads = switches.get(_THREADS, now)
     if now != threads:
         yield Finding(
             "threads-left",
