@@ -25,19 +25,16 @@ def check_rules(
 ) -> None:
     """Raise BadInput where a change, in paths that are `differing`, sets what judges it."""
     settings, root = config.inipath, base.root.resolve()
+    edited = {root / path: path for path in differing}
     what = ""
-    if policy and (place := Path(policy).resolve()).is_relative_to(root):
-        path = place.relative_to(root).as_posix()
-        what = f"edits {path}, the policy" if path in differing else ""
-    if settings is not None and settings.resolve().is_relative_to(root):
-        path = settings.resolve().relative_to(root).as_posix()
-        if path in differing:
-            old = base.old.get(path)
-            with TemporaryDirectory() as folder:
-                before = Path(folder, settings.name)
-                before.write_bytes(old or b"")
-                new = rules_of(settings) - (rules_of(before) if old else set())
-            what = f"sets {min(new)} in {path}" if new else what
+    if policy and (path := edited.get(Path(policy).resolve())):
+        what = f"edits {path}, the policy"
+    if settings is not None and (path := edited.get(settings.resolve())):
+        with TemporaryDirectory() as folder:
+            before = Path(folder, settings.name)
+            before.write_bytes(base.old.get(path) or b"")
+            new = rules_of(settings) - rules_of(before)
+        what = f"sets {min(new)} in {path}" if new else what
     if what:
         raise BadInput(
             f"the change {what}, which judges it",
