@@ -1,20 +1,24 @@
 """What a verdict takes by the clock on the wall, whole commands from start to end.
 
-python benchmarks/gpu_rounds.py OUT [--repeats 5] [--only NAME ...]      (about eight minutes)
+python benchmarks/gpu_rounds.py OUT [--repeats 5] [--only NAME ...] [--workers 4 ...]
 
 Baselines, rounds of code that does the same and rounds of a clear change: of five forward cases, of
-two with a backward, of sixteen light ones serially and with a worker for each GPU there is.
-`benchmarks/performance.py` reads what it writes.
+two with a backward, of sixteen light and of sixteen heavy ones; about nine minutes on one H200.
+With `--workers` of the sixteen alone, serially and with so many workers, each on a GPU of its own.
+`benchmarks/performance.py` reads the results.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
+import csv
+import json
+import re
 import shutil
 import tempfile
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -60,29 +64,56 @@ def test_backward(kopt, size):
 """
 
 
+# Products that keep a card at its power cap.
+HEAVY = """\
+import pytest
+import torch
+from kernels.ops import torch_matmul
+
+
+@pytest.mark.kopt(schema="gemm")
+@pytest.mark.parametrize("number", range(16))
+def test_heavy(kopt, number):
+    def draw():
+        made = torch.randn(8192, 8192, device=kopt.device, dtype=torch.bfloat16)
+        return made.requires_grad_()
+
+    kopt(torch_matmul, inputs=lambda: (draw(), draw()), backward=True,
+         dims=dict(B=number + 1, M=8192, N=8192, K=8192), flops=2 * 8192**3,
+         reference=lambda a, b: a.double() @ b.double())
+"""
+
+
 @dataclass(frozen=True)
 class Suite:
-    """Cases, and how a session of them is started."""
+    """Cases, how a session of them is started, and whether a clear loss is judged as well."""
 
     name: str
     tests: str
     source: str = ""
     words: tuple[str, ...] = ()
+    with_loss: bool = True
 
 
-def suites() -> list[Suite]:
-    gpus = len(os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(","))
-    serial = [
-        Suite("five forward", "tests/test_ops.py"),
-        Suite("two with backward", "tests/test_it.py", BACKWARD),
-        Suite("sixteen light", "tests/test_it.py", LIGHT),
+SUITES = (
+    Suite("five forward", "tests/test_ops.py"),
+    Suite("two with backward", "tests/test_it.py", BACKWARD),
+    Suite("sixteen light", "tests/test_it.py", LIGHT, with_loss=False),
+    Suite("sixteen heavy", "tests/test_it.py", HEAVY, with_loss=False),
+)
+
+
+def suites(workers: Sequence[int]) -> list[Suite]:
+    """Return all suites, or for numbers of workers those of sixteen cases, serial ones first."""
+    if not workers:
+        return list(SUITES)
+    many = [suite for suite in SUITES if suite.name.startswith("sixteen")]
+    distributed = [
+        replace(suite, name=f"{suite.name} -n {number}", words=("-n", str(number)))
+        for suite in many
+        for number in workers
     ]
-    if gpus == 1:
-        return serial
-    return [
-        *serial,
-        Suite(f"sixteen light -n {gpus}", "tests/test_it.py", LIGHT, ("-n", str(gpus))),
-    ]
+    return [*many, *distributed]
 
 
 def project(directory: Path, suite: Suite) -> Path:
@@ -96,6 +127,21 @@ def project(directory: Path, suite: Suite) -> Path:
     return root
 
 
+def rows_of(root: Path, number: int) -> dict[str, Any]:
+    """Return on which GPU each row was made, and whether rows stand in the order of the cases."""
+    attempt = root / f"agent/workspace/gpu/rounds/round-{number}/artifacts/attempt-1"
+    results = json.loads((attempt / "evidence.json").read_text())["results"]
+    devices = Counter(json.loads(result)["evidence"]["device"] for result in results)
+    with (attempt / "benchmark.csv").open() as file:
+        labels = [row["label"] for row in csv.DictReader(file)]
+    numbered = [[int(number) for number in re.findall("[0-9]+", label)] for label in labels]
+    return {
+        "GPUs": len(devices),
+        "rows by GPU": dict(sorted(devices.items())),
+        "rows in order": numbered == sorted(numbered),
+    }
+
+
 def measure(root: Path, suite: Suite, repeats: int) -> Iterator[dict[str, Any]]:
     """Yield what each command took; losses and the same in turns, as losses in a row end it."""
     words = ("--kopt-campaign", "gpu", *suite.words)
@@ -107,7 +153,7 @@ def measure(root: Path, suite: Suite, repeats: int) -> Iterator[dict[str, Any]]:
         if baseline.code:
             raise SystemExit(f"the baseline ended with {baseline.code}\n{baseline.text}")
         wall = round(baseline.seconds, 2)
-        yield {"cases": suite.name, "round": "baseline", "wall s": wall}
+        yield {"cases": suite.name, "round": "baseline", "wall s": wall, **rows_of(place, 1)}
 
     def judged(place: Path, kind: str) -> dict[str, Any]:
         verdict = judge(place, {}, "paired", "--kopt-level", "full", *suite.words)
@@ -119,13 +165,15 @@ def measure(root: Path, suite: Suite, repeats: int) -> Iterator[dict[str, Any]]:
             "processes": verdict["comparison"]["replicas"],
             "decision": verdict["decision"],
             "change %": verdict["aggregate"]["change_pct"],
+            **rows_of(place, verdict["round"]),
         }
 
     for number in range(repeats):
         edit_without_effect(root, number)
         yield judged(root, "the same")
-        launch(root, dict.fromkeys(ONE, 3))
-        yield judged(root, "a clear loss")
+        if suite.with_loss:
+            launch(root, dict.fromkeys(ONE, 3))
+            yield judged(root, "a clear loss")
     for place in places:
         launch(place, ONE)
         yield judged(place, "a clear gain")
@@ -136,10 +184,11 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--only", nargs="*", default=[])
+    parser.add_argument("--workers", nargs="*", type=int, default=[])
     asked = parser.parse_args()
     report = Report(asked.out, "gpu_rounds")
     rounds: list[dict[str, Any]] = []
-    for suite in suites():
+    for suite in suites(asked.workers):
         if asked.only and suite.name not in asked.only:
             continue
         with tempfile.TemporaryDirectory() as directory:
