@@ -52,7 +52,7 @@ def test_product(kopt, number):
 
 
 def project(root: Path, cases: int, dry: bool) -> Path:
-    size = 64 if dry else 8192
+    size = 64 if dry else 4096
     root.mkdir()
     (root / "pyproject.toml").write_text('[tool.pytest.ini_options]\npythonpath = ["."]\n')
     (root / "ops.py").write_text("def product(a, b):\n    return a @ b\n")

@@ -100,6 +100,7 @@ def judge(
     samples = [json.loads(result)["evidence"] for result in evidence["results"]]
     checked = sum(sum(s["forward_samples_ms"]) * s["calls_per_sample"] for s in samples) / 1e3
     found = {
+        "round": verdict["round"],
         "truth_pct": dict(truth),
         "compare": compare,
         "exit": done.code,
