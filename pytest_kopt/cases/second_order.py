@@ -65,6 +65,8 @@ def _differentiated(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _signs(x: torch.Tensor) -> torch.Tensor:
-    """Return -1 and 1, the same for every tensor of a shape: exact in whatever dtype it has."""
-    drawn = torch.randint(2, x.shape, generator=torch.Generator().manual_seed(_SIGNS))
+    """Return -1 and 1 on a tensor's device, the same for all of a shape there, in its dtype."""
+    # A host draws and sends as many as a GPU holds in a second and more.
+    generator = torch.Generator(x.device).manual_seed(_SIGNS)
+    drawn = torch.randint(2, x.shape, generator=generator, device=x.device, dtype=torch.int8)
     return (2 * drawn - 1).to(x)
