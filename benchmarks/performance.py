@@ -257,17 +257,10 @@ def resolution() -> Rows:
 
 
 def workers() -> Rows:
-    found = read("gpu_scaling_h200")
-    serial = found["sessions"][0]["after_startup_s"]
+    """Sixteen light cases, serially and with a worker for each of four GPUs."""
     return [
-        {
-            "16 cases": entry["session"],
-            "GPUs": len(entry["devices"]),
-            "wall s": entry["wall_s"],
-            "after start-up s": entry["after_startup_s"],
-            "of serial": entry["after_startup_s"] / serial,
-        }
-        for entry in found["sessions"]
+        {key: entry.get(key) for key in ("cases", "round", "GPUs", "wall s", "decision")}
+        for entry in read("gpu_rounds_h200x4")["rounds"]
     ]
 
 
@@ -281,6 +274,9 @@ def device() -> Rows:
 
 
 ROUNDS = "`benchmarks/gpu_rounds.py` (2026-11-24, two hosts with 16 cores, torch 2.11, Triton 3.6)"
+WORKERS = (
+    "`benchmarks/gpu_rounds.py OUT --workers 4` (2026-11-26, four H200, torch 2.11, Triton 3.6)"
+)
 SECTIONS = (
     ("Idle", "measured here", idle),
     ("A case", "measured here", cases),
@@ -290,7 +286,7 @@ SECTIONS = (
     ("Identical code", "`benchmarks/paired_gpu.py`, `benchmarks/paired_cpu.py`", paired),
     ("Resolution", "`benchmarks/paired_gpu.py`, `pytest --kopt-calibrate`", resolution),
     ("Start-up of workers", "`benchmarks/worker_startup.py`", startup),
-    ("Workers", "`benchmarks/gpu_scaling.py`", workers),
+    ("Workers", WORKERS, workers),
     ("The device's time", "`benchmarks/gpu_overhead.py`", device),
 )
 
