@@ -307,8 +307,8 @@ def _load_plugins() -> None:
     read, is looked up as well.
     """
     from pytest_kopt import wire
+    from pytest_kopt.cases.order import WorkerOrders
     from pytest_kopt.cases.result import CaseResult, ExpectedCase
-    from pytest_kopt.processes.worker_orders import WorkerOrders
 
     with tempfile.TemporaryDirectory() as empty, redirect_stdout(io.StringIO()):
         importlib.import_module("pytest").main(["-p", "no:kopt", "-c", os.devnull, empty])

@@ -11,6 +11,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from pytest_kopt.cases.order import ALONE, CANDIDATE, INCUMBENT, PLACEBO
+from pytest_kopt.cases.protocol import Looked, Time, Timed, Write, Written
 from pytest_kopt.paired.blocks import Blocks, BlockTime
 
 
@@ -20,17 +21,23 @@ class Process:
     inspected = None
 
     def __init__(self, ms: float) -> None:
-        self._ms = ms
+        self.ms = self.waited_ms = ms
 
-    def tell(self, kind: str, **order: Any) -> None:
-        if kind == "block":
-            self._is_looked_at = order["is_looked_at"]
-        self._answers = (
-            ["written"] if kind == "block" else ["time"] + ["looked"] * self._is_looked_at
-        )
+    def send(self, order: Write | Time) -> None:
+        if isinstance(order, Write):
+            self._is_looked_at = order.is_looked_at
+            self._replies: list[object] = [Written()]
+        else:
+            self._replies = [Timed(self.ms), *[Looked()] * self._is_looked_at]
 
-    def receive(self) -> dict[str, Any]:
-        return {"kind": self._answers.pop(0), "waited": self._ms, "ms": self._ms}
+    def expect(self, kind: type) -> object:
+        reply = self._replies.pop(0)
+        assert isinstance(reply, kind)
+        self.waited_ms = self.waited(reply)
+        return reply
+
+    def waited(self, reply: object) -> float:
+        return self.ms
 
 
 def blocks_of(held: Any, kind: str, cases: int) -> Blocks:
@@ -76,12 +83,10 @@ def test_on_the_cpu_what_a_process_says_of_its_own_clock_counts_for_nothing() ->
     """Nor does what its content took to write count as time of its calls."""
 
     class Liar(Process):
-        def receive(self) -> dict[str, Any]:
-            found = super().receive()
-            waited = 3.0 if found["kind"] == "written" else self._ms
-            return found | {"waited": waited, "ms": 0.004}
+        def waited(self, reply: object) -> float:
+            return 3.0 if isinstance(reply, Written) else 8.0
 
-    held = cast("Any", dict.fromkeys((CANDIDATE, INCUMBENT), Liar(8.0)))
+    held = cast("Any", dict.fromkeys((CANDIDATE, INCUMBENT), Liar(0.004)))
     calls = {arm: [4, 2] for arm in held}
     time = Blocks(held, random.Random(7), "cpu", 1, calls).run(CANDIDATE, 5)
     assert time == BlockTime(2.0, 4.0, counted=16.0, outside=19.0, passed=16.0)
@@ -96,12 +101,13 @@ class Replayed(Process):
         super().__init__(ms)
         self._real, self._around = real, around
 
-    def tell(self, kind: str, **order: Any) -> None:
-        super().tell(kind, **order)
-        self._times = order.get("times", getattr(self, "_times", 1))
+    def send(self, order: Write | Time) -> None:
+        super().send(order)
+        if isinstance(order, Write):
+            self._times = order.times or 1
 
-    def receive(self) -> dict[str, Any]:
-        return super().receive() | {"waited": self._around + self._times * self._real}
+    def waited(self, reply: object) -> float:
+        return self._around + self._times * self._real
 
 
 @given(st.floats(1, 50), st.floats(1, 50), st.floats(1, 50), st.floats(0, 9), st.floats(0, 9))

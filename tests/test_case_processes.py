@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from pytest_kopt.cases.protocol import Check, Collected, Finished, Reply, Report, Started, Timed
 from pytest_kopt.paired.remeasure import SideBySide
 from pytest_kopt.processes.case_processes import Abandoned, CaseProcesses, Listener
 from pytest_kopt.processes.child import MAX_DEATHS, NO_MEMORY, ChildDied
@@ -28,12 +29,12 @@ class Child:
         self._world = world
         self.ended = False
         world.children.append(self)
-        self._send("collected", ids=CASES)
+        self._send(Collected(CASES))
 
-    def tell(self, kind: str, nodeid: str, next: str | None, seed: None) -> None:
-        world = self._world
-        world.asked.append((world.children.index(self), nodeid, next))
-        self._send("started", nodeid=nodeid, location=["f", 1, nodeid])
+    def send(self, order: Check) -> None:
+        world, nodeid = self._world, order.nodeid
+        world.asked.append((world.children.index(self), nodeid, order.following))
+        self._send(Started(nodeid, ("f", 1, nodeid)))
         if nodeid in world.deadly:
             self._theirs.close()
             return
@@ -42,15 +43,17 @@ class Child:
             return
         crowded = sum(not child.ended for child in world.children) > 1
         lacking = nodeid in world.hungry and crowded
-        self._send("report", data={"nodeid": nodeid, "longrepr": NO_MEMORY if lacking else None})
-        self._send("finished", nodeid=nodeid, leaving=nodeid in world.leaving)
+        if nodeid in world.lying:
+            self._send(Timed(1.0))
+        self._send(Report({"nodeid": nodeid, "longrepr": NO_MEMORY if lacking else None}))
+        self._send(Finished(nodeid, nodeid in world.leaving))
 
-    def receive(self) -> dict[str, Any]:
+    def receive(self) -> Reply:
         try:
-            message: dict[str, Any] = self.reader.recv()
+            reply: Reply = self.reader.recv()
         except EOFError:
             raise ChildDied("gone") from None
-        return message
+        return reply
 
     def dismiss(self) -> None:
         """Go on leaving until it is stopped, that is waited for."""
@@ -65,10 +68,10 @@ class Child:
         with suppress(OSError):
             self._theirs.close()
 
-    def _send(self, kind: str, **fields: Any) -> None:
+    def _send(self, reply: Reply) -> None:
         # One that was ended says nothing.
         with suppress(OSError):
-            self._theirs.send({"kind": kind, **fields})
+            self._theirs.send(reply)
 
 
 class World:
@@ -78,6 +81,7 @@ class World:
         self.children: list[Child] = []
         self.asked: list[tuple[int, str, str | None]] = []
         self.deadly: set[str] = set()
+        self.lying: set[str] = set()
         self.hungry: set[str] = set()
         self.leaving: set[str] = set()
         #: How many cases were done when a process was waited for.
@@ -176,6 +180,12 @@ def test_a_case_that_ends_its_process_is_given_up_the_second_time(world: World, 
         assert deaths == ["died 1", "died 2"]
 
 
+def test_a_process_that_sends_what_no_case_sends_is_replaced(world: World) -> None:
+    world.lying = {"case1"}
+    world.run(most=1)
+    assert ("died 2", "case1") in world.heard and len(world.children) == 3
+
+
 @pytest.mark.parametrize("most", [1, 3])
 def test_a_process_that_leaves_is_replaced(world: World, most: int) -> None:
     world.leaving = {"case0", "case2"}
@@ -198,7 +208,7 @@ def test_nothing_runs_any_more_when_the_session_is_to_stop(world: World) -> None
 
 
 def test_what_cannot_collect_is_tried_twice(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    def dies(self: Child) -> dict[str, Any]:
+    def dies(self: Child) -> Reply:
         raise ChildDied("an import")
 
     monkeypatch.setattr(Child, "receive", dies)

@@ -15,9 +15,9 @@ import torch
 from pytest_kopt import policies
 from pytest_kopt.cases.case import Case, declare
 from pytest_kopt.cases.collector import Collector
+from pytest_kopt.cases.order import WorkerOrders
 from pytest_kopt.cases.running.bench import Bench
 from pytest_kopt.cases.running.runner import Outcome, run_case
-from pytest_kopt.processes.worker_orders import WorkerOrders
 from pytest_kopt.schema.profile import Column, Schema
 from pytest_kopt.session.worker import Worker
 from pytest_kopt.trials.judging import cut_off

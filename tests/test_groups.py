@@ -12,6 +12,18 @@ from torch import Tensor
 from pytest_kopt.cases.case import Case, declare
 from pytest_kopt.cases.groups import Groups, find_groups, redrawn, with_steady_groups
 from pytest_kopt.cases.order import CANDIDATE, UNEVEN, ArmsOrder
+from pytest_kopt.cases.protocol import (
+    Caught,
+    HandedOver,
+    HandOver,
+    Order,
+    Ready,
+    Reply,
+    Settle,
+    Time,
+    Timed,
+    Write,
+)
 from pytest_kopt.cases.running.bench import Bench
 from pytest_kopt.cases.running.check import check_case
 from pytest_kopt.cases.running.course import Course
@@ -326,29 +338,28 @@ def test_an_undeclared_write_for_uneven_groups_is_no_shortcut() -> None:
 class _Commands:
     """Runs two blocks of each arm."""
 
-    out = ()
-
     def __init__(self) -> None:
         self.arms: list[str] = []
         self.times: list[float] = []
         self.findings: list[object] = []
-        self._orders: list[str | None] = []
+        self._orders: list[Order] = []
 
-    def tell(self, kind: str, **told: Any) -> None:
-        if kind == "ready":
-            self.arms = [*told["calls"]]
-            # Each is started on its own, once for its forward.
-            self._orders = ["", *[order for arm in self.arms for order in (None, arm)] * 2]
-        elif kind == "time":
-            self.times.append(told["ms"])
-        elif kind == "kept":
-            assert told["looks"] == []
-        elif kind == "caught":
-            self.findings = told["findings"]
+    def send(self, reply: Reply) -> None:
+        match reply:
+            case Ready(calls):
+                self.arms = [*calls]
+                # Each is started on its own, once for its forward.
+                blocks = [order for arm in calls for order in (Write(arm, 5), Time())]
+                self._orders = [*blocks * 2, HandOver(1)]
+            case Timed(ms):
+                self.times.append(ms)
+            case HandedOver(looks):
+                assert looks == []
+            case Caught(findings):
+                self.findings = [*findings]
 
-    def hear(self) -> dict[str, Any]:
-        arm = self._orders.pop() if self._orders else None
-        return {} if arm is None else {"arm": arm, "seed": 5, "is_looked_at": False}
+    def receive(self) -> Order:
+        return self._orders.pop(0) if self._orders else Settle(None)
 
 
 def test_arms_with_uneven_groups_find_what_they_write_as_it_was() -> None:
@@ -360,7 +371,7 @@ def test_arms_with_uneven_groups_find_what_they_write_as_it_was() -> None:
     order = ArmsOrder((CANDIDATE,))
     bench = Bench("cpu", "auto", 20260101, cpu=WallEngine(block_seconds=0.01))
     case = case_of(adding, **IN_PLACE)
-    serve_arms(case, bench, order, cast("Any", commands), cast("Any", None))
+    serve_arms(case, bench, order, cast("Any", commands))
     assert commands.arms == [CANDIDATE, UNEVEN[CANDIDATE]]
     assert len(commands.times) == 4 and commands.findings == []
 

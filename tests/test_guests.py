@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from pytest_kopt.processes.guests import Confined, SetAside
+from pytest_kopt.processes.guests import RefusedToGuests, SetAside
 
 PURELIB = sysconfig.get_paths()["purelib"]
 PLUGINS = {
@@ -72,7 +72,9 @@ def test_what_is_refused_to_an_installed_package_is_said_with_its_name(tmp_path:
     with pytest.raises(Exception, match="readonly") as raised:
         exec(compile(source, str(tmp_path / "site-packages/records/store.py"), "exec"), {})
     error = raised.value.with_traceback(raised.tb.tb_next)
-    Confined(said.append, tmp_path).pytest_internalerror(pytest.ExceptionInfo.from_exception(error))
+    RefusedToGuests(said.append, tmp_path).pytest_internalerror(
+        pytest.ExceptionInfo.from_exception(error)
+    )
     assert len(said) == 1
     assert said[0].startswith("plugin records: kopt refused it"), said
     assert said[0].endswith("or -p no:records")

@@ -18,6 +18,27 @@ from torch import Tensor
 from pytest_kopt import policies
 from pytest_kopt.cases.case import declare
 from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, PLACEBO, ArmsOrder
+from pytest_kopt.cases.protocol import (
+    Agree,
+    Caught,
+    Collected,
+    Finished,
+    HandedOver,
+    HandOver,
+    Loaded,
+    Looked,
+    MachineCode,
+    Order,
+    Prepare,
+    Prepared,
+    Ready,
+    Reply,
+    Settle,
+    Time,
+    Timed,
+    Write,
+    Written,
+)
 from pytest_kopt.cases.result import CaseResult, ExpectedCase
 from pytest_kopt.cases.running import timed_versions, timing
 from pytest_kopt.cases.running.bench import Bench
@@ -108,31 +129,30 @@ def case_of(function: Callable[..., Any], **more: Any) -> Any:
 class Commands:
     """The deciding process: runs two blocks of each arm, agrees to what it was told to."""
 
-    out = ()
-
     def __init__(self, common: str | None = None) -> None:
         self.common = common
         self.asked: tuple[str, Mapping[str, str]] = ("", {})
-        self.orders: list[str | None] = []
+        self.orders: list[Order] = [Prepare()]
         self.findings: list[Any] = []
 
-    def tell(self, kind: str, **told: Any) -> None:
-        if kind == "prepared":
-            self.asked = told["engine"], told["not_captured"]
-        elif kind == "ready":
-            # Each is started on its own, once for its forward.
-            self.orders = [order for arm in told["calls"] for order in (None, arm)] * 2
-        elif kind == "time":
-            assert told["ms"] > 0
-        elif kind == "kept":
-            assert told["looks"] == []
-        elif kind == "caught":
-            self.findings = told["findings"]
+    def send(self, reply: Reply) -> None:
+        match reply:
+            case Prepared(engine, sets, not_captured):
+                self.asked = engine, not_captured
+                self.orders = [Agree(self.common or engine, sets)]
+            case Ready(calls):
+                # Each is started on its own, once for its forward.
+                blocks = [order for arm in calls for order in (Write(arm, 5), Time())]
+                self.orders = [*blocks * 2, HandOver(1)]
+            case Timed(ms):
+                assert ms > 0
+            case HandedOver(looks):
+                assert looks == []
+            case Caught(findings):
+                self.findings = findings
 
-    def hear(self) -> dict[str, Any]:
-        arm = self.orders.pop() if self.orders else ""
-        common = {"engine": self.common} if self.common else {}
-        return {"arm": arm, "seed": 5, "is_looked_at": False, **common}
+    def receive(self) -> Order:
+        return self.orders.pop(0) if self.orders else Settle(None)
 
 
 @pytest.mark.parametrize(
@@ -167,7 +187,7 @@ def test_arms_of_one_process_come_to_one_engine(
     commands = Commands()
     bench = Bench("cpu", "auto", 1)
     order = ArmsOrder(tuple(versions))
-    serve_arms(case_of(candidate), bench, order, cast("Any", commands), cast("Any", None))
+    serve_arms(case_of(candidate), bench, order, cast("Any", commands))
     expected = "graph" if candidate is clean else "events"
     assert commands.asked[0] == expected and commands.findings == []
     assert {block.engine for arm in kept[0].values() for block in arm} == {expected}
@@ -190,7 +210,6 @@ def test_a_process_of_its_own_follows_the_others(monkeypatch: pytest.MonkeyPatch
         Bench("cpu", "auto", 1),
         ArmsOrder((INCUMBENT,)),
         cast("Any", commands),
-        cast("Any", None),
     )
     assert seen == ["auto", "events"] and commands.asked == ("graph", {})
 
@@ -198,7 +217,7 @@ def test_a_process_of_its_own_follows_the_others(monkeypatch: pytest.MonkeyPatch
 def test_what_changed_is_told_when_nobody_waits_for_a_lock(monkeypatch: pytest.MonkeyPatch) -> None:
     """It filled a pipe that was read later, by somebody who waited for the same lock."""
     held: list[str] = []
-    told: list[str] = []
+    told: list[Reply] = []
 
     @contextmanager
     def lock(device: str, waiting: Any) -> Iterator[None]:
@@ -207,21 +226,22 @@ def test_what_changed_is_told_when_nobody_waits_for_a_lock(monkeypatch: pytest.M
         held.remove(device)
 
     class Telling(Commands):
-        def tell(self, kind: str, **fields: Any) -> None:
+        def send(self, reply: Reply) -> None:
             assert not held
-            told.append(kind)
-            super().tell(kind, **fields)
+            told.append(reply)
+            super().send(reply)
 
     monkeypatch.setattr(timed_versions, "checking_lock", lock)
     monkeypatch.setattr(
         timed_versions, "load_versions", lambda *given: {CANDIDATE: clean, INCUMBENT: clean}
     )
     monkeypatch.setattr(
-        timed_versions._Arms, "machine_code", lambda *given: {"kind": "changed", "under": held[0]}
+        timed_versions._Arms, "machine_code", lambda *given: MachineCode({}, {}, held[0])
     )
     bench, order = Bench("cpu", "auto", 1, cpu=FAST), ArmsOrder((CANDIDATE, INCUMBENT))
-    serve_arms(case_of(clean), bench, order, cast("Any", Telling()), cast("Any", None))
-    assert told[:3] == ["changed", "loaded", "prepared"]
+    serve_arms(case_of(clean), bench, order, cast("Any", Telling()))
+    loaded, prepared = told[:2]
+    assert isinstance(loaded, Loaded) and loaded.code and isinstance(prepared, Prepared)
 
 
 class _Child:
@@ -232,49 +252,53 @@ class _Child:
 
     def __init__(self, arm: str, engine: str, not_captured: Mapping[str, str]) -> None:
         self.arm = arm
-        self._times: list[dict[str, Any]] = []
+        self._blocks: list[tuple[Reply, float]] = []
+        self.waited_ms = 0.0
         self.told: list[str] = []
         self.blocks: list[int] = []
         self.told_before: list[int] = []
         self.is_looked_at = False
         self.places: list[int | None] = []
-        self._messages: deque[dict[str, Any]] = deque(
+        self._replies: deque[Reply] = deque(
             [
-                {"kind": "collected"},
-                {"kind": "loaded"},
-                {
-                    "kind": "prepared",
-                    "engine": engine,
-                    "sets": [3],
-                    "not_captured": dict(not_captured),
-                },
-                {"kind": "ready", "calls": {arm: [3]}, "places": {arm: [0]}},
-                {"kind": "kept", "looks": []},
-                {"kind": "caught", "findings": []},
-                {"kind": "finished"},
+                Collected([]),
+                Loaded(),
+                Prepared(engine, [3], dict(not_captured)),
+                Ready({arm: [3]}, {arm: [0]}),
+                HandedOver([]),
+                Caught([]),
+                Finished("a"),
             ]
         )
 
-    def receive(self) -> dict[str, Any]:
-        if self._times:
-            return self._times.pop()
-        return self._messages.popleft()
+    def receive(self) -> Reply:
+        if self._blocks:
+            reply, self.waited_ms = self._blocks.pop()
+            return reply
+        return self._replies.popleft()
 
-    def tell(self, kind: str, **told: Any) -> None:
-        if kind == "engine":
-            self.told.append(told["engine"])
-        elif kind == "block":
-            self.places.append(told["keeps"] and told["keeps"]["place"])
-            if told["arm"]:
-                self.blocks.append(told["seed"])
-                self.told_before += [told["seed"]] * told["is_looked_at"]
-                self.is_looked_at = told["is_looked_at"]
-                self._times.append({"kind": "written", "waited": 0.0})
-        elif kind == "go" and self.blocks:
-            ms = random.uniform(1.0, 1.01)
-            if self.is_looked_at:
-                self._times.append({"kind": "looked"})
-            self._times.append({"kind": "time", "waited": 3 * ms, "ms": 3 * ms})
+    def expect(self, kind: type) -> Reply:
+        reply = self.receive()
+        assert isinstance(reply, kind)
+        return reply
+
+    def send(self, order: Order) -> None:
+        match order:
+            case Agree(engine):
+                self.told.append(engine)
+            case Write(seed=seed, is_looked_at=is_looked_at, keep=keep):
+                self.places.append(keep.place if keep else None)
+                self.blocks.append(seed)
+                self.told_before += [seed] * is_looked_at
+                self.is_looked_at = is_looked_at
+                self._blocks.append((Written(), 0.0))
+            case HandOver(keep=keep):
+                self.places.append(keep.place if keep else None)
+            case Time():
+                ms = random.uniform(1.0, 1.01)
+                if self.is_looked_at:
+                    self._blocks.append((Looked(), 0.0))
+                self._blocks.append((Timed(3 * ms), 3 * ms))
 
 
 def replica(seed: int = 1, device: Device = CPU) -> tuple[CaseQuads, list[_Child]]:

@@ -7,12 +7,21 @@ from typing import Any, cast
 
 import pytest
 
+from pytest_kopt.cases.protocol import (
+    Caught,
+    Collected,
+    Finished,
+    Loaded,
+    Reply,
+    Report,
+    Tried,
+    TryNearby,
+)
+from pytest_kopt.honesty import nearby_shapes
 from pytest_kopt.paired.nearby import AHEAD, Nearby
 from pytest_kopt.processes.child import ChildDied
 
 from .waiting import until
-
-SHAPE: dict[str, Any] = {"kind": "uneven", "dims": {"n": 3}}
 
 
 class Process:
@@ -25,19 +34,17 @@ class Process:
         self._dies_at, self._same, self._breaks_off = dies_at, same, breaks_off
         self._messages = self._talk()
 
-    def tell(self, kind: str, **told: Any) -> None:
-        if kind == "block":
-            self.seeds.add(told["seed"])
-            return
-        self.asked.append(told["nodeid"])
+    def send(self, order: TryNearby) -> None:
+        self.seeds.add(order.secret)
+        self.asked.append(order.nodeid)
         self.most_ahead = max(self.most_ahead, len(self.asked) - self.answered)
         assert self.most_ahead <= AHEAD, "a pipe would be full in the end"
 
-    def receive(self) -> dict[str, Any]:
+    def receive(self) -> Reply:
         return next(self._messages)
 
-    def _talk(self) -> Iterator[dict[str, Any]]:
-        yield {"kind": "collected", "ids": []}
+    def _talk(self) -> Iterator[Reply]:
+        yield Collected([])
         while True:
             nodeid = self.asked[self.answered]
             if nodeid == self._dies_at:
@@ -45,14 +52,14 @@ class Process:
             is_broken = nodeid == self._breaks_off
             crash = {"reprcrash": {"message": "OSError: refused"}}
             data = {"outcome": "failed" if is_broken else "passed", "longrepr": crash}
-            yield {"kind": "report", "data": data}
+            yield Report(data)
             if nodeid in self._same:
-                yield {"kind": "same", "how": "source"}
+                yield Loaded(same="source")
             else:
-                yield {"kind": "tried", "shape": {"nodeid": nodeid, **SHAPE}}
-                yield from [{"kind": "caught", "findings": []}] * (not is_broken)
+                yield Tried(nearby_shapes.Tried(nodeid, "uneven", {"n": 3}))
+                yield from [Caught([])] * (not is_broken)
             self.answered += 1
-            yield {"kind": "finished", "nodeid": nodeid}
+            yield Finished(nodeid)
 
 
 IDS = [f"case{i}" for i in range(3 * AHEAD)]

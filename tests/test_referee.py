@@ -16,6 +16,31 @@ from torch import Tensor
 
 from pytest_kopt.cases.case import Case, declare
 from pytest_kopt.cases.order import CANDIDATE, UNEVEN, WAYS, ArmsOrder
+from pytest_kopt.cases.protocol import (
+    Agree,
+    Answer,
+    CannotLoad,
+    Caught,
+    Finished,
+    HandedOver,
+    HandOver,
+    Judge,
+    Judged,
+    Keep,
+    Leave,
+    Loaded,
+    LoadReference,
+    Looks,
+    Order,
+    Prepare,
+    Prepared,
+    Ready,
+    Reply,
+    Settle,
+    Time,
+    Timed,
+    Write,
+)
 from pytest_kopt.cases.running.bench import Bench
 from pytest_kopt.cases.running.execution import make_inputs
 from pytest_kopt.cases.running.timed_versions import serve_arms
@@ -26,7 +51,7 @@ from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.measure.cold import InputPool
 from pytest_kopt.measure.wall import WallEngine
 from pytest_kopt.paired.seen_results import SeenBlock
-from pytest_kopt.paired.verifier_process import Looks, Referee
+from pytest_kopt.paired.verifier_process import Referee
 
 SESSION_SEED, NO_SEED = 77, 0
 FAST = WallEngine(iterations=10, block_seconds=0.05)
@@ -84,38 +109,40 @@ class Runner:
         self.looks: list[dict[str, Any]] = []
         self.sets: list[int] = []
         self.told: list[str] = []
-        self._orders: Iterator[dict[str, Any]] = iter(())
+        self._orders: Iterator[Order] = iter([Prepare()])
 
-    def tell(self, kind: str, **told: Any) -> None:
-        self.told.append(kind)
-        if kind == "prepared":
-            self.sets = told["sets"]
-        elif kind == "ready":
-            self._calls, self._places = told["calls"], told["places"]
-            self.blocks = [(arm, seed) for seed in (5, 6) for arm in told["calls"]]
-            self._orders = self._all_orders()
-        elif kind == "time":
-            block = self.seen[-1]
-            way = len(block.calls)
-            number = 3 * len(self.seen) % self._calls[block.arm][way]
-            block.see(cast("Any", self), self._places[block.arm][way], number)
-        elif kind == "kept":
-            self.looks = [dict(look) for look in told["looks"]]
-        elif kind == "caught":
-            assert not told["findings"]
+    def send(self, reply: Reply) -> None:
+        self.told.append(type(reply).__name__)
+        match reply:
+            case Prepared(_, sets):
+                self.sets = sets
+                self._orders = iter([Agree(reply.engine, sets)])
+            case Ready(calls, places):
+                self._calls, self._places = calls, places
+                self.blocks = [(arm, seed) for seed in (5, 6) for arm in calls]
+                self._orders = self._all_orders()
+            case Timed():
+                block = self.seen[-1]
+                way = len(block.calls)
+                number = 3 * len(self.seen) % self._calls[block.arm][way]
+                block.see(cast("Any", self), self._places[block.arm][way], number)
+            case HandedOver(looks):
+                self.looks = [dict(look) for look in looks]
+            case Caught(findings):
+                assert not findings
 
-    def hear(self) -> dict[str, Any]:
-        return next(self._orders, {})
+    def receive(self) -> Order:
+        return next(self._orders, Settle(None))
 
-    def _all_orders(self) -> Iterator[dict[str, Any]]:
-        keeps = None
+    def _all_orders(self) -> Iterator[Order]:
+        keep = None
         for place, (arm, seed) in enumerate(self.blocks):
-            yield {"arm": arm, "seed": seed, "is_looked_at": True, "keeps": keeps}
+            yield Write(arm, seed, is_looked_at=True, keep=keep)
             self.seen.append(SeenBlock(arm, seed))
             for _ in self._calls[arm]:
-                yield {}
-            keeps = {"place": place, "calls": self.seen[-1].calls}
-        yield {"arm": "", "seed": NO_SEED, "keeps": keeps}
+                yield Time()
+            keep = Keep(place, self.seen[-1].calls)
+        yield HandOver(NO_SEED, keep)
 
 
 class Asking:
@@ -123,39 +150,37 @@ class Asking:
 
     def __init__(self, scratch: Path, runner: Runner, looks: Any, seen: Sequence[Any]) -> None:
         self.scratch = scratch
-        self._wanted: list[dict[str, Any]] = [
-            {
-                "kind": "judge",
-                "seed": SESSION_SEED,
-                "blocks": runner.blocks,
-                "engine": "wall+wall",
-                "secret": NO_SEED,
-                "sets": runner.sets if runner.looks[0]["call"] else (),
-                "looks": runner.looks if looks is None else looks,
-                "seen": seen,
-                "answers": looks is None,
-                "confirms": False,
-            }
-        ]
+        handed_over = Looks(
+            "a",
+            SESSION_SEED,
+            runner.blocks,
+            "wall+wall",
+            NO_SEED,
+            runner.looks if looks is None else looks,
+            runner.sets if runner.looks[0]["call"] else (),
+            seen,
+        )
+        self._orders: list[Order] = [Answer(handed_over) if looks is None else Judge(handed_over)]
         self.found: list[str] | None = None
         self.why_not = ""
         self.looks: list[dict[str, Any]] = []
 
-    def tell(self, kind: str, **told: Any) -> None:
-        if kind == "kept":
-            self.looks = [dict(look) for look in told["looks"]]
-        elif kind == "judged":
-            self.found = [str(Finding(**finding)) for finding in told["findings"]]
-            self.why_not = told["why_not"]
+    def send(self, reply: Reply) -> None:
+        match reply:
+            case HandedOver(looks):
+                self.looks = [dict(look) for look in looks]
+            case Judged(findings, why_not):
+                self.found = [*map(str, findings)]
+                self.why_not = why_not
 
-    def hear(self) -> dict[str, Any]:
-        return self._wanted.pop() if self._wanted else {"kind": "stop"}
+    def receive(self) -> Order:
+        return self._orders.pop() if self._orders else Leave()
 
 
 def runs(case: Case, scratch: Path) -> Runner:
     runner = Runner(scratch)
     bench = Bench("cpu", "auto", SESSION_SEED, cpu=FAST)
-    serve_arms(case, bench, ArmsOrder((CANDIDATE,)), cast("Any", runner), cast("Any", None))
+    serve_arms(case, bench, ArmsOrder((CANDIDATE,)), cast("Any", runner))
     return runner
 
 
@@ -389,54 +414,54 @@ class _Process:
     has_died = False
     inspected = scratch = None
 
-    def __init__(self, *messages: dict[str, Any]) -> None:
-        self.messages = [*messages]
+    def __init__(self, *replies: Reply) -> None:
+        self.replies = [*replies]
         self.heard: list[str] = []
 
-    def receive(self) -> dict[str, Any]:
-        return self.messages.pop(0)
+    def receive(self) -> Reply:
+        return self.replies.pop(0)
 
-    def tell(self, kind: str, **told: Any) -> None:
-        if kind == "run":
-            kind = f"run {told['nodeid']}"
-        self.heard.append("answer" if told.get("answers") else kind)
+    def send(self, order: Order) -> None:
+        case = order.nodeid if isinstance(order, LoadReference) else ""
+        self.heard.append(f"{type(order).__name__} {case}".rstrip())
 
     def kill(self) -> None: ...
 
     def stop(self) -> None: ...
 
 
-WRONG: list[dict[str, Any]] = [{"check": "timed-result", "message": "wrong", "rejects": True}]
-LOADED: dict[str, Any] = {"kind": "loaded"}
-HANDED: dict[str, Any] = {"kind": "kept", "looks": [{"arm": CANDIDATE}]}
-
-
-def judged(*findings: dict[str, Any], why_not: str = "") -> dict[str, Any]:
-    return {"kind": "judged", "findings": [*findings], "why_not": why_not}
+WRONG = Finding("timed-result", "wrong")
+LOADED = Loaded()
+HANDED = HandedOver([{"arm": CANDIDATE}])
 
 
 @pytest.mark.parametrize("stands", [True, False])
 def test_a_finding_stands_where_the_incumbent_elsewhere_is_right(stands: bool) -> None:
-    again = judged() if stands else judged(*WRONG)
-    first = _Process(LOADED, judged(*WRONG), LOADED, again)
+    again = Judged([]) if stands else Judged([WRONG])
+    first = _Process(LOADED, Judged([WRONG]), LOADED, again)
     second = _Process(LOADED, HANDED)
     processes = [first, second]
     referee = Referee(lambda: cast("Any", processes.pop(0)))
     looks = Looks("a", 1, [(CANDIDATE, 5)], "wall", 3, [])
     referee.await_loaded("a")
-    assert referee.judge(looks) == [Finding(**WRONG[0])]
+    assert referee.judge(looks) == [WRONG]
     assert referee.stands(looks) == stands
-    assert (first.heard, second.heard) == (["run a", "judge", "judge"], ["run a", "answer"])
+    assert (first.heard, second.heard) == (
+        ["LoadReference a", "Judge", "Judge"],
+        ["LoadReference a", "Answer"],
+    )
     assert bool(referee.why_not("a")) == (not stands)
 
 
 def test_a_referee_goes_from_case_to_case_and_leaves_out_what_it_cannot_judge() -> None:
-    refusal = {"kind": "refused", "reason": "it is another's code"}
-    finished = {"kind": "finished"}
-    process = _Process(LOADED, judged(), LOADED, finished, refusal, finished, LOADED, judged())
+    refusal, finished, right = CannotLoad("it is another's code"), Finished("a"), Judged([])
+    process = _Process(LOADED, right, LOADED, finished, refusal, finished, LOADED, right)
     referee = Referee(lambda: cast("Any", process))
     for nodeid, found in (("a", []), ("b", None), ("c", [])):
         referee.await_loaded(nodeid)
         assert referee.judge(Looks(nodeid, 1, [], "wall", 3, [])) == found
-    assert process.heard == ["run a", "judge", "go", "run b", "run c", "judge"]
+    assert process.heard == [
+        *("LoadReference a", "Judge", "Leave"),
+        *("LoadReference b", "LoadReference c", "Judge"),
+    ]
     assert [referee.why_not(nodeid) for nodeid in "abc"] == ["", "it is another's code", ""]

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from pytest_kopt.cases.protocol import Stop
 from pytest_kopt.devices import pinning
 from pytest_kopt.devices.idle import NoIdleGpu
 from pytest_kopt.devices.lock import open_lock
@@ -74,12 +75,12 @@ def test_a_process_there_ends_as_one_here_does(host: RemoteHost, tmp_path: Path)
         second.process.wait(0.01)
     first.kill()
     assert first.process.returncode == -signal.SIGKILL
-    second.channel.send("stop")
+    second.channel.send(Stop())
     # It asked for orders and got none.
     assert second.process.wait(HANG) != 0
     with pytest.raises(EOFError):
         second.channel.receive()
-    assert "orders" in second.log.getvalue().decode()  # type: ignore[attr-defined]
+    assert "AssertionError" in second.log.getvalue().decode()  # type: ignore[attr-defined]
     for launched in (first, second):
         launched.close()
 

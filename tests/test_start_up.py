@@ -8,15 +8,17 @@ from typing import Any
 
 import pytest
 
+from pytest_kopt.cases.order import WorkerOrders
+from pytest_kopt.cases.protocol import Begin, Leave, LoadVersions, Prepare, Stop
 from pytest_kopt.options.declare import FROM_MANIFEST, SERVE
 from pytest_kopt.processes.child import Child
 from pytest_kopt.processes.launcher import Launcher
 from pytest_kopt.processes.served import Serve
-from pytest_kopt.processes.worker_orders import WorkerOrders
 
 #: Rooms and packages that only the deciding process needs.
 DECIDING = ("pytest_kopt.decide.verdict", "pytest_kopt.campaign", "pytest_kopt.knowledge", "yaml")
 ORDERS = WorkerOrders("cpu", "auto", 1, 60.0, "standard")
+BEGIN = Begin(ORDERS, [], [], [])
 
 
 @pytest.fixture
@@ -58,21 +60,21 @@ def test_no_parent_starts_where_nothing_is_judged(
 def test_a_fork_starts_no_parent_of_its_own(
     warmed: list[dict[str, str]], pytester: pytest.Pytester
 ) -> None:
-    pytester.plugins = [Serve(SimpleNamespace(), ORDERS, None)]  # type: ignore[arg-type]
+    pytester.plugins = [Serve(SimpleNamespace(), BEGIN, Path())]  # type: ignore[arg-type]
     assert pytester.parseconfig("--kopt-round", "next").pluginmanager.has_plugin(SERVE)
     assert not warmed
 
 
 def test_a_fork_is_told_what_the_manifest_asks_for(tmp_path: Path) -> None:
     """Of several campaigns it would not know which one: their options are not for it."""
-    sent: dict[str, Any] = {}
+    sent: list[Begin] = []
 
     class Starter:
         environ: dict[str, str] = {}
         sys_path: list[str] = []
 
         def start(self, env: dict[str, str], directory: str) -> Any:
-            channel = SimpleNamespace(send=lambda kind, **fields: sent.update(fields))
+            channel = SimpleNamespace(send=sent.append)
             return SimpleNamespace(process=None, channel=channel, log=None)
 
     config: Any = SimpleNamespace(
@@ -85,26 +87,26 @@ def test_a_fork_is_told_what_the_manifest_asks_for(tmp_path: Path) -> None:
     copy = (tmp_path, tmp_path / "copy")
     starter: Any = Starter()
     Child(config, ORDERS, {}, None, copy, starter)
-    assert sent["from_manifest"] == [f"{tmp_path}/copy/tests", "-k", "fast"]
-    assert sent["pytest_args"] == ["-x"]
+    (begin,) = sent
+    assert begin.from_manifest == [f"{tmp_path}/copy/tests", "-k", "fast"]
+    assert begin.pytest_args == ["-x"]
     words = ["-x"]
     channel: Any = None
-    serve = Serve(channel, ORDERS, None, from_manifest=sent["from_manifest"])
+    serve = Serve(channel, begin, Path())
     serve.pytest_load_initial_conftests(words)
     assert words == [f"{tmp_path}/copy/tests", "-k", "fast", "-x"]
 
 
 def test_an_order_for_a_case_that_ended_without_it_is_passed_over() -> None:
-    """Shapes nearby are asked for ahead: after a case of the same code no other was tried."""
+    """A case of a replica that fails or is skipped never comes to what was asked of it."""
     ran: list[str] = []
     hook = SimpleNamespace(pytest_runtest_protocol=lambda item, nextitem: ran.append(item.nodeid))
     items = [SimpleNamespace(nodeid=name, config=SimpleNamespace(hook=hook)) for name in "ab"]
-    run = [{"kind": "run", "nodeid": name, "next": None, "seed": None} for name in "ab"]
-    block = {"kind": "block", "arm": "", "seed": 1}
-    orders = iter([run[0], block, run[1], block, {"kind": "stop"}])
-    channel: Any = SimpleNamespace(receive=lambda: next(orders), send=lambda kind, **fields: None)
+    first, second = (LoadVersions(name) for name in "ab")
+    orders = iter([first, Leave(), second, Prepare(), Stop()])
+    channel: Any = SimpleNamespace(receive=lambda: next(orders), send=lambda reply: None)
     session: Any = SimpleNamespace(items=items)
-    assert Serve(channel, ORDERS, None).pytest_runtestloop(session)
+    assert Serve(channel, BEGIN, Path()).pytest_runtestloop(session)
     assert ran == ["a", "b"]
 
 

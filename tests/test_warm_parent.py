@@ -14,13 +14,14 @@ from typing import Any
 import pytest
 
 from pytest_kopt.cases.evidence import SLOW, CaseEvidence
+from pytest_kopt.cases.order import WorkerOrders
+from pytest_kopt.cases.protocol import Begin
 from pytest_kopt.cases.result import CaseResult, ExpectedCase
 from pytest_kopt.devices.masks import interpreter_environment
 from pytest_kopt.processes import forking, warm_parent
 from pytest_kopt.processes.launched import Launched
 from pytest_kopt.processes.launcher import Launcher
 from pytest_kopt.processes.warm_parent import Fork, NoFork, WarmParent
-from pytest_kopt.processes.worker_orders import WorkerOrders
 from pytest_kopt.session import measurements
 
 from .waiting import HANG, until
@@ -47,15 +48,7 @@ def greeted(parent: WarmParent, directory: Path, orders: WorkerOrders) -> Launch
 
 
 def greet(fork: Launched, directory: Path, orders: WorkerOrders) -> Launched:
-    fork.channel.send(
-        "hello",
-        sys_path=sys.path,
-        argv=[],
-        pytest_args=[str(directory)],
-        from_manifest=[],
-        orders=orders.to_json(),
-        args=None,
-    )
+    fork.channel.send(Begin(orders, sys.path, [], [str(directory)]))
     return fork
 
 

@@ -1,11 +1,14 @@
-"""Orders to a process that runs cases, and who gives them; imports no torch."""
+"""What a worker has to know of its session, and of the versions that it holds; imports no torch."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+import json
+from collections.abc import Collection
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+
+from pytest_kopt import wire
+from pytest_kopt.cases.result import ExpectedCase
 
 CANDIDATE, INCUMBENT, PLACEBO = "candidate", "incumbent", "placebo"
 #: The incumbent in a process without the candidate.
@@ -32,7 +35,6 @@ class ArmsOrder:
     project's. Where it
     `tells_more` it is told what the arms have a GPU do before they are timed (which they are where
     that is the same only with `measure_same`) and what known content is worth to the candidate.
-    With `nearby` they are not timed but tried at shapes near the case's own.
     """
 
     names: tuple[str, ...]
@@ -41,7 +43,6 @@ class ArmsOrder:
     trees: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
     tells_more: bool = False
-    nearby: bool = False
     measure_same: bool = False
     own: str = CANDIDATE
     others: tuple[str, ...] = (INCUMBENT, PLACEBO)
@@ -70,28 +71,47 @@ class ArmsOrder:
 
 
 @dataclass(frozen=True, slots=True)
-class ProfileOrder:
-    """The order to profile cases: `answers` is the directory for what was seen.
+class WorkerOrders:
+    """What a worker has to know of the session.
 
-    With `external` a vendor's tool watches this process, and the steps only run between its marks.
+    `expected` are the baseline's cases (None: nothing is frozen); `classes` columns that every case
+    has to have; `cases_only` deselects every test that is no case; with `one_schema` the rows stand
+    in one CSV; `ignored` are node ids to leave out (skipped at the baseline), `selected` the labels
+    or node ids that alone are measured (none: all). `arms` says which versions a worker of a
+    comparison has, and where they lie. With `check_only` cases are checked, not timed, with
+    `only_results` for nothing but right results. With `measure_same` arms are timed that have a GPU
+    do the same. Of cases that are `compared` later, what a comparison asks as well is left to it.
+    `repeats` and `iterations` are the samples of a case and, on the CPU, the most calls in one
+    (None: as ever). `target` is the architecture and `language` the one that a campaign is for,
+    `metric` what decides there. `markers` are those that the session has registered.
     """
 
-    answers: str
-    external: bool = False
+    device: str
+    engine: str
+    session_seed: int
+    timeout: float
+    suite: str
+    cases_only: bool = False
+    one_schema: bool = False
+    expected: tuple[ExpectedCase, ...] | None = None
+    ignored: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ()
+    selected: tuple[str, ...] = ()
+    arms: ArmsOrder | None = None
+    check_only: bool = False
+    only_results: bool = False
+    compared: bool = False
+    measure_same: bool = False
+    repeats: int | None = None
+    iterations: int | None = None
+    target: str | None = None
+    language: str = ""
+    metric: str | None = None
+    markers: tuple[str, ...] = ()
 
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
 
-class Commander(Protocol):
-    """The process that decides, for one that runs a case; `processes.channel` lists what is said.
-
-    Files for it lie in `scratch`; `seed` is the case's own, None: the session's; `out` are arms of
-    the order that are no longer asked for.
-    """
-
-    scratch: Path
-    seed: int | None
-    out: Collection[str]
-
-    def tell(self, kind: str, **fields: Any) -> None: ...
-
-    def hear(self) -> Mapping[str, Any]:
-        """Wait for the next order, `stop` where the other side is gone."""
+    @classmethod
+    def from_json(cls, text: str) -> WorkerOrders:
+        return wire.read(cls, json.loads(text))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_kopt.cases.order import ALONE, CANDIDATE, INCUMBENT, PLACEBO, ArmsOrder
+from pytest_kopt.cases.order import ALONE, CANDIDATE, INCUMBENT, PLACEBO, ArmsOrder, WorkerOrders
 from pytest_kopt.options.declare import STEP
 from pytest_kopt.paired.nearby import Nearby
 from pytest_kopt.paired.replica import Died, Refused, Replica
@@ -18,7 +18,6 @@ from pytest_kopt.paired.verifier_process import Referee
 from pytest_kopt.processes.child import MAX_DEATHS, Child
 from pytest_kopt.processes.site import Place
 from pytest_kopt.processes.toolchain import Toolchain
-from pytest_kopt.processes.worker_orders import WorkerOrders
 from pytest_kopt.versions import overlay
 
 #: Idle threads of waiting siblings would take the CPU from the one that is timed.
@@ -163,7 +162,7 @@ class Arms:
     def start_nearby(self, place: Place) -> Nearby:
         """Start what tries candidate and incumbent at shapes near those of some cases."""
         how = self.how
-        held = self._holding(place, how, [CANDIDATE, INCUMBENT], ArmsOrder((), nearby=True))
+        held = self._holding(place, how, [CANDIDATE, INCUMBENT], ArmsOrder(()))
         children = [*dict.fromkeys(held.values())]
         return Nearby(children, how, place.ids, self.random.getrandbits(62))
 

@@ -8,12 +8,12 @@ import statistics
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from typing import Any
 
 from pytest_kopt.cases.order import ALONE, CANDIDATE, INCUMBENT, PLACEBO, UNEVEN
+from pytest_kopt.cases.protocol import Keep, Looked, Time, Timed, Write, Written
 from pytest_kopt.devices.inspected import Unseen
 from pytest_kopt.paired.seen_results import SeenBlock
-from pytest_kopt.processes.child import Child, ChildDied
+from pytest_kopt.processes.child import Child
 
 #: The comparison, the A/A control, the comparison with the group sizes of a grouped GEMM drawn
 #: anew, by their names in pairs.csv, and the incumbent beside the candidate against itself alone.
@@ -102,7 +102,7 @@ class Blocks:
         #: What the first block of each arm took, in ms.
         self._warm_ms: dict[str, float] = {}
         #: The places of what processes are to keep of their last blocks.
-        self._keeping: dict[Child, Mapping[str, Any]] = {}
+        self._keeping: dict[Child, Keep] = {}
         self._seen: dict[tuple[str, int], SeenBlock] = {}
 
     @property
@@ -163,14 +163,15 @@ class Blocks:
             # The arm before this one has left results of the content that both meet, in memory that
             # this one's may lie in.
             seed = self._order.getrandbits(62)
-        child.tell("block", arm=arm, seed=seed, is_looked_at=before, keeps=self.keeps(child))
-        written = passed(_next(child, "written"))
+        child.send(Write(arm, seed, is_looked_at=before, keep=self.keeps(child)))
+        child.expect(Written)
+        written = child.waited_ms
         per_call, counted, waited = list[float](), 0.0, 0.0
         seen, place = SeenBlock(arm, seed), None
         for way, calls in enumerate(self._calls[arm]):
             ms, passed_ms = self._timed(child)
             if before:
-                _next(child, "looked")
+                child.expect(Looked)
             per_call.append(ms / calls)
             counted += ms
             waited += passed_ms
@@ -185,7 +186,7 @@ class Blocks:
             self._seen[arm, number] = seen
         elif place is not None and place < _LOOKS:
             self._seen[arm, place] = seen
-            self._keeping[child] = {"place": place, "calls": seen.calls}
+            self._keeping[child] = Keep(place, seen.calls)
         outside = waited if self._is_gpu else written + counted
         backward = per_call[1] if per_call[1:] else None
         return BlockTime(per_call[0], backward, counted, outside, waited)
@@ -197,9 +198,8 @@ class Blocks:
         as the system counts it: what else computes there changes nothing.
         """
         if self._is_gpu:
-            child.tell("go")
-            message = _next(child, "time")
-            return float(message["ms"]), passed(message)
+            child.send(Time())
+            return child.expect(Timed).ms, child.waited_ms
         process = child.inspected
         others = {other for other in self.arms.values() if other is not child}
         with ExitStack() as still:
@@ -209,10 +209,10 @@ class Blocks:
                     with suppress(Unseen):
                         still.enter_context(seen.stopped())
             before = process.cpu_ms() if process else None
-            child.tell("go")
-            message = _next(child, "time")
+            child.send(Time())
+            child.expect(Timed)
             after = process.cpu_ms() if process else None
-        ms = passed(message)
+        ms = child.waited_ms
         return (ms if before is None or after is None else after - before), ms
 
     def seen_outside(self, quads: Sequence[Quad]) -> tuple[float, ...]:
@@ -252,23 +252,10 @@ class Blocks:
     def _over(self, arm: str, times: int) -> list[float]:
         """Return how many ms pass while an arm's forward, and its backward, is run many times."""
         child = self.arms[arm]
-        order = {"arm": arm, "seed": self._order.getrandbits(62), "is_looked_at": False}
-        child.tell("block", **order, keeps=None, times=times)
-        _next(child, "written")
+        child.send(Write(arm, self._order.getrandbits(62), times=times))
+        child.expect(Written)
         return [self._timed(child)[1] for _ in self._calls[arm]]
 
-    def keeps(self, child: Child) -> Mapping[str, Any] | None:
+    def keeps(self, child: Child) -> Keep | None:
         """Return, once, the place of what a process is to keep of its last block, and the calls."""
         return self._keeping.pop(child, None)
-
-
-def passed(message: Mapping[str, Any]) -> float:
-    """Return how many ms passed here from the order to its answer."""
-    return float(message["waited"])
-
-
-def _next(child: Child, kind: str) -> dict[str, Any]:
-    message = child.receive()
-    if message["kind"] != kind:
-        raise ChildDied(f"sent {message['kind']} instead of {kind}")
-    return message

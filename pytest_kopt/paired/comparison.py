@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import pytest
 
+from pytest_kopt.cases.order import WorkerOrders
 from pytest_kopt.decide.inference import LOOKS
 from pytest_kopt.honesty.nearby_shapes import Tried, merged
 from pytest_kopt.paired.arms import TWO_PROCESSES, Arms, Versions
@@ -18,7 +19,6 @@ from pytest_kopt.paired.lane import AT_ONCE_ON_GPU, Lane
 from pytest_kopt.paired.replica import CaseQuads, Refused
 from pytest_kopt.processes.child import why_open
 from pytest_kopt.processes.site import Place
-from pytest_kopt.processes.worker_orders import WorkerOrders
 
 _Result = TypeVar("_Result")
 

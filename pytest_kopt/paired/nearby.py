@@ -6,7 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
+from pytest_kopt.cases import protocol
 from pytest_kopt.cases.order import CANDIDATE, INCUMBENT
+from pytest_kopt.cases.protocol import TryNearby
 from pytest_kopt.decide.verdict import Same
 from pytest_kopt.honesty.accuracy import Accuracy, downgrades
 from pytest_kopt.honesty.finding import Finding
@@ -19,7 +21,7 @@ from pytest_kopt.processes.child import Child, ChildDied, Children
 #: who fills it waits for a process that may wait for its own answers to be read.
 AHEAD = 16
 #: What a process says last of a case: what it found there, or why it tries nothing.
-_LAST = ("caught", "same", "refused")
+_LAST = (protocol.Caught, protocol.Loaded, protocol.CannotLoad)
 
 
 class Nearby(Children):
@@ -74,27 +76,26 @@ class Nearby(Children):
         self.stop()
 
     def _ask(self, child: Child, nodeid: str) -> None:
-        child.tell("run", nodeid=nodeid, next=None, seed=None)
-        child.tell("block", arm="", seed=self._seed)
+        child.send(TryNearby(nodeid, secret=self._seed))
 
     def _read(self, child: Child) -> list[Tried]:
         tried: list[Tried] = []
         for place, nodeid in enumerate(self._ids):
             why, is_whole = "", False
             try:
-                while (message := child.receive())["kind"] != "finished":
-                    why = why or why_ended(message)
-                    is_whole |= message["kind"] in _LAST
-                    if message["kind"] == "tried":
-                        tried.append(Tried(**message["shape"]))
-                    elif message["kind"] == "reached":
-                        accuracy = {n: Accuracy(**told) for n, told in message["accuracy"].items()}
-                        self._reached[nodeid][message["version"]] = accuracy
-                        self._elements[nodeid] = message["elements"]
-                    elif message["kind"] == "same":
-                        self.same[nodeid] = message["how"]
-                    elif message["kind"] == "caught" and message["findings"]:
-                        raise Caught([Finding(**told) for told in message["findings"]])
+                while not isinstance(reply := child.receive(), protocol.Finished):
+                    why = why or why_ended(reply)
+                    is_whole |= isinstance(reply, _LAST)
+                    match reply:
+                        case protocol.Tried(shape):
+                            tried.append(shape)
+                        case protocol.Reached(version, accuracy, elements):
+                            self._reached[nodeid][version] = accuracy
+                            self._elements[nodeid] = elements
+                        case protocol.Loaded(same=how) if how:
+                            self.same[nodeid] = how
+                        case protocol.Caught(findings) if findings:
+                            raise Caught(findings)
                 if not is_whole:
                     broken = f"trying them broke off ({why or 'for no known reason'})"
                     tried.append(Tried(nodeid, "uneven", {}, untried=broken))

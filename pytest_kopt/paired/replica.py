@@ -8,10 +8,27 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TypeVar
 
+from pytest_kopt.cases import protocol
 from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, UNEVEN, WAYS
+from pytest_kopt.cases.protocol import (
+    Agree,
+    CannotLoad,
+    Collected,
+    Finished,
+    HandedOver,
+    HandOver,
+    Leave,
+    Loaded,
+    LoadVersions,
+    Looks,
+    Prepare,
+    Prepared,
+    Ready,
+    Settle,
+)
 from pytest_kopt.decide.inference import replica_ratio
 from pytest_kopt.decide.verdict import KernelChange, Same
 from pytest_kopt.devices.conditions import Conditions, steadily
@@ -20,10 +37,12 @@ from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.nearby_shapes import Outcome, Tried
 from pytest_kopt.measure.engine import agreed
 from pytest_kopt.paired.blocks import PAIRS, Blocks, Kind, Quad
-from pytest_kopt.paired.verifier_process import Looks, Referee, why_ended
+from pytest_kopt.paired.verifier_process import Referee, why_ended
 from pytest_kopt.processes.child import Child, ChildDied, Children
 from pytest_kopt.processes.site import Place
 from pytest_kopt.sameness.launch_recording import differences_later
+
+_Kind = TypeVar("_Kind")
 
 
 @dataclass(slots=True)
@@ -150,7 +169,7 @@ class Replica(Children):
         nodeid = None
         try:
             for child in self.children:
-                _wait(child, "collected")
+                _wait(child, Collected)
             # What it was told to load comes first, and is gone through even if it needs no clock.
             left = deque(dict.fromkeys([self._asked or ids[0], *ids]))
             while left:
@@ -177,7 +196,8 @@ class Replica(Children):
             self._tell_asked(child)
 
     def _tell_asked(self, child: Child) -> None:
-        child.tell("run", nodeid=self._asked, next=None, seed=self._seed, out=[*self._out])
+        assert self._asked is not None
+        child.send(LoadVersions(self._asked, seed=self._seed, out=(*self._out,)))
 
     def _case(
         self, nodeid: str, order: random.Random, clear: Callable[[], None], cases: int
@@ -190,37 +210,37 @@ class Replica(Children):
         self._referee.load(nodeid)
         kernels, reached, memory = None, False, dict[str, int]()
         for child in self.children:
-            message = _wait(child, "changed", "loaded", "same")
-            if message["kind"] == "same":
-                return _same(nodeid, child, message), []
-            if message["kind"] == "changed":
-                kernels = differences_later(message["before"], message["after"], message["arch"])
-                message = _wait(child, "loaded")
-            reached |= message.get("reached", True)
-            memory |= message.get("memory", {})
+            loaded = _wait(child, Loaded)
+            if loaded.same:
+                _wait(child, Finished)
+                return CaseQuads(nodeid, "", same=loaded.same), []
+            if code := loaded.code:
+                kernels = differences_later(code.before, code.after, code.arch)
+            reached |= loaded.reached
+            memory |= loaded.memory
         if not reached:
             for child in self.children:
-                child.tell("skip")
+                child.send(Leave())
             for child in self.children:
-                _wait(child, "finished")
+                _wait(child, Finished)
             return CaseQuads(nodeid, "", same="source"), []
         self._referee.await_loaded(nodeid)
         with placement.host.lock(device):
             placement.keep_strangers_off(device)
             since = time.time()
             for child in self.children:
-                child.tell("go")
-            prepared = [_wait(child, "prepared") for child in self.children]
-            engine = agreed(message["engine"] for message in prepared)
+                child.send(Prepare())
+            prepared = [_wait(child, Prepared) for child in self.children]
+            engine = agreed(own.engine for own in prepared)
             # On the CPU all blocks of a case have as many calls, whatever process they run in.
-            sets = [min(counts) for counts in zip(*(m["sets"] for m in prepared), strict=True)]
+            sets = [min(counts) for counts in zip(*(own.sets for own in prepared), strict=True)]
             calls, places = dict[str, list[int]](), dict[str, list[int]]()
             for child in self.children:
-                child.tell("engine", engine=engine, sets=sets)
-                ready = _wait(child, "ready")
-                arms |= dict.fromkeys(ready["calls"], child)
-                calls |= ready["calls"]
-                places |= ready["places"]
+                child.send(Agree(engine, sets))
+                ready = _wait(child, Ready)
+                arms |= dict.fromkeys(ready.calls, child)
+                calls |= ready.calls
+                places |= ready.places
             is_gpu = device.kind != "cpu"
             if not is_gpu:
                 calls = {arm: [sets[arm in UNEVEN.values()]] * len(calls[arm]) for arm in arms}
@@ -231,13 +251,12 @@ class Replica(Children):
             quads, conditions = steadily(blocks.quads, lambda: placement.host.read(device))
             is_replayed = {*engine.split("+")} == {"graph"} and CANDIDATE in quads
             outside = blocks.seen_outside(quads[CANDIDATE]) if is_replayed else ()
-            found = list[Finding]()
             looks = []
             secret = order.getrandbits(62)
             for child in self.children:
-                child.tell("block", arm="", seed=secret, keeps=blocks.keeps(child))
+                child.send(HandOver(secret, blocks.keeps(child)))
             for child in self.children:
-                handed = _wait(child, "kept")["looks"]
+                handed = _wait(child, HandedOver).looks
                 if own := [block for block in blocks.looked_at if arms[block.arm] is child]:
                     counts = () if is_gpu else sets
                     of = [(block.arm, block.seed) for block in own]
@@ -249,14 +268,12 @@ class Replica(Children):
         self.held_seconds += timed[1] - timed[0]
         inside = self._referee.why_not(nodeid)
         for child in self.children:
-            known = {name: asdict(item) for name, item in self._accuracy.get(nodeid, {}).items()}
-            child.tell("settled", accuracy=known if inside else None)
-            found += [Finding(**told) for told in _wait(child, "caught")["findings"]]
-            if found:
-                raise Caught(found)
-            _wait(child, "finished")
+            child.send(Settle(dict(self._accuracy.get(nodeid, {})) if inside else None))
+            if findings := _wait(child, protocol.Caught).findings:
+                raise Caught(findings)
+            _wait(child, Finished)
         shown = "+".join(dict.fromkeys(engine.split("+")))
-        why = {what: said for told in prepared for what, said in told["not_captured"].items()}
+        why = {what: reason for own in prepared for what, reason in own.not_captured.items()}
         case = CaseQuads(
             *(nodeid, shown, quads, device.uuid, conditions, timed, why, inside),
             kernels=kernels,
@@ -280,17 +297,11 @@ class Replica(Children):
         raise Caught(wrong)
 
 
-def _same(nodeid: str, child: Child, message: Mapping[str, Any]) -> CaseQuads:
-    """Return a case that needs no clock, once its process is done with it."""
-    _wait(child, "finished")
-    return CaseQuads(nodeid, "", same=message["how"])
-
-
-def _wait(child: Child, *kinds: str) -> dict[str, Any]:
-    """Read messages up to one of these kinds; a refusal or a failed case ends the replica."""
+def _wait(child: Child, kind: type[_Kind]) -> _Kind:
+    """Read replies up to one of this kind; a refusal or a failed case ends the replica."""
     while True:
-        message = child.receive()
-        if message["kind"] in kinds:
-            return message
-        if why := why_ended(message):
-            raise (Unloadable if message["kind"] == "refused" else Refused)(why)
+        reply = child.receive()
+        if isinstance(reply, kind):
+            return reply
+        if why := why_ended(reply):
+            raise (Unloadable if isinstance(reply, CannotLoad) else Refused)(why)

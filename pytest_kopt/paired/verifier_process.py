@@ -7,34 +7,30 @@ candidate can judge it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from pytest_kopt.cases.protocol import (
+    Answer,
+    CannotLoad,
+    CollectError,
+    Finished,
+    HandedOver,
+    Judge,
+    Judged,
+    Leave,
+    Loaded,
+    LoadReference,
+    Looks,
+    Reply,
+    Report,
+)
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.processes.child import Child, ChildDied, Children
 
-
-@dataclass(frozen=True, slots=True)
-class Looks:
-    """What was looked at in a replica of a case, whose seed is `seed`: arm and seed of `blocks`.
-
-    `looks` are what their process handed over; of large results it is elements that were drawn
-    under a `secret`. On the CPU blocks went round so many `sets` of inputs, the second number is
-    that of uneven groups. `seen` is what the memory of that process held when the blocks were over.
-    `confirms` says that they are another referee's.
-    """
-
-    nodeid: str
-    seed: int
-    blocks: Sequence[tuple[str, int]]
-    engine: str
-    secret: int
-    looks: Sequence[Mapping[str, Any]]
-    sets: Sequence[int] = ()
-    seen: Sequence[Mapping[str, Any]] = ()
-    confirms: bool = False
+_Reply = TypeVar("_Reply", HandedOver, Judged, Loaded, Finished)
 
 
 class Referee(Children):
@@ -67,32 +63,32 @@ class Referee(Children):
             return
         (child,) = self.children
         if self._case:
-            child.tell("go")
-            self._wait("finished")
-        child.tell("run", nodeid=nodeid, next=None, seed=None)
+            child.send(Leave())
+            self._wait(Finished)
+        child.send(LoadReference(nodeid))
         self._case, self._is_loaded = nodeid, False
 
     def await_loaded(self, nodeid: str) -> None:
         """Wait until a case is loaded, or cannot be."""
         self.load(nodeid)
         if self._case == nodeid and not self._is_loaded:
-            self._is_loaded = self._wait("loaded") is not None
+            self._is_loaded = self._wait(Loaded) is not None
 
     def judge(self, looks: Looks) -> list[Finding] | None:
         """Return what it finds in a case that was waited for, None where it cannot judge."""
-        told = self._asked(looks, "judged")
-        if told and told["why_not"]:
-            self._why[looks.nodeid] = str(told["why_not"])
-        return [Finding(**f) for f in told["findings"]] if told and not told["why_not"] else None
+        judged = self._reply(looks, Judge(looks), Judged)
+        if judged and judged.why_not:
+            self._why[looks.nodeid] = judged.why_not
+        return judged.findings if judged and not judged.why_not else None
 
     def stands(self, looks: Looks) -> bool:
         """Say whether a finding stands: another process of the incumbent's is found right."""
         other = Referee(self._start)
         try:
             other.await_loaded(looks.nodeid)
-            kept = other._asked(looks, "kept")
+            answer = other._reply(looks, Answer(looks), HandedOver)
             self.await_loaded(looks.nodeid)
-            theirs = replace(looks, looks=kept["looks"], seen=(), confirms=True) if kept else None
+            theirs = answer and replace(looks, looks=answer.looks, seen=(), confirms=True)
             found = self.judge(theirs) if theirs else None
         finally:
             other.end()
@@ -104,40 +100,44 @@ class Referee(Children):
             self._why.setdefault(looks.nodeid, why)
         return found == []
 
-    def _asked(self, looks: Looks, kind: str) -> Mapping[str, Any] | None:
+    def _reply(self, looks: Looks, order: Judge | Answer, kind: type[_Reply]) -> _Reply | None:
         if not (self._case == looks.nodeid and self._is_loaded):
             return None
-        self.children[0].tell("judge", answers=kind == "kept", **asdict(looks))
+        self.children[0].send(order)
         self._is_loaded = False
         return self._wait(kind)
 
-    def _wait(self, kind: str) -> Mapping[str, Any] | None:
-        """Return the next message of a kind; None where the case, or the process, ended instead."""
+    def _wait(self, kind: type[_Reply]) -> _Reply | None:
+        """Return the next reply of a kind; None where the case, or the process, ended instead."""
         why = ""
         try:
-            while (message := self.children[0].receive())["kind"] not in (kind, "finished"):
-                why = why or why_ended(message)
+            while not isinstance(reply := self.children[0].receive(), kind):
+                why = why or why_ended(reply)
+                if isinstance(reply, Finished):
+                    self._why[self._case] = why
+                    break
+            else:
+                if not isinstance(reply, Finished):
+                    return reply
         except ChildDied as death:
             self._broken = why or f"the referee died: {death}".splitlines()[0]
             return None
-        if message["kind"] == kind != "finished":
-            return message
-        if kind != "finished":
-            self._why[self._case] = why or why_ended(message)
         self._case = ""
         return None
 
 
-def why_ended(message: Mapping[str, Any]) -> str:
-    """Return why a case cannot go on after a message of its process, "" where it can."""
-    kind = message["kind"]
-    if kind == "refused":
-        return str(message["reason"])
-    if kind == "collect_error":
-        return f"does not import: {_last_line(message['data'].get('longrepr'))}"
-    if kind == "report" and message["data"]["outcome"] == "failed":
-        return f"failed: {_last_line(message['data'].get('longrepr'))}"
-    return "the case never called kopt()" if kind == "finished" else ""
+def why_ended(reply: Reply) -> str:
+    """Return why a case cannot go on after a reply of its process, "" where it can."""
+    match reply:
+        case CannotLoad(reason):
+            return reason
+        case CollectError(data):
+            return f"does not import: {_last_line(data.get('longrepr'))}"
+        case Report(data) if data["outcome"] == "failed":
+            return f"failed: {_last_line(data.get('longrepr'))}"
+        case Finished():
+            return "the case never called kopt()"
+    return ""
 
 
 def _last_line(longrepr: Any) -> str:

@@ -12,8 +12,19 @@ from typing import Any
 import pytest
 
 from pytest_kopt.cases.collector import Collector
-from pytest_kopt.processes.channel import Message
+from pytest_kopt.cases.protocol import (
+    Check,
+    Collected,
+    CollectError,
+    Declared,
+    Finished,
+    Profile,
+    Profiled,
+    Report,
+    Started,
+)
 from pytest_kopt.processes.child import MAX_DEATHS, NO_MEMORY, Child, ChildDied
+from pytest_kopt.profiling.kernel_table import CaseProfile
 
 
 class Abandoned(Exception):
@@ -48,6 +59,8 @@ class Listener:
 
     def report(self, data: dict[str, Any]) -> None:
         self.collector.add_report(self.read(data))
+
+    def profiled(self, profile: CaseProfile) -> None: ...
 
     def finished(self, nodeid: str) -> None: ...
 
@@ -91,12 +104,17 @@ class CaseProcesses:
         listener: Listener,
         most: int = 1,
         foreseen: int = 0,
+        order: Callable[[str, str | None], Check | Profile] = Check,
     ) -> None:
-        """Start children by `start`, as many at once as so many `foreseen` cases are worth."""
+        """Start children by `start`, as many at once as so many `foreseen` cases are worth.
+
+        `order` makes the order for a case and the one that follows it.
+        """
         self._start = start
         self._listener = listener
         self._most = most
         self._foreseen = foreseen
+        self._order = order
         self._workers: list[_Worker] = []
         #: Told to end; others go on meanwhile, as a process takes a while to let go of its GPU.
         self._leaving: list[Child] = []
@@ -161,43 +179,47 @@ class CaseProcesses:
 
     def _advance(self, worker: _Worker) -> None:
         try:
-            message = worker.child.receive()
+            reply = worker.child.receive()
         except ChildDied as death:
             if self._abandoned:
                 raise Abandoned from None
             self._died(worker, str(death))
             return
-        listener, kind = self._listener, message["kind"]
-        if kind == "collected":
-            self._collected(message["ids"])
-            self._go_on(worker)
-        elif kind == "collect_error":
-            listener.collect_error(message["data"])
-        elif kind == "declared":
-            listener.declared(message["result"])
-        elif kind == "started":
-            where = tuple(message["location"])
-            self._tell(worker, partial(listener.started, message["nodeid"], where))
-        elif kind == "report":
-            worker.lacked_memory |= NO_MEMORY in str(message["data"].get("longrepr"))
-            self._tell(worker, partial(listener.report, message["data"]))
-        elif kind == "finished":
-            self._finished(worker, message)
+        listener = self._listener
+        match reply:
+            case Collected(ids):
+                self._collected(ids)
+                self._go_on(worker)
+            case CollectError(data):
+                listener.collect_error(data)
+            case Declared(result):
+                listener.declared(result)
+            case Started(nodeid, location):
+                self._tell(worker, partial(listener.started, nodeid, location))
+            case Report(data):
+                worker.lacked_memory |= NO_MEMORY in str(data.get("longrepr"))
+                self._tell(worker, partial(listener.report, data))
+            case Profiled(profile):
+                listener.profiled(profile)
+            case Finished(nodeid, leaving):
+                self._finished(worker, nodeid, leaving=leaving)
+            case _:
+                worker.child.kill()
+                self._died(worker, f"the process sent {type(reply).__name__}")
 
     def _collected(self, ids: list[str]) -> None:
         if self._waiting is None:
             self._waiting = deque(self._listener.collected(ids))
             self._open_for(len(self._waiting))
 
-    def _finished(self, worker: _Worker, message: Message) -> None:
-        nodeid = message["nodeid"]
+    def _finished(self, worker: _Worker, nodeid: str, *, leaving: bool) -> None:
         if worker.lacked_memory and worker.is_crowded:
             self._alone.append(nodeid)
             worker.told.clear()
         else:
             self._tell(worker, partial(self._listener.finished, nodeid))
         self._report(worker)
-        if message["leaving"]:
+        if leaving:
             self._give_back(worker.following)
             self._close(worker)
             self._replace()
@@ -213,7 +235,7 @@ class CaseProcesses:
             return
         # pytest has to know it: it takes down what the next one does not need.
         worker.following = self._take()
-        worker.child.tell("run", nodeid=worker.current, next=worker.following, seed=None)
+        worker.child.send(self._order(worker.current, worker.following))
 
     def _take(self) -> str | None:
         if self._waiting:

@@ -1,27 +1,7 @@
-"""Messages between the deciding process and one it started: JSON over a pair of pipes.
+"""The channel between a worker and its client: messages over a pair of pipes.
 
-JSON and not pickle: kernel code runs at the other end, and what it sends is only ever data.
-
-The deciding process begins with `hello`: orders, arguments, paths. It asks for each case by `run`
-(which names the arms of a race that are out), for a session that loads all anew by `again`, for the
-end by `stop`. The other sends `collected` and `collect_error`; for each case `declared` (the row
-that it gets if it never comes back), `started`, `report` and `finished`. `confined` says what was
-refused to others than the kernel, and ends the session.
-
-Of a case that is compared a process says that it is `refused`, or the `same` in both versions, or
-what `changed` in the machine code and that it is `loaded`: whether that `reached` it, else they all
-`skip` it, and the memory that a call takes. On `go` it says what times its arms, and on how many
-input sets (`prepared`). `engine` is what all processes use, and then the arms are `ready`: how many
-calls their blocks have, and where in memory it is said where the results of these lie. On each
-`block` it writes the content that follows from its seed (`written`), and on each `go` after that it
-runs the calls of a direction, many `times` over where that is asked, and says their `time`. On a
-block without an arm it sends what was looked at (`kept`). `settled` says whether that was found
-right; if not, it is judged there by the baseline's accuracy. What gave the candidate away is
-`caught`.
-
-A referee is asked to `judge` what others kept: it says what it `judged`, or what it has `kept`
-itself. What is tried near the declared shapes is `tried`, under the seed of a `block`; `reached` is
-how exact a version is at the declared one.
+The text of a message is JSON and not pickle: kernel code holds the worker's end, and what it writes
+is only ever data. What is no message of the right types is refused.
 """
 
 from __future__ import annotations
@@ -30,63 +10,127 @@ import json
 import os
 import struct
 import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict, fields, is_dataclass
 from multiprocessing.connection import Connection
-from typing import Any
+from pathlib import Path
+from typing import Any, Generic, TypeVar, get_args
 
-Message = dict[str, Any]
+from pytest_kopt import wire
+from pytest_kopt.cases.protocol import Order, Reply
+
+_Sent = TypeVar("_Sent", bound=Order | Reply)
+_Received = TypeVar("_Received", bound=Order | Reply)
 
 #: Seconds that the rest of a message may take, and its most bytes: else it was none of ours.
 _REST_SECONDS, _MOST_BYTES = 30.0, 1 << 28
+_NO_MESSAGE = "the other process sent something else than a message"
 
 
-class Channel:
+class Channel(Generic[_Sent, _Received]):
     """One end; `receive` raises EOFError when the other process is gone, or sends no messages.
 
-    Kernel code holds the other end as well, and may write what it likes.
+    Kernel code holds the worker's end as well, and may write what it likes.
     """
 
-    def __init__(self, reader: Connection, writer: Connection) -> None:
+    def __init__(
+        self, reader: Connection, writer: Connection, read: Callable[[bytes], _Received]
+    ) -> None:
+        """Talk over two pipes; `read` makes a message of its text, or raises ValueError."""
         self.reader = reader
         self._writer = writer
+        self._read_message = read
         self._sent = 0.0
+        #: How many ms passed on this side from the last message sent to the last one received.
+        self.waited_ms = 0.0
 
-    def send(self, kind: str, **fields: Any) -> None:
-        """Send a message; values JSON cannot hold are sent as their repr."""
-        self._sent = time.perf_counter()
-        self._writer.send_bytes(json.dumps({"kind": kind, **fields}, default=repr).encode())
+    def send(self, message: _Sent) -> None:
+        self.send_text(text_of(message))
 
-    def receive(self) -> Message:
-        """Wait for the next message and return it.
-
-        Its field `waited` says how many ms passed on this side since the last one was sent.
-        """
-        self.reader.poll(None)
+    def receive(self) -> _Received:
+        """Wait for the next message and return it."""
         try:
-            message = json.loads(self._frame())
+            return self._read_message(self.receive_text())
         except ValueError:
-            message = None
-        if not isinstance(message, dict) or "kind" not in message:
-            raise EOFError("the other process sent something else than a message")
-        return {**message, "waited": (time.perf_counter() - self._sent) * 1e3}
+            raise EOFError(_NO_MESSAGE) from None
 
-    def _frame(self) -> bytes:
+    def send_text(self, text: bytes) -> None:
+        self._sent = time.perf_counter()
+        self._writer.send_bytes(text)
+
+    def receive_text(self) -> bytes:
         """Return what `send_bytes` sent; `recv_bytes` would wait for ever for the rest of it."""
+        self.reader.poll(None)
         until = time.monotonic() + _REST_SECONDS
         (size,) = struct.unpack("!i", self._read(4, until))
         if not 0 <= size <= _MOST_BYTES:
-            raise EOFError("the other process sent something else than a message")
-        return self._read(size, until)
+            raise EOFError(_NO_MESSAGE)
+        text = self._read(size, until)
+        self.waited_ms = (time.perf_counter() - self._sent) * 1e3
+        return text
 
     def _read(self, size: int, until: float) -> bytes:
-        found = bytearray()
-        while len(found) < size:
+        text = bytearray()
+        while len(text) < size:
             is_there = self.reader.poll(max(0.0, until - time.monotonic()))
-            part = os.read(self.reader.fileno(), size - len(found)) if is_there else b""
+            part = os.read(self.reader.fileno(), size - len(text)) if is_there else b""
             if not part:
                 raise EOFError("a message broke off")
-            found += part
-        return bytes(found)
+            text += part
+        return bytes(text)
 
     def close(self) -> None:
         self.reader.close()
         self._writer.close()
+
+
+_ORDERS = {kind.__name__: kind for kind in get_args(Order)}
+_REPLIES = {kind.__name__: kind for kind in get_args(Reply)}
+
+
+def text_of(message: Order | Reply) -> bytes:
+    """Return a message as it is sent; values that JSON cannot hold are sent as their repr."""
+    document = {each.name: getattr(message, each.name) for each in fields(message)}
+    return json.dumps({"message": type(message).__name__, **document}, default=_plain).encode()
+
+
+def read_order(text: bytes) -> Order:
+    """Return the order that a text holds; ValueError where it is none."""
+    order: Order = _read(_ORDERS, text)
+    return order
+
+
+def read_reply(text: bytes) -> Reply:
+    """Return the reply that a text holds; ValueError where it is none."""
+    reply: Reply = _read(_REPLIES, text)
+    return reply
+
+
+def _plain(value: object) -> object:
+    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else repr(value)
+
+
+def _read(kinds: Mapping[str, Any], text: bytes) -> Any:
+    document = json.loads(text)
+    name = document.pop("message", "") if isinstance(document, dict) else ""
+    if not isinstance(name, str) or name not in kinds:
+        raise ValueError(_NO_MESSAGE)
+    return wire.read(kinds[name], document)
+
+
+def write_orders(path: Path, *orders: Order) -> None:
+    """Write a file that a worker can read in place of a pipe: all that is asked of it."""
+    with path.open("wb") as file:
+        for order in orders:
+            text = text_of(order)
+            file.write(struct.pack("!i", len(text)) + text)
+
+
+def read_replies(path: Path) -> Iterator[Reply]:
+    """Yield what a worker wrote to a file in place of a pipe, up to what is no message."""
+    reader = Connection(os.open(path, os.O_RDONLY), writable=False)
+    channel: Channel[Order, Reply] = Channel(reader, reader, read_reply)
+    with reader, suppress(EOFError):
+        while True:
+            yield channel.receive()

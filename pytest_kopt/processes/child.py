@@ -9,20 +9,23 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import pytest
 
+from pytest_kopt.cases.order import WorkerOrders
+from pytest_kopt.cases.protocol import Begin, Confined, Order, Reply, Stop
 from pytest_kopt.devices.inspected import Inspected
 from pytest_kopt.errors import BadInput
 from pytest_kopt.options.declare import FROM_MANIFEST, PATH_OPTIONS, SHORT, spell_out
-from pytest_kopt.processes.channel import Message
 from pytest_kopt.processes.isolation import lacking
 from pytest_kopt.processes.launcher import Starter, launcher_of
 from pytest_kopt.processes.warm_parent import Fork
-from pytest_kopt.processes.worker_orders import WorkerOrders
+
+_Reply = TypeVar("_Reply")
 
 #: After so many deaths of its process a case is given up.
 MAX_DEATHS = 2
@@ -99,6 +102,26 @@ def without_records(environ: Mapping[str, str]) -> dict[str, str]:
     return {_ADDOPTS: shlex.join(_without_records(words))} if words else {}
 
 
+def begin_of(
+    config: pytest.Config,
+    orders: WorkerOrders,
+    args: Sequence[str] | None,
+    moved: Callable[[str], str],
+    sys_path: Sequence[str],
+) -> Begin:
+    """Return the order that has a worker collect what the session does, or `args` of it alone."""
+    short = config.getoption(SHORT, default=...) is ...
+    words = _without_records(config.invocation_params.args, short=short)
+    return Begin(
+        orders,
+        sys_path=[moved(entry) for entry in sys_path],
+        argv=_without_records(sys.argv, short=short),
+        pytest_args=[moved(word) for word in words],
+        from_manifest=[moved(word) for word in config.stash.get(FROM_MANIFEST, [])],
+        args=None if args is None else [moved(os.path.join(config.rootpath, arg)) for arg in args],
+    )
+
+
 class ChildDied(Exception):
     """The process ended before it had done its work; the message says how and shows its log."""
 
@@ -134,20 +157,9 @@ class Child:
         self._launched = launched
         self._process, self._channel = launched.process, launched.channel
         self._log = launched.log
-        short = config.getoption(SHORT, default=...) is ...
-        words = _without_records(config.invocation_params.args, short=short)
-        self.tell(
-            "hello",
-            sys_path=[moved(entry) for entry in starter.sys_path],
-            argv=_without_records(sys.argv, short=short),
-            pytest_args=[moved(arg) for arg in words],
-            from_manifest=[moved(arg) for arg in config.stash.get(FROM_MANIFEST, [])],
-            orders=orders.to_json(),
-            hidden=None if hidden is None else [str(path) for path in hidden],
-            args=None
-            if args is None
-            else [moved(os.path.join(config.rootpath, arg)) for arg in args],
-        )
+        begin = begin_of(config, orders, args, moved, starter.sys_path)
+        hidden_folders = None if hidden is None else [str(path) for path in hidden]
+        self.send(replace(begin, hidden=hidden_folders))
 
     @property
     def reader(self) -> Connection:
@@ -173,22 +185,34 @@ class Child:
     def is_orphan(self) -> bool:
         return isinstance(self._process, Fork) and self._process.is_orphan
 
-    def receive(self) -> Message:
-        """Return the next message; ChildDied when the process ended, or sent something else.
+    @property
+    def waited_ms(self) -> float:
+        """What passed here, in ms, from the last order to the last reply."""
+        return self._channel.waited_ms
+
+    def receive(self) -> Reply:
+        """Return the next reply; ChildDied when the process ended, or sent something else.
 
         BadInput where its confinement refused something to a plugin, a conftest file or a test.
         """
         try:
-            message = self._channel.receive()
+            reply = self._channel.receive()
         except (EOFError, OSError):
             raise ChildDied(self._obituary()) from None
-        if message["kind"] == "confined":
-            raise BadInput(message["why"])
-        return message
+        if isinstance(reply, Confined):
+            raise BadInput(reply.why)
+        return reply
+
+    def expect(self, kind: type[_Reply]) -> _Reply:
+        """Return the next reply, which is of this kind; ChildDied where it is another."""
+        reply = self.receive()
+        if not isinstance(reply, kind):
+            raise ChildDied(f"sent {type(reply).__name__} instead of {kind.__name__}")
+        return reply
 
     def dismiss(self) -> None:
         """Tell the process to end, without waiting for it."""
-        self.tell("stop")
+        self.send(Stop())
 
     def stop(self) -> None:
         self.dismiss()
@@ -201,10 +225,10 @@ class Child:
     def kill(self) -> None:
         self._launched.kill()
 
-    def tell(self, kind: str, **fields: Any) -> None:
-        """Send a message, unless the process has ended."""
+    def send(self, order: Order) -> None:
+        """Send an order, unless the process has ended."""
         with contextlib.suppress(OSError):
-            self._channel.send(kind, **fields)
+            self._channel.send(order)
 
     def _obituary(self) -> str:
         try:

@@ -91,7 +91,7 @@ def _stays(plugin: object) -> bool:
     return any(fixtures) or any(hasattr(plugin, hook) for hook in _COLLECTS_AND_CALLS)
 
 
-class Confined:
+class RefusedToGuests:
     """Says what the confinement of this process refused to plugins, conftest files and tests."""
 
     def __init__(self, say: Callable[[str], None], scratch: Path) -> None:

@@ -74,9 +74,9 @@ class HostAgent:
         threading.Thread(target=self._follow, args=(number, launched), daemon=True).start()
         return {"pid": launched.process.pid, "why_fresh": self._launcher.why_fresh}
 
-    def send(self, number: int, message: dict[str, Any]) -> None:
+    def send(self, number: int, text: bytes) -> None:
         with suppress(KeyError, OSError):  # It has ended, and who asked is told so.
-            self._running[number].channel.send(message.pop("kind"), **message)
+            self._running[number].channel.send_text(text)
 
     def kill(self, number: int) -> None:
         with suppress(KeyError):
@@ -117,7 +117,9 @@ class HostAgent:
         """Hand on messages up to the process's end, then how it ended and what it printed."""
         try:
             while True:
-                self._tell({"process": number, "message": launched.channel.receive()})
+                text = launched.channel.receive_text()
+                waited_ms = launched.channel.waited_ms
+                self._tell({"process": number, "text": text, "waited_ms": waited_ms})
         except (EOFError, OSError):
             status = launched.process.wait()
         size = launched.log.seek(0, os.SEEK_END)

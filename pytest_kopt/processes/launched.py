@@ -15,8 +15,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import IO, Protocol
 
+from pytest_kopt.cases.protocol import Order, Reply
 from pytest_kopt.process_tree import end_descendants
-from pytest_kopt.processes.channel import Channel
+from pytest_kopt.processes.channel import Channel, read_reply
 
 #: How the folders for what a process writes are called, before the id of who started it.
 SCRATCH = "kopt-scratch-"
@@ -53,7 +54,7 @@ class Launched:
     """
 
     process: Process
-    channel: Channel
+    channel: Channel[Order, Reply]
     log: IO[bytes]
     scratch: Path | None = None
     sweep: Callable[[int], None] = sweep_group
@@ -78,7 +79,7 @@ class Launched:
 class Ends:
     """Both ends of a channel, a log and a scratch folder: `their` ends go to the process."""
 
-    ours: Channel
+    ours: Channel[Order, Reply]
     their_reader: int
     their_writer: int
     log: IO[bytes]
@@ -88,8 +89,10 @@ class Ends:
     def make(cls) -> Ends:
         """Open two pipes and a log, and make a folder."""
         to_us, to_them = os.pipe(), os.pipe()
-        channel = Channel(
-            Connection(to_us[0], writable=False), Connection(to_them[1], readable=False)
+        channel: Channel[Order, Reply] = Channel(
+            Connection(to_us[0], writable=False),
+            Connection(to_them[1], readable=False),
+            read_reply,
         )
         log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
         scratch = Path(tempfile.mkdtemp(prefix=f"{SCRATCH}{os.getpid()}-")).resolve()

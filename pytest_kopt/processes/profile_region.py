@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import tempfile
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from time import perf_counter, sleep
 from typing import Any
@@ -14,7 +12,6 @@ from typing import Any
 import torch
 
 from pytest_kopt.cases.case import Case
-from pytest_kopt.cases.order import ProfileOrder
 from pytest_kopt.cases.running.bench import Bench
 from pytest_kopt.cases.running.execution import LAUNCHED, make_inputs, watch_frames
 from pytest_kopt.cases.running.reference import observed
@@ -30,7 +27,7 @@ from pytest_kopt.profiling.kernel_table import CaseProfile, KernelRow, rows_of
 _WARM_UP = 3
 #: With as many, identical code came out less than 1 % apart (docs/gpu.md). A vendor's tool, which
 #: replays every launch, gets fewer.
-_STEPS, _EXTERNAL_STEPS = 100, 20
+_STEPS, _VENDOR_STEPS = 100, 20
 #: On the CPU a step can be long, or be thousands of operators: fewer of them then.
 _CPU_STEPS, _CPU_SECONDS = 5, 0.2
 #: Between steps the device goes idle, as it does under a tool that replays launch by launch.
@@ -40,24 +37,22 @@ _NOTE = "Triton's interpreter ran this case: its times say nothing about a GPU"
 Step = Callable[[int], object]
 
 
-def profile_case(case: Case, bench: Bench, order: ProfileOrder) -> None:
-    """Run the steps of a case and leave what was seen in `order.answers`, one file a case.
+def profile_case(case: Case, bench: Bench, *, by_vendor: bool) -> CaseProfile:
+    """Run the steps of a case and return what was seen of them.
 
-    For an external tool the steps only run between its marks; the file says how many there were.
+    For a vendor's tool the steps only run between its marks, and it is how many there were.
     """
     with one_thread(), timing_lock(bench.uuid, bench.waiting):
         with watch_frames(LAUNCHED) as watch:
-            step, steps = _prepare(case, bench, _EXTERNAL_STEPS if order.external else _STEPS)
+            step, steps = _prepare(case, bench, _VENDOR_STEPS if by_vendor else _STEPS)
         rows: tuple[KernelRow, ...] = ()
         note = _NOTE if watch.seen else ""
-        if order.external and not note:
+        if by_vendor and not note:
             _between_marks(step, steps)
         elif not note:
             rows = _recorded(step, steps, bench.device)
     on = "cpu" if bench.device == "cpu" else "gpu"
-    found = CaseProfile(case.nodeid, case.label, torch_trace.TOOL, on, steps, rows, note)
-    name = hashlib.sha256(case.nodeid.encode()).hexdigest()[:16]
-    Path(order.answers, f"{name}.json").write_text(json.dumps(asdict(found)))
+    return CaseProfile(case.nodeid, case.label, torch_trace.TOOL, on, steps, rows, note)
 
 
 def _prepare(case: Case, bench: Bench, steps: int) -> tuple[Step, int]:

@@ -1,26 +1,27 @@
-"""Profiling a round's cases in fresh processes, by torch's profiler and by the vendor's tool."""
+"""Profiling cases in workers: by torch's profiler, and by the vendor's tool around one."""
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-from pytest_kopt import wire
-from pytest_kopt.cases.order import ProfileOrder
-from pytest_kopt.processes.child import moved_environment, mover
+from pytest_kopt.cases.collector import Collector
+from pytest_kopt.cases.order import WorkerOrders
+from pytest_kopt.cases.protocol import Profile, Profiled, Stop
+from pytest_kopt.processes.case_processes import CaseProcesses, Listener
+from pytest_kopt.processes.channel import read_replies, write_orders
+from pytest_kopt.processes.child import Child, begin_of
 from pytest_kopt.processes.launched import boot
-from pytest_kopt.processes.worker_orders import WorkerOrders
-from pytest_kopt.profiling import ncu, rocprof
+from pytest_kopt.profiling import ncu, rocprof, torch_trace
 from pytest_kopt.profiling.kernel_table import CaseProfile, rows_of
 
 _START_SECONDS = 120.0
@@ -28,21 +29,38 @@ _START_SECONDS = 120.0
 _TOOLS = (ncu, rocprof)
 
 
+class _Profiles(Listener):
+    """Takes over profiles, and why there are none."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        super().__init__(config, Collector(), lives=1)
+        self.by_case: dict[str, CaseProfile] = {}
+
+    def profiled(self, profile: CaseProfile) -> None:
+        self.by_case[profile.nodeid] = profile
+
+    def why_none(self, nodeid: str) -> str:
+        collector = self.collector
+        failures = (collector.failures.get(nodeid), collector.dead.get(nodeid))
+        not_collected = (*collector.collect_errors.values(), collector.startup_death)
+        return next(filter(None, (*failures, *not_collected)), "")[-1500:]
+
+
 @dataclass(frozen=True, slots=True)
 class Profiler:
-    """What a process of ours needs to run cases: the run it belongs to and its orders."""
+    """What a worker needs to run cases: the session, what it knows of it, and its environment."""
 
     config: pytest.Config
     orders: WorkerOrders
     env: Mapping[str, str]
 
-    def by_vendor(self, seen: Sequence[CaseProfile]) -> list[CaseProfile]:
+    def by_vendor(self, profiles: Sequence[CaseProfile]) -> list[CaseProfile]:
         """Return what the vendor's tool sees of profiled cases, nothing where there is none.
 
         A process a case, since its report does not tell cases apart.
         """
         tools = [] if self.orders.device == "cpu" else [t for t in _TOOLS if shutil.which(t.TOOL)]
-        return [self._vendor(tool, item) for tool in tools[:1] for item in seen]
+        return [self._vendor(tool, profile) for tool in tools[:1] for profile in profiles]
 
     def by_torch(
         self, ids: Sequence[str], copy: tuple[Path, Path] | None = None
@@ -51,59 +69,55 @@ class Profiler:
 
         With `copy` (the project's root and a copy), of that. What could not be done is a note.
         """
-        with tempfile.TemporaryDirectory(prefix="kopt-profile-") as name:
-            log = self._run(Path(name), ids, copy, external=False)
-            found = {item.nodeid: item for item in _answers(Path(name))}
-        return [found.get(nodeid) or _nothing(nodeid, "torch.profiler", log) for nodeid in ids]
+        listener = _Profiles(self.config)
 
-    def _vendor(self, tool: ModuleType, seen: CaseProfile) -> CaseProfile:
-        nodeid = seen.nodeid
+        def start() -> Child:
+            return Child(self.config, self.orders, self.env, ids, copy)
+
+        CaseProcesses(start, listener, order=Profile).run()
+        return [
+            listener.by_case.get(nodeid)
+            or _nothing(nodeid, torch_trace.TOOL, listener.why_none(nodeid))
+            for nodeid in ids
+        ]
+
+    def _vendor(self, tool: ModuleType, profile: CaseProfile) -> CaseProfile:
+        """Profile a case by a tool that starts the worker itself: orders and replies are files."""
+        nodeid = profile.nodeid
         with tempfile.TemporaryDirectory(prefix="kopt-profile-") as name:
             directory = Path(name)
-            front = tool.command(directory)
-            log = self._run(directory, [nodeid], None, external=True, front=front)
+            orders, replies = directory / "orders", directory / "replies"
+            begin = begin_of(self.config, self.orders, [nodeid], str, sys.path)
+            begin = replace(begin, is_watched=True)
+            write_orders(orders, begin, Profile(nodeid, by_vendor=True), Stop())
+            words = [*boot("pytest_kopt.processes.served:main"), *map(str, (orders, replies, name))]
+            log = self._run([*tool.command(directory), *words])
             try:
                 launches = tool.launches(tool.report(directory))
+                steps = [
+                    reply.profile.steps
+                    for reply in read_replies(replies)
+                    if isinstance(reply, Profiled)
+                ]
             except (ValueError, OSError, KeyError) as error:
                 return _nothing(nodeid, tool.TOOL, f"{error}\n{log}")
-            steps = [item.steps for item in _answers(directory)]
         if not launches or not steps:
             return _nothing(nodeid, tool.TOOL, f"no kernel was seen\n{log}")
-        return CaseProfile(nodeid, seen.label, tool.TOOL, "gpu", steps[0], rows_of(launches))
+        return CaseProfile(nodeid, profile.label, tool.TOOL, "gpu", steps[0], rows_of(launches))
 
-    def _run(
-        self,
-        directory: Path,
-        ids: Sequence[str],
-        copy: tuple[Path, Path] | None,
-        *,
-        external: bool,
-        front: Sequence[str] = (),
-    ) -> str:
-        """Run the cases in a fresh process and return the end of what it printed."""
-        config = self.config
-        moved = mover(config, *copy) if copy else str
-        orders = replace(self.orders, profile=ProfileOrder(str(directory), external))
-        script = directory / "script.json"
-        document = {
-            "sys_path": [moved(entry) for entry in sys.path],
-            "argv": sys.argv,
-            "pytest_args": [moved(str(word)) for word in config.invocation_params.args],
-            "orders": orders.to_json(),
-            "ids": list(ids),
-        }
-        script.write_text(json.dumps(document))
+    def _run(self, words: Sequence[str]) -> str:
+        """Run a command to its end and return the last of what it printed."""
         try:
             done = subprocess.run(
-                [*front, *boot("pytest_kopt.session.scripted:main"), str(script)],
-                cwd=moved(str(config.invocation_params.dir)),
-                env=moved_environment({**os.environ, **self.env}, moved),
+                words,
+                cwd=self.config.invocation_params.dir,
+                env={**os.environ, **self.env},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,
                 errors="replace",
-                timeout=_START_SECONDS + self.orders.timeout * len(ids),
+                timeout=_START_SECONDS + self.orders.timeout,
                 check=False,
             )
         except subprocess.TimeoutExpired:
@@ -111,12 +125,6 @@ class Profiler:
         except OSError as error:
             return str(error)
         return done.stdout[-1500:]
-
-
-def _answers(directory: Path) -> Iterator[CaseProfile]:
-    for path in directory.glob("*.json"):
-        if path.name != "script.json":
-            yield wire.read(CaseProfile, json.loads(path.read_text()))
 
 
 def _nothing(nodeid: str, tool: str, why: str) -> CaseProfile:

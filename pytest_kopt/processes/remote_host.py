@@ -19,10 +19,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from pytest_kopt.cases.protocol import Order, Reply
 from pytest_kopt.devices.idle import NoIdleGpu
 from pytest_kopt.devices.vendor import Device, Reading
 from pytest_kopt.errors import BadInput, CannotFinish
-from pytest_kopt.processes.channel import Channel, Message
+from pytest_kopt.processes.channel import Channel, read_reply
 from pytest_kopt.processes.launched import Launched
 from pytest_kopt.versions import overlay
 
@@ -184,8 +185,9 @@ class RemoteHost:
             self._say(f"{self.name}: {told['say']}")
         elif "answer" in told:
             self._answers.pop(told["answer"]).set_result(told)
-        elif "message" in told:
-            self._processes[told["process"]].channel.messages.put(told["message"])
+        elif "text" in told:
+            received = told["text"], told["waited_ms"]
+            self._processes[told["process"]].channel.received.put(received)
         else:
             self._processes.pop(told["process"]).has_ended(told["status"], told["log"])
 
@@ -215,7 +217,7 @@ class RemoteProcess:
         self.log.write(log)
         self.returncode = status
         self._over.set()
-        self.channel.messages.put(None)
+        self.channel.received.put(None)
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait for the end and return the exit status; `subprocess.TimeoutExpired`."""
@@ -229,23 +231,28 @@ class RemoteProcess:
             self._host.tell("kill", number=self._number)
 
 
-class RemoteChannel(Channel):
-    """The talk with a process on another host, handed on by the host's agent."""
+class RemoteChannel(Channel[Order, Reply]):
+    """The talk with a process on another host, handed on by the host's agent.
+
+    The time between an order and its reply is what the agent there waited for.
+    """
 
     def __init__(self, host: RemoteHost, number: int) -> None:
-        self.messages: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
+        self.received: queue.SimpleQueue[tuple[bytes, float] | None] = queue.SimpleQueue()
+        self.waited_ms = 0.0
+        self._read_message = read_reply
         self._host = host
         self._number = number
 
-    def send(self, kind: str, **fields: Any) -> None:
-        self._host.tell("send", number=self._number, message={"kind": kind, **fields})
+    def send_text(self, text: bytes) -> None:
+        self._host.tell("send", number=self._number, text=text)
 
-    def receive(self) -> Message:
-        """Return the next message; `waited` in it is what the agent there waited for."""
-        message = self.messages.get()
-        if message is None:
+    def receive_text(self) -> bytes:
+        received = self.received.get()
+        if received is None:
             raise EOFError
-        return message
+        text, self.waited_ms = received
+        return text
 
     def close(self) -> None:
         """Nothing is held here."""

@@ -1,64 +1,76 @@
-"""The other side of a child process: the same pytest run, told over a channel what to run."""
+"""A worker: the session's pytest run again, which carries out the orders of its client."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import pytest
 
+from pytest_kopt.cases.protocol import (
+    Begin,
+    CaseOrder,
+    Check,
+    Collected,
+    CollectError,
+    Confined,
+    Finished,
+    Order,
+    Reply,
+    Report,
+    Started,
+    Stop,
+)
 from pytest_kopt.cases.result import LOST
 from pytest_kopt.devices import context
 from pytest_kopt.honesty.audit_hook import MAY_WRITE, Bounds
 from pytest_kopt.measure.wall import keep_freed_memory
 from pytest_kopt.options.declare import LOADED_BEFORE, SERVE
 from pytest_kopt.process_tree import adopt_orphans, end_with_parent, leave
-from pytest_kopt.processes.channel import Channel, Message
-from pytest_kopt.processes.guests import NOT_GIVEN, Confined, SetAside
+from pytest_kopt.processes.channel import Channel, read_order
+from pytest_kopt.processes.guests import NOT_GIVEN, RefusedToGuests, SetAside
 from pytest_kopt.processes.isolation import isolate, separate_caches
-from pytest_kopt.processes.worker_orders import WorkerOrders
 
 
 class Serve:
-    """Collects, then runs the node ids it is sent and streams their reports."""
+    """Collects, then carries out the order of each case and streams its replies."""
 
     def __init__(
         self,
-        channel: Channel,
-        orders: WorkerOrders,
-        args: list[str] | None,
+        channel: Channel[Reply, Order],
+        begin: Begin,
+        scratch: Path,
         bounds: Bounds | None = None,
-        scratch: Path = Path(),
-        from_manifest: Sequence[str] = (),
     ) -> None:
         # The name under which pluggy registers a plugin given to pytest.main.
         self.__name__ = SERVE
-        self.orders = orders
+        self.orders = begin.orders
         self.scratch = scratch
         self.bounds = bounds
-        self.seed: int | None = None
-        self.out: Sequence[str] = ()
+        #: The order of the case that runs.
+        self.order: CaseOrder = Check("")
         self._channel = channel
-        self._args, self._from_manifest = args, from_manifest
+        self._begin = begin
         self._config: pytest.Config | None = None
         self._leaving = False
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_load_initial_conftests(self, args: list[str]) -> None:
         """Take what the session's manifest asks for, as the session itself did."""
-        args[:0] = self._from_manifest
+        args[:0] = self._begin.from_manifest
 
     # The innermost: pytest opens a file for `--debug` as soon as it has the config.
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_cmdline_parse(self) -> Generator[None, pytest.Config, pytest.Config]:
         """Be a plain serial run whatever is said of workers, reports and debuggers."""
         self._config = config = yield
-        if self._args is not None:
-            config.args = self._args
+        if self._begin.args is not None:
+            config.args = self._begin.args
         for name, value in NOT_GIVEN.items():
             if hasattr(config.option, name):
                 setattr(config.option, name, value)
@@ -68,52 +80,53 @@ class Serve:
         if report.failed:
             if self.bounds and "PermissionError: " in report.longreprtext:
                 report.longrepr = f"{MAY_WRITE}\n{report.longreprtext}"
-            self._send_report("collect_error", report)
+            self.send(CollectError(self._serialized(report)))
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        self.tell("collected", ids=[item.nodeid for item in session.items])
+        self.send(Collected([item.nodeid for item in session.items]))
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Run what the other side asks for until it says stop, or goes away."""
         items = {item.nodeid: item for item in session.items}
         while True:
-            message = self.hear()
-            if message["kind"] == "stop":
+            order = self.receive()
+            if isinstance(order, Stop):
                 return True
-            if message["kind"] != "run":
-                # For the case before, which ended without: its versions are the same, or it skips.
+            if not isinstance(order, CaseOrder):
+                # For the case before, which ended without it: it failed, or was skipped.
                 continue
-            item, following = items[message["nodeid"]], items.get(message["next"] or "")
-            self.seed, self.out = message["seed"], message.get("out", ())
+            self.order, item = order, items[order.nodeid]
+            following = items.get(order.following or "")
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
-            self.tell("finished", nodeid=item.nodeid, leaving=self._leaving)
+            self.send(Finished(item.nodeid, self._leaving))
             if self._leaving:
                 return True
 
     def pytest_runtest_logstart(self, nodeid: str, location: tuple[str, int | None, str]) -> None:
-        self.tell("started", nodeid=nodeid, location=location)
+        self.send(Started(nodeid, location))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._leaving |= any(name == LOST for name, _ in report.user_properties)
-        self._send_report("report", report)
+        self.send(Report(self._serialized(report)))
 
-    def tell(self, kind: str, **fields: Any) -> None:
-        """Send a message."""
-        self._channel.send(kind, **fields)
+    def send(self, reply: Reply) -> None:
+        self._channel.send(reply)
 
-    def hear(self) -> Message:
-        """Wait for the next order, `stop` where the other side is gone."""
+    def receive(self) -> Order:
+        """Wait for the next order, `Stop` where the client is gone."""
         try:
             return self._channel.receive()
         except EOFError:
-            return {"kind": "stop"}
+            return Stop()
 
-    def _send_report(self, kind: str, report: pytest.CollectReport | pytest.TestReport) -> None:
+    def _serialized(self, report: pytest.CollectReport | pytest.TestReport) -> dict[str, object]:
         assert self._config is not None
-        data = self._config.hook.pytest_report_to_serializable(config=self._config, report=report)
-        self.tell(kind, data=data)
+        data: dict[str, object] = self._config.hook.pytest_report_to_serializable(
+            config=self._config, report=report
+        )
+        return data
 
 
 def _keep_from_children(*descriptors: int) -> None:
@@ -141,36 +154,52 @@ class Leave:
 
 
 def main() -> None:
-    """Enter a fresh interpreter: its arguments are two descriptors and its scratch folder."""
+    """Enter a fresh interpreter.
+
+    Its arguments are where orders come from and replies go, descriptors or files, and its scratch
+    folder: what starts it for a vendor's tool may hand no descriptor on.
+    """
     end_with_parent()
-    serve(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))
+    orders, replies, scratch = sys.argv[1:]
+    reader = int(orders) if orders.isdecimal() else os.open(orders, os.O_RDONLY)
+    writer = int(replies) if replies.isdecimal() else os.open(replies, os.O_WRONLY | os.O_CREAT)
+    serve(reader, writer, Path(scratch))
 
 
 def serve(reader: int, writer: int, scratch: Path) -> NoReturn:
     """Wait for orders on a pair of pipes and run cases."""
     adopt_orphans()
     _keep_from_children(reader, writer)
-    channel = Channel(Connection(reader, writable=False), Connection(writer, readable=False))
+    channel: Channel[Reply, Order] = Channel(
+        Connection(reader, writable=False), Connection(writer, readable=False), read_order
+    )
     try:
-        hello = channel.receive()
+        begin = channel.receive()
     except EOFError:
         # Nobody is left to give orders.
         os._exit(0)
-    orders, bounds = WorkerOrders.from_json(hello["orders"]), None
-    if hello.get("hidden") is not None:
+    assert isinstance(begin, Begin)
+    bounds = None
+    if begin.hidden is not None:
         # Before anything else begins a thread, which would not be bound.
-        bounds = isolate(scratch, [*map(Path, hello.pop("hidden"))])
+        bounds = isolate(scratch, [*map(Path, begin.hidden)])
+        begin = replace(begin, hidden=[])
         separate_caches(scratch)
     # A reference's temporaries, and those of each comparison with it, else cost a fault a page.
     keep_freed_memory()
-    serving = Serve(channel, orders, hello["args"], bounds, scratch, hello["from_manifest"])
-    sys.path[:] = hello["sys_path"]
-    sys.argv[:] = hello["argv"]
-    if orders.device == "cuda":
-        context.begin_to_rouse(orders.device)
-    words = [*hello["pytest_args"], *LOADED_BEFORE]
-    plugins = [SetAside(), serving, Leave()]
+    serving = Serve(channel, begin, scratch, bounds)
+    sys.path[:] = begin.sys_path
+    sys.argv[:] = begin.argv
+    if begin.orders.device == "cuda":
+        context.begin_to_rouse(begin.orders.device)
+    words = [*begin.pytest_args, *LOADED_BEFORE]
+    plugins: list[object] = [SetAside(), serving]
+    if not begin.is_watched:
+        plugins.append(Leave())
     if bounds:
-        plugins.append(Confined(lambda why: serving.tell("confined", why=why), scratch))
+        plugins.append(RefusedToGuests(lambda why: serving.send(Confined(why)), scratch))
+    code = int(pytest.main(words, plugins=plugins))
+    if begin.is_watched:
+        sys.exit(code)
     # A session that began ends in its own last hook; this is for one that could not.
-    leave(int(pytest.main(words, plugins=plugins)))
+    leave(code)

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import atexit
 import gc
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_kopt.cases.order import WorkerOrders
 from pytest_kopt.cases.seeds import fresh_session_seed
 from pytest_kopt.devices.masks import choose
 from pytest_kopt.options.declare import BELOW, SERVE, WORKERINPUT
 from pytest_kopt.process_tree import end_with_parent
 from pytest_kopt.processes.child import HIDDEN
-from pytest_kopt.processes.worker_orders import WorkerOrders
 from pytest_kopt.session.worker import WORKER, Worker
 
 if TYPE_CHECKING:
@@ -101,8 +100,19 @@ def _assemble_main(config: pytest.Config, settings: Settings) -> None:
         atexit.register(_leave)
     seed = settings.seed if settings.seed is not None else fresh_session_seed()
     device = choose(settings.device)
-    markers = tuple(config.getini("markers"))
-    orders = replace(WorkerOrders.of(settings, device, seed), markers=markers)
+    orders = WorkerOrders(
+        device,
+        settings.engine,
+        seed,
+        settings.timeout,
+        settings.suite,
+        one_schema=settings.one_schema,
+        check_only=settings.check_only,
+        measure_same=settings.measure_same,
+        repeats=settings.repeats,
+        iterations=settings.iterations,
+        markers=tuple(config.getini("markers")),
+    )
     trial = None if config.option.collectonly else _trial(config, settings, orders)
     if trial is not None:
         # A verdict needs every case, also those behind one that fails.

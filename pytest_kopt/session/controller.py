@@ -11,6 +11,7 @@ import pytest
 
 from pytest_kopt.campaign import running
 from pytest_kopt.cases.collector import Collector
+from pytest_kopt.cases.order import WorkerOrders
 from pytest_kopt.decide.inference import load_student
 from pytest_kopt.devices.idle import NoIdleGpu
 from pytest_kopt.errors import BadInput, CannotFinish, storage_told
@@ -18,7 +19,6 @@ from pytest_kopt.exit_codes import ExitCode
 from pytest_kopt.options.settings import Settings
 from pytest_kopt.processes.bytecode import kept_bytecode
 from pytest_kopt.processes.child import why_open
-from pytest_kopt.processes.worker_orders import WorkerOrders
 from pytest_kopt.session.arguments import NARROWED
 from pytest_kopt.session.interruption import Interruption
 from pytest_kopt.session.measurements import HostMeasurements

@@ -14,13 +14,13 @@ import pytest
 
 from pytest_kopt.campaign.running import COMPARING
 from pytest_kopt.cases.collector import Collector
+from pytest_kopt.cases.order import WorkerOrders
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.devices.placement import Placement, place
 from pytest_kopt.options.settings import Settings
 from pytest_kopt.processes.child import MAX_DEATHS, NO_MEMORY, Child, without_records
 from pytest_kopt.processes.launcher import launcher_of
 from pytest_kopt.processes.site import Place, Site
-from pytest_kopt.processes.worker_orders import WorkerOrders
 from pytest_kopt.session.distribution import has_local_workers, is_distributed, local_workers
 from pytest_kopt.session.progress import Progress
 from pytest_kopt.session.sites import Sites

@@ -13,8 +13,8 @@ import pytest
 
 from pytest_kopt.cases.benchmark import FIXTURE, undecidable
 from pytest_kopt.cases.fixture import marked_schema
+from pytest_kopt.cases.order import WorkerOrders
 from pytest_kopt.errors import BadInput
-from pytest_kopt.processes.worker_orders import WorkerOrders
 from pytest_kopt.schema.metrics import primary_names
 from pytest_kopt.schema.profile import resolve
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from pytest_kopt.cases.protocol import Collected
 from pytest_kopt.errors import BadInput
 from pytest_kopt.processes.case_processes import CaseProcesses
 from pytest_kopt.processes.child import Child, ChildDied, Children
@@ -75,12 +76,12 @@ class Supervisor(Replay):
 def _same_ids(ids: Sequence[str], twin: Child) -> None:
     """Raise BadInput where another process has other ids for the same tests."""
     try:
-        while (message := twin.receive())["kind"] != "collected":
+        while not isinstance(reply := twin.receive(), Collected):
             pass
     except ChildDied:
         return
     twin.dismiss()
-    ours, theirs = sorted({*ids} - {*message["ids"]}), sorted({*message["ids"]} - {*ids})
+    ours, theirs = sorted({*ids} - {*reply.ids}), sorted({*reply.ids} - {*ids})
     if ours or theirs:
         raise BadInput(
             "test ids differ between two processes, so that no later round finds its cases: one "

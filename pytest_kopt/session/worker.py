@@ -11,6 +11,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_kopt.cases.fixture import Kopt, marked_schema, send, skip_outside
+from pytest_kopt.cases.order import ArmsOrder, WorkerOrders
+from pytest_kopt.cases.protocol import (
+    Check,
+    Client,
+    Declared,
+    LoadReference,
+    LoadVersions,
+    Profile,
+    Profiled,
+    TryNearby,
+)
 from pytest_kopt.cases.result import LOST, NEVER, PROPERTY, CaseResult, named
 from pytest_kopt.cases.running.switches import replaced_operators, switches_kept
 from pytest_kopt.devices import context
@@ -18,7 +29,6 @@ from pytest_kopt.devices.masks import interpreter_environment
 from pytest_kopt.errors import BadInput
 from pytest_kopt.options.declare import STDERR, SUITES
 from pytest_kopt.processes.limit import TimeLimit
-from pytest_kopt.processes.worker_orders import WorkerOrders
 from pytest_kopt.schema.profile import resolve
 from pytest_kopt.schema.table import Classes
 from pytest_kopt.session.listening import audit_hook_of
@@ -27,7 +37,6 @@ from pytest_kopt.session.usage import is_marked, uses_kopt
 
 if TYPE_CHECKING:
     from pytest_kopt.cases.case import Case
-    from pytest_kopt.cases.order import Commander
     from pytest_kopt.cases.running.bench import Bench
     from pytest_kopt.honesty.audit_hook import AuditHook
 
@@ -45,9 +54,9 @@ WORKER = "kopt-worker"
 class Worker:
     """Registered in every process that runs tests; knows its orders, decides nothing."""
 
-    def __init__(self, orders: WorkerOrders, commander: Commander | None = None) -> None:
+    def __init__(self, orders: WorkerOrders, client: Client | None = None) -> None:
         self.orders = orders
-        self._commander = commander
+        self._client = client
         self._bench: Bench | None = None
         self._audit_hook: AuditHook | None = None
         self._operators: frozenset[str] = frozenset()
@@ -80,8 +89,8 @@ class Worker:
 
     def _bench_of(self, item: pytest.Item) -> Bench:
         bench = replace(self.bench(), waiting=self._time_limit(item.config).waiting)
-        seed = self._commander.seed if self._commander else None
-        return bench if seed is None else replace(bench, session_seed=seed)
+        order = self._client.order if self._client else None
+        return replace(bench, session_seed=order.seed) if isinstance(order, LoadVersions) else bench
 
     def bench(self) -> Bench:
         """Return how cases are measured here; imports torch at the first call."""
@@ -129,21 +138,31 @@ class Worker:
         return self._bench
 
     def _run_arms(self, item: pytest.Function) -> Callable[[Case, Bench], None] | None:
-        profile = self.orders.profile
-        if profile is not None:
-            from pytest_kopt.processes.profile_region import profile_case
-
-            return lambda case, bench: profile_case(case, bench, profile)
-        order, commander = self.orders.arms, self._commander
-        if order is None or commander is None:
+        """Return what a case is run for, None where that is to check and time it."""
+        client, arms = self._client, self.orders.arms or ArmsOrder(())
+        if client is None:
             return None
-        if order.is_referee:
-            from pytest_kopt.cases.running.verifier import serve_referee
+        match client.order:
+            case Check():
+                return None
+            case Profile(by_vendor=by_vendor):
+                from pytest_kopt.processes.profile_region import profile_case
 
-            return lambda case, bench: serve_referee(case, bench, order, commander)
-        from pytest_kopt.cases.running.timed_versions import serve_arms
+                return lambda case, bench: client.send(
+                    Profiled(profile_case(case, bench, by_vendor=by_vendor))
+                )
+            case LoadReference():
+                from pytest_kopt.cases.running.verifier import serve_referee
 
-        return lambda case, bench: serve_arms(case, bench, order, commander, item)
+                return lambda case, bench: serve_referee(case, bench, arms, client)
+            case LoadVersions(out=out):
+                from pytest_kopt.cases.running.timed_versions import serve_arms
+
+                return lambda case, bench: serve_arms(case, bench, arms.without(out), client)
+            case TryNearby(secret=secret):
+                from pytest_kopt.cases.running.timed_versions import try_nearby
+
+                return lambda case, bench: try_nearby(case, bench, arms, client, item, secret)
 
     def prepare_imports(self, config: pytest.Config) -> None:
         """Set up Triton's interpreter, and the audit hook, before kernel code is imported."""
@@ -284,8 +303,8 @@ class Worker:
 
     def _declare(self, result: CaseResult) -> None:
         self._undecided[result.nodeid] = result
-        if self._commander is not None and not (self.orders.arms or self.orders.profile):
-            self._commander.tell("declared", result=result.to_json())
+        if self._client is not None and isinstance(self._client.order, Check):
+            self._client.send(Declared(result.to_json()))
 
     def _error_result(self, item: pytest.Item) -> CaseResult | None:
         """Return the ERROR result of a test that never called the fixture, if dims tell."""

@@ -12,11 +12,11 @@ from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.kernel import KernelVersion
 from pytest_kopt.campaign.recording import record_no_idle_gpu
 from pytest_kopt.cases.collector import Collector
+from pytest_kopt.cases.order import WorkerOrders
 from pytest_kopt.devices.idle import NoIdleGpu
 from pytest_kopt.devices.masks import choose
 from pytest_kopt.errors import BadInput
 from pytest_kopt.options.settings import Settings
-from pytest_kopt.processes.worker_orders import WorkerOrders
 from pytest_kopt.show.files import projections
 from pytest_kopt.show.standing import Closing
 from pytest_kopt.trials import judging

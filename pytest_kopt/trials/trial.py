@@ -13,12 +13,12 @@ from typing import Protocol
 
 from pytest_kopt.campaign.running import COMPARING
 from pytest_kopt.cases.collector import Collector
+from pytest_kopt.cases.order import WorkerOrders
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.kernel_time import ProfilePair
 from pytest_kopt.devices.idle import NoIdleGpu
 from pytest_kopt.paired.arms import Versions
 from pytest_kopt.paired.comparison import Comparison
-from pytest_kopt.processes.worker_orders import WorkerOrders
 from pytest_kopt.profiling.kernel_table import CaseProfile
 from pytest_kopt.show.standing import Closing
 

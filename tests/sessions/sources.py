@@ -61,13 +61,22 @@ from pathlib import Path
 import clock
 from pytest_kopt.devices import lock
 from pytest_kopt.measure import wall
-from pytest_kopt.paired import blocks
+from pytest_kopt.processes.child import Child
 from pytest_kopt.devices.inspected import Inspected
 
 assert callable(wall.perf_counter)
 wall.perf_counter = clock.now
-assert callable(blocks.passed)
-blocks.passed = lambda message: message.get("ms", 0.0)
+receive = Child.receive
+
+
+def remembered(self):
+    self.reply = receive(self)
+    return self.reply
+
+
+assert isinstance(Child.waited_ms, property)
+Child.receive = remembered
+Child.waited_ms = property(lambda self: getattr(self.reply, "ms", 0.0))
 assert callable(Inspected.cpu_ms)
 Inspected.cpu_ms = lambda process: None
 lock.DIRECTORY = Path(os.environ.get("{LOCKS}", lock.DIRECTORY))

@@ -74,21 +74,21 @@ def _look():
 """.replace("CAMPAIGN", f"{CAMPAIGN[::-1]!r}[::-1]")
 #: Has the deciding process write down what it tells the others, seeds as well.
 LISTENS = """
-import json
 from pathlib import Path
 
+from pytest_kopt.processes.channel import text_of
 from pytest_kopt.processes.child import Child
 
-_tell = Child.tell
+_send = Child.send
 
 
-def _noted(self, kind, **fields):
+def _noted(self, order):
     with open(Path(os.environ["TRACE"]).with_name("told"), "a") as log:
-        print(json.dumps({"kind": kind, **fields}, default=repr), file=log)
-    _tell(self, kind, **fields)
+        print(text_of(order).decode(), file=log)
+    _send(self, order)
 
 
-Child.tell = _noted
+Child.send = _noted
 """
 CASES = """
 import pytest
@@ -138,7 +138,9 @@ FACTS: dict[str, Callable[[Mapping[str, Any], set[int], set[int]], bool]] = {
 
 
 def seeds(message: Mapping[str, Any]) -> set[int]:
-    return {int(number) for number in re.findall(r'"seed": (\d{11,})', json.dumps(message))}
+    return {
+        int(number) for number in re.findall(r'"(?:seed|secret)": (\d{11,})', json.dumps(message))
+    }
 
 
 def test_a_runner_holds_what_the_document_says_and_nothing_else(tmp_path: Path) -> None:

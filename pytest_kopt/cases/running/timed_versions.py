@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -25,7 +25,26 @@ from pytest_kopt.cases.order import (
     UNEVEN,
     WAYS,
     ArmsOrder,
-    Commander,
+)
+from pytest_kopt.cases.protocol import (
+    Agree,
+    CannotLoad,
+    Caught,
+    Client,
+    HandedOver,
+    HandOver,
+    Leave,
+    Loaded,
+    Looked,
+    MachineCode,
+    Prepared,
+    Reached,
+    Ready,
+    Settle,
+    Timed,
+    Tried,
+    Write,
+    Written,
 )
 from pytest_kopt.cases.running.bench import Bench
 from pytest_kopt.cases.running.compiled import forget_compiled
@@ -50,8 +69,8 @@ from pytest_kopt.cases.running.timing import (
 from pytest_kopt.cases.running.verifier import SLACK_DB, hand_over
 from pytest_kopt.cases.seeds import derive
 from pytest_kopt.devices.lock import checking_lock, timing_lock
-from pytest_kopt.honesty.accuracy import Accuracy
-from pytest_kopt.honesty.nearby_shapes import SIZES, Tried
+from pytest_kopt.honesty import nearby_shapes
+from pytest_kopt.honesty.nearby_shapes import SIZES
 from pytest_kopt.measure.engine import agreed
 from pytest_kopt.measure.memory_use import peak_bytes
 from pytest_kopt.measure.wall import one_thread
@@ -74,6 +93,10 @@ _NO_SIZE = "no size of its parameters or inputs could be moved"
 _AT_ONCE_SECONDS = 0.1
 
 
+class _SameCode(Exception):
+    """Both versions have the GPU do the same."""
+
+
 #: The blocks of an arm: forward, and backward where there is one.
 _Arm = list[Spotted]
 
@@ -90,47 +113,48 @@ class _Arms:
     case: Case
     bench: Bench
     order: ArmsOrder
-    commander: Commander
+    client: Client
     seed: int
 
     def time(self, versions: Versions) -> None:
         """Run blocks of the versions until no more is asked for, and hand in what they gave."""
-        bench, commander = self.bench, self.commander
+        bench, client = self.bench, self.client
         with one_thread():
             arms = self.prepared(versions)
             calls = {name: [block.calls for block in arm] for name, arm in arms.items()}
             places = {name: [block.places for block in arm] for name, arm in arms.items()}
-            commander.tell("ready", calls=calls, places=places)
+            client.send(Ready(calls, places))
             last: list[Spotted] = []
             while True:
-                order = commander.hear()
-                keeps = order.get("keeps")
+                order = client.receive()
+                keep = order.keep if isinstance(order, Write | HandOver) else None
                 for way, block in enumerate(last):
-                    if keeps is not None:
-                        block.keep(keeps["place"], keeps["calls"][way])
+                    if keep is not None:
+                        block.keep(keep.place, keep.calls[way])
                     block.release()
-                if not order.get("arm"):
+                if not isinstance(order, Write):
                     break
-                last, is_looked_at = arms[order["arm"]], order["is_looked_at"]
+                last = arms[order.arm]
                 for block in last:
-                    block.write(order["seed"], is_looked_at=is_looked_at)
-                commander.tell("written")
+                    block.write(order.seed, is_looked_at=order.is_looked_at)
+                client.send(Written())
                 for block in last:
-                    commander.hear()
-                    if times := order.get("times", 0):
-                        block.run_on(times)
-                    ms = 0.0 if times else block.run_written() * block.calls
-                    commander.tell("time", ms=ms)
-                    if is_looked_at:
+                    client.receive()
+                    if order.times:
+                        block.run_on(order.times)
+                    ms = 0.0 if order.times else block.run_written() * block.calls
+                    client.send(Timed(ms))
+                    if order.is_looked_at:
                         # The backward's replay writes to memory of the forward's results.
                         block.look()
-                        commander.tell("looked")
+                        client.send(Looked())
+            secret = order.secret if isinstance(order, HandOver) else 0
             findings = bench.heard()
             if children():
                 findings += still_busy(lambda: None)
             suspects = arms.keys() - {INCUMBENT, PLACEBO, ALONE, UNEVEN[INCUMBENT]}
             looks = [
-                hand_over(name, way, spot, commander.scratch, order.get("seed", 0))
+                hand_over(name, way, spot, client.scratch, secret)
                 for name in suspects
                 for way, block in zip(WAYS, arms[name], strict=False)
                 for spot in block.spots
@@ -140,13 +164,13 @@ class _Arms:
                 asks_known = self.order.tells_more and name == CANDIDATE
                 findings += known_content(arms[name]) if asks_known else ()
         with bench.waiting():
-            commander.tell("kept", looks=looks)
-            accuracy = commander.hear().get("accuracy")
-        if accuracy is not None:
-            known = floors({name: Accuracy(**told) for name, told in accuracy.items()}, SLACK_DB)
+            client.send(HandedOver(looks))
+            settle = client.receive()
+        if isinstance(settle, Settle) and settle.accuracy is not None:
+            known = floors(settle.accuracy, SLACK_DB)
             for name in suspects:
                 findings += wrong_results(arms[name], known)
-        commander.tell("caught", findings=[asdict(found) for found in findings if found.rejects])
+        client.send(Caught([finding for finding in findings if finding.rejects]))
 
     def prepared(self, versions: Versions) -> dict[str, _Arm]:
         """Return the arms, by events where one of them, here or elsewhere, is no graph."""
@@ -173,9 +197,11 @@ class _Arms:
         with bench.waiting():
             own = agreed(map(_engine, arms.values()))
             own_sets = [len(pool.sets) for pool in pools]
-            self.commander.tell("prepared", engine=own, sets=own_sets, not_captured=reasons)
-            common = self.commander.hear()
-            engine, sets = common.get("engine", own), common.get("sets", own_sets)
+            self.client.send(Prepared(own, own_sets, reasons))
+            common = self.client.receive()
+        engine, sets = own, own_sets
+        if isinstance(common, Agree):
+            engine, sets = common.engine, [*common.sets]
         # Blocks of all processes have the same calls.
         is_equal = bench.device != "cpu" or sets == own_sets
         if is_equal and {*map(_engine, arms.values())} == {engine}:
@@ -186,15 +212,15 @@ class _Arms:
             pools = [replace(p, sets=p.sets[:count]) for p, count in zip(pools, sets, strict=True)]
         return prepare(engine.split("+"))
 
-    def try_nearby(self, versions: Versions, item: pytest.Function) -> None:
+    def try_nearby(self, versions: Versions, item: pytest.Function, secret: int) -> None:
         """Try the arms near the case's own shape, but not while somebody times on the device."""
-        case, bench, commander = self.case, self.bench, self.commander
-        secret = derive(commander.hear().get("seed", 0), case.nodeid, "held out")
+        case, bench, client = self.case, self.bench, self.client
+        secret = derive(secret, case.nodeid, "held out")
         cases = enumerate(held_out_cases(item, case, bench.device, secret))
         # Without what it waited for others: what is tried must not depend on them.
         spent, is_over, moves = 0.0, False, False
         while not is_over:
-            to_time: list[tuple[Tried, Case]] = []
+            to_time: list[tuple[nearby_shapes.Tried, Case]] = []
             with one_thread(), checking_lock(bench.uuid, bench.waiting):
                 start, took, is_over = time.perf_counter(), 0.0, True
                 for number, variant in cases:
@@ -204,7 +230,7 @@ class _Arms:
                     if tried is not None and tried.asks_for_times:
                         to_time.append((tried, variant.case))
                     elif tried is not None:
-                        commander.tell("tried", shape=asdict(tried))
+                        client.send(Tried(tried))
                     took = time.perf_counter() - start
                     is_over = number + 1 >= _TRIED and spent + took > _TRYING_SECONDS
                     if is_over or took > _AT_ONCE_SECONDS:
@@ -213,25 +239,27 @@ class _Arms:
             for tried, near in to_time:
                 with one_thread(), timing_lock(bench.uuid, bench.waiting):
                     time_shape(tried, case, near, versions, bench.device, secret)
-                commander.tell("tried", shape=asdict(tried))
+                client.send(Tried(tried))
         left = dict.fromkeys({variant.kind for _, variant in cases}, _NO_TIME)
         if not (moves or SIZES in case.domain):
             left["uneven"] = _NO_SIZE
         for kind, why in left.items():
-            known = Tried(case.nodeid, kind, dict(case.dims), untried=why)
-            commander.tell("tried", shape=asdict(known))
+            untried = nearby_shapes.Tried(case.nodeid, kind, dict(case.dims), untried=why)
+            client.send(Tried(untried))
         caught = [found for found in bench.heard() if found.rejects]
         # A round has the baseline's accuracy to hold its results against.
         for name, function in versions.items() if bench.is_first else ():
             with one_thread(), checking_lock(bench.uuid, bench.waiting), suppress(Exception):
                 accuracy = reached(case, function, secret)
                 elements = sum(item.numel() for item in tensors([*make_inputs(case, secret)]))
-                told = {result: asdict(known) for result, known in accuracy.items()}
-                commander.tell("reached", version=name, accuracy=told, elements=elements)
-        commander.tell("caught", findings=[*map(asdict, caught)])
+                client.send(Reached(name, accuracy, elements))
+        client.send(Caught(caught))
 
-    def machine_code(self, versions: Versions) -> dict[str, Any] | None:
-        """Return the message of what the versions have a GPU do: the same and no more, or both."""
+    def machine_code(self, versions: Versions) -> MachineCode | None:
+        """Return what the versions have a GPU do, where that is asked.
+
+        Raises _SameCode where both do the same and need not be timed.
+        """
         case, order = self.case, self.order
         if self.bench.device != "cuda" or not (order.tells_more and order.changed):
             return None
@@ -246,18 +274,41 @@ class _Arms:
         )
         on_device = {*engines_of(case, self.bench)} <= {"auto", "graph"}
         if before.is_same(after) and on_device and not order.measure_same:
-            return {"kind": "same", "how": "machine"}
-        recorded = {"before": before, "after": after}.items()
-        both = {name: RECORDING.dump_python(found, mode="json") for name, found in recorded}
-        return {"kind": "changed", "arch": architecture(), **both}
+            raise _SameCode
+        old, new = (RECORDING.dump_python(each, mode="json") for each in (before, after))
+        return MachineCode(old, new, architecture())
 
 
-def serve_arms(
-    case: Case, bench: Bench, order: ArmsOrder, commander: Commander, item: pytest.Function
+def serve_arms(case: Case, bench: Bench, order: ArmsOrder, client: Client) -> None:
+    """Load and prepare a case's arms, then run blocks."""
+    if (loaded := _loaded(case, bench, order, client)) is None:
+        return
+    arms, versions, reply = loaded
+    with bench.waiting():
+        # It is long, and read when the case's turn comes: nobody may wait for a lock meanwhile.
+        client.send(reply)
+        if isinstance(client.receive(), Leave):
+            return
+    arms.time(versions)
+
+
+def try_nearby(
+    case: Case, bench: Bench, order: ArmsOrder, client: Client, item: pytest.Function, secret: int
 ) -> None:
-    """Load and prepare a case's arms, then run blocks, or try shapes near that of `item`."""
+    """Load a case's arms and try them at shapes near that of `item`."""
+    if loaded := _loaded(case, bench, order, client):
+        arms, versions, _ = loaded
+        arms.try_nearby(versions, item, secret)
+
+
+def _loaded(
+    case: Case, bench: Bench, order: ArmsOrder, client: Client
+) -> tuple[_Arms, Versions, Loaded] | None:
+    """Load a case's arms; return them and what is to be said of them.
+
+    None where they cannot be held or are the same: the client knows by then.
+    """
     seed = derive(bench.session_seed, case.nodeid, "pairs")
-    order = order.without(commander.out)
     try:
         # Loading is no timing: others may check meanwhile, and the device is asked for after it.
         with one_thread(), checking_lock(bench.uuid, bench.waiting):
@@ -271,26 +322,16 @@ def serve_arms(
                     call()
 
             versions = load_versions(case, order, seed, bench.audit_hook, first_call)
-            arms = _Arms(case, bench, order, commander, seed)
+            arms = _Arms(case, bench, order, client, seed)
             code = arms.machine_code(versions)
             reached = order.measure_same or not order.changed or bool(order.trees)
             reached = reached or is_reached(case, order, seed, bench.audit_hook)
     except Unreached:
-        commander.tell("same", how="source")
-        return
+        client.send(Loaded(same="source"))
+    except _SameCode:
+        client.send(Loaded(same="machine"))
     except NotLoadable as reason:
-        commander.tell("refused", reason=str(reason))
-        return
-    if order.nearby:
-        arms.try_nearby(versions, item)
-        return
-    with bench.waiting():
-        # It is long, and read when the case's turn comes: nobody may wait for a lock meanwhile.
-        if code:
-            commander.tell(**code)
-            if code["kind"] == "same":
-                return
-        commander.tell("loaded", reached=reached, memory=memory)
-        if commander.hear().get("kind") == "skip":
-            return
-    arms.time(versions)
+        client.send(CannotLoad(str(reason)))
+    else:
+        return arms, versions, Loaded(reached=reached, memory=memory, code=code)
+    return None

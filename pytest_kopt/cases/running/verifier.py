@@ -12,7 +12,7 @@ import math
 import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -21,7 +21,17 @@ import torch
 
 from pytest_kopt.cases.case import Case
 from pytest_kopt.cases.groups import uneven_cases
-from pytest_kopt.cases.order import RESULTS, UNEVEN, WAYS, ArmsOrder, Commander
+from pytest_kopt.cases.order import RESULTS, UNEVEN, WAYS, ArmsOrder
+from pytest_kopt.cases.protocol import (
+    Answer,
+    CannotLoad,
+    Client,
+    HandedOver,
+    Judge,
+    Judged,
+    Loaded,
+    Looks,
+)
 from pytest_kopt.cases.running.bench import Bench
 from pytest_kopt.cases.running.execution import grad_out, make_inputs
 from pytest_kopt.cases.running.inspected_results import (
@@ -180,43 +190,47 @@ def _seen(look: Mapping[str, Any], seen: Mapping[str, Any], secret: int) -> dict
     return found
 
 
-def serve_referee(case: Case, bench: Bench, order: ArmsOrder, commander: Commander) -> None:
+def serve_referee(case: Case, bench: Bench, arms: ArmsOrder, client: Client) -> None:
     """Load a case of the incumbent's tree; judge what a runner handed over, or answer it."""
     try:
         with one_thread(), checking_lock(bench.uuid, bench.waiting):
             case = observed(case, derive(bench.session_seed, case.nodeid, "referee"))
-            _check_tree(order)
+            _check_tree(arms)
     except NotLoadable as reason:
-        commander.tell("refused", reason=str(reason))
+        client.send(CannotLoad(str(reason)))
         return
     while True:
         with bench.waiting():
-            commander.tell("loaded")
-            wanted = commander.hear()
-        if wanted["kind"] != "judge":
+            client.send(Loaded())
+            order = client.receive()
+        if not isinstance(order, Judge | Answer):
             return
-        content = _Content(case, derive(wanted["seed"], case.nodeid, "pairs"), wanted["sets"])
+        looks = order.looks
+        content = _Content(case, derive(looks.seed, case.nodeid, "pairs"), looks.sets)
         with one_thread(), checking_lock(bench.uuid, bench.waiting):
-            if wanted["answers"]:
-                folder, secret = commander.scratch, wanted["secret"]
-                looks = [
-                    hand_over(look["arm"], look["way"], content.answer(look), folder, secret)
-                    for look in wanted["looks"]
-                ]
-                commander.tell("kept", looks=looks)
-            else:
-                known = floors(bench.frozen(case.nodeid).accuracy, SLACK_DB)
-                if wanted["confirms"]:
-                    names = {told["name"] for look in wanted["looks"] for told in look["results"]}
-                    known |= {name: max(known.get(name, _SAME_DB), _SAME_DB) for name in names}
-                found, why_not = list[Finding](), ""
-                try:
-                    found = _wrong(content, wanted, known)
-                except _Unjudged as reason:
-                    why_not = str(reason)
-                except Exception as error:
-                    found = [_amiss(f"cannot be judged ({type(error).__name__}: {error})")]
-                commander.tell("judged", findings=[*map(asdict, found)], why_not=why_not)
+            if isinstance(order, Judge):
+                floors_of = floors(bench.frozen(case.nodeid).accuracy, SLACK_DB)
+                client.send(_judged_by(content, looks, floors_of))
+                continue
+            handed_over = [
+                hand_over(
+                    look["arm"], look["way"], content.answer(look), client.scratch, looks.secret
+                )
+                for look in looks.looks
+            ]
+            client.send(HandedOver(handed_over))
+
+
+def _judged_by(content: _Content, looks: Looks, floors: dict[str, float]) -> Judged:
+    if looks.confirms:
+        names = {told["name"] for look in looks.looks for told in look["results"]}
+        floors |= {name: max(floors.get(name, _SAME_DB), _SAME_DB) for name in names}
+    try:
+        return Judged(_wrong(content, looks, floors))
+    except _Unjudged as reason:
+        return Judged([], str(reason))
+    except Exception as error:
+        return Judged([_amiss(f"cannot be judged ({type(error).__name__}: {error})")])
 
 
 def _check_tree(order: ArmsOrder) -> None:
@@ -227,20 +241,18 @@ def _check_tree(order: ArmsOrder) -> None:
     check_moved(lambda: None, root, Path(order.tree), order.changed)
 
 
-def _wrong(
-    content: _Content, wanted: Mapping[str, Any], floors: Mapping[str, float]
-) -> list[Finding]:
+def _wrong(content: _Content, looked_at: Looks, floors: Mapping[str, float]) -> list[Finding]:
     """Return a finding for the first look that is plainly wrong, or that is not there.
 
     What is only wrong beyond what the case draws is `held-out-range`, where the function here is
     right. A block that was timed by events may have ended before its turn came.
     """
     looks, seen = (
-        {(look["arm"], look["seed"], look["way"]): look for look in wanted[which]}
-        for which in ("looks", "seen")
+        {(look["arm"], look["seed"], look["way"]): look for look in which}
+        for which in (looked_at.looks, looked_at.seen)
     )
-    for arm, seed in wanted["blocks"]:
-        for way, engine in zip(content.ways, wanted["engine"].split("+"), strict=False):
+    for arm, seed in looked_at.blocks:
+        for way, engine in zip(content.ways, looked_at.engine.split("+"), strict=False):
             look = looks.get((arm, seed, way))
             if look is None and engine == EVENTS:
                 continue
@@ -248,11 +260,11 @@ def _wrong(
                 return [_amiss(f"of a {way} was not handed over")]
             case, spot = content.case_of(arm), content.spot(look)
             if memory := seen.get((arm, seed, way)):
-                held = _seen(look, memory, wanted["secret"])
+                held = _seen(look, memory, looked_at.secret)
                 if held is None:
                     return [_amiss(f"of a {way} was not in memory when its block was over")]
                 spot = replace(spot, results={**spot.results, **held})
-            wrong, beyond = whole_look(case, spot, floors, _judged(look, wanted["secret"]))
+            wrong, beyond = whole_look(case, spot, floors, _judged(look, looked_at.secret))
             if wrong is None:
                 continue
             if beyond is None:

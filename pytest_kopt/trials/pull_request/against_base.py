@@ -10,6 +10,7 @@ import pytest
 
 from pytest_kopt.cases.collector import Collector
 from pytest_kopt.cases.details import in_a_line
+from pytest_kopt.cases.order import WorkerOrders
 from pytest_kopt.cases.result import CaseResult, loaded_by, opened_by
 from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.errors import BadInput
@@ -19,7 +20,6 @@ from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.options.declare import STEP
 from pytest_kopt.options.settings import Settings
 from pytest_kopt.paired.arms import Versions
-from pytest_kopt.processes.worker_orders import WorkerOrders
 from pytest_kopt.sameness.program import differing
 from pytest_kopt.show.standing import Closing
 from pytest_kopt.trials import judging

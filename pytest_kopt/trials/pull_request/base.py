@@ -13,11 +13,11 @@ import pytest
 from pytest_kopt.campaign.git.repository import Repository
 from pytest_kopt.campaign.git.submodules import contents_at
 from pytest_kopt.cases.collector import Collector
+from pytest_kopt.cases.order import WorkerOrders
 from pytest_kopt.devices.masks import interpreter_environment
 from pytest_kopt.errors import BadInput
 from pytest_kopt.paired.remeasure import Rerun
 from pytest_kopt.processes.child import Child, mover
-from pytest_kopt.processes.worker_orders import WorkerOrders
 from pytest_kopt.trials.trees import overlays
 from pytest_kopt.trials.trial import InCopies, Measurements
 

@@ -11,6 +11,7 @@ import pytest
 from pytest_kopt import policies
 from pytest_kopt.cases.collector import Collector
 from pytest_kopt.cases.details import in_a_line, with_details
+from pytest_kopt.cases.order import WorkerOrders
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.errors import BadInput
@@ -19,7 +20,6 @@ from pytest_kopt.paired.arms import CandidateDied, NotComparable, Versions
 from pytest_kopt.paired.noise import Known
 from pytest_kopt.paired.pairing import PairedMetric, PairedResult, judge
 from pytest_kopt.paired.replica import Caught
-from pytest_kopt.processes.worker_orders import WorkerOrders
 from pytest_kopt.show.standing import Closing
 from pytest_kopt.show.words import gate_outcome
 from pytest_kopt.trials import judging

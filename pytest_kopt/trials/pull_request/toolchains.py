@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import pytest
 
 from pytest_kopt.cases.collector import Collector
+from pytest_kopt.cases.order import WorkerOrders
 from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.options.settings import Settings
 from pytest_kopt.paired.arms import Versions
 from pytest_kopt.processes.toolchain import Toolchain
-from pytest_kopt.processes.worker_orders import WorkerOrders
 from pytest_kopt.show.standing import Closing
 from pytest_kopt.trials import judging
 from pytest_kopt.trials.pull_request.gate import NEXT, Gate

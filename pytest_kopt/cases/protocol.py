@@ -1,0 +1,394 @@
+"""Everything that a worker and its client say to each other, each message as a type.
+
+A worker is a process that runs kernel code. Its client is the process that started it: a session, a
+comparison, the verifier's keeper, the profiler. `Begin` comes first, and the worker collects; then
+each case begins with one of the case orders, and what follows it is ended by `Finished`:
+
+    Begin           Collected, before that a CollectError for each file that cannot be imported
+    Check           Declared, Started, Reports, Finished
+    Profile         Profiled, Finished
+    LoadVersions    Loaded, or CannotLoad and Finished; Finished too if the versions are the same
+      Leave           Finished
+      Prepare         Prepared
+      Agree           Ready
+      Write           Written; the blocks of an arm are then timed, forward and backward:
+      Time            Timed, and Looked where the block is looked at
+      HandOver        HandedOver
+      Settle          Caught, Finished
+    TryNearby       Tried and Reached, any number; Caught, or Loaded if the versions are the same,
+                    or CannotLoad; Finished
+    LoadReference   Loaded or CannotLoad
+      Judge           Judged, then Loaded
+      Answer          HandedOver, then Loaded
+      Leave           Finished
+    Stop            nothing: the worker ends
+
+Every case sends Started and Reports. Confined ends the session at any time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from pytest_kopt.cases.order import WorkerOrders
+from pytest_kopt.honesty import nearby_shapes
+from pytest_kopt.honesty.accuracy import Accuracy
+from pytest_kopt.honesty.finding import Finding
+from pytest_kopt.profiling.kernel_table import CaseProfile
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """Collect, as the session's own pytest would.
+
+    `sys_path` and `argv` are the process's; `pytest_args` are the session's words, `from_manifest`
+    those that the campaign puts in front of them, `args` the node ids or paths that replace all
+    that these name (None: nothing does). `hidden` are folders that kernel code may not read (None:
+    the process is not confined). One that `is_watched` by a vendor's tool ends as an interpreter
+    does, so that the tool can write what it saw.
+    """
+
+    orders: WorkerOrders
+    sys_path: list[str]
+    argv: list[str]
+    pytest_args: list[str]
+    from_manifest: list[str] = field(default_factory=list)
+    args: list[str] | None = None
+    hidden: list[str] | None = None
+    is_watched: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _OfCase:
+    """What a case is run for; pytest takes down what the one `following` does not need."""
+
+    nodeid: str
+    following: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Check(_OfCase):
+    """Check a case and, unless the worker times nothing, time it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Profile(_OfCase):
+    """Profile the steps of a case; for a vendor's tool they only run between its marks."""
+
+    by_vendor: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LoadVersions(_OfCase):
+    """Load the worker's arms but for those that are `out`, on content of the `seed`."""
+
+    seed: int = 0
+    out: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TryNearby(_OfCase):
+    """Try the versions at shapes near the case's own, drawn under a `secret`."""
+
+    secret: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LoadReference(_OfCase):
+    """Load a case of the current best, to judge what other workers' timed calls gave."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """Go on no further with this case."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepare:
+    """Make the arms ready to be timed: the device is the replica's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Agree:
+    """Time by what all workers of a replica can: an engine, and so many input sets of a pool."""
+
+    engine: str
+    sets: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """Keep these calls of the block before, its forward and backward, at a place of its arm's."""
+
+    place: int
+    calls: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """Write the content of an arm's next block, which follows from its seed.
+
+    On a GPU it is said before the block whether it is looked at; on the CPU the next order says
+    which calls to `keep`. A graph's calls are run so many `times` over, 0: once, by its own clock.
+    """
+
+    arm: str
+    seed: int
+    is_looked_at: bool = False
+    keep: Keep | None = None
+    times: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Time:
+    """Run the calls of the next direction."""
+
+
+@dataclass(frozen=True, slots=True)
+class HandOver:
+    """Hand over what was looked at: of large results, elements drawn under the secret."""
+
+    secret: int
+    keep: Keep | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Settle:
+    """Say what gave the candidate away.
+
+    With the baseline's `accuracy` by name of the result, judge here what was looked at; None: the
+    verifier has done so.
+    """
+
+    accuracy: dict[str, Accuracy] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Looks:
+    """What was looked at in a replica of a case, whose seed is `seed`: arm and seed of `blocks`.
+
+    `looks` are what their process handed over; of large results it is elements that were drawn
+    under a `secret`. On the CPU blocks went round so many `sets` of inputs, the second number is
+    that of uneven groups. `seen` is what the memory of that process held when the blocks were over.
+    `confirms` says that they are another verifier's.
+    """
+
+    nodeid: str
+    seed: int
+    blocks: Sequence[tuple[str, int]]
+    engine: str
+    secret: int
+    looks: Sequence[Mapping[str, Any]]
+    sets: Sequence[int] = ()
+    seen: Sequence[Mapping[str, Any]] = ()
+    confirms: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """Judge what another worker handed over."""
+
+    looks: Looks
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Call the function here on what another worker's was called on, and hand that over."""
+
+    looks: Looks
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """End."""
+
+
+CaseOrder = Check | Profile | LoadVersions | TryNearby | LoadReference
+_Comparing = Leave | Prepare | Agree | Write | Time | HandOver | Settle
+Order = Begin | CaseOrder | _Comparing | Judge | Answer | Stop
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """The node ids of what can be run."""
+
+    ids: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class CollectError:
+    """A failed report of the collection, as pytest serializes it."""
+
+    data: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Confined:
+    """Why the session ends: confinement refused something to others than the kernel."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """The row, as JSON, that a case gets if its worker never comes back."""
+
+    result: str
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A test begins; `location` is pytest's."""
+
+    nodeid: str
+    location: tuple[str, int | None, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A test's report, as pytest serializes it."""
+
+    data: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A case is over; a worker that is `leaving` runs no other."""
+
+    nodeid: str
+    leaving: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Profiled:
+    """What was seen of a case."""
+
+    profile: CaseProfile
+
+
+@dataclass(frozen=True, slots=True)
+class CannotLoad:
+    """Why a case's versions cannot be held by this worker."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class MachineCode:
+    """Recordings of what the current best (`before`) and the candidate have a GPU do."""
+
+    before: dict[str, Any]
+    after: dict[str, Any]
+    arch: str
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A case is loaded.
+
+    `same` is how both versions are known to be one, by their source or by the machine code that
+    they run; then the case is over. `reached` says whether the change concerns it, `memory` the
+    bytes that a call of an arm takes, `code` what differs in the machine code, where that is asked.
+    """
+
+    same: Literal["source", "machine"] | None = None
+    reached: bool = True
+    memory: dict[str, int] = field(default_factory=dict)
+    code: MachineCode | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What times the arms here, on how many input sets, and why parts are in no graph."""
+
+    engine: str
+    sets: list[int]
+    not_captured: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """By arm, forward and backward: the calls of a block, and where its results are said to lie."""
+
+    calls: dict[str, list[int]]
+    places: dict[str, list[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The content of the block is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """The calls of a direction are over; `ms` by this process's clock or the device's events."""
+
+    ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """What a direction's calls gave was looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class HandedOver:
+    """What was looked at, as files and how to read them."""
+
+    looks: list[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Caught:
+    """What gave the candidate away; nothing did where it is empty."""
+
+    findings: list[Finding]
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What is plainly wrong in what was handed over, or why that cannot be judged."""
+
+    findings: list[Finding]
+    why_not: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """A shape, or other inputs, at which the versions were tried."""
+
+    shape: nearby_shapes.Tried
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """How exact a version is at the declared shape, which draws so many elements."""
+
+    version: str
+    accuracy: dict[str, Accuracy]
+    elements: float
+
+
+_Session = Collected | CollectError | Confined | Declared | Started | Report | Finished
+_Compared = CannotLoad | Loaded | Prepared | Ready | Written | Timed | Looked | HandedOver | Caught
+Reply = _Session | Profiled | _Compared | Judged | Tried | Reached
+
+
+class Client(Protocol):
+    """The worker's side of the talk, for what runs a case.
+
+    `order` is the one that the case is run for; files for the client lie in `scratch`.
+    """
+
+    scratch: Path
+
+    @property
+    def order(self) -> CaseOrder: ...
+
+    def send(self, reply: Reply) -> None: ...
+
+    def receive(self) -> Order:
+        """Wait for the next order, `Stop` where the client is gone."""
