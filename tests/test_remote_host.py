@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -128,8 +127,7 @@ def test_a_stranger_on_its_gpu_is_waited_for_there(
     monkeypatch.setattr("pytest_kopt.devices.pinning.find_vendor", lambda: busy)
     monkeypatch.setattr(pinning.discover, "__defaults__", (os.environ, lambda: busy))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    told: list[Any] = []
-    agent = HostAgent(told.append, tmp_path)
+    agent = HostAgent(print, tmp_path)
     assert agent.open("cuda", None, {}, warm=False)["devices"][0]["uuid"] == gpu(0).uuid
     with pytest.raises(NoIdleGpu):
         agent.strangers(gpu(0).uuid, 0.0)

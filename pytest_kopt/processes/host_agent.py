@@ -29,22 +29,22 @@ _LOG_BYTES = 1 << 16
 
 
 class HostAgent:
-    """What can be asked for: each public method is an order, by its name.
+    """What can be requested: each public method is a request, by its name.
 
-    Orders come from the main thread, since a process ends with the thread that started it; those
+    Requests come from the main thread, since a process ends with the thread that started it; those
     that wait are carried out in a pool.
     """
 
     #: Carried out one after the other, as they come.
-    AT_ONCE = frozenset({"open", "start", "send", "kill"})
+    AT_ONCE = frozenset({"open", "start"})
 
-    def __init__(self, tell: Callable[[dict[str, Any]], None], scratch: Path) -> None:
-        """Answer by `tell`, from any thread; trees are made below `scratch`."""
-        self._tell = tell
+    def __init__(self, say: Callable[[str], None], scratch: Path) -> None:
+        """Print lines at the other end by `say`, from any thread; make trees below `scratch`."""
+        self._say = say
         self._scratch = scratch
         self._launcher = Launcher()
         self._host = Host(None, ())
-        self._running: dict[int, Launched] = {}
+        self._running: set[Launched] = set()
         self._locks: dict[str, ExitStack] = {}
 
     def open(
@@ -67,33 +67,36 @@ class HostAgent:
             "pins": {device.uuid: self._host.pin(device) for device in self._host.devices},
         }
 
-    def start(self, number: int, env: Mapping[str, str], directory: str) -> Any:
-        """Start a process, from now on known by this number; hand on what it writes."""
+    def start(self, talk: Any, end: Any, env: Mapping[str, str], directory: str) -> Any:
+        """Start a process; hand its messages on in both directions, then how it ended.
+
+        None in place of a message kills it.
+        """
         launched = self._launcher.start(env, directory)
-        self._running[number] = launched
-        threading.Thread(target=self._follow, args=(number, launched), daemon=True).start()
+        self._running.add(launched)
+
+        def hand_on(text: bytes | None) -> None:
+            if text is None:
+                launched.kill()
+                return
+            with suppress(OSError):  # It has ended, and the other end learns of it.
+                launched.channel.send_text(text)
+
+        talk.setcallback(hand_on)
+        threading.Thread(target=self._follow, args=(launched, talk, end), daemon=True).start()
         return {"pid": launched.process.pid, "why_fresh": self._launcher.why_fresh}
-
-    def send(self, number: int, text: bytes) -> None:
-        with suppress(KeyError, OSError):  # It has ended, and who asked is told so.
-            self._running[number].channel.send_text(text)
-
-    def kill(self, number: int) -> None:
-        with suppress(KeyError):
-            self._running[number].kill()
 
     def read(self, device: str) -> dict[str, Any]:
         return asdict(self._host.read(self._device(device)))
 
     def strangers(self, device: str, minutes: float) -> None:
         """Return when nobody else computes on a device; NoIdleGpu."""
-        say = lambda line: self._tell({"say": line})  # noqa: E731
-        self._host.keep_strangers_off(self._device(device), minutes, say)
+        self._host.keep_strangers_off(self._device(device), minutes, self._say)
 
     def lock(self, device: str) -> None:
-        held = ExitStack()
-        held.enter_context(self._host.lock(self._device(device)))
-        self._locks[device] = held
+        lock = ExitStack()
+        lock.enter_context(self._host.lock(self._device(device)))
+        self._locks[device] = lock
 
     def unlock(self, device: str) -> None:
         self._locks.pop(device).close()
@@ -106,59 +109,59 @@ class HostAgent:
         return str(overlay.build(Path(root), target, files, absent, start))
 
     def end(self) -> None:
-        for launched in list(self._running.values()):
+        for launched in list(self._running):
             launched.kill()
         self._launcher.end()
 
     def _device(self, uuid: str) -> Any:
         return next(device for device in self._host.devices if device.uuid == uuid)
 
-    def _follow(self, number: int, launched: Launched) -> None:
+    def _follow(self, launched: Launched, talk: Any, end: Any) -> None:
         """Hand on messages up to the process's end, then how it ended and what it printed."""
         try:
             while True:
                 text = launched.channel.receive_text()
-                waited_ms = launched.channel.waited_ms
-                self._tell({"process": number, "text": text, "waited_ms": waited_ms})
+                talk.send((text, launched.channel.waited_ms))
         except (EOFError, OSError):
             status = launched.process.wait()
         size = launched.log.seek(0, os.SEEK_END)
         launched.log.seek(max(0, size - _LOG_BYTES))
         log = launched.log.read()
-        del self._running[number]
+        self._running.remove(launched)
         launched.close()
-        self._tell({"process": number, "status": status, "log": log})
+        with suppress(OSError):
+            end.send((status, log))
+            talk.close()
 
 
-def serve(channel: Any) -> None:
-    """Carry out the orders of an execnet channel until the other end is gone."""
-    telling = threading.Lock()
+def serve(requests: Any) -> None:
+    """Carry out what comes over an execnet channel until the other end is gone."""
+    lines = requests.receive()
 
-    def tell(answer: dict[str, Any]) -> None:
-        with telling, suppress(OSError):
-            channel.send(answer)
+    def say(line: str) -> None:
+        with suppress(OSError):
+            lines.send(line)
 
-    def carry_out(order: dict[str, Any]) -> None:
+    def carry_out(request: str, answers: Any, arguments: dict[str, Any]) -> None:
         try:
-            value = getattr(agent, order["order"])(**order["given"])
+            outcome = "value", getattr(agent, request)(**arguments)
         except NoIdleGpu as busy:
-            tell({"answer": order["id"], "busy": list(busy.in_the_way)})
+            outcome = "busy", list(busy.in_the_way)
         except (BadInput, OSError) as error:
-            tell({"answer": order["id"], "refused": str(error)})
-        else:
-            if order["id"] is not None:
-                tell({"answer": order["id"], "value": value})
+            outcome = "refused", str(error)
+        with suppress(OSError):
+            answers.send(outcome)
 
     with (
         tempfile.TemporaryDirectory(prefix="kopt-trees-") as scratch,
         ThreadPoolExecutor() as pool,
     ):
-        agent = HostAgent(tell, Path(scratch).resolve())
+        agent = HostAgent(say, Path(scratch).resolve())
         try:
-            for order in channel:
-                if order["order"] in HostAgent.AT_ONCE:
-                    carry_out(order)
+            for request, answers, arguments in requests:
+                if request in HostAgent.AT_ONCE:
+                    carry_out(request, answers, arguments)
                 else:
-                    pool.submit(carry_out, order)
+                    pool.submit(carry_out, request, answers, arguments)
         finally:
             agent.end()

@@ -7,14 +7,11 @@ becomes of the workers, and no kernel code runs at either end.
 from __future__ import annotations
 
 import io
-import itertools
-import queue
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -31,7 +28,11 @@ _AGENT = "from pytest_kopt.processes.host_agent import serve; serve(channel)"
 
 
 class RemoteHost:
-    """Starts processes on a host, and answers for its devices; safe to use from any thread."""
+    """Starts processes on a host and reads its devices; safe to use from any thread.
+
+    Each request has an execnet channel of its own for the answer, and each process two: for its
+    messages, and for its end.
+    """
 
     def __init__(
         self, name: str, spec: str, roots: Sequence[Path], say: Callable[[str], None]
@@ -44,39 +45,38 @@ class RemoteHost:
 
         self.name = name
         self.why_fresh = ""
-        self._say = say
         self._roots = tuple(roots)
-        self._answers: dict[int, Future[Any]] = {}
-        self._processes: dict[int, RemoteProcess] = {}
-        self._numbers = itertools.count()
         self._trees: dict[Path, Path] = {}
-        self._gone = threading.Event()
         self._group = execnet.Group(execmodel="main_thread_only")
         try:
-            self._channel = self._group.makegateway(spec).remote_exec(_AGENT)
+            self._gateway = self._group.makegateway(spec)
+            self._requests = self._gateway.remote_exec(_AGENT)
         except (OSError, EOFError, execnet.HostNotFound) as error:
             raise BadInput(
                 f"a round needs a connection to {name} besides xdist's, and there is none: {error}",
                 where="--tx",
                 legal="a --tx that can start Python there more than once",
             ) from None
-        self._channel.setcallback(self._arrived, endmarker=None)
+        lines = self._gateway.newchannel()
+        lines.setcallback(lambda line: say(f"{name}: {line}"))
+        self._requests.send(lines)
 
     def open(
         self, option: str, target: str | None, environment: Mapping[str, str], *, warm: bool
     ) -> None:
         """Find out what the host is; `environment` is what all processes of the session get."""
-        given = {"option": option, "target": target, "environment": dict(environment)}
-        told = self.ask("open", **given, warm=warm)
-        self.kind: str = told["kind"]
-        self.environment: dict[str, str] = told["environment"]
-        self.environ: dict[str, str] = told["environ"]
-        self.cores: int = told["cores"]
-        self.devices = tuple(Device(**device) for device in told["devices"])
-        self._pins: dict[str, dict[str, str]] = told["pins"]
-        self._directory = Path(told["directory"])
+        description = self.ask(
+            "open", option=option, target=target, environment=dict(environment), warm=warm
+        )
+        self.kind: str = description["kind"]
+        self.environment: dict[str, str] = description["environment"]
+        self.environ: dict[str, str] = description["environ"]
+        self.cores: int = description["cores"]
+        self.devices = tuple(Device(**device) for device in description["devices"])
+        self._pins: dict[str, dict[str, str]] = description["pins"]
+        self._directory = Path(description["directory"])
         # Behind the host's own: xdist copies pytest there as well.
-        self._sys_path = [*told["sys_path"], str(self._directory)]
+        self._sys_path = [*description["sys_path"], str(self._directory)]
 
     @property
     def sys_path(self) -> Sequence[str]:
@@ -117,12 +117,12 @@ class RemoteHost:
 
     def start(self, env: Mapping[str, str], directory: str) -> Launched:
         """Return a process with this environment, all of it, that waits for orders."""
-        number = next(self._numbers)
-        process = self._processes[number] = RemoteProcess(self, number)
-        told = self.ask("start", number=number, env=dict(env), directory=directory)
-        process.pid, self.why_fresh = told["pid"], told["why_fresh"]
+        talk, end = self._channel(), self._channel()
+        started = self.ask("start", talk=talk, end=end, env=dict(env), directory=directory)
+        self.why_fresh = started["why_fresh"]
+        process = RemoteProcess(self.name, started["pid"], talk, end)
         # What it leaves running there, the agent ends.
-        return Launched(process, process.channel, process.log, sweep=lambda pid: None)
+        return Launched(process, RemoteChannel(talk), process.log, sweep=lambda pid: None)
 
     def pin(self, device: Device) -> dict[str, str]:
         """Return the variables that leave a process there one device."""
@@ -149,86 +149,68 @@ class RemoteHost:
     def end(self) -> None:
         """Close the connection: the other end then ends whatever it has started."""
         with suppress(OSError):
-            self._channel.close()
+            self._requests.close()
         self._group.terminate(timeout=10)
 
-    def ask(self, order: str, **given: Any) -> Any:
-        """Have an order carried out there and return its answer.
+    def ask(self, request: str, **arguments: Any) -> Any:
+        """Have a request carried out there and return its value.
 
         Raises what it raised: BadInput or NoIdleGpu; CannotFinish when the connection is lost.
         """
-        number, answer = next(self._numbers), Future[dict[str, Any]]()
-        self._answers[number] = answer
-        self._send({"id": number, "order": order, "given": given})
-        told = answer.result()
-        if "busy" in told:
-            in_the_way = [f"{self.name}: {found}" for found in told["busy"]]
-            raise NoIdleGpu(given["minutes"], in_the_way)
-        if "refused" in told:
-            raise BadInput(told["refused"], where=self.name)
-        return told["value"]
+        answers = self._channel()
+        try:
+            self._requests.send((request, answers, arguments))
+            outcome, value = answers.receive()
+        except (OSError, EOFError):
+            raise self._lost from None
+        if outcome == "busy":
+            raise NoIdleGpu(arguments["minutes"], [f"{self.name}: {reason}" for reason in value])
+        if outcome == "refused":
+            raise BadInput(value, where=self.name)
+        return value
 
-    def tell(self, order: str, **given: Any) -> None:
-        self._send({"id": None, "order": order, "given": given})
+    def _channel(self) -> Any:
+        try:
+            return self._gateway.newchannel()
+        except OSError:
+            raise self._lost from None
 
-    def _send(self, order: dict[str, Any]) -> None:
-        with suppress(OSError):
-            self._channel.send(order)
-        if self._gone.is_set():
-            self._lost()
-
-    def _arrived(self, told: dict[str, Any] | None) -> None:
-        if told is None:
-            self._gone.set()
-            self._lost()
-        elif "say" in told:
-            self._say(f"{self.name}: {told['say']}")
-        elif "answer" in told:
-            self._answers.pop(told["answer"]).set_result(told)
-        elif "text" in told:
-            received = told["text"], told["waited_ms"]
-            self._processes[told["process"]].channel.received.put(received)
-        else:
-            self._processes.pop(told["process"]).has_ended(told["status"], told["log"])
-
-    def _lost(self) -> None:
-        """Let nobody wait for a host that does not answer any more."""
-        while self._answers:
-            _, answer = self._answers.popitem()
-            answer.set_exception(CannotFinish(f"the connection to {self.name} was lost"))
-        while self._processes:
-            _, process = self._processes.popitem()
-            process.has_ended(-signal.SIGKILL, f"the connection to {self.name} was lost".encode())
+    @property
+    def _lost(self) -> CannotFinish:
+        return CannotFinish(f"the connection to {self.name} was lost")
 
 
 class RemoteProcess:
     """A process on another host, as `subprocess.Popen` would have it."""
 
-    def __init__(self, host: RemoteHost, number: int) -> None:
-        self.pid = 0
+    def __init__(self, host: str, pid: int, talk: Any, end: Any) -> None:
+        """Know it by the execnet channels of its messages and of its end."""
+        self.pid = pid
         self.returncode: int | None = None
-        self.channel = RemoteChannel(host, number)
         self.log = io.BytesIO()
         self._host = host
-        self._number = number
-        self._over = threading.Event()
-
-    def has_ended(self, status: int, log: bytes) -> None:
-        self.log.write(log)
-        self.returncode = status
-        self._over.set()
-        self.channel.received.put(None)
+        self._talk, self._end = talk, end
+        self._waiting = threading.Lock()
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait for the end and return the exit status; `subprocess.TimeoutExpired`."""
-        if not self._over.wait(timeout):
-            raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0.0)
-        assert self.returncode is not None
-        return self.returncode
+        with self._waiting:
+            if self.returncode is None:
+                try:
+                    self.returncode, log = self._end.receive(timeout)
+                except self._end.TimeoutError:
+                    raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0) from None
+                except EOFError:
+                    self.returncode = -signal.SIGKILL
+                    log = f"the connection to {self._host} was lost".encode()
+                self.log.write(log)
+            assert self.returncode is not None
+            return self.returncode
 
     def kill(self) -> None:
-        if not self._over.is_set():
-            self._host.tell("kill", number=self._number)
+        if self.returncode is None:
+            with suppress(OSError):
+                self._talk.send(None)
 
 
 class RemoteChannel(Channel[Order, Reply]):
@@ -237,21 +219,17 @@ class RemoteChannel(Channel[Order, Reply]):
     The time between an order and its reply is what the agent there waited for.
     """
 
-    def __init__(self, host: RemoteHost, number: int) -> None:
-        self.received: queue.SimpleQueue[tuple[bytes, float] | None] = queue.SimpleQueue()
+    def __init__(self, talk: Any) -> None:
         self.waited_ms = 0.0
         self._read_message = read_reply
-        self._host = host
-        self._number = number
+        self._talk = talk
 
     def send_text(self, text: bytes) -> None:
-        self._host.tell("send", number=self._number, text=text)
+        self._talk.send(text)
 
     def receive_text(self) -> bytes:
-        received = self.received.get()
-        if received is None:
-            raise EOFError
-        text, self.waited_ms = received
+        text: bytes
+        text, self.waited_ms = self._talk.receive()
         return text
 
     def close(self) -> None:
