@@ -51,12 +51,13 @@ def check_imported_here(root: Path, called: str, where: str) -> None:
 @functools.cache
 def _is_elsewhere(file: str, *trees: Path) -> bool:
     """Say whether a module was installed or built, or lies outside of the project's trees."""
+    # By text: to resolve the paths of torch's modules takes a tenth of a second of CPU time.
+    if any(folder in file for folder in _INSTALLED):
+        return True
     # What a tree of another version did not change is a link there.
     places = (Path(file).absolute(), Path(os.path.realpath(file)))
     inside = [p.relative_to(tree) for p in places for tree in trees if p.is_relative_to(tree)]
-    if any(folder in file for folder in _INSTALLED) or not inside:
-        return True
-    return not _BUILT.isdisjoint(inside[0].parent.parts)
+    return not inside or not _BUILT.isdisjoint(inside[0].parent.parts)
 
 
 def _imported_heads(root: Path) -> set[str]:
