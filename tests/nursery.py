@@ -39,7 +39,8 @@ _RUNNING = (
     *("pytest_kopt.processes.served", "pytest_kopt.cases.running.timed_versions"),
     *("pytest_kopt.cases.running.runner", "pytest_kopt.sameness.launches"),
     *("pytest_kopt.session.assemble", "pytest_kopt.session.warming"),
-    "pytest_kopt.versions.installed_copies",
+    *("pytest_kopt.versions.installed_copies", "pytest_kopt.bisect.session"),
+    *("pytest_kopt.campaign.prerequisites", "pytest_kopt.cli.campaigns"),
 )
 _DECIDING = (
     *("pytest_kopt.session.controller", "pytest_kopt.session.supervisor"),
