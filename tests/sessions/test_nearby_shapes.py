@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
+from pathlib import Path
 
 import pytest
 
+from .paired import FASTER, PLAIN, Gate, kernel, project_at
 from .project import KERNEL, Project
-from .sources import begun
+from .sources import begun, doubled_kernel
 
 CASES = """\
-import json
-
 import pytest
 import torch
 from kernels.doubled import doubled
@@ -115,52 +114,68 @@ def test_a_winner_that_is_found_out_takes_nobody_with_it(slow: Project) -> None:
     assert slow.git("show", f"HEAD:{KERNEL}") == NEARLY_AS_FAST
 
 
+WIDE_CASES = """\
+import pytest
+import torch
+from kernels.plain import plain
+
+
+@pytest.mark.kopt(schema="memory")
+def test_plain(kopt):
+    kopt(
+        plain,
+        inputs=lambda: (torch.randn(512, 8),),
+        reference=lambda x: 2 * x.double(),
+        dims={"rows": 512, "columns": 8},
+        nbytes=64 * 512,
+    )
+"""
+UNEVEN = "len(x) % 32 != 0"
+
+
 @pytest.mark.parametrize(
-    ("kernel", "code", "decision", "said"),
+    ("fast", "code", "decision", "said"),
     [
-        (SPECIAL, 1, "REPAIR", "held-out-shape: wrong at rows="),
-        (NARROW, 0, "ACCEPTED_WITH_NOTE", "less than the other side: held-out-shape: raises"),
+        (
+            kernel(FASTER, "new", factor=f"(0.0 if {UNEVEN} else 2.0)"),
+            *(1, "REPAIR", "held-out-shape: wrong at rows="),
+        ),
+        (
+            kernel(FASTER, "new").replace("    spend", f"    assert not {UNEVEN}\n    spend"),
+            *(0, "ACCEPTED_WITH_NOTE", "less than the other side: held-out-shape: raises"),
+        ),
     ],
     ids=["wrong nearby", "raises nearby"],
 )
 def test_a_gate_says_what_a_round_says_of_shapes_nearby(
-    empty: Project, kernel: str, code: int, decision: str, said: str
+    tmp_path: Path, fast: str, code: int, decision: str, said: str
 ) -> None:
-    empty.write("tests/test_cases.py", CASES)
-    empty.write(KERNEL, SLOW)
-    empty.commit_all("The base")
-    empty.write(KERNEL, kernel)
-    told = empty.root / "verdict.json"
-    run = empty.pytest("--kopt-base=HEAD", "--kopt-verdict", str(told), "tests")
-    assert run.code == code, run.text
-    verdict = json.loads(told.read_text())
-    assert verdict["decision"] == decision and said in verdict["reason"]
-    assert "held-out-shape" in {found["check"] for found in verdict["findings"]}
+    project = project_at(tmp_path / "project")
+    project.write("tests/test_plain.py", WIDE_CASES)
+    project.commit_all("The base")
+    project.write(PLAIN, fast)
+    done = Gate(project)()
+    assert done.run.code == code, done.run.text
+    assert done.judged["decision"] == decision and said in done.judged["reason"]
+    assert "held-out-shape" in {found["check"] for found in done.judged["findings"]}
 
 
-UNTIL_WARM = """\
-import os
-
-
-def doubled(x):
-    return x + x if os.environ.get("WARM") else x
-"""
-
-
-def test_files_that_failed_are_not_right_without_an_edit_or_a_reason(slow: Project) -> None:
+def test_files_that_failed_are_not_right_without_an_edit_or_a_reason(started: Project) -> None:
     """A tuner was wrong until its cache on disk was warm: REPAIR, and ACCEPTED the next time."""
-    slow.write(KERNEL, UNTIL_WARM)
-    assert slow.round(2).code == 1
-    assert slow.verdict(2)["decision"] == "REPAIR", slow.verdict(2)
-    run = slow.round(2, WARM="1")
+    warm = "2.0 if __import__('os').environ.get('WARM') else 1.0"
+    text = doubled_kernel(187.5).replace("FACTOR = 2.0", f"FACTOR = {warm}")
+    started.write(KERNEL, text)
+    assert started.round(2).code == 1
+    assert started.verdict(2)["decision"] == "REPAIR", started.verdict(2)
+    run = started.round(2, WARM="1")
     assert run.code == 1, run.text
-    verdict = slow.verdict(2)
+    verdict = started.verdict(2)
     assert verdict["decision"] == "REPAIR"
     assert "the same files failed in round 2, attempt 1" in verdict["reason"]
     assert "root_cause" in verdict["next_step"]
     why = "WARM was not set at first"
-    notes = slow.notes(hypothesis="fewer calls", root_cause=why)
-    run = slow.round(2, "--kopt-notes", notes, WARM="1")
+    notes = started.notes(hypothesis="fewer calls", root_cause=why)
+    run = started.round(2, "--kopt-notes", notes, WARM="1")
     assert run.code == 0, run.text
-    verdict = slow.verdict(2)
+    verdict = started.verdict(2)
     assert verdict["decision"] == "ACCEPTED_WITH_NOTE" and why in verdict["reason"]
