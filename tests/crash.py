@@ -38,6 +38,8 @@ class Steps:
     torn: float | None = None
     meddle: Callable[[str], bool] | None = None
     count: int = 0
+    #: The steps that can be half done: those that make a file or sync one.
+    tearable: set[int] = field(default_factory=set)
     dead: bool = False
     what: str = ""
     _sizes: dict[str, int] = field(default_factory=dict)
@@ -87,6 +89,8 @@ class Steps:
             # Clean-up finds nothing; anything else would be a step after death.
             raise FileNotFoundError(path) if what in _REMOVALS else Killed(what)
         self.count += 1
+        if flags & os.O_CREAT or descriptor >= 0:
+            self.tearable.add(self.count)
         if flags:
             there = os.path.exists(path) and not flags & os.O_TRUNC
             self._sizes[path] = os.stat(path).st_size if there else 0
