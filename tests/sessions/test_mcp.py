@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import AsyncIterator
@@ -11,11 +12,12 @@ from typing import Any
 
 import pytest
 
+from pytest_kopt.campaign.campaign import Campaign
+from pytest_kopt.campaign.layout import Layout
 from pytest_kopt.cli.demo import _KERNEL, STEPS, _make_project, source
 
 from .. import nursery
 from ..waiting import HANG
-from .live import beside, round_words
 from .project import CAMPAIGN, KERNEL, Project
 from .sources import doubled_kernel
 from .test_two_at_once import FASTER, WAITS
@@ -108,29 +110,16 @@ def test_an_agent_finds_tools_and_pages_and_one_message_for_bad_input(
             checked = await called(agent, "check", campaign=CAMPAIGN)
             assert checked["exit_code"] == 0 and "nothing is timed" in checked["output"]
             assert "nothing to measure" in await refused(agent, "round", campaign=CAMPAIGN)
+            started.write(KERNEL, FASTER)
+            with Campaign(Layout(started.campaign), started.root).locked():
+                told = await refused(agent, "round", campaign=CAMPAIGN)
+            assert "in use by" in told and f"process {os.getpid()} on" in told
             assert "no verdict" in await refused(agent, "verdict", campaign=CAMPAIGN, round=7)
             kept = await called(agent, "verdict", campaign=CAMPAIGN, round=1)
             assert kept["verdict"]["decision"] == "BASELINE" and "label," in kept["rows_csv"]
             paired = ["--kopt-compare=paired"]
             told = await refused(agent, "gate", campaign=CAMPAIGN, base="nowhere", options=paired)
             assert "--kopt-base nowhere" in told
-
-    anyio.run(play)
-
-
-def test_two_clients_on_one_campaign_get_the_message_of_its_lock(
-    started: Project, forks: str
-) -> None:
-    started.write(KERNEL, doubled_kernel(187.5, first=WAITS))
-
-    async def play() -> None:
-        with beside(started, *round_words()) as first:
-            first.until(lambda: (started.root / "measured/waits.log").exists())
-            async with client(started, forks) as agent:
-                told = await refused(agent, "round", campaign=CAMPAIGN)
-            assert "in use by" in told and f"process {first.process.pid} on" in told
-            (started.root / "go").touch()
-            assert first.finish().code == 0, first.text
 
     anyio.run(play)
 
