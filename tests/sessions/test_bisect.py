@@ -65,7 +65,6 @@ def test_the_first_slower_commit_of_a_history_is_named(bisected: Bisected) -> No
     project.git("switch", "--quiet", "main")
     project.git("merge", "--quiet", "--no-ff", "-m", "Merge the side", "side")
     merge = project.head()
-    later = commit(project, "Go on", kernel(SLOWER, "later"))
     last = commit(project, "Say even more", "A very good project.\n", "README.md")
     report = bisected.bisect(code=8)
     first = report["first_slower"]
@@ -82,7 +81,6 @@ def test_the_first_slower_commit_of_a_history_is_named(bisected: Bisected) -> No
         same,
         wrong,
         merge,
-        later,
         last,
     ]
     assert standing[remark]["standing"] == "same code"
