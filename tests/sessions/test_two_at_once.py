@@ -17,8 +17,8 @@ from .sources import doubled_kernel, with_watchdog
 
 #: Says so once, then waits until it is told to go on.
 WAITS = (
-    "x.shape[0] == 4 and (open('measured/waits.log', 'w'), [__import__('time').sleep(0.02) "
-    "for _ in range(50_000) if not __import__('os').path.exists('go')])"
+    "x.shape[0] == 4 and (open('measured/waits.log', 'w'), any(__import__('os').path.exists('go') "
+    "or __import__('time').sleep(0.02) for _ in range(50_000)))"
 )
 FASTER = doubled_kernel(187.5)
 OTHER_KERNEL, OTHER_CASES = "kernels/tripled.py", "tests/test_tripled.py"
