@@ -11,7 +11,7 @@ import pytest
 
 from pytest_kopt.trials.pull_request.own_rules import rules_of
 
-from .paired import FASTER, OLD, PLAIN, SETTINGS, SLOWER, Gate, kernel, project_at
+from .paired import FASTER, OLD, PLAIN, SETTINGS, SLOWER, Gate, cases, kernel, project_at
 from .project import Project
 
 REMOVED = "--kopt-allow-removed"
@@ -32,55 +32,52 @@ def commit(project: Project, cost: str, imports: str, files: dict[str, str]) -> 
     project.commit_all("A kernel with settings")
 
 
-@pytest.mark.parametrize(
-    ("path", "imports", "cost", "text"),
-    [
-        (
-            "settings/plain.toml",
-            "",
-            'float(open("settings/plain.toml").read().removeprefix("ms = "))',
-            "ms = {}",
-        ),
-        (
-            "tuned",
-            "from pathlib import Path",
-            'float((Path(__file__).resolve().parents[1] / "tuned").read_text())',
-            "{}",
-        ),
-        (
-            "settings/mapped",
-            "import torch",
-            'float(bytes(torch.from_file("settings/" + "mapp" + "ed", size=6, dtype=torch.uint8)))',
-            "{:6.2f}",
-        ),
-        (
-            "settings/read",
-            "import subprocess",
-            'float(subprocess.check_output(["cat", "settings/" + "re" + "ad"]))',
-            "{}",
-        ),
-        (
-            "settings/256,cpu.json",
-            "",
-            'float(open("settings/" + str(2**8) + ",cpu.js" + "on").read())',
-            "{}",
-        ),
-    ],
-    ids=[
-        *("toml in the current folder", "no suffix above the source", "in C++", "by a program"),
-        "a name that stands nowhere",
-    ],
-)
-def test_settings_that_the_kernel_reads_are_each_versions_own(
-    gate: Gate, path: str, imports: str, cost: str, text: str
-) -> None:
-    commit(gate.project, cost, imports, {path: text.format(OLD)})
-    gate.project.write(path, text.format(SLOWER))
+#: By the name of a kernel: the file that it reads, what it imports, its cost, and what it reads.
+READING = {
+    "in_the_current_folder": (
+        *("settings/plain.toml", ""),
+        *('float(open("settings/plain.toml").read().removeprefix("ms = "))', "ms = {}"),
+    ),
+    "above_the_source": (
+        *("tuned", "from pathlib import Path"),
+        *('float((Path(__file__).resolve().parents[1] / "tuned").read_text())', "{}"),
+    ),
+    "in_cpp": (
+        *("settings/mapped", "import torch"),
+        'float(bytes(torch.from_file("settings/" + "mapp" + "ed", size=6, dtype=torch.uint8)))',
+        "{:6.2f}",
+    ),
+    "by_a_program": (
+        *("settings/read", "import subprocess"),
+        *('float(subprocess.check_output(["cat", "settings/" + "re" + "ad"]))', "{}"),
+    ),
+    "by_a_name_that_stands_nowhere": (
+        *("settings/256,cpu.json", ""),
+        *('float(open("settings/" + str(2**8) + ",cpu.js" + "on").read())', "{}"),
+    ),
+}
+
+
+def test_settings_that_the_kernel_reads_are_each_versions_own(gate: Gate) -> None:
+    project = gate.project
+
+    def set_all(cost: float) -> None:
+        for path, _, _, text in READING.values():
+            project.write(path, text.format(cost))
+
+    for name, (_, imports, cost, _) in READING.items():
+        project.write(f"kernels/{name}.py", kernel(cost, name=name, imports=imports))
+    project.write("tests/test_reading.py", cases(*((f"kernels.{name}", name) for name in READING)))
+    project.git("rm", "--quiet", "tests/test_plain.py")
+    set_all(OLD)
+    project.commit_all("Kernels with settings")
+    set_all(SLOWER)
     done = gate()
     assert done.run.code == 8, done.run.text
-    assert done.shapes[1]["change_pct"] == pytest.approx(100 * (OLD / SLOWER - 1))
-    gate.project.write(path, text.format(OLD))
-    gate.project.write("README.md", "Another text.\n")
+    changes = [done.shapes[rows]["change_pct"] for rows in range(1, len(READING) + 1)]
+    assert changes == [pytest.approx(100 * (OLD / SLOWER - 1))] * len(READING)
+    set_all(OLD)
+    project.write("README.md", "Another text.\n")
     done = gate()
     assert done.run.code == 0 and "reaches no case" in done.judged["reason"], done.run.text
     assert len(done.processes) == 1, "the cases are checked, and nothing is compared"
@@ -146,10 +143,20 @@ def test_a_file_that_both_versions_open_by_a_variable_is_named(
     assert done.run.code == 4 and str(place) in done.run.refusal, done.run.text
 
 
-@pytest.mark.parametrize("where", ["venv/site-packages", "elsewhere"])
-def test_a_copy_elsewhere_is_not_what_is_judged(tmp_path: Path, where: str) -> None:
-    """As `pip install .` leaves it, or PYTHONPATH: tests call another kernel than the tree's."""
-    project = project_at(tmp_path / "project")
+class Copied(Gate):
+    """The gate of a project whose tests call a copy of its kernel, which lies in `copy`."""
+
+    def __init__(self, project: Project, copy: Path) -> None:
+        super().__init__(project)
+        self.copy = copy
+
+    def variables(self) -> dict[str, str]:
+        found = super().variables()
+        return found | {"PYTHONPATH": f"{found['PYTHONPATH']}:{self.copy}"}
+
+
+def copied(project: Project, copy: Path) -> Copied:
+    """Put the kernel into src, tag that as good, copy it and slow the tree's down."""
     project.write("pyproject.toml", SRC)
     project.git("mv", "kernels", "src")
     project.write(f"src/{PLAIN}", project.read("src/plain.py"))
@@ -157,23 +164,28 @@ def test_a_copy_elsewhere_is_not_what_is_judged(tmp_path: Path, where: str) -> N
     project.git("rm", "--quiet", "-f", "src/plain.py", "src/__init__.py")
     project.commit_all("In src")
     project.git("tag", "good")
-    copy = tmp_path / where
     for path, text in {"kernels/__init__.py": "", PLAIN: kernel()}.items():
         (copy / path).parent.mkdir(parents=True, exist_ok=True)
         (copy / path).write_text(text)
     project.write(f"src/{PLAIN}", kernel(SLOWER, "new"))
+    return Copied(project, copy)
 
-    class Installed(Gate):
-        def variables(self) -> dict[str, str]:
-            found = super().variables()
-            return found | {"PYTHONPATH": f"{found['PYTHONPATH']}:{copy}"}
 
-    gate = Installed(project)
+@pytest.mark.parametrize("where", ["venv/site-packages", "elsewhere"])
+def test_a_copy_elsewhere_is_not_what_is_judged(tmp_path: Path, where: str) -> None:
+    """As `pip install .` leaves it, or PYTHONPATH: tests call another kernel than the tree's."""
+    gate = copied(project_at(tmp_path / "project"), tmp_path / where)
     done = gate()
     assert done.run.code == 4, done.run.text
-    for part in (str(copy / PLAIN), f"src/{PLAIN}", "pip install -e ."):
+    for part in (str(gate.copy / PLAIN), f"src/{PLAIN}", "pip install -e ."):
         assert part in done.run.refusal
     assert done.trace == [], "nothing was measured"
+
+
+def test_no_command_judges_a_copy(tmp_path: Path) -> None:
+    """With the sources on the path all is well."""
+    gate = copied(project_at(tmp_path / "project"), tmp_path / "elsewhere")
+    project, copy = gate.project, gate.copy
     project.commit_all("Slower")
     run = project.kopt("bisect", "good", **gate.variables())
     assert run.code == 4 and str(copy / PLAIN) in run.text, run.text
@@ -189,22 +201,15 @@ def test_a_copy_elsewhere_is_not_what_is_judged(tmp_path: Path, where: str) -> N
     assert gate("--kopt-gate", "improve", base="good").run.code == 0
 
 
-@pytest.mark.parametrize(
-    ("words", "what"),
-    [
-        ('"--kopt-allow-removed"', "sets --kopt-allow-removed in pyproject.toml"),
-        ('"--kopt-policy=loose.yaml"', "sets --kopt-policy=loose.yaml in pyproject.toml"),
-        ('"-q"', ""),
-    ],
-)
-def test_a_pull_request_does_not_choose_what_judges_it(gate: Gate, words: str, what: str) -> None:
+@pytest.mark.parametrize("words", ["--kopt-allow-removed", "--kopt-policy=loose.yaml"])
+def test_a_pull_request_does_not_choose_what_judges_it(gate: Gate, words: str) -> None:
     gate.project.write("loose.yaml", "name: loose\nshape_gate_pct: 99\n")
     settings = gate.project.read("pyproject.toml")
-    told = re.sub(r"addopts = \[.*\]", f'addopts = [{words}, "-p", "no:cacheprovider"]', settings)
+    told = re.sub(r"addopts = \[.*\]", f'addopts = ["{words}", "-p", "no:cacheprovider"]', settings)
     gate.project.write("pyproject.toml", told)
     gate.project.write(PLAIN, kernel(SLOWER, "new"))
     done = gate()
-    assert done.run.code == (4 if what else 8) and what in done.run.text, done.run.text
+    assert done.run.code == 4 and f"sets {words} in pyproject.toml" in done.run.text, done.run.text
 
 
 @pytest.mark.parametrize(
