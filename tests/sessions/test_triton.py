@@ -133,7 +133,6 @@ def test_an_interpreted_case_that_a_change_does_not_reach_stops_no_gate(tmp_path
 @pytest.mark.parametrize(
     ("path", "content"),
     [
-        ("kernels/doubled.py", ADDED.format(factor=1) + LAZY + "VERSION = 2\n"),
         ("kernels/late.py", "def same(x):\n    return 1 * x\n"),
         ("kernels/factor.json", "2"),
     ],
@@ -141,7 +140,7 @@ def test_an_interpreted_case_that_a_change_does_not_reach_stops_no_gate(tmp_path
 def test_interpreted_cases_that_a_change_reaches_are_named(
     tmp_path: Path, path: str, content: str
 ) -> None:
-    """By an import, by one while the call runs, or by a file that the kernel names."""
+    """By an import while the call runs, or by a file that the kernel names."""
     gate = gate_at(tmp_path / "project")
     gate.project.write(PLAIN, kernel(SAME, "new"))
     gate.project.write(path, content)
