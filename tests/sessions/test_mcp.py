@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,9 @@ from .sources import doubled_kernel
 from .test_two_at_once import FASTER, WAITS
 
 anyio = pytest.importorskip("anyio")
-mcp = pytest.importorskip("mcp")
+# Every worker collects this file, one starts a client: the SDK takes seconds to import.
+if find_spec("mcp") is None:
+    pytest.skip("the MCP SDK is not installed", allow_module_level=True)
 
 TOOLS = {
     *("status", "advise", "init", "note", "round", "race", "gate", "verdict", "profile", "tips"),
@@ -35,6 +38,8 @@ DEMO = "rmsnorm_torch_cpu_demo"
 @asynccontextmanager
 async def client(project: Project, python: str = sys.executable) -> AsyncIterator[Any]:
     """Yield a client of a server that was started in a project and runs commands with `python`."""
+    import mcp
+
     start = f"import sys; sys.executable = {python!r}; from pytest_kopt.cli.main import main"
     server = mcp.StdioServerParameters(
         command=sys.executable,
