@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_kopt.cases import domain
+from pytest_kopt.cases import domain, sizes
 from pytest_kopt.cases.case import Case, declare
 from pytest_kopt.cases.groups import SKEWED, has_skew, is_integer, redrawn
 from pytest_kopt.cases.input_values import PLAINLY_RIGHT_DB
@@ -62,7 +62,7 @@ def held_out_cases(item: pytest.Function, case: Case, device: str, seed: int) ->
     parameters = _parameters(item)
     if SIZES not in case.domain:
         yield from _other_shapes(item, parameters, case, device, seed)
-    yield from domain.variants(case, seed, domain.carried(parameters, case.dims))
+    yield from domain.variants(case, seed, sizes.carried(parameters, case.dims))
 
 
 def _parameters(item: pytest.Function) -> dict[str, Any]:
@@ -77,7 +77,7 @@ def _other_shapes(
     dice = random.Random(seed)
     for kind in SHAPES:
         for _ in range(_TRIES):
-            moved = domain.perturbed(parameters, case.dims, kind, dice)
+            moved = sizes.perturbed(parameters, case.dims, kind, dice)
             if moved is None:
                 return
             found = _declared(item, names, moved, case, device)
