@@ -43,7 +43,10 @@ def other_numbers(drawn: Drawn) -> Iterator[Variant]:
     another = _of_number(_another)
     for place, number, x in numbers:
         where = f"input {place}"
-        yield Variant(drawn.changed(alone(place, number, another)), where)
+        if type(x) is int:
+            yield _another_integer(drawn, place, number, x)
+        else:
+            yield Variant(drawn.changed(alone(place, number, another)), where)
         if x and x is not True:
             zero = _of_number(lambda x, _: type(x)())
             yield Variant(drawn.changed(alone(place, number, zero)), f"{where}, zero")
@@ -54,6 +57,21 @@ def other_numbers(drawn: Drawn) -> Iterator[Variant]:
         yield Variant(
             drawn.everywhere(lambda x, dice: another(x, dice) if is_number(x) else x), "all"
         )
+
+
+def _another_integer(drawn: Drawn, place: int, number: int, x: int) -> Variant:
+    """Change an integer to the first of some others that the reference supports."""
+    where = f"input {place}"
+    others = (
+        drawn.changed(alone(place, number, lambda *_, other=other: other))
+        for other in dict.fromkeys((x + 1, 2 * x, x // 2, x - 1))
+        if other != x
+    )
+    supported = next(filter(drawn.is_supported, others), None)
+    if supported is None:
+        untried = f"the reference supports no other number than {x} there"
+        return Variant(drawn.case, where, untried=untried)
+    return Variant(supported, where)
 
 
 def _of_number(change: Change) -> Change:

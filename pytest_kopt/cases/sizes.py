@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
 
+from pytest_kopt.cases.case import Case, is_floating
 from pytest_kopt.cases.groups import has_skew, is_integer
 from pytest_kopt.cases.input_values import GRAIN
-from pytest_kopt.cases.variant import Drawn, Variant, kept_leaf
+from pytest_kopt.cases.variant import Drawn, Variant, alone, kept_leaf
 from pytest_kopt.honesty.inputs import says_twice
 from pytest_kopt.honesty.nearby_shapes import Kind
 from pytest_kopt.numerics.nested import flatten, mapped, tensors
 
-#: A smaller extent is structure (a filter's taps, real and imaginary part), and is not moved.
-_LEAST_SIZE = 8
+#: A smaller extent may be structure (a filter's taps, real and imaginary part): it is made none or
+#: one only where it is nothing but rows.
+_SMALL = 8
 
 
 def nearby(value: int, kind: Kind, dice: random.Random, *, larger: bool = False) -> int:
@@ -44,10 +47,10 @@ def perturbed(
         return None
     chosen = [value for value in movable if dice.random() < 0.5] or [dice.choice(movable)]
     moved = {value: nearby(value, kind, dice) for value in chosen}
-    found: dict[str, Any] = mapped(
+    result: dict[str, Any] = mapped(
         dict(parameters), lambda x: moved.get(x, x) if _is_size(x) else x, (int,)
     )
-    return found
+    return result
 
 
 def carried(parameters: Mapping[str, Any], dims: Mapping[str, Any]) -> set[int]:
@@ -60,63 +63,132 @@ def _is_size(value: Any) -> bool:
     return type(value) is int and value > 1
 
 
-# Sizes
-
-
 def longer(drawn: Drawn) -> Iterator[Variant]:
-    """Move sizes that no parameter carries, each alone and upwards: places stay within bounds."""
+    """Move sizes that no parameter carries upwards, so that places stay within bounds.
+
+    Each alone, to the first of some larger ones that the reference supports; inputs of as many rows
+    together, and one after the other where they need not be equal. A batch of one becomes one of
+    two. Sizes with which the reference supports no other come last, untried.
+    """
     dice = random.Random(drawn.seed)
-    counted = {n for values in _integers(drawn) for n in (sum(values), max(values, default=-1))}
+    counted = {n for values in integer_lists(drawn) for n in (sum(values), max(values, default=-1))}
+    fixed = []
     for size in _extents(drawn):
-        if size not in drawn.carried and size not in counted:
-            yield _resized(drawn, size, nearby(size, "uneven", dice, larger=True))
+        if size in drawn.carried or size in counted:
+            continue
+        steps = [nearby(size, kind, dice, larger=True) for kind in ("uneven", "aligned")]
+        resized = (
+            _resized(drawn, size, larger, numbers=numbers)
+            for numbers in (True, False)
+            for larger in (*steps, 2 * size)
+        )
+        if (supported := next(filter(drawn.is_supported, resized), None)) is not None:
+            yield Variant(supported)
+        else:
+            fixed.append(size)
+    yield from _one_input_longer(drawn, dice)
+    yield from _batch_of_two(drawn)
+    if fixed:
+        sizes = " and ".join(map(str, fixed))
+        untried = f"the reference supports nothing larger than {sizes} there"
+        yield Variant(drawn.case, f"size {sizes}", untried=untried)
 
 
 def of_rows(count: int) -> Callable[[Drawn], Iterator[Variant]]:
     """Return the generator of cases with so many rows of one size."""
 
     def cut(drawn: Drawn) -> Iterator[Variant]:
-        columns = {x.shape[-1] for x in tensors(drawn.given) if x.ndim > 1}
+        inputs = tensors(drawn.given)
+        columns = {x.shape[-1] for x in inputs if x.ndim > 1}
+        inner = {n for x in inputs for n in x.shape[x.ndim > 1 :]}
         for size in _extents(drawn):
             # What integers name or count must not lie behind the end.
-            named = any(values and max(values) <= size for values in _integers(drawn))
-            if size not in columns and not named:
-                yield _resized(drawn, size, count)
+            named = any(values and max(values) <= size for values in integer_lists(drawn))
+            if size not in (inner if size < _SMALL else columns) and not named:
+                yield Variant(_resized(drawn, size, count))
 
     return cut
 
 
 def _extents(drawn: Drawn) -> list[int]:
-    given = tensors(drawn.given)
-    found = {n for x in given for n in x.shape if n >= _LEAST_SIZE}
+    inputs = tensors(drawn.given)
+    extents = {n for x in inputs for n in x.shape if n > 1}
     # Half of a table of angles has to stay half of it.
-    found -= {x.shape[-1] for x in given if says_twice(x)}
-    return [] if has_skew(drawn.case) else sorted(found)
+    extents -= {x.shape[-1] for x in inputs if says_twice(x)}
+    return [] if has_skew(drawn.case) else sorted(extents)
 
 
-def _integers(drawn: Drawn) -> list[list[int]]:
+def integer_lists(drawn: Drawn) -> list[list[int]]:
     """Return the values of all integers that may name places or count: tensors, and lists."""
-    found = [x.flatten().tolist() for x in tensors(drawn.given) if is_integer(x)]
+    from_tensors = [x.flatten().tolist() for x in tensors(drawn.given) if is_integer(x)]
     lists = [x for x in drawn.given if isinstance(x, list | tuple)]
     # One number alone is a size.
-    return found + [[*x] for x in lists if len(x) > 1 and all(type(n) is int for n in x)]
+    return from_tensors + [[*x] for x in lists if len(x) > 1 and all(type(n) is int for n in x)]
 
 
-def _resized(drawn: Drawn, size: int, now: int) -> Variant:
-    """Return the case with all extents of a size, and numbers that say it, changed to another."""
-
-    def resize(plain: torch.Tensor) -> torch.Tensor:
-        for dimension, extent in enumerate(plain.shape):
-            if extent == size:
-                places = torch.arange(now, device=plain.device) % size
-                plain = plain.index_select(dimension, places)
-        return plain
+def _resized(drawn: Drawn, size: int, count: int, *, numbers: bool = True) -> Case:
+    """Return the case with all extents of a size changed to a count, and numbers that say it."""
 
     def change(x: Any, generator: torch.Generator) -> Any:
         if isinstance(x, torch.Tensor):
-            return kept_leaf(x, resize) if size in x.shape else x
-        return now if type(x) is int and x == size else x
+            if size not in x.shape:
+                return x
+            places = [place for place, extent in enumerate(x.shape) if extent == size]
+            return kept_leaf(x, lambda plain: _of_extent(plain, count, places))
+        return count if numbers and type(x) is int and x == size else x
 
-    dims = {name: now if value == size else value for name, value in drawn.case.dims.items()}
-    named = dims if dims != drawn.case.dims else {**dims, f"size {size}": now}
-    return Variant(drawn.everywhere(change, weights=True, dims=named))
+    dims = {name: count if value == size else value for name, value in drawn.case.dims.items()}
+    named = dims if dims != drawn.case.dims else {**dims, f"size {size}": count}
+    return drawn.everywhere(change, weights=True, dims=named)
+
+
+def _of_extent(x: torch.Tensor, count: int, dimensions: Iterable[int]) -> torch.Tensor:
+    """Return a tensor that holds its elements over and over, or only the first ones."""
+    for dimension in dimensions:
+        places = torch.arange(count, device=x.device) % x.shape[dimension]
+        x = x.index_select(dimension, places)
+    return x
+
+
+def _one_input_longer(drawn: Drawn, dice: random.Random) -> Iterator[Variant]:
+    """Give one of several inputs of as many rows more of them, and none."""
+    case = drawn.case
+    numbers = {x for _, _, x in drawn.leaves() if type(x) is int}
+    matrices = [
+        (place, number, x)
+        for place, number, x in drawn.leaves()
+        if isinstance(x, torch.Tensor) and x.ndim > 1 and place not in case.rewritten
+    ]
+    alike = Counter(len(x) for _, _, x in matrices)
+    # What integers say of rows would be said of others.
+    if integer_lists(drawn) or has_skew(case):
+        return
+    for place, number, x in matrices:
+        rows = len(x)
+        if alike[rows] < 2 or rows < 2 or rows in numbers or rows in drawn.carried:
+            continue
+        for count in (nearby(rows, "uneven", dice, larger=True), 0):
+
+            def change(leaf: torch.Tensor, _: torch.Generator, count: int = count) -> torch.Tensor:
+                return kept_leaf(leaf, lambda plain: _of_extent(plain, count, (0,)))
+
+            dims = {**case.dims, f"rows of input {place}": count}
+            longer = drawn.changed(alone(place, number, change), dims=dims)
+            if drawn.is_supported(longer):
+                yield Variant(longer)
+
+
+def _batch_of_two(drawn: Drawn) -> Iterator[Variant]:
+    """Put a second batch, of other content, beside the only one."""
+
+    def change(x: Any, generator: torch.Generator) -> Any:
+        if not isinstance(x, torch.Tensor) or x.ndim < 2 or len(x) != 1:
+            return x
+        return kept_leaf(
+            x, lambda plain: torch.cat([plain, plain.roll(1, -1) if is_floating(x) else plain])
+        )
+
+    case = drawn.everywhere(change, dims={**drawn.case.dims, "size 1": 2})
+    batches = (x for _, _, x in drawn.leaves() if isinstance(x, torch.Tensor) and x.ndim > 1)
+    if not has_skew(drawn.case) and any(len(x) == 1 for x in batches) and drawn.is_supported(case):
+        yield Variant(case)

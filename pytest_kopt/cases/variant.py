@@ -32,7 +32,7 @@ class Variant(NamedTuple):
     `where` says what is changed where several are, one after the other; `lay` puts the inputs, and
     `incoming` the incoming gradients, into other memory than they are drawn in; `counts` says by
     the inputs and the reference's results whether anything is asked; `of` makes of a version what
-    is called in its place.
+    is called in its place. With `untried` there is nothing to try, for that reason.
     """
 
     case: Case
@@ -42,6 +42,7 @@ class Variant(NamedTuple):
     incoming: Callable[[torch.Tensor], torch.Tensor] = torch.clone
     counts: Callable[[Sequence[Any], Sequence[Any]], bool] = lambda given, expected: True
     of: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda version: version
+    untried: str = ""
 
 
 class Drawn(NamedTuple):
@@ -85,6 +86,10 @@ class Drawn(NamedTuple):
             written = [given[place] for place in case.writes]
             return [x.detach() for x in tensors([returned, *written])]
         return None
+
+    def is_supported(self, case: Case) -> bool:
+        """Say whether the reference gives results for the inputs of a variant."""
+        return self.results(case) is not None
 
     def places(self, *, weights: bool = False) -> list[int]:
         return [i for i in range(len(self.given)) if weights or i not in self.case.weights]

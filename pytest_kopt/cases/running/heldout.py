@@ -94,7 +94,11 @@ def try_shape(
 ) -> Tried | None:
     """Run the versions of a case near its own; None where that is not supported."""
     near = variant.case
-    tried = Tried(near.nodeid, variant.kind, dict(near.dims), variant=variant.where)
+    tried = Tried(
+        near.nodeid, variant.kind, dict(near.dims), variant=variant.where, untried=variant.untried
+    )
+    if variant.untried:
+        return tried
     try:
         content = _Content(variant, seed)
     except Exception:
