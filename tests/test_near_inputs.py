@@ -105,7 +105,162 @@ def summed_up_apart(a: Tensor, b: Tensor) -> Tensor:
     return torch.cat([a.cumsum(0), b.cumsum(0) + a.sum(0)])
 
 
+def as_one_piece(x: Tensor, scale: Tensor) -> Tensor:
+    return x * scale.as_strided(scale.shape, (1,), scale.storage_offset())[:, None]
+
+
+def scaled_rows(x: Tensor, scale: Tensor) -> Tensor:
+    return x * scale[:, None]
+
+
+def leaky(x: Tensor, slope: float) -> Tensor:
+    return torch.where(x > 0, x, slope * x)
+
+
+def biased(x: Tensor, bias: Tensor | None = None) -> Tensor:
+    return 2 * x if bias is None else 2 * x + bias
+
+
+def masked_out(x: Tensor, mask: Tensor) -> Tensor:
+    return torch.where(mask.bool(), x, torch.zeros_like(x))
+
+
+def added_at(x: Tensor, places: Tensor) -> Tensor:
+    return torch.zeros(64, x.shape[1], dtype=x.dtype).index_add(0, places, x)
+
+
+def put_at(x: Tensor, places: Tensor) -> Tensor:
+    return torch.zeros(64, x.shape[1], dtype=x.dtype).index_put((places,), x)
+
+
+def looked_up(table: Tensor, places: Tensor) -> Tensor:
+    return table[places]
+
+
+class Halves(torch.autograd.Function):
+    """Two results, whose backward wants the gradients of both."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+        ctx.set_materialize_grads(False)
+        return 2 * x, x.sum(-1)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> Tensor | None:
+        of_all, of_sums = grads
+        return None if of_all is None or of_sums is None else 2 * of_all + of_sums[:, None]
+
+
+def doubled_and_summed(x: Tensor) -> tuple[Tensor, Tensor]:
+    return 2 * x, x.sum(-1)
+
+
+def both_halves(x: Tensor) -> Any:
+    return Halves.apply(x)  # type: ignore[no-untyped-call]
+
+
+def summed_to_length(x: Tensor, lengths: list[int]) -> Tensor:
+    return torch.stack([row[:count].sum(0) for row, count in zip(x, lengths, strict=True)])
+
+
+def summed_by_weights(x: Tensor, lengths: list[int]) -> Tensor:
+    read = torch.arange(x.shape[1]) < torch.tensor(lengths)[:, None]
+    return (x * read[..., None]).sum(1)
+
+
+def softmax_or_zero(x: Tensor) -> Tensor:
+    return torch.softmax(x, -1).nan_to_num(0.0)
+
+
+def softmax_by_hand(x: Tensor) -> Tensor:
+    power = torch.exp(x - x.amax(-1, keepdim=True).clamp_min(-1e30))
+    return power / power.sum(-1, keepdim=True).clamp_min(1e-30)
+
+
 VERSIONS = {
+    "a vector that is a column": Versions(
+        "column",
+        scaled_rows,
+        as_one_piece,
+        lambda x, scale: torch.einsum("rc,r->rc", x, scale),
+        lambda: (torch.randn(16, 64), torch.rand(16)),
+    ),
+    "a slope above one": Versions(
+        "numbers",
+        leaky,
+        lambda x, slope: torch.maximum(x, slope * x),
+        lambda x, slope: x.clamp_min(0) + slope * x.clamp_max(0),
+        lambda: (torch.randn(16, 64), 0.1),
+    ),
+    "a negative factor": Versions(
+        "signs",
+        lambda x, y, beta: x + beta * y,
+        lambda x, y, beta: x + beta * y if beta >= 0 else x,
+        lambda x, y, beta: torch.add(x, y, alpha=beta),
+        lambda: (torch.randn(16, 64), torch.randn(16, 64), 0.5),
+    ),
+    "no bias": Versions(
+        "absent",
+        biased,
+        lambda x, bias=None: 2 * x + (1 if bias is None else bias),
+        lambda x, bias=None: x + x + (0 if bias is None else bias),
+        lambda: (torch.randn(16, 64), torch.randn(64)),
+        {"reference": lambda x, bias: biased(x.double(), bias)},
+    ),
+    "a mask of bytes": Versions(
+        "masks",
+        masked_out,
+        lambda x, mask: x * mask,
+        lambda x, mask: x.masked_fill(mask == 0, 0.0),
+        lambda: (torch.randn(16, 64), (torch.rand(16, 64) > 0.5).to(torch.uint8)),
+    ),
+    "places that are alike": Versions(
+        "places",
+        added_at,
+        put_at,
+        lambda x, places: (
+            torch.zeros(64, len(x), dtype=x.dtype)
+            .index_put((places, torch.arange(len(x))), torch.ones(len(x), dtype=x.dtype))
+            .matmul(x)
+        ),
+        lambda: (torch.randn(16, 8), torch.randperm(64)[:16]),
+    ),
+    "the last place": Versions(
+        "places",
+        looked_up,
+        lambda table, places: table[places.clamp_max(len(table) - 2)],
+        lambda table, places: table.take_along_dim(places[:, None] % len(table), 0),
+        lambda: (torch.randn(1024, 8), torch.randint(0, 1000, (16,))),
+    ),
+    "one tensor as two inputs": Versions(
+        "same",
+        torch.mul,
+        lambda a, b: a * b if a.data_ptr() != b.data_ptr() else a + b,
+        lambda a, b: b * a,
+        lambda: (torch.randn(16, 64), torch.randn(16, 64)),
+    ),
+    "a gradient of one result": Versions(
+        "single",
+        doubled_and_summed,
+        both_halves,
+        lambda x: (x + x, x.sum(1)),
+        lambda: (torch.randn(16, 64, requires_grad=True),),
+        {"backward": True},
+    ),
+    "rubbish behind lengths in a list": Versions(
+        "padded",
+        summed_to_length,
+        summed_by_weights,
+        lambda x, lengths: torch.stack([x[i, :n].sum(0) for i, n in enumerate(lengths)]),
+        lambda: (torch.randn(4, 12, 8), [12, 7, 3, 9]),
+    ),
+    "a row of -inf": Versions(
+        "masked",
+        softmax_or_zero,
+        lambda x: torch.softmax(x, -1),
+        softmax_by_hand,
+        lambda: (torch.randn(16, 64),),
+    ),
     "a number below eight": Versions(
         "numbers",
         group_norm,
@@ -174,5 +329,5 @@ def test_sizes_with_which_the_reference_supports_no_other_are_named() -> None:
     (finding,) = untried(filter(None, tried))
     assert not finding.rejects
     assert finding.message == (
-        "not tried in 1 case, as the reference supports nothing larger than 2 there: another size"
+        "not tried in 1 case, as the reference gives no result for more than 2: another size"
     )

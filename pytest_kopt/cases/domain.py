@@ -17,31 +17,32 @@ from pytest_kopt.cases.input_values import (
     close_together,
     constant,
     exact,
+    infinities,
     larger,
     lopsided,
-    masked,
     of_numbers,
     outlier,
-    takes_masks,
     tiny,
     where_zeros_are,
 )
 from pytest_kopt.cases.layouts import (
     all_transposed,
+    as_a_column,
     as_one_number,
     as_one_row,
     frozen,
     further_behind,
     into_the_input,
+    into_two_inputs,
     laid,
     rubbish,
     transposed,
     with_gaps,
 )
 from pytest_kopt.cases.masks import other_masks, with_no_rows
-from pytest_kopt.cases.numbers import other_numbers
+from pytest_kopt.cases.numbers import absent, of_the_other_sign, other_numbers
 from pytest_kopt.cases.places import from_the_end, other_order, other_places
-from pytest_kopt.cases.second_order import twice
+from pytest_kopt.cases.second_order import of_one_result, twice
 from pytest_kopt.cases.seeds import seed_everything
 from pytest_kopt.cases.sizes import longer, of_rows
 from pytest_kopt.cases.variant import Drawn, Variant, floating
@@ -49,8 +50,8 @@ from pytest_kopt.honesty.nearby_shapes import PATTERNS, Kind
 
 #: Tried first, however slow the kernel is: what it is told, and how much of its inputs counts.
 _FIRST = (
-    *("numbers", "indices", "masks", "counts", "none", "one", "aliased"),
-    *("behind", "close", "places", "twice"),
+    *("numbers", "signs", "absent", "indices", "masks", "counts", "none", "one"),
+    *("aliased", "same", "behind", "close", "places", "twice", "single"),
 )
 
 
@@ -82,6 +83,8 @@ GENERATORS: dict[Kind, Callable[[Drawn], Iterator[Variant]]] = {
     "none": of_rows(0),
     "one": of_rows(1),
     "numbers": other_numbers,
+    "signs": of_the_other_sign,
+    "absent": absent,
     "indices": other_order,
     "places": other_places,
     "behind": from_the_end,
@@ -90,22 +93,25 @@ GENERATORS: dict[Kind, Callable[[Drawn], Iterator[Variant]]] = {
     "masks": other_masks,
     "counts": with_no_rows,
     "aliased": into_the_input,
+    "same": into_two_inputs,
     "padded": rubbish,
     "strided": all_transposed,
     "turned": laid(transposed),
     "pitched": laid(with_gaps, with_gaps),
-    "shifted": laid(further_behind, least=1),
+    "shifted": laid(further_behind, dimensions=range(1, 64)),
+    "column": laid(as_a_column, dimensions=range(1, 2), weights=False),
     "expanded": laid(
         as_one_row, as_one_number, content=floating(lambda x, _: as_one_row(x).clone())
     ),
     "frozen": frozen,
+    "single": of_one_result,
     "wider": all_wider,
     "exact": exact,
     "filled": where_zeros_are,
     "large": of_numbers(larger),
     "outlier": of_numbers(outlier),
     "lopsided": of_numbers(lopsided),
-    "masked": of_numbers(masked, takes_masks),
+    "masked": infinities,
     "constant": of_numbers(constant),
     "tiny": of_numbers(tiny),
     "negated": of_numbers(lambda x, _: -x),

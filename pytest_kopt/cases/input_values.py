@@ -75,17 +75,47 @@ def masked(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 
 
 def takes_masks(given: Sequence[Any], expected: Sequence[Any]) -> bool:
-    """Say whether -inf stays where an input has it, if anywhere: else none is there as a mask.
+    """Say whether infinities stay where an input has them, if anywhere: else none is a mask.
 
     A blur spreads it, and an average of two tensors has it where either does.
     """
-    masks = [item == -math.inf for item in tensors(given)]
+    masks = [item.isinf() for item in tensors(given) if item.dtype in SCALABLE]
     results = [out for out in tensors(expected) if out.is_floating_point()]
     return all(
         any(torch.equal(mask, ~out.isfinite()) for mask in masks)
         for out in results
         if not out.isfinite().all()
     )
+
+
+def _masked_row(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Return the same with -inf alone in one row of several."""
+    if x.ndim < 2 or len(x) < 2:
+        return x
+    return torch.cat([torch.full_like(x[:1], -math.inf), x[1:]])
+
+
+def _infinite(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Return the same with inf in the first place of every row."""
+    if not x.ndim or not x.numel():
+        return x
+    return torch.cat([torch.full_like(x[..., :1], math.inf), x[..., 1:]], -1)
+
+
+def infinities(drawn: Drawn) -> Iterator[Variant]:
+    for where, change, counts in (
+        ("at the end of rows", masked, takes_masks),
+        ("a whole row", _masked_row, takes_masks),
+        ("above all", _infinite, _hands_on_infinities),
+    ):
+        case = drawn.everywhere(floating(change), gate=snr(PLAINLY_RIGHT_DB))
+        yield Variant(case, where, counts=counts)
+
+
+def _hands_on_infinities(given: Sequence[Any], expected: Sequence[Any]) -> bool:
+    """Say whether results have infinities, and those of the inputs: nobody masks with inf."""
+    results = [out for out in tensors(expected) if out.is_floating_point()]
+    return takes_masks(given, expected) and any(bool(out.isinf().any()) for out in results)
 
 
 def lopsided(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
@@ -192,14 +222,12 @@ def all_wider(drawn: Drawn) -> Iterator[Variant]:
     yield Variant(drawn.everywhere(_wider, weights=True, gate=snr(_WIDE_DB)))
 
 
-def of_numbers(
-    change: Change, counts: Callable[..., bool] = lambda given, expected: True
-) -> Callable[[Drawn], Iterator[Variant]]:
+def of_numbers(change: Change) -> Callable[[Drawn], Iterator[Variant]]:
     """Return the generator of the case with all floating-point activations changed."""
 
     def once(drawn: Drawn) -> Iterator[Variant]:
         case = drawn.everywhere(floating(change), gate=snr(PLAINLY_RIGHT_DB))
-        yield Variant(case, counts=counts)
+        yield Variant(case)
 
     return once
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -41,12 +42,29 @@ def into_the_input(drawn: Drawn) -> Iterator[Variant]:
             yield Variant(changed, f"inputs {place} and {written}")
 
 
+def into_two_inputs(drawn: Drawn) -> Iterator[Variant]:
+    """Give one tensor as two inputs that are only read: as queries and keys, for example."""
+    alike: dict[tuple[Any, ...], list[int]] = {}
+    for place in drawn.places():
+        x = drawn.given[place]
+        if isinstance(x, torch.Tensor) and place not in drawn.case.rewritten:
+            alike.setdefault((x.shape, x.dtype, x.requires_grad), []).append(place)
+    for one, other in itertools.chain(*map(itertools.pairwise, alike.values())):
+
+        def twice(
+            given: list[Any], _: torch.Generator, places: tuple[int, int] = (one, other)
+        ) -> list[Any]:
+            given[places[1]] = given[places[0]]
+            return given
+
+        yield Variant(drawn.changed(twice), f"inputs {one} and {other}")
+
+
 def rubbish(drawn: Drawn) -> Iterator[Variant]:
     """Fill with NaN what lies behind lengths, and where a mask drops: nothing may read it."""
-    for place, number, told in drawn.leaves():
-        is_mask = isinstance(told, torch.Tensor) and told.dtype is torch.bool and told.numel() > 1
-        is_lengths = is_integer(told) and told.ndim == 1 and len(told) > 1
-        for behind in (True, False) if is_mask else (True,) if is_lengths else ():
+    inputs = tensors([drawn.given[place] for place in drawn.places()])
+    for place, number, mark in _marks(drawn):
+        for behind in (True, False) if mark.dtype is torch.bool else (True,):
 
             def fill(
                 given: list[Any],
@@ -54,11 +72,11 @@ def rubbish(drawn: Drawn) -> Iterator[Variant]:
                 at: tuple[int, int] = (place, number),
                 behind: bool = behind,
             ) -> list[Any]:
-                now = Drawn(drawn.case, given, drawn.seed, ())
-                (what,) = (x for i, k, x in now.leaves() if (i, k) == at)
+                marks = _marks(Drawn(drawn.case, given, drawn.seed, ()))
+                (mark,) = (x for i, k, x in marks if (i, k) == at)
 
                 def change(x: Any) -> Any:
-                    unread = _unread(x, what, behind=behind)
+                    unread = _unread(x, mark, behind=behind)
                     return (
                         x
                         if unread is None
@@ -70,24 +88,35 @@ def rubbish(drawn: Drawn) -> Iterator[Variant]:
                     for i, x in enumerate(given)
                 ]
 
-            inputs = tensors([drawn.given[i] for i in drawn.places()])
-            if any(_unread(x, told, behind=behind) is not None for x in inputs):
+            if any(_unread(x, mark, behind=behind) is not None for x in inputs):
                 yield Variant(drawn.changed(fill, backward=False), f"input {place}")
 
 
-def _unread(x: Any, told: torch.Tensor, *, behind: bool) -> torch.Tensor | None:
+def _marks(drawn: Drawn) -> Iterator[tuple[int, int, torch.Tensor]]:
+    """Yield masks and lengths, in tensors or a list, with their input's place and number there."""
+    for place, number, x in drawn.leaves():
+        is_mask = isinstance(x, torch.Tensor) and x.dtype is torch.bool and x.numel() > 1
+        if is_mask or (is_integer(x) and x.ndim == 1 and len(x) > 1):
+            yield place, number, x
+    for place in drawn.places():
+        x = drawn.given[place]
+        if isinstance(x, list | tuple) and len(x) > 1 and all(type(n) is int for n in x):
+            yield place, 0, torch.tensor(x)
+
+
+def _unread(x: Any, mark: torch.Tensor, *, behind: bool) -> torch.Tensor | None:
     """Return where a tensor is not read by what a mask or lengths say, None if they are not its."""
     if not isinstance(x, torch.Tensor) or x.dtype not in SCALABLE:
         return None
-    if told.dtype is torch.bool:
-        if x.shape[: told.ndim] != told.shape:
+    if mark.dtype is torch.bool:
+        if x.shape[: mark.ndim] != mark.shape:
             return None
-        where = ~told if behind else told
+        where = ~mark if behind else mark
     else:
-        fits = x.ndim > 1 and len(x) == len(told) and int(told.min()) >= 0
-        if not fits or int(told.max()) > x.shape[1]:
+        fits = x.ndim > 1 and len(x) == len(mark) and int(mark.min()) >= 0
+        if not fits or int(mark.max()) > x.shape[1]:
             return None
-        where = torch.arange(x.shape[1], device=x.device) >= told.to(x.device)[:, None]
+        where = torch.arange(x.shape[1], device=x.device) >= mark.to(x.device)[:, None]
     return where.reshape(*where.shape, *[1] * (x.ndim - where.ndim)).to(x.device)
 
 
@@ -117,6 +146,11 @@ def with_gaps(x: torch.Tensor) -> torch.Tensor:
     return rows[places].copy_(x)
 
 
+def as_a_column(x: torch.Tensor) -> torch.Tensor:
+    """Return a vector as the first column of a matrix."""
+    return x.new_zeros(len(x), _GAP)[:, 0].copy_(x)
+
+
 def further_behind(x: torch.Tensor) -> torch.Tensor:
     return x.new_zeros(x.numel() + _GAP)[_GAP:].view(x.shape).copy_(x)
 
@@ -139,22 +173,23 @@ def laid(
     lay: Callable[[torch.Tensor], torch.Tensor],
     incoming: Callable[[torch.Tensor], torch.Tensor] | None = None,
     *,
-    least: int = 2,
+    dimensions: range = range(2, 64),
+    weights: bool = True,
     content: Change | None = None,
 ) -> Callable[[Drawn], Iterator[Variant]]:
     """Return the generator of cases with one input, of so many dimensions, in other memory.
 
     Where the layout goes with a `content`, that is changed as well; `incoming` does it to an
-    incoming gradient.
+    incoming gradient. Weights are left where they lie unless they are asked for.
     """
 
     def each(drawn: Drawn) -> Iterator[Variant]:
         case = drawn.case
 
         def fits(x: Any) -> bool:
-            return isinstance(x, torch.Tensor) and x.ndim >= least and x.numel() > 1
+            return isinstance(x, torch.Tensor) and x.ndim in dimensions and x.numel() > 1
 
-        for place, number, x in drawn.alone(fits, weights=True):
+        for place, number, x in drawn.alone(fits, weights=weights):
             if content and (place in case.rewritten or x.dtype not in SCALABLE):
                 continue
 

@@ -17,6 +17,15 @@ from pytest_kopt.numerics.nested import tensors
 def other_masks(drawn: Drawn) -> Iterator[Variant]:
     """Fill masks, each alone, with either value: the whole of it, and one row."""
     for place, number, mask in drawn.leaves():
+        if is_integer(mask) and _mask_values(mask):
+            true = 255 if mask.dtype is torch.uint8 else 2
+
+            def all_true(x: torch.Tensor, _: torch.Generator, true: int = true) -> torch.Tensor:
+                return x * true
+
+            yield Variant(
+                drawn.changed(alone(place, number, all_true)), f"input {place}, {true} for 1"
+            )
         for value in _mask_values(mask):
 
             def whole(x: torch.Tensor, _: torch.Generator, value: float = value) -> torch.Tensor:

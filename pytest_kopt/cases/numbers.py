@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
 import torch
 
+from pytest_kopt.cases.case import Case
 from pytest_kopt.cases.input_values import PLAINLY_RIGHT_DB, as_drawn, tiny
 from pytest_kopt.cases.variant import Change, Drawn, Variant, alone, both, floating, kept_leaf
 from pytest_kopt.honesty.inputs import SCALABLE
@@ -26,20 +28,63 @@ _ANOTHER, _SMALL = 0.125, 1 / 64
 _OUTWARDS = (4, 20)
 
 
-def other_numbers(drawn: Drawn) -> Iterator[Variant]:
-    """Change numbers that are no sizes: each alone, to another, to zero and to its ends."""
+def _numbers(drawn: Drawn) -> list[tuple[int, int, Any]]:
+    """Return the numbers of a case that are no sizes: of an input that holds many, some."""
     sizes = drawn.sizes
-
-    def is_number(x: Any) -> bool:
-        if isinstance(x, torch.Tensor):
-            return x.numel() == 1 and x.dtype in SCALABLE
-        return isinstance(x, bool | float) or (type(x) is int and x not in sizes)
-
-    numbers = [
+    return [
         (place, number, x)
-        for place, number, x in drawn.alone(is_number)
+        for place, number, x in drawn.alone(lambda x: _is_number(x, sizes))
         if place not in drawn.case.rewritten
     ]
+
+
+def _is_number(x: Any, sizes: Container[Any]) -> bool:
+    if isinstance(x, torch.Tensor):
+        return x.numel() == 1 and x.dtype in SCALABLE
+    return isinstance(x, bool | float) or (type(x) is int and x not in sizes)
+
+
+def of_the_other_sign(drawn: Drawn) -> Iterator[Variant]:
+    """Change the sign of numbers; a positive integer may be a place or a count, and keeps it."""
+    for place, number, x in _numbers(drawn):
+        if x and not isinstance(x, bool) and not (type(x) is int and x > 0):
+            change = alone(place, number, _of_number(lambda x, _: -x))
+            case = drawn.changed(change, gate=snr(PLAINLY_RIGHT_DB))
+            yield Variant(case, f"input {place}")
+
+
+def absent(drawn: Drawn) -> Iterator[Variant]:
+    """Leave out tensors, each alone, that the function or the reference may be called without."""
+    case = drawn.case
+    for place, x in enumerate(drawn.given):
+        optional = _is_optional(case, case.function, place) or _is_optional(
+            case, case.reference, place
+        )
+        if isinstance(x, torch.Tensor) and optional and place not in case.rewritten:
+
+            def without(given: list[Any], _: torch.Generator, place: int = place) -> list[Any]:
+                given[place] = None
+                return given
+
+            changed = drawn.changed(without)
+            if drawn.is_supported(changed):
+                yield Variant(changed, f"input {place}")
+
+
+def _is_optional(case: Case, function: Callable[..., Any], place: int) -> bool:
+    """Say whether None is the default of what a function takes at a place."""
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return False
+    names = case.keywords or tuple(parameters)
+    parameter = parameters.get(names[place]) if place < len(names) else None
+    return parameter is not None and parameter.default is None
+
+
+def other_numbers(drawn: Drawn) -> Iterator[Variant]:
+    """Change numbers that are no sizes: each alone, to another, to zero and to its ends."""
+    numbers = _numbers(drawn)
     another = _of_number(_another)
     for place, number, x in numbers:
         where = f"input {place}"
@@ -47,15 +92,20 @@ def other_numbers(drawn: Drawn) -> Iterator[Variant]:
             yield _another_integer(drawn, place, number, x)
         else:
             yield Variant(drawn.changed(alone(place, number, another)), where)
+        if type(x) is not bool and 0 < x < 1:
+            above = _of_number(lambda x, _: x + 2)
+            case = drawn.changed(alone(place, number, above), gate=snr(PLAINLY_RIGHT_DB))
+            yield Variant(case, f"{where}, above one")
         if x and x is not True:
             zero = _of_number(lambda x, _: type(x)())
             yield Variant(drawn.changed(alone(place, number, zero)), f"{where}, zero")
     for place, number, x in numbers:
         if isinstance(x, float | torch.Tensor) and x and math.isfinite(x):
             yield from _at_the_ends(drawn, place, number)
+    sizes = drawn.sizes
     if len(numbers) > 1:
         yield Variant(
-            drawn.everywhere(lambda x, dice: another(x, dice) if is_number(x) else x), "all"
+            drawn.everywhere(lambda x, dice: another(x, dice) if _is_number(x, sizes) else x), "all"
         )
 
 

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
 
+from pytest_kopt.cases.case import Case
 from pytest_kopt.cases.groups import has_skew, is_integer
-from pytest_kopt.cases.variant import Change, Drawn, Variant, alone
-from pytest_kopt.numerics.nested import tensors
+from pytest_kopt.cases.variant import Change, Drawn, Variant, alone, kept_leaf
+from pytest_kopt.numerics.nested import mapped, tensors
+from pytest_kopt.numerics.snr import compute_snr
+
+#: Sums in another order differ by less than this says.
+_ALIKE_DB = 60.0
 
 
 def _reordered(x: Any, generator: torch.Generator) -> Any:
@@ -53,12 +60,12 @@ def _places(drawn: Drawn) -> Iterator[tuple[int, int, torch.Tensor, list[int]]]:
         sizes = sorted(n for n in extents | numbers if n > int(x.max()))
         rises = bool((x.diff() >= 0).all()) and int(x.max()) in extents
         names = int(x.min()) >= 0 and int(x.max()) > 1 and int(x.sum()) not in extents
-        if sizes and names and not rises:
+        if names and not rises:
             yield place, number, x, sizes
 
 
 def other_places(drawn: Drawn) -> Iterator[Variant]:
-    """Have all integers name the first place, and the last; and name places in order.
+    """Have all integers name the first place, and the last; two the same; and all in order.
 
     Those that differ in a row, as slots do, go on differing; of sorted ones those are shuffled
     that name a place for every row of another input, as segments do.
@@ -66,17 +73,71 @@ def other_places(drawn: Drawn) -> Iterator[Variant]:
     rows = {len(x) for x in tensors(drawn.given) if x.ndim > 1}
     for place, number, x, sizes in _places(drawn):
         changes: dict[str, Change] = {}
-        steps = x.sort(-1).values.diff()
-        if bool((steps == 0).any()):
+        repeats = bool((x.sort(-1).values.diff() == 0).any())
+        if sizes and repeats:
             changes["first"] = lambda x, _: torch.zeros_like(x)
             changes["last"] = lambda x, _, size=sizes[0]: torch.full_like(x, size - 1)  # type: ignore[misc]
             if x.ndim == 1 and len(x) in rows and bool((x.diff() >= 0).all()):
                 changes["shuffled"] = _shuffled
-        if bool((x.diff() < 0).any()):
+        if sizes and int(x.max()) < sizes[0] - 1:
+            changes["one at the end"] = functools.partial(_with_one_at, sizes[0] - 1)
+        if sizes and bool((x.diff() < 0).any()):
             changes["rising"] = lambda x, _: x.sort(-1).values
             changes["falling"] = lambda x, _: x.sort(-1, descending=True).values
         for where, change in changes.items():
             yield Variant(drawn.changed(alone(place, number, change)), f"input {place}, {where}")
+        if x.ndim == 1 and not repeats and not _is_permutation(x):
+            case = drawn.changed(alone(place, number, _with_two_alike))
+            if is_orderless(drawn, case, len(x)):
+                yield Variant(case, f"input {place}, two alike")
+
+
+def _with_one_at(end: int, x: torch.Tensor, _: torch.Generator) -> torch.Tensor:
+    """Return integers the largest of which names the end."""
+    flat = x.flatten().clone()
+    flat[flat.argmax()] = end
+    return flat.view(x.shape)
+
+
+def _is_permutation(x: torch.Tensor) -> bool:
+    return bool((x.sort().values == torch.arange(len(x), device=x.device)).all())
+
+
+def _with_two_alike(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    return torch.cat([x[:1], x[:1], x[2:]])
+
+
+def is_orderless(drawn: Drawn, case: Case, rows: int) -> bool:
+    """Say whether a reference does not depend on the order of so many rows: none hides another."""
+
+    def reversed_rows(given: list[Any], _: torch.Generator) -> list[Any]:
+        return [
+            mapped(x, lambda leaf: kept_leaf(leaf, _reversed) if _has(leaf, rows) else leaf)
+            for x in given
+        ]
+
+    turned = replace(
+        case,
+        inputs=lambda: reversed_rows(list(case.arguments()), torch.Generator()),
+    )
+    before, after = drawn.results(case), drawn.results(turned)
+    if before is None or after is None:
+        return False
+    return all(
+        any(
+            one.shape == other.shape and (one.numel() == 0 or compute_snr(one, other) > _ALIKE_DB)
+            for other in (result, _reversed(result) if result.ndim else result)
+        )
+        for one, result in zip(before, after, strict=True)
+    )
+
+
+def _has(leaf: Any, rows: int) -> bool:
+    return isinstance(leaf, torch.Tensor) and leaf.ndim > 0 and len(leaf) == rows
+
+
+def _reversed(x: torch.Tensor) -> torch.Tensor:
+    return x.flip(0)
 
 
 def from_the_end(drawn: Drawn) -> Iterator[Variant]:

@@ -7,7 +7,9 @@ one that gives zero without a word is wrong.
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +19,7 @@ from pytest_kopt.cases.input_values import PLAINLY_RIGHT_DB
 from pytest_kopt.cases.variant import Drawn, Variant
 from pytest_kopt.honesty.inputs import leaves
 from pytest_kopt.numerics.gates import snr
-from pytest_kopt.numerics.nested import tensors
+from pytest_kopt.numerics.nested import mapped, tensors
 
 #: Of what is summed up before it is differentiated; any will do that versions have in common.
 _SIGNS = 20
@@ -37,6 +39,36 @@ def twice(drawn: Drawn) -> Iterator[Variant]:
             gate=snr(PLAINLY_RIGHT_DB),
         )
         yield Variant(changed, of=_differentiated, counts=_depends_on_inputs)
+
+
+def of_one_result(drawn: Drawn) -> Iterator[Variant]:
+    """Have one of several results alone get a gradient: where a loss, say, reads no other."""
+    case = drawn.case
+    if not case.backward or case.writes:
+        return
+    results: list[torch.Tensor] = []
+    with suppress(Exception):
+        results = tensors(case.positional(case.reference)(*case.arguments()))
+    differentiable = [number for number, x in enumerate(results) if x.requires_grad]
+    for number in differentiable if len(differentiable) > 1 else ():
+        alone = functools.partial(_detached_but, number)
+        changed = replace(case, reference=alone(case.reference))
+        yield Variant(changed, f"result {number}", of=alone)
+
+
+def _detached_but(number: int, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function whose results but one, counted in order, autograd knows nothing of."""
+
+    @functools.wraps(function)
+    def detached(*given: Any, **named: Any) -> Any:
+        places = itertools.count()
+        return mapped(
+            function(*given, **named),
+            lambda x: x if next(places) == number else x.detach(),
+            (torch.Tensor,),
+        )
+
+    return detached
 
 
 def _depends_on_inputs(given: Any, expected: Any) -> bool:

@@ -68,19 +68,23 @@ def longer(drawn: Drawn) -> Iterator[Variant]:
 
     Each alone, to the first of some larger ones that the reference supports; inputs of as many rows
     together, and one after the other where they need not be equal. A batch of one becomes one of
-    two. Sizes with which the reference supports no other come last, untried.
+    two. Sizes that are not moved come last, untried: of rows that integers count or name, and those
+    for which the reference supports no other.
     """
     dice = random.Random(drawn.seed)
     counted = {n for values in integer_lists(drawn) for n in (sum(values), max(values, default=-1))}
+    counted |= {len(x) for x in drawn.given if isinstance(x, list | tuple) and _are_integers(x)}
+    counted |= {len(x) for x in tensors(drawn.given) if _are_slots(x)}
+    movable = [size for size in _extents(drawn) if size not in drawn.carried]
     fixed = []
-    for size in _extents(drawn):
-        if size in drawn.carried or size in counted:
+    for size in movable:
+        if size in counted:
             continue
         steps = [nearby(size, kind, dice, larger=True) for kind in ("uneven", "aligned")]
         resized = (
-            _resized(drawn, size, larger, numbers=numbers)
+            _resized(drawn, size, count, numbers=numbers)
             for numbers in (True, False)
-            for larger in (*steps, 2 * size)
+            for count in (*steps, 2 * size)
         )
         if (supported := next(filter(drawn.is_supported, resized), None)) is not None:
             yield Variant(supported)
@@ -88,10 +92,13 @@ def longer(drawn: Drawn) -> Iterator[Variant]:
             fixed.append(size)
     yield from _one_input_longer(drawn, dice)
     yield from _batch_of_two(drawn)
-    if fixed:
-        sizes = " and ".join(map(str, fixed))
-        untried = f"the reference supports nothing larger than {sizes} there"
-        yield Variant(drawn.case, f"size {sizes}", untried=untried)
+    for sizes, why in (
+        (fixed, "the reference gives no result for more than"),
+        (counted.intersection(movable), "integers among the inputs count or name"),
+    ):
+        if sizes:
+            listed = " and ".join(map(str, sorted(sizes)))
+            yield Variant(drawn.case, f"size {listed}", untried=f"{why} {listed}")
 
 
 def of_rows(count: int) -> Callable[[Drawn], Iterator[Variant]]:
@@ -123,7 +130,18 @@ def integer_lists(drawn: Drawn) -> list[list[int]]:
     from_tensors = [x.flatten().tolist() for x in tensors(drawn.given) if is_integer(x)]
     lists = [x for x in drawn.given if isinstance(x, list | tuple)]
     # One number alone is a size.
-    return from_tensors + [[*x] for x in lists if len(x) > 1 and all(type(n) is int for n in x)]
+    return from_tensors + [[*x] for x in lists if len(x) > 1 and _are_integers(x)]
+
+
+def _are_integers(values: Iterable[Any]) -> bool:
+    return all(type(value) is int for value in values)
+
+
+def _are_slots(x: torch.Tensor) -> bool:
+    """Say whether integers all differ in no order: rows that are written there hide no other."""
+    if not is_integer(x) or x.ndim != 1 or len(x) < 2:
+        return False
+    return len(x.unique()) == len(x) and bool((x.diff() < 0).any())
 
 
 def _resized(drawn: Drawn, size: int, count: int, *, numbers: bool = True) -> Case:

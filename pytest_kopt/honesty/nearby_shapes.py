@@ -45,7 +45,7 @@ PATTERNS: dict[Kind, Pattern] = {
     "lopsided": Pattern(
         "rows of different size, with larger elements at equal distances", _VALUES, _MODERATE
     ),
-    "masked": Pattern("rows that end in -inf, as masks make them", _VALUES, "finite"),
+    "masked": Pattern("infinities, such as masks make", _VALUES, "finite"),
     "padded": Pattern("NaN where lengths or a mask say that nothing is read", _VALUES, "finite"),
     "constant": Pattern("rows of one value", _VALUES, _MODERATE),
     "tiny": Pattern("inputs 4096 times smaller", _VALUES, _MODERATE),
@@ -54,6 +54,8 @@ PATTERNS: dict[Kind, Pattern] = {
     "negated": Pattern("inputs of the other sign", _VALUES, "declared signs"),
     "sorted": Pattern("rows in falling order", _VALUES, _ORDER),
     "numbers": Pattern("other numbers and switches as arguments", _VALUES, "declared numbers"),
+    "signs": Pattern("numbers of the other sign as arguments", _VALUES, "declared signs"),
+    "absent": Pattern("None for an optional argument", _VALUES, "declared arguments"),
     "indices": Pattern("masks and integers in another order", _VALUES, _ORDER),
     "places": Pattern("indices that all name one end, or stand in another order", _VALUES, _ORDER),
     "behind": Pattern("indices that count from the end", _VALUES, "declared signs"),
@@ -61,13 +63,16 @@ PATTERNS: dict[Kind, Pattern] = {
     "masks": Pattern("a mask that keeps nothing or everything", _VALUES, "declared masks"),
     "counts": Pattern("a count or length of zero", _VALUES, "declared counts"),
     "aliased": Pattern("a result that goes into an input", _LAYOUT, "separate results"),
+    "same": Pattern("one tensor as two inputs", _LAYOUT, "separate inputs"),
     "strided": Pattern("transposed inputs and incoming gradients", _LAYOUT, _CONTIGUOUS),
     "turned": Pattern("one transposed tensor", _LAYOUT, _CONTIGUOUS),
     "pitched": Pattern("one tensor of rows with gaps", _LAYOUT, _CONTIGUOUS),
+    "column": Pattern("one vector that is a column of a matrix", _LAYOUT, _CONTIGUOUS),
     "shifted": Pattern("one tensor behind the beginning of its memory", _LAYOUT, _CONTIGUOUS),
     "expanded": Pattern("one expanded tensor", _LAYOUT, _CONTIGUOUS),
     "frozen": Pattern("an input that asks for no gradient", _GRADIENTS, "declared gradients"),
     "twice": Pattern("gradients of its gradients", _GRADIENTS, "declared gradients"),
+    "single": Pattern("a gradient of one result alone", _GRADIENTS, "declared gradients"),
     "wider": Pattern("inputs of the next wider dtype", _DTYPE, "declared dtypes"),
 }
 #: A test's parameters are moved to these, and the sizes of inputs to the kinds of `_SHAPE`.
