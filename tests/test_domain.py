@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from pytest_kopt.cases.case import Case, declare
-from pytest_kopt.cases.domain import variants
+from pytest_kopt.cases.nearby.domain import variants
+from pytest_kopt.cases.nearby.variant import Variant
 from pytest_kopt.cases.order import CANDIDATE, INCUMBENT
 from pytest_kopt.cases.running.heldout import try_shape
 from pytest_kopt.cases.running.reference import observed
-from pytest_kopt.cases.variant import Variant
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.nearby_shapes import (
     DOMAIN,

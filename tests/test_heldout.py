@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_kopt.cases.sizes import nearby, perturbed
+from pytest_kopt.cases.nearby.sizes import nearby, perturbed
 from pytest_kopt.honesty.nearby_shapes import (
     SHAPES,
     Kind,

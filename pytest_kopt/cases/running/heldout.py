@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_kopt.cases import domain, sizes
 from pytest_kopt.cases.case import Case, declare
 from pytest_kopt.cases.groups import SKEWED, has_skew, is_integer, redrawn
-from pytest_kopt.cases.input_values import PLAINLY_RIGHT_DB
+from pytest_kopt.cases.nearby import domain, sizes
+from pytest_kopt.cases.nearby.input_values import PLAINLY_RIGHT_DB
+from pytest_kopt.cases.nearby.variant import Variant
 from pytest_kopt.cases.order import CANDIDATE, INCUMBENT
 from pytest_kopt.cases.running.against_reference import (
     judge,
@@ -28,7 +29,6 @@ from pytest_kopt.cases.running.against_reference import (
 from pytest_kopt.cases.running.execution import Candidate, Pass, make_inputs
 from pytest_kopt.cases.running.reference import Reference
 from pytest_kopt.cases.seeds import derive
-from pytest_kopt.cases.variant import Variant
 from pytest_kopt.devices.context import is_lost
 from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.honesty.inputs import Held

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from pytest_kopt.cases.groups import is_integer, said_groups
-from pytest_kopt.cases.variant import Change, Drawn, Rewrite, Variant, alone, ends
+from pytest_kopt.cases.nearby.variant import Change, Drawn, Rewrite, Variant, alone, ends
 from pytest_kopt.honesty.inputs import SCALABLE
 from pytest_kopt.numerics.nested import tensors
 

@@ -11,7 +11,7 @@ import torch
 
 from pytest_kopt.cases.case import Case
 from pytest_kopt.cases.groups import has_skew, is_integer
-from pytest_kopt.cases.variant import Change, Drawn, Variant, alone, kept_leaf
+from pytest_kopt.cases.nearby.variant import Change, Drawn, Variant, alone, kept_leaf
 from pytest_kopt.numerics.nested import mapped, tensors
 from pytest_kopt.numerics.snr import compute_snr
 

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 
 from pytest_kopt.cases.case import Case
-from pytest_kopt.cases.input_values import (
+from pytest_kopt.cases.nearby.input_values import (
     all_wider,
     close_together,
     constant,
@@ -25,7 +25,7 @@ from pytest_kopt.cases.input_values import (
     tiny,
     where_zeros_are,
 )
-from pytest_kopt.cases.layouts import (
+from pytest_kopt.cases.nearby.layouts import (
     all_transposed,
     as_a_column,
     as_one_number,
@@ -39,13 +39,13 @@ from pytest_kopt.cases.layouts import (
     transposed,
     with_gaps,
 )
-from pytest_kopt.cases.masks import other_masks, with_no_rows
-from pytest_kopt.cases.numbers import absent, of_the_other_sign, other_numbers
-from pytest_kopt.cases.places import from_the_end, other_order, other_places
-from pytest_kopt.cases.second_order import of_one_result, twice
+from pytest_kopt.cases.nearby.masks import other_masks, with_no_rows
+from pytest_kopt.cases.nearby.numbers import absent, of_the_other_sign, other_numbers
+from pytest_kopt.cases.nearby.places import from_the_end, other_order, other_places
+from pytest_kopt.cases.nearby.second_order import of_one_result, twice
+from pytest_kopt.cases.nearby.sizes import longer, of_rows
+from pytest_kopt.cases.nearby.variant import Drawn, Variant, floating
 from pytest_kopt.cases.seeds import seed_everything
-from pytest_kopt.cases.sizes import longer, of_rows
-from pytest_kopt.cases.variant import Drawn, Variant, floating
 from pytest_kopt.honesty.nearby_shapes import PATTERNS, Kind
 
 #: Tried first, however slow the kernel is: what it is told, and how much of its inputs counts.

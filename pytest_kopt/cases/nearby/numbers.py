@@ -12,8 +12,16 @@ from typing import Any
 import torch
 
 from pytest_kopt.cases.case import Case
-from pytest_kopt.cases.input_values import PLAINLY_RIGHT_DB, as_drawn, tiny
-from pytest_kopt.cases.variant import Change, Drawn, Variant, alone, both, floating, kept_leaf
+from pytest_kopt.cases.nearby.input_values import PLAINLY_RIGHT_DB, as_drawn, tiny
+from pytest_kopt.cases.nearby.variant import (
+    Change,
+    Drawn,
+    Variant,
+    alone,
+    both,
+    floating,
+    kept_leaf,
+)
 from pytest_kopt.honesty.inputs import SCALABLE
 from pytest_kopt.numerics.gates import snr
 from pytest_kopt.numerics.snr import compute_snr

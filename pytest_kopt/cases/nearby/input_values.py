@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from pytest_kopt.cases.variant import Change, Drawn, Variant, floating
+from pytest_kopt.cases.nearby.variant import Change, Drawn, Variant, floating
 from pytest_kopt.honesty.inputs import SCALABLE
 from pytest_kopt.honesty.nearby_shapes import LARGER
 from pytest_kopt.numerics.gates import snr

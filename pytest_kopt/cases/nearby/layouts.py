@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from pytest_kopt.cases.groups import is_integer
-from pytest_kopt.cases.variant import Change, Drawn, Variant, alone, kept_leaf
+from pytest_kopt.cases.nearby.variant import Change, Drawn, Variant, alone, kept_leaf
 from pytest_kopt.honesty.inputs import SCALABLE, leaves
 from pytest_kopt.numerics.nested import mapped, tensors
 

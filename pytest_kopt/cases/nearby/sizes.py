@@ -11,8 +11,8 @@ import torch
 
 from pytest_kopt.cases.case import Case, is_floating
 from pytest_kopt.cases.groups import has_skew, is_integer
-from pytest_kopt.cases.input_values import GRAIN
-from pytest_kopt.cases.variant import Drawn, Variant, alone, kept_leaf
+from pytest_kopt.cases.nearby.input_values import GRAIN
+from pytest_kopt.cases.nearby.variant import Drawn, Variant, alone, kept_leaf
 from pytest_kopt.honesty.inputs import says_twice
 from pytest_kopt.honesty.nearby_shapes import Kind
 from pytest_kopt.numerics.nested import flatten, mapped, tensors

@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
-from pytest_kopt.cases.input_values import PLAINLY_RIGHT_DB
-from pytest_kopt.cases.variant import Drawn, Variant
+from pytest_kopt.cases.nearby.input_values import PLAINLY_RIGHT_DB
+from pytest_kopt.cases.nearby.variant import Drawn, Variant
 from pytest_kopt.honesty.inputs import leaves
 from pytest_kopt.numerics.gates import snr
 from pytest_kopt.numerics.nested import mapped, tensors

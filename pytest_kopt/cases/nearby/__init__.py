@@ -1,0 +1,1 @@
+"""Inputs near those of a case: other shapes, memory, values and arguments."""
