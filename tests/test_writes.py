@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -560,3 +561,108 @@ def test_a_backward_that_torch_sees_overwrite_its_memory_may_do_so() -> None:
         nbytes=12.0 * ROWS * COLUMNS,
     )
     assert (outcome.result.check, outcome.result.findings) == ("PASS", ()), outcome.result.diagnosis
+
+
+# --- results in lists, dicts and dataclasses -----------------------------------------------------
+
+
+@dataclass
+class State:
+    x: Tensor
+    total: Tensor | None = None
+
+
+def listed(x: Tensor, outs: list[Tensor]) -> None:
+    outs.append(2 * x)
+    outs.append(x.sum(-1))
+
+
+def named(x: Tensor, stats: dict[str, Any]) -> Tensor:
+    stats["total"], stats["rows"] = x.sum(-1), len(x)
+    return 2 * x
+
+
+def stated(state: State) -> Tensor:
+    state.total = state.x.sum(-1)
+    return 2 * state.x
+
+
+def only_one(x: Tensor, outs: list[Tensor]) -> None:
+    outs.append(2 * x)
+
+
+def halved(x: Tensor, stats: dict[str, Any]) -> Tensor:
+    out = named(x, stats)
+    stats["total"] /= 2
+    return out
+
+
+def of_three_rows(x: Tensor, stats: dict[str, Any]) -> Tensor:
+    out = named(x, stats)
+    stats["rows"] = 3
+    return out
+
+
+def unstated(state: State) -> Tensor:
+    return 2 * state.x
+
+
+EARLIER: list[Tensor] = []
+
+
+def earlier(x: Tensor, outs: list[Tensor]) -> None:
+    if not EARLIER:
+        listed(x, EARLIER)
+    outs += EARLIER
+
+
+def drawn() -> Tensor:
+    return torch.randn(ROWS, COLUMNS)
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "inputs", "said"),
+    [
+        (listed, only_one, lambda: (drawn(), []), "gives input 1, the reference input 1[0]"),
+        (listed, earlier, lambda: (drawn(), []), "input 1[0] (new content"),
+        (named, halved, lambda: (drawn(), {}), "input 1['total']: outside the gate"),
+        (named, of_three_rows, lambda: (drawn(), {}), "input 1['rows']"),
+        (
+            stated,
+            unstated,
+            lambda: (State(drawn()),),
+            "gives out, the reference out, input 0.total",
+        ),
+    ],
+)
+def test_what_is_put_into_an_input_is_a_result(
+    right: Callable[..., Any], wrong: Callable[..., Any], inputs: Callable[[], Any], said: str
+) -> None:
+    def reference(*given: Any) -> Any:
+        return right(*given)
+
+    report = check(right, inputs=inputs, reference=reference)
+    assert (report.check, report.findings) == ("PASS", [])
+    report = check(wrong, inputs=inputs, reference=reference)
+    assert report.check == "FAIL" and said in report.diagnosis
+
+
+def test_what_is_put_there_without_a_word_is_named() -> None:
+    def remembering(x: Tensor, seen: list[Tensor]) -> Tensor:
+        seen.append(x)
+        return 2 * x
+
+    report = check(remembering, inputs=lambda: (drawn(), []), reference=lambda x, seen: 2 * x)
+    assert [found.check for found in report.findings] == ["input-mutated"]
+
+
+def test_timed_calls_find_a_list_as_it_is_made() -> None:
+    lengths = set[int]()
+
+    def counting(x: Tensor, outs: list[Tensor]) -> None:
+        lengths.add(len(outs))
+        listed(x, outs)
+
+    outcome = timed(counting, inputs=lambda: (drawn(), []), reference=listed)
+    assert outcome.result.check == "PASS" and outcome.forward is not None
+    assert lengths == {0}

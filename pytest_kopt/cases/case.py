@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from pytest_kopt.numerics.gates import Gate
 
 Work = float | tuple[float, float]
+#: How the names of returned results begin.
+RETURNED = "out"
 #: What stands in `consumes` for the gradients that a backward is given.
 GRAD_OUT = "grad_out"
 #: What `nan` is where NaN is the answer.
@@ -33,7 +35,8 @@ class Case:
     with `consumes_incoming` also the gradients that a backward is given. `groups` is the position
     of a grouped GEMM's group sizes (None: they are looked for), which are drawn anew in multiples
     of `group_multiple`. `domain` says what of the incumbent's domain a kernel need not support.
-    With `nan` "equal" a result is NaN exactly where the reference's is.
+    With `nan` "equal" a result is NaN exactly where the reference's is. `fills` are the positions
+    of lists, dicts or dataclasses that a call puts results into.
     `keywords` are the inputs' names where they have some. `returns` are the
     names of what the reference returns besides what it writes (None: not seen yet).
     """
@@ -59,6 +62,7 @@ class Case:
     domain: tuple[str, ...] = ()
     nan: str | None = None
     keywords: tuple[str, ...] = ()
+    fills: tuple[int, ...] = ()
     returns: frozenset[str] | None = None
 
     def refusal(self, what: str, legal: str | Iterable[str]) -> BadInput:
@@ -81,16 +85,36 @@ class Case:
 
     def like(self, other: Case) -> Case:
         """Return the case with what another one's reference was seen to do."""
-        seen = ("writes", "owed", "consumes", "keywords", "returns", "nan")
+        seen = ("writes", "owed", "consumes", "keywords", "fills", "returns", "nan")
         return replace(self, **{name: getattr(other, name) for name in seen})
 
     def positional(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return what calls a function with the inputs in order, by keyword where named."""
-        if not self.keywords:
+        """Return what calls a function with the inputs in order, by keyword where named.
+
+        Where the function `fills` inputs, each call has copies of them that hold the same, and
+        returns what is in them as well.
+        """
+        if not (self.keywords or self.fills):
             return function
 
-        def call(*given: Any) -> Any:
+        def named(*given: Any) -> Any:
             return function(**dict(zip(self.keywords, given, strict=True)))
+
+        call = named if self.keywords else function
+        return self._filling(call) if self.fills else call
+
+    def _filling(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        from pytest_kopt.numerics.nested import Filled, emptied, flatten
+
+        def call(*given: Any) -> Filled:
+            holders = {place: emptied(given[place]) for place in self.fills}
+            returned = function(*(holders.get(place, x) for place, x in enumerate(given)))
+            results = {} if returned is None else flatten(returned, RETURNED)
+            for place, holder in holders.items():
+                before = flatten(given[place], input_name(place))
+                now = flatten(holder, input_name(place))
+                results |= {n: x for n, x in now.items() if x is not before.get(n)}
+            return Filled(tuple(results), tuple(results.values()))
 
         return call
 
@@ -200,6 +224,11 @@ def declare(
         domain=tuple(filter(None, words)),
         nan=nan,
     )
+
+
+def input_name(place: int) -> str:
+    """Return the name of an input that holds a result."""
+    return f"input {place}"
 
 
 def _has_backward(schema: Schema) -> bool:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, is_dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 _CONTENTS = (torch.Tensor, torch.Generator)
+_NUMBERS = (bool, int, float, str)
 
 
 def members(item: Any) -> dict[str, Any] | None:
@@ -63,8 +65,47 @@ def mapped(item: Any, change: Callable[[Any], Any], kinds: tuple[type, ...] = _C
     return change(item)
 
 
+class Filled(NamedTuple):
+    """What a call returned and what it put into lists, dicts or dataclasses among its arguments.
+
+    `names` are those of the results, as `flatten` gives them, `values` the results themselves.
+    """
+
+    names: tuple[str, ...]
+    values: tuple[Any, ...]
+
+
+def emptied(item: Any) -> Any:
+    """Return a list, dict or dataclass that holds the same, into which a call can put results."""
+    if type(item) in (list, dict):
+        values = map(emptied, item.values() if isinstance(item, dict) else item)
+        return dict(zip(item, values, strict=True)) if isinstance(item, dict) else [*values]
+    if is_dataclass(item) and not isinstance(item, type) and not item.__dataclass_params__.frozen:  # type: ignore[attr-defined]
+        own = copy.copy(item)
+        for part in fields(item):
+            setattr(own, part.name, emptied(getattr(item, part.name)))
+        return own
+    return item
+
+
+def is_refilled(used: Any, pristine: Any) -> bool:
+    """Say whether an item holds something else by name, or something of another kind."""
+    now, before = flatten(used, ""), flatten(pristine, "")
+    return now.keys() != before.keys() or any(
+        type(now[name]) is not type(leaf) or _is_another_number(now[name], leaf)
+        for name, leaf in before.items()
+    )
+
+
+def _is_another_number(now: Any, before: Any) -> bool:
+    # NaN differs from itself.
+    return isinstance(before, _NUMBERS) and now is not before and bool(now != before)
+
+
 def fresh_copies(given: Sequence[Any]) -> list[Any]:
     """Return copies of arguments: values, strides and requires_grad, and what shares memory.
+
+    What can hold other things is a copy as well: a call may put results there.
 
     A tensor that is given twice is one copy given twice, and views of one storage are views of one
     copy of it. A generator is copied with its state; anything else is the item itself.
@@ -77,7 +118,7 @@ def fresh_copies(given: Sequence[Any]) -> list[Any]:
             owners[place] = owners.get(place, 0) + 1
     copied: dict[int, torch.UntypedStorage] = {}
 
-    def copy(leaf: Any) -> Any:
+    def copied_leaf(leaf: Any) -> Any:
         if isinstance(leaf, torch.Generator):
             generator = torch.Generator(leaf.device)
             generator.set_state(leaf.get_state())
@@ -95,7 +136,7 @@ def fresh_copies(given: Sequence[Any]) -> list[Any]:
             known[id(leaf)] = held.requires_grad_(leaf.requires_grad)
         return known[id(leaf)]
 
-    return [mapped(item, copy) for item in given]
+    return [mapped(emptied(item), copied_leaf) for item in given]
 
 
 def fresh_copy(item: Any) -> Any:

@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 
-from pytest_kopt.cases.case import Case
+from pytest_kopt.cases.case import RETURNED, Case, input_name
 from pytest_kopt.cases.seeds import seed_everything
 from pytest_kopt.honesty.inputs import leaves
 from pytest_kopt.honesty.outputs import taken
 from pytest_kopt.honesty.work import INTERPRETER
-from pytest_kopt.numerics.nested import address, contents, flatten, storages, tensors
+from pytest_kopt.numerics.nested import Filled, address, contents, flatten, storages, tensors
 from pytest_kopt.profile_hook import profile_hook
 
 #: How the name of an input that is written to begins.
@@ -82,10 +82,14 @@ def draw_inputs(case: Case, seed: int) -> Sequence[Any] | Mapping[str, Any]:
 
 def results(returned: Any, given: Sequence[Any], writes: Iterable[int]) -> dict[str, Any]:
     """Return what a call returned, and the inputs that it writes to, by name."""
-    found = {} if returned is None else flatten(returned, "out")
+    written: dict[str, Any] = {}
     for place in writes:
-        found |= flatten(given[place], f"{INPUT}{place}")
-    return found
+        written |= flatten(given[place], input_name(place))
+    if isinstance(returned, Filled):
+        named = dict(zip(returned.names, returned.values, strict=True))
+        # What was in a place before it was filled is no result.
+        return named | {name: x for name, x in written.items() if name not in named}
+    return ({} if returned is None else flatten(returned, RETURNED)) | written
 
 
 def results_of(case: Case, returned: Any, given: Sequence[Any]) -> dict[str, Any]:
@@ -147,7 +151,10 @@ class Candidate:
         before = addresses(given)
         result = self._function(*given)
         after = addresses(given)
-        moved = tuple(place for place, where in enumerate(before) if after[place] != where)
+        # A list may hold more than before.
+        moved = tuple(
+            place for place, where in enumerate(before) if after[place][: len(where)] != where
+        )
         outputs = results_of(self._case, result, given)
         copies = dict(zip(outputs, taken(list(outputs.values())), strict=True))
         differentiable = roots(outputs)

@@ -29,7 +29,13 @@ from pytest_kopt.honesty.inputs import Held, activations, changed, leaves
 from pytest_kopt.honesty.work import QuietMode
 from pytest_kopt.libraries import is_library
 from pytest_kopt.numerics.compare import InvalidReference
-from pytest_kopt.numerics.nested import contents, fresh_copies, storages, tensors
+from pytest_kopt.numerics.nested import (
+    contents,
+    fresh_copies,
+    is_refilled,
+    storages,
+    tensors,
+)
 from pytest_kopt.profile_hook import profile_hook
 
 #: Where what calls a function with keywords is written: no code that makes a result.
@@ -51,11 +57,12 @@ def observed(case: Case, seed: int, device: str = "") -> Case:
     _check_freshness(case, list(drawn), list(make_inputs(case, seed)))
     for name, function in (("the function", case.function), ("the reference", case.reference)):
         _check_arguments(case, name, function, given)
-    copies = fresh_copies(given)
-    versions = _versions(copies)
-    returned = case.positional(case.reference)(*copies)
-    found = changed(copies, given) | _stepped(versions, _versions(copies))
-    found = found.difference(case.consumes)
+    returned, copies, stepped = _called_once(case, given)
+    fills = tuple(place for place, x in enumerate(given) if is_refilled(copies[place], x))
+    if fills:
+        case = replace(case, fills=fills)
+        returned, copies, stepped = _called_once(case, given)
+    found = (changed(copies, given) | stepped).difference(case.consumes)
     writes = tuple(sorted({*case.writes, *found}))
     owed = tuple(place for place in case.writes if place not in found)
     if not writes and not results(returned, given, ()):
@@ -73,6 +80,14 @@ def observed(case: Case, seed: int, device: str = "") -> Case:
         returns=frozenset(own),
         nan=case.nan or _nan_of(given, {*writes, *case.consumes}),
     )
+
+
+def _called_once(case: Case, given: Sequence[Any]) -> tuple[Any, list[Any], frozenset[int]]:
+    """Call the reference on copies; return its result, these, and the places torch wrote to."""
+    copies = fresh_copies(given)
+    versions = _versions(copies)
+    returned = case.positional(case.reference)(*copies)
+    return returned, copies, _stepped(versions, _versions(copies))
 
 
 def _nan_of(given: Sequence[Any], rewritten: Collection[int]) -> str | None:
@@ -192,6 +207,7 @@ class Reference:
         if not self._case.backward:
             return found
         known, own = like.outputs, roots(like.outputs)
+        written = results(None, given, self._case.writes)
         # The candidate's rounding of grad_out is part of its input, not of its error.
         incoming = {
             name: self._incoming(
@@ -199,7 +215,7 @@ class Reference:
             )
             for name, ref in roots(found.outputs).items()
             # Of an input that was written to, only where the candidate has a gradient for it.
-            if not name.startswith(INPUT) or name in own
+            if name not in written or name in own
         }
         return replace(found, gradients=_gradients(found.outputs, wanted, incoming))
 
@@ -232,8 +248,9 @@ class Reference:
         }
         outputs = _fitted(outputs, list(owed), names)
         before = results(None, pristine, own)
+        written = {name: item for name, item in found.items() if name.startswith(INPUT)}
         equal = case.nan == EQUAL
-        return Pass(outputs | results(None, given, own), {}, before, nan_is_equal=equal)
+        return Pass(outputs | written, {}, before, nan_is_equal=equal)
 
     def in_float64(
         self, given: Sequence[Any], call: Callable[[Sequence[Any]], Pass]

@@ -13,7 +13,7 @@ from pytest_kopt.cases.running.execution import drawn_like, grad_out, make_input
 from pytest_kopt.cases.seeds import derive
 from pytest_kopt.honesty import inputs
 from pytest_kopt.honesty.renewal import Places, Renewal
-from pytest_kopt.numerics.nested import contents, fresh_copies, tensors
+from pytest_kopt.numerics.nested import contents, fresh_copies, mapped, tensors
 
 #: Bytes of numbers that are drawn for a block, at most: some milliseconds' worth.
 _MOST_DRAWN = 1 << 20
@@ -108,10 +108,14 @@ class Backward:
 
 
 def _new(item: Any) -> Any:
-    """Return a plain tensor of the same memory; anything else is the item itself."""
-    if type(item) is not torch.Tensor:
-        return item
-    return item.detach().requires_grad_(item.requires_grad)
+    """Return an item whose plain tensors are others over the same memory."""
+    return mapped(item, _new_tensor, (torch.Tensor,))
+
+
+def _new_tensor(leaf: Any) -> Any:
+    if type(leaf) is not torch.Tensor:
+        return leaf
+    return leaf.detach().requires_grad_(leaf.requires_grad)
 
 
 class Content:

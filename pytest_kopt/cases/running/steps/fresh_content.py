@@ -122,7 +122,7 @@ def _written(checking: Checking, run: Run, expected: Pass) -> tuple[list[torch.T
     ]
     changes = 0
     for name, out in run.kept.outputs.items():
-        if name.startswith(INPUT) and isinstance(out, torch.Tensor):
+        if name.startswith(INPUT) and storages(run.live.outputs[name]) & places:
             before = expected.before.get(name)
             if before is None:
                 changes += out.nbytes
