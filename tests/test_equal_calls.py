@@ -14,7 +14,7 @@ from torch import Tensor
 from pytest_kopt.cases.running import against_reference
 from pytest_kopt.cases.running import check as checks
 from pytest_kopt.honesty.accuracy import Accuracy
-from pytest_kopt.numerics.gates import snr
+from pytest_kopt.numerics.gates import snr, tolerance
 from tests.checked import check, names
 
 
@@ -100,6 +100,48 @@ def test_a_rounding_that_flips_is_no_downgrade(kernel: Callable[..., Any], found
     accuracy = {"out": Accuracy("torch.float32", 140.0, 150.0, terms=64)}
     report = check(kernel, accuracy=accuracy, **case)
     assert (report.check, names(report)) == ("PASS", found)
+
+
+KEPT = torch.full((64,), 1e-4)
+
+
+def sum_with_what_lay_there(x: Tensor, workspace: Tensor) -> Tensor:
+    return x.sum(-1) + workspace
+
+
+def sum_with_what_was_kept(x: Tensor, workspace: Tensor) -> Tensor:
+    total = x.sum(-1) + KEPT
+    KEPT.copy_(total * 1e-5)
+    return total
+
+
+def sum_in_float16(x: Tensor, workspace: Tensor) -> Tensor:
+    return (x.half().float() * (1 - 2**-12)).sum(-1)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "found", "said"),
+    [
+        (sum_with_what_lay_there, "unwritten-output", "what input 1 holds before the call"),
+        (sum_with_what_was_kept, "not-deterministic", "out depends on the calls before"),
+        (sum_in_float16, "precision-downgrade", "arithmetic in torch.float32 reaches"),
+    ],
+)
+def test_a_stale_workspace_is_no_lower_precision(
+    kernel: Callable[..., Any], found: str, said: str
+) -> None:
+    report = check(
+        kernel,
+        inputs=lambda: (torch.randn(64, 64), torch.full((64,), 1e-4)),
+        reference=lambda x, workspace: x.double().sum(-1),
+        weights=(),
+        consumes=(1,),
+        gate=tolerance(rtol=1e-2, atol=1e-2),
+        accuracy={"out": Accuracy("torch.float32", 140.0, 150.0, terms=64)},
+    )
+    (finding,) = report.findings
+    assert (finding.check, report.check) == (found, "FAIL" if finding.repairs else "PASS")
+    assert said in finding.message
 
 
 def stored(new: Tensor, cache: Tensor, slots: Tensor) -> None:

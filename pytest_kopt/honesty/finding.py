@@ -25,12 +25,12 @@ _NAMES = {
         "late-result background-work hidden-time faster-than-physics timed-result "
         "stale-result output-shared inflation "
         "stale-weight training-loop activation-cache grad-out-cache hit-rate "
-        "vendor-operator unwritten-output precision-downgrade uneven-groups "
+        "vendor-operator precision-downgrade uneven-groups "
         "held-out-speed incumbent-slowed declared-bucket bucket-mismatch"
     ),
     Consequence.REPAIRS: (
         "output-type output-dtype output-layout constant-result not-deterministic empty-capture "
-        "input-mutated input-moved generator-left switch-left threads-left "
+        "unwritten-output input-mutated input-moved generator-left switch-left threads-left "
         "held-out-shape held-out-range held-out-layout held-out-dtype held-out-gradients"
     ),
     Consequence.NOTES: (

@@ -26,6 +26,7 @@ from pytest_kopt.cases.running.steps.controls import controls
 from pytest_kopt.cases.running.steps.counted_flops import count_flops
 from pytest_kopt.cases.running.steps.equal_calls import equal_calls
 from pytest_kopt.cases.running.steps.fresh_content import fresh_content
+from pytest_kopt.cases.running.steps.stale_memory import stale_memory
 from pytest_kopt.cases.running.switches import left_switches, left_threads, read_switches
 from pytest_kopt.cases.seeds import derive
 from pytest_kopt.devices.machine import device_model
@@ -132,7 +133,9 @@ def _after_steps(
     if checking.passed:
         reached = checking.mostly(baseline)
         elements = sum(item.numel() for item in tensors(checking.given))
-        found += [*downgrades(reached, baseline, elements), *layouts(reached, baseline)]
+        if inexact := [*downgrades(reached, baseline, elements)]:
+            found += [*stale_memory(checking, reached)] or inexact
+        found += layouts(reached, baseline)
     return found
 
 

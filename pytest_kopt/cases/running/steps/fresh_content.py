@@ -169,4 +169,4 @@ def _unwritten(checking: Checking, seed: int) -> Iterator[Finding]:
     spoiled = [bool(torch.isnan(out).any()) for out in again.kept.results]
     before = [bool(torch.isnan(out).any()) for out in checking.last.kept.results]
     if any(spoiled) and not any(before):
-        yield replace(poisoned_memory.UNWRITTEN, rejects=False)
+        yield poisoned_memory.UNWRITTEN

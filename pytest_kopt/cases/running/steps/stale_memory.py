@@ -1,0 +1,68 @@
+"""Whether a result's error is what lay in a workspace before the call: an input, or its own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from pytest_kopt.cases.running.against_reference import nans, pairs
+from pytest_kopt.cases.running.checking import Checking
+from pytest_kopt.cases.running.execution import Pass, make_inputs
+from pytest_kopt.honesty.accuracy import Accuracy
+from pytest_kopt.honesty.finding import Finding
+from pytest_kopt.honesty.inputs import SCALABLE
+from pytest_kopt.numerics.nested import fresh_copies, tensors
+from pytest_kopt.numerics.snr import compute_snr
+
+#: dB by which two calls on equal inputs may differ less than each of them errs, and the error still
+#: be what differs.
+_SLACK_DB = 12.0
+
+
+def stale_memory(checking: Checking, reached: dict[str, Accuracy]) -> Iterator[Finding]:
+    """Say why the results in `reached` are no more exact, if a workspace is the reason."""
+    if places := _read_workspaces(checking):
+        yield Finding(
+            "unwritten-output",
+            f"the result depends on what input {places[0]} holds before the call, and the "
+            "reference's does not",
+            advice="write all of a workspace before reading it",
+            rejects=False,
+        )
+        return
+    before = _run(checking, checking.given)
+    _run(checking, make_inputs(checking.case, checking.seeds["again"]))
+    after = _run(checking, checking.given)
+    for name, one, other in pairs(before, after):
+        error = reached.get(name)
+        if error and compute_snr(one, other) < error.snr_db + _SLACK_DB:
+            yield Finding(
+                "not-deterministic",
+                f"{name} depends on the calls before, by as much as it errs: "
+                f"{compute_snr(one, other):.1f} dB of SNR between two calls on equal inputs",
+                advice="write all of a workspace that the kernel keeps before reading it",
+                rejects=False,
+            )
+            return
+
+
+def _run(checking: Checking, given: Sequence[Any]) -> Pass:
+    return checking.candidate(fresh_copies(given), checking.seeds["last"]).kept
+
+
+def _read_workspaces(checking: Checking) -> list[int]:
+    """Return the inputs whose content before a call shows in the candidate's result alone."""
+    read = []
+    for place in sorted(checking.case.rewritten):
+        spoiled = fresh_copies(checking.given)
+        for tensor in tensors(spoiled[place]):
+            if tensor.dtype in SCALABLE:
+                tensor.detach().fill_(math.nan)
+        if not _has_nan(checking.expected_of(spoiled)) and _has_nan(_run(checking, spoiled)):
+            read.append(place)
+    return read
+
+
+def _has_nan(run: Pass) -> bool:
+    return any(bool(nans(result).any()) for result in run.results)
