@@ -54,14 +54,12 @@ def kept_lines(number: int, attempt: int) -> list[str]:
         copy = Path(root, "agent/workspace", CAMPAIGN.name)
         shutil.copytree(CAMPAIGN, copy)
         campaign = Campaign(Layout(copy), Path(root))
-        archive = campaign.kept(number, campaign.state.rounds[number].attempts[attempt])
-        # The page of the round names the commit as well; it is about the last attempt.
-        page = Verdict.model_validate_json(campaign.layout.verdict(number).read_text())
-        verdict = page if page.attempt == attempt else archive.verdict()
+        recorded = campaign.state.rounds[number].attempts[attempt]
+        verdict = recorded.verdict()
         failures = [shape.diagnosis.text for shape in verdict.shapes if shape.diagnosis]
         lines = failures[0].splitlines() if failures else []
         closing = Closing(verdict)
-        shown = result_lines(archive.results(), closing, verdict.rooflines)
+        shown = result_lines(recorded.results(), closing, verdict.rooflines)
         return [*lines, f"{' kopt ':=^{COLUMNS}}", *shown]
 
 

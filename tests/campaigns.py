@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_kopt.campaign import manifest as manifests
-from pytest_kopt.campaign.archive import Evidence
+from pytest_kopt.campaign.attempt import Evidence
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.layout import Layout
 from pytest_kopt.campaign.manifest import Manifest

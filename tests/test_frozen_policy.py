@@ -10,7 +10,7 @@ from unittest import mock
 import pytest
 
 from pytest_kopt import policies
-from pytest_kopt.campaign.archive import Kept
+from pytest_kopt.campaign.attempt import Attempt
 from pytest_kopt.campaign.outlook.status import status
 from tests.crash import Steps
 from tests.driven_campaign import DrivenCampaign, Ran, files_below
@@ -112,7 +112,7 @@ def test_verdict_and_evidence_hold_the_thresholds(project: DrivenCampaign) -> No
         verdict = json.loads((folder / "verdict.json").read_text())
         assert (verdict["policy"], verdict["thresholds"]) == (policy["name"], policy)
         campaign = project.opened()
-        assert campaign.kept(number).session()["policy"] == policy
+        assert campaign.state.rounds[number].last.session()["policy"] == policy
 
 
 def test_the_baselines_own_policy_counts_wherever_it_was_given(project: DrivenCampaign) -> None:
@@ -130,12 +130,12 @@ def test_an_older_campaign_is_held_to_what_its_baseline_named(
     policy_file(project, "shape_gate_pct: 3\n")
     project.edit_manifest(policy=named)
     baseline(project)
-    session = Kept.session
+    session = Attempt.session
 
-    def older(kept: Kept) -> dict[str, Any]:
+    def older(kept: Attempt) -> dict[str, Any]:
         return {key: value for key, value in session(kept).items() if key != "policy"}
 
-    with mock.patch.object(Kept, "session", older):
+    with mock.patch.object(Attempt, "session", older):
         assert "is not the baseline's policy" in refused(project, policy=other)
         project.edit_manifest(policy=other)
         assert "policy (manifest.yaml)" in refused(project)

@@ -88,9 +88,9 @@ def look(path: Path) -> None:
     "\n".join(lines(status(campaign)))
     for item in campaign.state.rounds.values():
         if item.verdict:
-            campaign.verdict(item)
+            item.last.verdict()
         if item.attempts:
-            campaign.kept(item.number).results()
+            item.last.results()
     if campaign.state.incumbent_round:
         campaign.best.table()
 

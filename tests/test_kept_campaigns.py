@@ -49,7 +49,7 @@ def test_a_kept_campaign_holds_its_evidence(tmp_path: Path, campaign: Path) -> N
     copy = opened(tmp_path, campaign)
     for item in copy.state.decided_rounds():
         for attempt in item.attempts.values():
-            for name, digest in attempt.evidence.items():
+            for name, digest in attempt.hashes.items():
                 content = (copy.layout.directory / name).read_bytes()
                 assert hashlib.sha256(content).hexdigest() == digest, name
 

@@ -146,7 +146,7 @@ def test_a_decision_is_pending_until_it_was_carried_out() -> None:
     cut_off = [*BASELINE, *before]
     pending = fold(cut_off).pending
     assert pending is not None
-    assert (pending[0].number, pending[1].number) == (2, 1)
+    assert (pending.round, pending.number) == (2, 1)
     applying = ledger.Applying.model_validate({**place, "action": "restore"})
     assert fold([*cut_off, applying]).pending is not None
     applied = ledger.Applied.model_validate(place)
@@ -164,7 +164,7 @@ def test_what_carrying_out_did_is_kept_with_the_attempt() -> None:
     done = fold(BASELINE).rounds[1].last
     assert done.applied is not None
     assert done.applied.git_commit == "3" * 40
-    assert done.evidence == {"rounds/round-1/evidence.json": "2" * 64}
+    assert done.hashes == {"rounds/round-1/evidence.json": "2" * 64}
     assert done.started == NOW
 
 

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from pytest_kopt.campaign import ledger
 from pytest_kopt.campaign import manifest as manifests
-from pytest_kopt.campaign.archive import Evidence
+from pytest_kopt.campaign.attempt import Evidence
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.history import trend
 from pytest_kopt.campaign.layout import Layout

@@ -26,7 +26,7 @@ from pytest_kopt.analysis.records import (
     Source,
     unit_of,
 )
-from pytest_kopt.campaign.archive import PAIR_COLUMNS
+from pytest_kopt.campaign.attempt import PAIR_COLUMNS
 from pytest_kopt.campaign.git.worktrees import choose_campaign
 from pytest_kopt.campaign.layout import Layout, find
 from pytest_kopt.errors import BadInput

@@ -9,7 +9,6 @@ from dataclasses import asdict, fields
 from typing import Any
 
 from pytest_kopt.campaign import ledger
-from pytest_kopt.campaign.archive import Kept
 from pytest_kopt.campaign.history.trend import over_baseline
 from pytest_kopt.campaign.layout import Layout
 from pytest_kopt.campaign.state import Round, fold
@@ -64,7 +63,7 @@ class Source:
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
-        rounds = fold(ledger.read(layout.ledger)).rounds
+        rounds = fold(ledger.read(layout.ledger), layout).rounds
         self._decided = [(item, item.verdict) for _, item in sorted(rounds.items()) if item.verdict]
         if not self._decided:
             raise BadInput("no round is decided yet", where=f"campaign {layout.name}")
@@ -106,7 +105,7 @@ class Source:
                 raise BadInput(f"column {taken[0]!r} is the frame's own", where=table.source)
             self.dims.update(table.dims)
             self.metrics.update(table.metrics)
-            given = Kept(self._layout, item.number, item.last).verdict()
+            given = item.last.verdict()
             shapes = {tuple(shape.dims.values()): shape for shape in given.shapes}
             for row in table.rows:
                 shape = shapes.get(tuple(row.typed_dims.values()))
@@ -157,9 +156,8 @@ class Source:
     def _kept(self, name: str) -> Iterator[tuple[Round, str]]:
         """Yield each round with this file of its evidence; one that is gone counts as missing."""
         for item, _ in self._decided:
-            kept = Kept(self._layout, item.number, item.last)
-            text = kept.found(name)
+            text, key = item.last.text(name), item.last.key(name)
             if text is not None:
                 yield item, text
-            elif kept.key(name) in item.last.evidence:
-                self.missing.append(f"{self._layout.name}/{kept.key(name)}")
+            elif key in item.last.hashes:
+                self.missing.append(f"{self._layout.name}/{key}")

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from pytest_kopt import policies
 from pytest_kopt.campaign import ledger, tips
 from pytest_kopt.campaign import manifest as manifests
-from pytest_kopt.campaign.archive import Kept
+from pytest_kopt.campaign.attempt import Attempt
 from pytest_kopt.campaign.git import lineage
 from pytest_kopt.campaign.git.lineage import Commits
 from pytest_kopt.campaign.git.repository import Repository
@@ -22,12 +22,12 @@ from pytest_kopt.campaign.layout import Layout
 from pytest_kopt.campaign.manifest import Manifest
 from pytest_kopt.campaign.notes import Notes
 from pytest_kopt.campaign.running import hold
-from pytest_kopt.campaign.state import Attempt, CampaignState, Round, fold
+from pytest_kopt.campaign.settling import Commit, Restore, Withdraw, plan
+from pytest_kopt.campaign.state import CampaignState, Round, fold
 from pytest_kopt.cases.evidence import CaseEvidence
 from pytest_kopt.cases.result import ExpectedCase
 from pytest_kopt.clock import now
 from pytest_kopt.decide.policy import STOP_LIMITS, Policy
-from pytest_kopt.decide.verdict import Applied, Decision, Verdict
 from pytest_kopt.errors import BadInput
 
 
@@ -42,7 +42,7 @@ class Campaign:
         # A workspace lies inside its upstream's repository but has no history there: its
         # snapshots carry the lineage.
         self.repository = None if self._is_workspace else Repository.around(root)
-        self.state: CampaignState = fold(ledger.read(layout.ledger))
+        self.state: CampaignState = fold(ledger.read(layout.ledger), layout)
 
     @property
     def name(self) -> str:
@@ -114,7 +114,7 @@ class Campaign:
 
     def read_again(self) -> None:
         """Take in what another session, or another view of the campaign, added to the ledger."""
-        self.state = fold(ledger.read(self.layout.ledger))
+        self.state = fold(ledger.read(self.layout.ledger), self.layout)
 
     def candidate(self) -> KernelVersion:
         return KernelVersion.take(self.root, self.manifest.kernel_source)
@@ -127,23 +127,19 @@ class Campaign:
         """Return the version that round 1 measured; BadInput when it was changed."""
         return self.first.kernel()
 
-    def kept(self, number: int, attempt: Attempt | None = None) -> Kept:
-        """Return the evidence of a round's attempt, its last one unless given."""
-        return Kept(self.layout, number, attempt or self.state.rounds[number].last)
-
     @property
-    def best(self) -> Kept:
-        """The evidence of the last accepted round; BadInput before the baseline."""
-        if self.state.incumbent_round is None:
+    def best(self) -> Attempt:
+        """The last accepted attempt; BadInput before the baseline."""
+        if self.state.incumbent is None:
             raise BadInput("there is no baseline yet", where=self.name)
-        return self.kept(self.state.incumbent_round)
+        return self.state.incumbent
 
     @property
-    def first(self) -> Kept:
-        """The evidence of the baseline; BadInput before there is one."""
+    def first(self) -> Attempt:
+        """The attempt that is the baseline; BadInput before there is one."""
         if self.state.baseline is None:
             raise BadInput("there is no baseline yet", where=self.name)
-        return self.kept(1)
+        return self.state.baseline.last
 
     def expected_cases(self) -> dict[str, ExpectedCase]:
         """Return the cases that the baseline froze, by node id, in declaration order."""
@@ -206,45 +202,26 @@ class Campaign:
     ) -> None:
         """Carry out what was decided; safe to repeat. `beside` writes what is committed too."""
         self._finish_restoring()
-        while self.state.pending:
-            item, attempt = self.state.pending
-            common: dict[str, Any] = {"round": item.number, "attempt": attempt.number}
+        while attempt := self.state.pending:
+            common: dict[str, Any] = {"round": attempt.round, "attempt": attempt.number}
             if not apply:
                 self.append(ledger.ApplyWaived(time=now(), **common))
                 continue
-            assert attempt.decided is not None
             commits = self._commits
-            decision = attempt.decided.decision
-            action: Literal["none", "commit", "restore"] = "none"
-            if not decision.keeps:
-                action = "restore"
-            elif commits and decision is not Decision.BASELINE:
-                action = "commit"
-            self.append(ledger.Applying(time=now(), action=action, **common))
-            commit, restored = None, []
-            if action == "commit" and commits:
+            step = plan(self.state, attempt, commits=commits is not None)
+            self.append(ledger.Applying(time=now(), action=step.action, **common))
+            if commits and isinstance(step, Commit | Withdraw):
                 commits.check_still_there()
-                before = self.state.incumbent_as_of(item.number - 1)
-                known = self.state.rounds[before].verdict if before else None
-                # A file that the candidate removed goes with the others.
-                files: dict[str, Path | None] = dict.fromkeys(known.kernel if known else ())
-                files |= self.kept(item.number, attempt).kernel_paths()
-                files |= {str(path): path for path in beside(self)}
-                commit = commits.of_round(item, files, attempt.decided.reason)
-            elif action == "restore":
-                told = (each.decided for each in item.attempts.values())
-                was_kept = any(each and each.decision.keeps for each in told)
-                undone = commits if self.state.incumbent and was_kept else None
-                if undone:  # a commit has the version of a round that was taken back since
-                    undone.check_still_there()
-                rejected = self.kept(item.number, attempt).kernel()
-                restored = self.incumbent().restore(self.root, over=rejected, inside=self._bounds)
-                if undone:
-                    best = self.best
-                    files = {**dict.fromkeys(attempt.decided.kernel), **best.kernel_paths()}
-                    commit = undone.withdrawal(item, files, best.number, attempt.decided.reason)
-            elif self.repository is not None:
-                commit = self.repository.head
+            commit, restored = self.repository.head if self.repository else None, []
+            if isinstance(step, Restore | Withdraw):
+                best = step.best.kernel()
+                restored = best.restore(self.root, over=attempt.kernel(), inside=self._bounds)
+                commit = None
+            if commits and isinstance(step, Commit):
+                files = _replaced(step.before, attempt) | {str(f): f for f in beside(self)}
+                commit = commits.of_round(self.state.rounds[attempt.round], files)
+            if commits and isinstance(step, Withdraw):
+                commit = commits.withdrawal(attempt, step.best, _replaced(attempt, step.best))
             self.append(ledger.Applied(time=now(), git_commit=commit, restored=restored, **common))
 
     def restore(self, number: int) -> list[str]:
@@ -258,7 +235,7 @@ class Campaign:
             what = f"round {number} has no recorded version"
             raise BadInput(what, where=self.name, legal=map(str, measured))
         attempt, here = measured[number].last, self.candidate()
-        self.kept(number).kernel()  # BadInput where it is not as recorded
+        attempt.kernel()  # BadInput where it is not as recorded
         here.write(self.layout.replaced(len(self.state.restores) + 1))
         common: dict[str, Any] = {"round": number, "attempt": attempt.number}
         self.append(ledger.Restoring(time=now(), replaced=here.hashes, **common))
@@ -272,8 +249,7 @@ class Campaign:
         kept = self.layout.replaced(len(self.state.restores))
         replaced = KernelVersion.load(kept, wanted.replaced)
         attempt = self.state.rounds[wanted.round].attempts[wanted.attempt]
-        version = self.kept(wanted.round, attempt).kernel()
-        files = version.restore(self.root, over=replaced, inside=self._bounds)
+        files = attempt.kernel().restore(self.root, over=replaced, inside=self._bounds)
         common: dict[str, Any] = {"round": wanted.round, "attempt": wanted.attempt}
         self.append(ledger.Restored(time=now(), files=files, **common))
         return files
@@ -284,14 +260,6 @@ class Campaign:
         if self.repository is None or not self.manifest.git_commit:
             return None
         return Commits(self.repository, self.manifest, self.layout, self.root)
-
-    def verdict(self, item: Round) -> Verdict:
-        """Return the latest verdict of a round that has one, with what applying it did."""
-        verdict, done = self.kept(item.number, item.last).verdict(), item.last.applied
-        if done is None:
-            return verdict
-        applied = Applied(git_commit=done.git_commit, restored=done.restored)
-        return verdict.model_copy(update={"applied": applied})
 
     def note(self, number: int, notes: Notes) -> None:
         """Add notes to a round that was run, or to the next one; BadInput for any other."""
@@ -326,3 +294,8 @@ class Campaign:
     def _bounds(self) -> Path:
         """Where kernel files may lie: the repository, else the project."""
         return self.repository.root if self.repository else self.root
+
+
+def _replaced(old: Attempt | None, new: Attempt) -> dict[str, Path | None]:
+    """Return the kernel files of `new` by their path, None for those that only `old` had."""
+    return {**dict.fromkeys(old.outcome().kernel if old else ()), **new.kernel_paths()}

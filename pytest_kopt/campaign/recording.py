@@ -7,12 +7,12 @@ from typing import Any
 
 from pytest_kopt.campaign import ledger
 from pytest_kopt.campaign import manifest as manifests
-from pytest_kopt.campaign.archive import Evidence, keep
+from pytest_kopt.campaign.attempt import Attempt, Evidence, keep
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.history import stops
 from pytest_kopt.campaign.manifest import FrozenSchema
 from pytest_kopt.campaign.notes import NO_NOTES, Notes
-from pytest_kopt.campaign.state import Attempt, fold
+from pytest_kopt.campaign.state import fold
 from pytest_kopt.clock import now
 from pytest_kopt.decide.policy import STOP_LIMITS, Policy
 from pytest_kopt.decide.verdict import Decision, Level, Verdict

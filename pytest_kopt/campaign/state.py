@@ -4,27 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from pytest_kopt.campaign import ledger
+from pytest_kopt.campaign.attempt import Attempt
+from pytest_kopt.campaign.layout import Layout
 from pytest_kopt.campaign.notes import Notes
-from pytest_kopt.decide.verdict import Decision, Level
+from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.errors import BadInput
 from pytest_kopt.figures import changed
 
-
-@dataclass(slots=True)
-class Attempt:
-    """One run of a round, begun at a level; `notes` are all that the round had when it ended."""
-
-    number: int
-    started: str
-    level: Level = "full"
-    evidence: dict[str, str] = field(default_factory=dict)
-    decided: ledger.Decided | None = None
-    notes: Notes = field(default_factory=Notes)
-    applied: ledger.Applied | None = None
-    settled: bool = False
+#: For a state whose evidence nobody reads.
+NOWHERE = Layout(Path())
 
 
 @dataclass(slots=True)
@@ -153,7 +145,7 @@ class CampaignState:
         return number in self.rounds and bool(self.rounds[number].attempts)
 
     @property
-    def pending(self) -> tuple[Round, Attempt] | None:
+    def pending(self) -> Attempt | None:
         """A decided attempt whose decision was not carried out, None when all are.
 
         Of several it is the last round's: that round's version lies in the tree.
@@ -163,7 +155,7 @@ class CampaignState:
                 decided = attempt.decided
                 waits = decided is not None and not decided.decision.leaves_open
                 if waits and not attempt.settled and not (item.number == 1 and item.is_open):
-                    return item, attempt
+                    return attempt
         return None
 
     @property
@@ -216,7 +208,8 @@ def chain_breaks(state: CampaignState, noise_pct: float) -> list[str]:
     ]
 
 
-def fold(events: Iterable[ledger.AnyEvent]) -> CampaignState:
+def fold(events: Iterable[ledger.AnyEvent], layout: Layout = NOWHERE) -> CampaignState:
+    """Return the state after these events; `layout` is where the evidence lies that they name."""
     state = CampaignState()
     for event in events:
         state.events += 1
@@ -253,19 +246,20 @@ def fold(events: Iterable[ledger.AnyEvent]) -> CampaignState:
         elif isinstance(event, ledger.Restored):
             state.restoring = None
         elif isinstance(event, ledger.AttemptEvent):
-            _fold_attempt(state, event)
+            _fold_attempt(state, event, layout)
     return state
 
 
-def _fold_attempt(state: CampaignState, event: ledger.AttemptEvent) -> None:
+def _fold_attempt(state: CampaignState, event: ledger.AttemptEvent, layout: Layout) -> None:
     item = state.rounds.setdefault(event.round, Round(event.round))
     item.last_event = state.events
-    attempt = item.attempts.setdefault(event.attempt, Attempt(event.attempt, event.time))
+    begun = Attempt(layout, event.round, event.attempt, event.time)
+    attempt = item.attempts.setdefault(event.attempt, begun)
     if isinstance(event, ledger.Opened):
         attempt.level = event.level
         state.no_idle_gpu = None
     elif isinstance(event, ledger.Measured):
-        attempt.evidence = event.evidence
+        attempt.hashes = event.evidence
     elif isinstance(event, ledger.Decided):
         attempt.decided = event
         item.notes = attempt.notes = item.notes.plus(event.notes)

@@ -159,14 +159,14 @@ def _read(path: Path) -> Scatter:
 def _of_campaign(campaign: Campaign) -> tuple[Scatter, ...]:
     """Return what the latest sessions kept; one whose evidence is gone has nothing to say."""
     attempts = (
-        (number, attempt)
-        for number, found in reversed(campaign.state.rounds.items())
-        for attempt in reversed(found.attempts.values())
+        attempt
+        for item in reversed(campaign.state.rounds.values())
+        for attempt in reversed(item.attempts.values())
         if attempt.decided is not None
     )
     kept = []
-    for number, attempt in islice(attempts, _SESSIONS):
+    for attempt in islice(attempts, _SESSIONS):
         with contextlib.suppress(BadInput):
-            session = campaign.kept(number, attempt).session()
+            session = attempt.session()
             kept.append(validate(Scatter, session.get("comparison", {}), where=""))
     return tuple(kept)

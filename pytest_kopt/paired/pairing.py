@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from pytest_kopt.campaign.archive import PAIR_COLUMNS
+from pytest_kopt.campaign.attempt import PAIR_COLUMNS
 from pytest_kopt.campaign.ledger import PairedChange
 from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, UNEVEN
 from pytest_kopt.cases.result import CaseResult

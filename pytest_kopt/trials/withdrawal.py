@@ -45,7 +45,7 @@ def withdraw(campaign: Campaign, found: Withdrawn) -> None:
 
 
 def _decide_anew(campaign: Campaign, item: Round, found: Withdrawn) -> None:
-    decided, verdict = item.verdict, campaign.verdict(item)
+    decided, verdict = item.verdict, item.last.verdict()
     assert decided is not None
     decision, reason = Decision.REJECTED_OVERFIT, f"withdrawn: {found.why}"
     step = "only gains that a real step has are kept"
@@ -61,7 +61,7 @@ def _decide_anew(campaign: Campaign, item: Round, found: Withdrawn) -> None:
         item.number,
         started=now(),
         level=decided.level,
-        evidence=campaign.kept(item.number).evidence(),
+        evidence=item.last.evidence(),
         verdict=verdict.model_copy(
             update={
                 "decision": decision,

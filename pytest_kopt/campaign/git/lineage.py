@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from pytest_kopt.campaign.attempt import Attempt
 from pytest_kopt.campaign.git.repository import Repository
 from pytest_kopt.campaign.git.submodules import nested_around
 from pytest_kopt.campaign.git.worktrees import branch_of
@@ -98,8 +99,8 @@ class Commits:
             went = f"git: the tree went from branch {own!r} to {branch or 'no branch'!r} meanwhile"
             raise CannotFinish(f"{went}, git switch {own} puts it back")
 
-    def of_round(self, item: Round, files: Files, result: str) -> str:
-        """Commit files as a round's, with what its notes say; return the commit."""
+    def of_round(self, item: Round, files: Files, result: str | None = None) -> str:
+        """Commit files as a round's, with its notes and its verdict's reason or another result."""
         notes, title = item.notes, item.notes.title or "kernel change"
         log, near = self.layout.optimize_log, self.root
         # Of a tree beside the main one the way to the main one's workspace is nobody's business.
@@ -109,15 +110,15 @@ class Commits:
             f"round-{item.number}: {title.splitlines()[0]}",
             {
                 "Hypothesis": notes.hypothesis or "not stated",
-                "Result": result,
+                "Result": result or item.last.outcome().reason,
                 "Details": notes.details or log.as_posix(),
             },
         )
 
-    def withdrawal(self, item: Round, files: Files, best: int, result: str) -> str:
-        """Commit the files of round `best`, the one before a round that was taken back."""
-        subject = f"round-{item.number}: withdrawn, back to round-{best}"
-        return self._commit(files, subject, {"Result": result})
+    def withdrawal(self, attempt: Attempt, best: Attempt, files: Files) -> str:
+        """Commit the files of `best`, the current best without a round that was taken back."""
+        subject = f"round-{attempt.round}: withdrawn, back to round-{best.round}"
+        return self._commit(files, subject, {"Result": attempt.outcome().reason})
 
     def _commit(self, files: Files, subject: str, details: Mapping[str, str]) -> str:
         lines = "".join(f"{name}: {text}\n" for name, text in details.items())

@@ -15,8 +15,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
+from pytest_kopt.campaign.attempt import Attempt
 from pytest_kopt.campaign.ledger import Decided
-from pytest_kopt.campaign.state import Attempt, CampaignState, Round
+from pytest_kopt.campaign.state import CampaignState, Round
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.verdict import Decision
 

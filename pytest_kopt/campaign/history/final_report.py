@@ -28,10 +28,10 @@ NEXT_DIRECTIONS = 3
 
 
 def shown(campaign: Campaign, item: Round, verdict: Verdict) -> Shown:
-    results = campaign.kept(item.number).results()
+    results = item.last.results()
     traces = {result.label: result.trace for result in results if result.evidence.training}
     before = campaign.state.incumbent_as_of(item.number - 1)
-    old = [] if before is None else campaign.kept(before).results()
+    old = [] if before is None else campaign.state.rounds[before].last.results()
     labels = [shape.label for shape in verdict.shapes]
     drawn = [result.evidence.groups for result in results if result.evidence.groups is not None]
     name = f"{verdict.aggregate.metric if verdict.aggregate else ''} {UNDER_SKEW}"
@@ -104,7 +104,7 @@ def compose(campaign: Campaign) -> FinalReport:
     undecided = Decision.INCONCLUSIVE
     failed = [item for item in lost if not (item.verdict and item.verdict.decision is undecided)]
     audit = [
-        audited(item.number, item.notes.claim, shown(campaign, item, campaign.verdict(item)))
+        audited(item.number, item.notes.claim, shown(campaign, item, item.last.verdict()))
         for item in kept
     ]
     s_real, w_real, headline = attribute(audit)

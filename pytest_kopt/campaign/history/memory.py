@@ -71,7 +71,7 @@ def table_of(campaign: Campaign, number: int) -> Table | None:
 
 def document(campaign: Campaign, item: Round, profiles: Sequence[CaseProfile]) -> dict[str, Any]:
     """Return the content of `memory/v<N>.json`; what nothing tells is null or empty."""
-    verdict, table = campaign.verdict(item), table_of(campaign, item.number)
+    verdict, table = item.last.verdict(), table_of(campaign, item.number)
     before = campaign.state.incumbent_as_of(item.number - 1)
     previous = table_of(campaign, before) if before else None
     notes, lines = item.notes, verdict.rooflines

@@ -47,7 +47,7 @@ def advice(campaign: Campaign) -> dict[str, Any]:
     found = route_of(manifest)
     rounds = [item for item in unmasked_rounds(campaign.state) if item.number > 1]
     number = campaign.state.incumbent_round
-    results = campaign.kept(number).results() if number else []
+    results = campaign.state.rounds[number].last.results() if number else []
     # Under the ceilings that are known by now.
     measured = rooflines(results, campaign.layout.workspace) if number else []
     device = device_model_of(results) if number else ""

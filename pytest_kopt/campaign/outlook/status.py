@@ -82,7 +82,7 @@ def status(
         "incumbent_round": state.incumbent_round,
         "next_round": None if stops.holding(ends) else state.next_round,
         "open": bool(attempted and attempted[-1]["open"]),
-        "unapplied": pending[0].number if pending else None,
+        "unapplied": pending.round if pending else None,
         "final": state.last_final.model_dump(mode="json") if state.last_final else None,
         "chain_breaks": chain_breaks(state, policy.chain_noise_pct),
         "counters": {
@@ -134,7 +134,7 @@ def _last_verdict(campaign: Campaign) -> Verdict | None:
     """Return the last attempt's verdict, None where there is none, or no evidence of it."""
     judged = [item for item in campaign.state.rounds.values() if item.verdict]
     with suppress(BadInput):  # a campaign may be shown without its evidence
-        return campaign.verdict(judged[-1]) if judged else None
+        return judged[-1].last.verdict() if judged else None
     return None
 
 

@@ -39,7 +39,7 @@ class UpstreamCampaign(Campaign):
         """Raise BadInput when upstream has moved on, or the workspace has not finished."""
         self.check_not_integrated()
         if pending := self.state.pending:
-            what = f"round {pending[0].number} is decided but not carried out"
+            what = f"round {pending.round} is decided but not carried out"
             way = f"which carries it out (cd {self.layout.directory})"
             legal = f"a session in the workspace first, {way}"
             raise BadInput(what, where=self.name, legal=legal)
@@ -97,7 +97,7 @@ class UpstreamCampaign(Campaign):
         kept = apply and final is not None and final.decision.keeps
         if kept and final is not None and (commits := self._commits):
             files: dict[str, Path | None] = dict.fromkeys(self.baseline().files)
-            placed = self.kept(begun.round).kernel_paths()
+            placed = self.state.rounds[begun.round].last.kernel_paths()
             files |= {self._path(path): place for path, place in placed.items()}
             commit = commits.of_round(self.state.rounds[begun.round], files, final.reason)
         elif not kept:

@@ -118,8 +118,8 @@ def _listed(lines: Sequence[str]) -> str:
 
 def baseline_report(campaign: Campaign, table: Table) -> str:
     """Return the text of baseline.md; the baseline is decided."""
-    verdict = campaign.verdict(campaign.state.rounds[1])
-    results = campaign.kept(1).results()
+    verdict = campaign.state.rounds[1].last.verdict()
+    results = campaign.state.rounds[1].last.results()
     return page(
         f"Baseline of {campaign.name}",
         [

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from pytest_kopt.campaign.attempt import Attempt
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.history import stops
 from pytest_kopt.campaign.history.final_report import NEXT_DIRECTIONS
 from pytest_kopt.campaign.ledger import Decided, Final, FinalReport
-from pytest_kopt.campaign.state import Attempt, Round
+from pytest_kopt.campaign.state import Round
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.figures import NONE, changed, changed_within, figure
 from pytest_kopt.honesty.transfer import ALLOWED_GAP_PCT

@@ -9,11 +9,12 @@ from __future__ import annotations
 import re
 from itertools import takewhile
 
+from pytest_kopt.campaign.attempt import Attempt
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.history.counters import Regression, count
 from pytest_kopt.campaign.history.stops import REGRESSIONS
 from pytest_kopt.campaign.ledger import Decided
-from pytest_kopt.campaign.state import Attempt, Round, Wait
+from pytest_kopt.campaign.state import Round, Wait
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.figures import changed, figure
 from pytest_kopt.show.words import bullets, markdown_table, one_line

@@ -39,9 +39,12 @@ def refresh(campaign: Campaign) -> None:
     table = memory.table_of(campaign, 1) if first in news else None
     if first and table:
         write_atomically(campaign.layout.baseline_report, baseline_report(campaign, table))
-        lines, readme = campaign.verdict(first).rooflines, campaign.layout.readme
+        lines, readme = first.last.verdict().rooflines, campaign.layout.readme
         if readme.is_file():
-            device, text = device_model_of(campaign.kept(1).results()), readme.read_text()
+            device, text = (
+                device_model_of(campaign.state.rounds[1].last.results()),
+                readme.read_text(),
+            )
             known = with_baseline(text, campaign.manifest, device, lines)
             if known != text:
                 write_atomically(readme, known)
@@ -97,7 +100,7 @@ def _memory(campaign: Campaign, item: Round) -> None:
 
 
 def _round_files(campaign: Campaign, item: Round) -> None:
-    verdict = campaign.verdict(item)
+    verdict = item.last.verdict()
     assert verdict.attempt is not None
     layout = campaign.layout
     text = verdict.model_dump_json(indent=1) + "\n"

@@ -73,7 +73,7 @@ def environment(campaign: Campaign, item: Round) -> list[tuple[str, str]]:
 
 def _rounds(campaign: Campaign) -> Iterator[dict[str, Any]]:
     judged = [item for _, item in sorted(campaign.state.rounds.items()) if item.verdict]
-    found = [(item, campaign.verdict(item)) for item in judged]
+    found = [(item, item.last.verdict()) for item in judged]
     gains = over_baseline(verdict for _, verdict in found)
     for (item, verdict), gain in zip(found, gains, strict=True):
         over = (gain.change_pct, gain.low_pct, gain.high_pct)

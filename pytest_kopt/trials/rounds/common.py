@@ -9,7 +9,7 @@ from importlib.metadata import version
 from typing import Any
 
 from pytest_kopt.campaign import tips
-from pytest_kopt.campaign.archive import Evidence
+from pytest_kopt.campaign.attempt import Evidence
 from pytest_kopt.campaign.history import stops, trend
 from pytest_kopt.campaign.recording import record_attempt
 from pytest_kopt.campaign.state import Round
@@ -90,7 +90,7 @@ def record_round(
     if judged.profiles:
         write_profiles(campaign.layout, opened.number, attempt.number, judged.profiles)
     carry_out(campaign, asked.settings)
-    final = campaign.verdict(campaign.state.rounds[opened.number])
+    final = campaign.state.rounds[opened.number].last.verdict()
     assert final.attempt == attempt.number
     outlook = tuple(standing.closing_lines(campaign, asked.policy))
     return Closing(final, judged.detail or begun.blocked, judged.profiles, outlook)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_kopt.campaign.archive import Evidence
+from pytest_kopt.campaign.attempt import Evidence
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.recording import record_attempt
 from pytest_kopt.clock import now

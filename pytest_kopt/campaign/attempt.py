@@ -1,19 +1,20 @@
-"""The evidence of a campaign on disk: written once per attempt, read back only as recorded."""
+"""An attempt at a round: its record, and its evidence, written once and read only as recorded."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from pytest_kopt.campaign.kernel import KernelVersion, sha256
 from pytest_kopt.campaign.layout import Layout
+from pytest_kopt.campaign.ledger import Applied as CarriedOut
 from pytest_kopt.campaign.ledger import Decided
-from pytest_kopt.campaign.state import Attempt
+from pytest_kopt.campaign.notes import Notes
 from pytest_kopt.cases.result import CaseResult
-from pytest_kopt.decide.verdict import Applied, Verdict
+from pytest_kopt.decide.verdict import Applied, Level, Verdict
 from pytest_kopt.errors import BadInput
 from pytest_kopt.schema.table import Table, format_csv, parse_csv, write_atomically
 
@@ -26,19 +27,19 @@ PAIR_COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What was measured, of which kernel, as it is kept.
-
-    `table` is None when no row arrived; `pairs_csv` is that of a paired comparison; `session` is
-    free-form evidence of the whole session; `benchmark_log` what benchmark_command printed.
-    `candidates` are the versions of a race with the rows of their checks, by place.
-    """
+    """The measurements of an attempt, and the kernel that was measured."""
 
     kernel: KernelVersion
     results: Sequence[CaseResult]
+    #: None when no row arrived.
     table: Table | None
+    #: Free-form evidence of the whole session.
     session: dict[str, Any]
+    #: The pairs of a paired comparison, in `PAIR_COLUMNS`.
     pairs_csv: str = ""
+    #: The output of benchmark_command.
     benchmark_log: str = ""
+    #: The versions of a race with the rows of their checks, by place.
     candidates: Sequence[tuple[KernelVersion, Table | None]] = ()
 
 
@@ -67,25 +68,45 @@ def keep(layout: Layout, directory: Path, evidence: Evidence, verdict: Verdict) 
     return {f"{place}/{name}": sha256(text.encode()) for name, text in texts.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """What a decided attempt left; BadInput for a file that is gone, or not the ledger's."""
+@dataclass(slots=True)
+class Attempt:
+    """One run of a round: what the ledger tells of it, and its evidence for every view to read.
 
-    layout: Layout
+    Methods that read evidence raise BadInput for a file that is gone, or not the ledger's.
+    """
+
+    #: The campaign's files. Two readings of one ledger are equal wherever the ledger lies.
+    layout: Layout = field(compare=False, repr=False)
+    #: The round it belongs to.
+    round: int
+    #: Its number within the round, from 1.
     number: int
-    attempt: Attempt
+    #: When it began: `YYYY-MM-DD HH:MM`.
+    started: str
+    #: The level at which it began; its verdict names the one that decided.
+    level: Level = "full"
+    #: SHA-256 of its evidence by path below the campaign's directory.
+    hashes: dict[str, str] = field(default_factory=dict)
+    #: The verdict in short; None where the session was cut off, and while it runs.
+    decided: Decided | None = None
+    #: All notes that the round had when this attempt was decided.
+    notes: Notes = field(default_factory=Notes)
+    #: What carrying out the verdict did; None before that, and where the user waived it.
+    applied: CarriedOut | None = None
+    #: Whether the verdict was carried out or that was waived.
+    settled: bool = False
 
     @property
     def directory(self) -> Path:
-        return self.layout.attempt(self.number, self.attempt.number)
+        return self.layout.attempt(self.round, self.number)
 
-    @property
-    def _decided(self) -> Decided:
-        assert self.attempt.decided is not None
-        return self.attempt.decided
+    def outcome(self) -> Decided:
+        """Return the verdict in short of an attempt that has one."""
+        assert self.decided is not None
+        return self.decided
 
     def kernel(self) -> KernelVersion:
-        return KernelVersion.load(self.directory / "kernel_snapshot", self._decided.kernel)
+        return KernelVersion.load(self.directory / "kernel_snapshot", self.outcome().kernel)
 
     def kernel_paths(self) -> dict[str, Path]:
         return {path: self.directory / "kernel_snapshot" / path for path in self.kernel().files}
@@ -107,36 +128,40 @@ class Kept:
             results=self.results(),
             table=self.table(),
             session=self.session(),
-            pairs_csv=self.found("pairs.csv") or "",
+            pairs_csv=self.text("pairs.csv") or "",
         )
 
     def verdict(self) -> Verdict:
-        """Return the verdict as it was given.
+        """Return the verdict, with what carrying it out did.
 
-        Where the attempt's own file is gone, the round's page of it is as good: only `applied` is
-        added there, and without it the text has to be the one that the ledger names.
+        The round's page serves where the attempt's own file is gone: only `applied` is added
+        there, and without it the text has to be the one that the ledger names.
         """
-        path, page = self.directory / "verdict.json", self.layout.verdict(self.number)
+        path, page = self.directory / "verdict.json", self.layout.verdict(self.round)
         if page.is_file() and not path.exists():
             path = page
-            given = {**json.loads(_content(page)), "applied": Applied().model_dump()}
-            text = f"{json.dumps(given, indent=1, ensure_ascii=False)}\n".encode()
+            document = {**json.loads(_content(page)), "applied": Applied().model_dump()}
+            text = f"{json.dumps(document, indent=1, ensure_ascii=False)}\n".encode()
         else:
             text = _content(path)
-        if sha256(text) != self._decided.verdict_sha256:
+        if sha256(text) != self.outcome().verdict_sha256:
             raise BadInput("was changed since the ledger recorded it", where=str(path))
-        return Verdict.model_validate_json(text)
+        verdict, done = Verdict.model_validate_json(text), self.applied
+        if done is None:
+            return verdict
+        applied = Applied(git_commit=done.git_commit, restored=done.restored)
+        return verdict.model_copy(update={"applied": applied})
 
-    def found(self, name: str) -> str | None:
-        """Return a file's text, where need be from the copy beside the attempts.
+    def text(self, name: str) -> str | None:
+        """Return the text of a file of evidence, if need be from the round's copy of it.
 
-        None for one that was never written, and for one that is gone: a campaign that is shown to
-        others may come without the bulk of its evidence.
+        None for a file that was never written or is gone: a campaign may be shown to others
+        without the bulk of its evidence.
         """
-        places = (self.directory, self.layout.artifacts(self.number))
+        places = (self.directory, self.layout.artifacts(self.round))
         place = next((place for place in places if (place / name).is_file()), None)
-        known = place is not None and self.key(name) in self.attempt.evidence
-        return self._read(name, place).decode() if known else None
+        recorded = place is not None and self.key(name) in self.hashes
+        return self._read(name, place).decode() if recorded else None
 
     def key(self, name: str) -> str:
         """Return what the ledger calls a file."""
@@ -145,7 +170,7 @@ class Kept:
     def _read(self, name: str, place: Path | None = None) -> bytes:
         path = (place or self.directory) / name
         content = _content(path)
-        if self.attempt.evidence.get(self.key(name)) != sha256(content):
+        if self.hashes.get(self.key(name)) != sha256(content):
             raise BadInput("evidence was changed since the ledger recorded it", where=str(path))
         return content
 

@@ -1,0 +1,47 @@
+"""The step that a decided attempt asks of git and the tree."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_kopt.campaign.settling import Commit, Nothing, Restore, Step, Withdraw, plan
+from pytest_kopt.campaign.state import fold
+from pytest_kopt.decide.verdict import Decision
+from tests.builders import attempt_events, decided
+
+BASELINE = attempt_events(1, Decision.BASELINE)
+KEPT = attempt_events(2, Decision.ACCEPTED)
+FIRST, SECOND = fold([*BASELINE, *KEPT]).rounds.values()
+
+
+@pytest.mark.parametrize(
+    ("decision", "commits", "step"),
+    [
+        (Decision.ACCEPTED, True, Commit(SECOND.last)),
+        (Decision.ACCEPTED_WITH_NOTE, True, Commit(SECOND.last)),
+        (Decision.ACCEPTED, False, Nothing()),
+        (Decision.ROLLED_BACK, True, Restore(SECOND.last)),
+        (Decision.ROLLED_BACK, False, Restore(SECOND.last)),
+        (Decision.INCONCLUSIVE, True, Restore(SECOND.last)),
+        (Decision.SPLIT, True, Restore(SECOND.last)),
+        (Decision.REJECTED_OVERFIT, True, Restore(SECOND.last)),
+    ],
+)
+def test_the_step_follows_from_the_decision(decision: Decision, commits: bool, step: Step) -> None:
+    state = fold([*BASELINE, *KEPT, decided(3, decision)])
+    assert state.pending is not None
+    assert plan(state, state.pending, commits=commits) == step
+
+
+def test_a_baseline_is_in_history_already() -> None:
+    state = fold([decided(1, Decision.BASELINE)])
+    assert state.pending is not None
+    assert plan(state, state.pending, commits=True) == Nothing()
+
+
+@pytest.mark.parametrize(("commits", "step"), [(True, Withdraw), (False, Restore)])
+def test_a_kept_round_is_withdrawn_by_a_commit(commits: bool, step: type[Step]) -> None:
+    again = decided(2, Decision.REJECTED_OVERFIT, attempt=2)
+    state = fold([*BASELINE, *KEPT, again])
+    assert state.pending is not None and state.pending.number == 2
+    assert plan(state, state.pending, commits=commits) == step(FIRST.last)  # type: ignore[call-arg]
