@@ -13,12 +13,12 @@ import pytest
 from pytest_kopt.cases.order import ALONE, CANDIDATE, INCUMBENT
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.devices.vendor import CPU
-from pytest_kopt.paired import pairing
+from pytest_kopt.paired import credit
 from pytest_kopt.paired.arms import ONE_PROCESS
 from pytest_kopt.paired.blocks import Quad
 from pytest_kopt.paired.company import Company, look_alone
 from pytest_kopt.paired.lane import Lane
-from pytest_kopt.paired.noise import Known
+from pytest_kopt.paired.noise import NoiseHistory
 from pytest_kopt.paired.replica import CaseQuads, Refused
 from pytest_kopt.processes.site import Place
 from tests.test_known_noise import compared
@@ -98,8 +98,8 @@ def test_a_gain_that_may_be_the_incumbents_loss_is_in_doubt() -> None:
 
 
 def test_a_gain_in_doubt_is_undecided(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pairing, "look_alone", lambda comparison, gain: Company(doubt="it is slow"))
-    found, _ = compared(Known(), gain=1.05)
+    monkeypatch.setattr(credit, "look_alone", lambda comparison, gain: Company(doubt="it is slow"))
+    found, _ = compared(NoiseHistory(), gain=1.05)
     assert found.verdict.decision is Decision.INCONCLUSIVE
     assert found.verdict.reason.endswith("; but it is slow")
     assert cast(dict[str, object], found.session["incumbent_alone"])["doubt"] == "it is slow"

@@ -24,8 +24,8 @@ from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.nearby_shapes import Tried
 from pytest_kopt.paired.blocks import Quad
 from pytest_kopt.paired.comparison import Comparison
-from pytest_kopt.paired.noise import Known, Scatter, keep
-from pytest_kopt.paired.pairing import PairedMetric, PairedResult, judge
+from pytest_kopt.paired.noise import NoiseHistory, Scatter, keep
+from pytest_kopt.paired.pairing import Criteria, PairedMetric, PairedResult, judge
 from pytest_kopt.paired.replica import CaseQuads, Refused
 from pytest_kopt.trials.calibration import calibration
 from tests.campaigns import campaign_at, record
@@ -110,15 +110,17 @@ class Measuring:
         raise Refused("there is no incumbent's tree")
 
 
-def compared(known: Known, *, gain: float = 1.0, sd: float = 0.001) -> tuple[PairedResult, int]:
+def compared(
+    history: NoiseHistory, *, gain: float = 1.0, sd: float = 0.001
+) -> tuple[PairedResult, int]:
     measuring = Measuring(replicas(8, gain=gain, sd=sd))
     metric = PairedMetric("Forward TFLOPS", "forward")
-    found = judge(cast(Comparison, measuring), results(), [metric], PRIMUS, known)
+    found = judge(cast(Comparison, measuring), results(), Criteria([metric], PRIMUS, history))
     return found, sum(measuring.asked)
 
 
 def test_a_session_keeps_its_scatter_and_what_was_known(tmp_path: Path) -> None:
-    found, count = compared(Known(), gain=1.01)
+    found, count = compared(NoiseHistory(), gain=1.01)
     assert found.verdict.decision is Decision.ACCEPTED and count == 2
     assert found.verdict.noise is not None
     assert found.verdict.noise.source == DEVICE_TIMED.source
@@ -135,11 +137,11 @@ def test_a_campaigns_rounds_are_the_nearest_source(tmp_path: Path) -> None:
     campaign = campaign_at(tmp_path)
     record(campaign, 1, Decision.BASELINE)
     for number in (2, 3):
-        found, _ = compared(Known.here(campaign.layout.workspace, results(), campaign))
+        found, _ = compared(NoiseHistory.here(campaign.layout.workspace, results(), campaign))
         assert found.verdict.noise is not None and "default" in found.verdict.noise.source
         comparison = Scatter.of(replicas(3)).model_dump() if number == 3 else found.session
         record(campaign, number, Decision.ROLLED_BACK, comparison=comparison)
-    found, _ = compared(Known.here(campaign.layout.workspace, results(), campaign))
+    found, _ = compared(NoiseHistory.here(campaign.layout.workspace, results(), campaign))
     assert found.verdict.noise is not None
     assert found.verdict.noise.source == "earlier processes of the campaign"
     assert found.verdict.noise.sd_pct == pytest.approx(0.1 / 3**0.5, rel=0.6)
@@ -151,7 +153,7 @@ def test_evidence_that_is_gone_or_older_tells_nothing(tmp_path: Path) -> None:
     record(campaign, 2, Decision.ROLLED_BACK, comparison={"replicas": 4})
     record(campaign, 3, Decision.ROLLED_BACK, comparison=Scatter.of(replicas(8)).model_dump())
     (campaign.layout.attempt(3, 1) / "evidence.json").unlink()
-    known = Known.here(campaign.layout.workspace, results(), campaign)
+    known = NoiseHistory.here(campaign.layout.workspace, results(), campaign)
     assert known.noise("step", replicas(1)[0]).prior("a") == DEVICE_TIMED
 
 
@@ -166,7 +168,7 @@ def test_evidence_that_is_gone_or_older_tells_nothing(tmp_path: Path) -> None:
     ],
 )
 def test_only_the_same_cases_device_and_engine_count(now: dict[str, Any], is_known: bool) -> None:
-    known = Known((Scatter.of(replicas(4)),))
+    known = NoiseHistory((Scatter.of(replicas(4)),))
     today = replicas(1, **now)[0]
     found = known.noise("step", today).prior(list(today))
     assert ("campaign" in found.source) is is_known
@@ -177,12 +179,12 @@ def test_a_direction_has_its_own_scatter_or_that_of_the_only_one() -> None:
     assert set(both.log_ratios_by_way) == {"forward", "backward", "step"}
     assert set(one.log_ratios_by_way) == {"step"}
     for way in ("forward", "backward", "step"):
-        found = Known((one,)).noise(way, replicas(1)[0])
+        found = NoiseHistory((one,)).noise(way, replicas(1)[0])
         assert "campaign" in found.prior(["a"]).source
 
 
 def test_what_the_host_times_has_another_default() -> None:
-    found = Known().noise("step", replicas(1, engine="wall")[0])
+    found = NoiseHistory().noise("step", replicas(1, engine="wall")[0])
     assert found.prior(["a"]) == HOST_TIMED
 
 
@@ -192,7 +194,7 @@ class TestACalibration:
     ) -> None:
         path = keep(tmp_path, calibration(results(), replicas(8), "one process"))
         assert path == tmp_path / "noise" / "nvidia-h200.json"
-        known = Known.here(tmp_path, results())
+        known = NoiseHistory.here(tmp_path, results())
         noise = known.noise("forward", replicas(1, device="GPU-7", names="abz")[0])
         assert noise.prior(["a", "b"]).source == "`kopt calibrate`"
         assert noise.prior(["z"]).source == "`kopt calibrate`, other cases"
@@ -200,7 +202,7 @@ class TestACalibration:
         other = known.noise("forward", replicas(1, engine="wall")[0])
         assert other.prior(["a"]) == HOST_TIMED
         elsewhere = [CaseResult("a", "a", evidence=CaseEvidence(device_model="NVIDIA B200"))]
-        assert Known.here(tmp_path, elsewhere) == Known()
+        assert NoiseHistory.here(tmp_path, elsewhere) == NoiseHistory()
 
     @pytest.mark.parametrize(
         ("text", "says"),
@@ -214,10 +216,10 @@ class TestACalibration:
     )  # fmt: skip
     def test_a_damaged_one_is_named(self, tmp_path: Path, text: str, says: str) -> None:
         path = keep(tmp_path, {"device": MODEL})
-        assert Known.here(tmp_path, results()).noise("step", replicas(1)[0])
+        assert NoiseHistory.here(tmp_path, results()).noise("step", replicas(1)[0])
         path.write_text(text)
         with pytest.raises(BadInput, match=says) as refused:
-            Known.here(tmp_path, results())
+            NoiseHistory.here(tmp_path, results())
         assert str(path) in str(refused.value)
 
     def test_the_command_keeps_it_in_the_workspace(
@@ -246,7 +248,8 @@ def test_a_case_that_the_change_does_not_reach_never_decides() -> None:
         replica["z"] = CaseQuads("z", "", same="source")
     metric = PairedMetric("Forward TFLOPS", "forward")
     comparison = cast(Comparison, Measuring(there))
-    verdict = judge(comparison, results("abz"), [metric], PRIMUS, Known()).verdict
+    criteria = Criteria([metric], PRIMUS, NoiseHistory())
+    verdict = judge(comparison, results("abz"), criteria).verdict
     assert verdict.decision is Decision.ACCEPTED, verdict.reason
     (far,) = [shape for shape in verdict.shapes if shape.label == "z"]
     assert (far.same, far.status) == ("source", "unchanged")
@@ -277,7 +280,8 @@ def test_further_processes_go_to_the_case_that_alone_is_open(
     measuring = Measuring(restless(shares))
     metric = PairedMetric("Forward TFLOPS", "forward")
     names = "abcdefghijkz"
-    found = judge(cast(Comparison, measuring), results(names), [metric], PRIMUS, Known())
+    criteria = Criteria([metric], PRIMUS, NoiseHistory())
+    found = judge(cast(Comparison, measuring), results(names), criteria)
     assert found.verdict.decision is decision, found.verdict.reason
     assert measuring.only[0] == [] and measuring.only[-1] == ["z"]
     common = sum(n for n, only in zip(measuring.asked, measuring.only, strict=True) if not only)

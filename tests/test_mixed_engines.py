@@ -50,8 +50,8 @@ from pytest_kopt.errors import BadInput
 from pytest_kopt.measure import choice
 from pytest_kopt.measure.engine import NOTHING, Block, CaptureFailed, agreed
 from pytest_kopt.measure.wall import WallBlock, WallEngine
-from pytest_kopt.paired.noise import Known
-from pytest_kopt.paired.pairing import PairedMetric, judge
+from pytest_kopt.paired.noise import NoiseHistory
+from pytest_kopt.paired.pairing import Criteria, PairedMetric, judge
 from pytest_kopt.paired.replica import CaseQuads, Refused, Replica
 from pytest_kopt.paired.verifier_process import Referee
 from pytest_kopt.processes.site import Place
@@ -381,7 +381,8 @@ def test_the_verdict_says_why_a_case_is_timed_by_events() -> None:
 
     result = CaseResult("a", "a", ("label", "n"), {"n": 1}, "PASS")
     metric = PairedMetric("Forward GB/s", "forward")
-    found = judge(cast("Any", Measuring()), [result], [metric], policies.load("primus"), Known())
+    criteria = Criteria([metric], policies.load("primus"), NoiseHistory())
+    found = judge(cast("Any", Measuring()), [result], criteria)
     assert found.verdict.engine == "events"
     (flag,) = [flag for flag in found.verdict.flags if "events" in flag]
     assert flag.startswith("a: timed by events, not by replays of a graph: the candidate's")
@@ -473,7 +474,7 @@ def test_the_check_of_a_version_needs_no_engine_of_the_baseline(
     monkeypatch.setattr(comparing, "parse_primary", lambda *given: [])
     monkeypatch.setattr(comparing, "metrics_verdict", lambda *given: None)
     monkeypatch.setattr(comparing, "judge", lambda *given, **named: found)
-    monkeypatch.setattr(Known, "here", lambda *given: None)
+    monkeypatch.setattr(NoiseHistory, "here", lambda *given: None)
     given = cast("Any", gathered)
     assert compare_paired(given, cast("Any", None), lambda _: given).verdict is found.verdict
     with pytest.raises(BadInput, match="stored times of two engines"):

@@ -26,6 +26,7 @@ from pytest_kopt.errors import BadInput
 from pytest_kopt.figures import changed_within
 from pytest_kopt.paired.arms import NotComparable
 from pytest_kopt.paired.measured_race import Raced, run_race
+from pytest_kopt.paired.pairing import Criteria
 from pytest_kopt.trials import judging
 from pytest_kopt.trials.candidates import candidates_of
 from pytest_kopt.trials.rounds.candidate import _same_machine_code
@@ -192,11 +193,10 @@ class Begun:
 def a_race(heats: Heats, begun: Begun) -> Raced:
     one: Any = SimpleNamespace(nodeid="a", label="a", dims={}, key=("a",))
     metric: Any = SimpleNamespace(name="step speed", way="step", on_both_sides=lambda *_: None)
-    known: Any = SimpleNamespace(noise=lambda *_: Noise((), DEVICE_TIMED))
+    history: Any = SimpleNamespace(noise=lambda *_: Noise((), DEVICE_TIMED))
     compare: Any = heats.compare
-    return run_race(
-        compare, begun.begin, begun.end, heats.gains, [one], metric, PRIMUS, known, None
-    )
+    criteria = Criteria([metric], PRIMUS, history)
+    return run_race(compare, begun.begin, begun.end, heats.gains, [one], criteria)
 
 
 def test_a_race_goes_on_where_the_first_of_its_field_is_out() -> None:

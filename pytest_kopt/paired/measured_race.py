@@ -8,12 +8,10 @@ from dataclasses import dataclass
 
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.paired_evidence import PairedEvidence
-from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.race_rule import LAST_LOOK, RACE_LOOKS, Standing, heat, is_over
 from pytest_kopt.paired.arms import NotComparable
 from pytest_kopt.paired.comparison import Comparison
-from pytest_kopt.paired.noise import Known
-from pytest_kopt.paired.pairing import PairedMetric, cases_of
+from pytest_kopt.paired.pairing import Criteria, cases_of
 from pytest_kopt.paired.replica import CaseQuads, Caught, Unloadable
 
 #: Returns a comparison of the incumbent with these candidates, for at most so many replicas.
@@ -36,21 +34,19 @@ def run_race(
     end: Callable[[], bool],
     names: Iterable[str],
     results: Sequence[CaseResult],
-    metric: PairedMetric,
-    policy: Policy,
-    known: Known,
-    core: tuple[str, ...] | None,
+    criteria: Criteria,
 ) -> Raced:
     """Measure look by look, without those that are out, until one is left or the race is over.
 
     What the winner is asked then, `begin` begins for whoever leads while others race. `end` ends
-    it, as it may hold the memory that a race needs, and says whether there was anything.
+    it, as it may hold the memory that a race needs, and says whether there was anything. The first
+    metric of the criteria decides.
 
     A candidate that ends or fails the processes it shares with others is out, and takes nobody with
     it. Raises NotComparable where only all together fail, and for one that no process can hold
     beside the incumbent: it may be the best.
     """
-    left = list(names)
+    metric, left = criteria.metrics[0], list(names)
     #: Of all who are left: each was in every one of them.
     measured: _Replicas = []
     standings: dict[str, Standing] = {}
@@ -65,10 +61,10 @@ def run_race(
             for name in left:
                 evidences[name] = PairedEvidence(
                     metric.name,
-                    cases_of(metric, results, measured, core, name),
-                    noise=known.noise(metric.way, measured[0]),
+                    cases_of(metric, results, measured, criteria.core, name),
+                    noise=criteria.history.noise(metric.way, measured[0]),
                 )
-            standings |= heat({name: evidences[name] for name in left}, policy)
+            standings |= heat({name: evidences[name] for name in left}, criteria.policy)
             left = [name for name in left if not standings[name].out]
             if is_over(standings, left):
                 break

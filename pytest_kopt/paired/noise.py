@@ -75,7 +75,7 @@ class Scatter(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class NoiseHistory:
     """The sessions of this campaign, and what `kopt calibrate` recorded on this device's model."""
 
     earlier: tuple[Scatter, ...] = ()
@@ -84,7 +84,7 @@ class Known:
     @classmethod
     def here(
         cls, workspace: Path, results: Sequence[CaseResult], campaign: Campaign | None = None
-    ) -> Known:
+    ) -> NoiseHistory:
         """Return what is known of the noise of these cases; BadInput for a damaged file."""
         model = next((m for r in results if (m := r.evidence.device_model)), None)
         path = path_of(workspace, model) if model else None

@@ -34,12 +34,11 @@ from pytest_kopt.measure.engine import by_events
 from pytest_kopt.options.settings import Gate
 from pytest_kopt.paired.arms import TWO_PROCESSES
 from pytest_kopt.paired.blocks import Kind, Quad
-from pytest_kopt.paired.company import Company, look_alone
 from pytest_kopt.paired.comparison import Comparison
+from pytest_kopt.paired.credit import Credit, examine
 from pytest_kopt.paired.nearby import findings_nearby
-from pytest_kopt.paired.noise import Known, Scatter, Way, measured_under
-from pytest_kopt.paired.replica import CaseQuads, Caught
-from pytest_kopt.paired.witness import Witness, hidden_time, look_outside
+from pytest_kopt.paired.noise import NoiseHistory, Scatter, Way, measured_under
+from pytest_kopt.paired.replica import CaseQuads
 from pytest_kopt.schema.metrics import COMBINED, Metric, value
 from pytest_kopt.schema.table import NO_CLASSES, Classes, Key, Table
 
@@ -116,126 +115,154 @@ class PairedMetric:
         return found, found / gain if self.higher else found * gain
 
 
-def judge(
-    comparison: Comparison,
-    results: Sequence[CaseResult],
-    metrics: Sequence[PairedMetric],
-    policy: Policy,
-    known: Known,
-    *,
-    gate: Gate = "improve",
-    core: tuple[str, ...] | None = None,
-    classes: Classes = NO_CLASSES,
-    extra_benefit: str | None = None,
-    reached_only: bool = False,
-) -> PairedResult:
-    """Measure replicas until a look gives a verdict; `core` are the cases that the gate guards.
+@dataclass(frozen=True, slots=True)
+class Criteria:
+    """By what a comparison is decided.
 
-    `known` is what was measured before of the scatter, `extra_benefit` what the author claims for a
-    version that is equal in speed. With `reached_only` cases that the change does not reach are not
-    in it. A version that would be kept is held against the incumbent alone first. Raises
+    The `metrics` decide by the rules of the `policy`; `history` is what was measured before of the
+    noise. `core` are the cases that the gate guards (None: all), `classes` those of the campaign,
+    `extra_benefit` what the author claims for a version that is equal in speed. With `reached_only`
+    cases that the change does not reach are not in the verdict.
+    """
+
+    metrics: Sequence[PairedMetric]
+    policy: Policy
+    history: NoiseHistory
+    gate: Gate = "improve"
+    core: tuple[str, ...] | None = None
+    classes: Classes = NO_CLASSES
+    extra_benefit: str | None = None
+    reached_only: bool = False
+
+    @property
+    def loss_limit_pct(self) -> float:
+        """What a case may lose, in percent."""
+        return self.policy.shape_gate_pct
+
+
+def judge(
+    comparison: Comparison, results: Sequence[CaseResult], criteria: Criteria
+) -> PairedResult:
+    """Measure replicas of the cases until a look gives a verdict.
+
+    A version that would be kept is examined first: whether its gain is credited. Raises
     NotComparable when the versions cannot be measured together, Caught for a candidate that was.
     """
-    replicas: list[dict[str, CaseQuads]] = []
-    more: list[dict[str, CaseQuads]] = []
-    same: dict[str, Same] = {}
-    found: list[PairedEvidence] = []
+    measured = _Measured(comparison, results, criteria)
+    verdict = decide_by_looks(measured.look, criteria.policy, criteria.extra_benefit)
+    credit = Credit()
+    if verdict.decision.keeps and len(measured.same) < len(results):
+        claims_gain = bool(verdict.aggregate and (verdict.aggregate.low_pct or 0) > 0)
+        is_gain = claims_gain and criteria.gate == "improve"
+        gain_pct = verdict.aggregate.change_pct if verdict.aggregate else None
+        loss_pct = None if is_gain else criteria.loss_limit_pct
+        credit = examine(comparison, measured.every, gain_pct, loss_pct)
+        verdict = _credited(verdict, credit)
+    return measured.result(verdict, credit)
 
-    def look_at(
-        look: int, unsettled: frozenset[str]
+
+def _credited(verdict: Verdict, credit: Credit) -> Verdict:
+    """Return the verdict with what the examination saw, INCONCLUSIVE where that leaves a doubt."""
+    update: dict[str, object] = {"flags": [*verdict.flags, *credit.flags]}
+    if credit.doubt:
+        update |= {
+            "decision": Decision.INCONCLUSIVE,
+            "reason": f"{verdict.reason}; but {credit.doubt}",
+            "next_step": "measure it again on a quieter machine",
+        }
+    return verdict.model_copy(update=update)
+
+
+class _Measured:
+    """What a comparison has measured so far, and what the rule sees of it."""
+
+    def __init__(
+        self, comparison: Comparison, results: Sequence[CaseResult], criteria: Criteria
+    ) -> None:
+        self._comparison = comparison
+        self._results = results
+        self._criteria = criteria
+        self._replicas: list[dict[str, CaseQuads]] = []
+        #: Replicas of the cases that were still open after those of all cases.
+        self._of_open: list[dict[str, CaseQuads]] = []
+        self._evidence: list[PairedEvidence] = []
+        self.same: dict[str, Same] = {}
+
+    @property
+    def every(self) -> list[dict[str, CaseQuads]]:
+        return [*self._replicas, *self._of_open]
+
+    def look(
+        self, look: int, unsettled: frozenset[str]
     ) -> tuple[list[PairedEvidence], list[PairedEvidence]]:
-        missing = look - len(replicas) - len(more)
+        """Measure up to so many replicas, of the `unsettled` cases alone if there are any.
+
+        Returns the evidence, and the same with the sizes of groups drawn once more.
+        """
+        missing = look - len(self.every)
         if unsettled:
-            found_there = comparison.replicas(missing, unsettled)
-            more.extend({nodeid: there[nodeid] for nodeid in unsettled} for there in found_there)
+            of_open = self._comparison.replicas(missing, unsettled)
+            self._of_open += [{nodeid: r[nodeid] for nodeid in unsettled} for r in of_open]
         else:
-            replicas.extend(comparison.replicas(missing))
-        flags = _flags(comparison, results, replicas)
-        same.update({name: q.same or "source" for name, q in replicas[0].items() if q.is_same})
-        reached = [result for result in results if result.nodeid not in same]
-        judged = reached if reached_only and reached else results
-        found[:] = [
+            self._replicas += self._comparison.replicas(missing)
+        first, criteria = self._replicas[0], self._criteria
+        self.same |= {name: q.same or "source" for name, q in first.items() if q.is_same}
+        reached = [result for result in self._results if result.nodeid not in self.same]
+        judged = reached if criteria.reached_only and reached else self._results
+        flags = _flags(self._comparison, self._results, self._replicas)
+        self._evidence = [
             PairedEvidence(
                 metric.name,
-                cases_of(metric, judged, [*replicas, *more], core),
-                gate,
+                cases_of(metric, judged, self.every, criteria.core),
+                criteria.gate,
                 flags,
-                classes,
-                known.noise(metric.way, replicas[0]),
+                criteria.classes,
+                criteria.history.noise(metric.way, first),
                 "higher" if metric.higher else "lower",
             )
-            for metric in metrics
+            for metric in criteria.metrics
         ]
-        return found, _uneven(found, metrics, replicas)
+        return self._evidence, _uneven(self._evidence, criteria.metrics, self._replicas)
 
-    verdict = decide_by_looks(look_at, policy, extra_benefit)
-    alone, witness = Company(), Witness()
-    if verdict.decision.keeps and len(same) < len(results):
-        if hidden := [*hidden_time([*replicas, *more])]:
-            raise Caught(hidden)
-        claims_gain = bool(verdict.aggregate and (verdict.aggregate.low_pct or 0) > 0)
-        loss_pct = None if claims_gain and gate == "improve" else policy.shape_gate_pct
-        witness = look_outside([*replicas, *more], lambda: comparison.replicas(1), loss_pct)
-        if witness.contradiction:
-            raise Caught([witness.contradiction])
-        if comparison.written:
-            raise Caught([_written(comparison.written)])
-        gain = verdict.aggregate.change_pct if verdict.aggregate else None
-        beside_alone: list[Mapping[str, CaseQuads]] = []
+    def result(self, verdict: Verdict, credit: Credit) -> PairedResult:
+        comparison, results, replicas = self._comparison, self._results, self._replicas
+        gains = {
+            name: math.exp(statistics.fmean(replica[name].ratio("forward") for replica in replicas))
+            for name in replicas[0]
+        }
+        engines = sorted({quads.engine for quads in replicas[0].values() if not quads.is_same})
+        update = {
+            "engine": ", ".join(engines) or None,
+            "shapes": _with_memory(verdict.shapes, self._evidence[0].cases, self.every),
+            "kernels": _kernels(results, replicas),
+            "replicas": Replicas(processes=len(self.every)),
+        }
+        return PairedResult(
+            verdict=verdict.model_copy(update=update),
+            pairs_csv=_pairs_csv(results, self.every),
+            session=self._session(credit),
+            same=self.same,
+            results=tuple(results),
+            replicas=tuple(replicas),
+            tried=tuple(comparison.tried),
+            nearby=tuple(findings_nearby(comparison.tried, comparison.died_nearby, gains)),
+        )
 
-        def in_company() -> Mapping[str, CaseQuads]:
-            beside_alone.append(comparison.in_company())
-            return beside_alone[-1]
-
-        alone = look_alone(in_company, gain)
-        if hidden := [*hidden_time(beside_alone)]:
-            raise Caught(hidden)
-        if alone.finding and alone.finding.rejects:
-            raise Caught([alone.finding])
-        told = [str(alone.finding)] if alone.finding else []
-        update: dict[str, object] = {"flags": [*verdict.flags, *told]}
-        if doubt := witness.doubt or alone.doubt:
-            update |= {
-                "decision": Decision.INCONCLUSIVE,
-                "reason": f"{verdict.reason}; but {doubt}",
-                "next_step": "measure it again on a quieter machine",
-            }
-        verdict = verdict.model_copy(update=update)
-    gains = {
-        name: math.exp(statistics.fmean(replica[name].ratio("forward") for replica in replicas))
-        for name in replicas[0]
-    }
-    engines = sorted({quads.engine for quads in replicas[0].values() if not quads.is_same})
-    every = [*replicas, *more]
-    return PairedResult(
-        verdict.model_copy(
-            update={
-                "engine": ", ".join(engines) or None,
-                "shapes": _with_memory(verdict.shapes, found[0].cases, every),
-                "kernels": _kernels(results, replicas),
-                "replicas": Replicas(processes=len(every)),
-            }
-        ),
-        _pairs_csv(results, every),
-        {
+    def _session(self, credit: Credit) -> dict[str, object]:
+        """Return what the session's record says of the comparison."""
+        comparison, of_open = self._comparison, self._of_open
+        return {
             "compared_in": comparison.how,
             "why_two_processes": comparison.why_two,
             "why_not_forked": comparison.why_fresh,
-            "replicas": len(replicas),
-            "incumbent_alone": alone.to_document(),
-            "outside_clock": witness.to_document(),
-            "open_alone": {nodeid: len(more) for nodeid in (more[0] if more else ())},
-            "measured": measured_under(results, replicas),
+            "replicas": len(self._replicas),
+            **credit.to_document(),
+            "open_alone": {nodeid: len(of_open) for nodeid in (of_open[0] if of_open else ())},
+            "measured": measured_under(self._results, self._replicas),
             "device_seconds": round(comparison.device_seconds, 3),
-            "priors": {evidence.metric: _priors(evidence) for evidence in found},
-            **Scatter.of(replicas).model_dump(),
-        },
-        same,
-        tuple(results),
-        tuple(replicas),
-        tuple(comparison.tried),
-        tuple(findings_nearby(comparison.tried, comparison.died_nearby, gains)),
-    )
+            "priors": {evidence.metric: _priors(evidence) for evidence in self._evidence},
+            **Scatter.of(self._replicas).model_dump(),
+        }
 
 
 def _with_memory(
@@ -254,14 +281,6 @@ def _with_memory(
         if nodeid in labels and {CANDIDATE, INCUMBENT} <= case.memory.keys()
     }
     return [shape.model_copy(update={"memory": known.get(shape.label)}) for shape in shapes]
-
-
-def _written(path: str) -> Finding:
-    return Finding(
-        "harness-written",
-        f"{path} was written in the tree of the current best while it was compared",
-        advice="a kernel and its build write to their own tree",
-    )
 
 
 def _kernels(

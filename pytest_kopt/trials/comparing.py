@@ -20,8 +20,8 @@ from pytest_kopt.decide.verdict import Verdict
 from pytest_kopt.devices.machine import elsewhere
 from pytest_kopt.errors import BadInput
 from pytest_kopt.paired.arms import CandidateDied, NotComparable
-from pytest_kopt.paired.noise import Known
-from pytest_kopt.paired.pairing import PairedMetric, judge
+from pytest_kopt.paired.noise import NoiseHistory
+from pytest_kopt.paired.pairing import Criteria, PairedMetric, judge
 from pytest_kopt.paired.replica import Caught
 from pytest_kopt.schema.metrics import parse_primary
 from pytest_kopt.trials import judging
@@ -51,21 +51,18 @@ def compare_paired(
         return Judged(gathered, unusable)
     try:
         versions = gathered.ran.begun.beside(other)
-        paired = [PairedMetric.of(metric, table) for metric in metrics]
-        known = Known.here(opened.asked.settings.workspace, results, campaign)
+        criteria = Criteria(
+            [PairedMetric.of(metric, table) for metric in metrics],
+            policy,
+            NoiseHistory.here(opened.asked.settings.workspace, results, campaign),
+            core=opened.core,
+            classes=opened.classes,
+            extra_benefit=opened.notes.extra_benefit,
+        )
         ids = [result.nodeid for result in results]
         phase = f"{COMPARING} the winner" if opened.raced else COMPARING
         with gathered.ran.measurements.compare(ids, versions, phase=phase) as comparison:
-            found = judge(
-                comparison,
-                results,
-                paired,
-                policy,
-                known,
-                core=opened.core,
-                classes=opened.classes,
-                extra_benefit=opened.notes.extra_benefit,
-            )
+            paired = judge(comparison, results, criteria)
     except Caught as caught:
         return Judged(gathered, judging.overfit(results, caught.findings, policy))
     except CandidateDied as death:
@@ -77,7 +74,7 @@ def compare_paired(
             where="--kopt-compare",
             legal="mend it, or --kopt-compare stored",
         ) from None
-    return Judged(gathered, found.verdict, found)
+    return Judged(gathered, paired.verdict, paired)
 
 
 def compare_stored(gathered: Gathered) -> Verdict:

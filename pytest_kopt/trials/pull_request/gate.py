@@ -17,8 +17,8 @@ from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.errors import BadInput
 from pytest_kopt.options.settings import Settings
 from pytest_kopt.paired.arms import CandidateDied, NotComparable, Versions
-from pytest_kopt.paired.noise import Known
-from pytest_kopt.paired.pairing import PairedMetric, PairedResult, judge
+from pytest_kopt.paired.noise import NoiseHistory
+from pytest_kopt.paired.pairing import Criteria, PairedMetric, PairedResult, judge
 from pytest_kopt.paired.replica import Caught
 from pytest_kopt.show.standing import Closing
 from pytest_kopt.show.words import gate_outcome
@@ -108,13 +108,16 @@ class Gate(Trial):
         self, cases: Sequence[CaseResult], versions: Versions, measurements: Measurements
     ) -> PairedResult:
         """Compare these cases; the step says after it what to do."""
-        known = Known.here(self.settings.workspace, cases)
-        metrics, gate = [PairedMetric("step speed", "step")], self.settings.gate
+        criteria = Criteria(
+            [PairedMetric("step speed", "step")],
+            self.policy,
+            NoiseHistory.here(self.settings.workspace, cases),
+            gate=self.settings.gate,
+            reached_only=True,
+        )
         with measurements.compare([case.nodeid for case in cases], versions) as comparison:
-            found = judge(
-                *(comparison, cases, metrics, self.policy, known), gate=gate, reached_only=True
-            )
-        return replace(found, verdict=self._with_nearby(found))
+            paired = judge(comparison, cases, criteria)
+        return replace(paired, verdict=self._with_nearby(paired))
 
     def without_times(self, cases: Sequence[CaseResult], others: Verdict | None) -> Verdict:
         """Return the verdict on `others` (None: there are none) with interpreted cases beside it.

@@ -19,8 +19,8 @@ from pytest_kopt.decide.verdict import Decision, RaceCandidate, Verdict
 from pytest_kopt.paired.arms import NotComparable, Versions
 from pytest_kopt.paired.comparison import Comparison
 from pytest_kopt.paired.measured_race import Raced, run_race
-from pytest_kopt.paired.noise import Known
-from pytest_kopt.paired.pairing import PairedMetric
+from pytest_kopt.paired.noise import NoiseHistory
+from pytest_kopt.paired.pairing import Criteria, PairedMetric
 from pytest_kopt.processes.child import NO_MEMORY
 from pytest_kopt.schema.metrics import parse_primary
 from pytest_kopt.show.standing import Closing
@@ -242,6 +242,7 @@ def _race(gathered: Gathered, passed: Sequence[Candidate], trees: _Trees) -> Rac
     opened, results, policy = gathered.opened, gathered.results, gathered.policy
     campaign = opened.campaign
     metric = parse_primary(campaign.manifest.primary_metric, gathered.rows, policy.directions)[0]
+    history = NoiseHistory.here(opened.asked.settings.workspace, results, campaign)
     ids, measurements = [result.nodeid for result in results], gathered.ran.measurements
 
     def compare(names: Sequence[str], most: int) -> Comparison:
@@ -254,10 +255,7 @@ def _race(gathered: Gathered, passed: Sequence[Candidate], trees: _Trees) -> Rac
             measurements.end_begun,
             [candidate.name for candidate in passed],
             results,
-            PairedMetric.of(metric, gathered.rows),
-            policy,
-            Known.here(opened.asked.settings.workspace, results, campaign),
-            opened.core,
+            Criteria([PairedMetric.of(metric, gathered.rows)], policy, history, core=opened.core),
         )
     except NotComparable as error:
         what = f"the candidates cannot be measured in one process: {error}"
