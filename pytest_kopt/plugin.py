@@ -12,6 +12,7 @@ import pytest
 
 from pytest_kopt.options.declare import (
     MARKER,
+    NAMED,
     SERVE,
     STDERR,
     add_options,
@@ -19,6 +20,7 @@ from pytest_kopt.options.declare import (
     is_free,
     judges,
     measures,
+    only_shows,
     spell_out,
 )
 from pytest_kopt.processes.bytecode import kept_bytecode
@@ -59,6 +61,9 @@ def pytest_load_initial_conftests(
             early_config.known_args_namespace = known
     _before_conftests(early_config, args)
     yield
+    if early_config.known_args_namespace.kopt_base is not None:
+        parsed = parser.parse_known_args(args, copy.copy(early_config.option))
+        early_config.stash[NAMED] = tuple(map(str, parsed.file_or_dir))
     if before and is_free(parser, early_config):
         early_config.option.no_cov = early_config.known_args_namespace.no_cov = True
     elif before:
@@ -91,6 +96,22 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(activation, "kopt-activation")
     if is_asked_for(config):
         activation.open()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> Generator[None, object, object]:
+    """See that a command which asks for a verdict on a pull request does not pass without one."""
+    code = yield
+    if NAMED in config.stash and not code and not only_shows(config):
+        from pytest_kopt.session.assemble import controller_of
+
+        controller = controller_of(config)
+        if controller is None or not controller.has_verdict:
+            raise pytest.UsageError(
+                "--kopt-base: there is no verdict, since a conftest file, a plugin or pytest's "
+                "settings ended the session or took the option away"
+            )
+    return code
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -68,12 +68,28 @@ _OPTIONS = {
     "--kopt-deterministic-only": "of the tests that use kopt, run those marked deterministic alone",
     "--kopt-dist-only": "of the tests that use kopt, run those marked multigpu alone",
 }
+#: Options of pytest's with which no test is run.
+_SHOWING = {
+    *("--collect-only", "--collectonly", "--co", "--setup-only", "--setup-plan", "--cache-show"),
+    *("--fixtures", "--funcargs", "--fixtures-per-test", "--markers", "-h", "--help"),
+    *("-V", "--version"),
+}
 _NUMBERS: dict[str, type] = {"N": int, "MINUTES": float, "SECONDS": float}
 
 
 def add_options(parser: pytest.Parser) -> None:
     """Register everything; costs no import."""
     group = parser.getgroup("kopt", "GPU-kernel optimisation campaigns")
+    for names, properties in options():
+        group.addoption(*names, **properties)
+    for name, text in _INI.items():
+        parser.addini(name, text, default=None)
+    for name in _TWINS:
+        parser.addini(f"kopt_{name}", f"as --kopt-{name.replace('_', '-')}", default=None)
+
+
+def options() -> Iterator[tuple[list[str], dict[str, Any]]]:
+    """Yield each option's names, and what argparse is to know of it."""
     for spelled, text in _OPTIONS.items():
         *names, last = spelled.split()
         is_flag = last.startswith("--")
@@ -86,11 +102,12 @@ def add_options(parser: pytest.Parser) -> None:
             given = {"action": "store_true"}
         elif last == "PATH|REF":
             given |= {"action": "append", "default": []}
-        group.addoption(*names, dest=dest, help=text, **given)
-    for name, text in _INI.items():
-        parser.addini(name, text, default=None)
-    for name in _TWINS:
-        parser.addini(f"kopt_{name}", f"as --kopt-{name.replace('_', '-')}", default=None)
+        yield names, {**given, "dest": dest, "help": text}
+
+
+def settings_keys() -> set[str]:
+    """Return the names of our ini values."""
+    return {*_INI, *(f"kopt_{name}" for name in _TWINS)}
 
 
 def judges(config: pytest.Config) -> bool:
@@ -101,6 +118,11 @@ def judges(config: pytest.Config) -> bool:
         and not config.pluginmanager.has_plugin(SERVE)
         and "PYTEST_XDIST_WORKER" not in os.environ
     )
+
+
+def only_shows(config: pytest.Config) -> bool:
+    """Say whether a command has pytest show something and run no test."""
+    return not _SHOWING.isdisjoint(map(str, config.invocation_params.args))
 
 
 def measures(config: pytest.Config) -> bool:
@@ -166,6 +188,8 @@ JUDGING = {
 #: The process's own stderr, kept before pytest redirects it: where a stuck case's stacks go.
 STDERR: pytest.StashKey[int] = pytest.StashKey()
 
+#: The files, folders and cases that a command names.
+NAMED: pytest.StashKey[tuple[str, ...]] = pytest.StashKey()
 #: The arguments that the campaign's manifest puts in front of the user's.
 FROM_MANIFEST: pytest.StashKey[list[str]] = pytest.StashKey()
 #: Options that name a file which a session reads or writes.

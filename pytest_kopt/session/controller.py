@@ -80,6 +80,10 @@ class Controller:
         return self.settings.gpu_wait if timed else None
 
     @property
+    def has_verdict(self) -> bool:
+        return self._closing is not None
+
+    @property
     def is_settled(self) -> bool:
         return self.trial is not None and self.trial.is_settled
 

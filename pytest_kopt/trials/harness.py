@@ -190,18 +190,22 @@ def edited_harness(campaign: Campaign) -> dict[str, Any] | None:
 
 def pytest_section(path: Path | None) -> dict[str, Any]:
     """Return pytest's section of its configuration file, without importing anything of pytest's."""
-    if path is None or not path.is_file():
-        return {}
+    return section_of(path, path.read_bytes()) if path is not None and path.is_file() else {}
+
+
+def section_of(path: Path, content: bytes) -> dict[str, Any]:
+    """Return pytest's section of a configuration file with this content."""
+    text = content.decode()
     if path.suffix != ".toml":
         from iniconfig import IniConfig
 
         name = "tool:pytest" if path.suffix == ".cfg" else "pytest"
-        return dict(IniConfig(str(path)).sections.get(name, {}))
+        return dict(IniConfig(str(path), data=text).sections.get(name, {}))
     if sys.version_info >= (3, 11):
         import tomllib
     else:
         import tomli as tomllib
-    document = tomllib.loads(path.read_text())
+    document = tomllib.loads(text)
     tool = document.get("tool", {}).get("pytest", {})
     section = tool.get("ini_options") or tool or document.get("pytest", {})
     return {key: _plain(value, path.parent) for key, value in section.items()}

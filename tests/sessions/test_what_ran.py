@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-
-from pytest_kopt.trials.pull_request.own_rules import rules_of
 
 from .paired import FASTER, OLD, PLAIN, SETTINGS, SLOWER, Gate, cases, kernel, project_at
 from .project import Project
@@ -199,34 +196,3 @@ def test_no_command_judges_a_copy(tmp_path: Path) -> None:
     project.write("pyproject.toml", SRC.replace('["tests"]', '["src", "tests"]'))
     project.write(f"src/{PLAIN}", kernel(FASTER, "new"))
     assert gate("--kopt-gate", "improve", base="good").run.code == 0
-
-
-@pytest.mark.parametrize("words", ["--kopt-allow-removed", "--kopt-policy=loose.yaml"])
-def test_a_pull_request_does_not_choose_what_judges_it(gate: Gate, words: str) -> None:
-    gate.project.write("loose.yaml", "name: loose\nshape_gate_pct: 99\n")
-    settings = gate.project.read("pyproject.toml")
-    told = re.sub(r"addopts = \[.*\]", f'addopts = ["{words}", "-p", "no:cacheprovider"]', settings)
-    gate.project.write("pyproject.toml", told)
-    gate.project.write(PLAIN, kernel(SLOWER, "new"))
-    done = gate()
-    assert done.run.code == 4 and f"sets {words} in pyproject.toml" in done.run.text, done.run.text
-
-
-@pytest.mark.parametrize(
-    ("given", "rules"),
-    [
-        ("[]", set()),
-        ('"-q"', set()),
-        ('["--kopt-policy", "loose.yaml"]', {"--kopt-policy loose.yaml"}),
-        (
-            '"--kopt-gate=improve --kopt-allow-removed"',
-            {"--kopt-gate=improve", "--kopt-allow-removed"},
-        ),
-    ],
-)
-def test_the_options_that_say_what_passes(given: str, rules: set[str], tmp_path: Path) -> None:
-    settings = tmp_path / "pyproject.toml"
-    settings.write_text(f"[tool.pytest.ini_options]\naddopts = {given}\n")
-    assert rules_of(settings) == rules
-    settings.write_text("[tool.pytest.ini_options]\nkopt_isolation = 'off'\n")
-    assert rules_of(settings) == {"kopt_isolation = off"}

@@ -16,6 +16,7 @@ from pytest_kopt.cases.collector import Collector
 from pytest_kopt.cases.order import WorkerOrders
 from pytest_kopt.devices.masks import interpreter_environment
 from pytest_kopt.errors import BadInput
+from pytest_kopt.options.declare import NAMED
 from pytest_kopt.paired.remeasure import Rerun
 from pytest_kopt.processes.child import Child, mover
 from pytest_kopt.trials.trees import overlays
@@ -71,7 +72,8 @@ def take_inventory(config: pytest.Config, orders: WorkerOrders, base: Base) -> C
     """Collect the base's cases of this session's files; BadInput where they cannot be collected."""
     found = Collector()
     with tree_of(base) as copy:
-        if args := _arguments(config, mover(config, *copy)):
+        args = _arguments(config, mover(config, *copy))
+        if args is None or args:
             env = interpreter_environment(orders.device)
             start = partial(Child, config, orders, env, args, copy)
             # What is collected is told, and none of it asked for.
@@ -91,7 +93,7 @@ def removed(
     config: pytest.Config, then: Collector, base: Base, now: Collector, measurements: Measurements
 ) -> list[str]:
     """Return the base's cases that are gone or newly skipped; nothing of single tests' files."""
-    if any("::" in arg for arg in config.args):
+    if any("::" in word for word in config.stash[NAMED]):
         return []
     skipped = [nodeid for nodeid in then.order if nodeid in now.skipped]
     ran = set[str]()
@@ -104,10 +106,16 @@ def removed(
     return [nodeid for nodeid in then.order if nodeid not in now.order or nodeid in ran]
 
 
-def _arguments(config: pytest.Config, moved: Callable[[str], str]) -> list[str]:
-    """Return the session's files and folders that the base has, without "::": cases may be new."""
+def _arguments(config: pytest.Config, moved: Callable[[str], str]) -> list[str] | None:
+    """Return the command's files and folders that the base has, without "::": cases may be new.
+
+    None where it names none: then the base's settings say where its cases are.
+    """
+    named = [word.partition("::")[0] for word in config.stash[NAMED]]
+    if not named:
+        return None
     if config.option.pyargs:
-        return list(dict.fromkeys(arg.partition("::")[0] for arg in config.args))
+        return list(dict.fromkeys(named))
     here = Path(moved(str(config.invocation_params.dir)))
-    paths = dict.fromkeys(here / moved(arg.partition("::")[0]) for arg in config.args)
+    paths = dict.fromkeys(here / moved(word) for word in named)
     return [str(path) for path in paths if path.exists()]

@@ -1,0 +1,219 @@
+"""A pull request does not choose what judges it: options, settings, and which cases there are."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from pytest_kopt.errors import BadInput
+from pytest_kopt.options.commanded import commanded
+
+from .paired import FASTER, OLD, PLAIN, SAME, SLOWER, Gate, cases, kernel, project_at
+from .project import Project
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Gate:
+    """The gate in a project whose first commit is the base."""
+    return Gate(project_at(tmp_path / "project"))
+
+
+def refusal(gate: Gate) -> str:
+    """See that a slower kernel is not judged, and return why."""
+    gate.project.write(PLAIN, kernel(SLOWER, "new"))
+    done = gate()
+    assert done.run.code == 4, done.run.text
+    assert done.verdict is None
+    return done.run.refusal
+
+
+def settings(project: Project, **lines: str) -> None:
+    """Set lines of the project's settings."""
+    text = project.read("pyproject.toml")
+    for key, value in lines.items():
+        text = re.sub(rf"^{key} = .*\n", "", text, flags=re.MULTILINE) + f"{key} = {value}\n"
+    project.write("pyproject.toml", text)
+
+
+CONFIGURES = """\
+import pytest
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config):
+    {}
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "named"),
+    [
+        ("config.option.kopt_allow_removed = True", ("--kopt-allow-removed to True", "nothing")),
+        ("config.option.kopt_policy = 'kernel-opt'", ("--kopt-policy to kernel-opt", "primus")),
+        ("config.option.kopt_base = 'HEAD'", ("--kopt-base to HEAD", "have main")),
+        ("config._inicache['kopt_isolation'] = 'off'", ("kopt_isolation to off", "have on")),
+    ],
+)
+def test_options_that_a_conftest_file_sets(gate: Gate, line: str, named: tuple[str, str]) -> None:
+    gate.project.write("tests/conftest.py", CONFIGURES.format(line))
+    message = refusal(gate)
+    for part in (f"tests/conftest.py sets {named[0]};", named[1], "--kopt-base"):
+        assert part in message
+
+
+NO_VERDICT = """\
+def pytest_cmdline_main(config):
+    return 0
+"""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        CONFIGURES.format("config.option.kopt_base = None; config.option.kopt_verdict = None"),
+        CONFIGURES.format("config.option.collectonly = True"),
+        NO_VERDICT,
+    ],
+    ids=["no base", "collects only", "another main"],
+)
+def test_a_session_does_not_pass_without_a_verdict(gate: Gate, text: str) -> None:
+    gate.project.write("conftest.py", text)
+    assert "there is no verdict" in refusal(gate)
+
+
+def test_a_command_that_only_shows_needs_no_verdict(gate: Gate) -> None:
+    assert gate("--collect-only").run.code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        ('"--kopt-allow-removed"', "pyproject.toml sets --kopt-allow-removed to True"),
+        ('"--kopt-policy=loose.yaml"', "pyproject.toml sets --kopt-policy to loose.yaml"),
+        ('"-o", "kopt_isolation=off"', "pyproject.toml sets kopt_isolation to off"),
+        ('"--collect-only"', "there is no verdict"),
+    ],
+)
+def test_options_that_the_settings_file_sets(gate: Gate, words: str, what: str) -> None:
+    gate.project.write("loose.yaml", "name: loose\nshape_gate_pct: 99\n")
+    settings(gate.project, addopts=f"[{words}]")
+    assert what in refusal(gate)
+
+
+def test_other_options_in_the_settings_file_are_free(gate: Gate) -> None:
+    settings(gate.project, addopts='["-q", "-p", "no:cacheprovider"]', kopt_gpu_wait='"5"')
+    gate.project.write(PLAIN, kernel(SLOWER, "new"))
+    assert gate().run.code == 8
+
+
+@pytest.mark.parametrize("way", ["removed", "another file"])
+def test_what_the_bases_settings_say_is_not_dropped(gate: Gate, way: str) -> None:
+    project = gate.project
+    before = project.read("pyproject.toml")
+    settings(project, kopt_gate='"improve"')
+    project.commit_all("Gains alone")
+    if way == "removed":
+        project.write("pyproject.toml", before)
+    else:
+        project.write(
+            "pytest.ini", "[pytest]\npythonpath = . tests\naddopts = -p no:cacheprovider\n"
+        )
+    project.write(PLAIN, kernel(SAME, "new"))
+    done = gate()
+    assert done.run.code == 4, done.run.text
+    file = "pyproject.toml" if way == "removed" else "pytest.ini"
+    for part in (f"{file} sets --kopt-gate to no-regression", "have improve"):
+        assert part in done.run.refusal
+    project.write(PLAIN, kernel(FASTER, "new"))
+    assert gate("--kopt-gate", "improve").run.code == 0, "the command decides"
+
+
+@pytest.mark.parametrize("path", ["loose.yaml", "agent/workspace/noise/cpu.json"])
+def test_files_that_judge_are_not_edited(gate: Gate, path: str) -> None:
+    gate.project.write(path, "name: loose\nshape_gate_pct: 4\n")
+    settings(gate.project, kopt_policy='"loose.yaml"')
+    if path != "loose.yaml":
+        gate.project.write("loose.yaml", "name: loose\nshape_gate_pct: 4\n")
+    gate.project.commit_all("A policy")
+    gate.project.write(path, "name: loose\nshape_gate_pct: 99\n")
+    assert f"the change edits {path}, which judges it" in refusal(gate)
+
+
+@pytest.mark.parametrize(
+    ("section", "words", "expected"),
+    [
+        ({}, [], ""),
+        ({"addopts": "-q"}, [], ""),
+        ({"addopts": ["--kopt-policy", "loose.yaml"]}, [], "loose.yaml"),
+        ({"addopts": "--kopt-policy=loose.yaml -x"}, ["--kopt-policy=mine"], "mine"),
+        ({"kopt_policy": "loose.yaml"}, ["-k", "some"], "loose.yaml"),
+        ({"kopt_policy": "loose.yaml"}, ["-o", "kopt_policy=mine"], "mine"),
+        ({"addopts": "-o kopt_policy=loose.yaml"}, [], "loose.yaml"),
+        ({"addopts": "--kopt-policy=loose.yaml"}, ["-o", "addopts="], ""),
+        ({"addopts": "--kopt-policy=loose.yaml"}, ["-o", "addopts=--kopt-policy=mine"], "mine"),
+    ],
+)
+def test_what_a_command_says(
+    pytester: pytest.Pytester,
+    monkeypatch: pytest.MonkeyPatch,
+    section: dict[str, object],
+    words: list[str],
+    expected: str,
+) -> None:
+    """The command comes before the environment, and that before the settings."""
+    config = pytester.parseconfig(*words)
+    assert commanded(config, section)["kopt_policy"] == (expected or "primus")
+    if "--kopt-policy" not in str(words):
+        monkeypatch.setenv("PYTEST_ADDOPTS", "--kopt-policy='of the environment'")
+        assert commanded(config, section)["kopt_policy"] == "of the environment"
+
+
+def test_settings_that_no_session_accepts_are_refused(pytester: pytest.Pytester) -> None:
+    with pytest.raises(BadInput, match="invalid choice"):
+        commanded(pytester.parseconfig(), {"addopts": "--kopt-gate=faster"})
+
+
+# Which cases there are is not the pull request's choice either.
+
+
+def several(project: Project) -> None:
+    project.write("kernels/other.py", kernel(OLD, "other", name="other"))
+    project.write("tests/test_other.py", cases(("kernels.other", "other")))
+    project.commit_all("Two kernels")
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("conftest.py", CONFIGURES.format("config.args[:] = ['tests/test_other.py::test_other']")),
+        ("conftest.py", CONFIGURES.format("config.option.keyword = 'other'")),
+        ("pyproject.toml", 'testpaths = ["tests/test_other.py"]'),
+        ("pyproject.toml", 'python_files = ["test_other.py"]'),
+        (
+            "pyproject.toml",
+            'addopts = ["--deselect=tests/test_plain.py", "-p", "no:cacheprovider"]',
+        ),
+    ],
+    ids=["arguments", "-k", "testpaths", "python_files", "--deselect"],
+)
+def test_a_case_that_is_not_collected_any_more_is_gone(gate: Gate, path: str, text: str) -> None:
+    several(gate.project)
+    if path == "pyproject.toml":
+        key, _, value = text.partition(" = ")
+        settings(gate.project, **{key: value})
+    else:
+        gate.project.write(path, text)
+    gate.project.write(PLAIN, kernel(SLOWER, "new"))
+    done = gate()
+    assert done.run.code == 8, done.run.text
+    assert done.judged["removed"] == ["tests/test_plain.py::test_plain"]
+
+
+def test_what_the_command_selects_is_no_case_that_is_gone(gate: Gate) -> None:
+    several(gate.project)
+    gate.project.write("kernels/other.py", kernel(FASTER, "new", name="other"))
+    for words in (("-k", "other"), ("tests/test_other.py",)):
+        done = gate(*words)
+        assert done.run.code == 0 and done.judged["flags"] == [], done.run.text
