@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from pytest_kopt import wire
@@ -35,6 +35,8 @@ class ArmsOrder:
     project's. Where it
     `tells_more` it is told what the arms have a GPU do before they are timed (which they are where
     that is the same only with `measure_same`) and what known content is worth to the candidate.
+    `domains` are, by node id, all that a case may say of what its kernels need not support; others
+    say what they like.
     """
 
     names: tuple[str, ...]
@@ -46,11 +48,17 @@ class ArmsOrder:
     measure_same: bool = False
     own: str = CANDIDATE
     others: tuple[str, ...] = (INCUMBENT, PLACEBO)
+    domains: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def is_referee(self) -> bool:
         """Whether this process holds no arm and judges what others' gave."""
         return not self.names
+
+    def domain_of(self, nodeid: str, declared: Sequence[str]) -> tuple[str, ...]:
+        """Return what the kernels of a case need not support, of what it has `declared`."""
+        admitted = self.domains.get(nodeid, declared)
+        return tuple(word for word in declared if word in admitted)
 
     def changed_data(self) -> list[Path]:
         """Return the changed files of this process's own version that are no Python source."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -46,7 +46,7 @@ class Versions:
     builds what the incumbent compiles (None: in each tree). With an `other` toolchain the incumbent
     is the project itself in processes of that. In a race the project itself
     is the incumbent, the first tree its copy, and the others hold the candidates in `raced`.
-    `seals` are what the trees were when they had been made.
+    `seals` are what the trees were when they had been made. `domains` are those of an `ArmsOrder`.
     """
 
     root: Path
@@ -57,6 +57,7 @@ class Versions:
     other: Toolchain | None = None
     raced: tuple[str, ...] = ()
     seals: tuple[Mapping[str, object], ...] = ()
+    domains: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def written(self) -> str:
@@ -221,5 +222,6 @@ class Arms:
         if tree is not None and copy is not None:
             held = self._versions.extensions if copy[1] == tree else None
             env["TORCH_EXTENSIONS_DIR"] = str(held or copy[1] / overlay.BUILDS)
+        order = replace(order, domains=self._versions.domains)
         orders = replace(orders, device=site.kind, arms=order)
         return Child(self.config, orders, env, ids, copy, site.starter)

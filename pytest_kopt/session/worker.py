@@ -142,6 +142,10 @@ class Worker:
         client, arms = self._client, self.orders.arms or ArmsOrder(())
         if client is None:
             return None
+
+        def admitted(case: Case) -> Case:
+            return replace(case, domain=arms.domain_of(case.nodeid, case.domain))
+
         match client.order:
             case Check():
                 return None
@@ -154,15 +158,19 @@ class Worker:
             case LoadReference():
                 from pytest_kopt.cases.running.verifier import serve_referee
 
-                return lambda case, bench: serve_referee(case, bench, arms, client)
+                return lambda case, bench: serve_referee(admitted(case), bench, arms, client)
             case LoadVersions(out=out):
                 from pytest_kopt.cases.running.timed_versions import serve_arms
 
-                return lambda case, bench: serve_arms(case, bench, arms.without(out), client)
+                return lambda case, bench: serve_arms(
+                    admitted(case), bench, arms.without(out), client
+                )
             case TryNearby(secret=secret):
                 from pytest_kopt.cases.running.timed_versions import try_nearby
 
-                return lambda case, bench: try_nearby(case, bench, arms, client, item, secret)
+                return lambda case, bench: try_nearby(
+                    admitted(case), bench, arms, client, item, secret
+                )
 
     def prepare_imports(self, config: pytest.Config) -> None:
         """Set up Triton's interpreter, and the audit hook, before kernel code is imported."""

@@ -179,6 +179,21 @@ def test_a_kernel_that_only_a_looser_declaration_lets_pass_is_wrong(gate: Gate) 
     assert "1 case(s) are wrong by what the base's cases declare" in done.judged["reason"]
 
 
+NARROWER = 'domain=("declared shapes", "declared signs", "moderate values", "finite")'
+
+
+@pytest.mark.parametrize(("result", "code"), [("x.abs()", 1), ("x", 0)], ids=["wrong", "right"])
+def test_a_kernel_is_tried_beyond_a_narrower_domain(gate: Gate, result: str, code: int) -> None:
+    """Where the base's case did not exclude it, and the base's kernel is right there."""
+    gate.project.write(PLAIN, kernel(FASTER, "new").replace("* x", f"* {result}"))
+    gate.project.replace("tests/test_plain.py", 'domain="declared shapes"', NARROWER)
+    done = gate()
+    assert done.run.code == code, done.run.text
+    reason = done.judged["reason"]
+    assert "excludes declared signs, finite, moderate values by its domain" in reason
+    assert ("held-out-range: wrong for" in reason) == bool(code)
+
+
 def test_what_a_pull_request_declares_tighter_is_named_and_passes(gate: Gate) -> None:
     project = gate.project
     project.replace("tests/test_plain.py", "dims=", "gate=bitwise(),\n        dims=")

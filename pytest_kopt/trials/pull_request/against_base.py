@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import PurePosixPath
 
 import pytest
@@ -57,6 +58,8 @@ class PullRequestGate(Gate):
         self._sources: Sequence[str] = ()
         self._changed: Sequence[str] = ()
         self._then, self._unbuilt = Collector(), ""
+        #: What the base's cases say that kernels need not support, where the change touches that.
+        self._domains: dict[str, tuple[str, ...]] = {}
         self._held = ExitStack()
         command = settings.rebuild_command
         self._rebuild = ProjectCommand(command, is_confined=settings.isolates) if command else None
@@ -181,6 +184,7 @@ class PullRequestGate(Gate):
                 text = f"cannot be run as the base declares it{why}"
                 declared.setdefault(declarations.Difference(text), []).append(now.label)
                 continue
+            self._domains[now.nodeid] = then.evidence.domain or ()
             for difference in declarations.differences(then, now):
                 declared.setdefault(difference, []).append(now.label)
             failed += [then] if then.check == "FAIL" else []
@@ -194,8 +198,12 @@ class PullRequestGate(Gate):
         return verdict.model_copy(update={"next_step": step})
 
     def _beside(self) -> Versions:
-        """Return trees of the base's kernels; NotComparable where these do not build."""
-        return self._trees({path: self.other.old[path] for path in self._changed})
+        """Return trees of the base's kernels; NotComparable where these do not build.
+
+        What a case excludes today and did not then is asked of today's kernels all the same.
+        """
+        versions = self._trees({path: self.other.old[path] for path in self._changed})
+        return replace(versions, domains=dict(self._domains))
 
     def _audit(self, results: Sequence[CaseResult]) -> list[Finding]:
         paths = sorted({*self._changed} & {self._in_tree(file) for file in loaded_by(results)})
