@@ -37,7 +37,7 @@ _SHOWN = 80
 #: Who commits where git has no identity.
 _NAME, _EMAIL = "pytest-kopt", "pytest-kopt@localhost"
 
-_ABSENT, _SUBMODULE = "000000", "160000"
+_ABSENT, _LINK, _SUBMODULE = "000000", "120000", "160000"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +48,8 @@ class Change:
     existed: bool
     #: The commit of a submodule in the older version, None for a file.
     submodule: str | None = None
+    #: Whether it was a symbolic link.
+    was_link: bool = False
 
 
 class Repository:
@@ -172,7 +174,7 @@ class Repository:
         for head, path in zip(raw[::2], raw[1::2], strict=False):
             old, new, content = head.removeprefix(":").split()[:3]
             module = content if _SUBMODULE in (old, new) else None
-            changes.append(Change(path, old != _ABSENT, module))
+            changes.append(Change(path, old != _ABSENT, module, old == _LINK))
         untracked = self._git("ls-files", "--others", "--exclude-standard", "-z").split("\0")
         # What HEAD lost and the tree has again is untracked too.
         added = {*filter(None, untracked)} - {change.path for change in changes}
@@ -224,6 +226,11 @@ class Repository:
             except BadInput:
                 contents[path] = b""
         return contents
+
+    def ignored_sources(self) -> list[str]:
+        """Return the Python sources that git does not know and is told to ignore."""
+        words = ("--others", "--ignored", "--exclude-standard", "-z", "--", "*.py")
+        return [path for path in self._git("ls-files", *words).split("\0") if path]
 
     def _ignored(self, paths: Iterable[str]) -> set[str]:
         """Return those of `paths` that git ignores; it tells of none in a submodule."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from pytest_kopt.campaign.git.links import contents_behind
 from pytest_kopt.campaign.git.repository import Change, Repository
 from pytest_kopt.errors import BadInput
 
@@ -18,10 +19,15 @@ def nested_around(repository: Repository, path: Path) -> Path | None:
 def contents_at(repository: Repository, commit: str) -> dict[str, bytes | None]:
     """Return what a commit held of the paths that the work tree has otherwise, None for none.
 
-    Files of submodules are read in theirs; BadInput where its older commit is not here.
+    Files of submodules are read in theirs; BadInput where its older commit is not here. A link
+    stands for what it led to.
     """
     contents: dict[str, bytes | None] = {}
+    behind_links: dict[str, bytes | None] = {}
     for change in repository.changed_since(commit):
+        if change.was_link:
+            behind_links |= contents_behind(repository, commit, change.path)
+            continue
         if change.submodule is None:
             old = repository.content(commit, change.path) if change.existed else None
             contents[change.path] = old
@@ -29,7 +35,7 @@ def contents_at(repository: Repository, commit: str) -> dict[str, bytes | None]:
         inner = _submodule(repository, change, change.submodule)
         for path, old in contents_at(inner, change.submodule).items():
             contents[f"{change.path}/{path}"] = old
-    return contents
+    return contents | behind_links
 
 
 def _submodule(repository: Repository, change: Change, commit: str) -> Repository:
