@@ -31,6 +31,7 @@ from pytest_kopt.trials.pull_request.base import Base, removed, take_inventory
 from pytest_kopt.trials.pull_request.gate import COMPUTE, Gate
 from pytest_kopt.trials.pull_request.own_rules import check_rules
 from pytest_kopt.trials.pull_request.removed_cases import without
+from pytest_kopt.trials.pull_request.unknown_files import check_known, ignored_code
 from pytest_kopt.trials.trees import overlays, trees_of, why_not_in_place
 from pytest_kopt.trials.trial import InCopies, Measurements
 from pytest_kopt.versions.affected_modules import is_built
@@ -52,9 +53,9 @@ class PullRequestGate(Gate):
         now = {path: file.read_bytes() if file.is_file() else None for path, file in files.items()}
         #: The changed files that are other code than at the base.
         self._differing = differing(base.old, now)
-        #: What decides how cases are run, now or at the base; the changed files besides that, and
-        #: which of them do other things.
-        self._harness: set[str] = set()
+        #: The files of cases, now or at the base; the changed files but those and conftest files,
+        #: and which of these do other things.
+        self._tests: set[str] = set()
         self._sources: Sequence[str] = ()
         self._changed: Sequence[str] = ()
         self._then, self._unbuilt = Collector(), ""
@@ -66,6 +67,8 @@ class PullRequestGate(Gate):
         rebuild = self._rebuild
         self._trees = trees_of(self._held, lambda old: overlays(base.root, old, rebuild))
         data = [path for path in self._differing if not path.endswith(".py")]
+        #: Sources that git ignores, as far as no build makes them for each version.
+        self._ignored = frozenset[str]() if rebuild else ignored_code(base.root)
         self._watch = FileWatch(str((base.root / path).resolve()) for path in data)
 
     @property
@@ -74,8 +77,8 @@ class PullRequestGate(Gate):
 
     @property
     def is_settled(self) -> bool:
-        """Whether every changed file is the same code as at the base."""
-        return not self._differing
+        """Whether every source is known to git, and the same code as at the base."""
+        return not (self._differing or self._ignored)
 
     def begin(self) -> str:
         """Learn which cases the base has, and build today's kernels; why that failed, or ""."""
@@ -84,6 +87,7 @@ class PullRequestGate(Gate):
         if not self.config.pluginmanager.has_plugin(STEP):
             check_rules(self.config, self.settings, self.other, self._differing)
         rebuild, base = self._rebuild, self.other
+        check_known(base, (), [path for path in self._differing if path.endswith(".py")])
         problem = why_not_in_place(rebuild.text) if rebuild else ""
         if problem:
             raise BadInput(problem, where="kopt_rebuild_command")
@@ -97,9 +101,8 @@ class PullRequestGate(Gate):
         super().check_collection(ids, collector, filtered)
         old = self.other.old
         files = {nodeid.partition("::")[0] for nodeid in (*ids, *self._then.order)}
-        self._harness = {path for path in old if PurePosixPath(path).name == "conftest.py"}
-        self._harness |= {*map(self._in_tree, files)}
-        self._sources = [path for path in old if path not in self._harness]
+        self._tests = {*map(self._in_tree, files)}
+        self._sources = [path for path in old if not self._is_of_tests(path)]
         self._changed = [path for path in self._sources if path in self._differing]
         for nodeid in ids:
             if error := judging.under(nodeid, self._then.collect_errors):
@@ -118,6 +121,8 @@ class PullRequestGate(Gate):
     def close(
         self, collector: Collector, measurements: Measurements, interrupted: str = ""
     ) -> Closing:
+        if not (interrupted or self.is_settled):
+            self._check_known(collector.in_order())
         verdict = self.cut_off(collector, interrupted, self._then.order)
         detail = self._unbuilt
         if self.is_settled:
@@ -197,6 +202,16 @@ class PullRequestGate(Gate):
         step = "correct the kernel, or change what is right in a pull request of its own first"
         return verdict.model_copy(update={"next_step": step})
 
+    def _check_known(self, results: Sequence[CaseResult]) -> None:
+        """Raise BadInput where it is not known what a file that the cases use was at the base."""
+        used = {*map(self._in_tree, (*loaded_by(results), *opened_by(results)))}
+        ignored = self._ignored & used
+        if ignored:
+            setup = PytestSetup.of(self.config)
+            harness = declarations.harness_of(self.settings.root, results, setup)
+            ignored -= {*map(self._in_tree, harness)}
+        check_known(self.other, ignored, used | self._opened_unheard())
+
     def _beside(self) -> Versions:
         """Return trees of the base's kernels; NotComparable where these do not build.
 
@@ -220,7 +235,7 @@ class PullRequestGate(Gate):
         of_tests = [
             path
             for path in self._changed
-            if opened.get(path) and self._harness.issuperset(map(self._in_tree, opened[path]))
+            if opened.get(path) and all(map(self._is_of_tests, map(self._in_tree, opened[path])))
         ]
         self._changed = [path for path in self._changed if path not in of_tests]
         flags = [f"read by tests, and for both versions as it is now: {path}" for path in of_tests]
@@ -254,6 +269,10 @@ class PullRequestGate(Gate):
             verdict = self._nothing([], why).model_copy(update={"shapes": rest})
         verdict = self.without_times(reached, verdict)
         return judging.flagged(verdict, [*alone.values(), *flags])
+
+    def _is_of_tests(self, path: str) -> bool:
+        """Say whether a path is one of the cases' files, or of the conftest files."""
+        return path in self._tests or PurePosixPath(path).name == "conftest.py"
 
     def _reaches(self, case: CaseResult) -> bool:
         """Say whether the change may reach a case that nothing is asked of but its check."""
