@@ -12,6 +12,8 @@ from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.layout import Layout
 from pytest_kopt.campaign.manifest import Manifest
 from pytest_kopt.campaign.notes import Notes
+from pytest_kopt.campaign.outlook.status import status
+from pytest_kopt.campaign.outlook.status_model import Status
 from pytest_kopt.campaign.recording import record_attempt
 from pytest_kopt.cases.evidence import CaseEvidence
 from pytest_kopt.cases.result import CaseResult
@@ -20,6 +22,7 @@ from pytest_kopt.decide.verdict import Aggregate, Decision, Verdict
 from pytest_kopt.roofline import Roofline
 from pytest_kopt.schema.table import Table
 from pytest_kopt.show.files import projections
+from pytest_kopt.show.standing import status_lines
 from tests.builders import NOW, gemm_table, manifest_document
 
 KERNEL = "kernels/softmax.py"
@@ -76,6 +79,16 @@ def record(
     )
     campaign.settle()
     projections.refresh(campaign)
+
+
+def status_of(campaign: Campaign, **arguments: Any) -> dict[str, Any]:
+    """Return what `kopt status --json` prints."""
+    return status(campaign, **arguments).model_dump(mode="json")
+
+
+def lines_of(document: dict[str, Any]) -> list[str]:
+    """Return what `kopt status` prints where it prints this with `--json`."""
+    return status_lines(Status.model_validate(document))
 
 
 def _results(table: Table, evidence: CaseEvidence) -> list[CaseResult]:

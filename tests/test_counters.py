@@ -162,7 +162,7 @@ def test_a_regression_is_kept_with_its_fields() -> None:
     assert (item.round, item.attempt, item.incumbent_round) == (2, 1, 1)
     assert item.incumbent_commit == "3" * 40
     assert item.snapshot == "rounds/round-2/artifacts/attempt-1/kernel_snapshot"
-    assert item.files == ("kernels/new.py", "kernels/softmax.py")
+    assert item.files == ["kernels/new.py", "kernels/softmax.py"]
     assert (item.metric, item.incumbent, item.candidate) == ("Forward TFLOPS", 100.0, 97.0)
     assert (item.incumbent_kernel_us, item.candidate_kernel_us) == (8.0, 9.0)
     assert (item.change_pct, item.hypothesis, item.points) == (-3.0, "more warps", "it spills")

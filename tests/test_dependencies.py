@@ -22,7 +22,9 @@ FLOORS = {
     "Jinja2": ("3.1.6", "CVE-2025-27516"),
     "torch": ("2.6.0", "CVE-2025-32434"),
 }
-RUNTIME = {"pytest", "pydantic", "PyYAML", "GitPython", "filelock", "scipy", "tabulate"}
+RUNTIME = {
+    *("pytest", "pydantic", "PyYAML", "GitPython", "filelock", "scipy", "tabulate", "Jinja2"),
+}
 
 
 def declared() -> dict[str, Requirement]:

@@ -11,7 +11,7 @@ import pytest
 
 from pytest_kopt import policies
 from pytest_kopt.campaign.attempt import Attempt
-from pytest_kopt.campaign.outlook.status import status
+from tests.campaigns import status_of
 from tests.crash import Steps
 from tests.driven_campaign import DrivenCampaign, Ran, files_below
 from tests.model_campaign import OUTCOMES, Outcome
@@ -72,7 +72,7 @@ def test_the_manifests_policy_edited_by_hand_is_refused_too(project: DrivenCampa
     project.edit_manifest(policy="mine.yaml")
     assert "policy (manifest.yaml): 'mine'" in (why := refused(project))
     assert "shape_gate_pct: 5.0 -> 100.0" in why
-    assert "shape_gate_pct: 5.0 -> 100.0" in status(project.opened())["obstacle"]
+    assert "shape_gate_pct: 5.0 -> 100.0" in status_of(project.opened())["obstacle"]
     # Under another name, but the same: that is a change of the manifest like others.
     policy_file(project, "base: primus\n")
     assert run(project).verdict is not None

@@ -11,15 +11,13 @@ from pytest_kopt.campaign import ledger
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.history import memory
 from pytest_kopt.campaign.notes import Notes
-from pytest_kopt.campaign.outlook.status import status
 from pytest_kopt.campaign.state import CampaignState, fold
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.errors import BadInput
 from pytest_kopt.roofline import Roofline
 from pytest_kopt.show.files import projections
-from pytest_kopt.show.standing import status_lines as lines
 from tests.builders import NOW, attempt_events, few_examples
-from tests.campaigns import campaign_at, record
+from tests.campaigns import campaign_at, lines_of, record, status_of
 
 S2_FIELDS = {
     *("performance", "optimization", "profile_evidence", "correctness", "isa_metric_progress"),
@@ -144,13 +142,13 @@ def test_a_count_that_cannot_be_is_no_count(campaign: Campaign, content: bytes) 
 
 def test_a_masked_round_is_no_part_of_the_status(campaign: Campaign) -> None:
     campaign.mask([2], masked=True)
-    document = status(campaign)
+    document = status_of(campaign)
     assert [item["round"] for item in document["rounds"]] == [1, 2]
     assert document["masked"] == ["v2"]
     assert document["next_round"] == 4, "its number stays taken"
-    assert "masked, not shown: v2 (v0 is round 1)" in list(lines(document))
+    assert "masked, not shown: v2 (v0 is round 1)" in lines_of(document)
     campaign.mask([2], masked=False)
-    assert [item["round"] for item in status(campaign)["rounds"]] == [1, 2, 3]
+    assert [item["round"] for item in status_of(campaign)["rounds"]] == [1, 2, 3]
 
 
 def test_only_what_exists_and_would_change_can_be_masked(campaign: Campaign) -> None:

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from pytest_kopt.campaign.ledger import Final
-from pytest_kopt.campaign.outlook.status import status
 from pytest_kopt.clock import now
 from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.trials.harness import edited_harness
+from tests.campaigns import status_of
 from tests.crash import Steps
 from tests.driven_campaign import CASES, NAME, DrivenCampaign
 from tests.model_campaign import OUTCOMES
@@ -37,7 +37,7 @@ def play(project: DrivenCampaign, outcome: str) -> Verdict:
 
 
 def shown(project: DrivenCampaign) -> dict[str, Any]:
-    return status(project.opened())
+    return status_of(project.opened())
 
 
 def asked(project: DrivenCampaign) -> tuple[str, dict[str, Any]]:
@@ -113,7 +113,7 @@ def test_each_state_has_its_word(tmp_path: Path) -> None:
     assert word == "run_final" and "--kopt-round final" in arguments["command"]
     project.write(CASES, (project.root / CASES).read_bytes() + b"# a comment\n")
     campaign = project.opened()
-    document = status(campaign, harness=edited_harness(campaign))
+    document = status_of(campaign, harness=edited_harness(campaign))
     assert document["next_action"]["action"] == "restore_harness", "a final would be refused"
 
 
@@ -138,7 +138,7 @@ def test_an_edited_harness_names_the_files_to_put_back(project: DrivenCampaign) 
     project.write(KERNEL, b"NEW = 1\n")
     project.write(CASES, (project.root / CASES).read_bytes() + b"# a comment\n")
     campaign = project.opened()
-    document = status(campaign, harness=edited_harness(campaign))
+    document = status_of(campaign, harness=edited_harness(campaign))
     action = document["next_action"]
     assert (action["action"], action["arguments"]["files"]) == ("restore_harness", [CASES])
     assert f"{CASES} was edited" in document["obstacle"] == action["arguments"]["obstacle"]

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from pytest_kopt.campaign import running
-from pytest_kopt.campaign.outlook.status import status
 from pytest_kopt.errors import KernelError
-from pytest_kopt.show.standing import status_lines as lines
+from tests.campaigns import lines_of, status_of
 from tests.crash import Steps
 from tests.driven_campaign import CASES, DrivenCampaign, Ran, files_below
 from tests.model_campaign import OUTCOMES
@@ -29,7 +28,7 @@ def play(project: DrivenCampaign, outcome: str) -> Ran:
 
 
 def shown(project: DrivenCampaign) -> dict[str, Any]:
-    return status(project.opened())
+    return status_of(project.opened())
 
 
 def ended(project: DrivenCampaign) -> dict[str, Any]:
@@ -60,7 +59,7 @@ def test_the_incumbents_kernel_needs_no_round(project: DrivenCampaign) -> None:
     assert play(project, "faster").refusal == ran.refusal, "a comment is no other code"
     document = shown(project)
     assert document["next_action"]["action"] == "change_kernel"
-    assert any("but runs the same code" in line for line in lines(document))
+    assert any("but runs the same code" in line for line in lines_of(document))
     project.write(KERNEL, b"OLD = 2\n")
     assert shown(project)["nothing_to_measure"] is None
     assert play(project, "faster").verdict

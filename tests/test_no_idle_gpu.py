@@ -8,13 +8,11 @@ import pytest
 
 from pytest_kopt import policies
 from pytest_kopt.campaign.campaign import Campaign
-from pytest_kopt.campaign.outlook.status import status
 from pytest_kopt.campaign.recording import record_no_idle_gpu
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.devices.idle import NoIdleGpu
 from pytest_kopt.show.files import projections
-from pytest_kopt.show.standing import status_lines as lines
-from tests.campaigns import campaign_at, record
+from tests.campaigns import campaign_at, lines_of, record, status_of
 from tests.crash import Steps
 from tests.driven_campaign import DrivenCampaign
 from tests.model_campaign import OUTCOMES
@@ -55,12 +53,12 @@ def test_the_termination_check_tells_it_until_something_is_measured(campaign: Ca
     log = campaign.layout.optimize_log.read_text()
     assert log.count("- no idle GPU: ✅ (none within 60 minutes at") == 1
     assert "-> Satisfied condition(s): no idle GPU" in log and "## Stop Summary" in log
-    document = status(campaign)
+    document = status_of(campaign)
     assert document["next_round"] == 4 and "kopt-round 4" in document["next"]
-    shown = [line for line in lines(document) if line.startswith("- no idle GPU")]
+    shown = [line for line in lines_of(document) if line.startswith("- no idle GPU")]
     assert "process 1037 (python3)" in shown[0] and "run it again" in shown[0]
     record(campaign, 4, Decision.ACCEPTED)
-    assert not any("process 1037" in line for line in lines(status(campaign)))
+    assert not any("process 1037" in line for line in lines_of(status_of(campaign)))
     assert campaign.layout.optimize_log.read_text().startswith(log)
 
 
@@ -80,7 +78,7 @@ def test_a_wait_before_the_baseline(tmp_path: Path) -> None:
     waited(campaign)
     assert "- Best: -, commit -" in (tmp_path / "performance.md").read_text()
     assert "No measured regression" in campaign.layout.optimize_log.read_text()
-    assert status(campaign)["next_round"] == 1
+    assert status_of(campaign)["next_round"] == 1
 
 
 def test_every_wait_leaves_its_own_entry(campaign: Campaign) -> None:

@@ -10,13 +10,12 @@ import pytest
 from pytest_kopt.campaign import notes
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.notes import Notes
-from pytest_kopt.campaign.outlook.status import status
 from pytest_kopt.campaign.state import fold
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.errors import BadInput
 from pytest_kopt.show.files import projections
 from pytest_kopt.show.standing import closing_lines as standing
-from tests.campaigns import campaign_at, record
+from tests.campaigns import campaign_at, record, status_of
 
 WRITTEN = """\
 # 4 warps instead of 8
@@ -108,7 +107,7 @@ def test_the_next_rounds_notes_come_before_it(campaign: Campaign) -> None:
     campaign.note(2, Notes(hypothesis="fewer warps", change="num_warps 8 -> 4"))
     projections.refresh(campaign)
     assert campaign.state.next_round == 2
-    assert [item["round"] for item in status(campaign)["rounds"]] == [1]
+    assert [item["round"] for item in status_of(campaign)["rounds"]] == [1]
     record(campaign, 2, Decision.ACCEPTED, change="num_warps 8 -> 2")
     assert campaign.state.rounds[2].last.number == 1
     assert campaign.state.rounds[2].notes == Notes(

@@ -8,12 +8,10 @@ import pytest
 
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.history.stops import REGRESSIONS
-from pytest_kopt.campaign.outlook.status import status
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.roofline import Roofline
 from pytest_kopt.show.files import projections
-from pytest_kopt.show.standing import status_lines as lines
-from tests.campaigns import KERNEL, campaign_at, record
+from tests.campaigns import KERNEL, campaign_at, lines_of, record, status_of
 
 COLUMNS = (
     "Date | Commit | Status | Round | Benchmark command | Target | Kernel | Benchmark "
@@ -149,7 +147,7 @@ def test_a_campaign_that_goes_on_appends_after_its_stop(stopped: Campaign) -> No
 
 
 def test_the_status_says_it_has_ended_and_what_is_still_allowed(stopped: Campaign) -> None:
-    document = status(stopped)
+    document = status_of(stopped)
     json.dumps(document)
     assert document["next_round"] is None
     assert document["next"].startswith("nothing; the campaign ends here; to go on: review")
@@ -165,7 +163,7 @@ def test_the_status_says_it_has_ended_and_what_is_still_allowed(stopped: Campaig
     held = [item["name"] for item in document["termination_check"] if item["holds"]]
     assert held == [REGRESSIONS]
     assert document["allowed"] == ["kopt advise c", "kopt report c", "kopt stop c"]
-    text = "\n".join(lines(document))
+    text = "\n".join(lines_of(document))
     assert "measured regressions in a row: 5 of 5" in text
     assert "round 6: Forward TFLOPS - -> 100.0 (-9.00 %): idea 6" in text
     assert "- regressions in a row: ✅" in text
@@ -180,9 +178,9 @@ def test_the_hardware_efficiency_of_the_last_accepted_round_ends_a_campaign(
 
     record(campaign, 1, Decision.BASELINE, rooflines=reaching(70.0))
     record(campaign, 2, Decision.ROLLED_BACK, rooflines=reaching(95.0))
-    assert status(campaign)["next_round"] == 3
+    assert status_of(campaign)["next_round"] == 3
     record(campaign, 3, Decision.ACCEPTED, rooflines=reaching(92.0))
-    assert status(campaign)["next_round"] is None
+    assert status_of(campaign)["next_round"] is None
     log = campaign.layout.optimize_log.read_text()
     assert "- T2 hardware efficiency: ✅ (92.0 % of the attainable rate, asked for 90 %)" in log
     assert "-> Satisfied condition(s): T2" in log
@@ -193,19 +191,19 @@ def test_the_status_of_a_campaign_that_goes_on(campaign: Campaign) -> None:
     record(campaign, 2, Decision.ACCEPTED, change="wider loads")
     record(campaign, 3, Decision.ROLLED_BACK, hypothesis="more stages", lesson="LDS is full")
     (campaign.root / KERNEL).write_text("VERSION = 4\n")
-    document = status(campaign)
+    document = status_of(campaign)
     assert document["next_round"] == 4
     assert document["stagnation"] is None
     assert document["allowed"][:2] == [
         "pytest --kopt-campaign c --kopt-round 4",
         "pytest --kopt-campaign c --kopt-round final",
     ]
-    text = "\n".join(lines(document))
+    text = "\n".join(lines_of(document))
     for line in ("tried: wider loads", "tried: more stages", "learned: LDS is full"):
         assert f"      {line}" in text.splitlines()
     assert "-> Satisfied condition(s): none" in text
     record(campaign, 4, Decision.INCONCLUSIVE)
-    assert status(campaign)["stagnation"]["action"].startswith("diagnose")
+    assert status_of(campaign)["stagnation"]["action"].startswith("diagnose")
 
 
 def test_logs_only_grow_over_dozens_of_rounds(tmp_path: Path) -> None:
@@ -229,4 +227,4 @@ def test_logs_only_grow_over_dozens_of_rounds(tmp_path: Path) -> None:
         if verdict.stops:
             ends[number] = list(verdict.stops)
     assert ends == {38: ["T3"]}
-    assert status(campaign)["next_round"] is None
+    assert status_of(campaign)["next_round"] is None

@@ -16,7 +16,6 @@ import pytest
 from pytest_kopt.campaign import ledger
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.history import final_report
-from pytest_kopt.campaign.outlook.status import status
 from pytest_kopt.cli.main import main
 from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.exit_codes import ExitCode
@@ -25,11 +24,11 @@ from pytest_kopt.roofline import Limits, roofline
 from pytest_kopt.show.report import charts, page
 from pytest_kopt.show.terminal import verdict_lines
 from tests.builders import NOW
+from tests.campaigns import status_of
 from tests.chromium import Page, chromium
 from tests.whole_campaign import KERNEL, RACED, a_campaign
 
 pytest.importorskip("vl_convert")
-pytest.importorskip("jinja2")
 
 EVIL = "<script>window.pwned=1</script>"
 #: Text that would run, end its surroundings or be an expression, wherever data can stand.
@@ -343,7 +342,7 @@ def test_terminal_json_and_report_show_the_same_numbers(
         bounds = interval(raced.change_pct, raced.low_pct, raced.high_pct)
         row = [str(raced.place), raced.name, str(raced.decision), change, bounds, raced.reason]
         assert row in cells and row in summary_cells(campaign)
-    assert status(campaign)["candidates"] == [raced.model_dump(mode="json") for raced in RACED]
+    assert status_of(campaign)["candidates"] == [raced.model_dump(mode="json") for raced in RACED]
 
 
 def summary_cells(campaign: Campaign) -> list[list[str]]:

@@ -31,8 +31,8 @@ from hypothesis.stateful import (
 )
 
 from pytest_kopt.campaign import ledger
-from pytest_kopt.campaign.outlook.status import status
 from pytest_kopt.campaign.state import fold
+from tests.campaigns import status_of
 from tests.crash import Steps
 from tests.driven_campaign import (
     CASES,
@@ -253,7 +253,7 @@ class Histories(RuleBasedStateMachine):
         if stands == self.stood:
             return
         self.stood = stands
-        model, shown = self.model, status(self.project.opened())
+        model, shown = self.model, status_of(self.project.opened())
         assert shown["next_round"] == (None if model.stops else model.next_round)
         assert shown["incumbent_round"] == (model.kept[-1].round if model.kept else None)
         assert shown["ended"] == model.ended

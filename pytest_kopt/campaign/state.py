@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pytest_kopt.campaign import ledger
 from pytest_kopt.campaign.attempt import Attempt
@@ -97,7 +97,7 @@ class CampaignState:
     integrated: ledger.Integrated | None = None
     manifest_changes: dict[str, Any] = field(default_factory=dict)
     policy_changes: dict[str, Any] = field(default_factory=dict)
-    ended: str | None = None
+    ended: Literal["stopped", "abandoned"] | None = None
     restores: list[ledger.Restoring] = field(default_factory=list)
     restoring: ledger.Restoring | None = None
     waits: list[Wait] = field(default_factory=list)

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
+
+from pydantic import BaseModel
 
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.options.project import Project
 from pytest_kopt.show.files import projections
 
+Shown = TypeVar("Shown")
 #: Adds an argument, or several, to a parser or to a group of one.
 Argument = Callable[[Any], object]
 #: Does what was asked for; without an exit code that is 0.
@@ -81,10 +84,14 @@ JSON = argument("--json", action="store_true", help="print data instead of text"
 
 
 def show(
-    arguments: argparse.Namespace, document: Any, lines: Callable[[Any], Iterator[str]]
+    arguments: argparse.Namespace, document: Shown, lines: Callable[[Shown], Iterable[str]]
 ) -> None:
     """Print a document, as text unless `--json` is given."""
-    print(json.dumps(document, indent=1) if arguments.json else "\n".join(lines(document)))
+    if not arguments.json:
+        print("\n".join(lines(document)))
+        return
+    data = document.model_dump(mode="json") if isinstance(document, BaseModel) else document
+    print(json.dumps(data, indent=1))
 
 
 @contextmanager

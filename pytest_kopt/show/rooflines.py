@@ -9,7 +9,7 @@ from tabulate import tabulate
 from pytest_kopt.figures import figure
 from pytest_kopt.knowledge.ceilings import Ceiling, Ceilings, Measured
 from pytest_kopt.roofline import Roofline, efficiency
-from pytest_kopt.show.words import clipped, markdown_table
+from pytest_kopt.show.words import clipped
 
 #: Columns of a label: with the others the table fits 80.
 _LABEL_WIDTH = 24
@@ -31,20 +31,6 @@ def roofline_lines(rooflines: Sequence[Roofline], verbosity: int = 0) -> Iterato
     elif blocked:
         names = ", ".join(text.partition(":")[0] for text in blocked)
         yield f"roofline: UNKNOWN until `kopt calibrate --ceilings` measures {names}"
-
-
-def target_table(rooflines: Sequence[Roofline]) -> str:
-    """Return the absolute target of every case in Markdown: the rates to reach, and the time."""
-    headings = ("TFLOPS, at least", "GB/s, at least", "µs, at most")
-    return markdown_table(
-        {
-            "Case": item.label,
-            "Direction": item.way,
-            "Bound": item.bound,
-            **target_cells(item, *headings),
-        }
-        for item in rooflines
-    )
 
 
 def target_cells(item: Roofline, *headings: str) -> dict[str, str]:

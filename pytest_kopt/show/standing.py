@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from pytest_kopt.campaign import running
 from pytest_kopt.campaign.campaign import Campaign
@@ -15,16 +14,11 @@ from pytest_kopt.campaign.history.counters import NEW_DIRECTIONS, Review
 from pytest_kopt.campaign.history.memory import unmasked_rounds
 from pytest_kopt.campaign.history.stops import Stop
 from pytest_kopt.campaign.outlook.status import going_on_lines
+from pytest_kopt.campaign.outlook.status_model import Status
 from pytest_kopt.decide.policy import Policy
-from pytest_kopt.decide.verdict import Decision, Verdict
-from pytest_kopt.figures import changed, changed_within, figure
+from pytest_kopt.decide.verdict import Verdict
 from pytest_kopt.profiling.kernel_table import CaseProfile
-
-#: What a round's notes are called, of which the first that its author wrote is shown.
-_STORY = {
-    "tried": ("change", "hypothesis", "summary"),
-    "learned": ("lesson", "root_cause", "key_finding"),
-}
+from pytest_kopt.show.templates import rendered
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,83 +73,19 @@ def review_lines(review: Review | None, name: str) -> Iterator[str]:
     yield f"at least {NEW_DIRECTIONS} new directions first: `kopt advise {name}` names untried ones"
 
 
-def status_lines(document: dict[str, Any]) -> Iterator[str]:
-    yield (
-        f"{document['campaign']}: {document['op']} ({document['backend']}) on {document['gpu']}, "
-        f"branch {document['branch']}"
+def status_lines(status: Status) -> list[str]:
+    session = status.running
+    ends = termination_lines(status.termination_check)
+    text = rendered(
+        "status.txt.j2",
+        status=status,
+        session=session if session and session["phase"] != running.ENDED else None,
+        review=list(review_lines(status.stagnation, status.campaign)),
+        termination=list(ends),
+        lost={
+            str(decision).replace("_", " ").lower(): count
+            for decision, count in status.counters.by_decision.items()
+            if not decision.keeps
+        },
     )
-    yield f"kernel: {', '.join(document['kernel'])}"
-    yield f"runs in {document['root']}"
-    session = document["running"]
-    is_busy = session is not None and session["phase"] != running.ENDED
-    if is_busy:
-        part = f" {session['done']} of {session['total']}" if session["total"] else ""
-        since = f" since {session['started']}" if session.get("started") else ""
-        yield f"a session runs now (process {session['pid']}{since}): {session['phase']}{part}"
-    for item in document["rounds"]:
-        tries = f", attempt {item['attempts']}" if item["attempts"] > 1 else ""
-        tries += ", quick" if item["level"] == "quick" else ""
-        change = f" {changed(item['change_pct'])}" if item["change_pct"] is not None else ""
-        mark = " <- incumbent" if item["round"] == document["incumbent_round"] else ""
-        yield f"  round {item['round']}{tries}: {item['decision']}{change}{mark}"
-        yield f"      {item['reason'].splitlines()[0]}"
-        for what, keys in _STORY.items():
-            if text := next(filter(None, map(item["notes"].get, keys)), None):
-                yield f"      {what}: {str(text).splitlines()[0]}"
-    if document["same_code"]:
-        yield f"of the last round {document['same_code']}"
-    if found := document["final"]:
-        total = found["aggregate"] or {}
-        change = changed_within(*map(total.get, ("change_pct", "low_pct", "high_pct")))
-        yield f"final: round {found['best']} against the baseline: {found['decision']} {change}"
-        yield from (f"    {line}" for line in found["reason"].splitlines()[:1])
-    yield from (f"the chain is broken: {text}" for text in document["chain_breaks"])
-    if document["quick"]["shapes"]:
-        since = document["quick"]["frozen_since_round"]
-        how = f"frozen since round {since}" if since else "edit manifest.yaml before the first"
-        yield f"quick rounds measure {', '.join(document['quick']['shapes'])} ({how})"
-    incumbent, elsewhere = document["incumbent_round"], document["measured_elsewhere"]
-    what = ": the next round measures it"
-    if document["next_action"]["action"] == "change_kernel":
-        what = ", but runs the same code, which no round measures"
-    masked, edited = (", ".join(document[key]) for key in ("masked", "edited"))
-    said = {
-        "masked": f"masked, not shown: {masked} (v0 is round 1)",
-        "unapplied": f"round {document['unapplied']} is decided but not carried out: the next "
-        "session does that",
-        "edited": f"in the tree, {edited} is not as round {incumbent} had it{what}",
-        "measured_elsewhere": f"the last accepted round was measured on {elsewhere}: paired rounds "
-        "still hold, as both versions are measured here; stored ones do not",
-        "integration": document["integration"],
-    }
-    yield from (text for key, text in said.items() if document[key])
-    yield from _counter_text(document)
-    review = Review(**document["stagnation"]) if document["stagnation"] else None
-    yield from review_lines(review, document["campaign"])
-    ends = [{k: v for k, v in s.items() if k != "title"} for s in document["termination_check"]]
-    yield from termination_lines([Stop(**end) for end in ends])
-    yield "allowed next:"
-    yield from (f"  {command}" for command in document["allowed"])
-    first = "let that session end; then: " if is_busy else ""
-    yield f"next: {first}{document['next']}"
-
-
-def _counter_text(document: dict[str, Any]) -> Iterator[str]:
-    counters = document["counters"]
-    lost = [
-        f"{count} {name.replace('_', ' ').lower()}"
-        for name, count in counters["by_decision"].items()
-        if not Decision(name).keeps
-    ]
-    yield (
-        f"rounds: {counters['accepted']} accepted, {', '.join(lost) or 'none rolled back'}; "
-        f"roll-backs in a row: {counters['rollbacks_in_a_row']}; "
-        f"measured regressions in a row: {counters['regressions_in_a_row']} of "
-        f"{counters['max_regressions']}"
-    )
-    for item in document["recent_regressions"]:
-        yield (
-            f"  round {item['round']}: {item['metric']} {figure(item['incumbent'])} -> "
-            f"{figure(item['candidate'])} ({changed(item['change_pct'])}): "
-            f"{item['hypothesis'] or 'no hypothesis stated'}"
-        )
+    return text.rstrip("\n").split("\n")

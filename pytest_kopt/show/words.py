@@ -203,17 +203,6 @@ def markdown_table(rows: Iterable[Mapping[str, str]]) -> str:
     return tabulate(safe, headers="keys", tablefmt="github", disable_numparse=True)
 
 
-def bullets(items: Iterable[tuple[str, object]]) -> str:
-    """Return names and texts as a Markdown list."""
-    return "\n".join(f"- {name}: {text}" for name, text in items)
-
-
-def page(title: str, sections: Iterable[tuple[str, str]]) -> str:
-    """Return a Markdown page of sections: titles and texts."""
-    body = "\n".join(f"## {name}\n\n{text}\n" for name, text in sections)
-    return f"# {title}\n\n{body}"
-
-
 def one_line(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
 

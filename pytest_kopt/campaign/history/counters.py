@@ -20,6 +20,7 @@ from pytest_kopt.campaign.ledger import Decided
 from pytest_kopt.campaign.state import CampaignState, Round
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.verdict import Decision
+from pytest_kopt.models import Document
 
 #: How many regressions are kept with their fields.
 KEPT = 5
@@ -35,8 +36,7 @@ _LADDER = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Regression:
+class Regression(Document):
     """One measured regression; figures are in the metric's unit, GPU kernel times in microseconds.
 
     `snapshot` is the candidate's directory below the campaign's, `points` what the round's author
@@ -50,7 +50,7 @@ class Regression:
     incumbent_commit: str | None
     snapshot: str
     hypothesis: str | None
-    files: tuple[str, ...]
+    files: list[str]
     metric: str | None
     incumbent: float | None
     candidate: float | None
@@ -118,7 +118,7 @@ def _regression(
         incumbent_commit=best.applied.git_commit if best.applied else None,
         snapshot=f"rounds/round-{item.number}/artifacts/attempt-{decided.attempt}/kernel_snapshot",
         hypothesis=notes.hypothesis or notes.change or notes.summary,
-        files=tuple(sorted(f for f in files if decided.kernel.get(f) != before.kernel.get(f))),
+        files=sorted(f for f in files if decided.kernel.get(f) != before.kernel.get(f)),
         **{name: getattr(total, name, None) for name in ("metric", "incumbent", "candidate")},
         incumbent_kernel_us=(profiled.incumbent_us if profiled else None) or known,
         candidate_kernel_us=profiled.candidate_us if profiled else None,
@@ -127,8 +127,7 @@ def _regression(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Review:
+class Review(Document):
     """The stagnation review that is due: after how many roll-backs, and what it starts with."""
 
     rollbacks_in_a_row: int
@@ -145,4 +144,5 @@ def review(rounds: Sequence[Round]) -> Review | None:
     count = rollbacks_in_a_row(rounds)
     if count < _REVIEW_AFTER:
         return None
-    return Review(count, _LADDER[min(count - _REVIEW_AFTER, len(_LADDER) - 1)])
+    action = _LADDER[min(count - _REVIEW_AFTER, len(_LADDER) - 1)]
+    return Review(rollbacks_in_a_row=count, action=action)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from pydantic import Field
 
 from pytest_kopt.campaign.history.counters import count
 from pytest_kopt.campaign.ledger import Decided
@@ -18,6 +19,7 @@ from pytest_kopt.campaign.manifest import (
 from pytest_kopt.campaign.state import CampaignState
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.errors import BadInput
+from pytest_kopt.models import Document
 from pytest_kopt.roofline import TARGET_PCT, Efficiency
 
 REGRESSIONS, NO_IDLE_GPU = "regressions in a row", "no idle GPU"
@@ -34,18 +36,19 @@ _NO_ROOFLINE = Efficiency(None, "UNKNOWN: no roofline (see `kopt calibrate --cei
 _RUN_AGAIN = "such a session ends with exit code 10 and decides nothing; run it again"
 
 
-@dataclass(frozen=True, slots=True)
-class Stop:
-    """One condition of a Termination Check: whether it holds, why, and how to go on if it does."""
+class Stop(Document):
+    """One condition of a Termination Check."""
 
+    title: str = Field(description="its name and the key it stands for")
     name: str
     holds: bool
-    why: str
-    go_on: str = ""
+    why: str = Field(description="why it holds or does not")
+    go_on: str = Field(description="how to go on where it holds")
 
-    @property
-    def title(self) -> str:
-        return f"{self.name} {TITLES[self.name]}".rstrip()
+
+def _stop(name: str, holds: bool, why: str, go_on: str = "") -> Stop:
+    title = f"{name} {TITLES[name]}".rstrip()
+    return Stop(title=title, name=name, holds=holds, why=why, go_on=go_on)
 
 
 def check(name: str, state: CampaignState, manifest: Manifest, policy: Policy) -> tuple[Stop, ...]:
@@ -67,9 +70,9 @@ def check(name: str, state: CampaignState, manifest: Manifest, policy: Policy) -
         _target(target, best),
         _hardware(target, best),
         _iterations(state, manifest.max_iterations, anew),
-        Stop("T4", state.ended is not None, state.ended or "", anew),
-        Stop(REGRESSIONS, found >= limit, f"{found} of {limit}, measured", review),
-        Stop(NO_IDLE_GPU, False, f"{waited}; run it again" if waited else _RUN_AGAIN),
+        _stop("T4", state.ended is not None, state.ended or "", anew),
+        _stop(REGRESSIONS, found >= limit, f"{found} of {limit}, measured", review),
+        _stop(NO_IDLE_GPU, False, f"{waited}; run it again" if waited else _RUN_AGAIN),
     )
 
 
@@ -99,35 +102,35 @@ def lines(held: Mapping[str, str], others: Mapping[str, str] | None = None) -> l
 
 def _target(target: PerformanceTarget | None, best: Decided | None) -> Stop:
     if target is None:
-        return Stop("T1", False, "no performance_target is set")
+        return _stop("T1", False, "no performance_target is set")
     go_on = "set a higher performance_target, or null, in manifest.yaml"
     if best is None:
-        return Stop("T1", False, f"target {target}; nothing is measured yet")
+        return _stop("T1", False, f"target {target}; nothing is measured yet")
     if target.is_efficiency:
         found = best.efficiency or _NO_ROOFLINE
         if found.pct is None:
-            return Stop("T1", False, f"target {target}; {found.why}")
+            return _stop("T1", False, f"target {target}; {found.why}")
         shown = f"{found.pct:.1f} % of the attainable rate, target {target}"
-        return Stop("T1", target.is_reached_by(found.pct), shown, go_on)
+        return _stop("T1", target.is_reached_by(found.pct), shown, go_on)
     total = best.aggregate
     metric = total.metric if total else "not recorded"
     figure = target.in_its_unit(metric, total.candidate) if total and total.candidate else None
     if figure is None:
-        return Stop("T1", False, f"UNKNOWN: target {target}, but the primary metric is {metric}")
+        return _stop("T1", False, f"UNKNOWN: target {target}, but the primary metric is {metric}")
     shown = f"{metric} is {figure:.3f} {target.unit}, target {target}"
-    return Stop("T1", target.is_reached_by(figure), shown, go_on)
+    return _stop("T1", target.is_reached_by(figure), shown, go_on)
 
 
 def _hardware(target: PerformanceTarget | None, best: Decided | None) -> Stop:
     """Judge by 90 %, or by more where the performance target asks for more."""
     wanted = max(TARGET_PCT, target.number if target and target.is_efficiency else 0.0)
     if best is None:
-        return Stop("T2", False, "nothing is measured yet")
+        return _stop("T2", False, "nothing is measured yet")
     found = best.efficiency or _NO_ROOFLINE
     if found.pct is None:
-        return Stop("T2", False, found.why)
+        return _stop("T2", False, found.why)
     more = max(95, math.floor(found.pct) + 1)
-    return Stop(
+    return _stop(
         "T2",
         found.reaches(wanted),
         f"{found.pct:.1f} % of the attainable rate, asked for {wanted:g} %",
@@ -137,9 +140,9 @@ def _hardware(target: PerformanceTarget | None, best: Decided | None) -> Stop:
 
 def _iterations(state: CampaignState, limit: int | None, anew: str) -> Stop:
     if limit is None:
-        return Stop("T3", False, "no max_iterations is set")
+        return _stop("T3", False, "no max_iterations is set")
     more = f"raise max_iterations in manifest.yaml (at most {MOST_ITERATIONS})"
     # The baseline is no iteration.
     done = max(state.next_round - 2, 0)
     why = f"{done} of {limit} rounds after the baseline"
-    return Stop("T3", done >= limit, why, more if limit < MOST_ITERATIONS else anew)
+    return _stop("T3", done >= limit, why, more if limit < MOST_ITERATIONS else anew)

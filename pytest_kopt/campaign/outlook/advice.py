@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Any
 
 from pytest_kopt.campaign import tips
@@ -101,7 +100,7 @@ def _stagnation(rounds: list[Round], found: Route) -> dict[str, Any] | None:
     left = untried(found, rounds, counters.NEW_DIRECTIONS + 2)
     told = ("id", "title", "symptom", "change", "verify")
     return {
-        **asdict(due),
+        **due.model_dump(),
         "disproved": [_lesson(item) for item in rounds[-due.rollbacks_in_a_row :]],
         "untried": [
             {**{name: getattr(item, name) for name in told}, "page": item.path} for item in left

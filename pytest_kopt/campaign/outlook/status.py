@@ -6,8 +6,7 @@ import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,33 +17,95 @@ from pytest_kopt.campaign.history import counters, stops
 from pytest_kopt.campaign.history.memory import unmasked_rounds, version_of
 from pytest_kopt.campaign.history.stops import Stop
 from pytest_kopt.campaign.kernel import files_of
+from pytest_kopt.campaign.outlook.status_model import (
+    QuickLevel,
+    RoundCounters,
+    RoundStatus,
+    Status,
+)
 from pytest_kopt.campaign.state import Round, chain_breaks
 from pytest_kopt.cases.details import place_of
-from pytest_kopt.decide.verdict import ActionWord, Decision, NextAction, Verdict
+from pytest_kopt.decide.verdict import (
+    ActionWord,
+    Decision,
+    NextAction,
+    Verdict,
+)
 from pytest_kopt.devices.machine import elsewhere
 from pytest_kopt.errors import BadInput, KernelError
 from pytest_kopt.exit_codes import ExitCode
 
-STATUS_VERSION = 1
-
 
 def status(
     campaign: Campaign, here: Path | None = None, harness: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
-    """Return the status as JSON-able data; the key names are part of the agents' contract.
+) -> Status:
+    """Return where a campaign stands.
 
     `here` is the project root that the commands are for, the campaign's own by default; `harness`
     are the arguments of `restore_harness`, where the harness stands in the way of a round.
     """
-    away = here is not None and here.resolve() != campaign.root.resolve()
     state, manifest, policy = campaign.state, campaign.manifest, campaign.policy()
-    counted = counters.count(state, policy)
     ends = stops.check(campaign.name, state, manifest, policy)
-    looked_at = unmasked_rounds(state)
-    review = counters.review(looked_at)
-    attempted = [_round(item) for item in state.rounds.values() if item.attempts]
-    rounds = [item for item in attempted if version_of(item["round"]) not in state.masked]
-    pending, session = state.pending, _session(campaign)
+    outlook = _look_ahead(campaign, ends, here or campaign.root, harness or {})
+    action = outlook.next_action()
+    counted, decided = counters.count(state, policy), state.decided_rounds()
+    planned = unmasked_rounds(state)
+    begun = [item for item in state.rounds.values() if item.attempts]
+    verdict, pending = _last_verdict(campaign), state.pending
+    return Status(
+        campaign=campaign.name,
+        op=manifest.target_op,
+        backend=manifest.target_backend,
+        gpu=manifest.target_gpu,
+        kernel=manifest.kernel_source,
+        branch=manifest.git_branch,
+        root=str(campaign.root),
+        directory=str(campaign.layout.directory),
+        allowed=list(outlook.allowed()),
+        running=outlook.session,
+        next_action=action,
+        next=outlook.sentence(action),
+        obstacle=outlook.obstacle or outlook.harness.get("obstacle"),
+        nothing_to_measure=outlook.same,
+        edited=lineage.edited(campaign.root, manifest, state),
+        measured_elsewhere=_measured_elsewhere(campaign),
+        ended=state.ended,
+        incumbent_round=state.incumbent_round,
+        next_round=None if stops.holding(ends) else state.next_round,
+        open=bool(begun and begun[-1].is_open),
+        unapplied=pending.round if pending else None,
+        final=state.last_final,
+        chain_breaks=chain_breaks(state, policy.chain_noise_pct),
+        counters=RoundCounters(
+            accepted=len(state.kept_rounds()) - bool(state.baseline),
+            rolled_back=len(decided) - len(state.kept_rounds()),
+            by_decision=Counter(item.last.outcome().decision for item in decided),
+            rollbacks_in_a_row=counters.rollbacks_in_a_row(planned),
+            regressions_in_a_row=counted.regressions,
+            max_regressions=policy.max_regressions,
+        ),
+        recent_regressions=list(counted.recent),
+        stagnation=counters.review(planned),
+        termination_check=list(ends),
+        integration=_integration(campaign),
+        quick=QuickLevel(
+            shapes=manifest.representative_shapes or [], frozen_since_round=state.first_quick_round
+        ),
+        candidates=verdict.candidates if verdict else [],
+        cases=verdict.shapes if verdict else [],
+        masked=[f"v{version}" for version in sorted(state.masked)],
+        rounds=[
+            RoundStatus.of(item) for item in begun if version_of(item.number) not in state.masked
+        ],
+        same_code=verdict.same_code if verdict else "",
+    )
+
+
+def _look_ahead(
+    campaign: Campaign, ends: Sequence[Stop], here: Path, harness: Mapping[str, Any]
+) -> _Outlook:
+    """Find what keeps a round from running, the first thing only: each check needs those before."""
+    state, policy, session = campaign.state, campaign.policy(), _session(campaign)
     obstacle = _refusal(
         campaign.check_ready,
         lambda: campaign.check_policy(policy),
@@ -52,82 +113,12 @@ def status(
     )
     refused = session["error"]["text"] if session and session["phase"] == running.ENDED else None
     broken = None if obstacle else _refusal(lambda: hypothesis.check_parses(campaign)) or refused
-    clear = not (obstacle or harness or broken or pending or stops.holding(ends))
-    notes = state.rounds.get(state.next_round, Round(1)).notes
-    differs = partial(hypothesis.check_differs, campaign, notes.extra_benefit)
-    same = _refusal(differs) if clear else None
-    way = f"cd {shlex.quote(str(campaign.root))} && " if away else ""
-    outlook = _Outlook(campaign, ends, way, obstacle, harness or {}, broken, same)
-    action = outlook.next_action()
-    verdict, decided = _last_verdict(campaign), state.decided_rounds()
-    return {
-        "schema_version": STATUS_VERSION,
-        "campaign": campaign.name,
-        "op": manifest.target_op,
-        "backend": manifest.target_backend,
-        "gpu": manifest.target_gpu,
-        "kernel": manifest.kernel_source,
-        "branch": manifest.git_branch,
-        "root": str(campaign.root),
-        "directory": str(campaign.layout.directory),
-        "allowed": list(outlook.allowed()),
-        "running": session,
-        "next_action": action.model_dump(mode="json"),
-        "next": outlook.sentence(action),
-        "obstacle": obstacle or (harness or {}).get("obstacle"),
-        "nothing_to_measure": same,
-        "edited": lineage.edited(campaign.root, manifest, state),
-        "measured_elsewhere": _measured_elsewhere(campaign),
-        "ended": state.ended,
-        "incumbent_round": state.incumbent_round,
-        "next_round": None if stops.holding(ends) else state.next_round,
-        "open": bool(attempted and attempted[-1]["open"]),
-        "unapplied": pending.round if pending else None,
-        "final": state.last_final.model_dump(mode="json") if state.last_final else None,
-        "chain_breaks": chain_breaks(state, policy.chain_noise_pct),
-        "counters": {
-            "accepted": len(state.kept_rounds()) - bool(state.baseline),
-            "rolled_back": len(decided) - len(state.kept_rounds()),
-            "by_decision": dict(
-                Counter(str(each.verdict.decision) for each in decided if each.verdict)
-            ),
-            "rollbacks_in_a_row": counters.rollbacks_in_a_row(looked_at),
-            "regressions_in_a_row": counted.regressions,
-            "max_regressions": policy.max_regressions,
-        },
-        "recent_regressions": [asdict(item) for item in counted.recent],
-        "stagnation": asdict(review) if review else None,
-        "termination_check": [{"title": stop.title, **asdict(stop)} for stop in ends],
-        "integration": _integration(campaign),
-        "quick": {
-            "shapes": manifest.representative_shapes or [],
-            "frozen_since_round": state.first_quick_round,
-        },
-        "candidates": [raced.model_dump(mode="json") for raced in verdict.candidates]
-        if verdict
-        else [],
-        "cases": [shape.model_dump(mode="json") for shape in verdict.shapes] if verdict else [],
-        "masked": [f"v{version}" for version in sorted(state.masked)],
-        "rounds": rounds,
-        "same_code": verdict.same_code if verdict else "",
-    }
-
-
-def _round(item: Round) -> dict[str, Any]:
-    decided = item.verdict
-    total = decided.aggregate if decided else None
-    return {
-        "round": item.number,
-        "attempts": len(item.attempts),
-        "open": item.is_open,
-        "level": decided.level if decided else item.last.level,
-        "decision": str(decided.decision if decided else Decision.INCOMPLETE),
-        "reason": decided.reason if decided else "the session was cut off",
-        "next_step": decided.next_step if decided else "run the round again",
-        "change_pct": total.change_pct if total else None,
-        "flags": decided.flags if decided else [],
-        "notes": item.notes.given(),
-    }
+    is_free = not (obstacle or harness or broken or state.pending or stops.holding(ends))
+    benefit = state.rounds.get(state.next_round, Round(1)).notes.extra_benefit
+    same = _refusal(lambda: hypothesis.check_differs(campaign, benefit)) if is_free else None
+    is_away = here.resolve() != campaign.root.resolve()
+    way = f"cd {shlex.quote(str(campaign.root))} && " if is_away else ""
+    return _Outlook(campaign, ends, session, way, obstacle, harness, broken, same)
 
 
 def _last_verdict(campaign: Campaign) -> Verdict | None:
@@ -202,19 +193,22 @@ _SENTENCES = {
 
 @dataclass(frozen=True, slots=True)
 class _Outlook:
-    """What may be done next, and what keeps a round from running (None where nothing does).
-
-    `way` brings one to where rounds run. `obstacle` is for a person to mend, `harness` says which
-    edits to undo (the arguments of `restore_harness`). The rest is the author's: a `broken` kernel
-    that does not parse or import, and one that is the `same` code as the last accepted.
-    """
+    """What may be done next, and what keeps a round from running."""
 
     campaign: Campaign
+    #: The Termination Check.
     ends: Sequence[Stop]
+    #: running.json, as `Status.running` has it.
+    session: dict[str, Any] | None
+    #: The words that bring one to where rounds run, "" where one is there.
     way: str
+    #: A reason that a person has to deal with; None where there is none.
     obstacle: str | None
+    #: The edits to undo: the arguments of `restore_harness`, empty where there are none.
     harness: Mapping[str, Any]
+    #: Why the kernel does not parse or import.
     broken: str | None
+    #: Why the kernel is the same code as the current best.
     same: str | None
 
     @property

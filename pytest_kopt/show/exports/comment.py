@@ -8,10 +8,10 @@ import pytest
 
 from pytest_kopt.decide.verdict import Decision, Shape, Verdict
 from pytest_kopt.schema.table import write_atomically
+from pytest_kopt.show.templates import rendered
 from pytest_kopt.show.words import (
     bounds,
     kernel_lines,
-    markdown_table,
     memory,
     one_line,
     outcome,
@@ -44,68 +44,40 @@ def pytest_kopt_verdict(config: pytest.Config, verdict: Verdict) -> Iterator[str
 
 def comment(verdict: Verdict) -> str:
     """Return the Markdown; text from the session can neither be markup nor mention anyone."""
-    return "\n\n".join(_blocks(verdict)) + "\n"
-
-
-def _blocks(verdict: Verdict) -> Iterator[str]:
-    sign = _SIGNS.get(verdict.decision, "🔴")
-    yield f"### {sign} kopt: {outcome(verdict).replace('_', ' ').lower()}"
-    yield _safe(verdict.reason)
     totals = [total for total in (verdict.aggregate, *verdict.secondary) if total]
-    if any(total.change_pct is not None for total in totals):
-        # A gate compares times of many schemas: it has no figure of its own.
-        has_figures = any(total.candidate is not None for total in totals)
-        yield markdown_table(
+    is_compared = any(total.change_pct is not None for total in totals)
+    # A gate compares times of many schemas: it has no figure of its own.
+    has_figures = any(total.candidate is not None for total in totals)
+    worst = sorted(verdict.shapes, key=lambda case: (case.check == "PASS", case.change_pct or 0.0))
+    return rendered(
+        "comment.md.j2",
+        plain=_plain,
+        sign=_SIGNS.get(verdict.decision, "🔴"),
+        outcome=outcome(verdict).replace("_", " ").lower(),
+        verdict=verdict,
+        totals=[
             {
-                "Geomean": _safe(each.metric),
-                **(versions(each, "Before", "Now") if has_figures else {}),
-                **bounds(each, "Change"),
+                "Geomean": _plain(total.metric),
+                **(versions(total, "Before", "Now") if has_figures else {}),
+                **bounds(total, "Change"),
             }
-            for each in totals
-        )
-    for text in filter(None, (together(verdict), memory(verdict))):
-        yield f"{text}."
-    if verdict.shapes:
-        worst = sorted(
-            verdict.shapes, key=lambda shape: (shape.check == "PASS", shape.change_pct or 0.0)
-        )
-        yield f"<details><summary>{len(worst)} cases, the worst first</summary>"
-        yield markdown_table(
+            for total in totals
+            if is_compared
+        ],
+        sums=[text for text in (together(verdict), memory(verdict)) if text],
+        cases=[
             {
-                "Case": _safe(shape.label),
-                "Check": shape.check,
-                **bounds(shape, "Change"),
-                "Status": _status(shape),
+                "Case": _plain(case.label),
+                "Check": case.check,
+                **bounds(case, "Change"),
+                "Status": _status(case),
             }
-            for shape in worst[:_MOST_ROWS]
-        )
-        if len(worst) > _MOST_ROWS:
-            yield f"and {len(worst) - _MOST_ROWS} more in verdict.json"
-        yield "</details>"
-    if verdict.same_code:
-        yield f"{verdict.same_code}."
-    kernels = kernel_lines(verdict)
-    if kernels:
-        yield f"<details><summary>what changed in {len(kernels)} kernels</summary>"
-        yield "\n".join(f"- {_safe(line)}" for line in kernels[:_MOST_ROWS])
-        yield "</details>"
-    if verdict.flags:
-        yield "\n".join(f"- flag: {_safe(flag)}" for flag in verdict.flags)
-    if verdict.next_step:
-        yield f"**Next:** {_safe(verdict.next_step)}"
-    yield f"<sub>{_safe(_how(verdict))}</sub>"
-
-
-def _how(verdict: Verdict) -> str:
-    base = verdict.base or ""
-    told = {
-        f"policy {verdict.policy}": True,
-        f"{verdict.compare} comparison": verdict.compare != "none",
-        f"engine {verdict.engine}": verdict.engine,
-        f"against {base if '/' in base else base[:12]}": base,
-        f"campaign {verdict.campaign}, round {verdict.round}": verdict.campaign,
-    }
-    return ", ".join(text for text, is_known in told.items() if is_known)
+            for case in worst[:_MOST_ROWS]
+        ],
+        kernels=kernel_lines(verdict),
+        most_rows=_MOST_ROWS,
+        base=verdict.base or "",
+    )
 
 
 def _status(shape: Shape) -> str:
@@ -115,7 +87,7 @@ def _status(shape: Shape) -> str:
     return "not compared" if is_bare and shape.status == "unchanged" else shape.status
 
 
-def _safe(text: str) -> str:
+def _plain(text: str) -> str:
     """Return text that GitHub shows as it is: no HTML, no links, no mentions, no emphasis."""
     text = one_line(visible(text)).replace("\\|", "|")[:1000]
     for character in "\\`*_[]~|#!":

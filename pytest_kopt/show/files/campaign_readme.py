@@ -1,7 +1,7 @@
 """The campaign's own README.md, its static configuration with unknown fields as TBD; baseline.md.
 
-README.md is written before anything is measured; what the baseline tells is filled in where it says
-that this is to come, so that nobody's edits are lost. Then baseline.md tells what round 1 measured.
+README.md is written before anything is measured. The baseline's facts replace the two sections that
+announce them, so that nobody's edits are lost. Then baseline.md tells what round 1 measured.
 """
 
 from __future__ import annotations
@@ -17,44 +17,15 @@ from pytest_kopt.figures import figure
 from pytest_kopt.knowledge.facts import Fact, product_facts
 from pytest_kopt.roofline import TARGET_PCT, Roofline, efficiency
 from pytest_kopt.schema.table import Table
-from pytest_kopt.show.rooflines import share_of, target_cells, target_table
-from pytest_kopt.show.words import bullets, markdown_table, page
+from pytest_kopt.show.rooflines import share_of, target_cells
+from pytest_kopt.show.templates import rendered
+
+_MISSING = "not recorded"
 
 
 def campaign_readme(manifest: Manifest, policy: Policy) -> str:
-    model = f", {manifest.target_model}" if manifest.target_model else ""
-    only = ", ".join(manifest.kernel_source)
-    return f"""# {manifest.target_op} ({manifest.target_backend}) on {manifest.target_gpu}{model}
-
-## Target
-
-- Operator: {manifest.target_op}
-- Language: {manifest.target_lang}
-- Kernel: {only}
-- Primary metric: {manifest.primary_metric or "chosen by the baseline's schema"}
-
-## Inputs
-
-- Tests: {manifest.tests or "pytest's default paths"}
-- Shapes: {manifest.target_shapes}
-
-## Hard constraints
-
-- Only {only} may change; tests, settings and the manifest's rules are fingerprinted at the baseline
-- Every case passes its gate before it is timed
-- One change a round
-- The operator's own constraints: TBD
-
-{_hardware(manifest)}
-## Stop Conditions
-
-- T1 performance_target: {manifest.performance_target or "TBD"}
-{_targets()}
-- T3 max_iterations: {manifest.max_iterations or "none"}
-- T4 the user: `kopt stop`
-- regressions in a row: {policy.max_regressions} (policy {manifest.policy})
-- no idle GPU: such a session ends with exit code 10
-"""
+    sections = {"hardware": _hardware(manifest), "targets": _targets()}
+    return rendered("readme.md.j2", manifest=manifest, policy=policy, **sections)
 
 
 def with_baseline(text: str, manifest: Manifest, device: str, rooflines: Sequence[Roofline]) -> str:
@@ -66,44 +37,43 @@ def with_baseline(text: str, manifest: Manifest, device: str, rooflines: Sequenc
 def _hardware(manifest: Manifest, device: str = "") -> str:
     """Return the sections on the hardware; `device` is the model that measured the baseline."""
     about, facts = product_facts(manifest.target_gpu, manifest.target_model, device)
-    measured = f"The baseline was measured on {device}. " if device else ""
-    return f"""## Hardware facts
-
-{measured}{about[0].upper()}{about[1:]}:
-
-{_listed([fact.citation() for fact in facts])}
-
-Ceilings that `kopt calibrate` measures are preferred.
-
-## Roofline
-
-F FLOPs on Q bytes take max(F / peak, Q / bandwidth, launch) at least; ridge: peak / bandwidth.
-
-{_listed(list(_ridges(facts)))}
-
-Every case's own is in `baseline.md`, once round 1 is measured.
-"""
+    lines = [fact.citation() for fact in facts]
+    ridges = list(_ridges(facts))
+    return rendered("readme_hardware.md.j2", device=device, about=about, facts=lines, ridges=ridges)
 
 
 def _targets(rooflines: Sequence[Roofline] = ()) -> str:
-    """Return the condition T2 with the absolute target of each case."""
-    text = f"- T2 hardware efficiency: {TARGET_PCT:g} % of the attainable rate"
-    if not rooflines:
-        return f"{text}; in TFLOPS, GB/s and µs of each case: TBD, known once round 1 is measured"
-    unknown = sorted({reason for item in rooflines for reason in item.unknown})
-    sources = sorted({source for item in rooflines for source in item.sources})
-    table = (f"  {line}" for line in target_table(rooflines).splitlines())
-    lines = [f"{text} of each case:\n", *table, "", *(f"  - {source}" for source in sources)]
-    if unknown:
-        lines.append(f"\n  UNKNOWN are {'; '.join(unknown)}: `kopt calibrate --ceilings`\n")
-    return "\n".join(lines)
+    """Return the condition T2 with the absolute target of each case: rates to reach, and time."""
+    headings = ("TFLOPS, at least", "GB/s, at least", "µs, at most")
+    unknown = sorted({reason for line in rooflines for reason in line.unknown})
+    text = rendered(
+        "readme_targets.md.j2",
+        share_pct=TARGET_PCT,
+        targets=[
+            {
+                "Case": line.label,
+                "Direction": line.way,
+                "Bound": line.bound,
+                **target_cells(line, *headings),
+            }
+            for line in rooflines
+        ],
+        sources=_sources(rooflines),
+        unknown=unknown,
+    )
+    # A paragraph ends the list of the stop conditions.
+    return text if unknown else text.rstrip("\n")
+
+
+def _sources(rooflines: Sequence[Roofline]) -> list[str]:
+    return sorted({source for line in rooflines for source in line.sources})
 
 
 def _ridges(facts: Sequence[Fact]) -> Iterator[str]:
     """Yield the intensities at which a product's documented peaks meet, by dtype."""
-    known = {fact.metric: fact for fact in facts if fact.value is not None}
-    bandwidth = known.get("hbm_bandwidth")
-    for metric, rate in known.items():
+    documented = {fact.metric: fact for fact in facts if fact.value is not None}
+    bandwidth = documented.get("hbm_bandwidth")
+    for metric, rate in documented.items():
         dtype = re.fullmatch(r"matrix_peak_(\w+)_dense", metric)
         if bandwidth is None or not bandwidth.value or not rate.value or dtype is None:
             continue
@@ -112,66 +82,39 @@ def _ridges(facts: Sequence[Fact]) -> Iterator[str]:
         yield f"{product}: memory-bound below {ridge:.0f} FLOP/byte in {dtype[1]}"
 
 
-def _listed(lines: Sequence[str]) -> str:
-    return "\n".join(f"- {line}" for line in lines) or "TBD"
-
-
 def baseline_report(campaign: Campaign, table: Table) -> str:
     """Return the text of baseline.md; the baseline is decided."""
-    verdict = campaign.state.rounds[1].last.verdict()
-    results = campaign.state.rounds[1].last.results()
-    return page(
-        f"Baseline of {campaign.name}",
-        [
-            ("Measured", _measured(campaign, results)),
-            ("Cases", markdown_table(row.cells for row in table.rows)),
-            ("Roofline", _rooflines_found(verdict.rooflines, results)),
-        ],
+    baseline = campaign.first
+    results, rooflines = baseline.results(), baseline.verdict().rooflines
+    session = dict.fromkeys(("started", "ended", "host", "python", "pytest_kopt"), _MISSING)
+    return rendered(
+        "baseline.md.j2",
+        campaign=campaign.name,
+        session=session | baseline.session(),
+        seen={name: _seen(results, name) for name in ("device_model", "device", "engine", "torch")},
+        schema=campaign.manifest.csv_schema,
+        cases=[row.cells for row in table.rows],
+        rooflines=[_roofline_cells(line) for line in rooflines],
+        efficiency=efficiency(rooflines).why,
+        sources=_sources(rooflines),
+        is_interpreted=any(result.evidence.interpreted for result in results),
     )
 
 
-def _measured(campaign: Campaign, results: Sequence[CaseResult]) -> str:
-    session = campaign.first.session()
+def _seen(results: Sequence[CaseResult], name: str) -> str:
+    values = {text for result in results if (text := getattr(result.evidence, name))}
+    return ", ".join(sorted(values)) or _MISSING
 
-    def seen(name: str) -> str:
-        found = {text for result in results if (text := getattr(result.evidence, name))}
-        return ", ".join(sorted(found)) or "not recorded"
 
-    def said(key: str) -> object:
-        return session.get(key, "not recorded")
-
-    frozen = campaign.manifest.csv_schema
-    told = {
-        "Time": f"{said('started')} to {said('ended')}, host {said('host')}",
-        "Device": f"{seen('device_model')} ({seen('device')})",
-        "Engine": seen("engine"),
-        "Versions": f"Python {said('python')}, torch {seen('torch')}, "
-        f"pytest-kopt {said('pytest_kopt')}",
-        "Schema": f"`{frozen.header}`" if frozen else "not frozen",
-        "Evidence": "`rounds/round-1/artifacts/`",
+def _roofline_cells(line: Roofline) -> dict[str, str]:
+    return {
+        "Case": line.label,
+        "Direction": line.way,
+        "FLOP/byte": figure(line.intensity),
+        "Ridge": figure(line.ridge),
+        "Bound": line.bound,
+        "Attainable": f"{figure(line.attainable, 'UNKNOWN')} {line.unit}",
+        "Achieved": figure(line.achieved),
+        "Of it": share_of(line),
+        **target_cells(line, "Target TFLOPS", "Target GB/s", "Target µs"),
     }
-    return bullets(told.items())
-
-
-def _rooflines_found(found: Sequence[Roofline], results: Sequence[CaseResult]) -> str:
-    if not found:
-        interpreted = any(result.evidence.interpreted for result in results)
-        why = "Triton's interpreter ran the cases: their times mean nothing."
-        return why if interpreted else "No case declares FLOPs or bytes."
-    table = markdown_table(
-        {
-            "Case": item.label,
-            "Direction": item.way,
-            "FLOP/byte": figure(item.intensity),
-            "Ridge": figure(item.ridge),
-            "Bound": item.bound,
-            "Attainable": f"{figure(item.attainable, 'UNKNOWN')} {item.unit}",
-            "Achieved": figure(item.achieved),
-            "Of it": share_of(item),
-            **target_cells(item, "Target TFLOPS", "Target GB/s", "Target µs"),
-        }
-        for item in found
-    )
-    sources = sorted({text for item in found for text in item.sources})
-    lines = [table, "", f"Hardware efficiency (T2): {efficiency(found).why}"]
-    return "\n".join([*lines, *(f"- {text}" for text in sources)])

@@ -17,7 +17,8 @@ from pytest_kopt.campaign.ledger import Decided
 from pytest_kopt.campaign.state import Round, Wait
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.figures import changed, figure
-from pytest_kopt.show.words import bullets, markdown_table, one_line
+from pytest_kopt.show.templates import rendered
+from pytest_kopt.show.words import markdown_table, one_line
 
 NAME = "performance.md"
 
@@ -98,34 +99,29 @@ def wait_summary(campaign: Campaign, wait: Wait) -> str:
 
 
 def _summary(campaign: Campaign, time: str, until: tuple[int, int], why: str = "") -> str:
-    policy = campaign.policy()
-    counted = count(campaign.state, policy, until)
+    counted = count(campaign.state, campaign.policy(), until)
     number = campaign.state.incumbent_as_of(until[0])
     best = campaign.state.rounds[number].last if number else None
-    applied = best.applied if best else None
-    total = best.decided.aggregate if best and best.decided else None
-    rows = [_regression_cells(found) for found in counted.recent]
-    table = markdown_table(rows) if rows else "No measured regression since the best."
-    commit = (applied.git_commit if applied else None) or "-"
-    told = {
-        "Stop time": time,
-        "Stop reason": why or f"{counted.regressions} measured regressions in a row",
-        "Best": f"{f'round-{number}' if number else '-'}, commit {commit}",
-        "Best metrics": f"{total.metric} {figure(total.candidate)}" if total else "-",
-    }
-    return f"{bullets(told.items())}\n\n{table}\n"
+    return rendered(
+        "stop_summary.md.j2",
+        time=time,
+        reason=why or f"{counted.regressions} measured regressions in a row",
+        best=best,
+        total=best.outcome().aggregate if best else None,
+        regressions=[_regression_cells(regression) for regression in counted.recent],
+    )
 
 
-def _regression_cells(found: Regression) -> dict[str, str]:
-    times = (found.incumbent_kernel_us, found.candidate_kernel_us)
+def _regression_cells(regression: Regression) -> dict[str, str]:
+    times = (regression.incumbent_kernel_us, regression.candidate_kernel_us)
     return {
-        "Round": f"round-{found.round} attempt {found.attempt}",
-        "Time": found.time,
-        "Hypothesis": found.hypothesis or "not stated",
-        "Changed files": ", ".join(found.files),
-        "Benchmark best -> candidate": f"{found.metric} {figure(found.incumbent)} -> "
-        f"{figure(found.candidate)}",
+        "Round": f"round-{regression.round} attempt {regression.attempt}",
+        "Time": regression.time,
+        "Hypothesis": regression.hypothesis or "not stated",
+        "Changed files": ", ".join(regression.files),
+        "Benchmark best -> candidate": f"{regression.metric} {figure(regression.incumbent)} -> "
+        f"{figure(regression.candidate)}",
         "GPU time best -> candidate (us)": " -> ".join(map(figure, times)),
-        "Delta": changed(found.change_pct),
-        "Notes": found.points,
+        "Delta": changed(regression.change_pct),
+        "Notes": regression.points,
     }

@@ -8,7 +8,7 @@ from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.history.final_report import shown
 from pytest_kopt.campaign.state import Round
 from pytest_kopt.decide.verdict import Decision, Verdict
-from pytest_kopt.figures import changed, figure
+from pytest_kopt.figures import changed
 from pytest_kopt.honesty.transfer import (
     ACCEPT_ASTERISK,
     NO_CACHE_KEY,
@@ -21,44 +21,46 @@ from pytest_kopt.honesty.transfer import (
     decision,
     step_saving_pct,
 )
-from pytest_kopt.show.words import bounds, bullets, kernel_lines, markdown_table, page, tables
+from pytest_kopt.show.templates import rendered
+from pytest_kopt.show.words import kernel_lines, tables
 
 #: The line of the transfer check that a benchmark alone cannot fill.
 STEP_GAIN = "Estimated real-training gain"
 
 
 def summary(campaign: Campaign, item: Round, verdict: Verdict) -> str:
-    notes = item.notes
-    start = ("Baseline round: the starting point.", "No code change.")
-    known = (*start, "The starting point; nothing to explain.")
-    first, change, why = known if verdict.decision is Decision.BASELINE else (UNSTATED,) * 3
-    sections = [
-        ("Hypothesis", notes.hypothesis or first),
-        ("Single change", notes.change or change),
-        ("Results", _results(campaign, item, verdict)),
-        ("Decision", _decision(verdict)),
-        ("Attribution", notes.attribution or why),
-        ("Next direction", notes.next or UNSTATED),
-        ("Real-training transfer check", transfer_check(campaign, item, verdict)),
+    """Return the page of a round; `verdict` is its last attempt's."""
+    decision = verdict.decision
+    decided = [
+        *([f"Next: {verdict.next_step}"] if verdict.next_step else ()),
+        *([f"Commit: {verdict.applied.git_commit}"] if verdict.applied.git_commit else ()),
+        *([f"Restored: {', '.join(verdict.applied.restored)}"] if verdict.applied.restored else ()),
+        *(f"Kernel {line}" for line in kernel_lines(verdict)),
+        *(f"Flag: {flag}" for flag in verdict.flags),
     ]
-    if not verdict.decision.keeps and not verdict.decision.leaves_open:
-        lost = {
-            "Change": notes.change or notes.summary or UNSTATED,
-            "Expected": notes.expected or UNSTATED,
-            "Actual": verdict.reason,
-            "Root cause": notes.root_cause or UNSTATED,
-            "Lesson": notes.lesson or UNSTATED,
-        }
-        sections.append(("Rollback Analysis", bullets(lost.items())))
-    return page(f"round-{item.number} — {verdict.decision}", sections)
+    return rendered(
+        "summary.md.j2",
+        round=item,
+        attempt=item.attempts[verdict.attempt or item.last.number],
+        notes=item.notes,
+        tests=campaign.manifest.tests,
+        verdict=verdict,
+        totals=[total for total in (verdict.aggregate, *verdict.secondary) if total],
+        tables=tables(verdict),
+        decided=decided,
+        transfer=_transfer(campaign, item, verdict),
+        is_baseline=decision is Decision.BASELINE,
+        is_lost=not decision.keeps and not decision.leaves_open,
+        unstated=UNSTATED,
+    )
 
 
-def transfer_check(campaign: Campaign, item: Round, verdict: Verdict) -> str:
+def _transfer(campaign: Campaign, item: Round, verdict: Verdict) -> dict[str, str]:
     lines = dict(transfer_lines(item.notes.claim, shown(campaign, item, verdict)))
     if not verdict.decision.keeps and lines["Decision"] != REJECT:
         lines["Decision"] = f"nothing to transfer: {verdict.decision}"
         lines[STEP_GAIN] = "-"
-    return bullets(lines.items())
+    return lines
 
 
 def transfer_lines(claim: Claim, shown: Shown) -> list[tuple[str, str]]:
@@ -116,39 +118,3 @@ def _distributions(shown: Shown) -> str:
     if shown.skew_pct is None:
         return f"{text}; no gain measured there"
     return f"{text}; gain under skew {changed(shown.skew_pct)}"
-
-
-def _results(campaign: Campaign, item: Round, verdict: Verdict) -> str:
-    attempt = item.attempts[verdict.attempt or item.last.number]
-    evidence = f"`artifacts/attempt-{attempt.number}/evidence.json`"
-    told = {
-        "Time": attempt.started,
-        "Attempt": attempt.number,
-        "Level": verdict.level,
-        "Comparison": f"{verdict.compare}, engine {verdict.engine or '-'}, policy {verdict.policy}",
-        "Target": verdict.target_class or item.notes.target_class or "all cases",
-        "Tests": f"`{campaign.manifest.tests or 'as on the command line'}`",
-        "Raw artifacts": f"`artifacts/benchmark.csv`, {evidence}",
-    }
-    cases, *others = tables(verdict).values()
-    lines = [bullets(told.items()), *(["", markdown_table(cases)] if cases else []), ""]
-    lines += (
-        f"- {total.metric} (geomean): {figure(total.candidate)}, incumbent "
-        f"{figure(total.incumbent)}, change {' '.join(bounds(total).values())}".rstrip()
-        for total in (verdict.aggregate, *verdict.secondary)
-        if total is not None
-    )
-    return "\n".join([*lines, *(f"\n{markdown_table(rows)}" for rows in others if rows)])
-
-
-def _decision(verdict: Verdict) -> str:
-    lines = [f"`{verdict.decision}` — {verdict.reason}"]
-    if verdict.next_step:
-        lines.append(f"\nNext: {verdict.next_step}")
-    if verdict.applied.git_commit:
-        lines.append(f"\nCommit: {verdict.applied.git_commit}")
-    if verdict.applied.restored:
-        lines.append(f"\nRestored: {', '.join(verdict.applied.restored)}")
-    lines += [f"\nKernel {line}" for line in kernel_lines(verdict)]
-    lines += [f"\nFlag: {flag}" for flag in verdict.flags]
-    return "\n".join(lines)

@@ -35,7 +35,7 @@ def document(campaign: Campaign) -> dict[str, Any]:
     report = final.report if final else None
     return {
         "campaign": campaign.name,
-        "status": status(campaign),
+        "status": status(campaign).model_dump(mode="json"),
         "manifest": campaign.manifest.model_dump(mode="json", by_alias=True, exclude_none=True),
         "metric": next((item["metric"] for item in rounds if item["metric"]), ""),
         "rounds": rounds,

@@ -10,19 +10,17 @@ import hashlib
 import json
 from collections.abc import Sequence
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.errors import BadInput
-from pytest_kopt.figures import changed
 from pytest_kopt.show.report import charts
 from pytest_kopt.show.report.document import document
+from pytest_kopt.show.templates import rendered
 from pytest_kopt.show.words import all_visible, visible
 
 #: A report stays below this many bytes; the pairs of the oldest rounds go first.
 LIMIT = 2_000_000
-_HERE = Path(__file__).parent
 
 
 def campaign_page(campaign: Campaign, *, live: bool = False) -> str:
@@ -43,7 +41,7 @@ def campaign_page(campaign: Campaign, *, live: bool = False) -> str:
         "data": packed({"rounds": rounds, "charts": specs}),
         "kernels": packed(all_visible(kernels(campaign, numbers))),
     }
-    frame = _render("campaign.html.j2", **given, pairs={}, left_out=[])
+    frame = _page("campaign.html.j2", **given, pairs={}, left_out=[])
     room = LIMIT - len(frame.encode()) - 10_000
     kept: dict[int, str] = {}
     left_out: list[int] = []
@@ -55,14 +53,14 @@ def campaign_page(campaign: Campaign, *, live: bool = False) -> str:
             left_out.append(number)
         elif text:
             kept[number] = text
-    return _render("campaign.html.j2", **given, pairs=kept, left_out=sorted(left_out))
+    return _page("campaign.html.j2", **given, pairs=kept, left_out=sorted(left_out))
 
 
 def index_page(campaigns: Sequence[Campaign], files: Sequence[str], *, live: bool = False) -> str:
     """Return the page over several campaigns, each with a link to its own file."""
     found = [all_visible(document(campaign)) for campaign in campaigns]
     chart = {"comparison": charts.comparison(found)}
-    return _render(
+    return _page(
         "index.html.j2",
         pages=list(zip(found, files, strict=True)),
         live=live,
@@ -70,22 +68,8 @@ def index_page(campaigns: Sequence[Campaign], files: Sequence[str], *, live: boo
     )
 
 
-def _render(name: str, **values: Any) -> str:
-    return str(_environment().get_template(name).render(bundle=_bundle(), **values))
-
-
-@functools.cache
-def _environment() -> Any:
-    jinja2 = _needed("jinja2", "jinja2")
-    found = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_HERE),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    found.filters["changed"] = changed
-    return found
+def _page(name: str, **values: Any) -> str:
+    return rendered(name, bundle=_bundle(), **values)
 
 
 @functools.cache

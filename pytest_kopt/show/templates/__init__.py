@@ -1,0 +1,55 @@
+"""Documents for people as Jinja2 templates, the files beside this module."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from pytest_kopt.figures import NONE, changed, changed_within, figure
+from pytest_kopt.show.words import markdown_table
+
+
+def rendered(template: str, **values: Any) -> str:
+    """Return the text of a document, which ends with one line end unless it is HTML.
+
+    Values are escaped in HTML only; one that is missing raises.
+    """
+    text = str(_environment().get_template(template).render(**values))
+    return text if template.endswith(".html.j2") else text.rstrip("\n") + "\n"
+
+
+@functools.cache
+def _environment() -> Any:
+    # Imported when a document is written: a run without a campaign does not wait for it.
+    jinja2 = import_module("jinja2")
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        autoescape=jinja2.select_autoescape(["html.j2"]),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "changed": changed,
+        "figure": figure,
+        "within": _within,
+        "table": markdown_table,
+        "first_line": lambda text: text.splitlines()[0],
+        "listed": _listed,
+    }
+    return environment
+
+
+def _within(figures: Any) -> str:
+    """Return a change with its interval, of whatever has them as fields or keys."""
+    if not figures:
+        return NONE
+    read = figures.get if isinstance(figures, dict) else functools.partial(getattr, figures)
+    return changed_within(*(read(name) for name in ("change_pct", "low_pct", "high_pct")))
+
+
+def _listed(lines: Sequence[str]) -> str:
+    return "\n".join(f"- {line}" for line in lines) or "TBD"

@@ -1,0 +1,72 @@
+"""`kopt status --json` keeps to its published schema."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from pytest_kopt.campaign.campaign import Campaign
+from pytest_kopt.campaign.layout import Layout
+from pytest_kopt.campaign.outlook.status_model import Status
+from pytest_kopt.decide.verdict import Decision
+from tests.campaigns import campaign_at, record, status_of
+
+PUBLISHED = files("pytest_kopt") / "schemas" / "status.schema.json"
+#: A campaign with a final comparison, races and rooflines, and one of an earlier release.
+KEPT = [
+    *sorted((Path(__file__).parents[1] / "docs/campaigns").iterdir()),
+    Path(__file__).parent / "campaign_of_0_1/rmsnorm",
+]
+
+
+@pytest.fixture(scope="module")
+def schema() -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(PUBLISHED.read_text())
+    jsonschema.Draft202012Validator.check_schema(document)
+    return document
+
+
+def test_the_published_schema_is_the_models(schema: dict[str, Any]) -> None:
+    """Otherwise write `Status.model_json_schema()` into the file."""
+    assert schema == Status.model_json_schema()
+
+
+@pytest.mark.parametrize("campaign", KEPT, ids=lambda path: path.name)
+def test_a_kept_campaigns_status_is_valid(
+    tmp_path: Path, campaign: Path, schema: dict[str, Any]
+) -> None:
+    copy = tmp_path / "agent/workspace" / campaign.name
+    shutil.copytree(campaign, copy)
+    jsonschema.validate(status_of(Campaign(Layout(copy), tmp_path)), schema)
+
+
+def test_every_decisions_status_is_valid(tmp_path: Path, schema: dict[str, Any]) -> None:
+    campaign = campaign_at(tmp_path)
+    jsonschema.validate(status_of(campaign), schema)
+    record(campaign, 1, Decision.BASELINE)
+    number = 2
+    for decision in Decision:
+        if decision is not Decision.BASELINE:
+            record(campaign, number, decision, hypothesis=f"idea {number}", change_pct=-9.0)
+            jsonschema.validate(status_of(campaign), schema)
+            number += not decision.leaves_open
+    running = {"phase": "comparing", "pid": 1, "started": None, "total": 3, "done": 1}
+    campaign.layout.running.write_text(json.dumps(running))
+    campaign.end("stopped")
+    document = status_of(campaign)
+    jsonschema.validate(document, schema)
+    assert document["ended"] == "stopped" and document["running"]["phase"] == "comparing"
+
+
+@pytest.mark.parametrize("change", [{"next": None}, {"surprise": 1}, {"rounds": [{}]}], ids=str)
+def test_another_document_is_not(
+    tmp_path: Path, schema: dict[str, Any], change: dict[str, Any]
+) -> None:
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(status_of(campaign_at(tmp_path)) | change, schema)
