@@ -44,13 +44,13 @@ class _Loader(yaml.SafeLoader):
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-        seen: set[str] = set()
+        earlier: set[str] = set()
         for key in keys:
             if not isinstance(key, str):
                 raise _refusal(f"key {key!r} is no text", node)
-            if key in seen:
+            if key in earlier:
                 raise _refusal(f"key {key!r} is given twice", node)
-            seen.add(key)
+            earlier.add(key)
         return super().construct_mapping(node, deep)
 
 
@@ -79,9 +79,9 @@ def load_text(path: Path) -> str:
 
 def sections(heading: re.Pattern[str], text: str) -> list[tuple[re.Match[str], str]]:
     """Return each heading of a Markdown text with what follows it up to the next one."""
-    found = list(heading.finditer(text))
-    ends = [each.start() for each in found[1:]] + [len(text)]
-    return [(each, text[each.end() : end]) for each, end in zip(found, ends, strict=False)]
+    headings = list(heading.finditer(text))
+    ends = [match.start() for match in headings[1:]] + [len(text)]
+    return [(match, text[match.end() : end]) for match, end in zip(headings, ends, strict=False)]
 
 
 def parse_yaml(text: str, where: str) -> dict[str, Any]:
@@ -106,8 +106,8 @@ def _has(value: Any, first: str, last: str) -> bool:
     if isinstance(value, str):
         return any(first <= character <= last for character in value)
     if isinstance(value, dict):
-        return any(_has(item, first, last) for pair in value.items() for item in pair)
-    return isinstance(value, list) and any(_has(item, first, last) for item in value)
+        return any(_has(part, first, last) for pair in value.items() for part in pair)
+    return isinstance(value, list) and any(_has(part, first, last) for part in value)
 
 
 def dump_yaml(document: dict[str, Any]) -> str:
@@ -175,15 +175,15 @@ def legal(problem: ErrorDetails) -> str:
 
 def key_of(problem: ErrorDetails, document: Any) -> str:
     """Return the dotted key of a problem; the alternatives of a union, which it names, are none."""
-    known = []
+    path = []
     for part in problem["loc"]:
         inside = isinstance(document, dict) and part in document
         if inside or (isinstance(document, list) and isinstance(part, int)):
             document = document[part]
         elif problem["type"] != "missing" or part != problem["loc"][-1]:
             continue
-        known.append(str(part))
-    return ".".join(known) or "document"
+        path.append(str(part))
+    return ".".join(path) or "document"
 
 
 def _sentences(
@@ -198,8 +198,8 @@ def _sentences(
             sentences[key] = f"key {key!r} is unknown (legal: {names})"
         elif problem["type"] == "missing":
             field = model.model_fields.get(key)
-            known = f" (legal: {field.description})" if field and field.description else ""
-            sentences[key] = f"key {key!r} is missing{known}"
+            description = f" (legal: {field.description})" if field and field.description else ""
+            sentences[key] = f"key {key!r} is missing{description}"
         elif key in sentences:  # another alternative of a union
             sentences[key] = f"{sentences[key].removesuffix(')')} or {legal(problem)})"
         else:
@@ -209,5 +209,5 @@ def _sentences(
     return [
         text
         for key, text in sentences.items()
-        if not any(other.startswith(f"{key}.") for other in inner)
+        if not any(key_inside.startswith(f"{key}.") for key_inside in inner)
     ]

@@ -16,10 +16,10 @@ _ELSEWHERE = ("torch", "triton", "numpy", "pytest", "_pytest", "pluggy", "xdist"
 def _library_roots(loaded: tuple[str, ...]) -> tuple[str, ...]:
     """Return the folders of the interpreter's and the installed packages, and of loaded files."""
     paths = sysconfig.get_paths()
-    found = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-    found |= {*site.getsitepackages(), site.getusersitepackages()}
-    found |= {str(Path(file).parent) for file in loaded}
-    return tuple(sorted(f"{Path(path).resolve()}/" for path in found))
+    roots = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    roots |= {*site.getsitepackages(), site.getusersitepackages()}
+    roots |= {str(Path(file).parent) for file in loaded}
+    return tuple(sorted(f"{Path(path).resolve()}/" for path in roots))
 
 
 @functools.cache

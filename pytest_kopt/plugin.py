@@ -57,8 +57,8 @@ def pytest_load_initial_conftests(
     before = spell_out(args)
     if before and is_free(parser, early_config):
         with suppress(pytest.UsageError):  # A flag of the project's has no path behind it.
-            known = parser.parse_known_args(args, copy.copy(early_config.option))
-            early_config.known_args_namespace = known
+            options = parser.parse_known_args(args, copy.copy(early_config.option))
+            early_config.known_args_namespace = options
     _before_conftests(early_config, args)
     yield
     if early_config.known_args_namespace.kopt_base is not None:
@@ -71,7 +71,7 @@ def pytest_load_initial_conftests(
 
 
 def _before_conftests(early_config: pytest.Config, args: list[str]) -> None:
-    known = early_config.known_args_namespace
+    options = early_config.known_args_namespace
     is_served = early_config.pluginmanager.has_plugin(SERVE)
     if runs_cases_of_a_trial(early_config):
         audit_hook_of(early_config)
@@ -81,7 +81,7 @@ def _before_conftests(early_config: pytest.Config, args: list[str]) -> None:
             early_config.pluginmanager.register(SetAside(), "kopt-set-aside")
     if is_served:
         return
-    if known.kopt_round:
+    if options.kopt_round:
         with kept_bytecode():
             from pytest_kopt.session.arguments import take_from_manifest
 

@@ -37,22 +37,22 @@ def adopt_orphans() -> None:
 
 def children(pid: int | None = None) -> frozenset[int]:
     """Return the children of a process (default: this one); none where /proc does not tell."""
-    found: set[int] = set()
+    pids: set[int] = set()
     # Asked twice for every timed block, so without paths as objects.
     tasks = f"/proc/{pid or 'self'}/task"
     with suppress(OSError):
         for task in os.listdir(tasks):
             with suppress(OSError), open(f"{tasks}/{task}/children") as listing:
-                found.update(map(int, listing.read().split()))
-    return frozenset(found)
+                pids.update(map(int, listing.read().split()))
+    return frozenset(pids)
 
 
 def down(pid: int) -> Iterator[int]:
     """Yield a process and what descends from it: each before its children are looked for."""
     waiting = [pid]
-    for each in waiting:
-        yield each
-        waiting += children(each)
+    for process in waiting:
+        yield process
+        waiting += children(process)
 
 
 def above(pid: int) -> Iterator[int]:

@@ -165,18 +165,18 @@ class Efficiency:
 
 def efficiency(rooflines: Sequence[Roofline]) -> Efficiency:
     """Return the hardware efficiency that T2 asks about, over every direction of every case."""
-    shares = [item.achieved_pct for item in rooflines]
-    known = [share for share in shares if share is not None and share > 0]
+    shares = [line.achieved_pct for line in rooflines]
+    measured = [share for share in shares if share is not None and share > 0]
     if not rooflines:
         return Efficiency(None, "no roofline")
-    impossible = [item.over_declared for item in rooflines if item.is_impossible]
+    impossible = [line.over_declared for line in rooflines if line.is_impossible]
     if impossible:
         return Efficiency(None, f"UNKNOWN: {impossible[0]}")
-    if len(known) < len(shares):
-        blocked = sorted({text for item in rooflines for text in item.unknown})
+    if len(measured) < len(shares):
+        blocked = sorted({text for line in rooflines for text in line.unknown})
         why = "; ".join(blocked) or "a case has no time"
         return Efficiency(None, f"UNKNOWN: {why}")
-    pct = math.exp(math.fsum(map(math.log, known)) / len(known))
+    pct = math.exp(math.fsum(map(math.log, measured)) / len(measured))
     return Efficiency(pct, f"{pct:.1f} % of the attainable rate, target {TARGET_PCT:g} %")
 
 

@@ -20,10 +20,10 @@ def known(value: Any) -> dict[str, Any]:
 def read(kind: type[_T], document: object) -> _T:
     """Return the dataclass that a document holds, unknown keys aside; ValueError for none."""
     try:
-        found: _T = _adapter(kind).validate_python(document)  # type: ignore[arg-type]
+        value: _T = _adapter(kind).validate_python(document)  # type: ignore[arg-type]
     except ValidationError as error:
         raise ValueError(f"not a {kind.__name__}: {error}") from None
-    return found
+    return value
 
 
 # Made once where they are asked for: that takes a millisecond each.

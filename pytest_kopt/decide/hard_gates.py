@@ -22,8 +22,8 @@ def check_same_schema(candidate: Table, incumbent: Table, where: str) -> None:
             where=where,
             legal=",".join(incumbent.header),
         )
-    known = incumbent.by_key()
-    foreign = [row for row in candidate.rows if row.key not in known]
+    before = incumbent.by_key()
+    foreign = [row for row in candidate.rows if row.key not in before]
     if foreign:
         dims = ", ".join(f"{name}={text}" for name, text in foreign[0].dims.items())
         raise BadInput(
@@ -109,8 +109,8 @@ def checked_shape(row: Row, check: str = "", status: str = "") -> Shape:
     """Return a case of which only the check is known: the row's, unless it is given."""
     check = check or row.check
     status = status or ("unchanged" if check == "PASS" else "failed")
-    told = {"label": row.label, "dims": row.typed_dims, "check": check, "status": status}
-    return Shape.model_validate(told)
+    fields = {"label": row.label, "dims": row.typed_dims, "check": check, "status": status}
+    return Shape.model_validate(fields)
 
 
 def metrics_verdict(
@@ -121,19 +121,19 @@ def metrics_verdict(
     for row in (row for row in table.rows if row.check == "PASS"):
         for gate in policy.gates:
             column, _, _ = parse_gate(gate)
-            found = row.number(column) if column in row.cells else None
-            if found is None:
+            figure = row.number(column) if column in row.cells else None
+            if figure is None:
                 return _missing_metrics(row, f"gate column {column!r} is empty or absent", policy)
-            if not gate_holds(gate, found):
-                return _missing_metrics(row, f"gate {gate!r} does not hold: {found!r}", policy)
+            if not gate_holds(gate, figure):
+                return _missing_metrics(row, f"gate {gate!r} does not hold: {figure!r}", policy)
         old = before.get(row.key)
         if old is not None and has_backward(old) and not has_backward(row):
             return _missing_metrics(row, "its backward is empty", policy)
         for metric in metrics:
-            found = value(row, metric)
-            if found is None or not math.isfinite(found) or found <= 0:
-                shown = "empty" if found is None else repr(found)
-                return _missing_metrics(row, f"{metric.name} is {shown}", policy)
+            figure = value(row, metric)
+            if figure is None or not math.isfinite(figure) or figure <= 0:
+                text = "empty" if figure is None else repr(figure)
+                return _missing_metrics(row, f"{metric.name} is {text}", policy)
     return None
 
 

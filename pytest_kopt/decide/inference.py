@@ -60,8 +60,8 @@ class Estimate:
 
     def figures(self, level: float) -> dict[str, float]:
         """Return it with its bounds as a verdict has them, in percent."""
-        found = (self.mean, self.lower(level), self.upper(level))
-        return dict(zip(("change_pct", "low_pct", "high_pct"), map(percent, found), strict=True))
+        figures = (self.mean, self.lower(level), self.upper(level))
+        return dict(zip(("change_pct", "low_pct", "high_pct"), map(percent, figures), strict=True))
 
     def p_below(self, limit: float) -> float:
         """Return the one-sided p-value of the hypothesis that the truth is at or above `limit`."""

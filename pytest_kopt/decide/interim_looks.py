@@ -69,25 +69,25 @@ def decide_under_skew(
     verdict = decide_metrics(declared, policy, extra_benefit)
     if verdict is None or not uneven:
         return verdict
-    named = [replace(item, metric=f"{item.metric} {UNDER_SKEW}") for item in uneven]
-    other = decide_metrics(named, policy, extra_benefit)
-    if other is None:
+    named = [replace(evidence, metric=f"{evidence.metric} {UNDER_SKEW}") for evidence in uneven]
+    skewed = decide_metrics(named, policy, extra_benefit)
+    if skewed is None:
         return None if verdict.decision.keeps else verdict
-    totals = [total for total in (other.aggregate, *other.secondary) if total]
+    totals = [total for total in (skewed.aggregate, *skewed.secondary) if total]
     verdict = verdict.model_copy(update={"secondary": [*verdict.secondary, *totals]})
     if not verdict.decision.keeps:
         return verdict
     # A split by classes is told of the declared cases only.
-    decision = Decision.ROLLED_BACK if other.decision is Decision.SPLIT else other.decision
+    decision = Decision.ROLLED_BACK if skewed.decision is Decision.SPLIT else skewed.decision
     if decision is Decision.ACCEPTED:
-        gain, left = (v.aggregate.change_pct if v.aggregate else None for v in (verdict, other))
+        gain, left = (v.aggregate.change_pct if v.aggregate else None for v in (verdict, skewed))
         if gain is None or left is None or gain <= 0 or not is_mostly_lost(gain, left):
             return verdict
         decision = Decision.ACCEPTED_WITH_NOTE
     return verdict.model_copy(
         update={
             "decision": decision,
-            "reason": f"{verdict.reason}; with group sizes drawn anew: {other.reason}",
+            "reason": f"{verdict.reason}; with group sizes drawn anew: {skewed.reason}",
             "next_step": verdict.next_step
             if decision.keeps
             else "a gain has to be there whatever the groups' sizes are",

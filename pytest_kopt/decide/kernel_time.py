@@ -27,13 +27,15 @@ def kernel_time(profiles: Sequence[CaseProfile]) -> KernelTime | None:
     times = [time for time in gpu_step_us(profiles).values() if time > 0]
     if not times:
         return None
-    hottest = next(item.hottest for item in profiles if item.on == "gpu" and item.hottest)
+    hottest = next(
+        profile.hottest for profile in profiles if profile.on == "gpu" and profile.hottest
+    )
     return KernelTime(hottest=hottest.kernel, candidate_us=geomean(times))
 
 
-def require_kernel_time(verdict: Verdict, *taken: Sequence[CaseProfile]) -> Verdict:
+def require_kernel_time(verdict: Verdict, *profiled: Sequence[CaseProfile]) -> Verdict:
     """Return the verdict, INCOMPLETE where a case has no GPU kernel time in what was taken."""
-    for item in (each for profiles in taken for each in profiles):
+    for item in (seen_profile for profiles in profiled for seen_profile in profiles):
         if item.tool != TOOL or (item.on == "gpu" and item.step_us > 0):
             continue
         why = item.note.splitlines()[0] if item.note else "its steps ran no GPU kernel"
@@ -54,9 +56,9 @@ def judge_kernel_time(verdict: Verdict, pairs: Sequence[ProfilePair], policy: Po
     class's) cases and over the pairs. It has to gain the policy's noise, and in every pair.
     """
     judged = [[_of_target(verdict, side) for side in pair] for pair in pairs]
-    found = require_kernel_time(verdict, *(side for pair in judged for side in pair))
-    if found is not verdict:
-        return found if verdict.decision.keeps else verdict
+    required = require_kernel_time(verdict, *(side for pair in judged for side in pair))
+    if required is not verdict:
+        return required if verdict.decision.keeps else verdict
     times = [[geomean(gpu_step_us(side).values()) for side in pair] for pair in judged]
     now, before = (geomean(column) for column in zip(*times, strict=True))
     gain = (before / now - 1) * 100
@@ -69,8 +71,8 @@ def judge_kernel_time(verdict: Verdict, pairs: Sequence[ProfilePair], policy: Po
         change_pct=gain,
         pairs_pct=in_pairs,
     )
-    shown = ", ".join(changed(change) for change in in_pairs)
-    text = f"mean GPU kernel time: {changed(gain)} ({shown} in pairs of processes)"
+    changes = ", ".join(changed(change) for change in in_pairs)
+    text = f"mean GPU kernel time: {changed(gain)} ({changes} in pairs of processes)"
     update: dict[str, object] = {"kernel_time": measured, "flags": [*verdict.flags, text]}
     holds = policy.reaches(gain, policy.noise_pct) and min(in_pairs) > 0
     if verdict.decision.keeps and not holds:
@@ -92,9 +94,9 @@ def _why_not(gain: float, policy: Policy) -> str:
 
 def _of_target(verdict: Verdict, profiles: Sequence[CaseProfile]) -> Sequence[CaseProfile]:
     """Return the profiles of the target class's cases, all of them where there is no target."""
-    target = next((each for each in verdict.classes if each.name == verdict.target_class), None)
+    target = next((group for group in verdict.classes if group.name == verdict.target_class), None)
     if target is None:
         return profiles
     dims: Mapping[str, object] = target.dims
-    others = {shape.label for shape in verdict.shapes if not dims.items() <= shape.dims.items()}
-    return [item for item in profiles if item.label not in others]
+    outside = {shape.label for shape in verdict.shapes if not dims.items() <= shape.dims.items()}
+    return [profile for profile in profiles if profile.label not in outside]

@@ -44,8 +44,8 @@ class Record:
 
     def prior(self, cases: Collection[str]) -> Prior | None:
         """Return the pooled variance of the cases' mean, None where too little is known of it."""
-        known = [series for series in self.series if all(case in series for case in cases)]
-        means = (mean_of([series[case] for case in cases]) for series in known)
+        complete = [series for series in self.series if all(case in series for case in cases)]
+        means = (mean_of([series[case] for case in cases]) for series in complete)
         variance, freedom = variance_of(*means)
         if freedom < ENOUGH or not variance:
             return None
@@ -54,10 +54,10 @@ class Record:
     def typical(self, freedom: float) -> Prior | None:
         """Return what it says about a case that it does not know."""
         names = sorted({case for series in self.series for case in series})
-        known = [prior for case in names if (prior := self.prior([case]))]
-        if not known:
+        priors = [prior for case in names if (prior := self.prior([case]))]
+        if not priors:
             return None
-        variance = statistics.fmean(prior.variance for prior in known)
+        variance = statistics.fmean(prior.variance for prior in priors)
         return Prior(variance, freedom, f"{self.source}, other cases")
 
 
@@ -78,9 +78,9 @@ class Noise:
     def prior(self, cases: Collection[str]) -> Prior:
         """Return the prior of the mean of these cases (at least one)."""
         for record in self.records:
-            found = record.prior(cases)
-            if found:
-                return found
+            prior = record.prior(cases)
+            if prior:
+                return prior
         return self.default.times((1 - _IN_COMMON) / len(cases) + _IN_COMMON)
 
 
@@ -101,11 +101,11 @@ def excess_of(cases: Iterable[tuple[Ratios, Ratios, Prior]]) -> float:
     A case is its comparison's log-ratios, its A/A control's and its prior. The comparison's alone
     count as well: a candidate may scatter where the incumbent does not.
     """
-    main, both = [], []
+    main, with_control = [], []
     for ratios, control, prior in cases:
         main.append(variance_of(ratios)[0] / prior.variance)
-        both.append(variance_of(ratios, control)[0] / prior.variance)
-    return max(1.0, statistics.fmean(main), statistics.fmean(both)) if main else 1.0
+        with_control.append(variance_of(ratios, control)[0] / prior.variance)
+    return max(1.0, statistics.fmean(main), statistics.fmean(with_control)) if main else 1.0
 
 
 def _squares(ratios: Ratios) -> float:

@@ -24,34 +24,34 @@ def decide_metrics(
 
     Where none is shown to improve, a stated benefit is enough if all are equal within the noise.
     """
-    found = _decide_metrics(evidences, policy)
+    verdict = _decide_metrics(evidences, policy)
     benefit = (extra_benefit or "").strip()
-    if not benefit or (found and found.decision is not Decision.INCONCLUSIVE):
-        return found
+    if not benefit or (verdict and verdict.decision is not Decision.INCONCLUSIVE):
+        return verdict
     equal = [decide_equal(evidence, policy, benefit) for evidence in evidences]
-    kept = [verdict for verdict in equal if verdict is not None]
-    if len(kept) == len(evidences):
-        return _leading(kept[0], kept)
+    equivalent = [verdict for verdict in equal if verdict is not None]
+    if len(equivalent) == len(evidences):
+        return _leading(equivalent[0], equivalent)
     # No gain is in sight, but further processes may still show that the two are equal.
-    return found if evidences[0].at_end else None
+    return verdict if evidences[0].at_end else None
 
 
 def _decide_metrics(evidences: Sequence[PairedEvidence], policy: Policy) -> Verdict | None:
     verdicts = [decide_paired(evidence, policy) for evidence in evidences]
     decided = [verdict for verdict in verdicts if verdict is not None]
     for kind in (Decision.INCOMPLETE, Decision.SPLIT, Decision.ROLLED_BACK):
-        found = [verdict for verdict in decided if verdict.decision is kind]
-        if found:
-            return found[0]
+        of_kind = [verdict for verdict in decided if verdict.decision is kind]
+        if of_kind:
+            return of_kind[0]
     if len(decided) < len(verdicts):
         return None
-    kept = [verdict for verdict in decided if verdict.decision.keeps]
-    return _leading(kept[0] if kept else decided[0], decided)
+    keeping = [verdict for verdict in decided if verdict.decision.keeps]
+    return _leading(keeping[0] if keeping else decided[0], decided)
 
 
 def _leading(lead: Verdict, verdicts: Sequence[Verdict]) -> Verdict:
-    others = [verdict.aggregate for verdict in verdicts if verdict is not lead]
-    return lead.model_copy(update={"secondary": [total for total in others if total]})
+    secondary = [verdict.aggregate for verdict in verdicts if verdict is not lead]
+    return lead.model_copy(update={"secondary": [total for total in secondary if total]})
 
 
 def decide_paired(evidence: PairedEvidence, policy: Policy) -> Verdict | None:
@@ -88,25 +88,25 @@ def decide_paired(evidence: PairedEvidence, policy: Policy) -> Verdict | None:
 
 def _decide(judged: JudgedLook, evidence: PairedEvidence, policy: Policy) -> Verdict | None:
     total, goal, level = judged.total, judged.goal, judged.level
-    shown = judged.shown(total)
+    interval = judged.shown(total)
     if judged.standing.is_split:
         return judged.verdict(*judged.standing.split())
     if judged.regressed:
         return judged.verdict(
             Decision.ROLLED_BACK,
             f"{judged.worst(judged.regressed)}, beyond the gate of {policy.shape_gate_pct:g} %; "
-            f"{evidence.speed} {shown}",
+            f"{evidence.speed} {interval}",
             after_regression(some_gained=judged.some_gained),
         )
     asks_less = evidence.gate == "no-regression"
     is_harmless = asks_less and not judged.open_shapes
     may_be_harmless = is_harmless or (asks_less and not evidence.at_end)
     # Also a round about one class may not lower the whole, as the chain of rounds never falls.
-    for name, found in {evidence.speed: total, judged.goal_name: goal}.items():
-        if found.upper(level) < 0 and not may_be_harmless:
+    for name, estimate in {evidence.speed: total, judged.goal_name: goal}.items():
+        if estimate.upper(level) < 0 and not may_be_harmless:
             return judged.verdict(
                 Decision.ROLLED_BACK,
-                f"{name} fell: {judged.shown(found)}",
+                f"{name} fell: {judged.shown(estimate)}",
                 "the incumbent stays; try another hypothesis",
             )
     if judged.standing.has_loss:
@@ -116,7 +116,7 @@ def _decide(judged: JudgedLook, evidence: PairedEvidence, policy: Policy) -> Ver
     if is_harmless:
         safe = (
             f"no case is slower by {policy.shape_gate_pct:g} % or more, at "
-            f"{100 * (1 - GATE_LEVEL):g} %; {evidence.speed} {shown}"
+            f"{100 * (1 - GATE_LEVEL):g} %; {evidence.speed} {interval}"
         )
         if judged.slower:
             note = f"{safe}; {judged.worst(judged.slower)}"
@@ -160,9 +160,10 @@ def decide_equal(evidence: PairedEvidence, policy: Policy, benefit: str) -> Verd
     """
     judged = judge_look(evidence, policy, LOOKS[evidence.replicas])
     low, high = slower_by(policy.noise_pct), log_ratio(policy.noise_pct)
-    both = (judged.total, judged.goal)
+    estimates = (judged.total, judged.goal)
     inside = all(
-        low < found.lower(judged.level) and found.upper(judged.level) < high for found in both
+        low < estimate.lower(judged.level) and estimate.upper(judged.level) < high
+        for estimate in estimates
     )
     if not inside or judged.open_shapes or judged.open_classes:
         return None
@@ -177,13 +178,13 @@ def decide_equal(evidence: PairedEvidence, policy: Policy, benefit: str) -> Verd
 
 def open_alone(evidences: Sequence[PairedEvidence], policy: Policy) -> frozenset[str]:
     """Return the cases that alone keep a look from a verdict; none where more is open."""
-    found: set[str] = set()
+    names: set[str] = set()
     for evidence in evidences:
         judged = judge_look(evidence, policy, LOOKS[evidence.replicas])
         clear = replace(judged, open_shapes=frozenset())
         decided = None if judged.placebo_fails() else _decide(clear, evidence, policy)
         if decided is None or not decided.decision.keeps:
             return frozenset()
-        found |= judged.open_shapes
+        names |= judged.open_shapes
     everything = {case.name for case in evidences[0].cases}
-    return frozenset(found) if found < everything else frozenset()
+    return frozenset(names) if names < everything else frozenset()

@@ -45,7 +45,7 @@ def judge_look(evidence: PairedEvidence, policy: Policy, level: float) -> Judged
     shapes = {case.name: _together([case], evidence, excess) for case in evidence.cases}
     members = evidence.classes.group({case.name: case.dims for case in evidence.cases})
     by_name = {case.name: case for case in evidence.cases}
-    groups = {name: [by_name[case] for case in found] for name, found in members.items()}
+    groups = {name: [by_name[case] for case in case_names] for name, case_names in members.items()}
     classes = {name: _together(cases, evidence, excess) for name, cases in groups.items()}
     gate = slower_by(policy.shape_gate_pct)
     core = {case.name for case in evidence.cases if case.core}
@@ -114,26 +114,26 @@ class JudgedLook:
 
     @property
     def some_gained(self) -> bool:
-        return any(found.lower(SHAPE_LEVEL) > 0 for found in self.shapes.values())
+        return any(estimate.lower(SHAPE_LEVEL) > 0 for estimate in self.shapes.values())
 
     @property
     def why_open(self) -> str:
         """Why nothing is decided: a case or class that may have lost, or that nothing is clear."""
         levels = {case.name: self.evidence.level_of(case) for case in self.evidence.cases}
-        for kind, names, found in (
+        for kind, names, estimates in (
             ("case", self.open_shapes, self.shapes),
             ("class", self.open_classes, self.classes),
         ):
             if names:
                 at = levels if kind == "case" else dict.fromkeys(names, SHAPE_LEVEL)
-                worst = min(names, key=lambda name: found[name].lower(at[name]))
+                worst = min(names, key=lambda name: estimates[name].lower(at[name]))
                 label = self._label(worst) if kind == "case" else worst
-                shown = _shown(found[worst], at[worst])
-                return f"{kind} {label!r} may have lost more than is allowed, {shown}"
+                interval = _shown(estimates[worst], at[worst])
+                return f"{kind} {label!r} may have lost more than is allowed, {interval}"
         return "neither a gain nor a loss is shown"
 
-    def shown(self, found: Estimate) -> str:
-        return _shown(found, self.level)
+    def shown(self, estimate: Estimate) -> str:
+        return _shown(estimate, self.level)
 
     def worst(self, keys: frozenset[str]) -> str:
         name = min(keys, key=lambda key: self.shapes[key].mean)
@@ -148,12 +148,12 @@ class JudgedLook:
         if not all(case.placebo for case in cases):
             return ""
         copies = [replace(case, ratios=case.placebo, placebo=case.ratios) for case in cases]
-        found = _together(copies, self.evidence, self.excess)
-        if found.lower(self.level) <= 0 <= found.upper(self.level):
+        placebo = _together(copies, self.evidence, self.excess)
+        if placebo.lower(self.level) <= 0 <= placebo.upper(self.level):
             return ""
         return (
             f"the A/A control failed: the incumbent differs from its own copy by "
-            f"{self.shown(found)}"
+            f"{self.shown(placebo)}"
         )
 
     def verdict(self, decision: Decision, reason: str, step: str) -> Verdict:
@@ -192,10 +192,10 @@ class JudgedLook:
         )
 
     def _shape(self, case: PairedCase) -> Shape:
-        found = self.shapes[case.name]
-        status: Status = "improved" if found.lower(case.level) > 0 else "unchanged"
+        estimate = self.shapes[case.name]
+        status: Status = "improved" if estimate.lower(case.level) > 0 else "unchanged"
         gate = slower_by(self.policy.shape_gate_pct)
-        if case.name in self.regressed or found.upper(case.level) < gate:
+        if case.name in self.regressed or estimate.upper(case.level) < gate:
             status = "regressed"
         shape = Shape(
             label=case.label,
@@ -205,11 +205,11 @@ class JudgedLook:
             device=case.device,
             same=case.same,
         )
-        return shape.model_copy(update={} if case.same else found.figures(case.level))
+        return shape.model_copy(update={} if case.same else estimate.figures(case.level))
 
     def _class(self, name: str) -> ConfigClass:
         """Return a class with the interval that it is judged by: the target's is the look's."""
-        found, cases = self.classes[name], self.groups[name]
+        estimate, cases = self.classes[name], self.groups[name]
         level = self.level if name == self.target else SHAPE_LEVEL
         candidate, incumbent = _values(cases)
         return ConfigClass(
@@ -220,7 +220,7 @@ class JudgedLook:
             incumbent=incumbent,
             confidence=1 - 2 * level,
             status=self.standing.status(name),
-            **found.figures(level),
+            **estimate.figures(level),
         )
 
 
@@ -245,11 +245,11 @@ def _standing(classes: Mapping[str, Estimate], level: float) -> Standing:
     A gain is only told, at the level of a case's interval; a loss rolls back, at the look's. A
     path of its own is worth having for a class that gained more than the bias.
     """
-    gains = {name: found.p_above(0.0) for name, found in classes.items()}
-    clear = {name: found.p_above(-_BIAS) for name, found in classes.items()}
-    losses = {name: found.p_below(_BIAS) for name, found in classes.items()}
+    gains = {name: estimate.p_above(0.0) for name, estimate in classes.items()}
+    clear = {name: estimate.p_above(-_BIAS) for name, estimate in classes.items()}
+    losses = {name: estimate.p_below(_BIAS) for name, estimate in classes.items()}
     return Standing(
-        {name: percent(found.mean) for name, found in classes.items()},
+        {name: percent(estimate.mean) for name, estimate in classes.items()},
         improved=frozenset(holm_rejects(gains, SHAPE_LEVEL)),
         regressed=frozenset(holm_rejects(losses, level)),
         worthwhile=frozenset(holm_rejects(clear, SHAPE_LEVEL)),
@@ -261,18 +261,18 @@ def _unsafe(classes: Mapping[str, Estimate], policy: Policy) -> frozenset[str]:
     noise = slower_by(policy.noise_pct)
     return frozenset(
         name
-        for name, found in classes.items()
-        if found.lower(SHAPE_LEVEL) <= noise or found.upper(SHAPE_LEVEL) < _BIAS
+        for name, estimate in classes.items()
+        if estimate.lower(SHAPE_LEVEL) <= noise or estimate.upper(SHAPE_LEVEL) < _BIAS
     )
 
 
-def _shown(found: Estimate, level: float) -> str:
-    return changed_within(*found.figures(level).values())
+def _shown(estimate: Estimate, level: float) -> str:
+    return changed_within(*estimate.figures(level).values())
 
 
 def _values(cases: Sequence[PairedCase]) -> tuple[float | None, float | None]:
     """Return the geometric means of the candidate's and the incumbent's metric, where known."""
-    found = [case.values for case in cases if case.values is not None]
-    if len(found) < len(cases):
+    values = [case.values for case in cases if case.values is not None]
+    if len(values) < len(cases):
         return None, None
-    return geomean(new for new, _ in found), geomean(old for _, old in found)
+    return geomean(new for new, _ in values), geomean(old for _, old in values)

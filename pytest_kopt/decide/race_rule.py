@@ -55,13 +55,13 @@ def heat(evidences: Mapping[str, PairedEvidence], policy: Policy) -> dict[str, S
             clear.append(name)
     if clear:
         leader = max(clear, key=lambda name: standings[name].mean)
-        for name, found in standings.items():
+        for name, standing in standings.items():
             ahead = lead(evidences[leader], evidences[name])
             level = RACE_LOOKS[evidences[name].replicas]
-            if not found.out and ahead.lower(level) > 0:
+            if not standing.out and ahead.lower(level) > 0:
                 low, high = -ahead.upper(level), -ahead.lower(level)
                 behind = changed_within(percent(-ahead.mean), percent(low), percent(high))
-                standings[name] = replace(found, out=f"slower than {leader}: {behind}")
+                standings[name] = replace(standing, out=f"slower than {leader}: {behind}")
     return standings
 
 
@@ -69,7 +69,7 @@ def is_over(standings: Mapping[str, Standing], left: Sequence[str]) -> bool:
     """Say whether no more is to be learnt: one is left, or none who may turn out to gain."""
     verdicts = [standings[name].verdict for name in left]
     return len(left) < 2 or all(
-        found is not None and found.decision is Decision.INCONCLUSIVE for found in verdicts
+        verdict is not None and verdict.decision is Decision.INCONCLUSIVE for verdict in verdicts
     )
 
 
@@ -105,9 +105,9 @@ def _single_excess(evidence: PairedEvidence) -> float:
 
     That is no faster than the incumbent, so that a ratio says what others scatter by.
     """
-    both = [(case.placebo, evidence.prior([case])) for case in evidence.cases]
-    found = [ratios[0] ** 2 / prior.variance for ratios, prior in both if prior and ratios]
-    return statistics.fmean(found) if found and evidence.replicas == 1 else 1.0
+    with_priors = [(case.placebo, evidence.prior([case])) for case in evidence.cases]
+    ratios = [ratios[0] ** 2 / prior.variance for ratios, prior in with_priors if prior and ratios]
+    return statistics.fmean(ratios) if ratios and evidence.replicas == 1 else 1.0
 
 
 def interval(evidence: PairedEvidence) -> dict[str, float]:

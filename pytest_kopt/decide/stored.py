@@ -76,9 +76,9 @@ def compare(
     return Changes(metric, by_case, Total.of([*pairs.values()], metric), by_class, target)
 
 
-def class_views(item: Changes, again: Sequence[Changes]) -> list[dict[str, float]]:
+def class_views(changes: Changes, again: Sequence[Changes]) -> list[dict[str, float]]:
     """Return the classes' changes in the run itself and, if there are, in its repetitions."""
-    views = [{name: total.change_pct for name, total in item.by_class.items()}]
+    views = [{name: total.change_pct for name, total in changes.by_class.items()}]
     if again:
         runs = [run.by_class for run in again]
         views.append(
@@ -148,7 +148,7 @@ def _judge(
     again: Sequence[Sequence[Changes]],
 ) -> Verdict:
     labels = {row.key: row.label for row in evidence.incumbent.rows}
-    lead = max(compared, key=lambda item: item.goal_pct)
+    lead = max(compared, key=lambda changes: changes.goal_pct)
     best, target = lead.goal_pct, lead.target
     goal = f"{lead.metric.speed} of {target!r}" if target else lead.metric.speed
     repeats = [comparisons[compared.index(lead)].goal_pct for comparisons in again]
@@ -156,12 +156,12 @@ def _judge(
     regressed = _regressed(compared, again, policy, core)
     slower = _slower(compared)
     views = [
-        (item, Standing.by_noise(changes, policy))
-        for i, item in enumerate(compared)
-        for changes in class_views(item, [comparisons[i] for comparisons in again])
+        (changes, Standing.by_noise(view, policy))
+        for i, changes in enumerate(compared)
+        for view in class_views(changes, [comparisons[i] for comparisons in again])
     ]
-    own = next(view for view in views if view[0] is lead)
-    lead, standing = next((view for view in views if view[1].is_split), own)
+    lead_view = next(pair for pair in views if pair[0] is lead)
+    lead, standing = next((pair for pair in views if pair[1].is_split), lead_view)
 
     def verdict(decision: Decision, reason: str, step: str) -> Verdict:
         return Verdict(
@@ -171,7 +171,7 @@ def _judge(
             compare="stored",
             policy=policy.name,
             aggregate=_aggregate(lead),
-            secondary=[_aggregate(item) for item in compared if item is not lead],
+            secondary=[_aggregate(changes) for changes in compared if changes is not lead],
             shapes=_shapes(evidence, policy, lead, regressed),
             classes=_classes(evidence, lead, standing),
             target_class=target,
@@ -181,7 +181,7 @@ def _judge(
     if standing.is_split:
         return verdict(*standing.split())
     if regressed:
-        key, change = min(regressed.items(), key=lambda item: item[1])
+        key, change = min(regressed.items(), key=lambda loss: loss[1])
         return verdict(
             Decision.ROLLED_BACK,
             f"case {labels[key]!r} regressed: {changed(change)} "
@@ -191,7 +191,7 @@ def _judge(
                 some_gained=any(policy.exceeds(change, 0) for change in lead.by_case.values())
             ),
         )
-    worst = min(compared, key=lambda item: item.goal_pct)
+    worst = min(compared, key=lambda changes: changes.goal_pct)
     if len(compared) > 1 and policy.below(worst.goal_pct, 0):
         return verdict(
             Decision.ROLLED_BACK,
@@ -205,7 +205,7 @@ def _judge(
             f"{goal} fell: {changed(best)}",
             "the incumbent stays; try another hypothesis",
         )
-    worst = min(compared, key=lambda item: item.total.change_pct)
+    worst = min(compared, key=lambda changes: changes.total.change_pct)
     if target and policy.below(worst.total.change_pct, -policy.chain_noise_pct):
         return verdict(
             Decision.ROLLED_BACK,
@@ -213,7 +213,7 @@ def _judge(
             f"than the {policy.chain_noise_pct:g} % that a chain of rounds allows",
             "the incumbent stays; keep the change away from the other classes",
         )
-    losing = next((found for _, found in views if found.has_loss), None)
+    losing = next((standing for _, standing in views if standing.has_loss), None)
     if losing:
         return verdict(*losing.loss())
     if not policy.exceeds(best, 0):
@@ -257,7 +257,7 @@ def _judge(
         confirmation = ""
     gain = f"{goal} improved: {changed(best)}{confirmation}"
     if slower:
-        key, change = min(slower.items(), key=lambda item: item[1])
+        key, change = min(slower.items(), key=lambda loss: loss[1])
         return verdict(
             Decision.ACCEPTED_WITH_NOTE,
             f"{gain}; {len(slower)} case(s) slower by less than the gate, the worst "
@@ -274,26 +274,26 @@ def _regressed(
     core: set[Key],
 ) -> dict[Key, float]:
     """Cases at or beyond the shape gate in the run itself, or on average in its repetitions."""
-    found: dict[Key, float] = {}
+    losses: dict[Key, float] = {}
     averages = [
-        {key: statistics.fmean(run[i].by_case[key] for run in again) for key in item.by_case}
-        for i, item in enumerate(compared)
+        {key: statistics.fmean(run[i].by_case[key] for run in again) for key in comparison.by_case}
+        for i, comparison in enumerate(compared)
         if again
     ]
-    for changes in [*(item.by_case for item in compared), *averages]:
+    for changes in [*(comparison.by_case for comparison in compared), *averages]:
         for key, change in changes.items():
             if key in core and policy.reaches(-change, policy.shape_gate_pct):
-                found[key] = min(change, found.get(key, change))
-    return found
+                losses[key] = min(change, losses.get(key, change))
+    return losses
 
 
 def _slower(compared: Sequence[Changes]) -> dict[Key, float]:
-    found: dict[Key, float] = {}
-    for item in compared:
-        for key, change in item.by_case.items():
+    losses: dict[Key, float] = {}
+    for changes in compared:
+        for key, change in changes.by_case.items():
             if change < -1e-9:
-                found[key] = min(change, found.get(key, change))
-    return found
+                losses[key] = min(change, losses.get(key, change))
+    return losses
 
 
 def _confirmed(repeats: Sequence[float], policy: Policy) -> tuple[bool, str]:
@@ -311,17 +311,20 @@ def _confirmed(repeats: Sequence[float], policy: Policy) -> tuple[bool, str]:
     )
 
 
-def _aggregate(found: Changes) -> Aggregate:
-    known = Aggregate(metric=found.metric.name, better=found.metric.better)
-    return known.model_copy(update=asdict(found.total))
+def _aggregate(changes: Changes) -> Aggregate:
+    aggregate = Aggregate(metric=changes.metric.name, better=changes.metric.better)
+    return aggregate.model_copy(update=asdict(changes.total))
 
 
 def _classes(evidence: StoredEvidence, lead: Changes, standing: Standing) -> list[ConfigClass]:
     return [
-        found.model_copy(
-            update={**asdict(lead.by_class[found.name]), "status": standing.status(found.name)}
+        measured.model_copy(
+            update={
+                **asdict(lead.by_class[measured.name]),
+                "status": standing.status(measured.name),
+            }
         )
-        for found in measured_classes(evidence.classes, evidence.incumbent, lead.metric)
+        for measured in measured_classes(evidence.classes, evidence.incumbent, lead.metric)
     ]
 
 
@@ -331,9 +334,9 @@ def _shapes(
     def shape(row: Row) -> Shape:
         change = lead.by_case[row.key]
         gained = "improved" if policy.reaches(change, policy.noise_pct) else "unchanged"
-        known = checked_shape(row, status="regressed" if row.key in regressed else gained)
+        checked = checked_shape(row, status="regressed" if row.key in regressed else gained)
         device = (evidence.devices or {}).get(row.key)
-        return known.model_copy(update={"change_pct": change, "device": device})
+        return checked.model_copy(update={"change_pct": change, "device": device})
 
     return [*map(shape, evidence.candidate.rows)]
 

@@ -34,14 +34,14 @@ class AmdSmi:
 
     def devices(self) -> list[Device]:
         smi = self._smi
-        found = []
+        gpus = []
         for index, handle in enumerate(smi.amdsmi_get_processor_handles()):
             asic = smi.amdsmi_get_gpu_asic_info(handle)
             uuid = runtime_uuid(asic["asic_serial"], index)
             name, architecture = asic["market_name"], asic["target_graphics_version"]
             pci = smi.amdsmi_get_gpu_device_bdf(handle)
-            found.append(Device(uuid, index, name, architecture, pci))
-        return found
+            gpus.append(Device(uuid, index, name, architecture, pci))
+        return gpus
 
     def read(self, device: Device) -> Reading:
         smi = self._smi
@@ -75,9 +75,9 @@ class AmdSmi:
     def _violations(self, handle: Any) -> tuple[str, ...]:
         """Return the limits that hold the clock down now (MI300 and later)."""
         question = getattr(self._smi, "amdsmi_get_violation_status", None)
-        found = (question and self._ask(question, handle)) or {}
-        active = [name for name, value in found.items() if name.startswith("active_")]
-        return tuple(name.removeprefix("active_") for name in active if found[name] is True)
+        status = (question and self._ask(question, handle)) or {}
+        active = [name for name, value in status.items() if name.startswith("active_")]
+        return tuple(name.removeprefix("active_") for name in active if status[name] is True)
 
     def _ask(self, question: Callable[..., Any], *arguments: Any) -> Any:
         try:

@@ -43,13 +43,13 @@ class Conditions:
 
     @property
     def _drift(self) -> tuple[str, ...]:
-        found = []
+        drifts = []
         clocks, heat = self._both("sm_mhz"), self._both("temperature_c")
         if clocks and abs(clocks[1] / clocks[0] - 1) * 100 > MOST_CLOCK_DRIFT_PCT:
-            found.append(f"clock drifted from {clocks[0]:.0f} to {clocks[1]:.0f} MHz")
+            drifts.append(f"clock drifted from {clocks[0]:.0f} to {clocks[1]:.0f} MHz")
         if heat and abs(heat[1] - heat[0]) >= MOST_WARMING_C:
-            found.append(f"temperature drifted from {heat[0]:.0f} to {heat[1]:.0f} °C")
-        return tuple(found)
+            drifts.append(f"temperature drifted from {heat[0]:.0f} to {heat[1]:.0f} °C")
+        return tuple(drifts)
 
     def _both(self, name: str) -> tuple[float, float] | None:
         first, last = getattr(self.before, name), getattr(self.after, name)
@@ -66,13 +66,13 @@ def by_kind(flags: Mapping[str, Sequence[str]]) -> list[str]:
         for text in texts:
             kinds.setdefault(text.partition(" from ")[0], {})[label] = text
     lines = []
-    for kind, found in kinds.items():
-        label, text = next(iter(found.items()))
-        if len(found) == 1:
+    for kind, labels in kinds.items():
+        label, text = next(iter(labels.items()))
+        if len(labels) == 1:
             lines.append(f"{label}: {text}")
             continue
         example = "" if text == kind else f", as at {label}{text.removeprefix(kind)}"
-        lines.append(f"{len(found)} of {len(flags)} cases: {kind}{example}")
+        lines.append(f"{len(labels)} of {len(flags)} cases: {kind}{example}")
     return lines
 
 
@@ -80,8 +80,8 @@ def steadily(measure: Callable[[], _T], read: Callable[[], Reading]) -> tuple[_T
     """Measure, and again while conditions promise better; return the last, with its conditions."""
     for number in range(1, EXTRA_MEASUREMENTS + 2):
         before = read()
-        found = measure()
+        result = measure()
         conditions = Conditions(before, read(), number)
         if not conditions.passing:
             break
-    return found, conditions
+    return result, conditions

@@ -87,23 +87,25 @@ class AvailabilityGate:
                 readings[device.uuid].append(self.vendor.read(device))
         # Who came meanwhile counts as well: it announced itself before it used the device.
         shared |= {device.uuid for device in devices if processes.take_turns_on(device.uuid)}
-        found = []
+        findings = []
         for device in devices:
             read = readings[device.uuid]
             pids = {pid for reading in read for pid in reading.processes or ()}
             is_shared = device.uuid in shared
-            found.append(judge(device, read, processes.foreign(pids), shared=is_shared))
-        return sorted(found, key=lambda f: (not f.idle, f.shared, f.utilisation_pct, f.memory_mib))
+            findings.append(judge(device, read, processes.foreign(pids), shared=is_shared))
+        return sorted(
+            findings, key=lambda f: (not f.idle, f.shared, f.utilisation_pct, f.memory_mib)
+        )
 
     def idle(
-        self, devices: Sequence[Device], minutes: float, seen: Sequence[Finding] = ()
+        self, devices: Sequence[Device], minutes: float, early: Sequence[Finding] = ()
     ) -> list[Device]:
         """Return the idle devices, the most idle first, waiting up to `minutes` for one.
 
         Those that other kopt sessions use are among them only where all are. `seen` is what a look
         at them has just found, if there was one. Raises NoIdleGpu when none of them got free.
         """
-        return self._wait(lambda: self.look(devices), minutes, seen)
+        return self._wait(lambda: self.look(devices), minutes, early)
 
     def free_of_strangers(self, device: Device, minutes: float) -> None:
         """Return once no stranger computes there, as between measurements; NoIdleGpu if not."""
@@ -115,12 +117,12 @@ class AvailabilityGate:
         self._wait(look, minutes)
 
     def _wait(
-        self, look: Callable[[], list[Finding]], minutes: float, seen: Sequence[Finding] = ()
+        self, look: Callable[[], list[Finding]], minutes: float, early: Sequence[Finding] = ()
     ) -> list[Device]:
         start, announced, pause = self.clock(), 0, _FIRST_POLL_SECONDS
         while True:
-            found, seen = seen or look(), ()
-            idle = [finding for finding in found if finding.idle]
+            findings, early = early or look(), ()
+            idle = [finding for finding in findings if finding.idle]
             free = [finding.device for finding in idle if not finding.shared]
             if idle:
                 if announced:
@@ -128,12 +130,12 @@ class AvailabilityGate:
                 return free or [finding.device for finding in idle]
             waited = (self.clock() - start) / 60
             if waited >= minutes:
-                raise NoIdleGpu(minutes, [str(finding) for finding in found])
+                raise NoIdleGpu(minutes, [str(finding) for finding in findings])
             if waited >= max(_SILENT_SECONDS / 60, announced * LOOK_MINUTES):
                 announced += 1
                 self.say(
                     f"kopt: waiting for an idle GPU, up to {_span(minutes - waited)} more "
-                    f"(--kopt-gpu-wait): {' | '.join(map(str, found))}"
+                    f"(--kopt-gpu-wait): {' | '.join(map(str, findings))}"
                 )
             self.sleep(min(pause, max(0.0, (minutes - waited) * 60)))
             pause = min(2 * pause, POLL_SECONDS)

@@ -35,14 +35,14 @@ class Inspected:
 
         None where the system does not tell it.
         """
-        total, seen = 0.0, False
+        total, is_there = 0.0, False
         for pid in down(self.pid):
             with suppress(OSError, AttributeError):
                 # clock_getcpuclockid(3) as Linux computes it: the clock that counts time on
                 # processors.
                 total += time.clock_gettime((~pid << 3) | 2) * 1e3
-                seen |= pid == self.pid
-        return total if seen else None
+                is_there |= pid == self.pid
+        return total if is_there else None
 
     @contextmanager
     def stopped(self) -> Iterator[None]:
@@ -77,12 +77,12 @@ class Inspected:
         """Return what is in its memory; Unseen where nothing is mapped, or it must not be read."""
         try:
             with open(f"/proc/{self.pid}/mem", "rb", buffering=0) as memory:
-                found = os.pread(memory.fileno(), size, address)
+                content = os.pread(memory.fileno(), size, address)
         except (OSError, OverflowError, MemoryError) as error:
             raise Unseen(str(error)) from None
-        if len(found) < size:
-            raise Unseen(f"{len(found)} of {size} bytes can be read")
-        return found
+        if len(content) < size:
+            raise Unseen(f"{len(content)} of {size} bytes can be read")
+        return content
 
     def is_readable(self) -> bool:
         """Say whether this process may read the memory of that one."""

@@ -57,34 +57,34 @@ def visible(devices: Sequence[Device], stages: Stages, environ: Mapping[str, str
     Indices of CUDA are taken in the order of nvidia-smi, as its documentation has it. (Where
     GPUs of different speed share a host, CUDA itself wants CUDA_DEVICE_ORDER=PCI_BUS_ID for that.)
     """
-    found = list(devices)
+    remaining = list(devices)
     for number, stage in enumerate(stages):
         mask = next((environ[name] for name in stage if name in environ), None)
         if number:
-            found = [replace(device, index=i) for i, device in enumerate(found)]
+            remaining = [replace(device, index=i) for i, device in enumerate(remaining)]
         if mask is not None:
-            found = _selected(found, mask)
-    return found
+            remaining = _selected(remaining, mask)
+    return remaining
 
 
 def pin(device: Device, stages: Stages) -> dict[str, str]:
     """Return the variables that leave a process this one device."""
     if device.kind == "cpu":
         return {}
-    first, *others = stages
-    return {first[0]: device.uuid} | {name: "0" for stage in others for name in stage}
+    first, *later = stages
+    return {first[0]: device.uuid} | {name: "0" for stage in later for name in stage}
 
 
 def _selected(devices: Sequence[Device], mask: str) -> list[Device]:
-    found: list[Device] = []
+    selected: list[Device] = []
     for entry in mask.split(","):
         device = _named(devices, entry.strip())
         if device is None:
             break
-        if device in found:
+        if device in selected:
             return []
-        found.append(device)
-    return found
+        selected.append(device)
+    return selected
 
 
 def _named(devices: Sequence[Device], entry: str) -> Device | None:

@@ -48,7 +48,7 @@ class Nvml:
 
     def devices(self) -> list[Device]:
         nvml = self._nvml
-        found = []
+        gpus = []
         for index in range(nvml.nvmlDeviceGetCount()):
             handle = nvml.nvmlDeviceGetHandleByIndex(index)
             major, minor = nvml.nvmlDeviceGetCudaComputeCapability(handle)
@@ -56,8 +56,8 @@ class Nvml:
             name = _text(nvml.nvmlDeviceGetName(handle))
             for part in self._instances(handle) or [handle]:
                 uuid = _text(nvml.nvmlDeviceGetUUID(part))
-                found.append(Device(uuid, index, name, f"sm_{major}{minor}", pci))
-        return found
+                gpus.append(Device(uuid, index, name, f"sm_{major}{minor}", pci))
+        return gpus
 
     def read(self, device: Device) -> Reading:
         nvml = self._nvml
@@ -89,11 +89,11 @@ class Nvml:
         if not mode:
             return []
         count = nvml.nvmlDeviceGetMaxMigDeviceCount(handle)
-        found = [
+        instances = [
             self._ask(lambda i=i: nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, i))  # type: ignore[misc]
             for i in range(count)
         ]
-        return [instance for instance in found if instance is not None]
+        return [instance for instance in instances if instance is not None]
 
     def _ask(self, question: Callable[[], _T]) -> _T | None:
         try:

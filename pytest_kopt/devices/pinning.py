@@ -74,15 +74,15 @@ def discover(
             legal="for NVIDIA a driver and pip install 'pytest-kopt[nvidia]', for AMD a driver and "
             "amdsmi or rocm-smi; or --kopt-device cpu",
         )
-    found = visible(vendor.devices(), vendor.stages, environ)
-    if not found:
+    usable = visible(vendor.devices(), vendor.stages, environ)
+    if not usable:
         names = [name for stage in vendor.stages for name in stage if name in environ]
         raise BadInput(
             "no GPU is visible: " + ", ".join(f"{name}={environ[name]!r}" for name in names),
             where="environment",
             legal=", ".join(device.uuid for device in vendor.devices()),
         )
-    return Host(vendor, tuple(found))
+    return Host(vendor, tuple(usable))
 
 
 def for_target(host: Host, target: str | None) -> Host:
@@ -94,15 +94,15 @@ def for_target(host: Host, target: str | None) -> Host:
         device.uuid: "cpu" if device.kind == "cpu" else device.architecture.partition(":")[0]
         for device in host.devices
     }
-    wanted = target.removesuffix("a") if target.startswith("sm_") else target
-    kept = tuple(device for device in host.devices if names[device.uuid] in ("", wanted))
-    if not kept:
+    architecture = target.removesuffix("a") if target.startswith("sm_") else target
+    suitable = tuple(device for device in host.devices if names[device.uuid] in ("", architecture))
+    if not suitable:
         raise BadInput(
             f"the campaign is for {target}, here is {', '.join(sorted(set(names.values())))}",
             where="target_gpu",
             legal="--kopt-device cpu" if target == "cpu" else f"a machine with {target}",
         )
-    return replace(host, devices=kept)
+    return replace(host, devices=suitable)
 
 
 def in_use(host: Host) -> Device:

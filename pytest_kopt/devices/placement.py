@@ -54,10 +54,10 @@ class Placement:
 
     def group(self, uuids: Mapping[str, object]) -> dict[Device, list[str]]:
         """Return node ids by device, given the UUID of each one's; the most idle takes the rest."""
-        found: dict[Device, list[str]] = {}
+        groups: dict[Device, list[str]] = {}
         for nodeid, uuid in uuids.items():
-            found.setdefault(self.find(uuid) or self.best, []).append(nodeid)
-        return found
+            groups.setdefault(self.find(uuid) or self.best, []).append(nodeid)
+        return groups
 
 
 class EarlyLook:
@@ -79,9 +79,9 @@ class EarlyLook:
     def of(self, devices: Sequence[Device]) -> list[Finding]:
         """Wait for the look; return what it found on these devices if nobody used any, else []."""
         self._thread.join()
-        found = [finding for finding in self._findings if finding.device in devices]
-        unused = [finding for finding in found if finding.idle and not finding.shared]
-        return found if len(unused) == len(devices) else []
+        findings = [finding for finding in self._findings if finding.device in devices]
+        unused = [finding for finding in findings if finding.idle and not finding.shared]
+        return findings if len(unused) == len(devices) else []
 
 
 #: Before anything is known, and where the CPU is measured on.
@@ -101,7 +101,7 @@ def place(
         return ON_CPU
     if wait_minutes is None:
         return Placement(host, host.devices, host.devices[0], say)
-    seen = early.of(host.devices) if early else []
-    idle = AvailabilityGate(host.vendor, say).idle(host.devices, wait_minutes, seen)
-    kept = tuple(device for device in host.devices if device in idle)
-    return Placement(host, kept, idle[0], say, wait_minutes)
+    early_findings = early.of(host.devices) if early else []
+    idle = AvailabilityGate(host.vendor, say).idle(host.devices, wait_minutes, early_findings)
+    idle_devices = tuple(device for device in host.devices if device in idle)
+    return Placement(host, idle_devices, idle[0], say, wait_minutes)

@@ -100,12 +100,12 @@ def in_the_way() -> str:
                 elif is_below(int(words[3]), os.getpid()):
                     waiting.add(number)
     pids = [holders[number] for number in waiting if number in holders]
-    others = [pid for pid in pids if is_here(pid) and not is_below(pid, os.getpid())]
-    if not others:
+    strangers = [pid for pid in pids if is_here(pid) and not is_below(pid, os.getpid())]
+    if not strangers:
         return ""
-    sessions = [pid for pid in above(others[0]) if b"pytest" in _command(pid)]
+    sessions = [pid for pid in above(strangers[0]) if b"pytest" in _command(pid)]
     first = [pid for pid in sessions if name_of(pid).startswith(("python", "pytest"))]
-    pid = first[-1] if first else others[0]
+    pid = first[-1] if first else strangers[0]
     since = datetime.fromtimestamp((_PROC / str(pid)).stat().st_ctime)
     return f"process {pid} ({name_of(pid)}, since {since:%H:%M}) measures on this device"
 

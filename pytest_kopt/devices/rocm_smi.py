@@ -72,13 +72,13 @@ def _query(*options: str) -> dict[str, dict[str, str]]:
     """Return what the tool prints; Unanswered when it fails."""
     words = (_TOOL, *options, "--json")
     try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=_SECONDS, check=False)
-        found = None if done.returncode else json.loads(done.stdout)
+        query = subprocess.run(words, capture_output=True, text=True, timeout=_SECONDS, check=False)
+        document = None if query.returncode else json.loads(query.stdout)
     except (OSError, subprocess.TimeoutExpired, ValueError) as error:
         raise Unanswered(f"{_TOOL}: {error}") from None
-    if not isinstance(found, dict):
-        raise Unanswered(f"{_TOOL} ended with {done.returncode}: {done.stdout or done.stderr}")
-    return found
+    if not isinstance(document, dict):
+        raise Unanswered(f"{_TOOL} ended with {query.returncode}: {query.stdout or query.stderr}")
+    return document
 
 
 def _cards(answer: dict[str, dict[str, str]]) -> list[dict[str, str]]:
@@ -88,12 +88,12 @@ def _cards(answer: dict[str, dict[str, str]]) -> list[dict[str, str]]:
 
 def _processes(system: dict[str, str]) -> tuple[int, ...]:
     """Return the pids of lines `PID<n>: name, number of GPUs, …`; any GPU may be meant."""
-    found = []
+    pids = []
     for key, text in system.items():
         parts = text.split(", ")
         if key.startswith("PID") and len(parts) > 1 and parts[1] != "0":
-            found.append(int(key[3:]))
-    return tuple(sorted(found))
+            pids.append(int(key[3:]))
+    return tuple(sorted(pids))
 
 
 def _power(fields: dict[str, str]) -> float | None:

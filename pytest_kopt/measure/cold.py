@@ -61,21 +61,21 @@ def input_pool(
     if device == "cpu":
         return InputPool([first], size, 0)
     cache = torch.cuda.get_device_properties(0).L2_cache_size
-    wanted = max(2, math.ceil(CACHES * cache / max(size, 1)))
-    if wanted > 2:
+    sets = max(2, math.ceil(CACHES * cache / max(size, 1)))
+    if sets > 2:
         slowest = max(_call_ms(call, make(0), make(1)) for call in calls)
-        wanted = max(2, min(MOST_SETS, wanted, math.ceil(ROUND_MS / slowest)))
-    return InputPool([first, *(make(i) for i in range(1, wanted))], size, cache)
+        sets = max(2, min(MOST_SETS, sets, math.ceil(ROUND_MS / slowest)))
+    return InputPool([first, *(make(i) for i in range(1, sets))], size, cache)
 
 
-def _call_ms(call: Callable[..., object], first: tuple[Any, ...], given: tuple[Any, ...]) -> float:
+def _call_ms(call: Callable[..., object], first: tuple[Any, ...], inputs: tuple[Any, ...]) -> float:
     """Return about how long a compiled call keeps the device busy; it may write to its inputs."""
     call(*first)
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     # The launch itself shall not count, or a small kernel would look like a long one.
     torch.cuda._sleep(_SPIN_CYCLES)
     start.record()
-    call(*given)
+    call(*inputs)
     end.record()
     end.synchronize()
     return max(1e-3, float(start.elapsed_time(end)))

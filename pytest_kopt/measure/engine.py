@@ -40,7 +40,7 @@ NOTHING = "the graph captured nothing of what the calls launch"
 
 def by_events(why: Mapping[str, str]) -> str:
     """Say why a case is not timed by replays of a graph: what torch said, by what was captured."""
-    reasons = "; ".join(f"{what} cannot be captured ({said})" for what, said in why.items())
+    reasons = "; ".join(f"{what} cannot be captured ({reason})" for what, reason in why.items())
     return (
         f"timed by events, not by replays of a graph: {reasons}; to avoid this, copy no host "
         "value in the call, read none back and do not synchronise; if it is intended, set "

@@ -61,17 +61,17 @@ class GraphMemory:
             if segment["segment_pool_id"] == self.pool
         ]
 
-        def view(item: Any) -> Any:
-            if type(item) is not torch.Tensor or item.is_neg() or item.is_conj():
-                return item
-            storage = item.untyped_storage()
+        def view(tensor: Any) -> Any:
+            if type(tensor) is not torch.Tensor or tensor.is_neg() or tensor.is_conj():
+                return tensor
+            storage = tensor.untyped_storage()
             # What was not allocated during a capture is freed for whoever comes next.
             if not any(storage.data_ptr() in place for place in places):
-                return item
+                return tensor
             memory = torch.as_tensor(_Bytes(storage.data_ptr(), storage.nbytes()), device="cuda")
-            found = torch.empty(0, dtype=item.dtype, device=item.device)
-            place = item.storage_offset(), item.shape, item.stride()
-            return found.set_(memory.untyped_storage(), *place)
+            empty = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+            place = tensor.storage_offset(), tensor.shape, tensor.stride()
+            return empty.set_(memory.untyped_storage(), *place)
 
         # What cannot be built from its parts keeps its memory.
         with suppress(Exception):
@@ -107,17 +107,17 @@ def _captured(calls: Sequence[Call], pool: Any) -> torch.cuda.CUDAGraph:
     """Capture calls; their results are the caller's to keep, as long as he reads them."""
     graph = torch.cuda.CUDAGraph()
     try:
-        with warnings.catch_warnings(record=True) as said, _capturing(graph, pool):
+        with warnings.catch_warnings(record=True) as warned, _capturing(graph, pool):
             warnings.simplefilter("always")
             # What a call returns has to stay alive, or the next one's would lie there too.
-            kept: list[Any] = [call() for call in calls]
-            del kept
+            results: list[Any] = [call() for call in calls]
+            del results
     except Exception as error:
         torch.cuda.synchronize()
         text = f"{type(error).__name__}: {error}".splitlines()[0]
         raise CaptureFailed(text) from error
     # The only sign that torch gives: kernels launched on a stream outside of the capture.
-    if any("graph is empty" in str(warning.message).lower() for warning in said):
+    if any("graph is empty" in str(warning.message).lower() for warning in warned):
         raise CaptureFailed(NOTHING)
     return graph
 

@@ -83,15 +83,15 @@ def _copied(device: str, size: int) -> Copied:
 def _matrix_rates(device: str) -> tuple[dict[str, Multiplied], dict[str, str]]:
     rates: dict[str, Multiplied] = {}
     skipped = {}
-    for wanted in _DTYPES[device]:
-        name = _fp8_name() if wanted == "float8" else wanted
+    for dtype_name in _DTYPES[device]:
+        name = _fp8_name() if dtype_name == "float8" else dtype_name
         try:
-            found = [_multiplied(device, name, size) for size in _SIZES[device]]
+            by_size = [_multiplied(device, name, size) for size in _SIZES[device]]
         except (RuntimeError, NotImplementedError, AttributeError) as error:
             # What this build or this device has no product for is left UNKNOWN.
             skipped[name] = str(error).strip().splitlines()[0][:200]
             continue
-        rates[name] = max(found, key=lambda point: point.tflops)
+        rates[name] = max(by_size, key=lambda point: point.tflops)
     return rates, skipped
 
 
@@ -155,22 +155,22 @@ def _best(device: str, call: Callable[[], object]) -> float:
     Under a load of seconds a power limit lowers the clocks, and a case would pass such a ceiling.
     """
     block = prepare("auto", device, False, [call], cpu=_CPU)
-    found = []
+    rates = []
     for _ in range(_BLOCKS if device != "cpu" else 3):
-        found.append(block.run())
+        rates.append(block.run())
         time.sleep(_PAUSE_SECONDS)
-    return min(found)
+    return min(rates)
 
 
 def _versions() -> dict[str, str]:
-    found = {"python": platform.python_version(), "torch": torch.__version__}
+    versions = {"python": platform.python_version(), "torch": torch.__version__}
     for name in ("triton", "pytest-kopt"):
         try:
-            found[name] = version(name)
+            versions[name] = version(name)
         except PackageNotFoundError:
             continue
     if torch.version.cuda:
-        found["cuda"] = torch.version.cuda
+        versions["cuda"] = torch.version.cuda
     if torch.version.hip:
-        found["hip"] = torch.version.hip
-    return found
+        versions["hip"] = torch.version.hip
+    return versions

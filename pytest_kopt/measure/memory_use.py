@@ -34,9 +34,9 @@ def _on_gpu(call: Callable[[], Any]) -> int:
 
 
 def _on_cpu(call: Callable[[], Any]) -> int:
-    kept, _ = _profiled(call)
+    result, _ = _profiled(call)
     _, peak = _profiled(call)
-    return kept + peak
+    return result + peak
 
 
 def _profiled(call: Callable[[], Any]) -> tuple[int, int]:
@@ -49,8 +49,8 @@ def _profiled(call: Callable[[], Any]) -> tuple[int, int]:
         for event in profile.kineto_results.events()
         if event.name() == _ALLOCATION
     ]
-    held = peak = 0
+    allocated = peak = 0
     for _, nbytes in sorted(changes, key=lambda change: change[0]):
-        held += nbytes
-        peak = max(peak, held)
-    return held, peak
+        allocated += nbytes
+        peak = max(peak, allocated)
+    return allocated, peak

@@ -82,11 +82,11 @@ class WallBlock(Block):
     def run(self) -> float:
         at_once = len(self._calls) if self.before else self.calls
         seconds = 0.0
-        for done in range(0, self.calls, at_once):
+        for first in range(0, self.calls, at_once):
             self.ready()
             self._synchronize()
             start = perf_counter()
-            for _ in range(min(at_once, self.calls - done)):
+            for _ in range(min(at_once, self.calls - first)):
                 next(self._next)()
             self._synchronize()
             seconds += perf_counter() - start

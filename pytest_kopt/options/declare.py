@@ -95,14 +95,14 @@ def options() -> Iterator[tuple[list[str], dict[str, Any]]]:
         is_flag = last.startswith("--")
         names += [last] * is_flag
         dest = names[-1].removeprefix("--").replace("-", "_")
-        given: dict[str, Any] = {"metavar": last, "type": _NUMBERS.get(last, str)}
+        keywords: dict[str, Any] = {"metavar": last, "type": _NUMBERS.get(last, str)}
         if dest in CHOICES:
-            given = {"choices": CHOICES[dest]}
+            keywords = {"choices": CHOICES[dest]}
         elif is_flag:
-            given = {"action": "store_true"}
+            keywords = {"action": "store_true"}
         elif last == "PATH|REF":
-            given |= {"action": "append", "default": []}
-        yield names, {**given, "dest": dest, "help": text}
+            keywords |= {"action": "append", "default": []}
+        yield names, {**keywords, "dest": dest, "help": text}
 
 
 def settings_keys() -> set[str]:
@@ -152,8 +152,8 @@ def spell_out(words: list[str]) -> dict[int, str]:
 
 def device_of(words: Sequence[str]) -> str:
     """Return what a command of pytest's, of which nothing is parsed yet, says of the device."""
-    given = [piece for word in words for piece in word.split("=", 1)]
-    device = dict(pairwise(given)).get("--kopt-device", "auto")
+    pieces = [piece for word in words for piece in word.split("=", 1)]
+    device = dict(pairwise(pieces)).get("--kopt-device", "auto")
     return device if device in CHOICES["kopt_device"] else "auto"
 
 
@@ -161,8 +161,8 @@ def is_asked_for(config: pytest.Config) -> bool:
     """Say whether an option, another process of ours or an ini value asks for kopt."""
     if config.pluginmanager.has_plugin(SERVE) or WORKERINPUT in getattr(config, "workerinput", {}):
         return True
-    given = vars(config.option)
-    return any(given[name] for name in given if name.startswith("kopt_"))
+    values = vars(config.option)
+    return any(values[name] for name in values if name.startswith("kopt_"))
 
 
 #: Names under which processes of ours find their orders: a child's plugin, an xdist worker's input.

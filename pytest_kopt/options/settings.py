@@ -73,15 +73,15 @@ class Settings:
         option, here = config.option, Path(config.invocation_params.dir)
         python, csv = option.kopt_base_python, option.kopt_summary_csv
         plain = ("base", "allow_removed", "measure_same", "check_only", "level", "profile")
-        given: dict[str, Any] = {name: getattr(option, f"kopt_{name}") for name in plain}
+        values: dict[str, Any] = {name: getattr(option, f"kopt_{name}") for name in plain}
         for name in ("gate", "compare", "engine", "device"):
-            given[name] = choice(config, f"kopt_{name}")
+            values[name] = choice(config, f"kopt_{name}")
 
         def absolute(path: str | None) -> Path | None:
             return None if path is None else (here / path).resolve()
 
         settings = cls(
-            **given,
+            **values,
             root=config.rootpath,
             workspace=workspace_of(config),
             campaign=option.kopt_campaign or config.getini("kopt_campaign"),
@@ -193,10 +193,10 @@ def parse_round(text: str | None) -> int | Literal["next", "final"] | None:
     raise BadInput(f"round is {text!r}", where="--kopt-round", legal="1 to 119, next or final")
 
 
-def _count(name: str, given: int | None, least: int = 1, most: int = 100_000) -> int | None:
-    if given is not None and not least <= given <= most:
-        raise BadInput(f"{given}", where=name, legal=f"{least} to {most}")
-    return given
+def _count(name: str, value: int | None, least: int = 1, most: int = 100_000) -> int | None:
+    if value is not None and not least <= value <= most:
+        raise BadInput(f"{value}", where=name, legal=f"{least} to {most}")
+    return value
 
 
 def _suite(option: Any) -> Suite:
@@ -219,20 +219,20 @@ def choice(config: pytest.Config, name: str) -> str:
 
 def _number(config: pytest.Config, name: str, default: float, least: float, legal: str) -> float:
     """Return what an option or its ini value says, a finite number from `least` on."""
-    given = getattr(config.option, name)
-    if given is None:
-        given = config.getini(name)
+    value = getattr(config.option, name)
+    if value is None:
+        value = config.getini(name)
     try:
-        number = default if given is None else float(given)
+        number = default if value is None else float(value)
     except ValueError:
         number = -1.0
     if not least <= number < float("inf"):
         where = f"--{name.replace('_', '-')}"
-        raise BadInput(f"{given!r} is out of range", where=where, legal=legal)
+        raise BadInput(f"{value!r} is out of range", where=where, legal=legal)
     return number
 
 
-def _seed(given: str | None) -> int | None:
-    if given is not None and not str(given).isdecimal():
-        raise BadInput(f"kopt_seed is {given!r}", where="ini", legal="a number >= 0")
-    return None if given is None else int(given)
+def _seed(value: str | None) -> int | None:
+    if value is not None and not str(value).isdecimal():
+        raise BadInput(f"kopt_seed is {value!r}", where="ini", legal="a number >= 0")
+    return None if value is None else int(value)

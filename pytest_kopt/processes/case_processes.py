@@ -87,7 +87,7 @@ class _Worker:
     current: str | None = None
     following: str | None = None
     is_crowded: bool = False
-    told: list[Callable[[], None]] = field(default_factory=list)
+    pending: list[Callable[[], None]] = field(default_factory=list)
     lacked_memory: bool = False
 
 
@@ -215,7 +215,7 @@ class CaseProcesses:
     def _finished(self, worker: _Worker, nodeid: str, *, leaving: bool) -> None:
         if worker.lacked_memory and worker.is_crowded:
             self._alone.append(nodeid)
-            worker.told.clear()
+            worker.pending.clear()
         else:
             self._tell(worker, partial(self._listener.finished, nodeid))
         self._report(worker)
@@ -271,11 +271,11 @@ class CaseProcesses:
 
     def _tell(self, worker: _Worker, what: Callable[[], None]) -> None:
         """Report at once where one case runs at a time, else when its case is over."""
-        worker.told.append(what)
+        worker.pending.append(what)
         if self._most == 1:
             self._report(worker)
 
     @staticmethod
     def _report(worker: _Worker) -> None:
-        while worker.told:
-            worker.told.pop(0)()
+        while worker.pending:
+            worker.pending.pop(0)()

@@ -91,7 +91,7 @@ _REPLIES = {kind.__name__: kind for kind in get_args(Reply)}
 
 def text_of(message: Order | Reply) -> bytes:
     """Return a message as it is sent; values that JSON cannot hold are sent as their repr."""
-    document = {each.name: getattr(message, each.name) for each in fields(message)}
+    document = {part.name: getattr(message, part.name) for part in fields(message)}
     return json.dumps({"message": type(message).__name__, **document}, default=_plain).encode()
 
 

@@ -78,11 +78,11 @@ def _without_records(words: Iterable[object], *, short: bool = True) -> list[str
 
     `short` says whether `--summary-csv` is ours.
     """
-    found: list[str] = []
-    given = [*map(str, words)]
+    remaining: list[str] = []
+    spelled = [*map(str, words)]
     if short:
-        spell_out(given)
-    left = iter(given)
+        spell_out(spelled)
+    left = iter(spelled)
     for word in left:
         name, equals, value = word.partition("=")
         if name in _RECORDS:
@@ -90,10 +90,10 @@ def _without_records(words: Iterable[object], *, short: bool = True) -> list[str
                 next(left, None)
         elif word in _OVERRIDE:
             setting = next(left, "")
-            found += [] if setting.startswith(_SETTINGS) else [word, setting]
+            remaining += [] if setting.startswith(_SETTINGS) else [word, setting]
         elif not (name in _OVERRIDE and value.startswith(_SETTINGS)):
-            found.append(word)
-    return found
+            remaining.append(word)
+    return remaining
 
 
 def without_records(environ: Mapping[str, str]) -> dict[str, str]:

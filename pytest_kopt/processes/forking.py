@@ -131,7 +131,7 @@ def _answer(control: socket.socket, waking: tuple[int, int], children: dict[int,
         _import(json.loads(order))
         return
     reader, writer, log, status = descriptors
-    told: dict[str, Any]
+    reply: dict[str, Any]
     parent = os.getpid()
     try:
         pid = -1 if (why := unfit()) else os.fork()
@@ -145,15 +145,15 @@ def _answer(control: socket.socket, waking: tuple[int, int], children: dict[int,
         os.close(descriptor)
     if pid < 0:
         os.close(status)
-        told = {"unfit": why}
+        reply = {"unfit": why}
     else:
         # The fork does so as well: whoever comes first, its group is there for who is told of it.
         with suppress(PermissionError, ProcessLookupError):
             os.setpgid(pid, pid)
         children[pid] = status
-        told = {"pid": pid}
+        reply = {"pid": pid}
     with suppress(BrokenPipeError):
-        control.send(json.dumps(told).encode())
+        control.send(json.dumps(reply).encode())
 
 
 def wakes_when_forks_end() -> tuple[int, int]:

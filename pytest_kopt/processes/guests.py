@@ -110,10 +110,10 @@ class RefusedToGuests:
             self._look(error, None)
             raise
         if config.pluginmanager.has_plugin("cacheprovider"):
-            own = self._scratch / "cache"
+            cache = self._scratch / "cache"
             with suppress(OSError):
-                shutil.copytree(pytest.Cache.cache_dir_from_config(config, _ispytest=True), own)
-            config._inicache["cache_dir"] = str(own)
+                shutil.copytree(pytest.Cache.cache_dir_from_config(config, _ispytest=True), cache)
+            config._inicache["cache_dir"] = str(cache)
         return config
 
     def pytest_internalerror(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
@@ -141,20 +141,20 @@ class RefusedToGuests:
         What a test file imports may be the kernel.
         """
         for cause in reversed([*_chain(error)]):
-            told = any(word in str(cause) for word in _TOLD)
-            if not (told or isinstance(cause, PermissionError)):
+            is_refusal = any(word in str(cause) for word in _TOLD)
+            if not (is_refusal or isinstance(cause, PermissionError)):
                 continue
             stack = traceback.extract_tb(cause.__traceback__)
             if any(frame.filename.startswith(_CASES) for frame in stack):
                 # A row says it.
                 return
-            own = [frame for frame in stack if _is_of_the_project(frame.filename)]
+            of_project = [frame for frame in stack if _is_of_the_project(frame.filename)]
             what = f"{type(cause).__name__}: {cause}".splitlines()[0]
-            if not own:
+            if not of_project:
                 name = self._plugin([frame.filename for frame in stack])
                 self._say(f"plugin {name}: {_REFUSED} {what}. {_RULE}, or -p no:{name}")
-            elif ours is None or own[-1].filename.endswith((*ours, "conftest.py")):
-                place = f"{own[-1].filename}:{own[-1].lineno}"
+            elif ours is None or of_project[-1].filename.endswith((*ours, "conftest.py")):
+                place = f"{of_project[-1].filename}:{of_project[-1].lineno}"
                 self._say(f"{place}: {_REFUSED} {what}. {_RULE}")
             return
 
@@ -189,9 +189,9 @@ def _is_of_the_project(file: str) -> bool:
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
     """Yield an exception and what it came from, innermost last."""
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
+    yielded: set[int] = set()
+    while error is not None and id(error) not in yielded:
+        yielded.add(id(error))
         yield error
         error = getattr(error, "cause", None) or error.__cause__ or error.__context__
 

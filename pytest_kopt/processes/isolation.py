@@ -94,10 +94,10 @@ def lacking() -> str:
     return ", ".join(lacks)
 
 
-def isolate(scratch: Path, hidden: Sequence[Path], own: Sequence[Path] = ()) -> Bounds | None:
+def isolate(scratch: Path, hidden: Sequence[Path], more: Sequence[Path] = ()) -> Bounds | None:
     """Keep this process, and all that it starts, to `scratch` and the caches; not to be undone.
 
-    It may write below `own` folders as well. Temporary files go to `scratch`, records at `hidden`
+    It may write below `more` folders as well. Temporary files go to `scratch`, records at `hidden`
     are out of reach. It has one thread yet:
     others would stay free. None where the system lacks what is needed.
     """
@@ -113,7 +113,7 @@ def isolate(scratch: Path, hidden: Sequence[Path], own: Sequence[Path] = ()) -> 
     shared = (Path("/dev/shm"), Path("/proc/self"))  # noqa: S108 - torch shares by it
     with suppress(OSError):
         os.close(open_lock("cpu"))  # For the folder, where processes announce themselves.
-    places = [scratch, *own, *shared, *caches, DIRECTORY, *_found("/tmp", ("nvidia-mps",))]  # noqa: S108
+    places = [scratch, *more, *shared, *caches, DIRECTORY, *_found("/tmp", ("nvidia-mps",))]  # noqa: S108
     writable = tuple(path.resolve() for path in places)
     hidden = tuple(path.resolve() for path in hidden)
     try:
@@ -137,11 +137,11 @@ def separate_caches(scratch: Path) -> None:
             continue
         # What is there cannot be copied into itself.
         if not scratch.is_relative_to(folder.resolve()):
-            own = scratch / "caches" / name
-            own.mkdir(parents=True)
+            copy = scratch / "caches" / name
+            copy.mkdir(parents=True)
             with suppress(OSError):
-                shutil.copytree(folder, own, symlinks=True, dirs_exist_ok=True)
-            os.environ[name] = str(own)
+                shutil.copytree(folder, copy, symlinks=True, dirs_exist_ok=True)
+            os.environ[name] = str(copy)
 
 
 def _is_small(folder: Path) -> bool:

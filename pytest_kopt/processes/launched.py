@@ -132,9 +132,9 @@ def interpreter(env: Mapping[str, str], directory: str, python: Path | None = No
     """Start a fresh interpreter, this one's own or `python`, that waits for orders."""
     ends = Ends.make()
     descriptors = (ends.their_reader, ends.their_writer)
-    given = (*map(str, descriptors), str(ends.scratch))
+    arguments = (*map(str, descriptors), str(ends.scratch))
     process = subprocess.Popen(
-        [*boot("pytest_kopt.processes.served:main", python), *given],
+        [*boot("pytest_kopt.processes.served:main", python), *arguments],
         cwd=directory,
         env=env,
         stdin=subprocess.DEVNULL,

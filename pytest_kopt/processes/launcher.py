@@ -61,11 +61,11 @@ class Launcher:
         self._why_fresh = why_none()
         if self._why_fresh:
             return
-        wanted = {**os.environ, **env}
-        if self._parent is not None and not self._parent.fits(wanted, directory):
+        environment = {**os.environ, **env}
+        if self._parent is not None and not self._parent.fits(environment, directory):
             self._parent.end()
             self._parent = None
-        self._parent = self._parent or WarmParent(wanted, directory)
+        self._parent = self._parent or WarmParent(environment, directory)
         if modules:
             self._parent.load(modules)
 

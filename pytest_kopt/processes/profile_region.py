@@ -61,11 +61,11 @@ def _prepare(case: Case, bench: Bench, steps: int) -> tuple[Step, int]:
     case = observed(case, seed)
     function = case.positional(case.function)
     pool = input_pool(lambda i: make_inputs(case, seed + i), bench.device, function)
-    sets = [Held(given, case.rewritten) for given in pool.sets]
-    calls = [Forward(case, case.function, held) for held in sets]
+    sets = [Held(inputs, case.rewritten) for inputs in pool.sets]
+    calls = [Forward(case, case.function, held_inputs) for held_inputs in sets]
     back: list[Backward] = []
     if case.backward:
-        back = [Backward(case, case.function, held.source, seed) for held in sets]
+        back = [Backward(case, case.function, held_inputs.source, seed) for held_inputs in sets]
 
     def step(number: int) -> object:
         place = number % len(calls)
@@ -90,24 +90,24 @@ def _prepare(case: Case, bench: Bench, steps: int) -> tuple[Step, int]:
 def _recorded(step: Step, steps: int, device: str) -> tuple[KernelRow, ...]:
     kinds = torch.profiler.ProfilerActivity
     if device == "cpu":
-        with torch.profiler.profile(activities=[kinds.CPU]) as seen:
+        with torch.profiler.profile(activities=[kinds.CPU]) as recording:
             for number in range(steps):
                 step(number)
-        return _operators(seen.key_averages())
-    with torch.profiler.profile(activities=[kinds.CPU, kinds.CUDA]) as seen:
+        return _operators(recording.key_averages())
+    with torch.profiler.profile(activities=[kinds.CPU, kinds.CUDA]) as recording:
         _paced(step, steps)
     with tempfile.TemporaryDirectory() as name:
         path = Path(name, "trace.json")
-        seen.export_chrome_trace(str(path))
+        recording.export_chrome_trace(str(path))
         return rows_of(torch_trace.launches(json.loads(path.read_text())))
 
 
 def _operators(averages: Any) -> tuple[KernelRow, ...]:
     """Return CPU operators by the time that they spent themselves."""
     rows = [
-        KernelRow(item.key, item.count, item.self_cpu_time_total / item.count)
-        for item in averages
-        if item.count and item.self_cpu_time_total > 0
+        KernelRow(average.key, average.count, average.self_cpu_time_total / average.count)
+        for average in averages
+        if average.count and average.self_cpu_time_total > 0
     ]
     return tuple(sorted(rows, key=lambda row: -row.total_us))
 

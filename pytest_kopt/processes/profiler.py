@@ -108,7 +108,7 @@ class Profiler:
     def _run(self, words: Sequence[str]) -> str:
         """Run a command to its end and return the last of what it printed."""
         try:
-            done = subprocess.run(
+            process = subprocess.run(
                 words,
                 cwd=self.config.invocation_params.dir,
                 env={**os.environ, **self.env},
@@ -124,7 +124,7 @@ class Profiler:
             return "it did not end in time"
         except OSError as error:
             return str(error)
-        return done.stdout[-1500:]
+        return process.stdout[-1500:]
 
 
 def _nothing(nodeid: str, tool: str, why: str) -> CaseProfile:

@@ -104,7 +104,7 @@ class RemoteHost:
         """Return a tree there that holds what one made here for the project does."""
         if tree not in self._trees:
             files, absent = overlay.difference(root, tree)
-            made = self.ask(
+            path = self.ask(
                 "tree",
                 root=str(self.path(root)),
                 name=str(len(self._trees)),
@@ -112,7 +112,7 @@ class RemoteHost:
                 absent=absent,
                 start=overlay.current_folder(root),
             )
-            self._trees[tree] = Path(made)
+            self._trees[tree] = Path(path)
         return self._trees[tree]
 
     def start(self, env: Mapping[str, str], directory: str) -> Launched:

@@ -84,12 +84,12 @@ class Serve:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        self.send(Collected([item.nodeid for item in session.items]))
+        self.send(Collected([test.nodeid for test in session.items]))
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Run what the other side asks for until it says stop, or goes away."""
-        items = {item.nodeid: item for item in session.items}
+        items = {test.nodeid: test for test in session.items}
         while True:
             order = self.receive()
             if isinstance(order, Stop):
@@ -97,10 +97,10 @@ class Serve:
             if not isinstance(order, CaseOrder):
                 # For the case before, which ended without it: it failed, or was skipped.
                 continue
-            self.order, item = order, items[order.nodeid]
+            self.order, test = order, items[order.nodeid]
             following = items.get(order.following or "")
-            item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
-            self.send(Finished(item.nodeid, self._leaving))
+            test.config.hook.pytest_runtest_protocol(item=test, nextitem=following)
+            self.send(Finished(test.nodeid, self._leaving))
             if self._leaving:
                 return True
 

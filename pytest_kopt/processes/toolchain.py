@@ -33,14 +33,14 @@ _OURS = frozenset({"VIRTUAL_ENV", "PYTHONHOME", "__PYVENV_LAUNCHER__"})
 
 @dataclass(frozen=True, slots=True)
 class Toolchain:
-    """Starts processes under another interpreter; `found` is what it said of itself.
+    """Starts processes under another interpreter; `versions` are what it has.
 
     Of this process's path the entries below `root` come first there: the project is the same.
     """
 
     python: Path
     root: Path
-    found: Mapping[str, str]
+    versions: Mapping[str, str]
     path: Sequence[str]
     why_fresh: str = ""
 
@@ -51,7 +51,7 @@ class Toolchain:
         BadInput where it does not start, lacks pytest-kopt or torch, or has another major version.
         """
         try:
-            done = subprocess.run(
+            process = subprocess.run(
                 [python, "-c", _PROBE],
                 env=_environment(),
                 capture_output=True,
@@ -63,18 +63,22 @@ class Toolchain:
         legal = (
             f"an interpreter whose environment has pytest-kopt {version('pytest-kopt')} and torch"
         )
-        if done.returncode:
-            last = (done.stderr.strip() or f"status {done.returncode}").splitlines()[-1]
+        if process.returncode:
+            last = (process.stderr.strip() or f"status {process.returncode}").splitlines()[-1]
             raise BadInput(f"{python} cannot run cases: {last}", where=_OPTION, legal=legal)
-        found = json.loads(done.stdout.splitlines()[-1])
-        path, own, other = found.pop("path"), version("pytest-kopt"), found["pytest-kopt"]
-        if own.partition(".")[0] != other.partition(".")[0]:
-            raise BadInput(f"{python} has pytest-kopt {other}", where=_OPTION, legal=legal)
-        return cls(python, root, found, path)
+        versions = json.loads(process.stdout.splitlines()[-1])
+        path, ours, theirs = (
+            versions.pop("path"),
+            version("pytest-kopt"),
+            versions["pytest-kopt"],
+        )
+        if ours.partition(".")[0] != theirs.partition(".")[0]:
+            raise BadInput(f"{python} has pytest-kopt {theirs}", where=_OPTION, legal=legal)
+        return cls(python, root, versions, path)
 
     def __str__(self) -> str:
-        told = ", ".join(f"{name} {value}" for name, value in self.found.items())
-        return f"{self.python} ({told})"
+        versions = ", ".join(f"{name} {value}" for name, value in self.versions.items())
+        return f"{self.python} ({versions})"
 
     @property
     def environ(self) -> Mapping[str, str]:

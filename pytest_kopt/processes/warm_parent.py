@@ -55,10 +55,10 @@ class WarmParent:
 
     def __init__(self, env: Mapping[str, str], directory: str) -> None:
         """Start it with this environment; it imports while others go on."""
-        self._given, self._directory = dict(env), directory
+        self._started_with, self._directory = dict(env), directory
         # What it starts with stays readable in every fork; pytest's options name seeds and records.
-        own = {name: value for name, value in env.items() if not name.startswith("PYTEST_")}
-        self._env = {**_AT_IMPORT, **own}
+        readable = {name: value for name, value in env.items() if not name.startswith("PYTEST_")}
+        self._env = {**_AT_IMPORT, **readable}
         self._asking = threading.Lock()
         self._has_forked = False
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -79,18 +79,18 @@ class WarmParent:
 
         None where the environment needs an interpreter of its own. Raises NoFork.
         """
-        wanted = {**_AT_IMPORT, **env}
-        changed = {name for name, _ in wanted.items() ^ self._env.items()}
+        environment = {**_AT_IMPORT, **env}
+        changed = {name for name, _ in environment.items() ^ self._env.items()}
         if any(name not in _OWN and not name.startswith("PYTEST_") for name in changed):
             return None
-        own = {name: wanted.get(name) for name in changed}
+        changes = {name: environment.get(name) for name in changed}
         ends = Ends.make()
-        given = {"env": own, "directory": directory, "scratch": str(ends.scratch)}
-        order = json.dumps(given).encode()
+        request = {"env": changes, "directory": directory, "scratch": str(ends.scratch)}
+        order = json.dumps(request).encode()
         status, their_status = os.pipe()
         descriptors = [ends.their_reader, ends.their_writer, ends.log.fileno(), their_status]
         try:
-            told = self._ask(order, descriptors)
+            reply = self._ask(order, descriptors)
         except BaseException:
             # Ctrl-C comes while one waits for the parent, as a rule.
             ends.drop()
@@ -99,12 +99,14 @@ class WarmParent:
         finally:
             os.close(their_status)
         self._has_forked = True
-        return ends.hand_over(Fork(told["pid"], status))
+        return ends.hand_over(Fork(reply["pid"], status))
 
     def fits(self, env: Mapping[str, str], directory: str) -> bool:
         """Say whether one that is started now would be no other."""
-        both = ({k: v for k, v in e.items() if k[:7] != "PYTEST_"} for e in (env, self._given))
-        return directory == self._directory and next(both) == next(both)
+        environments = (
+            {k: v for k, v in e.items() if k[:7] != "PYTEST_"} for e in (env, self._started_with)
+        )
+        return directory == self._directory and next(environments) == next(environments)
 
     def load(self, modules: Sequence[str]) -> None:
         """Have it import more before it forks again; a module that is not there is left out."""
@@ -138,10 +140,10 @@ class WarmParent:
         if not answer:
             self._process.wait()
             raise NoFork(self.why_ended())
-        told: dict[str, Any] = json.loads(answer)
-        if "unfit" in told:
-            raise NoFork(told["unfit"])
-        return told
+        reply: dict[str, Any] = json.loads(answer)
+        if "unfit" in reply:
+            raise NoFork(reply["unfit"])
+        return reply
 
 
 class Fork:
@@ -164,10 +166,10 @@ class Fork:
             if self.returncode is None:
                 if not select.select([self._status], [], [], timeout)[0]:
                     raise subprocess.TimeoutExpired(f"fork {self.pid}", timeout or 0.0)
-                told = os.read(self._status, STATUS.size)
+                status = os.read(self._status, STATUS.size)
                 os.close(self._status)
-                self.is_orphan = not told
-                self.returncode = STATUS.unpack(told)[0] if told else -signal.SIGKILL
+                self.is_orphan = not status
+                self.returncode = STATUS.unpack(status)[0] if status else -signal.SIGKILL
             return self.returncode
 
     def kill(self) -> None:

@@ -75,29 +75,29 @@ class CaseProfile:
 
 def gpu_step_us(profiles: Iterable[CaseProfile]) -> dict[str, float]:
     """Return each case's GPU time of a step by node id, in microseconds."""
-    found: dict[str, float] = {}
-    for item in profiles:  # torch's profiler comes first, a vendor's tool after it
-        if item.on == "gpu" and item.rows:
-            found.setdefault(item.nodeid, item.step_us)
-    return found
+    by_label: dict[str, float] = {}
+    for profile in profiles:  # torch's profiler comes first, a vendor's tool after it
+        if profile.on == "gpu" and profile.rows:
+            by_label.setdefault(profile.nodeid, profile.step_us)
+    return by_label
 
 
 #: What a launch occupies, of which a row has the most.
 OCCUPIED = ("registers", "accum_registers", "scalar_registers", "shared_bytes")
 
 
-def number(told: object) -> float | None:
+def number(cell: object) -> float | None:
     """Return what a tool tells as a number; thousands may be set apart by commas."""
     try:
-        return float(str(told).replace(",", ""))
+        return float(str(cell).replace(",", ""))
     except ValueError:
         return None
 
 
-def whole(told: object) -> int | None:
+def whole(cell: object) -> int | None:
     """Return the same as a whole number."""
-    found = number(told)
-    return None if found is None else int(found)
+    value = number(cell)
+    return None if value is None else int(value)
 
 
 def rows_of(launches: Iterable[Launch]) -> tuple[KernelRow, ...]:
@@ -111,12 +111,14 @@ def rows_of(launches: Iterable[Launch]) -> tuple[KernelRow, ...]:
 
 def _row(kernel: str, group: list[Launch]) -> KernelRow:
     def told(name: str) -> list[Any]:
-        return [value for item in group if (value := getattr(item, name)) is not None]
+        return [value for launch in group if (value := getattr(launch, name)) is not None]
 
     return KernelRow(
         kernel=kernel,
         calls=len(group),
         mean_us=statistics.fmean(told("duration_us")),
         **{name: max(told(name), default=None) for name in OCCUPIED},
-        occupancy_pct=statistics.fmean(found) if (found := told("occupancy_pct")) else None,
+        occupancy_pct=statistics.fmean(occupancies)
+        if (occupancies := told("occupancy_pct"))
+        else None,
     )

@@ -63,10 +63,10 @@ def launches(text: str) -> list[Launch]:
     units, rows = table[0], table[1:]
     scale = _MICROSECONDS[units[_TIME]]
     per_byte = _BYTES.get(units.get(_SHARED, "").split("/")[0], 1)
-    found = []
+    profiled = []
     for row in rows:
         shared = number(row.get(_SHARED))
-        found.append(
+        profiled.append(
             Launch(
                 kernel=row["Kernel Name"],
                 duration_us=(number(row[_TIME]) or 0.0) * scale,
@@ -75,4 +75,4 @@ def launches(text: str) -> list[Launch]:
                 occupancy_pct=number(row.get(_OCCUPANCY)),
             )
         )
-    return found
+    return profiled

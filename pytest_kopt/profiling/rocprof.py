@@ -23,10 +23,10 @@ def command(directory: Path) -> list[str]:
 
 def report(directory: Path) -> str:
     """Return the text of the kernel trace below `directory`; ValueError when there is none."""
-    found = sorted(directory.rglob("*kernel_trace.csv"))
-    if not found:
+    traces = sorted(directory.rglob("*kernel_trace.csv"))
+    if not traces:
         raise ValueError("wrote no kernel trace")
-    return found[0].read_text()
+    return traces[0].read_text()
 
 
 def launches(text: str) -> list[Launch]:

@@ -13,18 +13,18 @@ _ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 
 def launches(trace: Mapping[str, Any]) -> list[Launch]:
     """Return what ran on the device, in order; what it occupies is told on NVIDIA only."""
-    found = []
+    on_device = []
     for event in trace.get("traceEvents", ()):
         if event.get("ph") != "X" or event.get("cat") not in _ON_DEVICE:
             continue
-        told = event.get("args", {})
-        found.append(
+        details = event.get("args", {})
+        on_device.append(
             Launch(
                 kernel=str(event["name"]),
                 duration_us=float(event["dur"]),
-                registers=whole(told.get("registers per thread")),
-                shared_bytes=whole(told.get("shared memory")),
-                occupancy_pct=number(told.get("est. achieved occupancy %")),
+                registers=whole(details.get("registers per thread")),
+                shared_bytes=whole(details.get("shared memory")),
+                occupancy_pct=number(details.get("est. achieved occupancy %")),
             )
         )
-    return found
+    return on_device

@@ -16,21 +16,25 @@ NARROWED: pytest.StashKey[bool] = pytest.StashKey()
 
 def take_from_manifest(config: pytest.Config, args: list[str]) -> None:
     """Put the campaign's test arguments first; what cannot be read is complained of later."""
-    known = config.known_args_namespace
-    narrowed = [known.file_or_dir, known.keyword, known.markexpr, known.deselect]
-    config.stash[NARROWED] = any([*narrowed, getattr(known, "lf", False)])
-    if known.file_or_dir or not known.kopt_round:
+    options = config.known_args_namespace
+    narrowed = [options.file_or_dir, options.keyword, options.markexpr, options.deselect]
+    config.stash[NARROWED] = any([*narrowed, getattr(options, "lf", False)])
+    if options.file_or_dir or not options.kopt_round:
         return
     from pytest_kopt.campaign import manifest
     from pytest_kopt.campaign.git.worktrees import choose_campaign
     from pytest_kopt.options.settings import workspace_of
 
-    named = known.kopt_campaign or config.getini("kopt_campaign")
+    named = options.kopt_campaign or config.getini("kopt_campaign")
     try:
         layout = choose_campaign(named, config.rootpath, workspace_of(config))
-        given = manifest.load(layout.manifest)
+        campaign_manifest = manifest.load(layout.manifest)
         inside = config.rootpath.resolve() == layout.directory.resolve()
-        tests = given.upstream.tests if given.upstream and not inside else given.tests
+        tests = (
+            campaign_manifest.upstream.tests
+            if campaign_manifest.upstream and not inside
+            else campaign_manifest.tests
+        )
         config.stash[FROM_MANIFEST] = args[:0] = _from_root(config, shlex.split(tests))
     except (BadInput, ValueError):
         return
@@ -46,5 +50,5 @@ def _from_root(config: pytest.Config, words: Sequence[str]) -> list[str]:
         return [*words]
     is_path = [(root / word.partition("::")[0]).exists() and word[:1] != "-" for word in words]
     places = [] if any(is_path) else config.getini("testpaths") or ["."]
-    found = [str(root / w) if there else w for w, there in zip(words, is_path, strict=True)]
-    return [*found, *(str(root / place) for place in places)]
+    rooted = [str(root / w) if there else w for w, there in zip(words, is_path, strict=True)]
+    return [*rooted, *(str(root / place) for place in places)]

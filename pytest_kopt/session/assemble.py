@@ -35,14 +35,14 @@ def assemble(config: pytest.Config) -> None:
     """Register the plugins of a process that runs cases, has them run, or both; or UsageError."""
     manager = config.pluginmanager
     serve = manager.get_plugin(SERVE)
-    given = getattr(config, "workerinput", {}).get(WORKERINPUT)
+    orders = getattr(config, "workerinput", {}).get(WORKERINPUT)
     if serve is not None:
         _register(config, Worker(serve.orders, serve))
         return
-    if given is not None:
+    if orders is not None:
         if config.workerinput.get(BELOW):  # type: ignore[attr-defined]
             end_with_parent()
-        _register(config, Worker(WorkerOrders.from_json(given)))
+        _register(config, Worker(WorkerOrders.from_json(orders)))
         return
     from pytest_kopt.options.settings import Settings
     from pytest_kopt.session.controller import told

@@ -142,7 +142,7 @@ class Controller:
             self._config.pluginmanager.register(Blocked(), "kopt-blocked")
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        self.collected([item.nodeid for item in session.items])
+        self.collected([test.nodeid for test in session.items])
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
@@ -191,9 +191,9 @@ class Controller:
         """Have cases whose refusal pytest shows at the end say no more than that."""
         reporter = self._config.pluginmanager.get_plugin("terminalreporter")
         stats = reporter.stats if reporter else {}
-        told = [text for text in self.collector.refusals if text in self._refusal]
-        for report in (*stats.get("failed", ()), *stats.get("error", ())) if told else ():
-            if any(text in report.longreprtext for text in told):
+        refusals = [text for text in self.collector.refusals if text in self._refusal]
+        for report in (*stats.get("failed", ()), *stats.get("error", ())) if refusals else ():
+            if any(text in report.longreprtext for text in refusals):
                 report.longrepr = "refused: the ERROR at the end says why"
 
     def pytest_terminal_summary(
@@ -213,15 +213,15 @@ class Controller:
         flags = [] if self._closing else self.collector.never_called()
         if not results and self._closing is None and not flags:
             return
-        shown = list(
+        lines = list(
             terminal.result_lines(
                 results, self._closing, self._rooflines, terminalreporter.verbosity
             )
         )
-        shown += [terminal.flag_line(str(found)) for found in flags]
-        if shown or self.noise:
+        lines += [terminal.flag_line(str(flag)) for flag in flags]
+        if lines or self.noise:
             terminalreporter.section("kopt")
-        terminal.write(terminalreporter, shown)
+        terminal.write(terminalreporter, lines)
         if self.trial is None:
             for text in self.collector.lost_after_all():
                 terminalreporter.write_line(f"run again, as its process was lost: {text}")

@@ -62,12 +62,12 @@ def local_workers(config: pytest.Config) -> int:
     """Return how many xdist workers this host gets; `3*popen` stands for three."""
     proxies = proxies_of(config)
     tx: Sequence[str] = config.getoption("tx", None) or []
-    found = 0
+    workers = 0
     for text in tx:
         many, star, spec = text.partition("*")
         count, spec = (int(many), spec) if star and many.isdecimal() else (1, text)
-        found += 0 if host_of(spec_of(spec), proxies) else count
-    return found
+        workers += 0 if host_of(spec_of(spec), proxies) else count
+    return workers
 
 
 def usable_gpus(config: pytest.Config) -> int | None:

@@ -46,5 +46,7 @@ def runs_cases_of_a_trial(config: pytest.Config) -> bool:
     serve = config.pluginmanager.get_plugin(SERVE)
     if serve is not None:
         return bool(serve.orders.cases_only)
-    given = vars(config.known_args_namespace)
-    return "PYTEST_XDIST_WORKER" in os.environ and any(given.get(name) for name in JUDGING.values())
+    options = vars(config.known_args_namespace)
+    return "PYTEST_XDIST_WORKER" in os.environ and any(
+        options.get(name) for name in JUDGING.values()
+    )

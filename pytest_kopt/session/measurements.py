@@ -65,8 +65,8 @@ class HostMeasurements:
         self._config = config
         self._settings = settings
         self._collector = collector
-        own = {**self.common_environment, **without_records(os.environ)}
-        self.sites = Sites(config, orders.device, own)
+        variables = {**self.common_environment, **without_records(os.environ)}
+        self.sites = Sites(config, orders.device, variables)
         self._root = config.rootpath.resolve()
         self._opened: tuple[Versions, Comparison] | None = None
         #: What was asked for ahead, and what runs of it.
@@ -86,8 +86,8 @@ class HostMeasurements:
     @property
     def foreseen(self) -> int:
         """How many cases of the baseline's this session is to run, before they are collected."""
-        known = self.orders.expected or ()
-        return sum(case.nodeid not in self.orders.ignored for case in known)
+        expected = self.orders.expected or ()
+        return sum(case.nodeid not in self.orders.ignored for case in expected)
 
     def environment_of_worker(self, place: int) -> dict[str, str]:
         """Return what the `place`-th worker of this host gets: all that, and its device."""
@@ -110,11 +110,11 @@ class HostMeasurements:
     def measure_again(self) -> Sequence[CaseResult]:
         if self._running is not None:
             self._running[1].wait()
-        found: list[CaseResult] = []
+        results: list[CaseResult] = []
         measured = [nodeid for nodeid in self._collector.order if nodeid in self._collector.results]
         for where in self._lanes(measured):
-            found += self._rerun(where).run().results.values()
-        return found
+            results += self._rerun(where).run().results.values()
+        return results
 
     def _rerun(
         self,
@@ -142,35 +142,35 @@ class HostMeasurements:
         from pytest_kopt.session.replay import Replay
 
         self._lanes(list(self._collector.results))
-        kept = tuple(nodeid for nodeid in self.orders.ignored if nodeid not in ids)
-        self.orders = replace(self.orders, ignored=kept)
+        ignored = tuple(nodeid for nodeid in self.orders.ignored if nodeid not in ids)
+        self.orders = replace(self.orders, ignored=ignored)
         assert self.session is not None
         self.session.testscollected += len(ids)
         self.progress.begin("checking", len(ids))
         replay = Replay(self._config, self._collector)
-        known = {case.nodeid: case.device for case in self.orders.expected or ()}
-        homes = {nodeid: known.get(nodeid) for nodeid in ids}
+        devices = {case.nodeid: case.device for case in self.orders.expected or ()}
+        homes = {nodeid: devices.get(nodeid) for nodeid in ids}
         for where in self.sites.lanes(homes, measured=False):
             CaseProcesses(self._starts(where, check_only=check_only), replay).run()
 
-    def run_in(self, asked: InCopies, phase: str = "") -> list[Collector]:
-        several = len(asked.copies) > 1
-        crowded = several or (self._running is not None and self._running[0] == asked)
-        running = self._begun(asked)
+    def run_in(self, in_copies: InCopies, phase: str = "") -> list[Collector]:
+        several = len(in_copies.copies) > 1
+        crowded = several or (self._running is not None and self._running[0] == in_copies)
+        running = self._begun(in_copies)
         self._running = None
         if phase:
-            self.progress.begin(phase, len(asked.copies) if several else 0, says=True)
-        found = running.wait(self.progress.advance)
-        for number, there in enumerate(found):
+            self.progress.begin(phase, len(in_copies.copies) if several else 0, says=True)
+        collectors = running.wait(self.progress.advance)
+        for number, there in enumerate(collectors):
             if crowded and any(NO_MEMORY in text for text in there.failures.values()):
-                alone = replace(asked, copies=asked.copies[number : number + 1])
-                (found[number],) = self._side_by_side(alone).wait()
-        return found
+                alone = replace(in_copies, copies=in_copies.copies[number : number + 1])
+                (collectors[number],) = self._side_by_side(alone).wait()
+        return collectors
 
-    def begin_in(self, asked: InCopies) -> None:
+    def begin_in(self, in_copies: InCopies) -> None:
         # What is timed on a CPU is disturbed by, and disturbs, whoever else runs.
-        if self._has_room_ahead and (asked.check_only or self.sites.here.kind == "cuda"):
-            self._begun(asked)
+        if self._has_room_ahead and (in_copies.check_only or self.sites.here.kind == "cuda"):
+            self._begun(in_copies)
 
     @property
     def _has_room_ahead(self) -> bool:
@@ -178,11 +178,11 @@ class HostMeasurements:
         site = self.sites.here
         return (site.kind == "cuda" or site.cores > 1) and has_local_workers(self._config)
 
-    def _begun(self, asked: InCopies) -> SideBySide:
+    def _begun(self, in_copies: InCopies) -> SideBySide:
         """Return what runs this, begun now in place of another unless it has been."""
-        if self._running is None or self._running[0] != asked:
+        if self._running is None or self._running[0] != in_copies:
             self.end_begun()
-            self._running = asked, self._side_by_side(asked)
+            self._running = in_copies, self._side_by_side(in_copies)
         return self._running[1]
 
     def end_begun(self) -> bool:
@@ -192,15 +192,15 @@ class HostMeasurements:
         self._running = None
         return True
 
-    def _side_by_side(self, asked: InCopies) -> SideBySide:
+    def _side_by_side(self, in_copies: InCopies) -> SideBySide:
         from pytest_kopt.paired.remeasure import SideBySide
 
-        site, ids = self.sites.first, [*asked.ids]
+        site, ids = self.sites.first, [*in_copies.ids]
         room = max(1, site.cores // _CORES_OF_A_CHECK[site.kind])
-        most = max(1, min(self.checkers, room // len(asked.copies)))
+        most = max(1, min(self.checkers, room // len(in_copies.copies)))
         runs = [
-            self._rerun(Place(site, device, ids), copy, most=most, check_only=asked.check_only)
-            for copy, device in zip(asked.copies, cycle(self._devices), strict=False)
+            self._rerun(Place(site, device, ids), copy, most=most, check_only=in_copies.check_only)
+            for copy, device in zip(in_copies.copies, cycle(self._devices), strict=False)
         ]
         return SideBySide(runs, room)
 
@@ -227,8 +227,8 @@ class HostMeasurements:
         self.progress.begin(phase, most * len(lanes), looks=looks, lanes=len(lanes))
         begun, self._opened = self._opened, None
         if begun is not None:
-            known, opened = begun
-            if known == versions and opened.narrow(lanes):
+            opened_for, opened = begun
+            if opened_for == versions and opened.narrow(lanes):
                 return opened
             opened.close()
         return self._comparison(lanes, versions, most)
@@ -261,8 +261,8 @@ class HostMeasurements:
             remote = connect()
             option, target = self._settings.device, self.orders.target
             remote.open(option, target, self.common_environment, warm=self._settings.forks)
-            seen = {device.uuid: device for device in remote.devices}
-            device = seen.get(best, remote.devices[0])
+            by_uuid = {device.uuid: device for device in remote.devices}
+            device = by_uuid.get(best, remote.devices[0])
             placement = Placement(remote, remote.devices, device, print, wait_minutes)
             return Site(remote.kind, remote, placement, remote.environment, remote)
 
@@ -296,15 +296,15 @@ class HostMeasurements:
         opened.get_ahead()
 
     def profile(self, ids: Sequence[str], *, vendor: bool) -> list[CaseProfile]:
-        found = self._profiler.by_torch(ids)
-        return [*found, *self._profiler.by_vendor(found)] if vendor else found
+        profiles = self._profiler.by_torch(ids)
+        return [*profiles, *self._profiler.by_vendor(profiles)] if vendor else profiles
 
     def profile_pairs(self, ids: Sequence[str], copy: tuple[Path, Path]) -> list[ProfilePair]:
         def taken(*copies: tuple[Path, Path] | None) -> Iterator[list[CaseProfile]]:
-            for each in copies:
+            for tree in copies:
                 placement = self.sites.here.placement
                 placement.keep_strangers_off(placement.best)
-                yield self._profiler.by_torch(ids, each)
+                yield self._profiler.by_torch(ids, tree)
 
         first, second, third, fourth = taken(None, copy, copy, None)
         return [(first, second), (fourth, third)]

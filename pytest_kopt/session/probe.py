@@ -41,8 +41,8 @@ class ProbePlugin:
         self.failures.append(f"pytest: {excinfo.exconly()}")
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        cases = [item for item in session.items if is_marked(item)]
-        self.cases = [item.nodeid for item in cases]
+        cases = [test for test in session.items if is_marked(test)]
+        self.cases = [test.nodeid for test in cases]
         try:
             if self._metric:
                 have_metric(cases, self._metric)
@@ -54,8 +54,8 @@ def gpu_profilers() -> list[str]:
     """Return what can tell the time of a GPU's kernels in this process; imports torch."""
     from torch.profiler import ProfilerActivity, supported_activities
 
-    found = [name for name in (ncu.TOOL, rocprof.TOOL) if shutil.which(name)]
-    return [*found, *(["torch"] if ProfilerActivity.CUDA in supported_activities() else [])]
+    tools = [name for name in (ncu.TOOL, rocprof.TOOL) if shutil.which(name)]
+    return [*tools, *(["torch"] if ProfilerActivity.CUDA in supported_activities() else [])]
 
 
 def main() -> None:

@@ -136,19 +136,19 @@ class Progress:
     @property
     def _look(self) -> int:
         """The look that the replicas measured so far belong to."""
-        each = self._done / self._lanes
+        replicas = self._done / self._lanes
         looks = enumerate(self._looks, start=1)
-        return next((i for i, look in looks if each <= look), len(self._looks))
+        return next((i for i, look in looks if replicas <= look), len(self._looks))
 
     @property
     def _seconds_left(self) -> float | None:
         if not self._done:
             return None
-        each = (self._counted - self._since) / self._done
+        seconds = (self._counted - self._since) / self._done
         left = max(self._total - self._done, 0)
         # What is under way may take longer than the others did: it does not make them slower.
-        under_way = min(self._clock() - self._counted, each)
-        return round(max(left * each - under_way, 0.0), 1)
+        under_way = min(self._clock() - self._counted, seconds)
+        return round(max(left * seconds - under_way, 0.0), 1)
 
     @property
     def _is_terminal(self) -> bool:

@@ -43,17 +43,17 @@ def refused(report: pytest.CollectReport) -> str:
 
 
 def _have_references(cases: Sequence[pytest.Item]) -> None:
-    for item in cases:
-        fixtures = getattr(item, "fixturenames", ())
+    for test in cases:
+        fixtures = getattr(test, "fixturenames", ())
         if FIXTURE in fixtures and "kopt" not in fixtures:
-            raise undecidable(item)
+            raise undecidable(test)
 
 
 def have_metric(cases: Sequence[pytest.Item], metric: str) -> None:
     """Raise BadInput where a case's schema does not have what is to decide."""
-    for item in cases:
+    for test in cases:
         with suppress(BadInput):
-            schema = resolve(marked_schema(item), item.nodeid)
+            schema = resolve(marked_schema(test), test.nodeid)
             break
     else:
         return
@@ -63,17 +63,17 @@ def have_metric(cases: Sequence[pytest.Item], metric: str) -> None:
 def _have_one_schema(cases: Sequence[pytest.Item]) -> None:
     """Compare the markers; one that cannot be read is refused when its case runs."""
     first = None
-    for item in cases:
+    for test in cases:
         try:
-            schema = resolve(marked_schema(item), item.nodeid)
+            schema = resolve(marked_schema(test), test.nodeid)
         except BadInput:
             continue
         if first is None:
-            first, known = item, schema
-        elif schema != known:
+            first, first_schema = test, schema
+        elif schema != first_schema:
             raise BadInput(
-                f"cases of one CSV have one schema: {first.nodeid} has {known.name!r}, "
-                f"{item.nodeid} has {schema.name!r}",
+                f"cases of one CSV have one schema: {first.nodeid} has {first_schema.name!r}, "
+                f"{test.nodeid} has {schema.name!r}",
                 legal="tests of one schema; without a campaign also --summary-csv DIR/, "
                 "which holds one CSV for each schema",
             )

@@ -15,16 +15,16 @@ NAME = "kopt"
 _PACKAGE = "pytest_kopt"
 
 
-def is_marked(item: pytest.Item) -> bool:
-    return item.get_closest_marker(NAME) is not None
+def is_marked(test: pytest.Item) -> bool:
+    return test.get_closest_marker(NAME) is not None
 
 
-def uses_kopt(item: pytest.Item) -> bool:
+def uses_kopt(test: pytest.Item) -> bool:
     """Say whether a test has the marker, or the fixture of this plugin and no other of its name."""
-    fixtures = getattr(item, "_fixtureinfo", None)
+    fixtures = getattr(test, "_fixtureinfo", None)
     definitions = fixtures.name2fixturedefs.get(NAME, ()) if fixtures else ()
     is_ours = any(d.func.__module__.partition(".")[0] == _PACKAGE for d in definitions)
-    return is_ours or is_marked(item)
+    return is_ours or is_marked(test)
 
 
 def will_use_kopt(file: Path) -> bool:

@@ -66,19 +66,19 @@ class Worker:
         self.context_lost = False
 
     def fixture(self, request: pytest.FixtureRequest) -> Kopt:
-        item = request.node
+        test = request.node
         if self._audit_hook is None:
-            self._audit_hook = audit_hook_of(item.config)
+            self._audit_hook = audit_hook_of(test.config)
         try:
             return Kopt(
-                item,
-                marked_schema(item),
-                self._bench_of(item),
-                self._run_arms(item),
+                test,
+                marked_schema(test),
+                self._bench_of(test),
+                self._run_arms(test),
                 self._declare,
             )
         except BadInput as error:
-            send(item, CaseResult(item.nodeid, refusal=str(error)))
+            send(test, CaseResult(test.nodeid, refusal=str(error)))
             raise pytest.fail.Exception(str(error), pytrace=False) from None
 
     @pytest.fixture(autouse=True)
@@ -87,8 +87,8 @@ class Worker:
         with switches_kept() if is_marked(request.node) else nullcontext():
             yield
 
-    def _bench_of(self, item: pytest.Item) -> Bench:
-        bench = replace(self.bench(), waiting=self._time_limit(item.config).waiting)
+    def _bench_of(self, test: pytest.Item) -> Bench:
+        bench = replace(self.bench(), waiting=self._time_limit(test.config).waiting)
         order = self._client.order if self._client else None
         return replace(bench, session_seed=order.seed) if isinstance(order, LoadVersions) else bench
 
@@ -137,7 +137,7 @@ class Worker:
             )
         return self._bench
 
-    def _run_arms(self, item: pytest.Function) -> Callable[[Case, Bench], None] | None:
+    def _run_arms(self, test: pytest.Function) -> Callable[[Case, Bench], None] | None:
         """Return what a case is run for, None where that is to check and time it."""
         client, arms = self._client, self.orders.arms or ArmsOrder(())
         if client is None:
@@ -169,7 +169,7 @@ class Worker:
                 from pytest_kopt.cases.running.timed_versions import try_nearby
 
                 return lambda case, bench: try_nearby(
-                    admitted(case), bench, arms, client, item, secret
+                    admitted(case), bench, arms, client, test, secret
                 )
 
     def prepare_imports(self, config: pytest.Config) -> None:
@@ -195,19 +195,19 @@ class Worker:
     def select(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         """Leave the cases of the round, and of the special suites only what was asked for."""
         if self.orders.cases_only:
-            keep = [item for item in items if self._is_case(item)]
-            dropped = [item for item in items if not self._is_case(item)]
+            keep = [test for test in items if self._is_case(test)]
+            dropped = [test for test in items if not self._is_case(test)]
             if dropped:
                 items[:] = keep
                 config.hook.pytest_deselected(items=dropped)
         if hasattr(config, "workerinput") and self.orders.expected:
             # The longest first, so that no device is left with it at the end.
             seconds = {case.nodeid: case.seconds for case in self.orders.expected}
-            items.sort(key=lambda item: -seconds.get(item.nodeid, 0.0))
-        for item in filter(uses_kopt, items):
-            reason = self._skip_reason(item)
+            items.sort(key=lambda test: -seconds.get(test.nodeid, 0.0))
+        for test in filter(uses_kopt, items):
+            reason = self._skip_reason(test)
             if reason:
-                item.add_marker(pytest.mark.skip(reason=reason))
+                test.add_marker(pytest.mark.skip(reason=reason))
         if not config.option.collectonly:
             cases = [i for i in items if is_marked(i) and not i.get_closest_marker("skip")]
             refusal = refusal_of(cases, self.orders)
@@ -293,19 +293,19 @@ class Worker:
             self._limit = TimeLimit(self.orders.timeout, config.stash[STDERR])
         return self._limit
 
-    def _is_case(self, item: pytest.Item) -> bool:
-        special = any(item.get_closest_marker(name) for name in SUITES)
-        return is_marked(item) and not special and item.nodeid not in self.orders.ignored
+    def _is_case(self, test: pytest.Item) -> bool:
+        special = any(test.get_closest_marker(name) for name in SUITES)
+        return is_marked(test) and not special and test.nodeid not in self.orders.ignored
 
-    def _skip_reason(self, item: pytest.Item) -> str | None:
+    def _skip_reason(self, test: pytest.Item) -> str | None:
         suite = self.orders.suite
-        if item.get_closest_marker("multigpu") and hasattr(item.config, "workerinput"):
+        if test.get_closest_marker("multigpu") and hasattr(test.config, "workerinput"):
             return "multigpu suite: not under xdist, run with --kopt-dist-only alone"
         if suite != "standard":
-            wanted = item.get_closest_marker(suite) is not None
-            return None if wanted else f"only the {suite} suite runs"
+            is_of_suite = test.get_closest_marker(suite) is not None
+            return None if is_of_suite else f"only the {suite} suite runs"
         for name, option in SUITES.items():
-            if item.get_closest_marker(name):
+            if test.get_closest_marker(name):
                 return f"{name} suite: run with {option}"
         return None
 
@@ -314,16 +314,16 @@ class Worker:
         if self._client is not None and isinstance(self._client.order, Check):
             self._client.send(Declared(result.to_json()))
 
-    def _error_result(self, item: pytest.Item) -> CaseResult | None:
+    def _error_result(self, test: pytest.Item) -> CaseResult | None:
         """Return the ERROR result of a test that never called the fixture, if dims tell."""
-        frozen = {case.nodeid: case for case in self.orders.expected or ()}.get(item.nodeid)
+        frozen = {case.nodeid: case for case in self.orders.expected or ()}.get(test.nodeid)
         if frozen is not None:
-            return CaseResult.failed(item.nodeid, frozen, "")
+            return CaseResult.failed(test.nodeid, frozen, "")
         with suppress(BadInput):  # Its parameters do not fit the schema.
-            schema = resolve(marked_schema(item), item.nodeid)
-            dims = schema.complete_dims(scalar_parameters(item, schema.dims), item.nodeid)
-            label = named(item.nodeid, dims)
-            return CaseResult.undecided(item.nodeid, schema, dims, label, guessed=True)
+            schema = resolve(marked_schema(test), test.nodeid)
+            dims = schema.complete_dims(scalar_parameters(test, schema.dims), test.nodeid)
+            label = named(test.nodeid, dims)
+            return CaseResult.undecided(test.nodeid, schema, dims, label, guessed=True)
         return None
 
 
@@ -333,13 +333,13 @@ def worker_of(config: pytest.Config) -> Worker:
     return worker
 
 
-def _has_row(item: pytest.Item) -> bool:
-    return any(name == PROPERTY for name, _ in item.user_properties)
+def _has_row(test: pytest.Item) -> bool:
+    return any(name == PROPERTY for name, _ in test.user_properties)
 
 
-def scalar_parameters(item: pytest.Item, names: tuple[str, ...] | None) -> dict[str, Any]:
+def scalar_parameters(test: pytest.Item, names: tuple[str, ...] | None) -> dict[str, Any]:
     """Return a test's parameters that can be dims: those of `names`, or every scalar one."""
-    callspec = getattr(item, "callspec", None)
+    callspec = getattr(test, "callspec", None)
     parameters: dict[str, Any] = dict(callspec.params) if callspec else {}
     if names is not None:
         return {name: parameters[name] for name in names if name in parameters}

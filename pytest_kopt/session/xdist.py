@@ -88,13 +88,13 @@ class XdistBridge:
         if far.place is None:
             far.place = self._taken[far.host]
             self._taken[far.host] += 1
-        wanted = (controller.settings.device, far.place, controller.wait_minutes)
-        channel.send((*wanted, far.pinned.get("uuid"), controller.orders.target))
+        wish = (controller.settings.device, far.place, controller.wait_minutes)
+        channel.send((*wish, far.pinned.get("uuid"), controller.orders.target))
         while "say" in (answer := channel.receive()):
             controller.say(f"{gateway.id}: {answer['say']}")
         channel.waitclose()
         if "busy" in answer:
-            in_the_way = [f"{gateway.id}: {found}" for found in answer["busy"]]
+            in_the_way = [f"{gateway.id}: {process}" for process in answer["busy"]]
             with told("nothing was measured", controller):
                 raise NoIdleGpu(controller.wait_minutes or 0.0, in_the_way)
         if "refused" in answer:
