@@ -195,7 +195,7 @@ def test_after_a_gain_the_next_replica_has_company(
     site: Any = SimpleNamespace(kind="cpu", starter=SimpleNamespace(why_fresh=""))
     place = Place(site, CPU, ["t.py::t[0]", "t.py::t[1]"])
     lane = Lane(arms, place, lambda: None, 6)
-    lane.ahead = ahead
+    lane.pool.ahead = ahead
     for quads in lane.measure(2, None):
         assert all([*found.quads] == ["candidate"] for found in quads.values())
     alone = lane.in_company()

@@ -109,7 +109,7 @@ def lane_of(arms: Starting, kind: str = "cpu", most: int = FINAL_LOOK) -> Lane:
     device: Any = SimpleNamespace(uuid="GPU-1")
     given: Any = (arms, Place(site, device, [*IDS]), lambda: None, most)
     lane = Lane(*given)
-    lane.ahead = 2 if kind == "cuda" else 1
+    lane.pool.ahead = 2 if kind == "cuda" else 1
     return lane
 
 

@@ -15,7 +15,8 @@ from pytest_kopt.cases.order import WorkerOrders
 from pytest_kopt.decide.inference import LOOKS
 from pytest_kopt.honesty.nearby_shapes import Tried, merged
 from pytest_kopt.paired.arms import TWO_PROCESSES, Arms, Versions
-from pytest_kopt.paired.lane import AT_ONCE_ON_GPU, Lane
+from pytest_kopt.paired.lane import Lane
+from pytest_kopt.paired.pool import AT_ONCE_ON_GPU
 from pytest_kopt.paired.replica import CaseQuads, Refused
 from pytest_kopt.processes.child import why_open
 from pytest_kopt.processes.site import Place
@@ -84,11 +85,11 @@ class Comparison:
 
     @property
     def tried(self) -> list[Tried]:
-        return merged(item for lane in self._lanes for item in lane.tried)
+        return merged(shape for lane in self._lanes for shape in lane.tried)
 
     def narrow(self, places: Sequence[Place]) -> bool:
         """Compare these cases alone, each on its device; say whether they can be compared here."""
-        found = {
+        lane_places = {
             lane: place
             for place in places
             for lane in self._lanes
@@ -96,22 +97,22 @@ class Comparison:
             and lane.place.device == place.device
             and {*place.ids} <= {*lane.place.ids}
         }
-        if len(found) < len(places):
+        if len(lane_places) < len(places):
             return False
         for lane in self._lanes:
-            if lane in found:
-                lane.place = found[lane]
+            if lane in lane_places:
+                lane.pool.place = lane_places[lane]
             else:
                 lane.close()
-        self._lanes = [*found]
+        self._lanes = [*lane_places]
         self._share_cores()
         return True
 
     def _share_cores(self) -> None:
-        for lane in self._lanes:
-            site = lane.place.site
-            room = site.cores // sum(other.place.site is site for other in self._lanes)
-            lane.ahead = max(1, min(AT_ONCE_ON_GPU, room)) if site.kind == "cuda" else 1
+        sites = [lane.place.site for lane in self._lanes]
+        for lane, site in zip(self._lanes, sites, strict=True):
+            room = site.cores // sum(neighbour is site for neighbour in sites)
+            lane.pool.ahead = max(1, min(AT_ONCE_ON_GPU, room)) if site.kind == "cuda" else 1
 
     def get_ahead(self) -> None:
         """Start the first replicas; on the CPU, where they disturb, only try shapes nearby."""
@@ -146,9 +147,9 @@ class Comparison:
     def _in_all_lanes(self, work: Callable[[Lane], _Result]) -> list[_Result]:
         running = [self._pool.submit(work, lane) for lane in self._lanes]
         try:
-            done, _ = wait(running, return_when=FIRST_EXCEPTION)
+            finished, _ = wait(running, return_when=FIRST_EXCEPTION)
             # What went wrong in one lane comes before what that does to the others.
-            for future in done:
+            for future in finished:
                 future.result()
             return [future.result() for future in running]
         finally:
