@@ -59,7 +59,7 @@ class PullRequestGate(Gate):
         self._sources: Sequence[str] = ()
         self._changed: Sequence[str] = ()
         self._then, self._unbuilt = Collector(), ""
-        #: What the base's cases say that kernels need not support, where the change touches that.
+        #: What kernels need not support by the base's cases, where today's say more.
         self._domains: dict[str, tuple[str, ...]] = {}
         self._held = ExitStack()
         command = settings.rebuild_command
@@ -189,7 +189,9 @@ class PullRequestGate(Gate):
                 text = f"cannot be run as the base declares it{why}"
                 declared.setdefault(declarations.Difference(text), []).append(now.label)
                 continue
-            self._domains[now.nodeid] = then.evidence.domain or ()
+            admitted = then.evidence.domain or ()
+            if not {*admitted}.issuperset(now.evidence.domain or ()):
+                self._domains[now.nodeid] = admitted
             for difference in declarations.differences(then, now):
                 declared.setdefault(difference, []).append(now.label)
             failed += [then] if then.check == "FAIL" else []
