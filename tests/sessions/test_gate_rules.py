@@ -211,6 +211,20 @@ def test_a_case_that_is_not_collected_any_more_is_gone(gate: Gate, path: str, te
     assert done.judged["removed"] == ["tests/test_plain.py::test_plain"]
 
 
+def test_a_module_that_is_gone_from_a_named_package(gate: Gate) -> None:
+    several(gate.project)
+    for name in ("plain", "other"):
+        gate.project.write(f"tests/{name}/__init__.py", "")
+        gate.project.git("mv", f"tests/test_{name}.py", f"tests/{name}")
+    gate.project.write("tests/__init__.py", "")
+    gate.project.commit_all("Packages")
+    gate.project.git("rm", "--quiet", "-r", "tests/plain/test_plain.py")
+    gate.project.write("tests/plain/test_more.py", cases(("kernels.other", "other")))
+    done = gate("--pyargs", "tests.plain")
+    assert done.run.code == 8, done.run.text
+    assert done.judged["removed"] == ["tests/plain/test_plain.py::test_plain"]
+
+
 def test_what_the_command_selects_is_no_case_that_is_gone(gate: Gate) -> None:
     several(gate.project)
     gate.project.write("kernels/other.py", kernel(FASTER, "new", name="other"))

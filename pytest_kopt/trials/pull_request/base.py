@@ -109,13 +109,11 @@ def removed(
 def _arguments(config: pytest.Config, moved: Callable[[str], str]) -> list[str] | None:
     """Return the command's files and folders that the base has, without "::": cases may be new.
 
-    None where it names none: then the base's settings say where its cases are.
+    None where it names none, or modules: then the same words name the base's.
     """
-    named = [word.partition("::")[0] for word in config.stash[NAMED]]
-    if not named:
+    named = config.stash[NAMED]
+    if not named or (config.option.pyargs and not any("::" in word for word in named)):
         return None
-    if config.option.pyargs:
-        return list(dict.fromkeys(named))
     here = Path(moved(str(config.invocation_params.dir)))
-    paths = dict.fromkeys(here / moved(word) for word in named)
+    paths = dict.fromkeys(here / moved(word.partition("::")[0]) for word in named)
     return [str(path) for path in paths if path.exists()]
