@@ -80,6 +80,31 @@ def test_settings_that_the_kernel_reads_are_each_versions_own(gate: Gate) -> Non
     assert len(done.processes) == 1, "the cases are checked, and nothing is compared"
 
 
+FIXTURE = """\
+from pathlib import Path
+
+import kernels.plain
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def tuned():
+    kernels.plain.COST_MS = float((Path(__file__).parent / "tuned.txt").read_text())
+"""
+
+
+@pytest.mark.parametrize("reader", ["tests/conftest.py", "tests/test_plain.py"])
+def test_a_file_that_tests_read_is_named(gate: Gate, reader: str) -> None:
+    """Both versions have it as it is now; its reader is the base's."""
+    before = gate.project.read(reader) if reader == "tests/test_plain.py" else ""
+    commit(gate.project, str(OLD), "", {reader: before + FIXTURE, "tests/tuned.txt": str(OLD)})
+    gate.project.write("tests/tuned.txt", str(SLOWER))
+    done = gate()
+    assert done.run.code == 0 and "no kernel code changed" in done.judged["reason"], done.run.text
+    named = "read by tests, and for both versions as it is now: tests/tuned.txt"
+    assert done.judged["flags"] == [named]
+
+
 LOADS = "import ctypes\nfrom pathlib import Path\n\n{}(str(Path(__file__).with_name('fast.so')))"
 
 

@@ -12,11 +12,10 @@ import pytest
 from pytest_kopt.cases.collector import Collector
 from pytest_kopt.cases.details import in_a_line
 from pytest_kopt.cases.order import WorkerOrders
-from pytest_kopt.cases.result import CaseResult, loaded_by, opened_by
+from pytest_kopt.cases.result import CaseResult, loaded_by
 from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.audit import audit
-from pytest_kopt.honesty.file_watch import FileWatch
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.options.declare import STEP
 from pytest_kopt.options.settings import Settings
@@ -30,11 +29,11 @@ from pytest_kopt.trials.pull_request import declarations
 from pytest_kopt.trials.pull_request.base import Base, removed, take_inventory
 from pytest_kopt.trials.pull_request.gate import COMPUTE, Gate
 from pytest_kopt.trials.pull_request.own_rules import check_rules
+from pytest_kopt.trials.pull_request.reach import Reach
 from pytest_kopt.trials.pull_request.removed_cases import without
 from pytest_kopt.trials.pull_request.unknown_files import check_known, ignored_code
 from pytest_kopt.trials.trees import overlays, trees_of, why_not_in_place
 from pytest_kopt.trials.trial import InCopies, Measurements
-from pytest_kopt.versions.affected_modules import is_built
 
 
 class PullRequestGate(Gate):
@@ -66,10 +65,9 @@ class PullRequestGate(Gate):
         self._rebuild = ProjectCommand(command, is_confined=settings.isolates) if command else None
         rebuild = self._rebuild
         self._trees = trees_of(self._held, lambda old: overlays(base.root, old, rebuild))
-        data = [path for path in self._differing if not path.endswith(".py")]
         #: Sources that git ignores, as far as no build makes them for each version.
         self._ignored = frozenset[str]() if rebuild else ignored_code(base.root)
-        self._watch = FileWatch(str((base.root / path).resolve()) for path in data)
+        self._reach = Reach(base.root, settings.root, self._differing, rebuilds=bool(command))
 
     @property
     def title(self) -> str:
@@ -101,7 +99,7 @@ class PullRequestGate(Gate):
         super().check_collection(ids, collector, filtered)
         old = self.other.old
         files = {nodeid.partition("::")[0] for nodeid in (*ids, *self._then.order)}
-        self._tests = {*map(self._in_tree, files)}
+        self._tests = {*map(self._reach.in_tree, files)}
         self._sources = [path for path in old if not self._is_of_tests(path)]
         self._changed = [path for path in self._sources if path in self._differing]
         for nodeid in ids:
@@ -168,12 +166,8 @@ class PullRequestGate(Gate):
 
         Returns the verdict on wrong ones; fills in what is `declared` otherwise by which labels.
         """
-        setup = PytestSetup.of(self.config)
-        names = declarations.harness_of(self.settings.root, results, setup)
-        old = self.other.old
-        touched = {
-            path: old[path] for path in map(self._in_tree, sorted(names)) if path in self._differing
-        }
+        harness = self._harness_of(results).intersection(self._differing)
+        touched = {path: self.other.old[path] for path in sorted(harness)}
         wanted = [result for result in results if result.nodeid in self._then.order]
         if not (touched and wanted):
             return None
@@ -206,13 +200,15 @@ class PullRequestGate(Gate):
 
     def _check_known(self, results: Sequence[CaseResult]) -> None:
         """Raise BadInput where it is not known what a file that the cases use was at the base."""
-        used = {*map(self._in_tree, (*loaded_by(results), *opened_by(results)))}
+        used = self._reach.used(results)
         ignored = self._ignored & used
-        if ignored:
-            setup = PytestSetup.of(self.config)
-            harness = declarations.harness_of(self.settings.root, results, setup)
-            ignored -= {*map(self._in_tree, harness)}
-        check_known(self.other, ignored, used | self._opened_unheard())
+        check_known(self.other, ignored and ignored - self._harness_of(results), used)
+
+    def _harness_of(self, results: Sequence[CaseResult]) -> set[str]:
+        """Return the files that decide what is right in these cases."""
+        setup = PytestSetup.of(self.config)
+        names = declarations.harness_of(self.settings.root, results, setup)
+        return {*map(self._reach.in_tree, names)}
 
     def _beside(self) -> Versions:
         """Return trees of the base's kernels; NotComparable where these do not build.
@@ -223,7 +219,9 @@ class PullRequestGate(Gate):
         return replace(versions, domains=dict(self._domains))
 
     def _audit(self, results: Sequence[CaseResult]) -> list[Finding]:
-        paths = sorted({*self._changed} & {self._in_tree(file) for file in loaded_by(results)})
+        paths = sorted(
+            {*self._changed} & {self._reach.in_tree(file) for file in loaded_by(results)}
+        )
         now = {path: (self.other.root / path).read_bytes() for path in paths}
         then = {path: self.other.old[path] or b"" for path in paths}
         return audit(now, then)
@@ -232,85 +230,47 @@ class PullRequestGate(Gate):
         self, results: Sequence[CaseResult], new: Sequence[str], measurements: Measurements
     ) -> Verdict:
         """Compare the cases that the base has, or can run, on both versions of the kernels."""
-        opened = {path: {""} for path in self._opened_unheard()}
-        opened |= {self._in_tree(path): {*by} for path, by in opened_by(results).items()}
-        of_tests = [
-            path
-            for path in self._changed
-            if opened.get(path) and all(map(self._is_of_tests, map(self._in_tree, opened[path])))
-        ]
+        opened = self._reach.opened(results)
+        of_tests = [path for path in self._changed if self._is_read_by_tests(opened.get(path))]
         self._changed = [path for path in self._changed if path not in of_tests]
         flags = [f"read by tests, and for both versions as it is now: {path}" for path in of_tests]
+        unreached = f"the change since {self.other} reaches no case"
         if not self._changed:
             same_code = "the kernels are the same code as"
             why = same_code if self._sources and not of_tests else "no kernel code changed since"
             return judging.flagged(self._nothing(results, f"{why} {self.other}"), flags)
-        loaded = loaded_by(results)
-        if not any(self._is_used(path, loaded, opened) for path in self._changed):
-            why = f"the change since {self.other} reaches no case"
-            return judging.flagged(self._nothing(results, why), flags)
+        if not self._reach.any_used(self._changed, results):
+            return judging.flagged(self._nothing(results, unreached), flags)
         versions = self._beside()
         alone = self._without_twin(new, versions, measurements)
-        known = [result for result in results if result.nodeid not in alone]
-        timed, interpreted = judging.by_clock(known)
-        reached = [result for result in interpreted if self._reaches(result)]
-        found = self.compare(timed, versions, measurements) if timed else None
-        same = dict(found.same) if found else {}
-        is_compared = found is not None and len(same) < len(found.results)
-        same |= {result.nodeid: "source" for result in interpreted if result not in reached}
+        both = [result for result in results if result.nodeid not in alone]
+        timed, interpreted = judging.by_clock(both)
+        reached = [case for case in interpreted if self._reach.any_called(self._changed, case)]
+        paired = self.compare(timed, versions, measurements) if timed else None
+        same = dict(paired.same) if paired else {}
+        is_compared = paired is not None and len(same) < len(paired.results)
+        same |= {case.nodeid: "source" for case in interpreted if case not in reached}
         rest = judging.shapes(results, same.keys() | alone.keys(), same)
         verdict = None
-        if found and is_compared:
-            verdict = found.verdict.model_copy(update={"shapes": found.verdict.shapes + rest})
+        if paired and is_compared:
+            verdict = paired.verdict.model_copy(update={"shapes": paired.verdict.shapes + rest})
         elif rest:
-            why = f"the change since {self.other} reaches no case"
-            if not known:
-                why = f"every case is new since {self.other}"
-            elif found and found.has_same_machine_code:
+            why = unreached if both else f"every case is new since {self.other}"
+            if paired and paired.has_same_machine_code:
                 why = f"the GPU does the same work as at {self.other}: the same machine code"
             verdict = self._nothing([], why).model_copy(update={"shapes": rest})
         verdict = self.without_times(reached, verdict)
         return judging.flagged(verdict, [*alone.values(), *flags])
 
+    def _is_read_by_tests(self, readers: Collection[str] | None) -> bool:
+        """Say whether the `readers` of a file, below the root, are tests and conftest files."""
+        return bool(readers) and all(
+            self._is_of_tests(self._reach.in_tree(path)) for path in readers or ()
+        )
+
     def _is_of_tests(self, path: str) -> bool:
         """Say whether a path is one of the cases' files, or of the conftest files."""
         return path in self._tests or PurePosixPath(path).name == "conftest.py"
-
-    def _reaches(self, case: CaseResult) -> bool:
-        """Say whether the change may reach a case that nothing is asked of but its check."""
-        used = {*(case.evidence.used or ())}
-        strangers = loaded_by([case]) - used
-        opened = {
-            self._in_tree(path)
-            for path, authors in opened_by([case]).items()
-            if not strangers.issuperset(authors)
-        }
-        opened |= self._opened_unheard() - {*map(self._in_tree, opened_by([case]))}
-        return any(self._is_used(path, used, opened) for path in self._changed)
-
-    def _opened_unheard(self) -> set[str]:
-        """Return the changed files that somebody opened; Python's audit events tell of most."""
-        opened = self._watch.opened()
-        return {
-            path for path in self._differing if str((self.other.root / path).resolve()) in opened
-        }
-
-    def _is_used(self, path: str, loaded: Collection[str], opened: Collection[str]) -> bool:
-        """Say whether cases that have `loaded` and `opened` files may use a changed one.
-
-        They may where it is not shown that none reads or builds it.
-        What is gone, or lies outside of pytest's root, was not looked for.
-        """
-        root, place = self.settings.root.resolve(), self.other.root / path
-        is_heard_of = place.is_file() and place.is_relative_to(root)
-        if self.settings.rebuild_command or not is_heard_of or path in opened:
-            return True
-        name = place.name.encode()
-        return (
-            is_built(place)
-            or place.relative_to(root).as_posix() in loaded
-            or any(name in (root / file).read_bytes() for file in loaded)
-        )
 
     def _without_twin(
         self, new: Sequence[str], versions: Versions, measurements: Measurements
@@ -333,7 +293,3 @@ class PullRequestGate(Gate):
             decision = Decision.INCONCLUSIVE
             step = "the gate asks for a gain; there is none to measure"
         return judging.same_code(decision, why, results, self.policy, step)
-
-    def _in_tree(self, path: str) -> str:
-        inside = self.settings.root.resolve().relative_to(self.other.root)
-        return str(PurePosixPath(inside.as_posix()) / path)
