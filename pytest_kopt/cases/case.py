@@ -104,10 +104,10 @@ class Case:
         return self._filling(call) if self.fills else call
 
     def _filling(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        from pytest_kopt.numerics.nested import Filled, emptied, flatten
+        from pytest_kopt.numerics.nested import Filled, flatten, with_own_containers
 
         def call(*given: Any) -> Filled:
-            holders = {place: emptied(given[place]) for place in self.fills}
+            holders = {place: with_own_containers(given[place]) for place in self.fills}
             returned = function(*(holders.get(place, x) for place, x in enumerate(given)))
             results = {} if returned is None else flatten(returned, RETURNED)
             for place, holder in holders.items():

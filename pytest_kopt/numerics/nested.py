@@ -75,15 +75,15 @@ class Filled(NamedTuple):
     values: tuple[Any, ...]
 
 
-def emptied(item: Any) -> Any:
+def with_own_containers(item: Any) -> Any:
     """Return a list, dict or dataclass that holds the same, into which a call can put results."""
     if type(item) in (list, dict):
-        values = map(emptied, item.values() if isinstance(item, dict) else item)
+        values = map(with_own_containers, item.values() if isinstance(item, dict) else item)
         return dict(zip(item, values, strict=True)) if isinstance(item, dict) else [*values]
     if is_dataclass(item) and not isinstance(item, type) and not item.__dataclass_params__.frozen:  # type: ignore[attr-defined]
         own = copy.copy(item)
         for part in fields(item):
-            setattr(own, part.name, emptied(getattr(item, part.name)))
+            setattr(own, part.name, with_own_containers(getattr(item, part.name)))
         return own
     return item
 
@@ -136,7 +136,7 @@ def fresh_copies(given: Sequence[Any]) -> list[Any]:
             known[id(leaf)] = held.requires_grad_(leaf.requires_grad)
         return known[id(leaf)]
 
-    return [mapped(emptied(item), copied_leaf) for item in given]
+    return [mapped(with_own_containers(item), copied_leaf) for item in given]
 
 
 def fresh_copy(item: Any) -> Any:

@@ -48,7 +48,7 @@ from pytest_kopt.cases.nearby.variant import Drawn, Variant, floating
 from pytest_kopt.cases.seeds import seed_everything
 from pytest_kopt.honesty.nearby_shapes import PATTERNS, Kind
 
-#: Tried first, however slow the kernel is: what it is told, and how much of its inputs counts.
+#: Tried first, however slow the kernel is: its arguments, and how much of its inputs counts.
 _FIRST = (
     *("numbers", "signs", "absent", "indices", "masks", "counts", "none", "one"),
     *("aliased", "same", "behind", "close", "places", "twice", "single"),
@@ -67,12 +67,14 @@ def variants(case: Case, seed: int, carried: Collection[int] = ()) -> Iterator[V
     kinds = [kind for kind in GENERATORS if PATTERNS[kind].excluded_by not in case.domain]
     random.Random(seed).shuffle(kinds)
     for kind in sorted(kinds, key=lambda kind: kind not in _FIRST):
-        told: Counter[tuple[str, str]] = Counter()
+        counts: Counter[tuple[str, str]] = Counter()
         for variant in GENERATORS[kind](drawn):
-            named = variant.where, repr(variant.case.dims)
-            told[named] += 1
+            place = variant.where, repr(variant.case.dims)
+            counts[place] += 1
             # Variants of one name would be taken for one, and the last for what became of it.
-            where = f"{variant.where}, number {told[named]}" if told[named] > 1 else variant.where
+            where = (
+                f"{variant.where}, number {counts[place]}" if counts[place] > 1 else variant.where
+            )
             yield variant._replace(kind=kind, where=where)
 
 

@@ -69,9 +69,9 @@ def masked(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """Return the same with -inf from a place of every row on, as masks make it."""
     if not x.ndim or x.shape[-1] < 2:
         return x
-    kept = torch.randint(1, x.shape[-1], (*x.shape[:-1], 1), generator=generator).to(x.device)
+    ends = torch.randint(1, x.shape[-1], (*x.shape[:-1], 1), generator=generator).to(x.device)
     places = torch.arange(x.shape[-1], device=x.device)
-    return x.masked_fill(places >= kept, float("-inf"))
+    return x.masked_fill(places >= ends, float("-inf"))
 
 
 def takes_masks(given: Sequence[Any], expected: Sequence[Any]) -> bool:
@@ -79,7 +79,7 @@ def takes_masks(given: Sequence[Any], expected: Sequence[Any]) -> bool:
 
     A blur spreads it, and an average of two tensors has it where either does.
     """
-    masks = [item.isinf() for item in tensors(given) if item.dtype in SCALABLE]
+    masks = [x.isinf() for x in tensors(given) if x.dtype in SCALABLE]
     results = [out for out in tensors(expected) if out.is_floating_point()]
     return all(
         any(torch.equal(mask, ~out.isfinite()) for mask in masks)
@@ -127,9 +127,9 @@ def lopsided(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     # A sum of squares over half of the rows, doubled, is then another sum; two inputs differ.
     place, more = (int(torch.randint(n, (), generator=generator)) for n in (rows, 3))
     steps[place] = 2 + math.ceil(math.log2(rows) / 2) + more
-    found = x * torch.exp2(steps.view(*x.shape[:-1], 1).float()).to(x)
-    found[..., :: 2 ** int(torch.randint(1, 7, (), generator=generator))] *= 16
-    return found
+    scaled = x * torch.exp2(steps.view(*x.shape[:-1], 1).float()).to(x)
+    scaled[..., :: 2 ** int(torch.randint(1, 7, (), generator=generator))] *= 16
+    return scaled
 
 
 def _in_a_row(least: float) -> Change:
@@ -184,7 +184,7 @@ def _filled(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 
 
 def where_zeros_are(drawn: Drawn) -> Iterator[Variant]:
-    if not all(map(_says_something, tensors(drawn.given))):
+    if not all(map(_says_something, tensors(drawn.inputs))):
         yield Variant(drawn.everywhere(floating(_filled), weights=True, gate=snr(PLAINLY_RIGHT_DB)))
 
 
@@ -193,10 +193,10 @@ def _small_integers(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor
     if not x.ndim:
         return torch.ones_like(x)
     signs = torch.randint(2, x.shape, generator=generator) * 2 - 1
-    found = signs * (torch.rand(x.shape, generator=generator) < _DENSE)
+    integers = signs * (torch.rand(x.shape, generator=generator) < _DENSE)
     # No row is zeros, of which a scale cannot be made, and the last element of each counts.
-    found[..., -1:] = 1
-    return found.to(x)
+    integers[..., -1:] = 1
+    return integers.to(x)
 
 
 def _are_integers(given: Sequence[Any], expected: Sequence[Any]) -> bool:

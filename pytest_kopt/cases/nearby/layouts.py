@@ -21,7 +21,7 @@ _GAP = 16
 
 def into_the_input(drawn: Drawn) -> Iterator[Variant]:
     """Give an input that is written to, and another of its shape and dtype, as one tensor."""
-    case, given = drawn.case, drawn.given
+    case, given = drawn.case, drawn.inputs
     for written in case.writes:
         for place, x in enumerate(given):
             pair = (given[written], x)
@@ -46,7 +46,7 @@ def into_two_inputs(drawn: Drawn) -> Iterator[Variant]:
     """Give one tensor as two inputs that are only read: as queries and keys, for example."""
     alike: dict[tuple[Any, ...], list[int]] = {}
     for place in drawn.places():
-        x = drawn.given[place]
+        x = drawn.inputs[place]
         if isinstance(x, torch.Tensor) and place not in drawn.case.rewritten:
             alike.setdefault((x.shape, x.dtype, x.requires_grad), []).append(place)
     for one, other in itertools.chain(*map(itertools.pairwise, alike.values())):
@@ -62,7 +62,7 @@ def into_two_inputs(drawn: Drawn) -> Iterator[Variant]:
 
 def rubbish(drawn: Drawn) -> Iterator[Variant]:
     """Fill with NaN what lies behind lengths, and where a mask drops: nothing may read it."""
-    inputs = tensors([drawn.given[place] for place in drawn.places()])
+    inputs = tensors([drawn.inputs[place] for place in drawn.places()])
     for place, number, mark in _marks(drawn):
         for behind in (True, False) if mark.dtype is torch.bool else (True,):
 
@@ -99,7 +99,7 @@ def _marks(drawn: Drawn) -> Iterator[tuple[int, int, torch.Tensor]]:
         if is_mask or (is_integer(x) and x.ndim == 1 and len(x) > 1):
             yield place, number, x
     for place in drawn.places():
-        x = drawn.given[place]
+        x = drawn.inputs[place]
         if isinstance(x, list | tuple) and len(x) > 1 and all(type(n) is int for n in x):
             yield place, 0, torch.tensor(x)
 
@@ -122,7 +122,7 @@ def _unread(x: Any, mark: torch.Tensor, *, behind: bool) -> torch.Tensor | None:
 
 def frozen(drawn: Drawn) -> Iterator[Variant]:
     """Have one input after the other ask for no gradient; a single one has to ask."""
-    asking = leaves(drawn.given) if drawn.case.backward else {}
+    asking = leaves(drawn.inputs) if drawn.case.backward else {}
     for place in asking if len(asking) > 1 else ():
         yield Variant(drawn.changed(alone(place, 0, lambda x, _: x.detach())), f"input {place}")
 

@@ -55,8 +55,8 @@ def _mask_values(x: Any) -> tuple[float, ...]:
 
 def with_no_rows(drawn: Drawn) -> Iterator[Variant]:
     """Make counts of another input's rows, and lengths, zero: the first, the last, one between."""
-    extents = {n for x in tensors(drawn.given) if x.ndim > 1 for n in x.shape}
-    said = said_groups(drawn.given, extents)
+    extents = {n for x in tensors(drawn.inputs) if x.ndim > 1 for n in x.shape}
+    all_groups = said_groups(drawn.inputs, extents)
 
     def handed_on(layouts: Collection[int], nothing: int) -> Rewrite:
         def rewrite(given: list[Any], _: torch.Generator) -> list[Any]:
@@ -73,8 +73,8 @@ def with_no_rows(drawn: Drawn) -> Iterator[Variant]:
     def without(nothing: int) -> Change:
         return lambda x, _: x.index_fill(0, torch.tensor(nothing, device=x.device), 0)
 
-    counted = {place for groups in said for place in groups.layouts}
-    for groups in said:
+    counted = {place for groups in all_groups for place in groups.layouts}
+    for groups in all_groups:
         places = ", ".join(map(str, groups.layouts))
         for nothing in ends(len(groups.sizes)):
             changed = drawn.changed(handed_on(groups.layouts.keys(), nothing))

@@ -64,7 +64,7 @@ def of_the_other_sign(drawn: Drawn) -> Iterator[Variant]:
 def absent(drawn: Drawn) -> Iterator[Variant]:
     """Leave out tensors, each alone, that the function or the reference may be called without."""
     case = drawn.case
-    for place, x in enumerate(drawn.given):
+    for place, x in enumerate(drawn.inputs):
         optional = _is_optional(case, case.function, place) or _is_optional(
             case, case.reference, place
         )
@@ -149,10 +149,10 @@ def _at_the_ends(drawn: Drawn, place: int, number: int) -> Iterator[Variant]:
     An epsilon shows beside small inputs only. What no result shows nobody asks for.
     """
     beside = [drawn.each(floating(content)) for content in (as_drawn, tiny)]
-    known = [drawn.results(drawn.changed(content)) for content in beside]
+    declared = [drawn.results(drawn.changed(content)) for content in beside]
     for end, sign in (("large", 1), ("small", -1)):
         for (content, before), exponent in itertools.product(
-            zip(beside, known, strict=True), _OUTWARDS
+            zip(beside, declared, strict=True), _OUTWARDS
         ):
             change = alone(place, number, _of_number(_times(sign * exponent)))
             case = drawn.changed(both(content, change), gate=snr(PLAINLY_RIGHT_DB))

@@ -51,8 +51,8 @@ def _places(drawn: Drawn) -> Iterator[tuple[int, int, torch.Tensor, list[int]]]:
     """Yield integers that may name places, and the sizes of what they may name them in."""
     if has_skew(drawn.case):
         return
-    numbers = {x for x in drawn.given if type(x) is int}
-    extents = {n for x in tensors(drawn.given) for n in x.shape}
+    numbers = {x for x in drawn.inputs if type(x) is int}
+    extents = {n for x in tensors(drawn.inputs) for n in x.shape}
     for place, number, x in drawn.leaves():
         if not (is_integer(x) and x.ndim and x.numel()) or place in drawn.case.rewritten:
             continue
@@ -70,7 +70,7 @@ def other_places(drawn: Drawn) -> Iterator[Variant]:
     Those that differ in a row, as slots do, go on differing; of sorted ones those are shuffled
     that name a place for every row of another input, as segments do.
     """
-    rows = {len(x) for x in tensors(drawn.given) if x.ndim > 1}
+    rows = {len(x) for x in tensors(drawn.inputs) if x.ndim > 1}
     for place, number, x, sizes in _places(drawn):
         changes: dict[str, Change] = {}
         repeats = bool((x.sort(-1).values.diff() == 0).any())
@@ -143,7 +143,7 @@ def _reversed(x: torch.Tensor) -> torch.Tensor:
 def from_the_end(drawn: Drawn) -> Iterator[Variant]:
     """Count half of the places from the end, where that makes no difference to the reference."""
     places = [*_places(drawn)]
-    known = drawn.results(drawn.case) if places else None
+    declared = drawn.results(drawn.case) if places else None
     for place, number, _, sizes in places:
         for size in sizes:
 
@@ -152,6 +152,6 @@ def from_the_end(drawn: Drawn) -> Iterator[Variant]:
 
             case = drawn.changed(alone(place, number, change))
             same = drawn.results(case)
-            if known and same and all(map(torch.equal, known, same)):
+            if declared and same and all(map(torch.equal, declared, same)):
                 yield Variant(case, f"input {place}")
                 break

@@ -60,10 +60,10 @@ def _detached_but(number: int, function: Callable[..., Any]) -> Callable[..., An
     """Return a function whose results but one, counted in order, autograd knows nothing of."""
 
     @functools.wraps(function)
-    def detached(*given: Any, **named: Any) -> Any:
+    def detached(*given: Any, **keywords: Any) -> Any:
         places = itertools.count()
         return mapped(
-            function(*given, **named),
+            function(*given, **keywords),
             lambda x: x if next(places) == number else x.detach(),
             (torch.Tensor,),
         )
@@ -79,9 +79,9 @@ def _differentiated(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return what says, by 1 or 0, which second derivatives of a function are not zero."""
 
     @functools.wraps(function)
-    def second(*given: Any, **named: Any) -> list[torch.Tensor]:
-        wanted = list(leaves([*given, *named.values()]).values())
-        results = [x for x in tensors(function(*given, **named)) if x.requires_grad]
+    def second(*given: Any, **keywords: Any) -> list[torch.Tensor]:
+        wanted = list(leaves([*given, *keywords.values()]).values())
+        results = [x for x in tensors(function(*given, **keywords)) if x.requires_grad]
         # torch's once_differentiable refuses only where these ask for a gradient as well.
         incoming = [_signs(x).requires_grad_() for x in results]
         first = torch.autograd.grad(results, wanted, incoming, create_graph=True, allow_unused=True)

@@ -73,8 +73,8 @@ def longer(drawn: Drawn) -> Iterator[Variant]:
     """
     dice = random.Random(drawn.seed)
     counted = {n for values in integer_lists(drawn) for n in (sum(values), max(values, default=-1))}
-    counted |= {len(x) for x in drawn.given if isinstance(x, list | tuple) and _are_integers(x)}
-    counted |= {len(x) for x in tensors(drawn.given) if _are_slots(x)}
+    counted |= {len(x) for x in drawn.inputs if isinstance(x, list | tuple) and _are_integers(x)}
+    counted |= {len(x) for x in tensors(drawn.inputs) if _are_slots(x)}
     movable = [size for size in _extents(drawn) if size not in drawn.carried]
     fixed = []
     for size in movable:
@@ -105,20 +105,20 @@ def of_rows(count: int) -> Callable[[Drawn], Iterator[Variant]]:
     """Return the generator of cases with so many rows of one size."""
 
     def cut(drawn: Drawn) -> Iterator[Variant]:
-        inputs = tensors(drawn.given)
+        inputs = tensors(drawn.inputs)
         columns = {x.shape[-1] for x in inputs if x.ndim > 1}
         inner = {n for x in inputs for n in x.shape[x.ndim > 1 :]}
         for size in _extents(drawn):
             # What integers name or count must not lie behind the end.
-            named = any(values and max(values) <= size for values in integer_lists(drawn))
-            if size not in (inner if size < _SMALL else columns) and not named:
+            is_named = any(values and max(values) <= size for values in integer_lists(drawn))
+            if size not in (inner if size < _SMALL else columns) and not is_named:
                 yield Variant(_resized(drawn, size, count))
 
     return cut
 
 
 def _extents(drawn: Drawn) -> list[int]:
-    inputs = tensors(drawn.given)
+    inputs = tensors(drawn.inputs)
     extents = {n for x in inputs for n in x.shape if n > 1}
     # Half of a table of angles has to stay half of it.
     extents -= {x.shape[-1] for x in inputs if says_twice(x)}
@@ -127,8 +127,8 @@ def _extents(drawn: Drawn) -> list[int]:
 
 def integer_lists(drawn: Drawn) -> list[list[int]]:
     """Return the values of all integers that may name places or count: tensors, and lists."""
-    from_tensors = [x.flatten().tolist() for x in tensors(drawn.given) if is_integer(x)]
-    lists = [x for x in drawn.given if isinstance(x, list | tuple)]
+    from_tensors = [x.flatten().tolist() for x in tensors(drawn.inputs) if is_integer(x)]
+    lists = [x for x in drawn.inputs if isinstance(x, list | tuple)]
     # One number alone is a size.
     return from_tensors + [[*x] for x in lists if len(x) > 1 and _are_integers(x)]
 
@@ -156,8 +156,8 @@ def _resized(drawn: Drawn, size: int, count: int, *, numbers: bool = True) -> Ca
         return count if numbers and type(x) is int and x == size else x
 
     dims = {name: count if value == size else value for name, value in drawn.case.dims.items()}
-    named = dims if dims != drawn.case.dims else {**dims, f"size {size}": count}
-    return drawn.everywhere(change, weights=True, dims=named)
+    moved = dims if dims != drawn.case.dims else {**dims, f"size {size}": count}
+    return drawn.everywhere(change, weights=True, dims=moved)
 
 
 def _of_extent(x: torch.Tensor, count: int, dimensions: Iterable[int]) -> torch.Tensor:

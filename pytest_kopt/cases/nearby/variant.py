@@ -49,7 +49,7 @@ class Drawn(NamedTuple):
     """A case, arguments that it drew, the seed of its variants, and sizes that a test varies."""
 
     case: Case
-    given: list[Any]
+    inputs: list[Any]
     seed: int
     carried: Collection[int]
 
@@ -92,26 +92,26 @@ class Drawn(NamedTuple):
         return self.results(case) is not None
 
     def places(self, *, weights: bool = False) -> list[int]:
-        return [i for i in range(len(self.given)) if weights or i not in self.case.weights]
+        return [i for i in range(len(self.inputs)) if weights or i not in self.case.weights]
 
     def leaves(self, *, weights: bool = False) -> Iterator[tuple[int, int, Any]]:
         """Yield every leaf of the inputs: its input's place, its number there, and itself."""
         for place in self.places(weights=weights):
-            for number, leaf in enumerate(_in_order(self.given[place])):
+            for number, leaf in enumerate(_in_order(self.inputs[place])):
                 yield place, number, leaf
 
     def alone(
         self, fits: Callable[[Any], bool], *, weights: bool = False
     ) -> Iterator[tuple[int, int, Any]]:
         """Yield the fitting leaves; of an input with many the first, the last and one between."""
-        found = (leaf for leaf in self.leaves(weights=weights) if fits(leaf[2]))
-        for _, group in itertools.groupby(found, key=lambda leaf: leaf[0]):
+        fitting = (leaf for leaf in self.leaves(weights=weights) if fits(leaf[2]))
+        for _, group in itertools.groupby(fitting, key=lambda leaf: leaf[0]):
             own = list(group)
             yield from (own[place] for place in ends(len(own)))
 
     @property
     def sizes(self) -> set[Any]:
-        return {*self.case.dims.values(), *(n for x in tensors(self.given) for n in x.shape)}
+        return {*self.case.dims.values(), *(n for x in tensors(self.inputs) for n in x.shape)}
 
 
 def _in_order(item: Any) -> list[Any]:
