@@ -78,10 +78,14 @@ def test_a_kernel_for_the_declared_shapes_only_is_to_be_repaired(slow: Project) 
     verdict = slow.verdict(2)
     assert verdict["decision"] == "REPAIR"
     assert "held-out-shape: wrong at rows=" in verdict["reason"]
-    near = {found["kind"]: found for found in slow.evidence(2)["session"]["held_out"]}
-    aligned, uneven = near["aligned"], near["uneven"]
+    shapes = slow.evidence(2)["session"]["held_out"]
+    (aligned,) = (shape for shape in shapes if shape["kind"] == "aligned")
     assert aligned["outcomes"] == {"incumbent": "right", "candidate": "right"}
-    assert uneven["outcomes"] == {"incumbent": "right", "candidate": "wrong"}
+    # Columns are moved as well, for which both are right.
+    (rows,) = (
+        shape for shape in shapes if shape["kind"] == "uneven" and shape["dims"]["columns"] == 64
+    )
+    assert rows["outcomes"] == {"incumbent": "right", "candidate": "wrong"}
     seconds = aligned["seconds"]
     assert seconds["incumbent"] > 2 * seconds["candidate"]
     assert aligned["dims"]["rows"] in (256, 768)
