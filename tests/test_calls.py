@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from pytest_kopt.cases.order import Depth
 from pytest_kopt.cases.running import check, execution, timing
 from pytest_kopt.cases.running.runner import run_case
 from pytest_kopt.cases.running.steps import contents, training_check
@@ -91,7 +92,9 @@ def test_the_table_of_calls(
     # Where torch's compiler is loaded, one call more tells whether a kernel uses it.
     monkeypatch.setattr(execution, "_COMPILED", ("no.module", ""))
     with counting(monkeypatch, parts):
-        outcome = run_case(case_of(kernel), plain_bench(check_only=check_only))
+        outcome = run_case(
+            case_of(kernel), plain_bench(depth=Depth.CHECKS if check_only else Depth.TIMES)
+        )
     assert outcome.result.check == "PASS", outcome.result.diagnosis
     most = told(text)
     assert most.keys() == PARTS.keys()

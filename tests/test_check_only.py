@@ -15,7 +15,7 @@ import torch
 from pytest_kopt import policies
 from pytest_kopt.cases.case import Case, declare
 from pytest_kopt.cases.collector import Collector
-from pytest_kopt.cases.order import WorkerOrders
+from pytest_kopt.cases.order import Depth, WorkerOrders
 from pytest_kopt.cases.running.bench import Bench
 from pytest_kopt.cases.running.runner import Outcome, run_case
 from pytest_kopt.schema.profile import Column, Schema
@@ -60,7 +60,7 @@ def plain_bench(**orders: Any) -> Bench:
 
 
 def checked(function: Callable[..., Any], schema: str | Schema = "memory") -> Outcome:
-    return run_case(case_of(function, schema), plain_bench(check_only=True))
+    return run_case(case_of(function, schema), plain_bench(depth=Depth.CHECKS))
 
 
 def test_a_check_has_a_verdict_and_no_times() -> None:
@@ -103,7 +103,7 @@ def test_what_the_interpreter_ran_is_timed_for_a_record_only() -> None:
     assert plain.times(False) and not plain.times(True)
     assert replace(plain, freezes=True).times(True)
     assert replace(plain, expected={}).times(True)
-    assert not replace(plain, expected={}, check_only=True).times(False)
+    assert not replace(plain, expected={}, depth=Depth.CHECKS).times(False)
 
 
 @pytest.mark.parametrize(("seconds", "most"), [(0.06, 40), (0.35, JUDGED + PROBED)])
@@ -217,7 +217,7 @@ def test_where_a_kernel_may_write_is_told_where_the_system_keeps_it_there(
         raise PermissionError(13, "Permission denied", "/home/me/.tunings")
 
     hook: Any = SimpleNamespace(is_confined=is_confined, findings=list)
-    bench = replace(plain_bench(check_only=True), audit_hook=hook)
+    bench = replace(plain_bench(depth=Depth.CHECKS), audit_hook=hook)
     found = run_case(case_of(kernel), bench).result.diagnosis
     assert "/home/me/.tunings" in found and ("may write only" in found) == is_confined
 
@@ -227,7 +227,7 @@ def test_of_a_commit_in_a_history_only_right_results_are_asked(
     factor: float, expected: str
 ) -> None:
     doubled = Counted(factor=factor)
-    bench = plain_bench(check_only=True, only_results=True)
+    bench = plain_bench(depth=Depth.RESULTS)
     found = run_case(case_of(doubled), bench).result
     assert found.check == expected
     assert doubled.calls < JUDGED or expected == "FAIL", "a wrong one is asked why"

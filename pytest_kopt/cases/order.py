@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from enum import Enum
 from pathlib import Path
 
 from pytest_kopt import wire
@@ -78,6 +79,16 @@ class ArmsOrder:
         )
 
 
+class Depth(str, Enum):
+    """How far a case is gone into."""
+
+    #: Whether results are right, and not how they came about.
+    RESULTS = "results"
+    #: Everything that is checked, but no time.
+    CHECKS = "checks"
+    TIMES = "times"
+
+
 @dataclass(frozen=True, slots=True)
 class WorkerOrders:
     """What a worker has to know of the session.
@@ -86,12 +97,12 @@ class WorkerOrders:
     has to have; `cases_only` deselects every test that is no case; with `one_schema` the rows stand
     in one CSV; `ignored` are node ids to leave out (skipped at the baseline), `selected` the labels
     or node ids that alone are measured (none: all). `arms` says which versions a worker of a
-    comparison has, and where they lie. With `check_only` cases are checked, not timed, with
-    `only_results` for nothing but right results. With `measure_same` arms are timed that have a GPU
-    do the same. Of cases that are `compared` later, what a comparison asks as well is left to it.
-    `repeats` and `iterations` are the samples of a case and, on the CPU, the most calls in one
-    (None: as ever). `target` is the architecture and `language` the one that a campaign is for,
-    `metric` what decides there. `markers` are those that the session has registered.
+    comparison has, and where they lie. Cases are gone into as far as `depth` says. With
+    `measure_same` arms are timed that have a GPU do the same. Of cases that are `compared` later,
+    what a comparison asks as well is left to it. `repeats` and `iterations` are the samples of a
+    case and, on the CPU, the most calls in one (None: as ever). `target` is the architecture and
+    `language` the one that a campaign is for, `metric` what decides there. `markers` are those that
+    the session has registered.
     """
 
     device: str
@@ -106,8 +117,7 @@ class WorkerOrders:
     classes: tuple[str, ...] = ()
     selected: tuple[str, ...] = ()
     arms: ArmsOrder | None = None
-    check_only: bool = False
-    only_results: bool = False
+    depth: Depth = Depth.TIMES
     compared: bool = False
     measure_same: bool = False
     repeats: int | None = None

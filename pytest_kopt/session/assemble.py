@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_kopt.cases.order import WorkerOrders
+from pytest_kopt.cases.order import Depth, WorkerOrders
 from pytest_kopt.cases.seeds import fresh_session_seed
 from pytest_kopt.devices.masks import choose
 from pytest_kopt.options.declare import BELOW, SERVE, WORKERINPUT
@@ -107,7 +107,7 @@ def _assemble_main(config: pytest.Config, settings: Settings) -> None:
         settings.timeout,
         settings.suite,
         one_schema=settings.one_schema,
-        check_only=settings.check_only,
+        depth=Depth.CHECKS if settings.check_only else Depth.TIMES,
         measure_same=settings.measure_same,
         repeats=settings.repeats,
         iterations=settings.iterations,

@@ -14,7 +14,7 @@ import pytest
 
 from pytest_kopt.campaign.running import COMPARING
 from pytest_kopt.cases.collector import Collector
-from pytest_kopt.cases.order import WorkerOrders
+from pytest_kopt.cases.order import Depth, WorkerOrders
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.devices.placement import Placement, place
 from pytest_kopt.options.settings import Settings
@@ -137,7 +137,7 @@ class HostMeasurements:
         env, there = site.environment_on(device), site.copy(*(copy or (self._root,)))
         return partial(Child, self._config, orders, env, ids, there, site.starter)
 
-    def check_also(self, ids: Sequence[str], *, check_only: bool) -> None:
+    def check_also(self, ids: Sequence[str], depth: Depth) -> None:
         from pytest_kopt.processes.case_processes import CaseProcesses
         from pytest_kopt.session.replay import Replay
 
@@ -151,7 +151,7 @@ class HostMeasurements:
         devices = {case.nodeid: case.device for case in self.orders.expected or ()}
         homes = {nodeid: devices.get(nodeid) for nodeid in ids}
         for where in self.sites.lanes(homes, measured=False):
-            CaseProcesses(self._starts(where, check_only=check_only), replay).run()
+            CaseProcesses(self._starts(where, depth=depth), replay).run()
 
     def run_in(self, in_copies: InCopies, phase: str = "") -> list[Collector]:
         several = len(in_copies.copies) > 1
@@ -169,7 +169,8 @@ class HostMeasurements:
 
     def begin_in(self, in_copies: InCopies) -> None:
         # What is timed on a CPU is disturbed by, and disturbs, whoever else runs.
-        if self._has_room_ahead and (in_copies.check_only or self.sites.here.kind == "cuda"):
+        disturbs = in_copies.depth is Depth.TIMES and self.sites.here.kind == "cpu"
+        if self._has_room_ahead and not disturbs:
             self._begun(in_copies)
 
     @property
@@ -199,7 +200,7 @@ class HostMeasurements:
         room = max(1, site.cores // _CORES_OF_A_CHECK[site.kind])
         most = max(1, min(self.checkers, room // len(in_copies.copies)))
         runs = [
-            self._rerun(Place(site, device, ids), copy, most=most, check_only=in_copies.check_only)
+            self._rerun(Place(site, device, ids), copy, most=most, depth=in_copies.depth)
             for copy, device in zip(in_copies.copies, cycle(self._devices), strict=False)
         ]
         return SideBySide(runs, room)

@@ -12,7 +12,7 @@ from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.kernel import KernelVersion
 from pytest_kopt.campaign.recording import record_no_idle_gpu
 from pytest_kopt.cases.collector import Collector
-from pytest_kopt.cases.order import WorkerOrders
+from pytest_kopt.cases.order import Depth, WorkerOrders
 from pytest_kopt.devices.idle import NoIdleGpu
 from pytest_kopt.devices.masks import choose
 from pytest_kopt.errors import BadInput
@@ -34,7 +34,7 @@ class Question:
     campaign, once it is held, before anything is measured; `preface` is what is to be read before
     that; `collected` looks at the collection; `close` gathers, judges and records. `opponent` is
     what the tree's version meets then, None for nothing; `ahead` is what is checked elsewhere
-    meanwhile. Where it `checks_only` the session's cases are not timed.
+    meanwhile. The session's cases are gone into as far as `depth` says.
     """
 
     open: Callable[[Asked], Opened]
@@ -45,7 +45,7 @@ class Question:
     opponent: Callable[[Campaign], KernelVersion | None] = lambda campaign: None
     ahead: Callable[[Begun], InCopies | None] = lambda begun: None
     runs_benchmark: bool = True
-    checks_only: bool = False
+    depth: Depth = Depth.TIMES
 
 
 def carry_out(campaign: Campaign, settings: Settings) -> None:
@@ -107,7 +107,7 @@ class CampaignTrial:
             session,
             device=device,
             engine=engine_of(opened),
-            check_only=self._question.checks_only,
+            depth=self._question.depth,
             cases_only=True,
             compared=bool(opened.frozen) and self._asked.settings.compare != "stored",
             classes=opened.classes.columns,

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from pytest_kopt.campaign.running import COMPARING
 from pytest_kopt.cases.collector import Collector
-from pytest_kopt.cases.order import WorkerOrders
+from pytest_kopt.cases.order import Depth, WorkerOrders
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.kernel_time import ProfilePair
 from pytest_kopt.devices.idle import NoIdleGpu
@@ -25,11 +25,11 @@ from pytest_kopt.show.standing import Closing
 
 @dataclass(frozen=True, slots=True)
 class InCopies:
-    """Cases to check, else to time as well, in copies of the project: its root and the copy."""
+    """Cases to go into in copies of the project: its root and the copy."""
 
     copies: Sequence[tuple[Path, Path]]
     ids: Sequence[str]
-    check_only: bool = True
+    depth: Depth = Depth.CHECKS
 
 
 class Measurements(Protocol):
@@ -38,8 +38,8 @@ class Measurements(Protocol):
     def measure_again(self) -> Sequence[CaseResult]:
         """Run the cases once more and return their results."""
 
-    def check_also(self, ids: Sequence[str], *, check_only: bool) -> None:
-        """Check further cases of the session, else time them too; collect them as the others."""
+    def check_also(self, ids: Sequence[str], depth: Depth) -> None:
+        """Go into further cases of the session; collect them as the others."""
 
     def run_in(self, asked: InCopies, phase: str = "") -> list[Collector]:
         """Return what cases come to in each copy, side by side; `phase` is shown meanwhile."""

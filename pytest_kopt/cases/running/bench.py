@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pytest_kopt.cases.case import Case
+from pytest_kopt.cases.order import Depth
 from pytest_kopt.cases.result import ExpectedCase
 from pytest_kopt.cases.running.switches import new_operators
 from pytest_kopt.devices.lock import Waiting
@@ -28,11 +29,11 @@ class Bench:
     holds the baseline's cases by node id, None when nothing is frozen yet; a run that `freezes` is
     the baseline itself. `audit_hook` is this process's, `operators` are those of torch that others
     than kernels replaced in it. Every case has to have the columns that tell the `classes` apart,
-    and is timed by `repeats` samples in blocks of `cpu`, or of `gpu_block_ms` at least, with
-    `check_only` not at all; with `only_results` it is asked for right results, not how they came
-    about. If it is `compared` later, it is asked there what known content is worth. A label or node
-    id that is not among the `selected` (none: all) is left out. `waiting` is entered while a case
-    waits for its turn on the device. A candidate is to be written in `language` ("": any).
+    and is gone into as far as `depth` says: it is timed by `repeats` samples in blocks of `cpu`, or
+    of `gpu_block_ms` at least. If it is `compared` later, it is asked there what known content is
+    worth. A label or node id that is not among the `selected` (none: all) is left out. `waiting` is
+    entered while a case waits for its turn on the device. A candidate is to be written in
+    `language` ("": any).
     """
 
     device: str
@@ -48,8 +49,7 @@ class Bench:
     operators: frozenset[str] = frozenset()
     classes: Classes = NO_CLASSES
     selected: tuple[str, ...] = ()
-    check_only: bool = False
-    only_results: bool = False
+    depth: Depth = Depth.TIMES
     compared: bool = False
     repeats: int = 3
     waiting: Waiting = nullcontext
@@ -57,7 +57,7 @@ class Bench:
 
     def times(self, interpreted: bool) -> bool:
         """Say whether a case is timed; one that was interpreted only where a row has to be full."""
-        return not self.check_only and (self.is_judged or not interpreted)
+        return self.depth is Depth.TIMES and (self.is_judged or not interpreted)
 
     @property
     def is_judged(self) -> bool:

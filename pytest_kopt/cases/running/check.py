@@ -14,6 +14,7 @@ import torch
 
 from pytest_kopt.cases.case import GRAD_OUT, Case, function_name
 from pytest_kopt.cases.evidence import CaseEvidence, Failure
+from pytest_kopt.cases.order import Depth
 from pytest_kopt.cases.running.against_reference import gated
 from pytest_kopt.cases.running.bench import Bench
 from pytest_kopt.cases.running.checking import PURPOSES, Checking
@@ -98,7 +99,8 @@ def _take_steps(checking: Checking) -> None:
         # What a call wrote over its own tensors makes it wrong there as well.
         if number and checking.is_short and not (checking.passed or refused or checking.broken):
             checking.found(equal_calls(checking))
-        if checking.invalid or refused or not checking.passed or checking.bench.only_results:
+        is_wrong = checking.invalid or refused or not checking.passed
+        if is_wrong or checking.bench.depth is Depth.RESULTS:
             return
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from pytest_kopt.cases.case import Case
+from pytest_kopt.cases.order import Depth
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.cases.running.bench import Bench, hold_against_baseline
 from pytest_kopt.cases.running.check import check_case, kernel_traceback
@@ -52,7 +53,7 @@ def run_case(case: Case, bench: Bench) -> Outcome:
         course = check_case(case, bench)
         course.findings[:0] = heard
         _hear(course)
-        if course.goes_on and not bench.only_results:
+        if course.goes_on and bench.depth is not Depth.RESULTS:
             course.findings += caches(course)
     if bench.times(bool(course.evidence.interpreted)) and course.goes_on:
         with one_thread():

@@ -11,7 +11,7 @@ import pytest
 
 from pytest_kopt.cases.collector import Collector
 from pytest_kopt.cases.details import in_a_line
-from pytest_kopt.cases.order import WorkerOrders
+from pytest_kopt.cases.order import Depth, WorkerOrders
 from pytest_kopt.cases.result import CaseResult, loaded_by
 from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.errors import BadInput
@@ -46,7 +46,7 @@ class PullRequestGate(Gate):
         assert settings.base is not None
         # A bisection asks which commit of a history is slower; each was taken in when it was made.
         step = config.pluginmanager.has_plugin(STEP)
-        super().__init__(config, settings, session, check_only=step, only_results=step)
+        super().__init__(config, settings, session, depth=Depth.RESULTS if step else session.depth)
         self.other = base = Base.of(settings.base, settings.root)
         files = {path: base.root / path for path in base.old}
         now = {path: file.read_bytes() if file.is_file() else None for path, file in files.items()}

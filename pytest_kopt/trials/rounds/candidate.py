@@ -19,6 +19,7 @@ from pytest_kopt.campaign.kernel import KernelVersion
 from pytest_kopt.campaign.ledger import PairedChange
 from pytest_kopt.cases.collector import Collector
 from pytest_kopt.cases.details import in_a_line
+from pytest_kopt.cases.order import Depth
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.hard_gates import correctness_verdict
 from pytest_kopt.decide.kernel_time import ON_CPU, judge_kernel_time
@@ -247,7 +248,7 @@ def _judge_by_all(quick: Judged, examination: Examination) -> Judged:
     """Have all cases decide on a small quick gain, in this session and with its trees."""
     opened, total = quick.gathered.opened, quick.verdict.aggregate
     assert total is not None and total.change_pct is not None
-    gathered = _gather_all(quick, level="full", check_only=False)
+    gathered = _gather_all(quick, "full", Depth.TIMES)
     judged = _judge(gathered, examination)
     judged = replace(judged, quick=quick.verdict, paired=judged.paired or quick.paired)
     if gathered.edits:
@@ -261,7 +262,7 @@ def _judge_by_all(quick: Judged, examination: Examination) -> Judged:
 
 def _checked_by_all(quick: Judged, examination: Examination) -> Judged:
     """Have the cases that the quick level did not time check what it would keep."""
-    gathered = _gather_all(quick, level="quick", check_only=True)
+    gathered = _gather_all(quick, "quick", Depth.CHECKS)
     refused = _refused(gathered, examination)
     timed, collector = quick.gathered.opened.expected, quick.gathered.ran.collector
     # A row without times stands in no table, unless it is why the version is refused.
@@ -276,11 +277,11 @@ def _checked_by_all(quick: Judged, examination: Examination) -> Judged:
     return replace(quick, gathered=replace(gathered, results=results, table=table), verdict=refused)
 
 
-def _gather_all(quick: Judged, level: Level, *, check_only: bool) -> Gathered:
+def _gather_all(quick: Judged, level: Level, depth: Depth) -> Gathered:
     """Return all cases' rows: those of the quick level, and the others' as they are checked now."""
     ran, opened, harness = quick.gathered.ran, quick.gathered.opened, quick.gathered.harness
     others = [name for name in opened.frozen if name not in opened.expected]
-    ran.measurements.check_also(others, check_only=check_only)
+    ran.measurements.check_also(others, depth)
     ran.collector.order = list(opened.frozen)
     opened = replace(opened, level=level, expected=opened.frozen, harness=harness)
     return gather(replace(ran, begun=replace(ran.begun, opened=opened)))

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from pytest_kopt.cases.collector import Collector
 from pytest_kopt.cases.details import in_a_line
+from pytest_kopt.cases.order import Depth
 from pytest_kopt.decide.race_rule import interval, winner
 from pytest_kopt.decide.verdict import Decision, RaceCandidate, Verdict
 from pytest_kopt.paired.arms import NotComparable, Versions
@@ -96,7 +97,7 @@ class _Trees:
     def timed(self, name: str, opened: Opened) -> InCopies:
         """Return what checks and times a candidate as a lone one is."""
         copy = (self.root, self.by_name[name])
-        return InCopies([copy], [*opened.expected], check_only=False)
+        return InCopies([copy], [*opened.expected], Depth.TIMES)
 
     def together(self, names: Sequence[str]) -> Versions:
         trees = (self.incumbent, *(self.by_name[name] for name in names))
@@ -268,5 +269,5 @@ RACE = Question(
     prepare=put_incumbent_back,
     ahead=lambda begun: _Trees.of(begun).checked(begun.opened),
     runs_benchmark=False,
-    checks_only=True,
+    depth=Depth.CHECKS,
 )
