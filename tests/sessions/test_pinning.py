@@ -150,9 +150,7 @@ from types import SimpleNamespace
 import torch
 
 from pytest_kopt.cases.running import bench
-from pytest_kopt.honesty.watching import state
 
-state._cuda_state = dict
 _bench = bench.Bench
 torch.cuda.get_device_properties = lambda device: SimpleNamespace(uuid="")
 bench.Bench = lambda device, *more, **named: _bench("cpu", *more, **named)
