@@ -69,7 +69,7 @@ class Frames:
     missing: tuple[str, ...] = ()
 
     def tables(self) -> dict[str, DataFrame]:
-        return {item.name: getattr(self, item.name) for item in fields(self)[:-1]}
+        return {frame.name: getattr(self, frame.name) for frame in fields(self)[:-1]}
 
 
 def load(*campaigns: str | Path) -> Frames:
@@ -78,14 +78,14 @@ def load(*campaigns: str | Path) -> Frames:
     A campaign is a name in the workspace of the project around the current directory, or the path
     of its directory (text with a slash is one). None: the branch's, or the only one.
 
-    Raises BadInput for a campaign that is not there or has no decided round, evidence that is not
-    what the ledger names, two campaigns of one name, and where pandas is missing.
+    Raises BadInput for a campaign that is not there or has no decided round, for evidence that is
+    not what the ledger names, and for two campaigns of one name. It also does without pandas.
     """
     pandas = _needed("pandas")
-    found = [Source(layout) for layout in _layouts(campaigns)]
+    sources = [Source(layout) for layout in _layouts(campaigns)]
 
     def records(name: str) -> list[Any]:
-        return [record for source in found for record in getattr(source, name)()]
+        return [record for source in sources for record in getattr(source, name)()]
 
     def frame(name: str, columns: Sequence[str] = ()) -> DataFrame:
         return _typed(_untyped(records(name), columns))
@@ -96,8 +96,8 @@ def load(*campaigns: str | Path) -> Frames:
         if rounds[unit].nunique() == 1:
             rounds.attrs["units"] |= dict.fromkeys(columns, rounds[unit].dropna().iloc[0])
     rows = _untyped(records("rows"), ("label",))
-    metrics = {name for source in found for name in source.metrics}
-    dims = {name for source in found for name in source.dims}
+    metrics = {name for source in sources for name in source.metrics}
+    dims = {name for source in sources for name in source.dims}
     pairs = [_read_pairs(text).assign(**keys) for keys, text in records("pairs")]
     together = pandas.concat(pairs, ignore_index=True) if pairs else pandas.DataFrame()
     return Frames(
@@ -106,7 +106,7 @@ def load(*campaigns: str | Path) -> Frames:
         pairs=_typed(together.reindex(columns=[*KEYS, *PAIR_COLUMNS])),
         profiles=frame("profiles", PROFILES),
         conditions=frame("conditions", CONDITIONS),
-        missing=tuple(name for source in found for name in source.missing),
+        missing=tuple(name for source in sources for name in source.missing),
     )
 
 
@@ -159,35 +159,35 @@ def _read_pairs(text: str) -> DataFrame:
 def _typed(frame: DataFrame, metrics: Collection[str] | None = None) -> DataFrame:
     """Note the units, and give columns the type that they have whatever is missing in them.
 
-    Of a frame with `metrics` the columns that are neither these nor ours are dims, whose names
-    tell no unit.
+    In a frame with `metrics`, columns that are neither these nor ours are dims: their names tell no
+    unit.
     """
     ours = frame.columns if metrics is None else {*metrics, *OF_CASE}
-    told = [name for name in frame.columns if name in ours]
-    units = {name: unit for name in told if (unit := unit_of(name))}
-    numbers = [name for name in told if name in {*units, *(metrics or ()), *TOTAL, *TREND}]
-    others = [name for name in frame.columns if name not in numbers]
+    own_columns = [name for name in frame.columns if name in ours]
+    units = {name: unit for name in own_columns if (unit := unit_of(name))}
+    numbers = [name for name in own_columns if name in {*units, *(metrics or ()), *TOTAL, *TREND}]
+    rest = [name for name in frame.columns if name not in numbers]
     frame = frame.astype(dict.fromkeys(numbers, float))
-    frame[others] = frame[others].convert_dtypes()
+    frame[rest] = frame[rest].convert_dtypes()
     frame.attrs["units"] = units
     return frame
 
 
 def _layouts(campaigns: Sequence[str | Path]) -> list[Layout]:
-    found: dict[str, Layout] = {}
-    for given in campaigns or (None,):
-        if isinstance(given, Path) or (given and "/" in given):
-            path = Path(given).resolve()
+    layouts: dict[str, Layout] = {}
+    for named in campaigns or (None,):
+        if isinstance(named, Path) or (named and "/" in named):
+            path = Path(named).resolve()
             layout = find(path.parent, path.name)
         else:
             project = Project.here()
-            layout = choose_campaign(given, project.root, project.workspace.resolve())
-        known = found.setdefault(layout.name, layout)
-        if known != layout:
-            places = f"{known.directory}, {layout.directory}"
+            layout = choose_campaign(named, project.root, project.workspace.resolve())
+        earlier = layouts.setdefault(layout.name, layout)
+        if earlier != layout:
+            places = f"{earlier.directory}, {layout.directory}"
             what = f"two campaigns are named {layout.name!r}: {places}"
             raise BadInput(what, where="load", legal="one of them, or a copy under another name")
-    return list(found.values())
+    return list(layouts.values())
 
 
 def _needed(package: str) -> Any:

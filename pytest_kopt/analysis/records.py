@@ -1,4 +1,4 @@
-"""What ledger and evidence of one campaign hold, as flat records: one dict for each fact."""
+"""Ledger and evidence of one campaign as flat records: one dict for each fact."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TOTAL = ("incumbent", "candidate", "change_pct", "low_pct", "high_pct", "confide
 TREND = ("forward_average", "forward_peak", "backward_average", "backward_peak", "combined")
 OF_CASE = ("change_pct", "low_pct", "high_pct", "status", "device")
 _PROFILED = ("nodeid", "label", "tool", "on", "steps")
-PROFILES = (*_PROFILED, *(item.name for item in fields(KernelRow)))
+PROFILES = (*_PROFILED, *(column.name for column in fields(KernelRow)))
 CONDITIONS = (
     *("label", "round_of_inference", "device", "measurement", "moment", "memory_mib"),
     *("utilisation_pct", "sm_mhz", "memory_mhz", "temperature_c", "power_w", "throttle", "flags"),
@@ -52,9 +52,9 @@ _IN_BRACKETS = re.compile(r"\((ns|us|µs|ms|s)\)$")
 def unit_of(column: str) -> str | None:
     """Return the unit that a column's name tells, such as ms or TFLOPS; None for another column."""
     name = column.removesuffix("_stddev")
-    found = _IN_BRACKETS.search(name)
-    if found:
-        return found[1]
+    unit = _IN_BRACKETS.search(name)
+    if unit:
+        return unit[1]
     return next((unit for end, unit in _UNITS.items() if name.endswith(end)), None)
 
 
@@ -64,7 +64,8 @@ class Source:
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
         rounds = fold(ledger.read(layout.ledger), layout).rounds
-        self._decided = [(item, item.verdict) for _, item in sorted(rounds.items()) if item.verdict]
+        judged = (round for _, round in sorted(rounds.items()) if round.verdict)
+        self._decided = [(round, round.last.outcome()) for round in judged]
         if not self._decided:
             raise BadInput("no round is decided yet", where=f"campaign {layout.name}")
         self.missing: list[str] = []
@@ -73,12 +74,12 @@ class Source:
 
     def rounds(self) -> Iterator[Record]:
         gains = over_baseline(decided for _, decided in self._decided)
-        for (item, decided), gain in zip(self._decided, gains, strict=True):
-            total, trend, notes = decided.aggregate, decided.trend, item.notes
+        for (round, decided), gain in zip(self._decided, gains, strict=True):
+            total, trend, notes = decided.aggregate, decided.trend, round.notes
             yield {
-                **self._keys(item),
-                "attempts": len(item.attempts),
-                "started": item.last.started,
+                **self._keys(round),
+                "attempts": len(round.attempts),
+                "started": round.last.started,
                 "level": decided.level,
                 "decision": str(decided.decision),
                 "kept": decided.decision.keeps,
@@ -94,23 +95,23 @@ class Source:
                 "flags": "; ".join(decided.flags),
                 "summary": notes.title,
                 "bucket": notes.bucket,
-                "git_commit": item.last.applied and item.last.applied.git_commit,
+                "git_commit": round.last.applied and round.last.applied.git_commit,
             }
 
     def rows(self) -> Iterator[Record]:
-        for item, text in self._kept("benchmark.csv"):
-            table = parse_csv(text, where=f"{self._layout.name}, round {item.number}")
-            taken = sorted({*KEYS, *OF_CASE}.intersection(table.header))
-            if taken:
-                raise BadInput(f"column {taken[0]!r} is the frame's own", where=table.source)
+        for round, text in self._kept("benchmark.csv"):
+            table = parse_csv(text, where=f"{self._layout.name}, round {round.number}")
+            clashes = sorted({*KEYS, *OF_CASE}.intersection(table.header))
+            if clashes:
+                raise BadInput(f"column {clashes[0]!r} is the frame's own", where=table.source)
             self.dims.update(table.dims)
             self.metrics.update(table.metrics)
-            given = item.last.verdict()
-            shapes = {tuple(shape.dims.values()): shape for shape in given.shapes}
+            verdict = round.last.verdict()
+            shapes = {tuple(shape.dims.values()): shape for shape in verdict.shapes}
             for row in table.rows:
                 shape = shapes.get(tuple(row.typed_dims.values()))
                 yield {
-                    **self._keys(item),
+                    **self._keys(round),
                     "label": row.label,
                     **row.typed_dims,
                     "Check": row.check,
@@ -120,44 +121,44 @@ class Source:
 
     def pairs(self) -> Iterator[tuple[Record, str]]:
         """Yield what a round's pairs have in common, and the text of its pairs.csv."""
-        for item, text in self._kept("pairs.csv"):
-            yield self._keys(item), text
+        for round, text in self._kept("pairs.csv"):
+            yield self._keys(round), text
 
     def profiles(self) -> Iterator[Record]:
-        for item, _ in self._decided:
-            for case in read_profiles(self._layout, item.number, item.last.number):
+        for round, _ in self._decided:
+            for case in read_profiles(self._layout, round.number, round.last.number):
                 of_case = {name: getattr(case, name) for name in _PROFILED}
                 for row in case.rows:
-                    yield {**self._keys(item), **of_case, **asdict(row)}
+                    yield {**self._keys(round), **of_case, **asdict(row)}
 
     def conditions(self) -> Iterator[Record]:
-        for item, text in self._kept("evidence.json"):
+        for round, text in self._kept("evidence.json"):
             document = json.loads(text)
-            found = document["session"].get("comparison", {}).get("measured", [])
+            measured = document["session"].get("comparison", {}).get("measured", [])
             for result in reversed([CaseResult.from_json(case) for case in document["results"]]):
-                own = {"label": result.label, "device": result.evidence.device}
+                case_keys = {"label": result.label, "device": result.evidence.device}
                 around = result.evidence.conditions
-                known = around.to_document() if around else {}
-                found.insert(0, {**known, **own, "round_of_inference": 0})
-            for each in found:
+                facts = around.to_document() if around else {}
+                measured.insert(0, {**facts, **case_keys, "round_of_inference": 0})
+            for measurement in measured:
                 for moment in ("before", "after"):
-                    known = {**each, **each.get(moment, {}), "moment": moment}
-                    if moment in each:
-                        known["throttle"] = ", ".join(known["throttle"])
-                        known["flags"] = "; ".join(known["flags"])
+                    facts = {**measurement, **measurement.get(moment, {}), "moment": moment}
+                    if moment in measurement:
+                        facts["throttle"] = ", ".join(facts["throttle"])
+                        facts["flags"] = "; ".join(facts["flags"])
                         yield {
-                            **self._keys(item),
-                            **{name: known.get(name) for name in CONDITIONS},
+                            **self._keys(round),
+                            **{name: facts.get(name) for name in CONDITIONS},
                         }
 
-    def _keys(self, item: Round) -> Record:
-        return dict(zip(KEYS, (self._layout.name, item.number, item.last.number), strict=True))
+    def _keys(self, round: Round) -> Record:
+        return dict(zip(KEYS, (self._layout.name, round.number, round.last.number), strict=True))
 
     def _kept(self, name: str) -> Iterator[tuple[Round, str]]:
         """Yield each round with this file of its evidence; one that is gone counts as missing."""
-        for item, _ in self._decided:
-            text, key = item.last.text(name), item.last.key(name)
+        for round, _ in self._decided:
+            text, key = round.last.text(name), round.last.key(name)
             if text is not None:
-                yield item, text
-            elif key in item.last.hashes:
+                yield round, text
+            elif key in round.last.hashes:
                 self.missing.append(f"{self._layout.name}/{key}")

@@ -46,8 +46,8 @@ class Evidence:
 def keep(layout: Layout, directory: Path, evidence: Evidence, verdict: Verdict) -> dict[str, str]:
     """Write evidence and verdict; return SHA-256 by path below the campaign, the verdict's last."""
     if directory.exists():  # what a killed session left under this name: evidence is never lost
-        taken = len(list(directory.parent.glob(f"{directory.name}.cut-off-*")))
-        directory.rename(directory.with_name(f"{directory.name}.cut-off-{taken + 1}"))
+        earlier = len(list(directory.parent.glob(f"{directory.name}.cut-off-*")))
+        directory.rename(directory.with_name(f"{directory.name}.cut-off-{earlier + 1}"))
     evidence.kernel.write(directory / "kernel_snapshot")
     results = [result.to_json() for result in evidence.results]
     document = {"session": evidence.session, "results": results}
@@ -146,10 +146,10 @@ class Attempt:
             text = _content(path)
         if sha256(text) != self.outcome().verdict_sha256:
             raise BadInput("was changed since the ledger recorded it", where=str(path))
-        verdict, done = Verdict.model_validate_json(text), self.applied
-        if done is None:
+        verdict, carried_out = Verdict.model_validate_json(text), self.applied
+        if carried_out is None:
             return verdict
-        applied = Applied(git_commit=done.git_commit, restored=done.restored)
+        applied = Applied(git_commit=carried_out.git_commit, restored=carried_out.restored)
         return verdict.model_copy(update={"applied": applied})
 
     def text(self, name: str) -> str | None:

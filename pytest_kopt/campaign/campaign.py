@@ -91,16 +91,16 @@ class Campaign:
         busy = self.repository.operation_in_progress()
         if busy:
             raise BadInput(f"{busy} is in progress", where="git", legal="finish or abort it first")
-        branch, own = self.repository.branch, branch_of(self.name, self.manifest)
-        if branch is None or (own is not None and branch != own):
+        branch, target = self.repository.branch, branch_of(self.name, self.manifest)
+        if branch is None or (target is not None and branch != target):
             raise BadInput(
                 "HEAD is detached"
                 if branch is None
-                else f"the tree is on branch {branch!r}, campaign {self.name!r} on {own!r}",
+                else f"the tree is on branch {branch!r}, campaign {self.name!r} on {target!r}",
                 where="git",
-                legal=f"{way_to(own, self.repository)}; for two campaigns at a time a tree each "
+                legal=f"{way_to(target, self.repository)}; for two campaigns at a time a tree each "
                 "(kopt init --worktree), or git_branch: none"
-                if own
+                if target
                 else "git switch BRANCH",
             )
         lineage.check_branch(self.name, self.root, self.repository, self.state)
@@ -146,9 +146,9 @@ class Campaign:
         lately = {result.nodeid: result.evidence for result in self.best.results()}
         cases = {}
         for result in self.first.results():
-            own = lately.get(result.nodeid, CaseEvidence())
+            evidence = lately.get(result.nodeid, CaseEvidence())
             case = ExpectedCase.of(result)
-            seconds, device = own.seconds or 0.0, own.device or ""
+            seconds, device = evidence.seconds or 0.0, evidence.device or ""
             cases[result.nodeid] = replace(case, seconds=seconds, device=device)
         return cases
 
@@ -160,8 +160,8 @@ class Campaign:
         """Return the manifest's keys as ledger and evidence last recorded them; none at first."""
         if self.state.baseline is None:
             return {}
-        known = self.first.session().get("harness", {}).get("manifest", {})
-        return {**known, **self.state.manifest_changes}
+        frozen = self.first.session().get("harness", {}).get("manifest", {})
+        return {**frozen, **self.state.manifest_changes}
 
     def policy(self) -> Policy:
         return policies.load(self.manifest.policy, self.home)
@@ -227,7 +227,7 @@ class Campaign:
     def restore(self, number: int) -> list[str]:
         """Put the version of a round's last attempt into the tree; return the paths that changed.
 
-        What lies there is kept in the campaign's `replaced/`. BadInput for a round without a
+        The files that lay there go to the campaign's `replaced/`. BadInput for a round without a
         recorded version.
         """
         measured = {n: i for n, i in self.state.rounds.items() if i.verdict is not None}
@@ -243,20 +243,20 @@ class Campaign:
 
     def _finish_restoring(self) -> list[str]:
         """Put a version into the tree that a `restoring` event names, if one is left to be done."""
-        wanted = self.state.restoring
-        if wanted is None:
+        event = self.state.restoring
+        if event is None:
             return []
-        kept = self.layout.replaced(len(self.state.restores))
-        replaced = KernelVersion.load(kept, wanted.replaced)
-        attempt = self.state.rounds[wanted.round].attempts[wanted.attempt]
+        directory = self.layout.replaced(len(self.state.restores))
+        replaced = KernelVersion.load(directory, event.replaced)
+        attempt = self.state.rounds[event.round].attempts[event.attempt]
         files = attempt.kernel().restore(self.root, over=replaced, inside=self._bounds)
-        common: dict[str, Any] = {"round": wanted.round, "attempt": wanted.attempt}
+        common: dict[str, Any] = {"round": event.round, "attempt": event.attempt}
         self.append(ledger.Restored(time=now(), files=files, **common))
         return files
 
     @property
     def _commits(self) -> Commits | None:
-        """What makes the campaign's commits, None where it makes none."""
+        """The maker of the campaign's commits, None where it makes none."""
         if self.repository is None or not self.manifest.git_commit:
             return None
         return Commits(self.repository, self.manifest, self.layout, self.root)
@@ -267,10 +267,10 @@ class Campaign:
         if number not in legal:
             what = f"round {number} does not exist"
             raise BadInput(what, where="kopt note", legal=map(str, legal))
-        known = self.state.rounds.get(number, Round(number))
-        tips.check(notes, known, f"round {number}")
-        target = known.notes.target_class
-        if notes.target_class not in (None, target) and not known.is_open:
+        round = self.state.rounds.get(number, Round(number))
+        tips.check(notes, round, f"round {number}")
+        target = round.notes.target_class
+        if notes.target_class not in (None, target) and not round.is_open:
             what = f"round {number} is decided; its target was {target or 'all cases'}"
             place = "target_class in the notes of an open round"
             raise BadInput(what, where="target_class", legal=place)
@@ -279,8 +279,8 @@ class Campaign:
     def mask(
         self, versions: Sequence[int], *, masked: bool, reason: str = "", seed: int | None = None
     ) -> None:
-        told: dict[str, Any] = {"masked": masked, "reason": reason, "seed": seed}
-        self.append(ledger.Masking(time=now(), versions=sorted(versions), **told))
+        more: dict[str, Any] = {"masked": masked, "reason": reason, "seed": seed}
+        self.append(ledger.Masking(time=now(), versions=sorted(versions), **more))
 
     def end(self, how: Literal["stopped", "abandoned"]) -> None:
         self.append(ledger.Ended(time=now(), how=how))
@@ -292,7 +292,7 @@ class Campaign:
 
     @property
     def _bounds(self) -> Path:
-        """Where kernel files may lie: the repository, else the project."""
+        """The folder that kernel files may lie in: the repository, else the project."""
         return self.repository.root if self.repository else self.root
 
 

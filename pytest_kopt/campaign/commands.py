@@ -35,8 +35,8 @@ def split(command: str) -> tuple[dict[str, str], list[str]]:
     except ValueError as error:
         raise BadInput(f"{command!r} cannot be split: {error}", where="command") from None
     environment = {}
-    while words and (found := _ASSIGNMENT.fullmatch(words[0])):
-        environment[found[1]] = found[2]
+    while words and (assignment := _ASSIGNMENT.fullmatch(words[0])):
+        environment[assignment[1]] = assignment[2]
         words.pop(0)
     if not words:
         what = f"{command!r} names no program"

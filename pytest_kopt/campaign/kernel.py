@@ -83,9 +83,11 @@ class KernelVersion:
     def load(cls, directory: Path, hashes: dict[str, str]) -> KernelVersion:
         """Read a version that `write` left; BadInput when it is not what `hashes` say."""
         version = cls.take(directory, sorted(hashes)) if hashes else cls({})
-        for relative, wanted in hashes.items():
-            if version.hashes.get(relative) != wanted:
-                what = f"{relative!r} is not the version the ledger names (SHA-256 {wanted[:12]}…)"
+        for relative, recorded in hashes.items():
+            if version.hashes.get(relative) != recorded:
+                what = (
+                    f"{relative!r} is not the version the ledger names (SHA-256 {recorded[:12]}…)"
+                )
                 raise BadInput(what, where=str(directory))
         return version
 
@@ -109,10 +111,10 @@ class KernelVersion:
         gone = set(over.files) - set(self.files)
         differing = {path for path, file in self.files.items() if over.files.get(path) != file}
         for relative in [*sorted(gone), *sorted(differing)]:
-            file, other = self.files.get(relative), over.files.get(relative)
+            file, replaced = self.files.get(relative), over.files.get(relative)
             path = (root / relative).resolve() if file else root / relative
             there = KernelFile.at(path) if path.is_file() else None
-            if there != other or (there is None and path.exists()):
+            if there != replaced or (there is None and path.exists()):
                 continue
             changed.append(relative)
             if file is None:
@@ -121,7 +123,7 @@ class KernelVersion:
                 while folder != root and not any(folder.iterdir()):
                     folder.rmdir()
                     folder = folder.parent
-            elif other is not None and other.content == file.content:
+            elif replaced is not None and replaced.content == file.content:
                 path.chmod(file.mode)
             else:
                 put(path, file)

@@ -1,4 +1,4 @@
-"""Where the files of a campaign lie, and which names a campaign may have."""
+"""The paths of a campaign's files, and the names that a campaign may have."""
 
 from __future__ import annotations
 
@@ -81,14 +81,18 @@ class Layout:
 
     @property
     def records(self) -> tuple[Path, ...]:
-        """What sessions and commands wrote: no part of a workspace's project."""
+        """The files that sessions and commands wrote: no part of a workspace's project."""
         return tuple(self.directory / name for name in (*_RECORDS, "builds", "upstream"))
 
 
 def kept_records(workspace: Path) -> list[Path]:
     """Return what kernel code has no reason to read: the campaigns' evidence and ledgers."""
     names = (*_RECORDS, "ledger.jsonl")
-    return [(workspace / each / name).resolve() for each in campaigns(workspace) for name in names]
+    return [
+        (workspace / campaign / name).resolve()
+        for campaign in campaigns(workspace)
+        for name in names
+    ]
 
 
 def check_name(name: str) -> str:
@@ -100,14 +104,14 @@ def check_name(name: str) -> str:
 
 
 def campaigns(workspace: Path) -> list[str]:
-    found = (path.parent.name for path in workspace.glob("*/manifest.yaml"))
-    return sorted(name for name in found if _LEGAL_NAME.fullmatch(name))
+    names = (path.parent.name for path in workspace.glob("*/manifest.yaml"))
+    return sorted(name for name in names if _LEGAL_NAME.fullmatch(name))
 
 
 def find(workspace: Path, name: str) -> Layout:
     """Return an existing campaign's layout; BadInput names the campaigns there are."""
     layout = Layout(workspace / check_name(name))
     if not layout.manifest.is_file():
-        known = campaigns(workspace) or "none yet; `kopt init NAME …` makes one"
-        raise BadInput(f"{name!r} does not exist in {workspace}", where="campaign", legal=known)
+        existing = campaigns(workspace) or "none yet; `kopt init NAME …` makes one"
+        raise BadInput(f"{name!r} does not exist in {workspace}", where="campaign", legal=existing)
     return layout

@@ -19,7 +19,7 @@ from pytest_kopt.roofline import Efficiency
 
 
 class Event(Document):
-    """What every line has: format version and time (`YYYY-MM-DD HH:MM`)."""
+    """The keys of every line: format version and time (`YYYY-MM-DD HH:MM`)."""
 
     v: Literal[1] = 1
     time: str
@@ -68,8 +68,8 @@ class PairedChange(Document):
 class Decided(AttemptEvent):
     """The verdict in short; `kernel` are the SHA-256 of the candidate's files.
 
-    Of a quick round `baseline` is round 1's trend over the same cases; of a full one `paired_quick`
-    is the paired gain over the representative cases.
+    `baseline` is round 1's trend over the same cases, for a quick round; `paired_quick` the paired
+    gain over the representative cases, for a full one.
     `stops` are the conditions that end the campaign once this is decided, each with why it holds.
     With `performance_log` the policy wants what is kept in performance.md.
     """
@@ -152,7 +152,7 @@ class Audited(Document):
 
 
 class FinalReport(Document):
-    """What a campaign came to; gains in percent, S_real, W_real and R_real as in docs/what-next.md.
+    """The outcome of a campaign; gains in percent, S_real, W_real, R_real as in docs/what-next.md.
 
     `headline_pct` is what the accepted rounds' gains multiply to. Rounds that were `inconclusive`
     are among those rolled back; `ineffective` does not list them.
@@ -173,7 +173,7 @@ class FinalReport(Document):
     @property
     def is_attributed(self) -> bool:
         """Whether a bucket was claimed or a cache found, so that benchmark and truth may differ."""
-        return any(item.bucket or item.decision != UNCLASSIFIED for item in self.audit)
+        return any(audited.bucket or audited.decision != UNCLASSIFIED for audited in self.audit)
 
     @property
     def real_pct(self) -> float:
@@ -258,9 +258,9 @@ class NoIdleGpu(Event):
     performance_log: bool = False
 
     def __str__(self) -> str:
-        asked = f"round {self.round}" if self.round else "the final comparison"
+        purpose = f"round {self.round}" if self.round else "the final comparison"
         return (
-            f"none within {self.minutes:g} minutes at {self.time}, for {asked}; in the way: "
+            f"none within {self.minutes:g} minutes at {self.time}, for {purpose}; in the way: "
             f"{' | '.join(self.in_the_way)}"
         )
 
@@ -309,9 +309,9 @@ def append(path: Path, *events: Event) -> None:
     text = "".join(_line(event) for event in events).encode()
     with open(path, "ab+") as stream:
         stream.seek(0)
-        known = stream.read()
-        keep = known.rfind(b"\n") + 1
-        if keep != len(known):
+        content = stream.read()
+        keep = content.rfind(b"\n") + 1
+        if keep != len(content):
             stream.truncate(keep)
             stream.seek(0, os.SEEK_END)
         stream.write(text)

@@ -21,30 +21,30 @@ _STDDEV = "_stddev"
 KEY, CORE, TARGET = "representative_shapes", "core_shapes", "target_shapes"
 
 
-def choose(asked: str | None, count: int, shapes: Sequence[str] | None) -> Level:
+def choose(level: str | None, count: int, shapes: Sequence[str] | None) -> Level:
     """Return the level of a round after the baseline; full with MOST of `count` cases or fewer."""
-    if count <= MOST or asked == "full":
+    if count <= MOST or level == "full":
         return "full"
     if shapes:
         return "quick"
-    if asked == "quick":
+    if level == "quick":
         legal = f"--kopt-level full, or 3 to 5 labels in the manifest's key {KEY}"
         raise BadInput("no representative shapes are set", where="--kopt-level quick", legal=legal)
     return "full"
 
 
-def always_full(asked: str | None, what: str) -> None:
+def always_full(level: str | None, what: str) -> None:
     """Raise BadInput when anything but full is asked for where all cases have to be measured."""
-    if asked == "quick":
+    if level == "quick":
         what = f"{what} measures every case"
         raise BadInput(what, where="--kopt-level quick", legal="--kopt-level full")
 
 
 def names(cases: Iterable[CaseResult | ExpectedCase]) -> dict[str, str]:
     """Return each node id's name in the manifest: its label, itself where others share that."""
-    found = list(cases)
-    labels = Counter(case.label for case in found)
-    return {case.nodeid: case.label if labels[case.label] == 1 else case.nodeid for case in found}
+    results = list(cases)
+    labels = Counter(case.label for case in results)
+    return {case.nodeid: case.label if labels[case.label] == 1 else case.nodeid for case in results}
 
 
 def select(shapes: Sequence[str], cases: Mapping[str, str], key: str = KEY) -> tuple[str, ...]:
@@ -60,8 +60,8 @@ def representative(manifest: Manifest, cases: Mapping[str, str]) -> tuple[str, .
     if not manifest.representative_shapes:
         return ()
     core = () if manifest.core_shapes == "all" else select(manifest.core_shapes, cases, CORE)
-    found = {*select(manifest.representative_shapes, cases), *core}
-    return tuple(nodeid for nodeid in cases if nodeid in found)
+    selected = {*select(manifest.representative_shapes, cases), *core}
+    return tuple(nodeid for nodeid in cases if nodeid in selected)
 
 
 def quick_ids(manifest: Manifest, cases: Mapping[str, str]) -> tuple[str, ...]:
@@ -103,8 +103,8 @@ def propose(table: Table) -> tuple[Row, ...]:
 
     The rows are laid out by size (the product of their integer dims) and cut into as many bands as
     rows are wanted; each band gives the row that varied most, the outermost one where they agree.
-    Where a distribution is a dim and all of these are uniform, the skewed row that varied most
-    takes the place of its band's.
+    If a distribution is a dim and all of these are uniform, the skewed row that varied most takes
+    the place of its band's.
     """
     rows = table.passed
     count = min(len(rows), MOST, max(LEAST, len(rows) // _EACH_FOR))
@@ -127,9 +127,9 @@ def _size(row: Row) -> int:
 
 def _variation(row: Row) -> float:
     """Return the largest relative standard deviation among a row's metrics; 0 where none tells."""
-    found = [0.0]
+    variations = [0.0]
     for column in (name for name in row.cells if name.endswith(_STDDEV)):
         spread, mean = row.number(column), row.number(column.removesuffix(_STDDEV))
         if spread is not None and mean and math.isfinite(spread / mean):
-            found.append(abs(spread / mean))
-    return max(found)
+            variations.append(abs(spread / mean))
+    return max(variations)

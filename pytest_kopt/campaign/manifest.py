@@ -86,21 +86,21 @@ class PerformanceTarget:
 
 def architecture(gpu: str) -> str:
     """Return the architecture of a platform or architecture name; ValueError for another."""
-    found = ARCHITECTURES.get(gpu.upper(), gpu.lower())
-    if not _ARCHITECTURE.fullmatch(found):
+    name = ARCHITECTURES.get(gpu.upper(), gpu.lower())
+    if not _ARCHITECTURE.fullmatch(name):
         raise ValueError(
             f"cpu, an architecture (sm_90, gfx942) or one of {', '.join(ARCHITECTURES)}"
         )
-    return found
+    return name
 
 
 def parse_target(text: str) -> PerformanceTarget:
     """Parse `>500 TFLOPS`, `>60% peak efficiency`, `<12 us`; ValueError for anything else."""
     legal = "'>500 TFLOPS', '>60% peak efficiency', '>3 TB/s', '<12 us' or null"
-    found = _TARGET.fullmatch(text.replace("%peak", "% peak"))
-    if not found:
+    match = _TARGET.fullmatch(text.replace("%peak", "% peak"))
+    if not match:
         raise ValueError(legal)
-    sign, number, unit = found.groups()
+    sign, number, unit = match.groups()
     if (sign == "<") != (unit in ("ms", "us")):
         raise ValueError(f"{legal}; more is better for rates, less for times")
     return PerformanceTarget(sign == ">", float(number), unit)
@@ -129,8 +129,8 @@ def _checked(check: Callable[[Any], object], legal: str = "") -> AfterValidator:
 
 
 def _check_filled_in(text: str) -> None:
-    if found := _PLACEHOLDER.search(text):
-        raise ValueError(f"the placeholder {found.group()} filled in")
+    if placeholder := _PLACEHOLDER.search(text):
+        raise ValueError(f"the placeholder {placeholder.group()} filled in")
 
 
 def _check_inside(paths: list[str]) -> None:
@@ -187,7 +187,7 @@ class Extracted(Document):
 
 
 class Upstream(Document):
-    """What a workspace was extracted from (execution_mode workspace).
+    """The project that a workspace was extracted from (execution_mode workspace).
 
     `root` is the upstream project's, relative to the campaign's directory. `kernel_source`, `tests`
     and `test_command` are what they are there; `files` are by their path in the workspace.
@@ -310,7 +310,7 @@ def check_kernel_paths(sources: Iterable[str], root: Path, repository: Path) -> 
             raise BadInput(f"kernel {source!r} does not exist", where="kernel_source")
         home = repository.resolve()
         for file in (path, *files_of(path)):
-            found = file.resolve()
-            if not found.is_relative_to(home) or ".git" in found.relative_to(home).parts:
+            target = file.resolve()
+            if not target.is_relative_to(home) or ".git" in target.relative_to(home).parts:
                 what = f"kernel {file.relative_to(root).as_posix()!r} lies outside the repository"
                 raise BadInput(what, where="kernel_source", legal=f"paths below {repository}")

@@ -1,4 +1,4 @@
-"""What only the author of a round knows, as a YAML mapping or as Markdown sections."""
+"""The notes of a round's author, as a YAML mapping or as Markdown sections."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ class Notes(Document):
 
     @property
     def title(self) -> str | None:
-        """What names the round in a line, None where its author wrote nothing that does."""
+        """The line that names the round, None where its author wrote none."""
         return self.summary or self.change or self.hypothesis
 
     @property
     def tried(self) -> str | None:
-        """What was done in the round, None likewise."""
+        """The change that was tried in the round, None likewise."""
         return self.change or self.summary or self.hypothesis
 
     @property
@@ -91,7 +91,7 @@ def _sections(text: str, where: str) -> dict[str, str]:
     """Return the keys in sections of summary.md, but for what is ours or was never stated."""
     if "\0" in text:
         raise BadInput(NUL, where=where)
-    found: dict[str, str] = {}
+    keys: dict[str, str] = {}
     pairs = []
     for title, body in _split(_SECTION, text.replace("\r\n", "\n")):
         lines = _split(_LINE, body) if _key(title) in _LISTS else [(title, body)]
@@ -105,23 +105,23 @@ def _sections(text: str, where: str) -> dict[str, str]:
         if key not in Notes.model_fields:
             legal = ["Single change", "Next direction", *Notes.model_fields]
             raise BadInput(f"section {title!r} is unknown", where=where, legal=legal)
-        if found.setdefault(key, body) != body:
+        if keys.setdefault(key, body) != body:
             raise BadInput(f"{key} is given twice", where=where)
-    if not found:
+    if not keys:
         raise BadInput("holds no section", where=where, legal="'## Hypothesis', '## Single change'")
-    return found
+    return keys
 
 
 def _split(pattern: re.Pattern[str], text: str) -> list[tuple[str, str]]:
     """Return what follows each match outside of fenced code, with the match's name."""
-    fenced = [found.span() for found in _FENCED.finditer(text)]
-    found: list[tuple[str, str]] = []
+    fenced = [block.span() for block in _FENCED.finditer(text)]
+    parts: list[tuple[str, str]] = []
     for heading, body in sections(pattern, text):
         if not any(low < heading.start() < high for low, high in fenced):
-            found.append((heading[1], body))
-        elif found:
-            found[-1] = (found[-1][0], f"{found[-1][1]}{heading[0]}{body}")
-    return [(name, body.strip()) for name, body in found]
+            parts.append((heading[1], body))
+        elif parts:
+            parts[-1] = (parts[-1][0], f"{parts[-1][1]}{heading[0]}{body}")
+    return [(name, body.strip()) for name, body in parts]
 
 
 def _key(title: str) -> str:

@@ -1,4 +1,4 @@
-"""What has to be there before round 1: every gap is listed at once."""
+"""The prerequisites of round 1: every gap is listed at once."""
 
 from __future__ import annotations
 
@@ -50,71 +50,71 @@ class Probe:
 
 
 def gaps(
-    given: Manifest, root: Path, *, elsewhere: bool = False, is_usable: bool = True
+    manifest: Manifest, root: Path, *, elsewhere: bool = False, is_usable: bool = True
 ) -> list[str]:
     """Return one sentence for everything that is missing; empty when round 1 may run.
 
-    With `elsewhere` the rounds run on another machine: its device is not looked for here. Where the
-    manifest is not `is_usable`, or anything else is missing, the tests are not collected.
+    With `elsewhere` the rounds run on another machine: its device is not looked for here. The tests
+    are only collected if the manifest `is_usable` and nothing else is missing.
     """
     repository = Repository.around(root)
-    found = tree_gaps(given, root, repository)
-    for source in given.kernel_source:
-        with listed(found):
+    missing = tree_gaps(manifest, root, repository)
+    for source in manifest.kernel_source:
+        with listed(missing):
             check_kernel_paths([source], root, repository.root if repository else root)
-    suffixes = {Path(source).suffix for source in given.kernel_source}
-    if suffixes & _COMPILED and given.rebuild_command is None:
-        found.append("a compiled kernel needs rebuild_command (--rebuild 'COMMAND')")
-    if given.project_skill and not (root / given.project_skill).is_file():
-        found.append(f"project_skill: there is no file {given.project_skill!r}")
-    found += _program_gaps(given, root)
-    wants_kernel_time = bool(given.kernel_time)
-    with listed(found):
-        policy = policies.load(given.policy, root)
-        wants_kernel_time = given.judges_by_kernel_time(policy.kernel_time)
-    on_gpu = given.target_gpu != "cpu" and not elsewhere
-    if given.target_gpu == "cpu" and given.target_lang.upper() == "TRITON":
-        found.append(
+    suffixes = {Path(source).suffix for source in manifest.kernel_source}
+    if suffixes & _COMPILED and manifest.rebuild_command is None:
+        missing.append("a compiled kernel needs rebuild_command (--rebuild 'COMMAND')")
+    if manifest.project_skill and not (root / manifest.project_skill).is_file():
+        missing.append(f"project_skill: there is no file {manifest.project_skill!r}")
+    missing += _program_gaps(manifest, root)
+    wants_kernel_time = bool(manifest.kernel_time)
+    with listed(missing):
+        policy = policies.load(manifest.policy, root)
+        wants_kernel_time = manifest.judges_by_kernel_time(policy.kernel_time)
+    on_gpu = manifest.target_gpu != "cpu" and not elsewhere
+    if manifest.target_gpu == "cpu" and manifest.target_lang.upper() == "TRITON":
+        missing.append(
             "target_gpu: on a CPU Triton's interpreter runs these kernels, its times mean nothing "
             "and every round would end with exit code 11 (legal: the GPU that decides, with "
             "--elsewhere if it is on another machine; to check only: pytest --kopt-check-only)"
         )
     if on_gpu:
         try:
-            for_target(discover("cuda"), given.target_gpu)
+            for_target(discover("cuda"), manifest.target_gpu)
         except BadInput as error:
-            found.append(
-                f"target_gpu: no {given.target_gpu} here, {error.what} (--elsewhere sets the "
+            missing.append(
+                f"target_gpu: no {manifest.target_gpu} here, {error.what} (--elsewhere sets the "
                 "campaign up for another machine, --gpu cpu for this one's CPU)"
             )
-    if not _mentions_cases(given, root):
-        found.append(_no_cases(given))
-    if found or not is_usable:
+    if not _mentions_cases(manifest, root):
+        missing.append(_no_cases(manifest))
+    if missing or not is_usable:
         # To collect the tests imports torch: what is known by now is worth more than the wait.
-        return found
-    seen = probe(given, root, profilers=on_gpu and wants_kernel_time)
-    if on_gpu and wants_kernel_time and not seen.profilers:
-        found.append(
+        return missing
+    collected = probe(manifest, root, profilers=on_gpu and wants_kernel_time)
+    if on_gpu and wants_kernel_time and not collected.profilers:
+        missing.append(
             "rounds are judged by GPU kernel time, which neither torch.profiler nor "
-            f"{ncu.TOOL} nor {rocprof.TOOL} on PATH can measure here (policy {given.policy!r}; "
+            f"{ncu.TOOL} nor {rocprof.TOOL} on PATH can measure here (policy {manifest.policy!r}; "
             "`kernel_time: false` has the benchmark judge alone)"
         )
-    return found + _test_gaps(given, root, repository, seen)
+    return missing + _test_gaps(manifest, root, repository, collected)
 
 
 @contextmanager
-def listed(found: list[str]) -> Iterator[None]:
+def listed(missing: list[str]) -> Iterator[None]:
     """Add what is refused inside to a list of gaps."""
     try:
         yield
     except BadInput as error:
-        found.append(str(error))
+        missing.append(str(error))
 
 
-def _program_gaps(given: Manifest, root: Path) -> Iterator[str]:
+def _program_gaps(manifest: Manifest, root: Path) -> Iterator[str]:
     """Yield what of the manifest's commands cannot be started in the project root."""
     for key in Manifest.model_fields:
-        text = getattr(given, key) if key.endswith("_command") else None
+        text = getattr(manifest, key) if key.endswith("_command") else None
         if text is None:
             continue
         try:
@@ -122,64 +122,64 @@ def _program_gaps(given: Manifest, root: Path) -> Iterator[str]:
         except BadInput as error:
             yield f"{key}: {error}"
             continue
-        path = {**os.environ, **given.env, **extra}.get("PATH")
+        path = {**os.environ, **manifest.env, **extra}.get("PATH")
         # A name with a slash is looked for below the directory that the command runs in.
         program = str(root / words[0]) if "/" in words[0] else words[0]
         if shutil.which(program, path=path) is None:
             yield f"{key}: the program {words[0]!r} is not on PATH"
 
 
-def probe(given: Manifest, root: Path, *, profilers: bool = False) -> Probe:
+def probe(manifest: Manifest, root: Path, *, profilers: bool = False) -> Probe:
     """Collect the tests in a fresh process; `profilers` asks for those too, and imports torch."""
     with tempfile.TemporaryDirectory() as directory:
         answer = Path(directory) / "probe.json"
-        done = subprocess.run(
+        process = subprocess.run(
             [
                 *(sys.executable, "-c", _PROBE, str(answer), str(profilers)),
-                *(given.primary_metric or "", *shlex.split(given.tests)),
+                *(manifest.primary_metric or "", *shlex.split(manifest.tests)),
             ],
             cwd=root,
-            env={**os.environ, **given.env},
+            env={**os.environ, **manifest.env},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             check=False,
         )
         if not answer.exists():
-            return Probe((), (), (done.stdout + done.stderr)[-1500:].strip())
+            return Probe((), (), (process.stdout + process.stderr)[-1500:].strip())
         return wire.read(Probe, json.loads(answer.read_text()))
 
 
-def tree_gaps(given: Manifest, root: Path, repository: Repository | None) -> list[str]:
+def tree_gaps(manifest: Manifest, root: Path, repository: Repository | None) -> list[str]:
     """Return what of the tree's state keeps a campaign from beginning here."""
-    if repository is None or not given.git_commit:
+    if repository is None or not manifest.git_commit:
         return []
     busy = repository.operation_in_progress()
-    found = [f"git: {busy} is in progress; finish or abort it"] if busy else []
+    missing = [f"git: {busy} is in progress; finish or abort it"] if busy else []
     if repository.head is None:
-        return [*found, "git: the repository has no commit yet"]
-    with listed(found):
-        check_repository(given.kernel_source, root, repository)
+        return [*missing, "git: the repository has no commit yet"]
+    with listed(missing):
+        check_repository(manifest.kernel_source, root, repository)
     inside = [
         repository.relative(root, source)
-        for source in given.kernel_source
+        for source in manifest.kernel_source
         if (root / source).resolve().is_relative_to(repository.root.resolve())
         and nested_around(repository, root / source) is None
     ]
     dirty = repository.dirty(inside) if inside else []
     if dirty:
-        found.append(f"git: commit the kernel first, {', '.join(dirty)} differs from HEAD")
-    return found
+        missing.append(f"git: commit the kernel first, {', '.join(dirty)} differs from HEAD")
+    return missing
 
 
-def _no_cases(given: Manifest) -> str:
-    where = f"`{given.tests}`" if given.tests else "pytest's default paths"
+def _no_cases(manifest: Manifest) -> str:
+    where = f"`{manifest.tests}`" if manifest.tests else "pytest's default paths"
     return f"no test marked kopt is found under {where} (--tests 'ARGS' selects them)"
 
 
-def _mentions_cases(given: Manifest, root: Path) -> bool:
+def _mentions_cases(manifest: Manifest, root: Path) -> bool:
     """Say whether a Python file that the tests' arguments name mentions kopt at all."""
-    words = [word.partition("::")[0] for word in shlex.split(given.tests)]
+    words = [word.partition("::")[0] for word in shlex.split(manifest.tests)]
     named = [root / word for word in words if not word.startswith("-") and (root / word).exists()]
     named = named or [path for path in (root / "tests",) if path.is_dir()]
     files = [file for path in named for file in files_of(path) if file.suffix == ".py"]
@@ -187,25 +187,25 @@ def _mentions_cases(given: Manifest, root: Path) -> bool:
 
 
 def _test_gaps(
-    given: Manifest, root: Path, repository: Repository | None, seen: Probe
+    manifest: Manifest, root: Path, repository: Repository | None, collected: Probe
 ) -> list[str]:
-    if seen.failure:
-        return [f"the tests cannot be collected: {seen.failure}"]
-    if not seen.cases:
-        return [_no_cases(given)]
-    found = [f"primary_metric: {seen.unknown_metric}"] if seen.unknown_metric else []
-    for source in given.kernel_source:
+    if collected.failure:
+        return [f"the tests cannot be collected: {collected.failure}"]
+    if not collected.cases:
+        return [_no_cases(manifest)]
+    missing = [f"primary_metric: {collected.unknown_metric}"] if collected.unknown_metric else []
+    for source in manifest.kernel_source:
         path = (root / source).resolve()
-        if path.suffix != ".py" or str(path) in seen.modules:
+        if path.suffix != ".py" or str(path) in collected.modules:
             continue
         installed = {"site-packages", "dist-packages"}
-        same_name = [file for file in map(Path, seen.modules) if file.name == path.name]
+        same_name = [file for file in map(Path, collected.modules) if file.name == path.name]
         wrong = [(f, _EDITABLE) for f in same_name if installed & set(f.parts)][:1]
         if repository:
-            others = (counterpart(root, tree, repository) / source for tree in repository.trees)
-            wrong += [(other, _ON_PATH) for other in others if str(other) in seen.modules]
-        found += [
+            twins = (counterpart(root, tree, repository) / source for tree in repository.trees)
+            wrong += [(twin, _ON_PATH) for twin in twins if str(twin) in collected.modules]
+        missing += [
             f"kernel {source!r} is imported from {file}, not from this tree: {legal}"
             for file, legal in wrong
         ]
-    return found
+    return missing

@@ -1,11 +1,11 @@
-"""What sessions leave in a campaign: evidence first; the decided event is the commit point."""
+"""The record that a session leaves: evidence first; the decided event is the commit point."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from pytest_kopt.campaign import ledger
+from pytest_kopt.campaign import ledger, levels
 from pytest_kopt.campaign import manifest as manifests
 from pytest_kopt.campaign.attempt import Attempt, Evidence, keep
 from pytest_kopt.campaign.campaign import Campaign
@@ -13,12 +13,14 @@ from pytest_kopt.campaign.history import stops
 from pytest_kopt.campaign.manifest import FrozenSchema
 from pytest_kopt.campaign.notes import NO_NOTES, Notes
 from pytest_kopt.campaign.state import fold
+from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.clock import now
 from pytest_kopt.decide.policy import STOP_LIMITS, Policy
 from pytest_kopt.decide.verdict import Decision, Level, Verdict
 from pytest_kopt.devices.idle import NoIdleGpu
 from pytest_kopt.roofline import efficiency
 from pytest_kopt.schema.profile import fingerprint
+from pytest_kopt.schema.table import Table
 
 #: What the decided event says as the verdict does.
 _IN_SHORT = ["decision", "level", "reason", "next_step", "aggregate", "flags", "kernel_time"]
@@ -34,32 +36,31 @@ def record_attempt(
     verdict: Verdict,
     notes: Notes = NO_NOTES,
     policy: Policy | None = None,
-    representative: list[str] | None = None,
-    **told: Any,
+    **figures: Any,
 ) -> Attempt:
     """Write the evidence of an attempt, then its events; the decided event is the commit point.
 
     `level` is the one it began at; its verdict names the one that decided. `policy` is the one it
-    was judged by, None for the manifest's. `told` are figures of the decided event: `trend`,
+    was judged by, None for the manifest's. `figures` are those of the decided event: `trend`,
     `paired`, `paired_quick` and `baseline`.
 
-    For the baseline the schema is frozen into the manifest too, where the proposed `representative`
-    shapes are put down unless some are set.
+    A baseline freezes the schema into the manifest, and proposes representative shapes there unless
+    some are set.
     """
-    known = campaign.state.rounds.get(round)
-    number = 1 + max(known.attempts, default=0) if known else 1
+    earlier = campaign.state.rounds.get(round)
+    number = 1 + max(earlier.attempts, default=0) if earlier else 1
     directory = campaign.layout.attempt(round, number)
     common: dict[str, Any] = {"round": round, "attempt": number}
     verdict = verdict.model_copy(update={"campaign": campaign.name, **common})
-    kept = keep(campaign.layout, directory, evidence, verdict)
-    _, verdict_sha256 = kept.popitem()
+    hashes = keep(campaign.layout, directory, evidence, verdict)
+    _, verdict_sha256 = hashes.popitem()
     if verdict.decision is Decision.BASELINE and evidence.table:
-        _freeze(campaign, evidence.table.header, representative)
+        _freeze(campaign, evidence.table, evidence.results)
     policy = policy or campaign.policy()
     before = [
         *_changes(campaign, policy),
         ledger.Opened(time=started, level=level, **common),
-        ledger.Measured(time=now(), evidence=kept, **common),
+        ledger.Measured(time=now(), evidence=hashes, **common),
     ]
     decided = ledger.Decided(
         time=now(),
@@ -69,12 +70,12 @@ def record_attempt(
         notes=notes,
         kernel=evidence.kernel.hashes,
         verdict_sha256=verdict_sha256,
-        **told,
+        **figures,
         **common,
     )
     state = fold([*ledger.read(campaign.layout.ledger), decided])
-    found = stops.holding(stops.check(campaign.name, state, campaign.manifest, policy))
-    campaign.append(*before, decided.model_copy(update={"stops": found}))
+    conditions = stops.holding(stops.check(campaign.name, state, campaign.manifest, policy))
+    campaign.append(*before, decided.model_copy(update={"stops": conditions}))
     return campaign.state.rounds[round].attempts[number]
 
 
@@ -84,24 +85,24 @@ def record_final(
     """Write the evidence of a comparison of best and baseline, then its event."""
     directory = campaign.layout.final(1 + len(campaign.state.finals))
     verdict = verdict.model_copy(update={"campaign": campaign.name})
-    kept = keep(campaign.layout, directory, evidence, verdict)
+    hashes = keep(campaign.layout, directory, evidence, verdict)
     best = campaign.state.incumbent_round or 1
-    told = {name: getattr(verdict, name) for name in ("decision", "reason", "aggregate")}
-    final = ledger.Final(time=now(), best=best, **told, evidence=kept, report=report)
+    copied = {name: getattr(verdict, name) for name in ("decision", "reason", "aggregate")}
+    final = ledger.Final(time=now(), best=best, **copied, evidence=hashes, report=report)
     campaign.append(final)
     return verdict
 
 
 def record_no_idle_gpu(
-    campaign: Campaign, found: NoIdleGpu, *, final: bool, policy: Policy
+    campaign: Campaign, refusal: NoIdleGpu, *, final: bool, policy: Policy
 ) -> None:
     """Record that the next round, or the final comparison, found no idle GPU."""
     campaign.append(
         ledger.NoIdleGpu(
             time=now(),
             round=None if final else campaign.state.next_round,
-            minutes=found.minutes,
-            in_the_way=list(found.in_the_way),
+            minutes=refusal.minutes,
+            in_the_way=list(refusal.in_the_way),
             performance_log=policy.performance_log,
         )
     )
@@ -112,18 +113,22 @@ def _changes(campaign: Campaign, policy: Policy) -> Iterator[ledger.Event]:
     manifest = campaign.manifest.model_dump(mode="json", by_alias=True)
     recorded = campaign.recorded_policy()
     limits = {key: recorded[key] for key in STOP_LIMITS if key in recorded}
-    for kind, known, given in (
+    for kind, recorded_values, document in (
         (ledger.ManifestChanged, campaign.recorded_manifest(), manifest),
         (ledger.PolicyChanged, limits, policy.model_dump()),
     ):
-        values = {key: given.get(key) for key in known if given.get(key) != known[key]}
+        values = {
+            key: document.get(key)
+            for key in recorded_values
+            if document.get(key) != recorded_values[key]
+        }
         if values:
             yield kind(time=now(), values=values)
 
 
-def _freeze(campaign: Campaign, header: tuple[str, ...], representative: list[str] | None) -> None:
-    frozen = FrozenSchema(header=",".join(header), sha256=fingerprint(header))
-    shapes = campaign.manifest.representative_shapes or representative
+def _freeze(campaign: Campaign, table: Table, results: Sequence[CaseResult]) -> None:
+    frozen = FrozenSchema(header=",".join(table.header), sha256=fingerprint(table.header))
+    shapes = campaign.manifest.representative_shapes or levels.proposal(table, results)
     update = {"csv_schema": frozen, "representative_shapes": shapes}
     campaign.manifest = campaign.manifest.model_copy(update=update)
     manifests.save(campaign.layout.manifest, campaign.manifest)

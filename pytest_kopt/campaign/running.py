@@ -44,7 +44,7 @@ def read(file: Path) -> dict[str, Any] | None:
 
 
 def is_alive(process: int) -> bool:
-    """Say whether a process is there, whoever's it is."""
+    """Say whether a process is there, whichever user owns it."""
     try:
         os.kill(process, 0)
     except OSError as error:
@@ -67,7 +67,7 @@ def is_anothers(file: Path) -> bool:
     return bool(document and is_live(document) and document["pid"] != os.getpid())
 
 
-def write(file: Path, **known: Any) -> None:
+def write(file: Path, **progress: Any) -> None:
     """Write the document, None for what is not known; one that cannot be written ends nothing."""
     document = {
         "schema_version": RUNNING_VERSION,
@@ -78,16 +78,16 @@ def write(file: Path, **known: Any) -> None:
         "updated": datetime.now().astimezone().isoformat(timespec="seconds"),
     }
     with suppress(OSError):
-        write_atomically(file, json.dumps(document | known, indent=1) + "\n")
+        write_atomically(file, json.dumps(document | progress, indent=1) + "\n")
 
 
-def end(file: Path, exit_code: int | None, error: Exception | None = None, **known: Any) -> None:
+def end(file: Path, exit_code: int | None, error: Exception | None = None, **progress: Any) -> None:
     """Write that the session has ended (`exit_code` None: pytest broke), unless another runs."""
     if is_anothers(file):
         return
     path, line = (place_of(str(error)) if error else None) or (None, None)
-    told = {"text": str(error), "file": path, "line": line} if error else None
-    write(file, **known, phase=ENDED, exit_code=exit_code, error=told)
+    failure = {"text": str(error), "file": path, "line": line} if error else None
+    write(file, **progress, phase=ENDED, exit_code=exit_code, error=failure)
 
 
 @contextmanager

@@ -52,8 +52,8 @@ def plan(state: CampaignState, attempt: Attempt, *, commits: bool) -> Step:
     if not decision.keeps:
         best = state.incumbent
         assert best is not None
-        decided = (other.decided for other in state.rounds[attempt.round].attempts.values())
-        was_kept = any(other and other.decision.keeps for other in decided)
+        decided = (earlier.decided for earlier in state.rounds[attempt.round].attempts.values())
+        was_kept = any(earlier and earlier.decision.keeps for earlier in decided)
         return Withdraw(best) if commits and was_kept else Restore(best)
     if not commits or decision is Decision.BASELINE:
         return Nothing()

@@ -1,4 +1,4 @@
-"""Where a campaign stands: a fold over its ledger."""
+"""The state of a campaign: a fold over its ledger."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ class Round:
     def failed_as(self, kernel: Mapping[str, str]) -> ledger.Decided | None:
         """Return the first verdict that a version of these files failed its check."""
         decided = [attempt.decided for attempt in self.attempts.values() if attempt.decided]
-        failed = [found for found in decided if found.decision is Decision.REPAIR]
-        return next((found for found in failed if found.kernel == kernel), None)
+        failed = [verdict for verdict in decided if verdict.decision is Decision.REPAIR]
+        return next((verdict for verdict in failed if verdict.kernel == kernel), None)
 
     def failed_checks(self, besides: Mapping[str, str] | None = None) -> int:
         """Return how many versions failed their checks: the first failure and the failed repairs.
@@ -67,7 +67,7 @@ class Round:
         A version that was run again unchanged counts once; `besides` is one that does not count.
         """
         decided = [attempt.decided for attempt in self.attempts.values() if attempt.decided]
-        failed = [found.kernel for found in decided if found.decision is Decision.REPAIR]
+        failed = [verdict.kernel for verdict in decided if verdict.decision is Decision.REPAIR]
         different = [kernel for i, kernel in enumerate(failed) if kernel not in failed[:i]]
         return sum(kernel != besides for kernel in different)
 
@@ -107,10 +107,10 @@ class CampaignState:
 
     def decided(self) -> Iterator[tuple[Round, Attempt, ledger.Decided]]:
         """Yield the attempts that have a verdict, oldest first, with their rounds."""
-        for _, item in sorted(self.rounds.items()):
-            for _, attempt in sorted(item.attempts.items()):
+        for _, round in sorted(self.rounds.items()):
+            for _, attempt in sorted(round.attempts.items()):
                 if attempt.decided:
-                    yield item, attempt, attempt.decided
+                    yield round, attempt, attempt.decided
 
     @property
     def baseline(self) -> Round | None:
@@ -148,13 +148,13 @@ class CampaignState:
     def pending(self) -> Attempt | None:
         """A decided attempt whose decision was not carried out, None when all are.
 
-        Of several it is the last round's: that round's version lies in the tree.
+        The last round's comes first: its version lies in the tree.
         """
-        for item in reversed(self.rounds.values()):
-            for attempt in item.attempts.values():
+        for round in reversed(self.rounds.values()):
+            for attempt in round.attempts.values():
                 decided = attempt.decided
                 waits = decided is not None and not decided.decision.leaves_open
-                if waits and not attempt.settled and not (item.number == 1 and item.is_open):
+                if waits and not attempt.settled and not (round.number == 1 and round.is_open):
                     return attempt
         return None
 
@@ -166,26 +166,30 @@ class CampaignState:
     @property
     def first_quick_round(self) -> int | None:
         """The first round that was measured at the quick level: its cases are frozen since then."""
-        attempts = ((n, each) for n, item in self.rounds.items() for each in item.attempts.values())
-        return min((number for number, each in attempts if each.level == "quick"), default=None)
+        attempts = (
+            (n, attempt) for n, round in self.rounds.items() for attempt in round.attempts.values()
+        )
+        return min(
+            (number for number, attempt in attempts if attempt.level == "quick"), default=None
+        )
 
     def incumbent_as_of(self, number: int) -> int | None:
         """Return the last accepted round up to and including `number`."""
-        kept = (item.number for item in self.kept_rounds())
-        return max((found for found in kept if found <= number), default=None)
+        numbers = (round.number for round in self.kept_rounds())
+        return max((accepted for accepted in numbers if accepted <= number), default=None)
 
     def decided_rounds(self) -> list[Round]:
         """Return the closed rounds in their order."""
-        return [item for _, item in sorted(self.rounds.items()) if not item.is_open]
+        return [round for _, round in sorted(self.rounds.items()) if not round.is_open]
 
     def kept_rounds(self) -> list[Round]:
         """Return the baseline and the accepted rounds in their order."""
-        return [item for item in self.decided_rounds() if item.is_kept]
+        return [round for round in self.decided_rounds() if round.is_kept]
 
-    def check_round(self, asked: int | str) -> int:
+    def check_round(self, named: int | str) -> int:
         """Return the number that `asked` (or "next") names; BadInput if it may not run."""
         following = self.next_round
-        number = following if asked == "next" else int(asked)
+        number = following if named == "next" else int(named)
         if number == following:
             return number
         what, legal = f"would skip round {following}", f"{following} (or next)"
@@ -199,8 +203,8 @@ class CampaignState:
 
 def chain_breaks(state: CampaignState, noise_pct: float) -> list[str]:
     """Name the accepted rounds whose primary metric fell by more than the noise."""
-    found = {item.number: item.verdict for item in state.kept_rounds()}
-    changes = {n: v.aggregate.change_pct for n, v in found.items() if v and v.aggregate}
+    verdicts = {round.number: round.verdict for round in state.kept_rounds()}
+    changes = {n: v.aggregate.change_pct for n, v in verdicts.items() if v and v.aggregate}
     return [
         f"round {number} was accepted although it fell: {changed(change)}"
         for number, change in changes.items()
@@ -216,7 +220,7 @@ def fold(events: Iterable[ledger.AnyEvent], layout: Layout = NOWHERE) -> Campaig
         if isinstance(event, ledger.Ended):
             state.ended = event.how
         elif isinstance(event, ledger.NoIdleGpu):
-            decided = ((item.number, each.number) for item, each, _ in state.decided())
+            decided = ((round.number, attempt.number) for round, attempt, _ in state.decided())
             state.waits.append(Wait(event, max(decided, default=(0, 0))))
             state.no_idle_gpu = event
         elif isinstance(event, ledger.ManifestChanged):
@@ -237,9 +241,9 @@ def fold(events: Iterable[ledger.AnyEvent], layout: Layout = NOWHERE) -> Campaig
             for number in state.rounds.keys() & {version + 1 for version in event.versions}:
                 state.rounds[number].last_event = state.events
         elif isinstance(event, ledger.Note):
-            item = state.rounds.setdefault(event.round, Round(event.round))
-            item.notes = item.notes.plus(event.notes)
-            item.last_event = state.events
+            round = state.rounds.setdefault(event.round, Round(event.round))
+            round.notes = round.notes.plus(event.notes)
+            round.last_event = state.events
         elif isinstance(event, ledger.Restoring):
             state.restores.append(event)
             state.restoring = event
@@ -251,10 +255,10 @@ def fold(events: Iterable[ledger.AnyEvent], layout: Layout = NOWHERE) -> Campaig
 
 
 def _fold_attempt(state: CampaignState, event: ledger.AttemptEvent, layout: Layout) -> None:
-    item = state.rounds.setdefault(event.round, Round(event.round))
-    item.last_event = state.events
+    round = state.rounds.setdefault(event.round, Round(event.round))
+    round.last_event = state.events
     begun = Attempt(layout, event.round, event.attempt, event.time)
-    attempt = item.attempts.setdefault(event.attempt, begun)
+    attempt = round.attempts.setdefault(event.attempt, begun)
     if isinstance(event, ledger.Opened):
         attempt.level = event.level
         state.no_idle_gpu = None
@@ -262,7 +266,7 @@ def _fold_attempt(state: CampaignState, event: ledger.AttemptEvent, layout: Layo
         attempt.hashes = event.evidence
     elif isinstance(event, ledger.Decided):
         attempt.decided = event
-        item.notes = attempt.notes = item.notes.plus(event.notes)
+        round.notes = attempt.notes = round.notes.plus(event.notes)
     elif isinstance(event, ledger.Applied):
         attempt.applied = event
         attempt.settled = True

@@ -48,13 +48,13 @@ def entries(path: Path) -> list[Entry]:
     ]
 
 
-def check(given: Notes, item: Round, where: str) -> None:
+def check(notes: Notes, round: Round, where: str) -> None:
     """Raise BadInput for notes with a tip that nobody can judge.
 
     A tip needs its round's bucket, unless the outcome or its author makes it an anti-pattern.
     """
-    told = item.notes.plus(given)
-    if given.tip and told.bucket is None and not _is_anti_pattern(told, item.verdict):
+    together = round.notes.plus(notes)
+    if notes.tip and together.bucket is None and not _is_anti_pattern(together, round.verdict):
         legal = f"bucket: {', '.join(get_args(Bucket))}; or anti_pattern: true"
         raise BadInput("a tip needs its round's bucket", where=where, legal=legal)
 
@@ -62,47 +62,47 @@ def check(given: Notes, item: Round, where: str) -> None:
 def missing_text(text: str, name: str, manifest: Manifest, state: CampaignState) -> str:
     """Return what has to be appended so that every tip of a campaign's decided rounds stands there.
 
-    A tip that was noted anew is a new entry, and so is one whose round turned out to be an
+    A tip that was noted again is a new entry, and so is one whose round turned out to be an
     anti-pattern.
     """
     parts = []
-    for item in state.decided_rounds():
-        if not item.notes.tip:
+    for round in state.decided_rounds():
+        if not round.notes.tip:
             continue
-        said = {"Takeaway": "", **fields(item.notes.tip)}
-        takeaway = _marked(said["Takeaway"], _is_anti_pattern(item.notes, item.verdict))
-        own = item.notes.tip if takeaway == said["Takeaway"] else _ANTI + item.notes.tip
-        digest = hashlib.sha256(own.encode()).hexdigest()[:12]
-        anchor = f"<!-- {name} round-{item.number} {digest} -->"
-        said["Takeaway"] = takeaway
+        lines = {"Takeaway": "", **fields(round.notes.tip)}
+        takeaway = _marked(lines["Takeaway"], _is_anti_pattern(round.notes, round.verdict))
+        tip = round.notes.tip if takeaway == lines["Takeaway"] else _ANTI + round.notes.tip
+        digest = hashlib.sha256(tip.encode()).hexdigest()[:12]
+        anchor = f"<!-- {name} round-{round.number} {digest} -->"
+        lines["Takeaway"] = takeaway
         if anchor not in text:
-            parts.append(f"\n{anchor}\n{_entry(name, manifest, item, said)}")
+            parts.append(f"\n{anchor}\n{_entry(name, manifest, round, lines)}")
     title = f"# Tips: {manifest.target_op} ({manifest.target_backend}) on {manifest.target_gpu}\n"
     return (title if parts and not text else "") + "".join(parts)
 
 
-def correction(number: int, notes: Notes, time: str, known: list[Entry]) -> str:
+def correction(number: int, notes: Notes, time: str, existing: list[Entry]) -> str:
     """Return the text to append that corrects an entry; BadInput when there is none of its number.
 
     `notes` hold the takeaway as their tip, and its bucket or mark; without a bucket the entry's
     own hold. Entries are never changed: a bad one stays and is marked by this.
     """
-    found = {entry.number: entry for entry in known}.get(number)
-    if found is None:
-        legal = [str(entry.number) for entry in known] or "none yet"
+    entry = {entry.number: entry for entry in existing}.get(number)
+    if entry is None:
+        legal = [str(entry.number) for entry in existing] or "none yet"
         raise BadInput(f"there is no tip {number}", where="kopt tips", legal=legal)
     if notes.bucket is None:
-        said = fields(found.text)
-        bucket = said.get("Bucket")
+        lines = fields(entry.text)
+        bucket = lines.get("Bucket")
         inherited = {
             "bucket": bucket if bucket in get_args(Bucket) else None,
-            "anti_pattern": notes.anti_pattern or _is_marked(said.get("Takeaway", "")),
+            "anti_pattern": notes.anti_pattern or _is_marked(lines.get("Takeaway", "")),
         }
         notes = notes.model_copy(update=inherited)
     check(notes, Round(0), "kopt tips")
     takeaway = _marked(_one(notes.tip or ""), _is_anti_pattern(notes, None))
     return (
-        f"\n### {time} correction of tip {number} ({found.title})\n\n"
+        f"\n### {time} correction of tip {number} ({entry.title})\n\n"
         f"- Takeaway: {takeaway}\n- Bucket: {notes.bucket or _UNNAMED}\n"
     )
 
@@ -121,29 +121,29 @@ def _marked(takeaway: str, anti_pattern: bool) -> str:
     return _ANTI + takeaway if anti_pattern and not _is_marked(takeaway) else takeaway
 
 
-def _entry(name: str, manifest: Manifest, item: Round, said: dict[str, str]) -> str:
-    decided, notes = item.verdict, item.notes
+def _entry(name: str, manifest: Manifest, round: Round, named: dict[str, str]) -> str:
+    decided, notes = round.verdict, round.notes
     assert decided is not None
-    told = {
+    texts = {
         "Context": f"{notes.change or notes.hypothesis or notes.summary or 'not stated'} ({name})",
         "Signal": decided.reason,
         "Applicability": f"{manifest.target_op} on {manifest.target_gpu} in "
         f"{manifest.target_lang}; measure it again before relying on it elsewhere",
-        **said,
+        **named,
         "Bucket": notes.bucket or _UNNAMED,
     }
     word = "ACCEPTED" if decided.decision.keeps else "ROLLED BACK"
-    lines = [f"- {field}: {_one(told[field])}" for field in _FIELDS]
-    return f"### {decided.time} round-{item.number} — {word}\n\n" + "\n".join(lines) + "\n"
+    lines = [f"- {field}: {_one(texts[field])}" for field in _FIELDS]
+    return f"### {decided.time} round-{round.number} — {word}\n\n" + "\n".join(lines) + "\n"
 
 
 def fields(tip: str) -> dict[str, str]:
     """Return the fields that a tip's lines name; a tip that names none is the Takeaway."""
     first, *parts = (part.strip() for part in _FIELD.split(tip))
-    found = {name: text for name, text in zip(parts[::2], parts[1::2], strict=True) if text}
+    texts = {name: text for name, text in zip(parts[::2], parts[1::2], strict=True) if text}
     if first:
-        found["Takeaway"] = f"{first} {found.get('Takeaway', '')}".strip()
-    return found
+        texts["Takeaway"] = f"{first} {texts.get('Takeaway', '')}".strip()
+    return texts
 
 
 def _one(text: str) -> str:

@@ -46,10 +46,10 @@ def _ceilings(option: str) -> None:
     project = Project.here()
     measured = measure_ceilings(choose(option))
     # What lies above a documented peak is refused before it is kept.
-    known = ceilings.Ceilings(measured.device, measured, Facts())
+    documented = ceilings.Ceilings(measured.device, measured, Facts())
     path = ceilings.save(project.workspace, measured)
     project.keep_workspace_out_of_git()
-    for line in ceiling_lines(measured, known):
+    for line in ceiling_lines(measured, documented):
         print(line)
     print(f"written to {path}", flush=True)
 
@@ -59,14 +59,14 @@ def _noise(arguments: argparse.Namespace) -> int:
 
     project = Project.here()
     with tempfile.TemporaryDirectory() as directory:
-        made = Path(directory) / "noise.json"
+        file = Path(directory) / "noise.json"
         words = [sys.executable, "-m", "pytest", "--kopt-calibrate", str(arguments.processes)]
-        words += ["--kopt-device", arguments.device, "--kopt-verdict", str(made)]
-        done = subprocess.run([*words, *shlex.split(arguments.tests)], check=False)
-        if made.is_file():
+        words += ["--kopt-device", arguments.device, "--kopt-verdict", str(file)]
+        session = subprocess.run([*words, *shlex.split(arguments.tests)], check=False)
+        if file.is_file():
             if arguments.output:
-                shutil.copyfile(made, arguments.output)
-            path = keep(project.workspace, json.loads(made.read_text()))
+                shutil.copyfile(file, arguments.output)
+            path = keep(project.workspace, json.loads(file.read_text()))
             project.keep_workspace_out_of_git()
             print(f"written to {path}, for later verdicts on this machine", flush=True)
-    return done.returncode
+    return session.returncode

@@ -29,10 +29,10 @@ from pytest_kopt.trials.rounds.discard import discard as discard_round
 )
 def note(arguments: argparse.Namespace) -> None:
     """Add notes to a finished round or to the next one; later notes override earlier ones."""
-    given = notes.load(arguments.file)
+    added = notes.load(arguments.file)
     with changing(arguments.name) as campaign:
-        campaign.note(arguments.round, given)
-    print(f"round {arguments.round}: noted {', '.join(given.given()) or 'nothing'}")
+        campaign.note(arguments.round, added)
+    print(f"round {arguments.round}: noted {', '.join(added.given()) or 'nothing'}")
 
 
 @command("kopt restore 3", NAME, ROUND)
@@ -58,12 +58,12 @@ def retry(arguments: argparse.Namespace) -> int:
             stops.check(campaign.name, campaign.state, campaign.manifest, campaign.policy())
         )
         _put_back(campaign, number)
-        known = campaign.state.rounds[number].notes.given()
+        written = campaign.state.rounds[number].notes.given()
     # Its tip has been told already.
-    told = {key: text for key, text in known.items() if key not in ("tip", "anti_pattern")}
+    repeated = {key: text for key, text in written.items() if key not in ("tip", "anti_pattern")}
     with tempfile.TemporaryDirectory() as directory:
         file = Path(directory) / "notes.yaml"
-        file.write_text(json.dumps({"summary": f"round {number} again"} | told))
+        file.write_text(json.dumps({"summary": f"round {number} again"} | repeated))
         words = ("--kopt-campaign", campaign.name, "--kopt-round", str(following))
         return subprocess.call(
             [sys.executable, "-m", "pytest", *words, f"--kopt-notes={file}"], cwd=campaign.root
@@ -111,6 +111,6 @@ def _settle(campaign: Campaign) -> None:
 
 def _put_back(campaign: Campaign, number: int) -> None:
     files = campaign.restore(number)
-    kept = campaign.layout.replaced(len(campaign.state.restores))
-    what = f"{', '.join(files)} restored; what was there is kept in {kept}"
+    replaced = campaign.layout.replaced(len(campaign.state.restores))
+    what = f"{', '.join(files)} restored; what was there is kept in {replaced}"
     print(f"round {number}: {what if files else 'its version is in the tree already'}", flush=True)

@@ -1,4 +1,4 @@
-"""What a command of `kopt` is called and takes, and the function that it runs."""
+"""A command of `kopt`: its name and arguments, and the function that it runs."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ def argument(*names: str, **settings: Any) -> Argument:
 def one_of(*arguments: Argument, required: bool = False) -> Argument:
     def add(parser: argparse.ArgumentParser) -> None:
         group = parser.add_mutually_exclusive_group(required=required)
-        for each in arguments:
-            each(group)
+        for add_to in arguments:
+            add_to(group)
 
     return add
 

@@ -57,8 +57,8 @@ def decide(arguments: argparse.Namespace) -> int:
         extra_benefit=arguments.extra_benefit,
         classes=Classes(columns, arguments.target_class),
     )
-    told = {"thresholds": policy.model_dump(mode="json")}
-    verdict = decide_stored(evidence, policy).model_copy(update=told)
+    thresholds = {"thresholds": policy.model_dump(mode="json")}
+    verdict = decide_stored(evidence, policy).model_copy(update=thresholds)
     text = "\n".join(verdict_lines(verdict)).strip()
     print(verdict.model_dump_json(indent=1) if arguments.json else text)
     return verdict.exit_code

@@ -96,33 +96,33 @@ def _play(root: Path, name: str, step: Step, device: str) -> str:
     notes = root / "notes.yaml"
     notes.write_text(dump_yaml({"summary": step.version, "hypothesis": step.story}))
     incumbent = _git(root, "show", f"HEAD:{_KERNEL}")
-    done = _run(
+    session = _run(
         root,
         *(sys.executable, "-m", "pytest", "--kopt-campaign", name),
         *("--kopt-round", str(step.round), "--kopt-notes", str(notes), "--kopt-device", device),
     )
     campaign = Campaign(Layout(root / DEFAULT_WORKSPACE / name), root)
-    known = campaign.state.rounds.get(step.round)
-    decided = known.verdict if known else None
+    round = campaign.state.rounds.get(step.round)
+    decided = round.verdict if round else None
     about = f"round {step.round} ({step.version})"
     if decided is None or decided.decision not in step.expected:
         return f"{about} ended as {decided and decided.decision}"
-    if done.returncode != decided.decision.exit_code:
-        return f"{about} ended with exit code {done.returncode}"
+    if session.returncode != decided.decision.exit_code:
+        return f"{about} ended with exit code {session.returncode}"
     restored = not decided.decision.keeps and not decided.decision.leaves_open
-    kept = not restored or kernel.read_text() == incumbent
-    return "" if kept else f"{about} did not restore the kernel"
+    is_back = not restored or kernel.read_text() == incumbent
+    return "" if is_back else f"{about} did not restore the kernel"
 
 
 def source(version: str) -> str:
-    other, old, new = _EDITS.get(version, (version, "", ""))
-    return (_DATA / f"rmsnorm_{other}.py").read_text().replace(old, new)
+    base, old, new = _EDITS.get(version, (version, "", ""))
+    return (_DATA / f"rmsnorm_{base}.py").read_text().replace(old, new)
 
 
 def _difference(old: str, new: str, most: int = 3) -> list[str]:
     """Return the first lines that a version changes, cut to a terminal's width."""
-    found = difflib.unified_diff(old.splitlines(), new.splitlines(), n=0, lineterm="")
-    lines = [line for line in found if line[:1] in "+-" and line[:3] not in ("+++", "---")]
+    differences = difflib.unified_diff(old.splitlines(), new.splitlines(), n=0, lineterm="")
+    lines = [line for line in differences if line[:1] in "+-" and line[:3] not in ("+++", "---")]
     code = [clipped(line, 76) for line in lines if line[1:].strip()]
     more = [f"… and {len(code) - most + 1} lines more"] if len(code) > most else []
     return [*code[: most - len(more)], *more]
@@ -147,13 +147,13 @@ def _make_project(root: Path) -> None:
 
 
 def _git(root: Path, *arguments: str) -> str:
-    done = subprocess.run(["git", *arguments], cwd=root, check=True, capture_output=True, text=True)
-    return done.stdout
+    words = ["git", *arguments]
+    return subprocess.run(words, cwd=root, check=True, capture_output=True, text=True).stdout
 
 
 def _run(root: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    shown = ["python" if word == sys.executable else word for word in words]
-    print(f"$ {' '.join(shown)}", flush=True)
+    printed = ["python" if word == sys.executable else word for word in words]
+    print(f"$ {' '.join(printed)}", flush=True)
     # A demo started by a test run must not inherit that run's options.
     env = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}
     return subprocess.run(words, cwd=root, env=env, text=True, check=False)

@@ -101,22 +101,22 @@ def init(arguments: argparse.Namespace) -> None:
         if layout.manifest.exists():
             raise BadInput(f"campaign {arguments.name!r} exists already", legal="another name")
     document = _document(arguments, project, repository, missing)
-    given, wrong = usable(Manifest, document, _STAND_INS)
+    manifest, wrong = usable(Manifest, document, _STAND_INS)
     missing += wrong
-    if wrong and given.kernel_source == _STAND_INS["kernel_source"]:
-        given = given.model_copy(update={"kernel_source": []})
+    if wrong and manifest.kernel_source == _STAND_INS["kernel_source"]:
+        manifest = manifest.model_copy(update={"kernel_source": []})
     tree = Path(os.path.abspath(arguments.worktree)) if arguments.worktree else None
     benchmarks = [_relative(path, project.root) for path in arguments.bench or []]
     with listed(missing):
         _check_benchmarks(benchmarks, arguments, project.root)
     if tree is not None:
         with listed(missing):
-            branch = worktrees.branch_of(layout.name, given)
+            branch = worktrees.branch_of(layout.name, manifest)
             worktrees.check_new_tree(tree, branch, repository)
         # The new tree has the kernel of HEAD: an edit here would silently stay behind.
-        missing += tree_gaps(given, project.root, repository)
+        missing += tree_gaps(manifest, project.root, repository)
     if tree is None or missing:
-        here = gaps(given, project.root, elsewhere=arguments.elsewhere, is_usable=not missing)
+        here = gaps(manifest, project.root, elsewhere=arguments.elsewhere, is_usable=not missing)
         missing += [gap for gap in here if gap not in missing]
     _refuse(missing)
     came_from = repository.branch if repository else None
@@ -124,37 +124,38 @@ def init(arguments: argparse.Namespace) -> None:
     with ExitStack() as making:
         root, place = project.root, layout
         if tree is not None:
-            branch = worktrees.branch_of(layout.name, given)
+            branch = worktrees.branch_of(layout.name, manifest)
             assert repository is not None and branch is not None
             making.enter_context(worktrees.made(tree, branch, repository))
             root = worktrees.counterpart(project.root, tree, repository)
-            _refuse(gaps(given, root, elsewhere=arguments.elsewhere))
+            _refuse(gaps(manifest, root, elsewhere=arguments.elsewhere))
         if arguments.execution_mode == "workspace":
             settings = pytest_section(project.settings and root / project.settings)
-            place, given = making.enter_context(
-                extraction.extracted(given, root, layout, benchmarks, settings)
+            place, manifest = making.enter_context(
+                extraction.extracted(manifest, root, layout, benchmarks, settings)
             )
-        home = root if given.upstream is None else layout.directory
+        home = root if manifest.upstream is None else layout.directory
         script, command = quick_bench.script(home, layout.quick_bench)
-        given = given.model_copy(update={"quick_command": command})
+        manifest = manifest.model_copy(update={"quick_command": command})
         if repository is not None:
-            if tree is None and given.git_branch not in ("none", repository.branch):
+            if tree is None and manifest.git_branch not in ("none", repository.branch):
                 # A session on another campaign would find its branch gone.
                 for name in campaigns(project.workspace):
                     with hold(Layout(project.workspace / name)):
                         pass
-                repository.switch(given.git_branch)
+                repository.switch(manifest.git_branch)
             project.keep_workspace_out_of_git()
-        policy = policies.load(given.policy, project.root)
-        write_atomically(place.readme, campaign_readme(given, policy))
+        policy = policies.load(manifest.policy, project.root)
+        write_atomically(place.readme, campaign_readme(manifest, policy))
         write_atomically(place.quick_bench, script)
-        manifests.save(place.manifest, given)
-    print(given.to_yaml() if arguments.verbose else "\n".join(_in_short(given)))
-    if tree is None and repository is not None and given.git_branch != "none":
+        manifests.save(place.manifest, manifest)
+    print(manifest.to_yaml() if arguments.verbose else "\n".join(_in_short(manifest)))
+    if tree is None and repository is not None and manifest.git_branch != "none":
         print(
-            f"branch: {given.git_branch}, checked out now; {came_from or 'no branch'} is as it was"
+            f"branch: {manifest.git_branch}, checked out now; "
+            f"{came_from or 'no branch'} is as it was"
         )
-    if repository is not None and given.git_commit:
+    if repository is not None and manifest.git_commit:
         print(f"commits: by {repository.committer}; without hooks or signatures")
     campaign = project.campaign(arguments.name)
     if helpers := HarnessWatch(campaign, PytestSetup.at(campaign.root)).helpers():
@@ -170,14 +171,14 @@ def init(arguments: argparse.Namespace) -> None:
     print(f"  pytest --kopt-campaign {arguments.name} --kopt-round 1")
 
 
-def _in_short(given: Manifest) -> Iterator[str]:
+def _in_short(manifest: Manifest) -> Iterator[str]:
     """Yield what most campaigns differ in; `-v` and the file itself have the rest."""
-    yield f"kernel: {', '.join(given.kernel_source)}"
-    yield f"op: {given.target_op}, {given.target_backend} ({given.target_lang})"
-    yield f"gpu: {given.target_gpu}"
-    yield f"tests: {given.tests or 'as pytest collects them'}"
-    yield f"metric: {given.primary_metric or 'the rate of a step, else of a forward'}"
-    yield f"policy: {given.policy}, performance target: {given.performance_target or 'none'}"
+    yield f"kernel: {', '.join(manifest.kernel_source)}"
+    yield f"op: {manifest.target_op}, {manifest.target_backend} ({manifest.target_lang})"
+    yield f"gpu: {manifest.target_gpu}"
+    yield f"tests: {manifest.tests or 'as pytest collects them'}"
+    yield f"metric: {manifest.primary_metric or 'the rate of a step, else of a forward'}"
+    yield f"policy: {manifest.policy}, performance target: {manifest.performance_target or 'none'}"
 
 
 def _refuse(missing: list[str]) -> None:
@@ -223,12 +224,12 @@ def _document(
     return document
 
 
-def _check_benchmarks(given: list[str], arguments: argparse.Namespace, root: Path) -> None:
+def _check_benchmarks(benchmarks: list[str], arguments: argparse.Namespace, root: Path) -> None:
     """Raise BadInput for benchmarks that cannot be copied."""
     refused = functools.partial(BadInput, where="--bench")
-    if given and arguments.execution_mode != "workspace":
+    if benchmarks and arguments.execution_mode != "workspace":
         raise refused("benchmarks are copied into a workspace only", legal="--mode workspace")
-    for path in filter(os.path.isabs, given):
+    for path in filter(os.path.isabs, benchmarks):
         raise refused(f"{path!r} lies outside the project", legal=f"below {root}")
 
 
@@ -243,14 +244,14 @@ def place_template(name: str, root: Path) -> list[str]:
     if name not in TEMPLATES:
         raise BadInput(f"template {name!r} is unknown", where="--template", legal=TEMPLATES)
     source = bundled("conftest_templates")
-    files = [item if isinstance(item, tuple) else (item, item) for item in TEMPLATES[name]]
-    content = {target: (source / given).read_bytes() for given, target in files}
-    taken = {target for target in content if (root / target).exists()}
-    for target in sorted(taken):
+    files = [entry if isinstance(entry, tuple) else (entry, entry) for entry in TEMPLATES[name]]
+    content = {target: (source / file).read_bytes() for file, target in files}
+    existing = {target for target in content if (root / target).exists()}
+    for target in sorted(existing):
         # A package that exists already is as good as ours.
         if target != _PACKAGE and (root / target).read_bytes() != content[target]:
             raise BadInput(f"{target} exists and differs", where="--template", legal="move it away")
-    for target in content.keys() - taken:
+    for target in content.keys() - existing:
         (root / target).parent.mkdir(parents=True, exist_ok=True)
         (root / target).write_bytes(content[target])
-    return sorted(content.keys() - taken)
+    return sorted(content.keys() - existing)

@@ -41,10 +41,10 @@ def tips_show(arguments: argparse.Namespace) -> None:
     """Show the tips."""
     campaign = Project.here().campaign(arguments.name)
     path = tips.path_of(campaign.home, campaign.manifest)
-    known = tips.entries(path)
-    if not known:
+    entries = tips.entries(path)
+    if not entries:
         print(f"no tips yet; the first goes to {path}")
-    for entry in known:
+    for entry in entries:
         print(f"{entry.number}. {entry.title}\n{entry.text}\n")
 
 
@@ -105,14 +105,14 @@ _VERSIONS = argument("versions", nargs="+", metavar="VERSION")
 def memory_list(arguments: argparse.Namespace) -> None:
     """List the versions."""
     campaign = Project.here().campaign(arguments.name)
-    for item in campaign.state.decided_rounds():
-        version = memory.version_of(item.number)
-        decided = item.verdict
+    for round in campaign.state.decided_rounds():
+        version = memory.version_of(round.number)
+        decided = round.verdict
         assert decided is not None
         total = decided.aggregate
         change = f" {changed(total.change_pct)}" if total and total.change_pct is not None else ""
         masked = " (masked)" if version in campaign.state.masked else ""
-        print(f"v{version} round {item.number}: {decided.decision}{change}{masked}")
+        print(f"v{version} round {round.number}: {decided.decision}{change}{masked}")
 
 
 @command(f"kopt memory show {EXAMPLE} v3", NAME, argument("version", metavar="VERSION"))
@@ -122,8 +122,8 @@ def memory_show(arguments: argparse.Namespace) -> None:
     version = memory.parse_version(arguments.version)
     path = campaign.layout.memory(version)
     if version not in memory.versions(campaign.state) or not path.is_file():
-        known = [f"v{there}" for there in memory.versions(campaign.state)]
-        raise BadInput(f"v{version} does not exist", where="kopt memory", legal=known or "none yet")
+        legal = [f"v{there}" for there in memory.versions(campaign.state)] or "none yet"
+        raise BadInput(f"v{version} does not exist", where="kopt memory", legal=legal)
     print(path.read_text().rstrip())
 
 
@@ -160,10 +160,10 @@ def memory_restart(arguments: argparse.Namespace) -> None:
 
 def _mark(arguments: argparse.Namespace, *, masked: bool, reason: str = "") -> None:
     with changing(arguments.name) as campaign:
-        wanted = sorted({memory.parse_version(text) for text in arguments.versions})
-        memory.check_versions(campaign.state, wanted, masked=masked)
-        campaign.mask(wanted, masked=masked, reason=reason)
-    print(f"{'masked' if masked else 'unmasked'} {_named(wanted)}")
+        named = sorted({memory.parse_version(text) for text in arguments.versions})
+        memory.check_versions(campaign.state, named, masked=masked)
+        campaign.mask(named, masked=masked, reason=reason)
+    print(f"{'masked' if masked else 'unmasked'} {_named(named)}")
 
 
 def _named(versions: list[int]) -> str:

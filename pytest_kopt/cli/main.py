@@ -76,11 +76,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> int:
     # argparse's own exit code for usage is 2; ours is 4, as pytest's.
-    given = list(sys.argv[1:] if argv is None else argv)
+    words = list(sys.argv[1:] if argv is None else argv)
     # Argparse would take pytest's arguments for ours, "--" or not.
-    ours = given[: given.index("--")] if given[:1] == ["bisect"] and "--" in given else given
+    ours = words[: words.index("--")] if words[:1] == ["bisect"] and "--" in words else words
     try:
-        arguments = parser.parse_args(ours, argparse.Namespace(words=given[len(ours) + 1 :]))
+        arguments = parser.parse_args(ours, argparse.Namespace(words=words[len(ours) + 1 :]))
     except SystemExit as stop:
         return int(ExitCode.USAGE) if stop.code else 0
     try:

@@ -73,8 +73,8 @@ def given(arguments: argparse.Namespace, missing: list[str]) -> dict[str, Any]:
         for word in arguments.env or ()
         if "=" not in word
     )
-    found = {key: getattr(arguments, key) for key in _keys()}
-    return {key: _value(key, value) for key, value in found.items() if value is not None}
+    values = {key: getattr(arguments, key) for key in _keys()}
+    return {key: _value(key, value) for key, value in values.items() if value is not None}
 
 
 def _keys() -> Iterator[str]:

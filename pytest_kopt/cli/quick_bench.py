@@ -1,4 +1,4 @@
-"""What a campaign's quick_test_bench.py does: its quick level, checked and measured, not judged."""
+"""The program behind quick_test_bench.py: checks and measures the quick level, judges nothing."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def main(directory: Path, words: Sequence[str]) -> int:
     parser.add_argument(
         "--iters-per-repeat", metavar="N", help="calls in a sample on the CPU (default: up to 50)"
     )
-    given = parser.parse_args(words)
+    arguments = parser.parse_args(words)
     try:
         campaign, cases = _campaign_and_cases(directory)
     except BadInput as error:
@@ -55,9 +55,9 @@ def main(directory: Path, words: Sequence[str]) -> int:
     os.environ.update(campaign.manifest.env)
     options = {
         "--kopt-engine": campaign.manifest.engine,
-        "--summary-csv": given.summary_csv,
-        "--kopt-repeats": given.repeats,
-        "--kopt-iters-per-repeat": given.iters_per_repeat,
+        "--summary-csv": arguments.summary_csv,
+        "--kopt-repeats": arguments.repeats,
+        "--kopt-iters-per-repeat": arguments.iters_per_repeat,
     }
     named = [f"{name}={value}" for name, value in options.items() if value is not None]
     return int(pytest.main([*named, *cases, *LOADED_BEFORE]))

@@ -102,11 +102,11 @@ def write(
 
 def _watch(project: Project, names: Sequence[str | None], output: Path | None) -> None:
     ledgers = [project.campaign(name).layout.ledger for name in names]
-    seen: list[int] = []
+    sizes: list[int] = []
     while True:
         # A ledger only ever grows.
         now = [path.stat().st_size if path.exists() else 0 for path in ledgers]
-        if now != seen:
+        if now != sizes:
             write(project, names, output, live=True)
-            seen = now
+            sizes = now
         time.sleep(_PAUSE)

@@ -1,4 +1,4 @@
-"""What a device can reach: measured ceilings where there are any, documented peaks otherwise.
+"""The ceilings of a device: measured ones where there are any, documented peaks otherwise.
 
 A documented peak bounds what may be measured; a metric without either is UNKNOWN and blocks what
 depends on it.
@@ -83,7 +83,7 @@ class Ceiling:
 
 
 class Ceilings:
-    """What one device, by its own name, can reach as far as it is known.
+    """The known ceilings of one device, by its own name.
 
     Raises BadInput when a measured ceiling lies above the documented peak.
     """
@@ -91,9 +91,7 @@ class Ceilings:
     def __init__(self, device: str, measured: Measured | None, facts: Facts) -> None:
         self._device, self._measured, self._facts = device, measured, facts
         self.launch_us = measured.launch_us if measured else {}
-        rates = (
-            {dtype: found.tflops for dtype, found in measured.matrix.items()} if measured else {}
-        )
+        rates = {dtype: rate.tflops for dtype, rate in measured.matrix.items()} if measured else {}
         copied = measured.copy_tb_per_s if measured else None
         self.bandwidth = self._ceiling("hbm_bandwidth", copied, "TB/s")
         self._matrix = {
@@ -101,20 +99,22 @@ class Ceilings:
             for dtype, metrics in _PEAKS.items()
         }
 
-    def _ceiling(self, metrics: str, found: float | None, unit: str) -> Ceiling:
+    def _ceiling(self, metrics: str, measured: float | None, unit: str) -> Ceiling:
         metric, *_ = names = metrics.split()
         documented, cited = None, f"{metric}: UNKNOWN ({self._device} is in no spec file)"
         if product := self._facts.product(self._device):
-            told = [self._facts.fact(name, *product) for name in names]
-            fact = next((fact for fact in told if fact.value is not None), told[0])
+            facts = [self._facts.fact(name, *product) for name in names]
+            fact = next((fact for fact in facts if fact.value is not None), facts[0])
             metric, documented, cited = fact.metric, fact.value, fact.citation()
-        if found is None:
+        if measured is None:
             return Ceiling(documented, documented, cited)
-        if documented is not None and found > documented:
-            what = f"{metric} was measured as {found:g} {unit}, above the documented peak: {cited}"
+        if documented is not None and measured > documented:
+            what = (
+                f"{metric} was measured as {measured:g} {unit}, above the documented peak: {cited}"
+            )
             legal = "a peak bounds every measurement; measure again with `kopt calibrate`"
             raise BadInput(what, where=f"ceilings of {self._device}", legal=legal)
-        return Ceiling(found, documented, f"{metric}: {found:.4g} {unit} <- {self._origin}")
+        return Ceiling(measured, documented, f"{metric}: {measured:.4g} {unit} <- {self._origin}")
 
     @property
     def _origin(self) -> str:

@@ -18,7 +18,7 @@ _TOP = "knowledge"
 
 
 class Source(Document):
-    """Where a value was read: a public document at `url`, or results of our own in `file`."""
+    """The source of a value: a public document at `url`, or results of our own in `file`."""
 
     document: Annotated[str, Field(min_length=1)]
     section: Annotated[str, Field(min_length=1)]
@@ -68,7 +68,7 @@ class _SpecFile(Document):
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """What a spec file says of a metric at `path` and `key`; `value` is None where it does not."""
+    """A spec file's value of a metric, at `path` and `key`; None where it has none."""
 
     metric: str
     value: float | None
@@ -78,8 +78,8 @@ class Fact:
 
     def citation(self) -> str:
         """Return `<metric>: <value> <unit> <- <path>:<key>`, UNKNOWN in the place of a value."""
-        shown = UNKNOWN if self.value is None else f"{self.value:g} {self.unit}"
-        return f"{self.metric}: {shown} <- {self.path}:{self.key}"
+        value = UNKNOWN if self.value is None else f"{self.value:g} {self.unit}"
+        return f"{self.metric}: {value} <- {self.path}:{self.key}"
 
 
 class Product(NamedTuple):
@@ -142,8 +142,8 @@ class Facts:
 
     def _specs(self, architecture: str, product: str | None) -> dict[str, Entry]:
         document = self._file(architecture)
-        found = document if product is None or not document else document.platforms.get(product)
-        return found.specs if found else {}
+        section = document if product is None or not document else document.platforms.get(product)
+        return section.specs if section else {}
 
     def _file(self, architecture: str) -> _SpecFile | None:
         path = self._root / "hardware" / architecture / "spec.yaml"
@@ -153,8 +153,8 @@ class Facts:
 def product_facts(gpu: str, model: str | None, device: str) -> tuple[str, list[Fact]]:
     """Return the facts of the very model that a campaign is about, with what they are the facts of.
 
-    The model is the manifest's, else that of the device that measured the baseline. Where only the
-    architecture is known, its own facts are all: no sister product's peaks stand in.
+    The model is the manifest's, else that of the device that measured the baseline. If only
+    the architecture is known, its own facts are all: no sister product's peaks stand in.
     """
     facts = Facts()
     product = facts.product(model or device)

@@ -43,12 +43,12 @@ class Route:
         Taking one of each page in turn mixes algorithm and language: a review changes level.
         """
         named = set(re.findall(r"[a-z0-9_]+-\d+", " ".join(tried).lower()))
-        pages = [item.path for item in self.readings if item.path.endswith(_DIRECTIONS)]
+        pages = [reading.path for reading in self.readings if reading.path.endswith(_DIRECTIONS)]
         left = [
-            [each for each in page if each.id not in named and not each.is_anti_pattern]
+            [way for way in page if way.id not in named and not way.is_anti_pattern]
             for page in read(self.root, pages)
         ]
-        return [each for row in zip_longest(*left) for each in row if each][:count]
+        return [direction for row in zip_longest(*left) for direction in row if direction][:count]
 
 
 def route(op: str, gpu: str, backend: str, lang: str) -> Route:
@@ -94,18 +94,18 @@ def route(op: str, gpu: str, backend: str, lang: str) -> Route:
 def match(name: str, areas: Mapping[str, Any]) -> str | None:
     """Return the area whose name or alias is the longest run of words inside an op's name."""
     words = f"_{name.lower()}_"
-    found = [
+    matches = [
         (len(alias), area)
         for area, block in areas.items()
         for alias in {area, *block["aliases"]}
         if f"_{alias.lower()}_" in words
     ]
-    return max(found)[1] if found else None
+    return max(matches)[1] if matches else None
 
 
 def _backend(name: str, backends: Mapping[str, Any]) -> str | None:
-    known = {alias: backend for backend, block in backends.items() for alias in block["aliases"]}
-    return known.get(name.upper())
+    names = {alias: backend for backend, block in backends.items() for alias in block["aliases"]}
+    return names.get(name.upper())
 
 
 def _op_gap(op: str, index: Mapping[str, Any]) -> str:
@@ -137,12 +137,12 @@ class Direction:
 
 def read(root: Path, pages: Iterable[str]) -> list[list[Direction]]:
     """Return each page's directions below a knowledge folder; sections of another form are none."""
-    found: list[list[Direction]] = []
+    directions: list[list[Direction]] = []
     for page in pages:
-        found.append([])
+        directions.append([])
         for heading, body in sections(_HEADING, (root / page).read_text()):
-            told = {m["name"]: m["text"] for m in _LINE.finditer(body)}
-            lines = {name.lower().replace(" ", "_"): told.get(name, "") for name in _LINES}
+            texts = {m["name"]: m["text"] for m in _LINE.finditer(body)}
+            lines = {name.lower().replace(" ", "_"): texts.get(name, "") for name in _LINES}
             title = heading["title"].strip()
-            found[-1].append(Direction(id=heading["id"], title=title, path=page, **lines))
-    return found
+            directions[-1].append(Direction(id=heading["id"], title=title, path=page, **lines))
+    return directions

@@ -1,4 +1,4 @@
-"""Decision policies as files: the presets beside this module, or one of the user's."""
+"""Decision policies as files: the presets next to this module, or one of the user's."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ def load(name_or_path: str, root: Path = Path()) -> Policy:
             where="--kopt-policy",
             legal=[*names(), "a YAML file"],
         )
-    given = load_yaml(path)
-    base = given.pop("base", "primus")
+    document = load_yaml(path)
+    base = document.pop("base", "primus")
     if base not in names():
         raise BadInput(f"base is {base!r}", where=str(path), legal=names())
-    given.setdefault("name", path.stem)
-    if given["name"] in names():
+    document.setdefault("name", path.stem)
+    if document["name"] in names():
         raise BadInput(
-            f"key 'name' is {given['name']!r}, which is a preset's",
+            f"key 'name' is {document['name']!r}, which is a preset's",
             where=str(path),
             legal=f"a name of its own, none of {', '.join(names())}",
         )
-    merged = _preset(base) | given
-    if isinstance(given.get("remeasure"), dict):
-        merged["remeasure"] = _preset(base)["remeasure"] | given["remeasure"]
+    merged = _preset(base) | document
+    if isinstance(document.get("remeasure"), dict):
+        merged["remeasure"] = _preset(base)["remeasure"] | document["remeasure"]
     return validate(Policy, merged, where=str(path))
 
 

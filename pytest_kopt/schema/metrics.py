@@ -23,7 +23,7 @@ class Metric:
 
     @property
     def speed(self) -> str:
-        """What a positive change improves, in words: a time that falls is a speed that rises."""
+        """The quantity that a positive change improves: a time that falls is a speed that rises."""
         return self.name if self.better == "higher" else f"speed by {self.name}"
 
 
@@ -56,8 +56,8 @@ def default_primary(table: Table) -> str:
     """Return the combined step where every row has a backward, else the forward metric."""
     if unit := rate_unit(table.header):
         column = f"Backward {unit}"
-        both = column in table.header and table.passed
-        combined = both and all(row.number(column) is not None for row in table.passed)
+        has_both = column in table.header and table.passed
+        combined = has_both and all(row.number(column) is not None for row in table.passed)
         return f"{COMBINED if combined else 'Forward'} {unit}"
     metrics = [name for name in table.metrics if not name.endswith("_stddev")]
     if not metrics:
@@ -117,11 +117,11 @@ def improvement(candidate: float, incumbent: float, metric: Metric) -> float:
 
 
 def geomean(values: Iterable[float]) -> float:
-    logs = [math.log(item) for item in values]
+    logs = [math.log(number) for number in values]
     return math.exp(math.fsum(logs) / len(logs)) if logs else math.nan
 
 
 def aggregate(rows: Iterable[Row], metric: Metric) -> float:
     """Return the geometric mean of the metric over PASS rows that have it."""
-    found = [value(row, metric) for row in rows if row.check == "PASS"]
-    return geomean(item for item in found if item is not None and item > 0 and math.isfinite(item))
+    values = [value(row, metric) for row in rows if row.check == "PASS"]
+    return geomean(v for v in values if v is not None and v > 0 and math.isfinite(v))

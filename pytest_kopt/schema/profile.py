@@ -91,21 +91,23 @@ class Schema:
         """Return the case's dims in column order, defaults filled in; BadInput for others."""
         refused = partial(BadInput, where=f"case {case}")
         names = self.dims if self.dims is not None else tuple(dims)
-        known = {**self.defaults, **dims}
+        complete = {**self.defaults, **dims}
         for name in dims:
             if name not in names:
                 what = f"dim {name!r} does not fit the schema {self.name!r}"
                 raise refused(what, legal=names)
         for name in names:
-            if name not in known:
+            if name not in complete:
                 what = f"dim {name!r} of the schema {self.name!r} is not given"
                 raise refused(what, legal=names)
         for name in names:
-            if not isinstance(known[name], (int, float, str, bool)):
-                raise refused(f"dim {name!r} is {known[name]!r}", legal="int, float, str or bool")
+            if not isinstance(complete[name], (int, float, str, bool)):
+                raise refused(
+                    f"dim {name!r} is {complete[name]!r}", legal="int, float, str or bool"
+                )
             if not isinstance(name, str) or not name or name in self.header(()):
                 raise refused(f"dim {name!r} is no usable column name", legal="a new name")
-        return {name: known[name] for name in names}
+        return {name: complete[name] for name in names}
 
     def header(self, dims: Sequence[str]) -> tuple[str, ...]:
         return ("label", *dims, "Check", *(column.name for column in self.columns))
@@ -127,8 +129,8 @@ _OPERATORS = {
 def parse_gate(gate: str) -> tuple[str, str, float]:
     """Split a gate such as `err_flydsl_ps == 0` into column, operator and number."""
     for sign in _OPERATORS:
-        column, found, limit = gate.rpartition(f" {sign} ")
-        if found:
+        column, separator, limit = gate.rpartition(f" {sign} ")
+        if separator:
             try:
                 return column.strip(), sign, float(limit)
             except ValueError:

@@ -90,9 +90,9 @@ class Table:
         return Table(self.header, rows, self.source)
 
     def check_unique(self, where: str) -> None:
-        seen: dict[Key, Row] = {}
+        earlier: dict[Key, Row] = {}
         for row in self.rows:
-            if (first := seen.setdefault(row.key, row)) is not row:
+            if (first := earlier.setdefault(row.key, row)) is not row:
                 dims = ", ".join(f"{name}={value}" for name, value in row.dims.items())
                 rows = f"rows {first.label!r} and {row.label!r} both have {dims or 'no dims'}"
                 legal = "one row for each combination of dims"
@@ -190,20 +190,20 @@ def parse_csv(text: str, where: str) -> Table:
     return table
 
 
-def describe_header_drift(found: Sequence[str], frozen: Sequence[str]) -> str:
+def describe_header_drift(header: Sequence[str], frozen: Sequence[str]) -> str:
     """Say in one sentence how a header differs from the frozen one."""
-    gone = [f"{name!r} is gone" for name in frozen if name not in found][:1]
-    new = [f"{name!r} is new" for name in found if name not in frozen][:1]
+    gone = [f"{name!r} is gone" for name in frozen if name not in header][:1]
+    new = [f"{name!r} is new" for name in header if name not in frozen][:1]
     if gone or new:
         return f"the schema drifted: column {' and '.join(gone + new)}"
-    both = zip(found, frozen, strict=False)
-    place = next(i for i, (left, right) in enumerate(both) if left != right)
-    return f"the schema drifted: column {place + 1} is {found[place]!r}, not {frozen[place]!r}"
+    columns = zip(header, frozen, strict=False)
+    place = next(i for i, (left, right) in enumerate(columns) if left != right)
+    return f"the schema drifted: column {place + 1} is {header[place]!r}, not {frozen[place]!r}"
 
 
 @dataclass(frozen=True, slots=True)
 class Classes:
-    """What tells the classes apart, and the one a round is about (`target`; None: all cases).
+    """The columns that tell classes apart, and a round's `target` class (None: all cases).
 
     `columns` are dims of the CSV: what a case was measured at does not say what it is. Without
     columns there are no classes. A class is named `num_kv_heads=16` or `head_dim=64, causal=True`.
@@ -221,14 +221,14 @@ class Classes:
 
     def group(self, cases: Mapping[Case, Mapping[str, Scalar]]) -> dict[str, list[Case]]:
         """Return the cases, given each one's dims, by their class's name, as classes appear."""
-        found: dict[str, list[Case]] = {}
+        groups: dict[str, list[Case]] = {}
         if not self.columns:
-            return found
+            return groups
         for case, dims in cases.items():
             self.check_columns(dims)
             name = ", ".join(f"{column}={cell(dims[column])}" for column in self.columns)
-            found.setdefault(name, []).append(case)
-        return found
+            groups.setdefault(name, []).append(case)
+        return groups
 
     def common(self, dims: Mapping[str, Scalar]) -> dict[str, Scalar]:
         return {column: dims[column] for column in self.columns}
@@ -238,12 +238,12 @@ class Classes:
         if self.target is None:
             return None
         by_parts = {frozenset(map(str.strip, name.split(","))): name for name in names}
-        wanted = frozenset(map(str.strip, self.target.split(",")))
-        if wanted not in by_parts:
+        parts = frozenset(map(str.strip, self.target.split(",")))
+        if parts not in by_parts:
             legal = "classes of the baseline, by the columns that the key `classes` names"
             what = f"{self.target!r} is no class"
             raise BadInput(what, where="target_class", legal=list(by_parts.values()) or legal)
-        return by_parts[wanted]
+        return by_parts[parts]
 
 
 NO_CLASSES = Classes()

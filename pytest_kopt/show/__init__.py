@@ -1,1 +1,1 @@
-"""What people and other programs see of a campaign; everything here can be rebuilt."""
+"""The views of a campaign for people and other programs; every file can be rebuilt."""

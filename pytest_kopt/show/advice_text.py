@@ -1,4 +1,4 @@
-"""What is read before a round, as text: the advice, and tips of earlier campaigns."""
+"""The texts to read before a round: the advice, and tips of earlier campaigns."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def tip_lines(campaign: Campaign) -> Iterator[str]:
     if campaign.manifest.project_skill:
         yield f"project skill: {campaign.manifest.project_skill}"
     path = tips.path_of(campaign.home, campaign.manifest)
-    known = tips.entries(path)
-    if not known:
+    entries = tips.entries(path)
+    if not entries:
         return
-    yield f"tips: {path.relative_to(campaign.home)} ({len(known)})"
-    for entry in known:
+    yield f"tips: {path.relative_to(campaign.home)} ({len(entries)})"
+    for entry in entries:
         yield f"  {entry.number}. {entry.title}: {tips.fields(entry.text).get('Takeaway', '')}"

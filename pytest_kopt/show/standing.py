@@ -1,4 +1,4 @@
-"""Where a campaign stands and what is next, as text: after a verdict, and for `kopt status`."""
+"""The state of a campaign and the next action as text: after a verdict, and for `kopt status`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pytest_kopt.show.templates import rendered
 
 @dataclass(frozen=True, slots=True)
 class Closing:
-    """What a finished trial hands to the terminal; `detail` is the output of a failed command."""
+    """The result of a finished trial for the terminal."""
 
     verdict: Verdict
     detail: str = ""
@@ -36,16 +36,18 @@ def closing_lines(campaign: Campaign, policy: Policy) -> Iterator[str]:
     """Yield the Termination Check where a condition holds, else the review due between rounds."""
     state = campaign.state
     yield from _uncommitted_lines(campaign)
-    found = stops.check(campaign.name, state, campaign.manifest, policy)
-    if stops.holding(found):
-        yield from termination_lines(found)
-        yield from going_on_lines(campaign, found)
+    ends = stops.check(campaign.name, state, campaign.manifest, policy)
+    if stops.holding(ends):
+        yield from termination_lines(ends)
+        yield from going_on_lines(campaign, ends)
     elif not state.has_begun(state.next_round):
         yield from review_lines(counters.review(unmasked_rounds(state)), campaign.name)
 
 
 def _uncommitted_lines(campaign: Campaign) -> Iterator[str]:
-    last = max(campaign.state.rounds.values(), key=lambda item: item.last_event, default=None)
+    last = max(
+        campaign.state.rounds.values(), key=lambda candidate: candidate.last_event, default=None
+    )
     if last is None or campaign.repository is None or not campaign.manifest.git_commit:
         return
     files = lineage.uncommitted(campaign.root, campaign.repository, last)
@@ -57,10 +59,10 @@ def _uncommitted_lines(campaign: Campaign) -> Iterator[str]:
         )
 
 
-def termination_lines(found: Sequence[Stop]) -> Iterator[str]:
+def termination_lines(ends: Sequence[Stop]) -> Iterator[str]:
     yield "Termination Check"
-    rest = {stop.name: stop.why for stop in found if not stop.holds}
-    yield from stops.lines(stops.holding(found), rest)
+    rest = {stop.name: stop.why for stop in ends if not stop.holds}
+    yield from stops.lines(stops.holding(ends), rest)
 
 
 def review_lines(review: Review | None, name: str) -> Iterator[str]:

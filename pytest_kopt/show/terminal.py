@@ -103,9 +103,9 @@ def verdict_lines(verdict: Verdict) -> Iterator[str]:
         if total is not None and total.change_pct is not None:
             yield f"{total.metric}: {_shown(total)}"
     yield from filter(None, (together(verdict), memory(verdict)))
-    for found in verdict.classes:
-        about = " (target)" if found.name == verdict.target_class else ""
-        yield f"class {found.name}{about}: {_shown(found)}"
+    for group in verdict.classes:
+        about = " (target)" if group.name == verdict.target_class else ""
+        yield f"class {group.name}{about}: {_shown(group)}"
     if verdict.aggregate and (sure := verdict.aggregate.confidence) is not None:
         level = f"{sure:.2%}".rstrip("%0").rstrip(".")
         yield f"the interval of the whole is sure to {level} %, that of a case to 95 %"
@@ -136,27 +136,27 @@ def flag_line(text: str) -> Line:
     return Line(f"flag: {text}", yellow=True)
 
 
-def _shown(found: Aggregate | ConfigClass) -> str:
+def _shown(figures: Aggregate | ConfigClass) -> str:
     """Return both values, where they are known, and the change with its interval."""
-    change = "" if found.change_pct is None else within(found)
-    if found.candidate is None:
+    change = "" if figures.change_pct is None else within(figures)
+    if figures.candidate is None:
         return change
-    if found.incumbent is None:
-        return f"{figure(found.candidate)}  {change}".rstrip()
-    speed = "speed " if getattr(found, "better", "higher") == "lower" else ""
-    return f"{figure(found.incumbent)} -> {figure(found.candidate)}  {speed}{change}"
+    if figures.incumbent is None:
+        return f"{figure(figures.candidate)}  {change}".rstrip()
+    speed = "speed " if getattr(figures, "better", "higher") == "lower" else ""
+    return f"{figure(figures.incumbent)} -> {figure(figures.candidate)}  {speed}{change}"
 
 
 def _case_table(
     results: Sequence[CaseResult], verdict: Verdict | None, verbosity: int
 ) -> Iterator[str]:
     """Yield the rows of one schema; what there is no room for is left out, SNRs first."""
-    told = of_shapes(verdict.shapes if verdict else (), results)
-    shapes = {result.nodeid: shape for shape, result in told if result}
-    found = [shapes.get(result.nodeid) for result in results]
-    columns = _columns(results, found, verbosity)
+    pairs = of_shapes(verdict.shapes if verdict else (), results)
+    shapes = {result.nodeid: shape for shape, result in pairs if result}
+    cases = [shapes.get(result.nodeid) for result in results]
+    columns = _columns(results, cases, verbosity)
     operation, labels = _labels(results)
-    wanted = max(map(len, labels))
+    longest = max(map(len, labels))
     while True:
         widths = [max(map(len, (name, *cells))) for name, cells in columns.items()]
         lines = (
@@ -165,23 +165,23 @@ def _case_table(
             *zip(*columns.values(), strict=True),
         )
         rest = ["  ".join(map(str.ljust, line, widths)) for line in lines]
-        room = wanted if verbosity > 0 else WIDTH - 2 - len(rest[0])
+        room = longest if verbosity > 0 else WIDTH - 2 - len(rest[0])
         snrs = [name for name in columns if name.endswith("_snr")]
         spare = snrs or [name for name in columns if name.startswith(Axis.MARK)]
-        if verbosity > 0 or not spare or room >= min(wanted, _ROOMY_LABEL):
+        if verbosity > 0 or not spare or room >= min(longest, _ROOMY_LABEL):
             break
         columns = {name: cells for name, cells in columns.items() if name not in spare}
-    room = max(_LEAST_LABEL, min(room, max(wanted, len(operation))))
+    room = max(_LEAST_LABEL, min(room, max(longest, len(operation))))
     names = [clipped(operation, room), "-" * room, *(clipped(label, room) for label in labels)]
-    marks: list[Markup] = [{}, {}, *map(_row_markup, results, found)]
+    marks: list[Markup] = [{}, {}, *map(_row_markup, results, cases)]
     for name, line, markup in zip(names, rest, marks, strict=True):
         yield Line(f"{name:<{room}}  {line}".rstrip(), **markup)
 
 
 def _columns(
-    results: Sequence[CaseResult], found: Sequence[Shape | None], verbosity: int
+    results: Sequence[CaseResult], cases: Sequence[Shape | None], verbosity: int
 ) -> dict[str, list[str]]:
-    compared = any(shape and shape.change_pct is not None for shape in found)
+    compared = any(shape and shape.change_pct is not None for shape in cases)
     columns = {"check": [str(result.check) for result in results]}
     for name in results[0].cells:
         if verbosity > 0 or _is_shown(name, compared, short=verbosity < 0):
@@ -192,15 +192,15 @@ def _columns(
         return columns
     columns["change"] = [
         "same code" if shape and shape.same else changed(shape.change_pct if shape else None)
-        for shape in found
+        for shape in cases
     ]
     if verbosity >= 0:
-        axis = Axis.of([shape for shape in found if shape])
-        columns[axis.title] = [axis.bar(shape) if shape else "" for shape in found]
+        axis = Axis.of([shape for shape in cases if shape])
+        columns[axis.title] = [axis.bar(shape) if shape else "" for shape in cases]
     if verbosity > 0:
         columns["interval"] = [
             interval(shape.change_pct, shape.low_pct, shape.high_pct) if shape else ""
-            for shape in found
+            for shape in cases
         ]
     return columns
 
@@ -233,13 +233,13 @@ def _cell(value: Scalar | None) -> str:
     return figure(value) if abs(value) >= 0.1 else f"{value:.3g}"
 
 
-def noise_lines(found: Mapping[str, Any]) -> Iterator[str]:
-    engines = ", ".join(found["engines"])
-    yield f"{found['processes']} processes, {found['compared_in']}, engine {engines}"
-    for label, spread in found["case_sd_pct"].items():
+def noise_lines(noise: Mapping[str, Any]) -> Iterator[str]:
+    engines = ", ".join(noise["engines"])
+    yield f"{noise['processes']} processes, {noise['compared_in']}, engine {engines}"
+    for label, spread in noise["case_sd_pct"].items():
         yield f"  {label}: sd {spread:.3f} %"
-    yield (f"geomean: sd {found['geomean_sd_pct']:.3f} %, worst {found['geomean_worst_pct']:.3f} %")
-    for count, gain in found["resolvable_pct"].items():
+    yield (f"geomean: sd {noise['geomean_sd_pct']:.3f} %, worst {noise['geomean_worst_pct']:.3f} %")
+    for count, gain in noise["resolvable_pct"].items():
         yield f"a gain of {gain:.3f} % is accepted with 90 % probability after {count} processes"
 
 
@@ -304,8 +304,8 @@ def _round_up(ratio: float) -> float:
     """Return the next round end of an axis: 1, 2 or 5 times a power of ten percent, or a factor."""
     if ratio <= 0:
         return _log(1.0)
-    wanted = math.expm1(ratio) * 100
-    factor = wanted / 100 + 1 if wanted > 100 else wanted
+    pct = math.expm1(ratio) * 100
+    factor = pct / 100 + 1 if pct > 100 else pct
     power = 10.0 ** math.floor(math.log10(factor))
-    found = next(power * step for step in (1, 2, 5, 10) if power * step >= factor * (1 - 1e-9))
-    return math.log(found) if wanted > 100 else _log(found)
+    end = next(power * step for step in (1, 2, 5, 10) if power * step >= factor * (1 - 1e-9))
+    return math.log(end) if pct > 100 else _log(end)

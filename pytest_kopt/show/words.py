@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tabulate import tabulate
 
-from pytest_kopt.figures import changed, changed_within, figure, interval
+from pytest_kopt.figures import changed_within, figure
 
 if TYPE_CHECKING:
     from pytest_kopt.decide.verdict import (
@@ -29,8 +29,8 @@ _SAME_MEMORY = 1.01
 _OTHER = "other instructions or arguments"
 
 
-def within(found: Aggregate | Shape | ConfigClass | RaceCandidate) -> str:
-    return changed_within(found.change_pct, found.low_pct, found.high_pct)
+def within(figures: Aggregate | Shape | ConfigClass | RaceCandidate) -> str:
+    return changed_within(figures.change_pct, figures.low_pct, figures.high_pct)
 
 
 def outcome(verdict: Verdict) -> str:
@@ -43,10 +43,10 @@ def gate_outcome(verdict: Verdict) -> str:
     if verdict.removed:
         return "refused"
     low = verdict.aggregate.low_pct if verdict.aggregate else None
-    kept = "faster" if (low or 0) > 0 else "not slower"
+    word = "faster" if (low or 0) > 0 else "not slower"
     return {
-        "ACCEPTED": kept,
-        "ACCEPTED_WITH_NOTE": f"{kept}, with a note",
+        "ACCEPTED": word,
+        "ACCEPTED_WITH_NOTE": f"{word}, with a note",
         "ROLLED_BACK": "slower",
         "SPLIT": "slower",
         "INCONCLUSIVE": "may be slower" if verdict.compare == "paired" else "not faster",
@@ -69,29 +69,29 @@ def together(verdict: Verdict) -> str:
         return ""
     now = [(s.forward_ms or 0.0) + (s.backward_ms or 0.0) for s in shapes]
     before = [ms * (1 + (s.change_pct or 0.0) / 100) for ms, s in zip(now, shapes, strict=True)]
-    both = f"{figure(sum(before))} -> {figure(sum(now))} ms"
-    return f"a call of each of the {len(shapes)} cases, together: {both}"
+    times = f"{figure(sum(before))} -> {figure(sum(now))} ms"
+    return f"a call of each of the {len(shapes)} cases, together: {times}"
 
 
 def memory(verdict: Verdict) -> str:
     """Return what a call holds at most, in the case where the versions differ most; "" if none."""
-    known = [shape.memory for shape in verdict.shapes if shape.memory]
-    apart = [item for item in known if item.ratio > _SAME_MEMORY]
+    peaks = [shape.memory for shape in verdict.shapes if shape.memory]
+    apart = [peak for peak in peaks if peak.ratio > _SAME_MEMORY]
     if not apart:
         return ""
-    most = max(apart, key=lambda item: item.ratio)
+    most = max(apart, key=lambda peak: peak.ratio)
     before, now = (f"{n / 2**20:.4g}" for n in (most.incumbent_bytes, most.candidate_bytes))
     return f"memory of a call at its peak, in the case that differs most: {before} -> {now} MiB"
 
 
 def kernel_lines(verdict: Verdict) -> list[str]:
     """Return what changed in the machine code, a line for each kernel."""
-    found = []
+    lines = []
     for kernel, rows in _kernel_figures(verdict):
         what = "gone, " if not kernel.after else "" if kernel.before else "added, "
         text = ", ".join(f"{name} {before} -> {after}" for name, before, after in rows)
-        found.append(f"{kernel.kernel}: {what}{text or _OTHER} (first in {kernel.case})")
-    return found
+        lines.append(f"{kernel.kernel}: {what}{text or _OTHER} (first in {kernel.case})")
+    return lines
 
 
 def kernel_rows(verdict: Verdict) -> list[list[str]]:
@@ -105,59 +105,16 @@ def kernel_rows(verdict: Verdict) -> list[list[str]]:
 
 def _kernel_figures(verdict: Verdict) -> Iterator[tuple[KernelChange, list[_Figure]]]:
     """Yield each kernel with the figures that differ, once where only the number of blocks does."""
-    seen = set()
+    earlier = set()
     for kernel in verdict.kernels:
         names = {**kernel.before, **kernel.after} if kernel.after else ["launches"]
         old, new = kernel.before, kernel.after
-        both = [(name, f"{old.get(name, 0):g}", f"{new.get(name, 0):g}") for name in names]
-        rows = [row for row in both if row[1] != row[2]]
+        figures = [(name, f"{old.get(name, 0):g}", f"{new.get(name, 0):g}") for name in names]
+        rows = [row for row in figures if row[1] != row[2]]
         key = (kernel.kernel, *(row for row in rows if row[0] != "blocks"))
-        if key not in seen:
-            seen.add(key)
+        if key not in earlier:
+            earlier.add(key)
             yield kernel, rows
-
-
-def tables(verdict: Verdict) -> dict[str, list[dict[str, str]]]:
-    """Return a verdict's cases, classes and candidates, each as rows of cells by heading."""
-    return {
-        "cases": [
-            {
-                "Case": s.label,
-                "Dims": ", ".join(f"{name}={value}" for name, value in s.dims.items()),
-                "Check": s.check,
-                **bounds(s),
-                "Status": s.status,
-            }
-            for s in verdict.shapes
-        ],
-        "classes": [
-            {"Class": c.name, "Cases": str(c.cases), **versions(c), **bounds(c), "Status": c.status}
-            for c in verdict.classes
-        ],
-        "candidates": [
-            {
-                "Place": str(each.place),
-                "Candidate": each.name,
-                "Decision": str(each.decision),
-                **bounds(each),
-                "Reason": each.reason,
-            }
-            for each in verdict.candidates
-        ],
-    }
-
-
-def bounds(
-    found: Aggregate | Shape | ConfigClass | RaceCandidate, heading: str = "vs incumbent"
-) -> dict[str, str]:
-    bounds = interval(found.change_pct, found.low_pct, found.high_pct)
-    return {heading: changed(found.change_pct), "Interval": bounds}
-
-
-def versions(
-    found: Aggregate | ConfigClass, before: str = "Incumbent", now: str = "Candidate"
-) -> dict[str, str]:
-    return {before: figure(found.incumbent), now: figure(found.candidate)}
 
 
 def clipped(label: str, room: int) -> str:
@@ -176,7 +133,7 @@ _UNSEEN = re.compile(
 
 def visible(text: str) -> str:
     r"""Return text with control and direction characters as `\u001b`; tab and newline stay."""
-    return _UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return _UNSEEN.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def all_visible(data: Any) -> Any:
@@ -186,7 +143,7 @@ def all_visible(data: Any) -> Any:
     if isinstance(data, dict):
         return {visible(key): all_visible(value) for key, value in data.items()}
     if isinstance(data, list | tuple):
-        return [all_visible(item) for item in data]
+        return [all_visible(part) for part in data]
     return data
 
 
@@ -207,8 +164,8 @@ def one_line(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
 
 
-def told_once(text: str, told: dict[str, str]) -> str:
+def told_once(text: str, firsts: dict[str, str]) -> str:
     """Return a failure's text, or whose it equals; `told`: by the text below, the first line."""
     head, _, rest = text.partition("\n")
-    first = told.setdefault(rest, head)
+    first = firsts.setdefault(rest, head)
     return text if first == head or len(rest) < _LONG else f"{head}\nthe same as {first!r}"

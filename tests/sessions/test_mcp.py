@@ -174,13 +174,10 @@ def test_a_cancelled_command_ends_where_interrupts_are_ignored(tmp_path: Path) -
     async def play() -> None:
         with anyio.fail_after(HANG):
             async with anyio.create_task_group() as group:
-                group.start_soon(agent_commands.run, ["pytest", "test_slow.py"], tmp_path, told)
+                group.start_soon(agent_commands.run, ["pytest", "test_slow.py"], tmp_path)
                 while not (tmp_path / "began").exists():
                     await anyio.sleep(0.1)
                 group.cancel_scope.cancel()
-
-    async def told(_: str) -> None:
-        pass
 
     former = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:

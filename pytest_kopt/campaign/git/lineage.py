@@ -1,4 +1,4 @@
-"""What a campaign commits, and whether a tree holds what it accepted.
+"""The commits of a campaign, and whether a tree holds what it accepted.
 
 Tree and campaign may have come from another machine, each.
 """
@@ -33,8 +33,8 @@ def check_branch(name: str, root: Path, repository: Repository, state: CampaignS
         return
     # Git keeps no ignored files.
     hashes = {repository.relative(root, path): h for path, h in attempt.decided.kernel.items()}
-    kept = repository.committed(hashes)
-    if all(sha256(kept[path]) == hashes[path] for path in kept):
+    committed = repository.committed(hashes)
+    if all(sha256(committed[path]) == hashes[path] for path in committed):
         return
     raise BadInput(
         f"the tree's branch lacks commit {commit[:12]} of round "
@@ -63,17 +63,17 @@ def edited(root: Path, manifest: Manifest, state: CampaignState) -> list[str]:
     if attempt is None or attempt.decided is None:
         return []
     accepted = attempt.decided.kernel
-    known = [path for path in manifest.kernel_source if (root / path).exists()]
-    found = KernelVersion.take(root, known).hashes
-    return [path for path in sorted({*accepted, *found}) if accepted.get(path) != found.get(path)]
+    sources = [path for path in manifest.kernel_source if (root / path).exists()]
+    hashes = KernelVersion.take(root, sources).hashes
+    return [path for path in sorted({*accepted, *hashes}) if accepted.get(path) != hashes.get(path)]
 
 
-def uncommitted(root: Path, repository: Repository, item: Round) -> list[str]:
+def uncommitted(root: Path, repository: Repository, round: Round) -> list[str]:
     """Return the kernel files that were restored and that HEAD has otherwise.
 
     A commit made by hand holds the version that was rolled back.
     """
-    applied = item.last.applied
+    applied = round.last.applied
     restored = applied.restored if applied else []
     paths = {repository.relative(root, path): path for path in restored}
     return sorted(paths[path] for path in repository.dirty(paths)) if paths else []
@@ -94,23 +94,25 @@ class Commits:
 
     def check_still_there(self) -> None:
         """Raise CannotFinish when somebody has switched branches since the session began."""
-        branch, own = self.repository.branch, branch_of(self.layout.name, self.manifest)
-        if own not in (None, branch):
-            went = f"git: the tree went from branch {own!r} to {branch or 'no branch'!r} meanwhile"
-            raise CannotFinish(f"{went}, git switch {own} puts it back")
+        branch, target = self.repository.branch, branch_of(self.layout.name, self.manifest)
+        if target not in (None, branch):
+            went = (
+                f"git: the tree went from branch {target!r} to {branch or 'no branch'!r} meanwhile"
+            )
+            raise CannotFinish(f"{went}, git switch {target} puts it back")
 
-    def of_round(self, item: Round, files: Files, result: str | None = None) -> str:
+    def of_round(self, round: Round, files: Files, result: str | None = None) -> str:
         """Commit files as a round's, with its notes and its verdict's reason or another result."""
-        notes, title = item.notes, item.notes.title or "kernel change"
+        notes, title = round.notes, round.notes.title or "kernel change"
         log, near = self.layout.optimize_log, self.root
         # Of a tree beside the main one the way to the main one's workspace is nobody's business.
         log = log.relative_to(near if log.is_relative_to(near) else self.layout.workspace)
         return self._commit(
             files,
-            f"round-{item.number}: {title.splitlines()[0]}",
+            f"round-{round.number}: {title.splitlines()[0]}",
             {
                 "Hypothesis": notes.hypothesis or "not stated",
-                "Result": result or item.last.outcome().reason,
+                "Result": result or round.last.outcome().reason,
                 "Details": notes.details or log.as_posix(),
             },
         )
@@ -122,6 +124,6 @@ class Commits:
 
     def _commit(self, files: Files, subject: str, details: Mapping[str, str]) -> str:
         lines = "".join(f"{name}: {text}\n" for name, text in details.items())
-        found = {self.repository.relative(self.root, path): file for path, file in files.items()}
+        contents = {self.repository.relative(self.root, path): file for path, file in files.items()}
         target = f"{self.manifest.target_op} {self.manifest.target_backend}"
-        return self.repository.commit(found, f"[optimize] {target} {subject}\n\n{lines}")
+        return self.repository.commit(contents, f"[optimize] {target} {subject}\n\n{lines}")

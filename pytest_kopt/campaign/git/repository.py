@@ -93,14 +93,14 @@ class Repository:
     @property
     def trees(self) -> dict[Path, str | None]:
         """The work trees on disk, the main one first if any, by branch (None: detached HEAD)."""
-        found: dict[Path, str | None] = {}
+        roots: dict[Path, str | None] = {}
         for block in self._git("worktree", "list", "--porcelain").split("\n\n"):
-            told = dict(line.partition(" ")[::2] for line in block.splitlines())
-            path = Path(told.get("worktree", ""))
+            fields = dict(line.partition(" ")[::2] for line in block.splitlines())
+            path = Path(fields.get("worktree", ""))
             # For a submodule git names the folder of its database, which is no tree.
-            if {"bare", "prunable"}.isdisjoint(told) and (path / ".git").exists():
-                found[path] = told.get("branch", "").removeprefix("refs/heads/") or None
-        return found
+            if {"bare", "prunable"}.isdisjoint(fields) and (path / ".git").exists():
+                roots[path] = fields.get("branch", "").removeprefix("refs/heads/") or None
+        return roots
 
     @property
     def main_tree(self) -> Path | None:
@@ -114,7 +114,7 @@ class Repository:
 
     @property
     def database(self) -> Path:
-        """Where git keeps what all trees of this repository share."""
+        """The folder in which git keeps what all trees of this repository share."""
         return Path(self._repo.common_dir).resolve()
 
     @property
@@ -181,8 +181,8 @@ class Repository:
         return [*changes, *(Change(path, False) for path in sorted(added))]
 
     def committed_since(self, commit: str) -> list[str]:
-        found = self._git("diff", "--name-only", "-z", "--no-renames", commit, "HEAD", "--")
-        return [path for path in found.split("\0") if path]
+        paths = self._git("diff", "--name-only", "-z", "--no-renames", commit, "HEAD", "--")
+        return [path for path in paths.split("\0") if path]
 
     def first_parents(self, old: str, new: str) -> list[str] | None:
         """Return the commits after `old` up to `new`, oldest first, by their first parents.
@@ -200,7 +200,7 @@ class Repository:
     def blobs(self, commit: str) -> dict[str, str]:
         """Return the paths of a commit, each with what git calls its content and mode."""
         listing = self._git("ls-tree", "-r", "-z", "--full-tree", commit).split("\0")
-        return {path: told for told, _, path in (e.partition("\t") for e in listing if e)}
+        return {path: about for about, _, path in (e.partition("\t") for e in listing if e)}
 
     def content(self, commit: str, path: str) -> bytes:
         """Return a file as a check-out of a commit would have it."""
@@ -242,8 +242,8 @@ class Repository:
 
     def operation_in_progress(self) -> str | None:
         """Return "a merge", "a rebase", … where git waits for the user to finish one."""
-        found = (_IN_PROGRESS[n] for n in _IN_PROGRESS if Path(self._repo.git_dir, n).exists())
-        return next(found, None)
+        operations = (_IN_PROGRESS[n] for n in _IN_PROGRESS if Path(self._repo.git_dir, n).exists())
+        return next(operations, None)
 
     def dirty(self, paths: Iterable[str]) -> list[str]:
         """Return those of `paths` (relative to the root) that differ from HEAD or are untracked."""
@@ -314,7 +314,7 @@ class Repository:
 
         Each is given with where its content lies, or None where it is gone: what was measured is
         what is committed, whatever the tree holds by now. Other edits and everything staged stay
-        as they are, and no hook runs. Where HEAD has these contents already it is returned.
+        as they are, and no hook runs. HEAD is returned if it has these contents already.
         Raises CannotFinish for what git refuses, and while it waits for the user to finish
         something.
         """
@@ -379,7 +379,7 @@ class Repository:
 
     @property
     def committer(self) -> str:
-        """Who a commit is by, as `NAME <EMAIL>`, and why where git does not know."""
+        """The author of commits as `NAME <EMAIL>`, and why it is ours if git has none."""
         name, email = self._answer("config", "user.name"), self._answer("config", "user.email")
         if email or "GIT_AUTHOR_EMAIL" in os.environ:
             name = os.environ.get("GIT_AUTHOR_NAME") or name or ""

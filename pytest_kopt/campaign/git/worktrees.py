@@ -80,8 +80,8 @@ def check_new_tree(path: Path, branch: str | None, repository: Repository | None
     for tree in repository.trees:
         if path.is_relative_to(tree.resolve()):
             raise refused(f"{path} lies inside the tree {tree}", legal="a directory beside it")
-    if taken := _tree_on(branch, repository):
-        what = f"branch {branch!r} is checked out in {taken}"
+    if holder := _tree_on(branch, repository):
+        what = f"branch {branch!r} is checked out in {holder}"
         raise refused(what, legal="--branch with another name, or kopt init in that tree")
 
 
@@ -91,13 +91,13 @@ def choose_campaign(named: str | None, root: Path, workspace: Path) -> Layout:
         return find(workspace, named)
     repository = Repository.around(root)
     branch = (repository.branch if repository else None) or ""
-    known = campaigns(workspace)
-    own = branch.startswith("optimize/") and branch.removeprefix("optimize/") in known
-    if own or len(known) == 1:
-        return find(workspace, branch.removeprefix("optimize/") if own else known[0])
-    what = f"{len(known)} exist, and none is named"
-    legal = f"NAME or --kopt-campaign NAME: {', '.join(known)}"
-    if not known:
+    names = campaigns(workspace)
+    on_branch = branch.startswith("optimize/") and branch.removeprefix("optimize/") in names
+    if on_branch or len(names) == 1:
+        return find(workspace, branch.removeprefix("optimize/") if on_branch else names[0])
+    what = f"{len(names)} exist, and none is named"
+    legal = f"NAME or --kopt-campaign NAME: {', '.join(names)}"
+    if not names:
         what = f"none exists yet in {root}"
         legal = "`kopt init` begins one"
     raise BadInput(what, where="campaign", legal=legal)

@@ -1,1 +1,1 @@
-"""What the record of a campaign adds up to: computed from ledger and evidence, never stored."""
+"""Sums over a campaign's record: computed from ledger and evidence, never stored."""

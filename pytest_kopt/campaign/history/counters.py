@@ -1,6 +1,6 @@
 """How many measured regressions came in a row, and what the last were; what roll-backs ask for.
 
-What counts is a candidate that is right and measurably slower than the incumbent. Everything else
+A candidate counts that is right and measurably slower than the current best. Everything else
 that ends an attempt starts over: a kept round, a tie (INCONCLUSIVE, or slower by no more than the
 noise), a roll-back without usable metrics, failed repairs, and an attempt that measured nothing
 (INCOMPLETE), since none of them is a comparable regression. So do a SPLIT and a case beyond the
@@ -72,12 +72,12 @@ def count(state: CampaignState, policy: Policy, until: tuple[int, int] | None = 
     """Return the counters after the last decided attempt, or as of `until`: (round, attempt)."""
     row: list[Regression] = []
     best: tuple[Attempt, Decided] | None = None
-    for item, attempt, decided in state.decided():
-        if until and (item.number, attempt.number) > until:
+    for round, attempt, decided in state.decided():
+        if until and (round.number, attempt.number) > until:
             break
         change = regression_pct(decided, policy)
         if change is not None and best is not None:
-            row.append(_regression(item, decided, *best, change))
+            row.append(_regression(round, decided, *best, change))
         elif decided.decision is not Decision.REPAIR:
             row.clear()
         if decided.decision.keeps:
@@ -105,10 +105,10 @@ def regression_pct(decided: Decided, policy: Policy) -> float | None:
 
 
 def _regression(
-    item: Round, decided: Decided, best: Attempt, before: Decided, change: float
+    round: Round, decided: Decided, best: Attempt, before: Decided, change: float
 ) -> Regression:
-    notes, total, profiled = item.notes, decided.aggregate, decided.kernel_time
-    known = before.kernel_time.candidate_us if before.kernel_time else None
+    notes, total, profiled = round.notes, decided.aggregate, decided.kernel_time
+    incumbent_us = before.kernel_time.candidate_us if before.kernel_time else None
     files = {*decided.kernel, *before.kernel}
     return Regression(
         round=decided.round,
@@ -116,11 +116,11 @@ def _regression(
         time=decided.time,
         incumbent_round=before.round,
         incumbent_commit=best.applied.git_commit if best.applied else None,
-        snapshot=f"rounds/round-{item.number}/artifacts/attempt-{decided.attempt}/kernel_snapshot",
+        snapshot=f"rounds/round-{round.number}/artifacts/attempt-{decided.attempt}/kernel_snapshot",
         hypothesis=notes.hypothesis or notes.change or notes.summary,
         files=sorted(f for f in files if decided.kernel.get(f) != before.kernel.get(f)),
         **{name: getattr(total, name, None) for name in ("metric", "incumbent", "candidate")},
-        incumbent_kernel_us=(profiled.incumbent_us if profiled else None) or known,
+        incumbent_kernel_us=(profiled.incumbent_us if profiled else None) or incumbent_us,
         candidate_kernel_us=profiled.candidate_us if profiled else None,
         change_pct=change,
         points=notes.root_cause or decided.reason,
@@ -136,7 +136,7 @@ class Review(Document):
 
 def rollbacks_in_a_row(rounds: Sequence[Round]) -> int:
     """Return how many of the last of these decided rounds kept nothing."""
-    return len(list(takewhile(lambda item: not item.is_kept, reversed(rounds))))
+    return len(list(takewhile(lambda candidate: not candidate.is_kept, reversed(rounds))))
 
 
 def review(rounds: Sequence[Round]) -> Review | None:

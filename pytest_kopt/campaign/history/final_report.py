@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.ledger import Audited, Decided, FinalReport
@@ -10,7 +10,7 @@ from pytest_kopt.campaign.manifest import Manifest
 from pytest_kopt.campaign.state import Round
 from pytest_kopt.cases.skew import DISTRIBUTIONS
 from pytest_kopt.decide.interim_looks import UNDER_SKEW
-from pytest_kopt.decide.verdict import Decision, Shape, Verdict
+from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.figures import changed
 from pytest_kopt.honesty.finding import is_finding
 from pytest_kopt.honesty.transfer import (
@@ -27,27 +27,30 @@ from pytest_kopt.knowledge.routing import Direction, Route, route
 NEXT_DIRECTIONS = 3
 
 
-def shown(campaign: Campaign, item: Round, verdict: Verdict) -> Shown:
-    results = item.last.results()
+def transfer_evidence(campaign: Campaign, round: Round, verdict: Verdict) -> Shown:
+    """Return what a round's evidence holds against its notes' claim."""
+    results, state = round.last.results(), campaign.state
     traces = {result.label: result.trace for result in results if result.evidence.training}
-    before = campaign.state.incumbent_as_of(item.number - 1)
-    old = [] if before is None else campaign.state.rounds[before].last.results()
-    labels = [shape.label for shape in verdict.shapes]
+    before = state.incumbent_as_of(round.number - 1)
+    old_results = [] if before is None else state.rounds[before].last.results()
+    labels = [case.label for case in verdict.shapes]
     drawn = [result.evidence.groups for result in results if result.evidence.groups is not None]
-    name = f"{verdict.aggregate.metric if verdict.aggregate else ''} {UNDER_SKEW}"
-    gain = _gain(verdict)
+    under_skew = f"{verdict.aggregate.metric if verdict.aggregate else ''} {UNDER_SKEW}"
+    gains = {total.metric: total.change_pct for total in verdict.secondary}
     return Shown(
         overfit=verdict.decision is Decision.REJECTED_OVERFIT,
-        change_pct=gain,
+        change_pct=_gain(verdict),
         findings=tuple(flag for flag in verdict.flags if is_finding(flag, labels)),
         traces=traces or None,
         distributions=tuple(
             str(result.dims["distribution"]) for result in results if "distribution" in result.dims
         ),
-        drawn=tuple(name for name in DISTRIBUTIONS if drawn and all(name in d for d in drawn)),
-        skew_pct=next((t.change_pct for t in verdict.secondary if t.metric == name), None),
+        drawn=tuple(
+            name for name in DISTRIBUTIONS if drawn and all(name in groups for groups in drawn)
+        ),
+        skew_pct=gains.get(under_skew),
         new_weight_cache=caches_weights(traces.values())
-        and not caches_weights(result.trace for result in old),
+        and not caches_weights(result.trace for result in old_results),
         saved_ms=_saved_ms(verdict),
     )
 
@@ -55,28 +58,22 @@ def shown(campaign: Campaign, item: Round, verdict: Verdict) -> Shown:
 def _saved_ms(verdict: Verdict) -> float | None:
     """Return what one call of each compared case saves, in the passes that the metric covers."""
     metric = verdict.aggregate.metric if verdict.aggregate else ""
-    passes = [name for name in ("Forward", "Backward") if metric.startswith(name)]
-    saved = [
-        sum(_times_ms(shape, passes)) * shape.change_pct / 100
-        for shape in verdict.shapes
-        if shape.change_pct is not None
-    ]
-    return sum(saved) if saved else None
+    compared = [case for case in verdict.shapes if case.change_pct is not None]
+    saved = 0.0
+    for case in compared:
+        times = {"Forward": case.forward_ms or 0.0, "Backward": case.backward_ms or 0.0}
+        step = next((times[way] for way in times if metric.startswith(way)), sum(times.values()))
+        saved += step * (case.change_pct or 0.0) / 100
+    return saved if compared else None
 
 
-def _times_ms(shape: Shape, passes: Sequence[str]) -> Iterator[float]:
-    times = {"Forward": shape.forward_ms, "Backward": shape.backward_ms}
-    for name in passes or times:
-        yield times[name] or 0.0
-
-
-def audited(round: int, claim: Claim, found: Shown) -> Audited:
+def audited(round: int, claim: Claim, evidence: Shown) -> Audited:
     return Audited(
         round=round,
         bucket=claim.bucket,
-        benchmark_pct=found.change_pct,
-        credited_pct=credited_pct(claim, found),
-        decision=decision(claim, found),
+        benchmark_pct=evidence.change_pct,
+        credited_pct=credited_pct(claim, evidence),
+        decision=decision(claim, evidence),
     )
 
 
@@ -88,32 +85,38 @@ def attribute(rounds: Sequence[Audited]) -> tuple[float, float, float]:
     step time) add up to the whole. The headline compounds what the rounds were accepted for.
     """
     total, headline, parts = 1.0, 1.0, {ACCEPT_REAL: 0.0, ACCEPT_ASTERISK: 0.0}
-    for item in rounds:
-        headline *= 1 + (item.benchmark_pct or 0.0) / 100
-        credit = item.credited_pct or 0.0
-        if item.decision in parts:
-            parts[item.decision] += total * credit
+    for accepted in rounds:
+        headline *= 1 + (accepted.benchmark_pct or 0.0) / 100
+        credit = accepted.credited_pct or 0.0
+        if accepted.decision in parts:
+            parts[accepted.decision] += total * credit
         total *= 1 + credit / 100
     return parts[ACCEPT_REAL], parts[ACCEPT_ASTERISK], (headline - 1) * 100
 
 
 def compose(campaign: Campaign) -> FinalReport:
-    rounds = [item for item in campaign.state.decided_rounds() if item.number > 1]
-    kept = [item for item in rounds if item.is_kept]
-    lost = [item for item in rounds if not item.is_kept]
+    rounds = [round for round in campaign.state.decided_rounds() if round.number > 1]
+    accepted = [round for round in rounds if round.is_kept]
+    lost = [round for round in rounds if not round.is_kept]
     undecided = Decision.INCONCLUSIVE
-    failed = [item for item in lost if not (item.verdict and item.verdict.decision is undecided)]
+    failed = [round for round in lost if round.last.outcome().decision is not undecided]
     audit = [
-        audited(item.number, item.notes.claim, shown(campaign, item, item.last.verdict()))
-        for item in kept
+        audited(
+            round.number,
+            round.notes.claim,
+            transfer_evidence(campaign, round, round.last.verdict()),
+        )
+        for round in accepted
     ]
     s_real, w_real, headline = attribute(audit)
     return FinalReport(
-        accepted=len(kept),
+        accepted=len(accepted),
         rolled_back=len(lost),
         inconclusive=len(lost) - len(failed),
-        effective=[f"{_tried(item)} ({changed(_gain(item.verdict))})" for item in kept],
-        ineffective=[f"{_tried(item)}: {_why(item).splitlines()[0]}" for item in failed],
+        effective=[
+            f"{_tried(round)} ({changed(_gain(round.last.outcome()))})" for round in accepted
+        ],
+        ineffective=[f"{_tried(round)}: {_why(round)}" for round in failed],
         audit=audit,
         s_real_pct=s_real,
         w_real_pct=w_real,
@@ -124,24 +127,23 @@ def compose(campaign: Campaign) -> FinalReport:
     )
 
 
-def _gain(verdict: Verdict | Decided | None) -> float | None:
-    return verdict.aggregate.change_pct if verdict and verdict.aggregate else None
+def _gain(verdict: Verdict | Decided) -> float | None:
+    return verdict.aggregate.change_pct if verdict.aggregate else None
 
 
-def _why(item: Round) -> str:
-    return item.notes.root_cause or (item.verdict.reason if item.verdict else "")
+def _why(round: Round) -> str:
+    return (round.notes.root_cause or round.last.outcome().reason).splitlines()[0]
 
 
-def _tried(item: Round) -> str:
-    tried = item.notes.tried or "not described"
-    return f"round-{item.number}: {tried.splitlines()[0]}"
+def _tried(round: Round) -> str:
+    return f"round-{round.number}: {(round.notes.tried or 'not described').splitlines()[0]}"
 
 
 def _next_directions(campaign: Campaign, rounds: list[Round]) -> list[str]:
     """Return what the last rounds' authors would try next, then what knowledge has untried."""
-    own = [item.notes.next.splitlines()[0] for item in reversed(rounds) if item.notes.next]
-    found = untried(route_of(campaign.manifest), rounds, NEXT_DIRECTIONS)
-    suggested = [*own, *(f"{item.id} {item.title}: {item.change}" for item in found)]
+    planned = [round.notes.next.splitlines()[0] for round in reversed(rounds) if round.notes.next]
+    left = untried(route_of(campaign.manifest), rounds, NEXT_DIRECTIONS)
+    suggested = [*planned, *(f"{page.id} {page.title}: {page.change}" for page in left)]
     return list(dict.fromkeys(suggested))[:NEXT_DIRECTIONS]
 
 
@@ -151,7 +153,7 @@ def route_of(manifest: Manifest) -> Route:
     )
 
 
-def untried(found: Route, rounds: Iterable[Round], count: int) -> list[Direction]:
+def untried(reading: Route, rounds: Iterable[Round], count: int) -> list[Direction]:
     """Return up to `count` directions of a route that no note of these rounds names."""
-    said = (str(value) for item in rounds for value in item.notes.given().values())
-    return found.untried(said, count)
+    texts = (str(text) for round in rounds for text in round.notes.given().values())
+    return reading.untried(texts, count)

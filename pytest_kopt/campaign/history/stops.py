@@ -61,7 +61,7 @@ def check(name: str, state: CampaignState, manifest: Manifest, policy: Policy) -
     waited = state.no_idle_gpu
     anew = f"`kopt init NEW --from {name}` starts over from the best version"
     target = parse_target(manifest.performance_target) if manifest.performance_target else None
-    found, limit = count(state, policy).regressions, policy.max_regressions
+    regressions, limit = count(state, policy).regressions, policy.max_regressions
     review = (
         f"review the directions (`kopt advise {name}`), then give --kopt-policy a policy file with "
         f"a higher max_regressions; or {anew}"
@@ -71,7 +71,7 @@ def check(name: str, state: CampaignState, manifest: Manifest, policy: Policy) -
         _hardware(target, best),
         _iterations(state, manifest.max_iterations, anew),
         _stop("T4", state.ended is not None, state.ended or "", anew),
-        _stop(REGRESSIONS, found >= limit, f"{found} of {limit}, measured", review),
+        _stop(REGRESSIONS, regressions >= limit, f"{regressions} of {limit}, measured", review),
         _stop(NO_IDLE_GPU, False, f"{waited}; run it again" if waited else _RUN_AGAIN),
     )
 
@@ -82,22 +82,22 @@ def holding(stops: Sequence[Stop]) -> dict[str, str]:
 
 def refuse_another_round(stops: Sequence[Stop]) -> None:
     """Raise BadInput when a condition holds: what it is, and how to go on."""
-    held = [stop for stop in stops if stop.holds]
-    if held:
-        what = f"no further round: {'; '.join(f'{stop.title} ({stop.why})' for stop in held)}"
-        legal = f"to go on, {'; and '.join(stop.go_on for stop in held)}"
+    conditions = [stop for stop in stops if stop.holds]
+    if conditions:
+        what = f"no further round: {'; '.join(f'{stop.title} ({stop.why})' for stop in conditions)}"
+        legal = f"to go on, {'; and '.join(stop.go_on for stop in conditions)}"
         raise BadInput(what, where="--kopt-round", legal=legal)
 
 
-def lines(held: Mapping[str, str], others: Mapping[str, str] | None = None) -> list[str]:
+def lines(conditions: Mapping[str, str], reasons: Mapping[str, str] | None = None) -> list[str]:
     """Return the Termination Check as text; `others` say why the rest does not hold."""
-    others = {NO_IDLE_GPU: _RUN_AGAIN, **(others or {})}
-    found = []
+    reasons = {NO_IDLE_GPU: _RUN_AGAIN, **(reasons or {})}
+    texts = []
     for name, words in TITLES.items():
-        why = held.get(name) or others.get(name)
-        mark = "✅" if name in held else "❌"
-        found.append(f"- {f'{name} {words}'.rstrip()}: {mark}{f' ({why})' if why else ''}")
-    return [*found, f"-> Satisfied condition(s): {', '.join(held) or 'none'}"]
+        why = conditions.get(name) or reasons.get(name)
+        mark = "✅" if name in conditions else "❌"
+        texts.append(f"- {f'{name} {words}'.rstrip()}: {mark}{f' ({why})' if why else ''}")
+    return [*texts, f"-> Satisfied condition(s): {', '.join(conditions) or 'none'}"]
 
 
 def _target(target: PerformanceTarget | None, best: Decided | None) -> Stop:
@@ -107,33 +107,33 @@ def _target(target: PerformanceTarget | None, best: Decided | None) -> Stop:
     if best is None:
         return _stop("T1", False, f"target {target}; nothing is measured yet")
     if target.is_efficiency:
-        found = best.efficiency or _NO_ROOFLINE
-        if found.pct is None:
-            return _stop("T1", False, f"target {target}; {found.why}")
-        shown = f"{found.pct:.1f} % of the attainable rate, target {target}"
-        return _stop("T1", target.is_reached_by(found.pct), shown, go_on)
+        efficiency = best.efficiency or _NO_ROOFLINE
+        if efficiency.pct is None:
+            return _stop("T1", False, f"target {target}; {efficiency.why}")
+        why = f"{efficiency.pct:.1f} % of the attainable rate, target {target}"
+        return _stop("T1", target.is_reached_by(efficiency.pct), why, go_on)
     total = best.aggregate
     metric = total.metric if total else "not recorded"
     figure = target.in_its_unit(metric, total.candidate) if total and total.candidate else None
     if figure is None:
         return _stop("T1", False, f"UNKNOWN: target {target}, but the primary metric is {metric}")
-    shown = f"{metric} is {figure:.3f} {target.unit}, target {target}"
-    return _stop("T1", target.is_reached_by(figure), shown, go_on)
+    why = f"{metric} is {figure:.3f} {target.unit}, target {target}"
+    return _stop("T1", target.is_reached_by(figure), why, go_on)
 
 
 def _hardware(target: PerformanceTarget | None, best: Decided | None) -> Stop:
     """Judge by 90 %, or by more where the performance target asks for more."""
-    wanted = max(TARGET_PCT, target.number if target and target.is_efficiency else 0.0)
+    target_pct = max(TARGET_PCT, target.number if target and target.is_efficiency else 0.0)
     if best is None:
         return _stop("T2", False, "nothing is measured yet")
-    found = best.efficiency or _NO_ROOFLINE
-    if found.pct is None:
-        return _stop("T2", False, found.why)
-    more = max(95, math.floor(found.pct) + 1)
+    efficiency = best.efficiency or _NO_ROOFLINE
+    if efficiency.pct is None:
+        return _stop("T2", False, efficiency.why)
+    more = max(95, math.floor(efficiency.pct) + 1)
     return _stop(
         "T2",
-        found.reaches(wanted),
-        f"{found.pct:.1f} % of the attainable rate, asked for {wanted:g} %",
+        efficiency.reaches(target_pct),
+        f"{efficiency.pct:.1f} % of the attainable rate, asked for {target_pct:g} %",
         f"ask for more in manifest.yaml: performance_target '>{more}{EFFICIENCY}'",
     )
 
@@ -143,6 +143,6 @@ def _iterations(state: CampaignState, limit: int | None, anew: str) -> Stop:
         return _stop("T3", False, "no max_iterations is set")
     more = f"raise max_iterations in manifest.yaml (at most {MOST_ITERATIONS})"
     # The baseline is no iteration.
-    done = max(state.next_round - 2, 0)
-    why = f"{done} of {limit} rounds after the baseline"
-    return _stop("T3", done >= limit, why, more if limit < MOST_ITERATIONS else anew)
+    rounds = max(state.next_round - 2, 0)
+    why = f"{rounds} of {limit} rounds after the baseline"
+    return _stop("T3", rounds >= limit, why, more if limit < MOST_ITERATIONS else anew)

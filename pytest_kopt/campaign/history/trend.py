@@ -36,13 +36,13 @@ def figures(table: Table, metric: Metric | None = None) -> Trend:
 
 
 def _average(table: Table, metric: Metric) -> float | None:
-    found = aggregate(table.rows, metric)
-    return None if math.isnan(found) else found
+    average = aggregate(table.rows, metric)
+    return None if math.isnan(average) else average
 
 
 def _peak(table: Table, metric: Metric) -> float | None:
     values = [value(row, metric) for row in table.passed]
-    usable = [item for item in values if item is not None and math.isfinite(item)]
+    usable = [figure for figure in values if figure is not None and math.isfinite(figure)]
     best = max if metric.better == "higher" else min
     return best(usable) if usable else None
 
@@ -61,22 +61,22 @@ def chain_to(state: CampaignState, last: Decided) -> Chain | None:
     A quick round says nothing of the other cases: with one among the links, every link is taken
     over the representative cases. None where a link was not paired over them.
     """
-    accepted = (item.verdict for item in state.kept_rounds() if 1 < item.number < last.round)
+    accepted = (round.verdict for round in state.kept_rounds() if 1 < round.number < last.round)
     links = [*filter(None, accepted), last]
     level: Level = "quick" if any(link.level == "quick" for link in links) else "full"
     changes = [link.paired if link.level == level else link.paired_quick for link in links]
-    found = [change for change in changes if change]
-    if len(found) < len(changes):
+    paired = [change for change in changes if change]
+    if len(paired) < len(changes):
         return None
 
     def compounded(parts: Iterable[float]) -> float:
         return (math.prod(1 + part / 100 for part in parts) - 1) * 100
 
-    backward = [change.backward_pct for change in found if change.backward_pct is not None]
+    backward = [change.backward_pct for change in paired if change.backward_pct is not None]
     product = PairedChange(
-        step_pct=compounded(change.step_pct for change in found),
-        forward_pct=compounded(change.forward_pct for change in found),
-        backward_pct=compounded(backward) if len(backward) == len(found) else None,
+        step_pct=compounded(change.step_pct for change in paired),
+        forward_pct=compounded(change.forward_pct for change in paired),
+        backward_pct=compounded(backward) if len(backward) == len(paired) else None,
     )
     return Chain(product, level)
 

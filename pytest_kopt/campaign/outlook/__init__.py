@@ -1,1 +1,1 @@
-"""Where a campaign stands, what is next and what to read first, as data."""
+"""The state of a campaign, the next action, and the reading list, as data."""

@@ -43,13 +43,13 @@ _BANDS: dict[Band, str] = {
 def advice(campaign: Campaign) -> dict[str, Any]:
     """Return the advice as JSON-able data; masked rounds are not looked at."""
     manifest = campaign.manifest
-    found = route_of(manifest)
-    rounds = [item for item in unmasked_rounds(campaign.state) if item.number > 1]
-    number = campaign.state.incumbent_round
-    results = campaign.state.rounds[number].last.results() if number else []
+    route = route_of(manifest)
+    rounds = [round for round in unmasked_rounds(campaign.state) if round.number > 1]
+    best = campaign.state.incumbent
+    results = best.results() if best else []
     # Under the ceilings that are known by now.
-    measured = rooflines(results, campaign.layout.workspace) if number else []
-    device = device_model_of(results) if number else ""
+    measured = rooflines(results, campaign.layout.workspace) if best else []
+    device = device_model_of(results)
     about, facts = product_facts(manifest.target_gpu, manifest.target_model, device)
     reached = efficiency(measured)
     share = band(reached.pct) if reached.pct is not None else None
@@ -60,8 +60,8 @@ def advice(campaign: Campaign) -> dict[str, Any]:
         "op": manifest.target_op,
         "gpu": manifest.target_gpu,
         "backend": manifest.target_backend,
-        "area": {"op": found.op, "gpu": found.architecture, "backend": found.backend},
-        "gaps": list(found.gaps),
+        "area": {"op": route.op, "gpu": route.architecture, "backend": route.backend},
+        "gaps": list(route.gaps),
         "project_skill": manifest.project_skill,
         "tips": [
             {"number": entry.number, "title": entry.title, **tips.fields(entry.text)}
@@ -69,40 +69,40 @@ def advice(campaign: Campaign) -> dict[str, Any]:
         ],
         "tips_file": str(tips_file.relative_to(campaign.home)) if tips_file.exists() else None,
         "reading": [
-            {"path": str(found.root / item.path), "page": item.path, "why": item.why}
-            for item in found.readings
+            {"path": str(route.root / page.path), "page": page.path, "why": page.why}
+            for page in route.readings
         ],
         "facts": [f"{about}{':' if facts else ''}", *(fact.citation() for fact in facts)],
-        "rooflines": [item.model_dump() for item in measured],
+        "rooflines": [line.model_dump() for line in measured],
         "efficiency_pct": reached.pct,
         "efficiency": reached.why,
         "band": share,
         "band_advice": _BANDS[share] if share else None,
-        "lessons": [_lesson(item) for item in rounds[-_LESSONS:]],
-        "stagnation": _stagnation(rounds, found),
+        "lessons": [_lesson(round) for round in rounds[-_LESSONS:]],
+        "stagnation": _stagnation(rounds, route),
         "commands": COMMANDS,
     }
 
 
-def _lesson(item: Round) -> str:
-    decided, notes = item.verdict, item.notes
-    assert decided is not None
+def _lesson(round: Round) -> str:
+    decided, notes = round.last.outcome(), round.notes
     learned = notes.lesson or notes.key_finding or notes.root_cause or decided.reason
     tried = notes.change or notes.hypothesis or notes.summary or "not described"
-    return f"round {item.number} {decided.decision}: {tried} -> {learned.splitlines()[0]}"
+    return f"round {round.number} {decided.decision}: {tried} -> {learned.splitlines()[0]}"
 
 
-def _stagnation(rounds: list[Round], found: Route) -> dict[str, Any] | None:
+def _stagnation(rounds: list[Round], route: Route) -> dict[str, Any] | None:
     """Return the review that two roll-backs in a row ask for: a change of direction, no stop."""
-    due = counters.review(rounds)
-    if due is None:
+    review = counters.review(rounds)
+    if review is None:
         return None
-    left = untried(found, rounds, counters.NEW_DIRECTIONS + 2)
-    told = ("id", "title", "symptom", "change", "verify")
+    left = untried(route, rounds, counters.NEW_DIRECTIONS + 2)
+    names = ("id", "title", "symptom", "change", "verify")
     return {
-        **due.model_dump(),
-        "disproved": [_lesson(item) for item in rounds[-due.rollbacks_in_a_row :]],
+        **review.model_dump(),
+        "disproved": [_lesson(round) for round in rounds[-review.rollbacks_in_a_row :]],
         "untried": [
-            {**{name: getattr(item, name) for name in told}, "page": item.path} for item in left
+            {**{name: getattr(direction, name) for name in names}, "page": direction.path}
+            for direction in left
         ],
     }

@@ -1,4 +1,4 @@
-"""Where a campaign stands and what is next, from ledger, tree and evidence."""
+"""The state of a campaign and the next action, from ledger, tree and evidence."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def status(
 ) -> Status:
     """Return where a campaign stands.
 
-    `here` is the project root that the commands are for, the campaign's own by default; `harness`
-    are the arguments of `restore_harness`, where the harness stands in the way of a round.
+    `here` is the project root that the commands are for, the campaign's own by default. `harness`
+    are the arguments of `restore_harness`, if the harness stands in the way of a round.
     """
     state, manifest, policy = campaign.state, campaign.manifest, campaign.policy()
     ends = stops.check(campaign.name, state, manifest, policy)
@@ -50,7 +50,7 @@ def status(
     action = outlook.next_action()
     counted, decided = counters.count(state, policy), state.decided_rounds()
     planned = unmasked_rounds(state)
-    begun = [item for item in state.rounds.values() if item.attempts]
+    begun = [round for round in state.rounds.values() if round.attempts]
     verdict, pending = _last_verdict(campaign), state.pending
     return Status(
         campaign=campaign.name,
@@ -79,7 +79,7 @@ def status(
         counters=RoundCounters(
             accepted=len(state.kept_rounds()) - bool(state.baseline),
             rolled_back=len(decided) - len(state.kept_rounds()),
-            by_decision=Counter(item.last.outcome().decision for item in decided),
+            by_decision=Counter(round.last.outcome().decision for round in decided),
             rollbacks_in_a_row=counters.rollbacks_in_a_row(planned),
             regressions_in_a_row=counted.regressions,
             max_regressions=policy.max_regressions,
@@ -95,7 +95,7 @@ def status(
         cases=verdict.shapes if verdict else [],
         masked=[f"v{version}" for version in sorted(state.masked)],
         rounds=[
-            RoundStatus.of(item) for item in begun if version_of(item.number) not in state.masked
+            RoundStatus.of(round) for round in begun if version_of(round.number) not in state.masked
         ],
         same_code=verdict.same_code if verdict else "",
     )
@@ -123,7 +123,7 @@ def _look_ahead(
 
 def _last_verdict(campaign: Campaign) -> Verdict | None:
     """Return the last attempt's verdict, None where there is none, or no evidence of it."""
-    judged = [item for item in campaign.state.rounds.values() if item.verdict]
+    judged = [round for round in campaign.state.rounds.values() if round.verdict]
     with suppress(BadInput):  # a campaign may be shown without its evidence
         return judged[-1].last.verdict() if judged else None
     return None
@@ -193,7 +193,7 @@ _SENTENCES = {
 
 @dataclass(frozen=True, slots=True)
 class _Outlook:
-    """What may be done next, and what keeps a round from running."""
+    """The actions that are allowed, and the reasons that keep a round from running."""
 
     campaign: Campaign
     #: The Termination Check.
@@ -309,9 +309,9 @@ def _final_command(campaign: Campaign) -> str | None:
     return f"pytest --kopt-campaign {campaign.name} --kopt-round final"
 
 
-def going_on_lines(campaign: Campaign, found: Sequence[Stop], way: str = "") -> Iterator[str]:
+def going_on_lines(campaign: Campaign, ends: Sequence[Stop], way: str = "") -> Iterator[str]:
     """Yield what is left to do where the campaign has ended; `way` brings one there."""
     final = _final_command(campaign)
     best = f"; its best against the baseline: {way}{final}" if final else ""
     yield f"the campaign ends here{best}"
-    yield from (f"to go on: {stop.go_on}" for stop in found if stop.holds)
+    yield from (f"to go on: {stop.go_on}" for stop in ends if stop.holds)

@@ -29,20 +29,20 @@ class RoundStatus(Document):
     notes: dict[str, Any] = Field(description="the keys of its notes that are given")
 
     @classmethod
-    def of(cls, item: Round) -> RoundStatus:
-        decided = item.verdict
+    def of(cls, round: Round) -> RoundStatus:
+        decided = round.verdict
         total = decided.aggregate if decided else None
         return cls(
-            round=item.number,
-            attempts=len(item.attempts),
-            open=item.is_open,
-            level=decided.level if decided else item.last.level,
+            round=round.number,
+            attempts=len(round.attempts),
+            open=round.is_open,
+            level=decided.level if decided else round.last.level,
             decision=decided.decision if decided else Decision.INCOMPLETE,
             reason=decided.reason if decided else "the session was cut off",
             next_step=decided.next_step if decided else "run the round again",
             change_pct=total.change_pct if total else None,
             flags=decided.flags if decided else [],
-            notes=item.notes.given(),
+            notes=round.notes.given(),
         )
 
 

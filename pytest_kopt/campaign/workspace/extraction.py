@@ -30,7 +30,7 @@ _OWN = ("pythonpath", "testpaths", "norecursedirs", "kopt_workspace", "kopt_camp
 
 @contextmanager
 def extracted(
-    given: Manifest,
+    manifest: Manifest,
     root: Path,
     layout: Layout,
     benchmarks: Iterable[str],
@@ -47,38 +47,39 @@ def extracted(
     shutil.rmtree(building.directory, ignore_errors=True)
     building.directory.mkdir(parents=True)
     try:
-        seen = probe(given, root)
-        rooms = _rooms(given, root, layout, benchmarks, seen)
+        collected = probe(manifest, root)
+        rooms = _rooms(manifest, root, layout, benchmarks, collected)
         files = {place: upstream for room in rooms.values() for place, upstream in room.items()}
-        manifest = _manifest(given, root, layout, files, rooms[_SRC])
+        moved = _manifest(manifest, root, layout, files, rooms[_SRC])
         for place, upstream in files.items():
             (building.directory / place).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(root / upstream, building.directory / place)
         for room in rooms:
             (building.directory / room).mkdir(exist_ok=True)
-        text = _settings(layout.name, root.resolve(), rooms, seen, settings)
+        text = _settings(layout.name, root.resolve(), rooms, collected, settings)
         (building.directory / "pyproject.toml").write_text(text)
-        KernelVersion.take(root, given.kernel_source).write(building.upstream)
-        _check(manifest, building, files, seen)
-        yield building, manifest
+        KernelVersion.take(root, manifest.kernel_source).write(building.upstream)
+        _check(moved, building, files, collected)
+        yield building, moved
         building.directory.rename(layout.directory)
     finally:
         shutil.rmtree(building.directory, ignore_errors=True)
 
 
 def _rooms(
-    given: Manifest, root: Path, layout: Layout, benchmarks: Iterable[str], seen: Probe
+    manifest: Manifest, root: Path, layout: Layout, benchmarks: Iterable[str], collected: Probe
 ) -> dict[str, dict[str, str]]:
     """Return the files of every room: their paths in the workspace, and upstream."""
     root = root.resolve()
     finder = Finder(root)
-    kernel = set(KernelVersion.take(root, given.kernel_source).files)
+    kernel = set(KernelVersion.take(root, manifest.kernel_source).files)
     workspace = layout.workspace.resolve()
-    ours = [path for path in map(Path, seen.modules) if path.is_file() and finder.is_ours(path)]
+    modules = (path for path in map(Path, collected.modules) if path.is_file())
+    ours = [path for path in modules if finder.is_ours(path)]
     ours = [path for path in ours if not path.is_relative_to(workspace)]
     imported = {path.relative_to(root).as_posix() for path in ours}
     bench = set(KernelVersion.take(root, benchmarks).files)
-    cases = {nodeid.partition("::")[0] for nodeid in seen.cases}
+    cases = {nodeid.partition("::")[0] for nodeid in collected.cases}
     homes = {PurePosixPath(case).parent for case in cases} - {PurePosixPath()}
     homes = {home for home in homes if not any(_below(path, home) for path in kernel)}
     tests = {
@@ -95,12 +96,12 @@ def _rooms(
 def _placed(room: str, paths: Iterable[str]) -> dict[str, str]:
     """Return the places of files in a room; a folder of the room's own name is not repeated."""
     paths = sorted(paths)
-    kept = all(PurePosixPath(path).parts[0] == room for path in paths)
-    return {path if kept else f"{room}/{path}": path for path in paths}
+    is_inside = all(PurePosixPath(path).parts[0] == room for path in paths)
+    return {path if is_inside else f"{room}/{path}": path for path in paths}
 
 
 def _manifest(
-    given: Manifest, root: Path, layout: Layout, files: Mapping[str, str], src: Mapping[str, str]
+    manifest: Manifest, root: Path, layout: Layout, files: Mapping[str, str], src: Mapping[str, str]
 ) -> Manifest:
     repository = Repository.around(root)
     if repository is not None:
@@ -113,20 +114,20 @@ def _manifest(
     upstream = Upstream(
         root=Path(os.path.relpath(root, layout.directory)).as_posix(),
         commit=repository.head if repository else None,
-        kernel_source=given.kernel_source,
-        tests=given.tests,
-        test_command=given.test_command,
+        kernel_source=manifest.kernel_source,
+        tests=manifest.tests,
+        test_command=manifest.test_command,
         files={
             place: Extracted(path=path, sha256=sha256_of(root / path))
             for place, path in files.items()
         },
     )
-    return given.model_copy(
+    return manifest.model_copy(
         update={
             "execution_mode": "workspace",
             "upstream": upstream,
-            "kernel_source": [f"{prefix}{source}" for source in given.kernel_source],
-            "tests": shlex.join(_moved(word, places) for word in shlex.split(given.tests)),
+            "kernel_source": [f"{prefix}{source}" for source in manifest.kernel_source],
+            "tests": shlex.join(_moved(word, places) for word in shlex.split(manifest.tests)),
             "test_command": None,
         }
     )
@@ -134,10 +135,10 @@ def _manifest(
 
 def _moved(word: str, places: Mapping[str, str]) -> str:
     """Return a word of pytest's arguments as it is in the workspace: paths have moved."""
-    path, found, rest = word.partition("::")
+    path, separator, rest = word.partition("::")
     name = PurePosixPath(path).as_posix()
     if name in places:
-        return places[name] + found + rest
+        return places[name] + separator + rest
     below = sorted(p for upstream, p in places.items() if _below(upstream, PurePosixPath(name)))
     if not below or word.startswith("-"):
         return word
@@ -149,12 +150,12 @@ def _settings(
     name: str,
     root: Path,
     rooms: Mapping[str, Mapping[str, str]],
-    seen: Probe,
+    collected: Probe,
     settings: Mapping[str, Any],
 ) -> str:
     entries = [
         Path(entry).relative_to(root).as_posix()
-        for entry in seen.path
+        for entry in collected.path
         if Path(entry).is_relative_to(root) and "site-packages" not in entry
     ]
     folders = [
@@ -163,14 +164,14 @@ def _settings(
         for room, files in rooms.items()
         if any(_below(path, PurePosixPath(entry)) for path in files.values())
     ]
-    given = {
+    options = {
         "pythonpath": list(dict.fromkeys(str(folder) for folder in folders)),
         "testpaths": [_TESTS],
         "kopt_workspace": "..",
         "kopt_campaign": name,
         **{key: value for key, value in settings.items() if key not in _OWN},
     }
-    plain = {k: v if isinstance(v, bool | list) else str(v) for k, v in given.items()}
+    plain = {k: v if isinstance(v, bool | list) else str(v) for k, v in options.items()}
     lines = [f"{key} = {json.dumps(value)}" for key, value in plain.items()]
     return "[tool.pytest.ini_options]\n" + "".join(f"{line}\n" for line in lines)
 
@@ -178,15 +179,15 @@ def _settings(
 def _check(manifest: Manifest, building: Layout, files: Mapping[str, str], before: Probe) -> None:
     """Raise BadInput unless the workspace collects upstream's cases with its own kernel."""
     places = {upstream: place for place, upstream in files.items()}
-    seen = probe(manifest, building.directory)
-    wanted = [_moved(nodeid, places) for nodeid in before.cases]
+    collected = probe(manifest, building.directory)
+    expected = [_moved(nodeid, places) for nodeid in before.cases]
     kernel = [str((building.directory / path).resolve()) for path in manifest.kernel_source]
-    missing = [path for path in kernel if path.endswith(".py") and path not in seen.modules]
-    problem = seen.failure
+    missing = [path for path in kernel if path.endswith(".py") and path not in collected.modules]
+    problem = collected.failure
     if not problem and missing:
         problem = f"kernel {missing[0]} is not imported from there"
-    elif not problem and list(seen.cases) != wanted:
-        problem = f"{len(seen.cases)} case(s) are collected there, {len(wanted)} upstream"
+    elif not problem and list(collected.cases) != expected:
+        problem = f"{len(collected.cases)} case(s) are collected there, {len(expected)} upstream"
     if problem:
         what = f"the workspace does not work on its own: {problem}"
         legal = "--mode repo, or tests and kernel that can be taken out of their project"
@@ -202,12 +203,12 @@ def sha256_of(file: Path) -> str:
     return sha256(file.read_bytes()) if file.is_file() else ""
 
 
-def edited(given: Manifest, workspace: Path) -> list[str]:
+def edited(manifest: Manifest, workspace: Path) -> list[str]:
     """Return a sentence for every kernel file that is no longer what was extracted."""
-    files = given.upstream.files if given.upstream else {}
+    files = manifest.upstream.files if manifest.upstream else {}
     return [
-        f"{place} differs from upstream's {known.path}: the baseline is what was extracted"
-        for place, known in files.items()
-        if any(Path(place).is_relative_to(source) for source in given.kernel_source)
-        and sha256_of(workspace / place) != known.sha256
+        f"{place} differs from upstream's {file.path}: the baseline is what was extracted"
+        for place, file in files.items()
+        if any(Path(place).is_relative_to(source) for source in manifest.kernel_source)
+        and sha256_of(workspace / place) != file.sha256
     ]

@@ -1,6 +1,6 @@
 """A workspace campaign as its upstream sees it: what it accepted, under the paths it has there.
 
-What was accepted in the workspace is provisional. Its best kernel is put into the upstream tree,
+Versions that the workspace accepted are provisional. Its best kernel is put into the upstream tree,
 measured there against what was extracted, and stays only when that accepts it.
 """
 
@@ -62,10 +62,11 @@ class UpstreamCampaign(Campaign):
 
     def baseline(self) -> KernelVersion:
         """Return upstream's own kernel as it was extracted."""
-        known = {file.path: file.sha256 for file in self._upstream.files.values()}
-        kept = KernelVersion.take(self.layout.upstream, self._upstream.kernel_source)
+        recorded = {file.path: file.sha256 for file in self._upstream.files.values()}
+        extracted = KernelVersion.take(self.layout.upstream, self._upstream.kernel_source)
         return KernelVersion.load(
-            self.layout.upstream, {path: known[path] for path in kept.files if path in known}
+            self.layout.upstream,
+            {path: recorded[path] for path in extracted.files if path in recorded},
         )
 
     def expected_cases(self) -> dict[str, ExpectedCase]:
@@ -94,15 +95,17 @@ class UpstreamCampaign(Campaign):
         if begun is None:
             return
         commit, restored = None, []
-        kept = apply and final is not None and final.decision.keeps
-        if kept and final is not None and (commits := self._commits):
+        is_kept = apply and final is not None and final.decision.keeps
+        if is_kept and final is not None and (commits := self._commits):
             files: dict[str, Path | None] = dict.fromkeys(self.baseline().files)
             placed = self.state.rounds[begun.round].last.kernel_paths()
             files |= {self._path(path): place for path, place in placed.items()}
             commit = commits.of_round(self.state.rounds[begun.round], files, final.reason)
-        elif not kept:
+        elif not is_kept:
             restored = self.baseline().restore(self.root, over=self.incumbent())
-        self.append(ledger.Integrated(time=now(), kept=kept, git_commit=commit, restored=restored))
+        self.append(
+            ledger.Integrated(time=now(), kept=is_kept, git_commit=commit, restored=restored)
+        )
 
     def _has_moved(self, file: Extracted) -> bool:
         """Say whether a file is neither as extracted nor as a cut-off integration left it."""
@@ -111,10 +114,10 @@ class UpstreamCampaign(Campaign):
 
     def _path(self, place: str) -> str:
         """Return the upstream path of a file (or of a case in it) of the workspace."""
-        path, found, rest = place.partition("::")
+        path, separator, rest = place.partition("::")
         if path in self._upstream.files:
-            return self._upstream.files[path].path + found + rest
+            return self._upstream.files[path].path + separator + rest
         # A kernel file that a round added lies where its neighbours do.
         neighbours = [(p, f.path) for p, f in self._upstream.files.items() if p.startswith("src/")]
-        kept = all(place == path for place, path in neighbours)
-        return place if kept else place.removeprefix("src/")
+        is_unmoved = all(place == path for place, path in neighbours)
+        return place if is_unmoved else place.removeprefix("src/")

@@ -6,11 +6,12 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import anyio
+from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
 
 from pytest_kopt.exit_codes import ExitCode
@@ -20,8 +21,6 @@ _PAUSE_SECONDS = 0.2
 _GRACE_SECONDS = 120
 #: As much of the output as an agent has use for: the verdict is at its end.
 _MOST = 6000
-
-Told = Callable[[str], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +37,11 @@ class Finished:
         return (self.out + self.err)[-_MOST:]
 
 
-async def run(words: Sequence[str], root: Path, told: Told | None = None) -> Finished:
-    """Run a module, telling each line; ToolError if it refuses its input. Cancelling is Ctrl-C."""
+async def run(words: Sequence[str], root: Path, agent: Context | None = None) -> Finished:
+    """Run a module, its lines as progress for an agent; ToolError if it refuses its input.
+
+    Cancelling is Ctrl-C.
+    """
     with tempfile.TemporaryFile("w+b") as out, tempfile.TemporaryFile("w+b") as err:
         process = await anyio.open_process(
             [sys.executable, "-m", *words],
@@ -51,26 +53,29 @@ async def run(words: Sequence[str], root: Path, told: Told | None = None) -> Fin
             stderr=err.fileno(),
         )
         try:
-            await (_follow(process, out.fileno(), told) if told else process.wait())
+            await (_follow(process, out.fileno(), agent) if agent else process.wait())
         finally:
             with anyio.CancelScope(shield=True):
                 await _ended(process)
-        done = Finished(process.returncode or 0, *(_text(stream.fileno()) for stream in (out, err)))
-    if done.code == ExitCode.USAGE:
-        lines = [*done.err.splitlines(), *done.out.splitlines()]
-        found = next((line for line in lines if line.startswith("ERROR: ")), "")
-        raise ToolError(found.removeprefix("ERROR: ") or done.tail)
-    return done
+        finished = Finished(
+            process.returncode or 0, *(_text(stream.fileno()) for stream in (out, err))
+        )
+    if finished.code == ExitCode.USAGE:
+        lines = [*finished.err.splitlines(), *finished.out.splitlines()]
+        refusal = next((line for line in lines if line.startswith("ERROR: ")), "")
+        raise ToolError(refusal.removeprefix("ERROR: ") or finished.tail)
+    return finished
 
 
-async def _follow(process: anyio.abc.Process, out: int, told: Told) -> None:
-    seen = 0
+async def _follow(process: anyio.abc.Process, out: int, agent: Context) -> None:
+    count = 0
     while True:
         running = process.returncode is None
         *lines, _ = _text(out).split("\n")
-        for line in filter(str.strip, lines[seen:]):
-            await told(line.strip())
-        seen = len(lines)
+        for number, line in enumerate(lines[count:], start=count + 1):
+            if line.strip():
+                await agent.report_progress(number, None, line.strip())
+        count = len(lines)
         if not running:
             return
         await anyio.sleep(_PAUSE_SECONDS)

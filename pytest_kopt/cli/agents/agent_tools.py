@@ -8,7 +8,6 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
-from itertools import count
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,8 +19,7 @@ from pydantic import BaseModel, Field
 
 from pytest_kopt.bundled import bundled
 from pytest_kopt.campaign.campaign import Campaign
-from pytest_kopt.cli.agents import agent_commands
-from pytest_kopt.cli.agents.agent_commands import Finished, Told
+from pytest_kopt.cli.agents.agent_commands import run
 from pytest_kopt.decide.verdict import Verdict
 from pytest_kopt.errors import BadInput
 from pytest_kopt.options.project import Project
@@ -50,12 +48,10 @@ class Done(BaseModel):
     output: str
 
 
-class Judged(BaseModel):
+class Judged(Done):
     """A session that judges: its exit code (as in the skill), verdict.json, and its last words."""
 
-    exit_code: int
     verdict: Verdict | None
-    output: str
 
 
 class Recorded(BaseModel):
@@ -69,31 +65,33 @@ class Recorded(BaseModel):
 
 def server() -> MCPServer:
     """Return the server, for the project around the current folder."""
-    found = MCPServer(
+    tool_server = MCPServer(
         "kopt", instructions=_INSTRUCTIONS, version=version("pytest-kopt"), log_level="WARNING"
     )
     tools = (status, advise, init, note, verdict, profile, tips, report, discard, stop)
     for tool in (*tools, play_round, race, check, gate):
         # `round` is a function of Python's.
-        found.add_tool(tool, name="round" if tool is play_round else None)
+        tool_server.add_tool(tool, name="round" if tool is play_round else None)
     pages = {"kopt://skill": bundled("conftest_templates") / "SKILL.md"}
     knowledge = bundled("knowledge")
     for page in sorted(knowledge.rglob("*.md")):
         pages[f"kopt://knowledge/{page.relative_to(knowledge).as_posix()}"] = page
     for uri, path in pages.items():
         name = uri.removeprefix("kopt://").removeprefix("knowledge/")
-        found.add_resource(FileResource(uri=uri, name=name, path=path, mime_type="text/markdown"))
-    return found
+        tool_server.add_resource(
+            FileResource(uri=uri, name=name, path=path, mime_type="text/markdown")
+        )
+    return tool_server
 
 
 async def status(campaign: AnyName = "") -> dict[str, Any]:
     """Return where a campaign stands and what is next: `kopt status --json`."""
-    return await _document(["status", *filter(None, [campaign]), "--json"])
+    return await _document("status", *filter(None, [campaign]))
 
 
 async def advise(campaign: Name) -> dict[str, Any]:
     """Return what to read and try: `kopt advise --json`; pages are kopt://knowledge/ resources."""
-    return await _document(["advise", campaign, "--json"])
+    return await _document("advise", campaign)
 
 
 async def init(
@@ -149,10 +147,10 @@ async def race(
 
 async def check(campaign: Name, context: Context) -> Done:
     """Check what the kernel files hold now, in seconds, without a round: `--kopt-check-only`."""
-    found = _campaign(campaign)
-    words = ["pytest", "--kopt-check-only", *shlex.split(found.manifest.tests)]
-    done = await agent_commands.run(words, found.root, _told(context))
-    return Done(exit_code=done.code, output=done.tail)
+    opened = _campaign(campaign)
+    words = ["pytest", "--kopt-check-only", *shlex.split(opened.manifest.tests)]
+    finished = await run(words, opened.root, context)
+    return Done(exit_code=finished.code, output=finished.tail)
 
 
 async def gate(
@@ -162,9 +160,9 @@ async def gate(
     options: Options = [],  # noqa: B006 - only read
 ) -> Judged:
     """Compare the tree with its merge base with a git ref, on the campaign's tests: --kopt-base."""
-    found = _campaign(campaign)
-    words = [f"--kopt-base={base}", *shlex.split(found.manifest.tests), *options]
-    return await _judged(found.root, words, None, context)
+    opened = _campaign(campaign)
+    words = [f"--kopt-base={base}", *shlex.split(opened.manifest.tests), *options]
+    return await _judged(opened.root, words, None, context)
 
 
 def verdict(campaign: Name, round: int) -> Recorded:
@@ -183,12 +181,12 @@ def verdict(campaign: Name, round: int) -> Recorded:
 
 def profile(campaign: Name, round: int) -> dict[str, Any]:
     """Return the profiles of a round that was measured with the option --kopt-profile."""
-    found = sorted((_campaign(campaign).layout.profiles / f"round-{round}").glob("*.json"))
-    if not found:
+    files = sorted((_campaign(campaign).layout.profiles / f"round-{round}").glob("*.json"))
+    if not files:
         raise ToolError(
             f"round {round} was not profiled (legal: call round with options ['--kopt-profile'])"
         )
-    document: dict[str, Any] = json.loads(found[-1].read_text())
+    document: dict[str, Any] = json.loads(files[-1].read_text())
     return document
 
 
@@ -213,15 +211,15 @@ async def stop(campaign: Name) -> Done:
 
 
 async def _done(*words: str) -> Done:
-    done = await agent_commands.run(["pytest_kopt.cli", *words], Path.cwd())
-    return Done(exit_code=done.code, output=done.tail)
+    finished = await run(["pytest_kopt.cli", *words], Path.cwd())
+    return Done(exit_code=finished.code, output=finished.tail)
 
 
-async def _document(words: Sequence[str]) -> dict[str, Any]:
-    done = await agent_commands.run(["pytest_kopt.cli", *words], Path.cwd())
-    if done.code:
-        raise ToolError(done.tail)
-    document: dict[str, Any] = json.loads(done.out)
+async def _document(*words: str) -> dict[str, Any]:
+    finished = await run(["pytest_kopt.cli", *words, "--json"], Path.cwd())
+    if finished.code:
+        raise ToolError(finished.tail)
+    document: dict[str, Any] = json.loads(finished.out)
     return document
 
 
@@ -232,9 +230,9 @@ async def _judged(
         written = file.with_name("verdict.json")
         words = ["pytest", *words, f"--kopt-verdict={written}"]
         words += [] if notes is None else [f"--kopt-notes={file}"]
-        done: Finished = await agent_commands.run(words, root, _told(context))
-        found = Verdict.model_validate_json(written.read_text()) if written.exists() else None
-    return Judged(exit_code=done.code, verdict=found, output=done.tail)
+        finished = await run(words, root, context)
+        verdict = Verdict.model_validate_json(written.read_text()) if written.exists() else None
+    return Judged(exit_code=finished.code, verdict=verdict, output=finished.tail)
 
 
 @contextmanager
@@ -247,16 +245,6 @@ def _written(notes: dict[str, Any] | None) -> Iterator[Path]:
             yield file
         except ToolError as error:
             raise ToolError(str(error).replace(str(file), "notes")) from None
-
-
-def _told(context: Context) -> Told:
-    """Return what tells the agent of a line: as progress, since nobody knows how many come."""
-    lines = count(1)
-
-    async def told(line: str) -> None:
-        await context.report_progress(next(lines), None, line)
-
-    return told
 
 
 def _campaign(name: str) -> Campaign:

@@ -1,1 +1,1 @@
-"""What a session hands to reviewers and their tools: hook implementations, and files."""
+"""The exports of a session to reviewers and their tools: hook implementations, and files."""

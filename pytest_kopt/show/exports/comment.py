@@ -8,15 +8,23 @@ import pytest
 
 from pytest_kopt.decide.verdict import Decision, Shape, Verdict
 from pytest_kopt.schema.table import write_atomically
+from pytest_kopt.show.columns import (
+    CANDIDATE,
+    CHANGE,
+    CHECK,
+    INCUMBENT,
+    INTERVAL,
+    Column,
+    headed,
+    rows,
+)
 from pytest_kopt.show.templates import rendered
 from pytest_kopt.show.words import (
-    bounds,
     kernel_lines,
     memory,
     one_line,
     outcome,
     together,
-    versions,
     visible,
 )
 
@@ -48,6 +56,7 @@ def comment(verdict: Verdict) -> str:
     is_compared = any(total.change_pct is not None for total in totals)
     # A gate compares times of many schemas: it has no figure of its own.
     has_figures = any(total.candidate is not None for total in totals)
+    columns = [_METRIC, *([_BEFORE, _NOW] if has_figures else ()), *_CHANGE]
     worst = sorted(verdict.shapes, key=lambda case: (case.check == "PASS", case.change_pct or 0.0))
     return rendered(
         "comment.md.j2",
@@ -55,25 +64,9 @@ def comment(verdict: Verdict) -> str:
         sign=_SIGNS.get(verdict.decision, "🔴"),
         outcome=outcome(verdict).replace("_", " ").lower(),
         verdict=verdict,
-        totals=[
-            {
-                "Geomean": _plain(total.metric),
-                **(versions(total, "Before", "Now") if has_figures else {}),
-                **bounds(total, "Change"),
-            }
-            for total in totals
-            if is_compared
-        ],
+        totals=rows(totals if is_compared else (), *columns),
         sums=[text for text in (together(verdict), memory(verdict)) if text],
-        cases=[
-            {
-                "Case": _plain(case.label),
-                "Check": case.check,
-                **bounds(case, "Change"),
-                "Status": _status(case),
-            }
-            for case in worst[:_MOST_ROWS]
-        ],
+        cases=rows(worst[:_MOST_ROWS], *_CASES),
         kernels=kernel_lines(verdict),
         most_rows=_MOST_ROWS,
         base=verdict.base or "",
@@ -94,3 +87,9 @@ def _plain(text: str) -> str:
         text = text.replace(character, f"\\{character}")
     text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return text.replace("@", "@\u2060")
+
+
+_METRIC: Column = ("Geomean", lambda total: _plain(total.metric))
+_BEFORE, _NOW = headed(INCUMBENT, "Before"), headed(CANDIDATE, "Now")
+_CHANGE = (headed(CHANGE, "Change"), INTERVAL)
+_CASES = (("Case", lambda case: _plain(case.label)), CHECK, *_CHANGE, ("Status", _status))

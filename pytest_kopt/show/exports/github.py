@@ -61,10 +61,10 @@ def annotation_lines(
 
 
 def _command(level: str, message: str, **properties: str) -> str:
-    given = ",".join(
+    pairs = ",".join(
         f"{name}={_escaped(value, ':,')}" for name, value in properties.items() if value
     )
-    return f"::{level} {given}::{_escaped(message)}"
+    return f"::{level} {pairs}::{_escaped(message)}"
 
 
 def _escaped(text: str, more: str = "") -> str:

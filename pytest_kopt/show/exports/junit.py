@@ -18,16 +18,16 @@ Property = tuple[str, str]
 
 def unpack(report: pytest.TestReport) -> None:
     """Put a case's figures, for everyone after our collector, where its JSON stood in a report."""
-    found: list[tuple[str, object]] = []
+    properties: list[tuple[str, object]] = []
     for name, value in report.user_properties:
         if name != PROPERTY or not isinstance(value, str):
-            found.append((name, value))
+            properties.append((name, value))
             continue
         try:
-            found += case_properties(CaseResult.from_json(value))
+            properties += case_properties(CaseResult.from_json(value))
         except ValueError:
             continue
-    report.user_properties = found
+    report.user_properties = properties
 
 
 def case_properties(result: CaseResult) -> Iterator[Property]:
@@ -39,8 +39,8 @@ def case_properties(result: CaseResult) -> Iterator[Property]:
         if value is not None:
             yield f"kopt.{name}", str(value)
     for name in ("engine", "device"):
-        if (found := getattr(result.evidence, name)) is not None:
-            yield f"kopt.{name}", found
+        if (text := getattr(result.evidence, name)) is not None:
+            yield f"kopt.{name}", text
     for finding in result.findings:
         yield "kopt.finding", str(finding)
 

@@ -31,14 +31,14 @@ def write_all_rows(path: Path, results: Sequence[CaseResult], *, per_schema: boo
         # Rows of tests that failed early whose dims were guessed, and guessed wrong, are left out.
         sure = [result for result in members if not result.evidence.guessed]
         header = (sure or members)[0].header
-        kept = [r for r in members if not r.evidence.guessed or r.header == header]
-        table = table_of(kept)
+        rows = [r for r in members if not r.evidence.guessed or r.header == header]
+        table = table_of(rows)
         assert table is not None
-        evidence = json.dumps([result.to_document() for result in kept], indent=1) + "\n"
+        evidence = json.dumps([result.to_document() for result in rows], indent=1) + "\n"
         for ending, text in (
             ("", format_csv(table.header, table.rows)),
             (".evidence.json", evidence),
-            (".benchmark.json", benchmark_json(kept, now())),
+            (".benchmark.json", benchmark_json(rows, now())),
         ):
             write_atomically(file.with_name(f"{file.name}{ending}"), text)
 

@@ -21,12 +21,12 @@ def publish(config: pytest.Config, verdict: Verdict, results: Sequence[CaseResul
     for module in reversed(_EXPORTS):
         if not manager.is_registered(module):
             manager.register(module, module.__name__)
-    given = {"config": config, "verdict": verdict, "results": results}
-    for each in reversed(config.hook.pytest_kopt_verdict.get_hookimpls()):
+    arguments = {"config": config, "verdict": verdict, "results": results}
+    for hook in reversed(config.hook.pytest_kopt_verdict.get_hookimpls()):
         try:
-            told: Any = each.function(*(given[name] for name in each.argnames))
-            lines += told or ()
+            answer: Any = hook.function(*(arguments[name] for name in hook.argnames))
+            lines += answer or ()
         except Exception as error:
-            name = each.plugin_name.rpartition("/")[2]
+            name = hook.plugin_name.rpartition("/")[2]
             lines.append(f"{name}: pytest_kopt_verdict: {type(error).__name__}: {error}")
     return lines

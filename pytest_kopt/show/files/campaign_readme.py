@@ -1,7 +1,7 @@
 """The campaign's own README.md, its static configuration with unknown fields as TBD; baseline.md.
 
 README.md is written before anything is measured. The baseline's facts replace the two sections that
-announce them, so that nobody's edits are lost. Then baseline.md tells what round 1 measured.
+announce them, so that no edit is lost. Then baseline.md tells what round 1 measured.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from pytest_kopt.campaign.ledger import Final, FinalReport
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.figures import changed
 from pytest_kopt.honesty.transfer import ALLOWED_GAP_PCT
+from pytest_kopt.show.columns import AUDIT, rows
 from pytest_kopt.show.files.performance_log import stop_summary, wait_summary
 from pytest_kopt.show.templates import rendered
 
@@ -28,9 +29,9 @@ def missing_text(text: str, campaign: Campaign) -> str:
 
 def _entries(campaign: Campaign) -> Iterator[tuple[str, str]]:
     """Yield each entry's anchor and text."""
-    state, held = campaign.state, dict[str, str]()
+    state, conditions = campaign.state, dict[str, str]()
     for _, attempt, decided in state.decided():
-        held = decided.stops
+        conditions = decided.stops
         yield f"round-{attempt.round} attempt-{attempt.number}", _entry(campaign, attempt)
     for number, final in enumerate(state.finals, start=1):
         yield f"final-{number}", final_text(campaign.name, final)
@@ -42,7 +43,7 @@ def _entries(campaign: Campaign) -> Iterator[tuple[str, str]]:
             rendered("log_stop.md.j2", check=check, stop_summary=summary),
         )
     if state.ended:
-        check = stops.lines({**held, "T4": state.ended})
+        check = stops.lines({**conditions, "T4": state.ended})
         yield "ended", rendered("log_stop.md.j2", check=check, stop_summary="")
 
 
@@ -84,16 +85,7 @@ def final_text(campaign: str, final: Final) -> str:
         campaign=campaign,
         final=final,
         report=final.report,
-        audit=[
-            {
-                "Round": f"round-{audited.round}",
-                "Bucket": audited.bucket or "-",
-                "Benchmark gain": changed(audited.benchmark_pct),
-                "With fresh tensors": changed(audited.credited_pct),
-                "Decision": audited.decision,
-            }
-            for audited in audit
-        ],
+        audit=rows(audit, *AUDIT),
         unclaimed=[audited.round for audited in audit if audited.bucket is None],
         allowed_gap_pct=ALLOWED_GAP_PCT,
         next_directions=NEXT_DIRECTIONS,

@@ -1,7 +1,7 @@
 """performance.md: the baseline and what was kept, appended, and the Stop Summary.
 
-It lies in the project's root and goes into the commit of the round that it tells of, so a row
-cannot name its own commit: it is the one that adds the line.
+It lies in the project's root and goes into the commit of the round that it tells of. So a row
+cannot name its own commit: that is the one which adds the line.
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ from itertools import takewhile
 
 from pytest_kopt.campaign.attempt import Attempt
 from pytest_kopt.campaign.campaign import Campaign
-from pytest_kopt.campaign.history.counters import Regression, count
+from pytest_kopt.campaign.history.counters import count
 from pytest_kopt.campaign.history.stops import REGRESSIONS
 from pytest_kopt.campaign.ledger import Decided
 from pytest_kopt.campaign.state import Round, Wait
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.figures import changed, figure
+from pytest_kopt.show import columns
+from pytest_kopt.show.columns import rows
 from pytest_kopt.show.templates import rendered
 from pytest_kopt.show.words import markdown_table, one_line
 
@@ -26,15 +28,15 @@ NAME = "performance.md"
 def missing_text(text: str, campaign: Campaign) -> str:
     """Return what has to be appended to the file's `text`; several campaigns may share it."""
     added = ""
-    for item, attempt, decided in campaign.state.decided():
-        if item.is_open or not decided.performance_log:
+    for round, attempt, decided in campaign.state.decided():
+        if round.is_open or not decided.performance_log:
             continue
-        place = f"{campaign.name} round-{item.number}"
+        place = f"{campaign.name} round-{round.number}"
         if decided.decision.keeps and not re.search(rf"\| {re.escape(place)} \|", text):
-            added += _table_row(text + added, _cells(campaign, item, attempt, decided, place))
+            added += _table_row(text + added, _cells(campaign, round, attempt, decided, place))
         if summary := stop_summary(campaign, decided):
             added += _stopped(
-                text, campaign, f"round-{item.number} attempt-{attempt.number}", summary
+                text, campaign, f"round-{round.number} attempt-{attempt.number}", summary
             )
     for number, wait in enumerate(campaign.state.waits, start=1):
         if wait.event.performance_log:
@@ -57,24 +59,24 @@ def _table_row(text: str, cells: dict[str, str]) -> str:
 
 
 def _cells(
-    campaign: Campaign, item: Round, attempt: Attempt, decided: Decided, place: str
+    campaign: Campaign, round: Round, attempt: Attempt, decided: Decided, place: str
 ) -> dict[str, str]:
-    notes, total, profiled = item.notes, decided.aggregate, decided.kernel_time
+    notes, total, profiled = round.notes, decided.aggregate, decided.kernel_time
     baseline = decided.decision is Decision.BASELINE
-    told = [notes.tried, notes.key_finding]
+    texts = [notes.tried, notes.key_finding]
     return {
         "Date": decided.time,
         "Commit": _commit(campaign, attempt, baseline),
         "Status": "baseline" if baseline else "keep",
         "Round": place,
         "Benchmark command": campaign.manifest.benchmark_command
-        or f"pytest --kopt-campaign {campaign.name} --kopt-round {item.number}",
+        or f"pytest --kopt-campaign {campaign.name} --kopt-round {round.number}",
         "Target": notes.target_class or "global",
         "Kernel": (profiled.hottest if profiled else None) or "-",
         "Benchmark": f"{total.metric} {figure(total.candidate)}" if total else "-",
         "GPU time (us)": figure(profiled.candidate_us if profiled else None),
         "vs best": changed(total.change_pct if total else None),
-        "Explanation": "; ".join(filter(None, told))
+        "Explanation": "; ".join(filter(None, texts))
         or ("baseline" if baseline else "not described"),
     }
 
@@ -108,20 +110,5 @@ def _summary(campaign: Campaign, time: str, until: tuple[int, int], why: str = "
         reason=why or f"{counted.regressions} measured regressions in a row",
         best=best,
         total=best.outcome().aggregate if best else None,
-        regressions=[_regression_cells(regression) for regression in counted.recent],
+        regressions=rows(counted.recent, *columns.REGRESSIONS),
     )
-
-
-def _regression_cells(regression: Regression) -> dict[str, str]:
-    times = (regression.incumbent_kernel_us, regression.candidate_kernel_us)
-    return {
-        "Round": f"round-{regression.round} attempt {regression.attempt}",
-        "Time": regression.time,
-        "Hypothesis": regression.hypothesis or "not stated",
-        "Changed files": ", ".join(regression.files),
-        "Benchmark best -> candidate": f"{regression.metric} {figure(regression.incumbent)} -> "
-        f"{figure(regression.candidate)}",
-        "GPU time best -> candidate (us)": " -> ".join(map(figure, times)),
-        "Delta": changed(regression.change_pct),
-        "Notes": regression.points,
-    }

@@ -25,16 +25,16 @@ from pytest_kopt.show.terminal import result_lines
 def refresh(campaign: Campaign) -> None:
     """Rewrite the files of rounds that the ledger says more of, and append to the logs.
 
-    How far the files go is kept beside them and written last: what a kill cut off is made up for
-    by the next call, and without that count everything is written anew.
+    A file next to them counts the events that they show, and is written last. So the next call
+    completes what a kill cut off; without the count everything is written again.
     """
     if not campaign.state.events:
         return
-    shown = _shown(campaign)
-    news = [item for item in campaign.state.rounds.values() if item.last_event > shown]
-    for item in news:
-        if item.verdict is not None:
-            _round_files(campaign, item)
+    events = _shown(campaign)
+    news = [round for round in campaign.state.rounds.values() if round.last_event > events]
+    for round in news:
+        if round.verdict is not None:
+            _round_files(campaign, round)
     first = campaign.state.baseline
     table = memory.table_of(campaign, 1) if first in news else None
     if first and table:
@@ -45,11 +45,12 @@ def refresh(campaign: Campaign) -> None:
                 device_model_of(campaign.state.rounds[1].last.results()),
                 readme.read_text(),
             )
-            known = with_baseline(text, campaign.manifest, device, lines)
-            if known != text:
-                write_atomically(readme, known)
-    for item in (each for each in campaign.state.decided_rounds() if each in news):
-        _memory(campaign, item)
+            completed = with_baseline(text, campaign.manifest, device, lines)
+            if completed != text:
+                write_atomically(readme, completed)
+    for round in news:
+        if not round.is_open:
+            _memory(campaign, round)
     append_logs(campaign)
     if are_behind(campaign):
         write_atomically(campaign.layout.shown, f"{campaign.state.events}\n")
@@ -71,8 +72,8 @@ def _shown(campaign: Campaign) -> int:
 def append_logs(campaign: Campaign) -> None:
     path = tips.path_of(campaign.home, campaign.manifest)
     is_new = not path.exists()
-    given = (campaign.name, campaign.manifest, campaign.state)
-    append(path, lambda text: tips.missing_text(text, *given))
+    source = (campaign.name, campaign.manifest, campaign.state)
+    append(path, lambda text: tips.missing_text(text, *source))
     if is_new and path.exists() and campaign.repository:
         # Nobody asked for a file in the repository; `git add -f` shares it.
         campaign.repository.exclude(path.parent)
@@ -83,8 +84,8 @@ def append_logs(campaign: Campaign) -> None:
 
 def performance(campaign: Campaign) -> list[Path]:
     """Append to performance.md what it lacks; return it where a round's policy wants it."""
-    wanted = [decided.performance_log for _, _, decided in campaign.state.decided()]
-    if not any([*wanted, *(wait.event.performance_log for wait in campaign.state.waits)]):
+    wishes = [decided.performance_log for _, _, decided in campaign.state.decided()]
+    if not any([*wishes, *(wait.event.performance_log for wait in campaign.state.waits)]):
         return []
     # A workspace keeps its own: upstream gets the kernel and nothing else.
     workspace = campaign.manifest.upstream is not None
@@ -93,36 +94,36 @@ def performance(campaign: Campaign) -> list[Path]:
     return [path]
 
 
-def _memory(campaign: Campaign, item: Round) -> None:
-    profiles = read_profiles(campaign.layout, item.number, item.last.number)
-    text = json.dumps(memory.document(campaign, item, profiles), indent=1) + "\n"
-    write_atomically(campaign.layout.memory(memory.version_of(item.number)), text)
+def _memory(campaign: Campaign, round: Round) -> None:
+    profiles = read_profiles(campaign.layout, round.number, round.last.number)
+    text = json.dumps(memory.document(campaign, round, profiles), indent=1) + "\n"
+    write_atomically(campaign.layout.memory(memory.version_of(round.number)), text)
 
 
-def _round_files(campaign: Campaign, item: Round) -> None:
-    verdict = item.last.verdict()
+def _round_files(campaign: Campaign, round: Round) -> None:
+    verdict = round.last.verdict()
     assert verdict.attempt is not None
     layout = campaign.layout
     text = verdict.model_dump_json(indent=1) + "\n"
-    write_atomically(layout.verdict(item.number), text)
-    write_atomically(layout.summary(item.number), summary(campaign, item, verdict))
-    evidence = layout.attempt(item.number, verdict.attempt)
+    write_atomically(layout.verdict(round.number), text)
+    write_atomically(layout.summary(round.number), summary(campaign, round, verdict))
+    evidence = layout.attempt(round.number, verdict.attempt)
     for name in ("benchmark.csv", "pairs.csv", "benchmark_command.log"):
         if (evidence / name).exists():
-            write_atomically(layout.artifacts(item.number) / name, (evidence / name).read_text())
+            write_atomically(layout.artifacts(round.number) / name, (evidence / name).read_text())
     if (evidence / "evidence.json").exists():
         texts = json.loads((evidence / "evidence.json").read_text())["results"]
         results = [CaseResult.from_json(text) for text in texts]
-        started = item.attempts[verdict.attempt].started
+        started = round.attempts[verdict.attempt].started
         commit = verdict.applied.git_commit if verdict.decision.keeps else None
-        path = layout.artifacts(item.number) / "benchmark.json"
+        path = layout.artifacts(round.number) / "benchmark.json"
         write_atomically(path, benchmark_json(results, started, commit))
         if verdict.decision is Decision.BASELINE:
             ids = levels.quick_ids(campaign.manifest, levels.names(results))
             lines = result_lines([result for result in results if result.nodeid in ids], None)
             # The table that quick_test_bench.py ends with.
             write_atomically(layout.quick_baseline, "".join(f"{line}\n" for line in lines))
-    _mirror(evidence / "kernel_snapshot", layout.snapshot(item.number))
+    _mirror(evidence / "kernel_snapshot", layout.snapshot(round.number))
 
 
 def _mirror(source: Path, target: Path) -> None:

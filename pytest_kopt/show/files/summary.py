@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pytest_kopt.campaign.campaign import Campaign
-from pytest_kopt.campaign.history.final_report import shown
+from pytest_kopt.campaign.history.final_report import transfer_evidence
 from pytest_kopt.campaign.state import Round
 from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.figures import changed
@@ -21,14 +21,15 @@ from pytest_kopt.honesty.transfer import (
     decision,
     step_saving_pct,
 )
+from pytest_kopt.show.columns import CANDIDATES, CASES, CLASSES, rows
 from pytest_kopt.show.templates import rendered
-from pytest_kopt.show.words import kernel_lines, tables
+from pytest_kopt.show.words import kernel_lines
 
 #: The line of the transfer check that a benchmark alone cannot fill.
 STEP_GAIN = "Estimated real-training gain"
 
 
-def summary(campaign: Campaign, item: Round, verdict: Verdict) -> str:
+def summary(campaign: Campaign, round: Round, verdict: Verdict) -> str:
     """Return the page of a round; `verdict` is its last attempt's."""
     decision = verdict.decision
     decided = [
@@ -40,56 +41,60 @@ def summary(campaign: Campaign, item: Round, verdict: Verdict) -> str:
     ]
     return rendered(
         "summary.md.j2",
-        round=item,
-        attempt=item.attempts[verdict.attempt or item.last.number],
-        notes=item.notes,
+        round=round,
+        attempt=round.attempts[verdict.attempt or round.last.number],
+        notes=round.notes,
         tests=campaign.manifest.tests,
         verdict=verdict,
         totals=[total for total in (verdict.aggregate, *verdict.secondary) if total],
-        tables=tables(verdict),
+        tables={
+            "cases": rows(verdict.shapes, *CASES),
+            "classes": rows(verdict.classes, *CLASSES),
+            "candidates": rows(verdict.candidates, *CANDIDATES),
+        },
         decided=decided,
-        transfer=_transfer(campaign, item, verdict),
+        transfer=_transfer(campaign, round, verdict),
         is_baseline=decision is Decision.BASELINE,
         is_lost=not decision.keeps and not decision.leaves_open,
         unstated=UNSTATED,
     )
 
 
-def _transfer(campaign: Campaign, item: Round, verdict: Verdict) -> dict[str, str]:
-    lines = dict(transfer_lines(item.notes.claim, shown(campaign, item, verdict)))
+def _transfer(campaign: Campaign, round: Round, verdict: Verdict) -> dict[str, str]:
+    lines = dict(transfer_lines(round.notes.claim, transfer_evidence(campaign, round, verdict)))
     if not verdict.decision.keeps and lines["Decision"] != REJECT:
         lines["Decision"] = f"nothing to transfer: {verdict.decision}"
         lines[STEP_GAIN] = "-"
     return lines
 
 
-def transfer_lines(claim: Claim, shown: Shown) -> list[tuple[str, str]]:
-    verdict, fresh = decision(claim, shown), credited_pct(claim, shown)
-    benchmark = changed(shown.change_pct)
-    if fresh is not None and fresh != shown.change_pct:
+def transfer_lines(claim: Claim, evidence: Shown) -> list[tuple[str, str]]:
+    verdict, fresh = decision(claim, evidence), credited_pct(claim, evidence)
+    benchmark = changed(evidence.change_pct)
+    if fresh is not None and fresh != evidence.change_pct:
         credited = "credited" if verdict == ACCEPT_ASTERISK else "with fresh tensors"
         benchmark += f"; {credited} {changed(fresh)}"
     return [
         ("Bucket", claim.bucket or UNSTATED),
         ("Cache key", claim.cache_key or NO_CACHE_KEY),
-        ("id(...) audit", "; ".join(shown.findings) or "no finding"),
-        ("4-step trace hit rate", trace_text(shown.traces)),
-        ("Workload distribution robustness", _distributions(shown)),
+        ("id(...) audit", "; ".join(evidence.findings) or "no finding"),
+        ("4-step trace hit rate", trace_text(evidence.traces)),
+        ("Workload distribution robustness", _distributions(evidence)),
         ("Benchmark gain", benchmark),
-        (STEP_GAIN, step_gain(claim, shown)),
+        (STEP_GAIN, step_gain(claim, evidence)),
         ("Decision", verdict),
     ]
 
 
-def step_gain(claim: Claim, shown: Shown) -> str:
+def step_gain(claim: Claim, evidence: Shown) -> str:
     """Return the gain of a training step in words; no benchmark says what a step takes."""
     if claim.step_ms is None:
         return "not estimated: the notes give no `step_ms`"
-    saving = step_saving_pct(claim, shown)
+    saving = step_saving_pct(claim, evidence)
     if saving is None:
         return "not estimated: no time or no bucket is known"
     bound = ""
-    if decision(claim, shown) == ACCEPT_ASTERISK:
+    if decision(claim, evidence) == ACCEPT_ASTERISK:
         bound = f"; at most quant time / step time = {claim.bound_pct:.3f} %"
     return f"{changed(saving)} of a step of {claim.step_ms:g} ms that calls each case once{bound}"
 
@@ -107,14 +112,14 @@ def trace_text(traces: Mapping[str, Trace | None] | None) -> str:
     return ", ".join(f"{kind} {rate:.0%}" for kind, rate in sorted(rates.items()))
 
 
-def _distributions(shown: Shown) -> str:
-    declared = ", ".join(sorted(set(shown.distributions)))
-    uneven = next((text for text in shown.findings if text.startswith("uneven-groups")), None)
+def _distributions(evidence: Shown) -> str:
+    declared = ", ".join(sorted(set(evidence.distributions)))
+    uneven = next((text for text in evidence.findings if text.startswith("uneven-groups")), None)
     if uneven:
         return f"wrong: {uneven}"
-    if not shown.drawn:
+    if not evidence.drawn:
         return f"not drawn anew; declared: {declared}" if declared else "every case of the level"
-    text = f"right in every case for group sizes drawn from {', '.join(shown.drawn)}"
-    if shown.skew_pct is None:
+    text = f"right in every case for group sizes drawn from {', '.join(evidence.drawn)}"
+    if evidence.skew_pct is None:
         return f"{text}; no gain measured there"
-    return f"{text}; gain under skew {changed(shown.skew_pct)}"
+    return f"{text}; gain under skew {changed(evidence.skew_pct)}"

@@ -17,28 +17,28 @@ from pytest_kopt.show.words import one_line
 DECISION = "Decision"
 
 
-def _cells(item: Round, baseline: ledger.Trend, chain: Chain | None) -> dict[str, str]:
+def _cells(round: Round, baseline: ledger.Trend, chain: Chain | None) -> dict[str, str]:
     """Return the cells of a decided round by heading.
 
     `chain` is the paired gain over round 1 where every link was paired: values of two sessions
     differ by several percent with no change, the product of paired gains does not. A quick round's
     figures are of the representative cases, and so are those of round 1 it is held against.
     """
-    decided, notes, unit = item.verdict, item.notes, baseline.unit
+    decided, notes, unit = round.verdict, round.notes, baseline.unit
     assert decided is not None
-    found, start = decided.trend or ledger.Trend(unit=unit), decided.baseline or baseline
+    trend, start = decided.trend or ledger.Trend(unit=unit), decided.baseline or baseline
     is_baseline = decided.decision is Decision.BASELINE
     return {
-        "Round": str(item.number),
+        "Round": str(round.number),
         "Status": status(decided.decision),
         "Description": (notes.title or ("Baseline" if is_baseline else "not described"))
         + mark(decided.level),
-        f"Fwd Avg {unit}": frozen(found.forward_average),
-        f"Fwd Peak {unit}": frozen(found.forward_peak),
-        f"Bwd Avg {unit}": frozen(found.backward_average),
-        f"Bwd Peak {unit}": frozen(found.backward_peak),
-        f"Combined Step {unit}": frozen(found.combined),
-        "vs Baseline": "—" if is_baseline else (chained(chain) if chain else versus(found, start)),
+        f"Fwd Avg {unit}": frozen(trend.forward_average),
+        f"Fwd Peak {unit}": frozen(trend.forward_peak),
+        f"Bwd Avg {unit}": frozen(trend.backward_average),
+        f"Bwd Peak {unit}": frozen(trend.backward_peak),
+        f"Combined Step {unit}": frozen(trend.combined),
+        "vs Baseline": "—" if is_baseline else (chained(chain) if chain else versus(trend, start)),
         "Key Finding": notes.key_finding or decided.reason,
         DECISION: str(decided.decision),
     }
@@ -54,11 +54,11 @@ def status(decision: Decision) -> str:
     return "ACCEPTED" if decision.keeps else "ROLLBACK"
 
 
-def versus(found: ledger.Trend, baseline: ledger.Trend) -> str:
+def versus(trend: ledger.Trend, baseline: ledger.Trend) -> str:
     """Return `step ±X%, fwd ±Y%, bwd ±Z%` against round 1; positive is better."""
     # A trend without a rate has a column of its own for its unit.
-    is_rate = found.unit.endswith(RATE_UNITS)
-    better = "higher" if is_rate else direction(found.unit, {})
+    is_rate = trend.unit.endswith(RATE_UNITS)
+    better = "higher" if is_rate else direction(trend.unit, {})
 
     def change(new: float | None, old: float | None) -> float | None:
         if new is None or old is None or not new > 0 or not old > 0:
@@ -66,18 +66,18 @@ def versus(found: ledger.Trend, baseline: ledger.Trend) -> str:
         return ((new / old if better == "higher" else old / new) - 1) * 100
 
     columns = ("combined", "forward_average", "backward_average")
-    return _by_direction(change(getattr(found, c), getattr(baseline, c)) for c in columns)
+    return _by_direction(change(getattr(trend, c), getattr(baseline, c)) for c in columns)
 
 
 def chained(chain: Chain) -> str:
     change = chain.change
-    told = _by_direction((change.step_pct, change.forward_pct, change.backward_pct))
-    return f"{told}{mark(chain.level)}"
+    text = _by_direction((change.step_pct, change.forward_pct, change.backward_pct))
+    return f"{text}{mark(chain.level)}"
 
 
 def _by_direction(changes: Iterable[float | None]) -> str:
-    told = zip(("step", "fwd", "bwd"), map(frozen_change, changes), strict=True)
-    return ", ".join(f"{name} {change}" for name, change in told)
+    named = zip(("step", "fwd", "bwd"), map(frozen_change, changes), strict=True)
+    return ", ".join(f"{name} {change}" for name, change in named)
 
 
 def missing_text(text: str, state: CampaignState) -> str:
@@ -89,9 +89,9 @@ def missing_text(text: str, state: CampaignState) -> str:
     present = dict(re.findall(r"^\| (\d+) \| (\w+) \|", text, re.MULTILINE))
     start = baseline.verdict.trend
     rows = [
-        _cells(item, start, chain_to(state, item.verdict))
-        for item in state.decided_rounds()
-        if item.verdict and present.get(str(item.number)) != status(item.verdict.decision)
+        _cells(round, start, chain_to(state, round.verdict))
+        for round in state.decided_rounds()
+        if round.verdict and present.get(str(round.number)) != status(round.verdict.decision)
     ]
     if text and f" {DECISION} |" not in text:
         # The file was begun before there was such a column.

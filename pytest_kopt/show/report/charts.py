@@ -21,7 +21,9 @@ _NUMBERS = {"gain", "achieved", "attainable", "achieved_pct"}
 
 def timeline(rounds: Sequence[Any]) -> Spec:
     """Draw every attempt of every round, coloured by what became of it."""
-    values = [{"round": item["number"], **each} for item in rounds for each in item["attempts"]]
+    values = [
+        {"round": round["number"], **attempt} for round in rounds for attempt in round["attempts"]
+    ]
     height = 20 * max(value["attempt"] for value in values)
     return _chart("timeline", values, height=height, **_by_decision(rounds, values))
 
@@ -30,15 +32,15 @@ def trend(rounds: Sequence[Any], metric: str) -> Spec:
     """Draw each round's gain over the baseline with its interval, and the line of what was kept."""
     values = [
         {
-            "round": item["number"],
-            "gain": item["over_baseline"],
-            "low": item["over_baseline_low"],
-            "high": item["over_baseline_high"],
-            "change": f"{item['change']} {item['interval']}".strip(),
-            **{key: item[key] for key in ("decision", "summary", "keeps")},
+            "round": round["number"],
+            "gain": round["over_baseline"],
+            "low": round["over_baseline_low"],
+            "high": round["over_baseline_high"],
+            "change": f"{round['change']} {round['interval']}".strip(),
+            **{key: round[key] for key in ("decision", "summary", "keeps")},
         }
-        for item in rounds
-        if item["over_baseline"] is not None
+        for round in rounds
+        if round["over_baseline"] is not None
     ]
     gain = _gain_axis(values, f"{metric} over round 1")
     ends = {"gain": gain, "low": {**gain, "field": "low"}}
@@ -49,28 +51,28 @@ def heat_map(rounds: Sequence[Any]) -> Spec:
     """Draw each case's change against the incumbent in each round, a cross where it failed."""
     values = [
         {
-            "round": item["number"],
+            "round": round["number"],
             "case": shape["label"],
             "change": shape["change_pct"],
             "text": changed_within(*(shape[key] for key in ("change_pct", "low_pct", "high_pct"))),
             "status": shape["status"],
             "check": shape["check"],
         }
-        for item in rounds
-        for shape in item["shapes"]
+        for round in rounds
+        for shape in round["shapes"]
     ]
-    found = sorted(abs(value["change"]) for value in values if value["change"] is not None)
+    changes = sorted(abs(value["change"]) for value in values if value["change"] is not None)
     # A single outlier would make everything else look the same.
-    limit = max(found[int(0.95 * (len(found) - 1))], 0.1) if found else 1.0
+    limit = max(changes[int(0.95 * (len(changes) - 1))], 0.1) if changes else 1.0
     height = 13 * len({value["case"] for value in values})
     return _chart("heat_map", values, height=height, limits=[-limit, 0, limit])
 
 
-def rooflines(found: Sequence[Any]) -> Spec | None:
+def rooflines(lines: Sequence[Any]) -> Spec | None:
     """Draw achieved and attainable rates over arithmetic intensity; None without such data."""
     drawn = ("intensity", "attainable", "achieved")
-    rates = [item for item in found if item["unit"] == "TFLOPS"]
-    values = [item for item in rates if all((item[key] or 0) > 0 for key in drawn)]
+    rates = [line for line in lines if line["unit"] == "TFLOPS"]
+    values = [line for line in rates if all((line[key] or 0) > 0 for key in drawn)]
     return _chart("rooflines", values) if values else None
 
 
@@ -82,37 +84,37 @@ def pairs() -> Spec:
 def comparison(campaigns: Sequence[Any]) -> Spec:
     """Draw the kept gains of several campaigns."""
     values = [
-        {"campaign": item["campaign"], "round": each["number"], "gain": each["over_baseline"]}
-        for item in campaigns
-        for each in item["rounds"]
-        if each["keeps"]
+        {"campaign": page["campaign"], "round": round["number"], "gain": round["over_baseline"]}
+        for page in campaigns
+        for round in page["rounds"]
+        if round["keeps"]
     ]
     return _chart("comparison", values, gain=_gain_axis(values, "over round 1"))
 
 
 @functools.cache
 def _specs() -> Spec:
-    found: Spec = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
-    return found
+    specs: Spec = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
+    return specs
 
 
-def _chart(name: str, values: Sequence[Any], **given: Any) -> Spec:
-    spec = _filled(_specs()[name], given)
+def _chart(name: str, values: Sequence[Any], **filling: Any) -> Spec:
+    spec = _filled(_specs()[name], filling)
     data = {"name": "table", "values": list(values)}
     return {"description": spec.pop("description"), "width": "container", "data": data, **spec}
 
 
-def _filled(part: Any, given: Spec) -> Any:
+def _filled(part: Any, filling: Spec) -> Any:
     """Return a part of a specification with what is `given` for its $names."""
     if isinstance(part, dict):
         return {
-            key: [_told(name) for name in value] if key == "tooltip" else _filled(value, given)
+            key: [_told(name) for name in value] if key == "tooltip" else _filled(value, filling)
             for key, value in part.items()
         }
     if isinstance(part, list):
-        return [_filled(item, given) for item in part]
+        return [_filled(element, filling) for element in part]
     is_name = isinstance(part, str) and part.startswith("$")
-    return given[part[1:]] if is_name else part
+    return filling[part[1:]] if is_name else part
 
 
 def _told(name: str) -> Spec:
@@ -137,6 +139,6 @@ def _gain_axis(values: Sequence[Spec], title: str) -> Spec:
 def _by_decision(rounds: Sequence[Any], values: Sequence[Spec]) -> Spec:
     """Return the ends of an axis of rounds, and the decisions that occur with their colours."""
     present = {value["decision"] for value in values}
-    shown = {name: colour for name, colour in _specs()["colours"].items() if name in present}
-    last = max(item["number"] for item in rounds)
-    return {"rounds": [0.5, last + 0.5], "decisions": [*shown], "colours": [*shown.values()]}
+    colours = {name: colour for name, colour in _specs()["colours"].items() if name in present}
+    last = max(round["number"] for round in rounds)
+    return {"rounds": [0.5, last + 0.5], "decisions": [*colours], "colours": [*colours.values()]}

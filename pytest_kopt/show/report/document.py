@@ -1,4 +1,4 @@
-"""What a report shows, as plain data: everything is read here, nothing is drawn."""
+"""The content of a report as plain data: everything is read here, nothing is drawn."""
 
 from __future__ import annotations
 
@@ -14,14 +14,17 @@ from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.verdict import Verdict
 from pytest_kopt.errors import BadInput
 from pytest_kopt.figures import changed, interval
+from pytest_kopt.show.columns import CANDIDATES, CASES, CLASSES, TOTALS, Column, rows
 from pytest_kopt.show.files.optimize_log import outlook
-from pytest_kopt.show.words import bounds, kernel_rows, tables, versions
+from pytest_kopt.show.words import kernel_rows
 
 #: What a report shows of a verdict as it stands there.
 _OF_VERDICT = {
     *("level", "decision", "reason", "next_step", "compare", "engine", "policy", "flags"),
     *("aggregate", "shapes", "rooflines"),
 }
+_DEVICE: Column = ("Device", lambda case: case.device or "")
+_OF_ATTEMPT = {"attempt", "time", "decision", "reason"}
 _KERNELS = ("Kernel", "First in", "What", "Incumbent", "Candidate")
 
 
@@ -37,11 +40,11 @@ def document(campaign: Campaign) -> dict[str, Any]:
         "campaign": campaign.name,
         "status": status(campaign).model_dump(mode="json"),
         "manifest": campaign.manifest.model_dump(mode="json", by_alias=True, exclude_none=True),
-        "metric": next((item["metric"] for item in rounds if item["metric"]), ""),
+        "metric": next((round["metric"] for round in rounds if round["metric"]), ""),
         "rounds": rounds,
         # The kept gains multiplied.
         "gain": next((r["over_baseline"] for r in reversed(rounds) if r["keeps"]), 0.0),
-        "quick_gains": any(item["keeps"] and item["level"] == "quick" for item in rounds),
+        "quick_gains": any(round["keeps"] and round["level"] == "quick" for round in rounds),
         "rooflines": next((r["rooflines"] for r in reversed(rounds) if r["rooflines"]), []),
         "final": final.model_dump(mode="json") if final and report else None,
         "outlook": outlook(report) if report else [],
@@ -49,9 +52,9 @@ def document(campaign: Campaign) -> dict[str, Any]:
     }
 
 
-def environment(campaign: Campaign, item: Round) -> list[tuple[str, str]]:
+def environment(campaign: Campaign, round: Round) -> list[tuple[str, str]]:
     """Return where and with what a round was measured."""
-    path = campaign.layout.attempt(item.number, item.last.number) / "evidence.json"
+    path = campaign.layout.attempt(round.number, round.last.number) / "evidence.json"
     try:
         evidence = json.loads(path.read_text())
     except FileNotFoundError:
@@ -59,60 +62,53 @@ def environment(campaign: Campaign, item: Round) -> list[tuple[str, str]]:
     except (OSError, ValueError) as error:
         return [("evidence", f"cannot be read: {error}")]
     session = dict(evidence["session"])
-    found: dict[str, set[str]] = {}
+    texts: dict[str, set[str]] = {}
     for text in evidence["results"]:
-        own = CaseResult.from_json(text).evidence
+        case = CaseResult.from_json(text).evidence
         for key in ("device", "device_model", "engine", "torch", "threads"):
-            if (value := getattr(own, key)) is not None:
-                found.setdefault(key, set()).add(str(value))
+            if (value := getattr(case, key)) is not None:
+                texts.setdefault(key, set()).add(str(value))
     names = ("started", "ended", "host", "python", "pytest_kopt")
     rows = [(name, str(session[name])) for name in names if name in session]
-    rows += [(name, ", ".join(sorted(values))) for name, values in found.items()]
+    rows += [(name, ", ".join(sorted(values))) for name, values in texts.items()]
     return rows + [(f"env {name}", value) for name, value in campaign.manifest.env.items()]
 
 
 def _rounds(campaign: Campaign) -> Iterator[dict[str, Any]]:
-    judged = [item for _, item in sorted(campaign.state.rounds.items()) if item.verdict]
-    found = [(item, item.last.verdict()) for item in judged]
-    gains = over_baseline(verdict for _, verdict in found)
-    for (item, verdict), gain in zip(found, gains, strict=True):
+    judged = [round for _, round in sorted(campaign.state.rounds.items()) if round.verdict]
+    attempts = [(round, round.last.verdict()) for round in judged]
+    gains = over_baseline(verdict for _, verdict in attempts)
+    for (round, verdict), gain in zip(attempts, gains, strict=True):
         over = (gain.change_pct, gain.low_pct, gain.high_pct)
         names = ("over_baseline", "over_baseline_low", "over_baseline_high")
-        yield {**_round(item, verdict), **dict(zip(names, over, strict=True))}
+        yield {**_round(round, verdict), **dict(zip(names, over, strict=True))}
 
 
-def _round(item: Round, verdict: Verdict) -> dict[str, Any]:
-    notes, total, applied = item.notes, verdict.aggregate, verdict.applied
-    totals = [each for each in (total, *verdict.secondary) if each]
-    found = tables(verdict)
-    cases = zip(found["cases"], verdict.shapes, strict=True)
-    notes_given = [{"Notes": name, "": str(value)} for name, value in notes.given().items()]
+def _round(round: Round, verdict: Verdict) -> dict[str, Any]:
+    notes, total, applied = round.notes, verdict.aggregate, verdict.applied
+    tables = (
+        rows([mean for mean in (total, *verdict.secondary) if mean], *TOTALS),
+        rows(verdict.classes, *CLASSES),
+        rows(verdict.shapes, *CASES, _DEVICE),
+        rows(verdict.candidates, *CANDIDATES),
+        [dict(zip(_KERNELS, row, strict=True)) for row in kernel_rows(verdict)],
+        [{"Notes": name, "": str(value)} for name, value in notes.given().items()],
+    )
     return {
         **verdict.model_dump(mode="json", include=_OF_VERDICT),
-        "number": item.number,
-        "time": item.last.started,
+        "number": round.number,
+        "time": round.last.started,
         "keeps": verdict.decision.keeps,
         "metric": total.metric if total else "",
         "change": changed(total.change_pct) if total else "—",
         "interval": interval(total.change_pct, total.low_pct, total.high_pct) if total else "",
-        "tables": [
-            [[*rows[0]], *([*row.values()] for row in rows)]
-            for rows in (
-                [{"Geomean": each.metric, **versions(each), **bounds(each)} for each in totals],
-                found["classes"],
-                [{**row, "Device": shape.device or ""} for row, shape in cases],
-                found["candidates"],
-                [dict(zip(_KERNELS, row, strict=True)) for row in kernel_rows(verdict)],
-                notes_given,
-            )
-            if rows
-        ],
+        "tables": [[[*table[0]], *([*row.values()] for row in table)] for table in tables if table],
         "summary": notes.title or "",
         "commit": (applied.git_commit or "")[:12] if verdict.decision.keeps else "",
         "restored": applied.restored,
         "attempts": [
-            each.decided.model_dump(mode="json", include={"attempt", "time", "decision", "reason"})
-            for each in item.attempts.values()
-            if each.decided
+            attempt.decided.model_dump(mode="json", include=_OF_ATTEMPT)
+            for attempt in round.attempts.values()
+            if attempt.decided
         ],
     }

@@ -24,45 +24,45 @@ LIMIT = 2_000_000
 
 
 def campaign_page(campaign: Campaign, *, live: bool = False) -> str:
-    """Return a campaign's report; a live one loads itself anew every few seconds."""
-    found = all_visible(document(campaign))
-    rounds = found["rounds"]
+    """Return a campaign's report; a live one reloads itself every few seconds."""
+    page = all_visible(document(campaign))
+    rounds = page["rounds"]
     specs = {
         "timeline": charts.timeline(rounds),
-        "trend": charts.trend(rounds, found["metric"]),
+        "trend": charts.trend(rounds, page["metric"]),
         "heat": charts.heat_map(rounds),
-        "roofline": charts.rooflines(found["rooflines"]),
+        "roofline": charts.rooflines(page["rooflines"]),
         "pairs": charts.pairs(),
     }
-    numbers = [item["number"] for item in rounds]
-    given = {
-        "page": found,
+    numbers = [round["number"] for round in rounds]
+    values = {
+        "page": page,
         "live": live,
         "data": packed({"rounds": rounds, "charts": specs}),
         "kernels": packed(all_visible(kernels(campaign, numbers))),
     }
-    frame = _page("campaign.html.j2", **given, pairs={}, left_out=[])
+    frame = _page("campaign.html.j2", **values, pairs={}, left_out=[])
     room = LIMIT - len(frame.encode()) - 10_000
-    kept: dict[int, str] = {}
+    packed_pairs: dict[int, str] = {}
     left_out: list[int] = []
     for number in reversed(numbers):
-        measured = {visible(name): found for name, found in pairs(campaign, number).items()}
+        measured = {visible(case): rows for case, rows in pairs(campaign, number).items()}
         text = packed(measured) if measured else ""
         room -= len(text) + 100 if text else 0
         if text and room < 0:
             left_out.append(number)
         elif text:
-            kept[number] = text
-    return _page("campaign.html.j2", **given, pairs=kept, left_out=sorted(left_out))
+            packed_pairs[number] = text
+    return _page("campaign.html.j2", **values, pairs=packed_pairs, left_out=sorted(left_out))
 
 
 def index_page(campaigns: Sequence[Campaign], files: Sequence[str], *, live: bool = False) -> str:
     """Return the page over several campaigns, each with a link to its own file."""
-    found = [all_visible(document(campaign)) for campaign in campaigns]
-    chart = {"comparison": charts.comparison(found)}
+    pages = [all_visible(document(campaign)) for campaign in campaigns]
+    chart = {"comparison": charts.comparison(pages)}
     return _page(
         "index.html.j2",
-        pages=list(zip(found, files, strict=True)),
+        pages=list(zip(pages, files, strict=True)),
         live=live,
         data=packed({"rounds": [], "charts": chart}),
     )
@@ -105,19 +105,19 @@ def pairs(campaign: Campaign, number: int) -> dict[str, list[list[int]]]:
     the incumbent went first. Pairs of the A/A control are left out. Empty without a comparison.
     """
     path = campaign.layout.artifacts(number) / "pairs.csv"
-    found: dict[str, dict[str, list[int]]] = {}
+    cases: dict[str, dict[str, list[int]]] = {}
     try:
         with open(path, newline="") as stream:
             for row in csv.DictReader(stream):
                 if row["comparison"] == "candidate":
                     ratio = float(row["incumbent_ms"]) / float(row["candidate_ms"])
                     value = 2 * round((ratio - 1) * 1e4) + (row["position"] == "BA")
-                    case = found.setdefault(row["label"], {})
+                    case = cases.setdefault(row["label"], {})
                     case.setdefault(row["round_of_inference"], []).append(value)
     except (OSError, KeyError, ValueError, TypeError, ZeroDivisionError, OverflowError):
         # Evidence that cannot be read is missing from the picture; the verdict stands by itself.
         return {}
-    return {name: list(processes.values()) for name, processes in found.items()}
+    return {name: list(processes.values()) for name, processes in cases.items()}
 
 
 def kernels(campaign: Campaign, numbers: Sequence[int]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Documents for people as Jinja2 templates, the files beside this module."""
+"""Documents for people as Jinja2 templates, the files next to this module."""
 
 from __future__ import annotations
 

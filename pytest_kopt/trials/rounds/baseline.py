@@ -69,8 +69,7 @@ def close_baseline(ran: Ran) -> Closing:
     judged = judged.flagged(*_notices(gathered), *flags)
     judged = profiled(judged.saying_why_blocked())
     judged = _with_kernel_time(judged)
-    proposed = _proposed(gathered) if judged.verdict.decision is Decision.BASELINE else None
-    return record_round(judged, "full", {}, representative=proposed)
+    return record_round(judged, "full", {})
 
 
 def _judge(gathered: Gathered) -> Verdict:

@@ -73,9 +73,7 @@ class Examination:
 
     @cached_property
     def _incumbent_results(self) -> list[CaseResult]:
-        number = self._campaign.state.incumbent_round
-        assert number is not None
-        return self._campaign.state.rounds[number].last.results()
+        return self._campaign.best.results()
 
     @cached_property
     def _incumbent_caches_weights(self) -> bool:
@@ -161,9 +159,7 @@ def _judge_same(ran: Ran) -> Judged:
     opened, kernel, number = ran.opened, ran.begun.kernel, ran.opened.same_as
     campaign, policy = opened.campaign, opened.asked.policy
     assert number is not None
-    ran.collector.results = {
-        result.nodeid: result for result in campaign.state.rounds[number].last.results()
-    }
+    ran.collector.results = {result.nodeid: result for result in campaign.best.results()}
     gathered = gather(ran)
     verdict = broken(gathered, list(ran.collector.results), _PUT_BACK)
     if not verdict and differing(campaign.incumbent().sources, kernel.sources):
