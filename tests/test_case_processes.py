@@ -11,7 +11,15 @@ from typing import Any
 
 import pytest
 
-from pytest_kopt.cases.protocol import Check, Collected, Finished, Reply, Report, Started, Timed
+from pytest_kopt.cases.protocol import (
+    CaseFinished,
+    CaseStarted,
+    Check,
+    Collected,
+    Reply,
+    Report,
+    Timed,
+)
 from pytest_kopt.paired.remeasure import SideBySide
 from pytest_kopt.processes.case_processes import Abandoned, CaseProcesses, Listener
 from pytest_kopt.processes.child import MAX_DEATHS, NO_MEMORY, ChildDied
@@ -34,7 +42,7 @@ class Child:
     def send(self, order: Check) -> None:
         world, nodeid = self._world, order.nodeid
         world.asked.append((world.children.index(self), nodeid, order.following))
-        self._send(Started(nodeid, ("f", 1, nodeid)))
+        self._send(CaseStarted(nodeid, ("f", 1, nodeid)))
         if nodeid in world.deadly:
             self._theirs.close()
             return
@@ -46,7 +54,7 @@ class Child:
         if nodeid in world.lying:
             self._send(Timed(1.0))
         self._send(Report({"nodeid": nodeid, "longrepr": NO_MEMORY if lacking else None}))
-        self._send(Finished(nodeid, nodeid in world.leaving))
+        self._send(CaseFinished(nodeid, nodeid in world.leaving))
 
     def receive(self) -> Reply:
         try:

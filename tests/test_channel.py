@@ -20,7 +20,7 @@ from pytest_kopt.cases.protocol import (
     MachineCode,
     Order,
     Reply,
-    Stop,
+    StopWorker,
     Timed,
     Write,
 )
@@ -66,11 +66,11 @@ def test_messages_hold_other_values_than_those_of_json() -> None:
     code = MachineCode({"launches": []}, {}, "sm_90")
     shape = nearby_shapes.Tried("a", "uneven", {"n": 3}, {"candidate": "right"})
     for sent in (
-        protocol.Caught([finding]),
+        protocol.Findings([finding]),
         Loaded(memory={"candidate": 5}, code=code),
-        protocol.Tried(shape),
+        protocol.TriedShape(shape),
         protocol.Reached("candidate", {"out": Accuracy("float32", float("inf"), 150.0)}, 8.0),
-        protocol.Started("a", ("a.py", None, "a")),
+        protocol.CaseStarted("a", ("a.py", None, "a")),
     ):
         assert read_reply(text_of(sent)) == sent
     profile = read_reply(text_of(protocol.Report({"value": object})))
@@ -88,7 +88,7 @@ def test_no_message_is_both_an_order_and_a_reply_and_each_can_be_read() -> None:
 
 def test_orders_and_replies_can_be_files(tmp_path: Path) -> None:
     """What a vendor's tool starts gets no descriptor of ours."""
-    orders: list[Order] = [Write("candidate", 5, is_looked_at=True), Stop()]
+    orders: list[Order] = [Write("candidate", 5, is_looked_at=True), StopWorker()]
     write_orders(tmp_path / "orders", *orders)
     reader, writer = os.open(tmp_path / "orders", os.O_RDONLY), os.open(os.devnull, os.O_WRONLY)
     worker: Channel[Reply, Order] = Channel(

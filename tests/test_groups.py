@@ -13,7 +13,7 @@ from pytest_kopt.cases.case import Case, declare
 from pytest_kopt.cases.groups import Groups, find_groups, redrawn, with_steady_groups
 from pytest_kopt.cases.order import CANDIDATE, UNEVEN, ArmsOrder
 from pytest_kopt.cases.protocol import (
-    Caught,
+    Findings,
     HandedOver,
     HandOver,
     Order,
@@ -355,7 +355,7 @@ class _Commands:
                 self.times.append(ms)
             case HandedOver(looks):
                 assert looks == []
-            case Caught(findings):
+            case Findings(findings):
                 self.findings = [*findings]
 
     def receive(self) -> Order:

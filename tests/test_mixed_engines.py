@@ -20,9 +20,9 @@ from pytest_kopt.cases.case import declare
 from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, PLACEBO, ArmsOrder
 from pytest_kopt.cases.protocol import (
     Agree,
-    Caught,
+    CaseFinished,
     Collected,
-    Finished,
+    Findings,
     HandedOver,
     HandOver,
     Loaded,
@@ -148,7 +148,7 @@ class Commands:
                 assert ms > 0
             case HandedOver(looks):
                 assert looks == []
-            case Caught(findings):
+            case Findings(findings):
                 self.findings = findings
 
     def receive(self) -> Order:
@@ -266,8 +266,8 @@ class _Child:
                 Prepared(engine, [3], dict(not_captured)),
                 Ready({arm: [3]}, {arm: [0]}),
                 HandedOver([]),
-                Caught([]),
-                Finished("a"),
+                Findings([]),
+                CaseFinished("a"),
             ]
         )
 

@@ -8,13 +8,13 @@ from typing import Any, cast
 import pytest
 
 from pytest_kopt.cases.protocol import (
-    Caught,
+    CaseFinished,
     Collected,
-    Finished,
+    Findings,
     Loaded,
     Reply,
     Report,
-    Tried,
+    TriedShape,
     TryNearby,
 )
 from pytest_kopt.honesty import nearby_shapes
@@ -56,10 +56,10 @@ class Process:
             if nodeid in self._same:
                 yield Loaded(same="source")
             else:
-                yield Tried(nearby_shapes.Tried(nodeid, "uneven", {"n": 3}))
-                yield from [Caught([])] * (not is_broken)
+                yield TriedShape(nearby_shapes.Tried(nodeid, "uneven", {"n": 3}))
+                yield from [Findings([])] * (not is_broken)
             self.answered += 1
-            yield Finished(nodeid)
+            yield CaseFinished(nodeid)
 
 
 IDS = [f"case{i}" for i in range(3 * AHEAD)]

@@ -1,14 +1,20 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from pytest_kopt import policies, wire
 from pytest_kopt.campaign.layout import Layout
+from pytest_kopt.cases.order import WorkerOrders
+from pytest_kopt.cases.protocol import Begin, Profile, Profiled, StopWorker
 from pytest_kopt.decide.kernel_time import ProfilePair, judge_kernel_time, kernel_time
 from pytest_kopt.decide.verdict import Decision, Verdict
+from pytest_kopt.processes.channel import read_replies, write_orders
+from pytest_kopt.processes.launched import boot
 from pytest_kopt.profiling import ncu, rocprof, torch_trace
 from pytest_kopt.profiling.kernel_table import CaseProfile, KernelRow, Launch, gpu_step_us, rows_of
 from pytest_kopt.show.profiles import page_of, profile_lines, read_profiles, write_profiles
@@ -138,6 +144,50 @@ PROFILES = [
     profile("a", "ncu", *MAIN),
     CaseProfile("t.py::b", "b", "ncu", "gpu", 1, (), note="no permission"),
 ]
+
+
+CASE = """\
+import pytest
+import torch
+
+
+def doubled(x):
+    return x + x
+
+
+@pytest.mark.kopt(schema="memory")
+def test_doubled(kopt):
+    kopt(
+        doubled,
+        inputs=lambda: (torch.randn(8, 8),),
+        reference=lambda x: 2 * x.double(),
+        dims={"rows": 8},
+        nbytes=512,
+    )
+"""
+
+
+def test_a_watched_worker_takes_orders_from_a_file_and_ends_as_an_interpreter_does(
+    tmp_path: Path,
+) -> None:
+    """A vendor's tool hands no descriptor on, and writes its report when the process exits."""
+    (tmp_path / "test_case.py").write_text(CASE)
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    orders, replies, nodeid = (
+        tmp_path / "orders",
+        tmp_path / "replies",
+        "test_case.py::test_doubled",
+    )
+    worker = WorkerOrders("cpu", "auto", 7, 60.0, "standard")
+    begin = Begin(worker, sys.path, [], ["-p", "no:cacheprovider"], is_watched=True)
+    write_orders(orders, begin, Profile(nodeid), StopWorker())
+    exits = "import atexit; atexit.register(print, 'the report'); "
+    *command, code = boot("pytest_kopt.processes.served:main")
+    words = [*command, exits + code, *map(str, (orders, replies, tmp_path))]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.stdout.rstrip().endswith("the report"), done.stdout + done.stderr
+    (profiled,) = [each for each in read_replies(replies) if isinstance(each, Profiled)]
+    assert profiled.profile.nodeid == nodeid and profiled.profile.rows
 
 
 def test_the_hottest_has_the_largest_share_not_the_longest_call() -> None:

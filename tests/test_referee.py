@@ -18,14 +18,12 @@ from pytest_kopt.cases.case import Case, declare
 from pytest_kopt.cases.order import CANDIDATE, UNEVEN, WAYS, ArmsOrder
 from pytest_kopt.cases.protocol import (
     Agree,
-    Answer,
     CannotLoad,
-    Caught,
-    Finished,
+    CaseFinished,
+    Findings,
     HandedOver,
     HandOver,
     Judge,
-    Judged,
     Keep,
     Leave,
     Loaded,
@@ -35,10 +33,12 @@ from pytest_kopt.cases.protocol import (
     Prepare,
     Prepared,
     Ready,
+    Recompute,
     Reply,
     Settle,
     Time,
     Timed,
+    Verification,
     Write,
 )
 from pytest_kopt.cases.running.bench import Bench
@@ -128,7 +128,7 @@ class Runner:
                 block.see(cast("Any", self), self._places[block.arm][way], number)
             case HandedOver(looks):
                 self.looks = [dict(look) for look in looks]
-            case Caught(findings):
+            case Findings(findings):
                 assert not findings
 
     def receive(self) -> Order:
@@ -160,7 +160,9 @@ class Asking:
             runner.sets if runner.looks[0]["call"] else (),
             seen,
         )
-        self._orders: list[Order] = [Answer(handed_over) if looks is None else Judge(handed_over)]
+        self._orders: list[Order] = [
+            Recompute(handed_over) if looks is None else Judge(handed_over)
+        ]
         self.found: list[str] | None = None
         self.why_not = ""
         self.looks: list[dict[str, Any]] = []
@@ -169,7 +171,7 @@ class Asking:
         match reply:
             case HandedOver(looks):
                 self.looks = [dict(look) for look in looks]
-            case Judged(findings, why_not):
+            case Verification(findings, why_not):
                 self.found = [*map(str, findings)]
                 self.why_not = why_not
 
@@ -437,8 +439,8 @@ HANDED = HandedOver([{"arm": CANDIDATE}])
 
 @pytest.mark.parametrize("stands", [True, False])
 def test_a_finding_stands_where_the_incumbent_elsewhere_is_right(stands: bool) -> None:
-    again = Judged([]) if stands else Judged([WRONG])
-    first = _Process(LOADED, Judged([WRONG]), LOADED, again)
+    again = Verification([]) if stands else Verification([WRONG])
+    first = _Process(LOADED, Verification([WRONG]), LOADED, again)
     second = _Process(LOADED, HANDED)
     processes = [first, second]
     referee = Referee(lambda: cast("Any", processes.pop(0)))
@@ -448,13 +450,17 @@ def test_a_finding_stands_where_the_incumbent_elsewhere_is_right(stands: bool) -
     assert referee.stands(looks) == stands
     assert (first.heard, second.heard) == (
         ["LoadReference a", "Judge", "Judge"],
-        ["LoadReference a", "Answer"],
+        ["LoadReference a", "Recompute"],
     )
     assert bool(referee.why_not("a")) == (not stands)
 
 
 def test_a_referee_goes_from_case_to_case_and_leaves_out_what_it_cannot_judge() -> None:
-    refusal, finished, right = CannotLoad("it is another's code"), Finished("a"), Judged([])
+    refusal, finished, right = (
+        CannotLoad("it is another's code"),
+        CaseFinished("a"),
+        Verification([]),
+    )
     process = _Process(LOADED, right, LOADED, finished, refusal, finished, LOADED, right)
     referee = Referee(lambda: cast("Any", process))
     for nodeid, found in (("a", []), ("b", None), ("c", [])):

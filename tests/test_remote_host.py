@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_kopt.cases.protocol import Stop
+from pytest_kopt.cases.protocol import StopWorker
 from pytest_kopt.devices import pinning
 from pytest_kopt.devices.idle import NoIdleGpu
 from pytest_kopt.devices.lock import open_lock
@@ -74,7 +74,7 @@ def test_a_process_there_ends_as_one_here_does(host: RemoteHost, tmp_path: Path)
         second.process.wait(0.01)
     first.kill()
     assert first.process.returncode == -signal.SIGKILL
-    second.channel.send(Stop())
+    second.channel.send(StopWorker())
     # It asked for orders and got none.
     assert second.process.wait(HANG) != 0
     with pytest.raises(EOFError):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pytest_kopt.cases.order import WorkerOrders
-from pytest_kopt.cases.protocol import Begin, Leave, LoadVersions, Prepare, Stop
+from pytest_kopt.cases.protocol import Begin, Leave, LoadVersions, Prepare, StopWorker
 from pytest_kopt.options.declare import FROM_MANIFEST, SERVE
 from pytest_kopt.processes.child import Child
 from pytest_kopt.processes.launcher import Launcher
@@ -103,7 +103,7 @@ def test_an_order_for_a_case_that_ended_without_it_is_passed_over() -> None:
     hook = SimpleNamespace(pytest_runtest_protocol=lambda item, nextitem: ran.append(item.nodeid))
     items = [SimpleNamespace(nodeid=name, config=SimpleNamespace(hook=hook)) for name in "ab"]
     first, second = (LoadVersions(name) for name in "ab")
-    orders = iter([first, Leave(), second, Prepare(), Stop()])
+    orders = iter([first, Leave(), second, Prepare(), StopWorker()])
     channel: Any = SimpleNamespace(receive=lambda: next(orders), send=lambda reply: None)
     session: Any = SimpleNamespace(items=items)
     assert Serve(channel, BEGIN, Path()).pytest_runtestloop(session)

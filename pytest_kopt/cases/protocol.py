@@ -2,28 +2,28 @@
 
 A worker is a process that runs kernel code. Its client is the process that started it: a session, a
 comparison, the verifier's keeper, the profiler. `Begin` comes first, and the worker collects; then
-each case begins with one of the case orders, and what follows it is ended by `Finished`:
+each case begins with one of the case orders, and what follows it is ended by `CaseFinished`:
 
     Begin           Collected, before that a CollectError for each file that cannot be imported
-    Check           Declared, Started, Reports, Finished
-    Profile         Profiled, Finished
-    LoadVersions    Loaded, or CannotLoad and Finished; Finished too if the versions are the same
-      Leave           Finished
+    Check           FallbackRow, CaseStarted, Reports, CaseFinished
+    Profile         Profiled, CaseFinished
+    LoadVersions    Loaded or CannotLoad; CaseFinished unless they are there and differ
+      Leave           CaseFinished
       Prepare         Prepared
       Agree           Ready
       Write           Written; the blocks of an arm are then timed, forward and backward:
       Time            Timed, and Looked where the block is looked at
       HandOver        HandedOver
-      Settle          Caught, Finished
-    TryNearby       Tried and Reached, any number; Caught, or Loaded if the versions are the same,
-                    or CannotLoad; Finished
+      Settle          Findings, CaseFinished
+    TryNearby       any number of TriedShape and Reached, then Findings; or Loaded if the versions
+                    are the same, or CannotLoad; CaseFinished
     LoadReference   Loaded or CannotLoad
-      Judge           Judged, then Loaded
-      Answer          HandedOver, then Loaded
-      Leave           Finished
-    Stop            nothing: the worker ends
+      Judge           Verification, then Loaded
+      Recompute       HandedOver, then Loaded
+      Leave           CaseFinished
+    StopWorker      nothing: the worker ends
 
-Every case sends Started and Reports. Confined ends the session at any time.
+Every case sends CaseStarted and Reports. Confined ends the session at any time.
 """
 
 from __future__ import annotations
@@ -195,20 +195,20 @@ class Judge:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Recompute:
     """Call the function here on what another worker's was called on, and hand that over."""
 
     looks: Looks
 
 
 @dataclass(frozen=True, slots=True)
-class Stop:
+class StopWorker:
     """End."""
 
 
 CaseOrder = Check | Profile | LoadVersions | TryNearby | LoadReference
 _Comparing = Leave | Prepare | Agree | Write | Time | HandOver | Settle
-Order = Begin | CaseOrder | _Comparing | Judge | Answer | Stop
+Order = Begin | CaseOrder | _Comparing | Judge | Recompute | StopWorker
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,14 +233,14 @@ class Confined:
 
 
 @dataclass(frozen=True, slots=True)
-class Declared:
+class FallbackRow:
     """The row, as JSON, that a case gets if its worker never comes back."""
 
     result: str
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
+class CaseStarted:
     """A test begins; `location` is pytest's."""
 
     nodeid: str
@@ -255,7 +255,7 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
+class CaseFinished:
     """A case is over; a worker that is `leaving` runs no other."""
 
     nodeid: str
@@ -342,14 +342,14 @@ class HandedOver:
 
 
 @dataclass(frozen=True, slots=True)
-class Caught:
+class Findings:
     """What gave the candidate away; nothing did where it is empty."""
 
     findings: list[Finding]
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class Verification:
     """What is plainly wrong in what was handed over, or why that cannot be judged."""
 
     findings: list[Finding]
@@ -357,7 +357,7 @@ class Judged:
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
+class TriedShape:
     """A shape, or other inputs, at which the versions were tried."""
 
     shape: nearby_shapes.Tried
@@ -372,9 +372,10 @@ class Reached:
     elements: float
 
 
-_Session = Collected | CollectError | Confined | Declared | Started | Report | Finished
-_Compared = CannotLoad | Loaded | Prepared | Ready | Written | Timed | Looked | HandedOver | Caught
-Reply = _Session | Profiled | _Compared | Judged | Tried | Reached
+_Session = Collected | CollectError | Confined | FallbackRow | CaseStarted | Report | CaseFinished
+_Compared = CannotLoad | Loaded | Prepared | Ready | Written | Timed | Looked | HandedOver
+_Judged = Findings | Verification | TriedShape | Reached
+Reply = _Session | Profiled | _Compared | _Judged
 
 
 class Client(Protocol):
@@ -391,4 +392,4 @@ class Client(Protocol):
     def send(self, reply: Reply) -> None: ...
 
     def receive(self) -> Order:
-        """Wait for the next order, `Stop` where the client is gone."""
+        """Wait for the next order, `StopWorker` where the client is gone."""

@@ -21,7 +21,7 @@ from pytest_kopt.processes.child import Child, ChildDied, Children
 #: who fills it waits for a process that may wait for its own answers to be read.
 AHEAD = 16
 #: What a process says last of a case: what it found there, or why it tries nothing.
-_LAST = (protocol.Caught, protocol.Loaded, protocol.CannotLoad)
+_LAST = (protocol.Findings, protocol.Loaded, protocol.CannotLoad)
 
 
 class Nearby(Children):
@@ -83,18 +83,18 @@ class Nearby(Children):
         for place, nodeid in enumerate(self._ids):
             why, is_whole = "", False
             try:
-                while not isinstance(reply := child.receive(), protocol.Finished):
+                while not isinstance(reply := child.receive(), protocol.CaseFinished):
                     why = why or why_ended(reply)
                     is_whole |= isinstance(reply, _LAST)
                     match reply:
-                        case protocol.Tried(shape):
+                        case protocol.TriedShape(shape):
                             tried.append(shape)
                         case protocol.Reached(version, accuracy, elements):
                             self._reached[nodeid][version] = accuracy
                             self._elements[nodeid] = elements
                         case protocol.Loaded(same=how) if how:
                             self.same[nodeid] = how
-                        case protocol.Caught(findings) if findings:
+                        case protocol.Findings(findings) if findings:
                             raise Caught(findings)
                 if not is_whole:
                     broken = f"trying them broke off ({why or 'for no known reason'})"

@@ -16,8 +16,8 @@ from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, UNEVEN, WAYS
 from pytest_kopt.cases.protocol import (
     Agree,
     CannotLoad,
+    CaseFinished,
     Collected,
-    Finished,
     HandedOver,
     HandOver,
     Leave,
@@ -212,7 +212,7 @@ class Replica(Children):
         for child in self.children:
             loaded = _wait(child, Loaded)
             if loaded.same:
-                _wait(child, Finished)
+                _wait(child, CaseFinished)
                 return CaseQuads(nodeid, "", same=loaded.same), []
             if code := loaded.code:
                 kernels = differences_later(code.before, code.after, code.arch)
@@ -222,7 +222,7 @@ class Replica(Children):
             for child in self.children:
                 child.send(Leave())
             for child in self.children:
-                _wait(child, Finished)
+                _wait(child, CaseFinished)
             return CaseQuads(nodeid, "", same="source"), []
         self._referee.await_loaded(nodeid)
         with placement.host.lock(device):
@@ -269,9 +269,9 @@ class Replica(Children):
         inside = self._referee.why_not(nodeid)
         for child in self.children:
             child.send(Settle(dict(self._accuracy.get(nodeid, {})) if inside else None))
-            if findings := _wait(child, protocol.Caught).findings:
+            if findings := _wait(child, protocol.Findings).findings:
                 raise Caught(findings)
-            _wait(child, Finished)
+            _wait(child, CaseFinished)
         shown = "+".join(dict.fromkeys(engine.split("+")))
         why = {what: reason for own in prepared for what, reason in own.not_captured.items()}
         case = CaseQuads(

@@ -13,24 +13,24 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pytest_kopt.cases.protocol import (
-    Answer,
     CannotLoad,
+    CaseFinished,
     CollectError,
-    Finished,
     HandedOver,
     Judge,
-    Judged,
     Leave,
     Loaded,
     LoadReference,
     Looks,
+    Recompute,
     Reply,
     Report,
+    Verification,
 )
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.processes.child import Child, ChildDied, Children
 
-_Reply = TypeVar("_Reply", HandedOver, Judged, Loaded, Finished)
+_Reply = TypeVar("_Reply", HandedOver, Verification, Loaded, CaseFinished)
 
 
 class Referee(Children):
@@ -64,7 +64,7 @@ class Referee(Children):
         (child,) = self.children
         if self._case:
             child.send(Leave())
-            self._wait(Finished)
+            self._wait(CaseFinished)
         child.send(LoadReference(nodeid))
         self._case, self._is_loaded = nodeid, False
 
@@ -76,7 +76,7 @@ class Referee(Children):
 
     def judge(self, looks: Looks) -> list[Finding] | None:
         """Return what it finds in a case that was waited for, None where it cannot judge."""
-        judged = self._reply(looks, Judge(looks), Judged)
+        judged = self._reply(looks, Judge(looks), Verification)
         if judged and judged.why_not:
             self._why[looks.nodeid] = judged.why_not
         return judged.findings if judged and not judged.why_not else None
@@ -86,7 +86,7 @@ class Referee(Children):
         other = Referee(self._start)
         try:
             other.await_loaded(looks.nodeid)
-            answer = other._reply(looks, Answer(looks), HandedOver)
+            answer = other._reply(looks, Recompute(looks), HandedOver)
             self.await_loaded(looks.nodeid)
             theirs = answer and replace(looks, looks=answer.looks, seen=(), confirms=True)
             found = self.judge(theirs) if theirs else None
@@ -100,7 +100,7 @@ class Referee(Children):
             self._why.setdefault(looks.nodeid, why)
         return found == []
 
-    def _reply(self, looks: Looks, order: Judge | Answer, kind: type[_Reply]) -> _Reply | None:
+    def _reply(self, looks: Looks, order: Judge | Recompute, kind: type[_Reply]) -> _Reply | None:
         if not (self._case == looks.nodeid and self._is_loaded):
             return None
         self.children[0].send(order)
@@ -113,11 +113,11 @@ class Referee(Children):
         try:
             while not isinstance(reply := self.children[0].receive(), kind):
                 why = why or why_ended(reply)
-                if isinstance(reply, Finished):
+                if isinstance(reply, CaseFinished):
                     self._why[self._case] = why
                     break
             else:
-                if not isinstance(reply, Finished):
+                if not isinstance(reply, CaseFinished):
                     return reply
         except ChildDied as death:
             self._broken = why or f"the referee died: {death}".splitlines()[0]
@@ -135,7 +135,7 @@ def why_ended(reply: Reply) -> str:
             return f"does not import: {_last_line(data.get('longrepr'))}"
         case Report(data) if data["outcome"] == "failed":
             return f"failed: {_last_line(data.get('longrepr'))}"
-        case Finished():
+        case CaseFinished():
             return "the case never called kopt()"
     return ""
 

@@ -13,15 +13,15 @@ import pytest
 
 from pytest_kopt.cases.collector import Collector
 from pytest_kopt.cases.protocol import (
+    CaseFinished,
+    CaseStarted,
     Check,
     Collected,
     CollectError,
-    Declared,
-    Finished,
+    FallbackRow,
     Profile,
     Profiled,
     Report,
-    Started,
 )
 from pytest_kopt.processes.child import MAX_DEATHS, NO_MEMORY, Child, ChildDied
 from pytest_kopt.profiling.kernel_table import CaseProfile
@@ -192,16 +192,16 @@ class CaseProcesses:
                 self._go_on(worker)
             case CollectError(data):
                 listener.collect_error(data)
-            case Declared(result):
+            case FallbackRow(result):
                 listener.declared(result)
-            case Started(nodeid, location):
+            case CaseStarted(nodeid, location):
                 self._tell(worker, partial(listener.started, nodeid, location))
             case Report(data):
                 worker.lacked_memory |= NO_MEMORY in str(data.get("longrepr"))
                 self._tell(worker, partial(listener.report, data))
             case Profiled(profile):
                 listener.profiled(profile)
-            case Finished(nodeid, leaving):
+            case CaseFinished(nodeid, leaving):
                 self._finished(worker, nodeid, leaving=leaving)
             case _:
                 worker.child.kill()

@@ -17,7 +17,7 @@ from typing import TypeVar
 import pytest
 
 from pytest_kopt.cases.order import WorkerOrders
-from pytest_kopt.cases.protocol import Begin, Confined, Order, Reply, Stop
+from pytest_kopt.cases.protocol import Begin, Confined, Order, Reply, StopWorker
 from pytest_kopt.devices.inspected import Inspected
 from pytest_kopt.errors import BadInput
 from pytest_kopt.options.declare import FROM_MANIFEST, PATH_OPTIONS, SHORT, spell_out
@@ -212,7 +212,7 @@ class Child:
 
     def dismiss(self) -> None:
         """Tell the process to end, without waiting for it."""
-        self.send(Stop())
+        self.send(StopWorker())
 
     def stop(self) -> None:
         self.dismiss()

@@ -16,7 +16,7 @@ import pytest
 
 from pytest_kopt.cases.collector import Collector
 from pytest_kopt.cases.order import WorkerOrders
-from pytest_kopt.cases.protocol import Profile, Profiled, Stop
+from pytest_kopt.cases.protocol import Profile, Profiled, StopWorker
 from pytest_kopt.processes.case_processes import CaseProcesses, Listener
 from pytest_kopt.processes.channel import read_replies, write_orders
 from pytest_kopt.processes.child import Child, begin_of
@@ -89,7 +89,7 @@ class Profiler:
             orders, replies = directory / "orders", directory / "replies"
             begin = begin_of(self.config, self.orders, [nodeid], str, sys.path)
             begin = replace(begin, is_watched=True)
-            write_orders(orders, begin, Profile(nodeid, by_vendor=True), Stop())
+            write_orders(orders, begin, Profile(nodeid, by_vendor=True), StopWorker())
             words = [*boot("pytest_kopt.processes.served:main"), *map(str, (orders, replies, name))]
             log = self._run([*tool.command(directory), *words])
             try:

@@ -14,17 +14,17 @@ import pytest
 
 from pytest_kopt.cases.protocol import (
     Begin,
+    CaseFinished,
     CaseOrder,
+    CaseStarted,
     Check,
     Collected,
     CollectError,
     Confined,
-    Finished,
     Order,
     Reply,
     Report,
-    Started,
-    Stop,
+    StopWorker,
 )
 from pytest_kopt.cases.result import LOST
 from pytest_kopt.devices import context
@@ -92,7 +92,7 @@ class Serve:
         items = {test.nodeid: test for test in session.items}
         while True:
             order = self.receive()
-            if isinstance(order, Stop):
+            if isinstance(order, StopWorker):
                 return True
             if not isinstance(order, CaseOrder):
                 # For the case before, which ended without it: it failed, or was skipped.
@@ -100,12 +100,12 @@ class Serve:
             self.order, test = order, items[order.nodeid]
             following = items.get(order.following or "")
             test.config.hook.pytest_runtest_protocol(item=test, nextitem=following)
-            self.send(Finished(test.nodeid, self._leaving))
+            self.send(CaseFinished(test.nodeid, self._leaving))
             if self._leaving:
                 return True
 
     def pytest_runtest_logstart(self, nodeid: str, location: tuple[str, int | None, str]) -> None:
-        self.send(Started(nodeid, location))
+        self.send(CaseStarted(nodeid, location))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._leaving |= any(name == LOST for name, _ in report.user_properties)
@@ -115,11 +115,11 @@ class Serve:
         self._channel.send(reply)
 
     def receive(self) -> Order:
-        """Wait for the next order, `Stop` where the client is gone."""
+        """Wait for the next order, `StopWorker` where the client is gone."""
         try:
             return self._channel.receive()
         except EOFError:
-            return Stop()
+            return StopWorker()
 
     def _serialized(self, report: pytest.CollectReport | pytest.TestReport) -> dict[str, object]:
         assert self._config is not None
@@ -142,7 +142,7 @@ def _keep_from_children(*descriptors: int) -> None:
     os.register_at_fork(after_in_child=let_go)
 
 
-class Leave:
+class EndWithSession:
     """Ends the process with the session: what pytest would still do is to sum up for nobody."""
 
     @pytest.hookimpl(trylast=True)
@@ -195,7 +195,7 @@ def serve(reader: int, writer: int, scratch: Path) -> NoReturn:
     words = [*begin.pytest_args, *LOADED_BEFORE]
     plugins: list[object] = [SetAside(), serving]
     if not begin.is_watched:
-        plugins.append(Leave())
+        plugins.append(EndWithSession())
     if bounds:
         plugins.append(RefusedToGuests(lambda why: serving.send(Confined(why)), scratch))
     code = int(pytest.main(words, plugins=plugins))

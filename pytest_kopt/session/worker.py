@@ -15,7 +15,7 @@ from pytest_kopt.cases.order import ArmsOrder, WorkerOrders
 from pytest_kopt.cases.protocol import (
     Check,
     Client,
-    Declared,
+    FallbackRow,
     LoadReference,
     LoadVersions,
     Profile,
@@ -311,7 +311,7 @@ class Worker:
     def _declare(self, result: CaseResult) -> None:
         self._undecided[result.nodeid] = result
         if self._client is not None and isinstance(self._client.order, Check):
-            self._client.send(Declared(result.to_json()))
+            self._client.send(FallbackRow(result.to_json()))
 
     def _error_result(self, test: pytest.Item) -> CaseResult | None:
         """Return the ERROR result of a test that never called the fixture, if dims tell."""

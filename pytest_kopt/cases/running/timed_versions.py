@@ -29,8 +29,8 @@ from pytest_kopt.cases.order import (
 from pytest_kopt.cases.protocol import (
     Agree,
     CannotLoad,
-    Caught,
     Client,
+    Findings,
     HandedOver,
     HandOver,
     Leave,
@@ -42,7 +42,7 @@ from pytest_kopt.cases.protocol import (
     Ready,
     Settle,
     Timed,
-    Tried,
+    TriedShape,
     Write,
     Written,
 )
@@ -170,7 +170,7 @@ class _Arms:
             known = floors(settle.accuracy, SLACK_DB)
             for name in suspects:
                 findings += wrong_results(arms[name], known)
-        client.send(Caught([finding for finding in findings if finding.rejects]))
+        client.send(Findings([finding for finding in findings if finding.rejects]))
 
     def prepared(self, versions: Versions) -> dict[str, _Arm]:
         """Return the arms, by events where one of them, here or elsewhere, is no graph."""
@@ -230,7 +230,7 @@ class _Arms:
                     if tried is not None and tried.asks_for_times:
                         to_time.append((tried, variant.case))
                     elif tried is not None:
-                        client.send(Tried(tried))
+                        client.send(TriedShape(tried))
                     took = time.perf_counter() - start
                     is_over = number + 1 >= _TRIED and spent + took > _TRYING_SECONDS
                     if is_over or took > _AT_ONCE_SECONDS:
@@ -239,13 +239,13 @@ class _Arms:
             for tried, near in to_time:
                 with one_thread(), timing_lock(bench.uuid, bench.waiting):
                     time_shape(tried, case, near, versions, bench.device, secret)
-                client.send(Tried(tried))
+                client.send(TriedShape(tried))
         left = dict.fromkeys({variant.kind for _, variant in cases}, _NO_TIME)
         if not (moves or SIZES in case.domain):
             left["uneven"] = _NO_SIZE
         for kind, why in left.items():
             untried = nearby_shapes.Tried(case.nodeid, kind, dict(case.dims), untried=why)
-            client.send(Tried(untried))
+            client.send(TriedShape(untried))
         caught = [found for found in bench.heard() if found.rejects]
         # A round has the baseline's accuracy to hold its results against.
         for name, function in versions.items() if bench.is_first else ():
@@ -253,7 +253,7 @@ class _Arms:
                 accuracy = reached(case, function, secret)
                 elements = sum(item.numel() for item in tensors([*make_inputs(case, secret)]))
                 client.send(Reached(name, accuracy, elements))
-        client.send(Caught(caught))
+        client.send(Findings(caught))
 
     def machine_code(self, versions: Versions) -> MachineCode | None:
         """Return what the versions have a GPU do, where that is asked.

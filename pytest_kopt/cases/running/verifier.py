@@ -23,14 +23,14 @@ from pytest_kopt.cases.case import Case
 from pytest_kopt.cases.groups import uneven_cases
 from pytest_kopt.cases.order import RESULTS, UNEVEN, WAYS, ArmsOrder
 from pytest_kopt.cases.protocol import (
-    Answer,
     CannotLoad,
     Client,
     HandedOver,
     Judge,
-    Judged,
     Loaded,
     Looks,
+    Recompute,
+    Verification,
 )
 from pytest_kopt.cases.running.bench import Bench
 from pytest_kopt.cases.running.execution import grad_out, make_inputs
@@ -203,7 +203,7 @@ def serve_referee(case: Case, bench: Bench, arms: ArmsOrder, client: Client) -> 
         with bench.waiting():
             client.send(Loaded())
             order = client.receive()
-        if not isinstance(order, Judge | Answer):
+        if not isinstance(order, Judge | Recompute):
             return
         looks = order.looks
         content = _Content(case, derive(looks.seed, case.nodeid, "pairs"), looks.sets)
@@ -221,16 +221,16 @@ def serve_referee(case: Case, bench: Bench, arms: ArmsOrder, client: Client) -> 
             client.send(HandedOver(handed_over))
 
 
-def _judged_by(content: _Content, looks: Looks, floors: dict[str, float]) -> Judged:
+def _judged_by(content: _Content, looks: Looks, floors: dict[str, float]) -> Verification:
     if looks.confirms:
         names = {told["name"] for look in looks.looks for told in look["results"]}
         floors |= {name: max(floors.get(name, _SAME_DB), _SAME_DB) for name in names}
     try:
-        return Judged(_wrong(content, looks, floors))
+        return Verification(_wrong(content, looks, floors))
     except _Unjudged as reason:
-        return Judged([], str(reason))
+        return Verification([], str(reason))
     except Exception as error:
-        return Judged([_amiss(f"cannot be judged ({type(error).__name__}: {error})")])
+        return Verification([_amiss(f"cannot be judged ({type(error).__name__}: {error})")])
 
 
 def _check_tree(order: ArmsOrder) -> None:
