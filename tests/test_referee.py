@@ -279,7 +279,7 @@ def test_what_is_right_is_found_right_on_content_drawn_anew(kind: str, tmp_path:
 
 
 def seen_in(runner: Runner) -> list[dict[str, Any]]:
-    return [told for block in runner.seen for told in block.told(WAYS, runner.scratch)]
+    return [looked for block in runner.seen for looked in block.documents(WAYS, runner.scratch)]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is read on Linux")

@@ -111,14 +111,14 @@ def four(new: float, outside: float, noise: float, seed: int = 0) -> list[dict[s
 def test_a_gain_that_the_outside_clock_sees_is_credited_at_once(seed: int, new: float) -> None:
     witness = look_outside(four(new, new, 0.05, seed), unasked)
     assert not witness.doubt and not witness.contradiction
-    assert witness.seen and witness.seen.mean == pytest.approx(math.log(20 / new), abs=0.02)
+    assert witness.change and witness.change.mean == pytest.approx(math.log(20 / new), abs=0.02)
 
 
 @pytest.mark.parametrize("seed", range(10))
 def test_forged_events_are_contradicted(seed: int) -> None:
     more = iter(four(15.0, 25.0, 0.05, seed + 100))
     witness = look_outside(four(15.0, 25.0, 0.05, seed), lambda: [next(more)])
-    assert witness.seen and witness.seen.mean == pytest.approx(math.log(20 / 25), abs=0.01)
+    assert witness.change and witness.change.mean == pytest.approx(math.log(20 / 25), abs=0.01)
     assert witness.more == 2 and "the change is -" in witness.doubt
     finding = witness.contradiction
     assert finding is not None and finding.rejects and "+33.3 %" in finding.message

@@ -115,10 +115,10 @@ class Arms:
     def race(self, names: Collection[str]) -> None:
         versions = self._versions
         copy, *trees = versions.trees
-        kept = [both for both in zip(versions.raced, trees, strict=True) if both[0] in names]
+        racing = [(n, t) for n, t in zip(versions.raced, trees, strict=True) if n in names]
         self._out |= {*versions.raced} - {*names}
-        raced = tuple(name for name, _ in kept)
-        self._versions = replace(versions, trees=(copy, *(t for _, t in kept)), raced=raced)
+        raced = tuple(name for name, _ in racing)
+        self._versions = replace(versions, trees=(copy, *(tree for _, tree in racing)), raced=raced)
 
     def fall_back(self, how: str, refused: Refused) -> None:
         """Go on in two processes a replica; NotComparable where that is `how` it failed.
@@ -151,10 +151,10 @@ class Arms:
     ) -> Replica:
         """Start the processes of a replica that holds these arms, all where none is named."""
         how, order = self.how, ArmsOrder((), tells_more=tells_more)
-        held = self._holding(place, how, [*(names or self._versions.arms)], order)
-        own = None if how == ONE_PROCESS else held[CANDIDATE]
-        children, accuracy = dict.fromkeys(held.values()), self._accuracy
-        return Replica(children, how, place, referee, accuracy, own, self._out)
+        children_of = self._holding(place, how, [*(names or self._versions.arms)], order)
+        candidates = None if how == ONE_PROCESS else children_of[CANDIDATE]
+        children, accuracy = dict.fromkeys(children_of.values()), self._accuracy
+        return Replica(children, how, place, referee, accuracy, candidates, self._out)
 
     def start_alone(self, place: Place) -> Child:
         """Start a process that holds the incumbent alone."""
@@ -163,8 +163,8 @@ class Arms:
     def start_nearby(self, place: Place) -> Nearby:
         """Start what tries candidate and incumbent at shapes near those of some cases."""
         how = self.how
-        held = self._holding(place, how, [CANDIDATE, INCUMBENT], ArmsOrder(()))
-        children = [*dict.fromkeys(held.values())]
+        children_of = self._holding(place, how, [CANDIDATE, INCUMBENT], ArmsOrder(()))
+        children = [*dict.fromkeys(children_of.values())]
         return Nearby(children, how, place.ids, self.random.getrandbits(62))
 
     def start_referee(self, place: Place) -> Referee:
@@ -184,7 +184,7 @@ class Arms:
                 name: self._alone(place, replace(order, names=(name,)), tree_of[name])
                 for name in names
             }
-        own, *others = versions.arms
+        own_arm, *tree_arms = versions.arms
         order = replace(
             order,
             names=tuple(names),
@@ -192,8 +192,8 @@ class Arms:
             trees=tuple(str(site.tree(versions.root, tree)) for tree in versions.trees),
             changed=versions.changed,
             measure_same=self._blind.measure_same,
-            own=own,
-            others=tuple(others),
+            own=own_arm,
+            others=tuple(tree_arms),
         )
         return dict.fromkeys(names, self._child(place, order, None))
 
@@ -220,8 +220,8 @@ class Arms:
         env = site.environment_on(device) | _PASSIVE
         copy = site.copy(self._versions.root, tree)
         if tree is not None and copy is not None:
-            held = self._versions.extensions if copy[1] == tree else None
-            env["TORCH_EXTENSIONS_DIR"] = str(held or copy[1] / overlay.BUILDS)
+            extensions = self._versions.extensions if copy[1] == tree else None
+            env["TORCH_EXTENSIONS_DIR"] = str(extensions or copy[1] / overlay.BUILDS)
         order = replace(order, domains=self._versions.domains)
         orders = replace(orders, device=site.kind, arms=order)
         return Child(self.config, orders, env, ids, copy, site.starter)

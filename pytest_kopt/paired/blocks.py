@@ -126,13 +126,13 @@ class Blocks:
         """Compare the arms, each pair as often; in a race all of them in one lap."""
         pairs = {kind: pair for kind, pair in PAIRS.items() if self.arms.keys() >= {*pair}}
         pairs |= {name: (name, INCUMBENT) for name in self._raced}
-        found: dict[Kind, list[Quad]] = {kind: [] for kind in pairs}
+        quads: dict[Kind, list[Quad]] = {kind: [] for kind in pairs}
         for number in range(self._count):
             for kinds in self._laps([*pairs], number):
                 ran = self._lap({arm for kind in kinds for arm in pairs[kind]})
                 for kind in kinds:
-                    found[kind].append([block for block in ran if block[0] in pairs[kind]])
-        return found
+                    quads[kind].append([block for block in ran if block[0] in pairs[kind]])
+        return quads
 
     def _laps(self, kinds: list[Kind], number: int) -> list[list[Kind]]:
         """Return which kinds share blocks: those of a race; the incumbent alone, and the candidate.
@@ -167,7 +167,7 @@ class Blocks:
         child.expect(Written)
         written = child.waited_ms
         per_call, counted, waited = list[float](), 0.0, 0.0
-        seen, place = SeenBlock(arm, seed), None
+        block, place = SeenBlock(arm, seed), None
         for way, calls in enumerate(self._calls[arm]):
             ms, passed_ms = self._timed(child)
             if before:
@@ -181,12 +181,12 @@ class Blocks:
                     place = number if number < _LOOKS else self._order.randrange(number + 1)
                 if place < _LOOKS:
                     places = self._places[arm][way] if self._places else 0
-                    seen.see(child, places, self._order.randrange(calls))
+                    block.see(child, places, self._order.randrange(calls))
         if before:
-            self._seen[arm, number] = seen
+            self._seen[arm, number] = block
         elif place is not None and place < _LOOKS:
-            self._seen[arm, place] = seen
-            self._keeping[child] = Keep(place, seen.calls)
+            self._seen[arm, place] = block
+            self._keeping[child] = Keep(place, block.calls)
         outside = waited if self._is_gpu else written + counted
         backward = per_call[1] if per_call[1:] else None
         return BlockTime(per_call[0], backward, counted, outside, waited)
@@ -201,13 +201,13 @@ class Blocks:
             child.send(Time())
             return child.expect(Timed).ms, child.waited_ms
         process = child.inspected
-        others = {other for other in self.arms.values() if other is not child}
+        siblings = {sibling for sibling in self.arms.values() if sibling is not child}
         with ExitStack() as still:
             # What another version leaves running would take time from this one.
-            for other in others:
-                if seen := other.inspected:
+            for sibling in siblings:
+                if running := sibling.inspected:
                     with suppress(Unseen):
-                        still.enter_context(seen.stopped())
+                        still.enter_context(running.stopped())
             before = process.cpu_ms() if process else None
             child.send(Time())
             child.expect(Timed)

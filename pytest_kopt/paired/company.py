@@ -65,16 +65,18 @@ def look_alone(
     except Refused as reason:
         if not slower:
             return Company(why_not=str(reason))
-    shown = tuple(map(percent, slower))
+    slower_pct = tuple(map(percent, slower))
     if len(slower) < 2:
-        return Company(shown)
-    found = Estimate.of(tuple(slower))
-    finding = _slowed(found.mean, gain)
-    if found.lower(_LEVEL) > math.log1p(KNOWN_BIAS_PCT / 100):
-        return Company(shown, finding)
-    if finding.rejects and found.mean > math.log1p(_SUSPECT_PCT / 100):
-        return Company(shown, doubt=f"{finding.message}, in the mean of {len(shown)} that scatter")
-    return Company(shown)
+        return Company(slower_pct)
+    estimate = Estimate.of(tuple(slower))
+    finding = _slowed(estimate.mean, gain)
+    if estimate.lower(_LEVEL) > math.log1p(KNOWN_BIAS_PCT / 100):
+        return Company(slower_pct, finding)
+    if finding.rejects and estimate.mean > math.log1p(_SUSPECT_PCT / 100):
+        return Company(
+            slower_pct, doubt=f"{finding.message}, in the mean of {len(slower_pct)} that scatter"
+        )
+    return Company(slower_pct)
 
 
 def _slowed(slower: float, gain: float) -> Finding:

@@ -54,8 +54,8 @@ def run_race(
     with _Heats(compare, end) as heats:
         for look in RACE_LOOKS:
             so_far = len(measured)
-            found, broken = heats.run(left, look - so_far, LAST_LOOK - so_far)
-            measured += found
+            replicas, broken = heats.run(left, look - so_far, LAST_LOOK - so_far)
+            measured += replicas
             standings |= {name: Standing(None, float("-inf"), why) for name, why in broken.items()}
             left = [name for name in left if name not in broken]
             for name in left:
@@ -109,5 +109,5 @@ class _Heats(ExitStack):
         rest = [name for name in names if name not in broken]
         if not rest:
             return [], broken
-        found, more = self.run(rest, count, most)
-        return found, broken | more
+        replicas, more = self.run(rest, count, most)
+        return replicas, broken | more

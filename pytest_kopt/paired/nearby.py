@@ -48,7 +48,7 @@ class Nearby(Children):
             for nodeid in ids[:AHEAD]:
                 self._ask(child, nodeid)
         self._readers = ThreadPoolExecutor(len(children))
-        self._found = [self._readers.submit(self._read, child) for child in children]
+        self._answers = [self._readers.submit(self._read, child) for child in children]
 
     def wait(self) -> list[Tried]:
         """Wait for the end; return what they found, a case that cannot be loaded left out.
@@ -56,8 +56,8 @@ class Nearby(Children):
         Raises Caught where the candidate changed what the incumbent stands on, or is far less
         exact than the incumbent.
         """
-        tried = [shape for found in self._found for shape in found.result()]
-        findings = [found for nodeid in self._ids for found in self._less_exact(nodeid)]
+        tried = [shape for answers in self._answers for shape in answers.result()]
+        findings = [less for nodeid in self._ids for less in self._less_exact(nodeid)]
         if findings:
             raise Caught(findings)
         return tried
@@ -68,7 +68,7 @@ class Nearby(Children):
             return []
         elements = self._elements[nodeid]
         findings = downgrades(reached[CANDIDATE], reached[INCUMBENT], elements)
-        return [replace(found, where=nodeid) for found in findings if found.rejects]
+        return [replace(finding, where=nodeid) for finding in findings if finding.rejects]
 
     def end(self) -> None:
         self.kill()

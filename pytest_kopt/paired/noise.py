@@ -54,8 +54,8 @@ class Scatter(BaseModel):
         ways: dict[Way, dict[str, Series]] = {}
         for nodeid, first in timed.items():
             has_backward = first.quads["candidate"][0][0][1].backward is not None
-            every: tuple[Way, ...] = ("forward", "backward", "step")
-            for way in every if has_backward else every[2:]:
+            directions: tuple[Way, ...] = ("forward", "backward", "step")
+            for way in directions if has_backward else directions[2:]:
                 ways.setdefault(way, {})[nodeid] = Series(
                     engine=first.engine,
                     device=first.device,
@@ -68,10 +68,10 @@ class Scatter(BaseModel):
         self, way: Way, fits: Callable[[str, Series], bool]
     ) -> Iterator[dict[str, list[float]]]:
         """Yield both arms' log-ratios of the cases that fit."""
-        known = {**self.log_ratios_by_way.get("step", {}), **self.log_ratios_by_way.get(way, {})}
-        fitting = {nodeid: found for nodeid, found in known.items() if fits(nodeid, found)}
-        yield {nodeid: found.main for nodeid, found in fitting.items()}
-        yield {nodeid: found.placebo for nodeid, found in fitting.items()}
+        by_case = self.log_ratios_by_way.get("step", {}) | self.log_ratios_by_way.get(way, {})
+        fitting = {nodeid: series for nodeid, series in by_case.items() if fits(nodeid, series)}
+        yield {nodeid: series.main for nodeid, series in fitting.items()}
+        yield {nodeid: series.placebo for nodeid, series in fitting.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,19 +100,19 @@ class NoiseHistory:
         engines = {quads.engine for quads in now.values() if not quads.is_same}
         default = HOST_TIMED if any("wall" in engine for engine in engines) else DEVICE_TIMED
 
-        def same_case(nodeid: str, found: Series) -> bool:
-            return nodeid in now and found.engine == now[nodeid].engine
+        def same_case(nodeid: str, series: Series) -> bool:
+            return nodeid in now and series.engine == now[nodeid].engine
 
-        def same_place(nodeid: str, found: Series) -> bool:
-            return same_case(nodeid, found) and found.device == now[nodeid].device
+        def same_place(nodeid: str, series: Series) -> bool:
+            return same_case(nodeid, series) and series.device == now[nodeid].device
 
         earlier = [arm for scatter in self.earlier for arm in scatter.series(way, same_place)]
         records = [Record("earlier processes of the campaign", tuple(earlier))]
         if self.calibrated:
             arms = tuple(self.calibrated.series(way, same_case))
             records.append(Record(_CALIBRATED, arms))
-            every = self.calibrated.series(way, lambda _, found: found.engine in engines)
-            default = Record(_CALIBRATED, tuple(every)).typical(default.freedom) or default
+            all_cases = self.calibrated.series(way, lambda _, series: series.engine in engines)
+            default = Record(_CALIBRATED, tuple(all_cases)).typical(default.freedom) or default
         return Noise(tuple(records), default)
 
 
@@ -160,13 +160,13 @@ def _of_campaign(campaign: Campaign) -> tuple[Scatter, ...]:
     """Return what the latest sessions kept; one whose evidence is gone has nothing to say."""
     attempts = (
         attempt
-        for item in reversed(campaign.state.rounds.values())
-        for attempt in reversed(item.attempts.values())
+        for of_round in reversed(campaign.state.rounds.values())
+        for attempt in reversed(of_round.attempts.values())
         if attempt.decided is not None
     )
-    kept = []
+    scatters = []
     for attempt in islice(attempts, _SESSIONS):
         with contextlib.suppress(BadInput):
             session = attempt.session()
-            kept.append(validate(Scatter, session.get("comparison", {}), where=""))
-    return tuple(kept)
+            scatters.append(validate(Scatter, session.get("comparison", {}), where=""))
+    return tuple(scatters)

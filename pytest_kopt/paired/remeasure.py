@@ -31,8 +31,8 @@ class Rerun(Listener):
         self.abandon = self._processes.abandon
 
     def collected(self, ids: list[str]) -> Sequence[str]:
-        known = {*super().collected(ids)}
-        return [nodeid for nodeid in self._ids if nodeid in known]
+        collected = {*super().collected(ids)}
+        return [nodeid for nodeid in self._ids if nodeid in collected]
 
     def run(self) -> Collector:
         self._processes.run()
@@ -46,13 +46,13 @@ class SideBySide:
         self._runs = runs
         # A process that one of its threads started ends with that thread: they stay to the end.
         self._pool = ThreadPoolExecutor(places)
-        self._futures = [self._pool.submit(each.run) for each in runs]
+        self._futures = [self._pool.submit(run.run) for run in runs]
 
-    def wait(self, done: Callable[[], None] = lambda: None) -> list[Collector]:
-        """Return what arrived of each; `done` hears of every end. A failure ends all."""
+    def wait(self, progress: Callable[[], None] = lambda: None) -> list[Collector]:
+        """Return what arrived of each; `progress` hears of every end. A failure ends all."""
         try:
             for future in self._futures:
-                future.add_done_callback(lambda _: done())
+                future.add_done_callback(lambda _: progress())
             ended, _ = wait(self._futures, return_when=FIRST_EXCEPTION)
             # What went wrong in one run comes before what that does to the others.
             for future in ended:
@@ -62,6 +62,6 @@ class SideBySide:
         return [future.result() for future in self._futures]
 
     def end(self) -> None:
-        for each in self._runs:
-            each.abandon()
+        for run in self._runs:
+            run.abandon()
         self._pool.shutdown(cancel_futures=True)

@@ -8,7 +8,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TypeVar
 
 from pytest_kopt.cases import protocol
@@ -156,16 +157,16 @@ class Replica(Children):
         ids: Sequence[str],
         order: random.Random,
         clear: Callable[[], None],
-        look_ahead: Callable[[Mapping[str, CaseQuads]], None] = lambda found: None,
+        look_ahead: Callable[[Mapping[str, CaseQuads]], None] = lambda cases: None,
     ) -> dict[str, CaseQuads]:
         """Measure every case, one after the other, alone on the device.
 
         `clear` is called before anything is timed and waits for what is still on its way out,
-        `look_ahead` with what is found so far, while the next case is loaded.
+        `look_ahead` with the cases so far, while the next case is loaded.
         Raises Refused when a process cannot hold its arms, Died when one dies, NoIdleGpu when a
         stranger does not leave the device, Caught when the candidate gave itself away.
         """
-        found: dict[str, CaseQuads] = {}
+        cases: dict[str, CaseQuads] = {}
         nodeid = None
         try:
             for child in self.children:
@@ -174,20 +175,20 @@ class Replica(Children):
             left = deque(dict.fromkeys([self._asked or ids[0], *ids]))
             while left:
                 nodeid = left.popleft()
-                found[nodeid], looks = self._case(nodeid, order, clear, len(ids))
+                cases[nodeid], looks = self._case(nodeid, order, clear, len(ids))
                 if left:
                     # Meanwhile this one is judged, and others may have the device.
                     self._ask(left[0])
-                look_ahead(found)
+                look_ahead(cases)
                 if not all(map(self._judge, looks)):
                     # Its own process judges it, which has gone on: once more, then.
                     left.append(nodeid)
                     if nodeid == self._asked:
                         self._ask(nodeid)
         except ChildDied as death:
-            own = self._alone is not None and self._alone.has_died
-            raise Died(death, nodeid if own else None) from None
-        return found
+            is_candidates = self._alone is not None and self._alone.has_died
+            raise Died(death, nodeid if is_candidates else None) from None
+        return cases
 
     def _ask(self, nodeid: str) -> None:
         """Have a case loaded on content that comes nowhere else: answers could be passed."""
@@ -203,84 +204,109 @@ class Replica(Children):
         self, nodeid: str, order: random.Random, clear: Callable[[], None], cases: int
     ) -> tuple[CaseQuads, list[Looks]]:
         """Measure one of so many cases; return it with what is still to be judged of it."""
-        device, placement = self._device, self._placement
-        arms: dict[str, Child] = {}
         if nodeid != self._asked:
             self._ask(nodeid)
         self._referee.load(nodeid)
-        kernels, reached, memory = None, False, dict[str, int]()
+        loaded = self._load(nodeid)
+        if loaded.same:
+            return loaded, []
+        self._referee.await_loaded(nodeid)
+        device, placement = self._device, self._placement
+        with placement.host.lock(device):
+            placement.keep_strangers_off(device)
+            since = time.time()
+            case, looks = self._timed(loaded, order, clear, cases)
+            case.timed = (since, time.time())
+        self.held_seconds += case.timed[1] - case.timed[0]
+        case.judged_inside = self._referee.why_not(nodeid)
+        self._settle(case)
+        return case, [] if case.judged_inside else looks
+
+    def _load(self, nodeid: str) -> CaseQuads:
+        """Wait until the case is loaded; it is the same where the change does not concern it."""
+        loaded = CaseQuads(nodeid, "", device=self._device.uuid)
+        reached, memory = False, dict[str, int]()
         for child in self.children:
-            loaded = _wait(child, Loaded)
-            if loaded.same:
+            reply = _wait(child, Loaded)
+            if reply.same:
                 _wait(child, CaseFinished)
-                return CaseQuads(nodeid, "", same=loaded.same), []
-            if code := loaded.code:
-                kernels = differences_later(code.before, code.after, code.arch)
-            reached |= loaded.reached
-            memory |= loaded.memory
+                return CaseQuads(nodeid, "", same=reply.same)
+            if code := reply.code:
+                loaded.kernels = differences_later(code.before, code.after, code.arch)
+            reached |= reply.reached
+            memory |= reply.memory
         if not reached:
             for child in self.children:
                 child.send(Leave())
             for child in self.children:
                 _wait(child, CaseFinished)
-            return CaseQuads(nodeid, "", same="source"), []
-        self._referee.await_loaded(nodeid)
-        with placement.host.lock(device):
-            placement.keep_strangers_off(device)
-            since = time.time()
-            for child in self.children:
-                child.send(Prepare())
-            prepared = [_wait(child, Prepared) for child in self.children]
-            engine = agreed(own.engine for own in prepared)
-            # On the CPU all blocks of a case have as many calls, whatever process they run in.
-            sets = [min(counts) for counts in zip(*(own.sets for own in prepared), strict=True)]
-            calls, places = dict[str, list[int]](), dict[str, list[int]]()
-            for child in self.children:
-                child.send(Agree(engine, sets))
-                ready = _wait(child, Ready)
-                arms |= dict.fromkeys(ready.calls, child)
-                calls |= ready.calls
-                places |= ready.places
-            is_gpu = device.kind != "cpu"
-            if not is_gpu:
-                calls = {arm: [sets[arm in UNEVEN.values()]] * len(calls[arm]) for arm in arms}
-            clear()
-            folder = None if is_gpu else self._referee.folder
-            blocks = Blocks(arms, order, device.kind, cases, calls, places if folder else {})
-            blocks.warm_up()
-            quads, conditions = steadily(blocks.quads, lambda: placement.host.read(device))
-            is_replayed = {*engine.split("+")} == {"graph"} and CANDIDATE in quads
-            outside = blocks.seen_outside(quads[CANDIDATE]) if is_replayed else ()
-            looks = []
-            secret = order.getrandbits(62)
-            for child in self.children:
-                child.send(HandOver(secret, blocks.keeps(child)))
-            for child in self.children:
-                handed = _wait(child, HandedOver).looks
-                if own := [block for block in blocks.looked_at if arms[block.arm] is child]:
-                    counts = () if is_gpu else sets
-                    of = [(block.arm, block.seed) for block in own]
-                    seen = [told for block in own if folder for told in block.told(WAYS, folder)]
-                    looks.append(
-                        Looks(nodeid, self._seed, of, engine, secret, handed, counts, seen)
-                    )
-            timed = (since, time.time())
-        self.held_seconds += timed[1] - timed[0]
-        inside = self._referee.why_not(nodeid)
+            return CaseQuads(nodeid, "", same="source")
+        loaded.memory = memory
+        return loaded
+
+    def _timed(
+        self, case: CaseQuads, order: random.Random, clear: Callable[[], None], cases: int
+    ) -> tuple[CaseQuads, list[Looks]]:
+        """Time the blocks of a loaded case, the device being this replica's alone."""
         for child in self.children:
-            child.send(Settle(dict(self._accuracy.get(nodeid, {})) if inside else None))
+            child.send(Prepare())
+        prepared = [_wait(child, Prepared) for child in self.children]
+        engine = agreed(reply.engine for reply in prepared)
+        # On the CPU all blocks of a case have as many calls, whatever process they run in.
+        sets = [min(counts) for counts in zip(*(reply.sets for reply in prepared), strict=True)]
+        arms, calls, places = dict[str, Child](), dict[str, list[int]](), dict[str, list[int]]()
+        for child in self.children:
+            child.send(Agree(engine, sets))
+            ready = _wait(child, Ready)
+            arms |= dict.fromkeys(ready.calls, child)
+            calls |= ready.calls
+            places |= ready.places
+        is_gpu = self._device.kind != "cpu"
+        if not is_gpu:
+            calls = {arm: [sets[arm in UNEVEN.values()]] * len(calls[arm]) for arm in arms}
+        clear()
+        folder = None if is_gpu else self._referee.folder
+        blocks = Blocks(arms, order, self._device.kind, cases, calls, places if folder else {})
+        blocks.warm_up()
+        host, device = self._placement.host, self._device
+        case.quads, case.conditions = steadily(blocks.quads, lambda: host.read(device))
+        if {*engine.split("+")} == {"graph"} and CANDIDATE in case.quads:
+            case.outside = blocks.seen_outside(case.quads[CANDIDATE])
+        case.engine = "+".join(dict.fromkeys(engine.split("+")))
+        case.not_captured = {
+            direction: why for reply in prepared for direction, why in reply.not_captured.items()
+        }
+        asked = Looks(case.nodeid, self._seed, [], engine, order.getrandbits(62), [])
+        return case, self._hand_over(replace(asked, sets=() if is_gpu else sets), blocks, folder)
+
+    def _hand_over(self, looks: Looks, blocks: Blocks, folder: Path | None) -> list[Looks]:
+        """Return what was looked at in each process, its memory in files of the folder."""
+        for child in self.children:
+            child.send(HandOver(looks.secret, blocks.keeps(child)))
+        handed_over = []
+        for child in self.children:
+            files = _wait(child, HandedOver).looks
+            inspected = [block for block in blocks.looked_at if blocks.arms[block.arm] is child]
+            if not inspected:
+                continue
+            memory = [
+                document
+                for block in inspected
+                if folder
+                for document in block.documents(WAYS, folder)
+            ]
+            seeds = [(block.arm, block.seed) for block in inspected]
+            handed_over.append(replace(looks, blocks=seeds, looks=files, seen=memory))
+        return handed_over
+
+    def _settle(self, case: CaseQuads) -> None:
+        """Ask what gave the candidate away, and have the case end; Caught where something did."""
+        accuracy = dict(self._accuracy.get(case.nodeid, {})) if case.judged_inside else None
+        for child in self.children:
+            child.send(Settle(accuracy))
             if findings := _wait(child, protocol.Findings).findings:
                 raise Caught(findings)
             _wait(child, CaseFinished)
-        shown = "+".join(dict.fromkeys(engine.split("+")))
-        why = {what: reason for own in prepared for what, reason in own.not_captured.items()}
-        case = CaseQuads(
-            *(nodeid, shown, quads, device.uuid, conditions, timed, why, inside),
-            kernels=kernels,
-            outside=outside,
-            memory=memory,
-        )
-        return case, [] if inside else looks
 
     def _judge(self, looks: Looks) -> bool:
         """Say whether the referee can judge what was looked at; Caught or Refused if wrong."""
@@ -288,9 +314,9 @@ class Replica(Children):
         if not wrong:
             return wrong is not None
         if wrong[0].check != "timed-result":
-            both: dict[str, Outcome] = {INCUMBENT: "right", CANDIDATE: "wrong"}
-            what = {CANDIDATE: wrong[0].message}
-            self.tried.append(Tried(looks.nodeid, "renewed", {}, both, what))
+            outcomes: dict[str, Outcome] = {INCUMBENT: "right", CANDIDATE: "wrong"}
+            why = {CANDIDATE: wrong[0].message}
+            self.tried.append(Tried(looks.nodeid, "renewed", {}, outcomes, why))
             return True
         if not self._referee.stands(looks):
             return False

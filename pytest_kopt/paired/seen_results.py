@@ -40,7 +40,7 @@ class SeenBlock:
         if places and (process := child.inspected):
             self.memory.append(_results(process, places, call))
 
-    def told(self, ways: Sequence[str], folder: Path) -> Iterator[dict[str, Any]]:
+    def documents(self, ways: Sequence[str], folder: Path) -> Iterator[dict[str, Any]]:
         """Yield what a referee is told, with files of a folder that kernel code cannot write to."""
         for way, call, memory in zip(ways, self.calls, self.memory, strict=False):
             where = {"arm": self.arm, "seed": self.seed, "way": way, "call": call}
@@ -54,14 +54,14 @@ class SeenBlock:
 
 def _results(process: Inspected, places: int, call: int) -> list[bytes] | None:
     """Return the memory of a call's results; `places` is where its process says where they lie."""
-    said, found = array("Q"), []
-    width = PLACES * said.itemsize
+    addresses, results = array("Q"), []
+    width = PLACES * addresses.itemsize
     try:
         with process.stopped():
-            said.frombytes(process.read(places + call * width, width))
-            for number in range(1, 1 + min(said[0], RESULTS)):
-                address, size = said[2 * number - 1 : 2 * number + 1]
-                found.append(process.read(address, min(size, _MOST_BYTES)) if size else b"")
+            addresses.frombytes(process.read(places + call * width, width))
+            for number in range(1, 1 + min(addresses[0], RESULTS)):
+                address, size = addresses[2 * number - 1 : 2 * number + 1]
+                results.append(process.read(address, min(size, _MOST_BYTES)) if size else b"")
     except Unseen:
         return None
-    return found
+    return results

@@ -83,22 +83,22 @@ class Referee(Children):
 
     def stands(self, looks: Looks) -> bool:
         """Say whether a finding stands: another process of the incumbent's is found right."""
-        other = Referee(self._start)
+        second = Referee(self._start)
         try:
-            other.await_loaded(looks.nodeid)
-            answer = other._reply(looks, Recompute(looks), HandedOver)
+            second.await_loaded(looks.nodeid)
+            answer = second._reply(looks, Recompute(looks), HandedOver)
             self.await_loaded(looks.nodeid)
             theirs = answer and replace(looks, looks=answer.looks, seen=(), confirms=True)
-            found = self.judge(theirs) if theirs else None
+            findings = self.judge(theirs) if theirs else None
         finally:
-            other.end()
-        if found != []:
+            second.end()
+        if findings != []:
             why = (
                 "what the case computes differs between processes; draw all of it in inputs(), or "
                 "have the test call torch.manual_seed() first"
             )
             self._why.setdefault(looks.nodeid, why)
-        return found == []
+        return findings == []
 
     def _reply(self, looks: Looks, order: Judge | Recompute, kind: type[_Reply]) -> _Reply | None:
         if not (self._case == looks.nodeid and self._is_loaded):

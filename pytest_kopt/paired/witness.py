@@ -41,14 +41,14 @@ Replicas = Sequence[Mapping[str, CaseQuads]]
 class Witness:
     """What the clock of the deciding process says of a change that others measured.
 
-    `seen` is that change and `differs` by how much it is more than theirs, over all cases as
+    `change` is that and `differs` by how much it is more than theirs, over all cases as
     log-ratios; None where that clock was not asked. On a GPU the device's events measured it. On
     the CPU processor time did (`is_gpu`), and this clock, which others on the machine disturb, can
     only contradict. With `loss_pct` the verdict claims no gain, but that no more than this is lost.
     `more` replicas were measured for this clock alone.
     """
 
-    seen: Estimate | None = None
+    change: Estimate | None = None
     differs: Estimate | None = None
     loss_pct: float | None = None
     more: int = 0
@@ -57,36 +57,36 @@ class Witness:
     @property
     def doubt(self) -> str:
         """Why the verdict is not credited, empty where it is."""
-        if self.seen is None:
+        if self.change is None:
             return ""
-        low, high = self.seen.lower(_SEEN_LEVEL), self.seen.upper(_SEEN_LEVEL)
+        low, high = self.change.lower(_SEEN_LEVEL), self.change.upper(_SEEN_LEVEL)
         least = math.log1p(-(self.loss_pct or 0.0) / 100)
         if low > 0 if self.is_gpu and self.loss_pct is None else high >= least:
             return ""
         return (
             "by the clock of the process that decides the change is "
-            f"{percent(self.seen.mean):+.1f} % [{percent(low):+.1f}, {percent(high):+.1f}]"
+            f"{percent(self.change.mean):+.1f} % [{percent(low):+.1f}, {percent(high):+.1f}]"
         )
 
     @property
     def contradiction(self) -> Finding | None:
         """What the events say that this clock contradicts."""
-        if self.seen is None or self.differs is None or not self.is_gpu:
+        if self.change is None or self.differs is None or not self.is_gpu:
             return None
-        gain = self.seen.mean - self.differs.mean
+        gain = self.change.mean - self.differs.mean
         if self.differs.upper(_LEVEL) >= -max(_SHARE * gain, _LEAST):
             return None
         return Finding(
             "hidden-time",
             f"the device's events say {percent(gain):+.1f} %, and by the clock of the process that "
-            f"decides it is {percent(self.seen.mean):+.1f} %",
+            f"decides it is {percent(self.change.mean):+.1f} %",
             advice="do all the work within the timed call, and leave clocks and hooks alone",
         )
 
     def to_document(self) -> dict[str, object] | None:
-        if self.seen is None:
+        if self.change is None:
             return None
-        return {**self.seen.figures(_SEEN_LEVEL), "more_replicas": self.more}
+        return {**self.change.figures(_SEEN_LEVEL), "more_replicas": self.more}
 
 
 def look_outside(
@@ -100,8 +100,8 @@ def look_outside(
     if len(by_wall) > 1:
         return Witness(Estimate.of(tuple(by_wall)), loss_pct=loss_pct, is_gpu=False)
     for more in range(_MORE_REPLICAS + 1):
-        seen, differs = _estimates(measured)
-        witness = Witness(seen, differs, loss_pct, more)
+        change, differs = _estimates(measured)
+        witness = Witness(change, differs, loss_pct, more)
         if not witness.doubt or more == _MORE_REPLICAS:
             break
         measured += another()
@@ -122,7 +122,7 @@ def _estimates(replicas: Replicas) -> tuple[Estimate, Estimate] | tuple[None, No
     The scatter of the two clocks' difference is that of the outside clock.
     """
     cases = [case for replica in replicas for case in replica.values() if case.outside]
-    differs = [seen - case.ratio("step") for case in cases for seen in case.outside]
+    differs = [wall - case.ratio("step") for case in cases for wall in case.outside]
     if len(differs) < 2:
         return None, None
     difference = Estimate.of(tuple(differs))
