@@ -100,6 +100,6 @@ def test_untried_takes_page_after_page_and_leaves_out_what_a_note_names() -> Non
 def test_an_anti_pattern_is_never_proposed() -> None:
     path = "ops/quantisation/optimization-directions.md"
     assert any(item.is_anti_pattern for item in routing.read(ROOT, [path])[0])
-    found = routing.Route(ROOT, (routing.Reading(path, ""),), (), None, None, None)
+    found = routing.Route(ROOT, (routing.Page(path, ""),), (), None, None, None)
     proposed = found.untried([], 99)
     assert proposed and not any(item.is_anti_pattern for item in proposed)

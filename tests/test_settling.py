@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_kopt.campaign.settling import Commit, Nothing, Restore, Step, Withdraw, plan
+from pytest_kopt.campaign.settling import CommitRound, Nothing, Restore, Step, Withdraw, plan
 from pytest_kopt.campaign.state import fold
 from pytest_kopt.decide.verdict import Decision
 from tests.builders import attempt_events, decided
@@ -17,8 +17,8 @@ FIRST, SECOND = fold([*BASELINE, *KEPT]).rounds.values()
 @pytest.mark.parametrize(
     ("decision", "commits", "step"),
     [
-        (Decision.ACCEPTED, True, Commit(SECOND.last)),
-        (Decision.ACCEPTED_WITH_NOTE, True, Commit(SECOND.last)),
+        (Decision.ACCEPTED, True, CommitRound(SECOND.last)),
+        (Decision.ACCEPTED_WITH_NOTE, True, CommitRound(SECOND.last)),
         (Decision.ACCEPTED, False, Nothing()),
         (Decision.ROLLED_BACK, True, Restore(SECOND.last)),
         (Decision.ROLLED_BACK, False, Restore(SECOND.last)),

@@ -22,8 +22,8 @@ from pytest_kopt.analysis.records import (
     PROFILES,
     TOTAL,
     TREND,
+    CampaignRecords,
     Record,
-    Source,
     unit_of,
 )
 from pytest_kopt.campaign.attempt import PAIR_COLUMNS
@@ -82,7 +82,7 @@ def load(*campaigns: str | Path) -> Frames:
     not what the ledger names, and for two campaigns of one name. It also does without pandas.
     """
     pandas = _needed("pandas")
-    sources = [Source(layout) for layout in _layouts(campaigns)]
+    sources = [CampaignRecords(layout) for layout in _layouts(campaigns)]
 
     def records(name: str) -> list[Any]:
         return [record for source in sources for record in getattr(source, name)()]

@@ -58,7 +58,7 @@ def unit_of(column: str) -> str | None:
     return next((unit for end, unit in _UNITS.items() if name.endswith(end)), None)
 
 
-class Source:
+class CampaignRecords:
     """One campaign's files as records; `missing`, `dims` and `metrics` grow as they are read."""
 
     def __init__(self, layout: Layout) -> None:

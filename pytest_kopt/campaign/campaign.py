@@ -22,7 +22,7 @@ from pytest_kopt.campaign.layout import Layout
 from pytest_kopt.campaign.manifest import Manifest
 from pytest_kopt.campaign.notes import Notes
 from pytest_kopt.campaign.running import hold
-from pytest_kopt.campaign.settling import Commit, Restore, Withdraw, plan
+from pytest_kopt.campaign.settling import CommitRound, Restore, Withdraw, plan
 from pytest_kopt.campaign.state import CampaignState, Round, fold
 from pytest_kopt.cases.evidence import CaseEvidence
 from pytest_kopt.cases.result import ExpectedCase
@@ -210,14 +210,14 @@ class Campaign:
             commits = self._commits
             step = plan(self.state, attempt, commits=commits is not None)
             self.append(ledger.Applying(time=now(), action=step.action, **common))
-            if commits and isinstance(step, Commit | Withdraw):
+            if commits and isinstance(step, CommitRound | Withdraw):
                 commits.check_still_there()
             commit, restored = self.repository.head if self.repository else None, []
             if isinstance(step, Restore | Withdraw):
                 best = step.best.kernel()
                 restored = best.restore(self.root, over=attempt.kernel(), inside=self._bounds)
                 commit = None
-            if commits and isinstance(step, Commit):
+            if commits and isinstance(step, CommitRound):
                 files = _replaced(step.before, attempt) | {str(f): f for f in beside(self)}
                 commit = commits.of_round(self.state.rounds[attempt.round], files)
             if commits and isinstance(step, Withdraw):

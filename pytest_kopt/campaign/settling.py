@@ -13,7 +13,7 @@ Action = Literal["commit", "restore", "none"]
 
 
 @dataclass(frozen=True, slots=True)
-class Commit:
+class CommitRound:
     """Commit the attempt's kernel files; those that only `before` had, the current best, go."""
 
     action: ClassVar[Action] = "commit"
@@ -43,7 +43,7 @@ class Nothing:
     action: ClassVar[Action] = "none"
 
 
-Step = Commit | Restore | Withdraw | Nothing
+Step = CommitRound | Restore | Withdraw | Nothing
 
 
 def plan(state: CampaignState, attempt: Attempt, *, commits: bool) -> Step:
@@ -58,4 +58,4 @@ def plan(state: CampaignState, attempt: Attempt, *, commits: bool) -> Step:
     if not commits or decision is Decision.BASELINE:
         return Nothing()
     before = state.incumbent_as_of(attempt.round - 1)
-    return Commit(state.rounds[before].last if before else None)
+    return CommitRound(state.rounds[before].last if before else None)

@@ -26,7 +26,7 @@ _ANTI = "anti-pattern: "
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class Tip:
     """One section of a tips file: its title line and its text."""
 
     number: int
@@ -39,11 +39,11 @@ def path_of(root: Path, manifest: Manifest) -> Path:
     return root / "agent" / "historical_experience" / folder / "tips.md"
 
 
-def entries(path: Path) -> list[Entry]:
+def entries(path: Path) -> list[Tip]:
     if not path.is_file():
         return []
     return [
-        Entry(number, heading["title"], re.sub(r"<!--.*?-->", "", text).strip())
+        Tip(number, heading["title"], re.sub(r"<!--.*?-->", "", text).strip())
         for number, (heading, text) in enumerate(sections(_ENTRY, path.read_text()), start=1)
     ]
 
@@ -81,7 +81,7 @@ def missing_text(text: str, name: str, manifest: Manifest, state: CampaignState)
     return (title if parts and not text else "") + "".join(parts)
 
 
-def correction(number: int, notes: Notes, time: str, existing: list[Entry]) -> str:
+def correction(number: int, notes: Notes, time: str, existing: list[Tip]) -> str:
     """Return the text to append that corrects an entry; BadInput when there is none of its number.
 
     `notes` hold the takeaway as their tip, and its bucket or mark; without a bucket the entry's

@@ -24,7 +24,7 @@ _KERNEL = "kernels/rmsnorm.py"
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class Turn:
     """One round of the demo: the kernel version to try and the decisions it may get."""
 
     round: int
@@ -35,12 +35,12 @@ class Step:
 
 _KEPT = (Decision.ACCEPTED, Decision.ACCEPTED_WITH_NOTE)
 STEPS = (
-    Step(1, "baseline", (Decision.BASELINE,), "the starting point: row by row in float64"),
-    Step(2, "chunked", _KEPT, "32 rows at once"),
-    Step(3, "slower", (Decision.ROLLED_BACK,), "2 rows at once: slower, the kernel is restored"),
-    Step(4, "wrong", (Decision.REPAIR,), "float32, but the weight is forgotten: a repair opens"),
-    Step(4, "repaired", _KEPT, "the same hypothesis, repaired"),
-    Step(
+    Turn(1, "baseline", (Decision.BASELINE,), "the starting point: row by row in float64"),
+    Turn(2, "chunked", _KEPT, "32 rows at once"),
+    Turn(3, "slower", (Decision.ROLLED_BACK,), "2 rows at once: slower, the kernel is restored"),
+    Turn(4, "wrong", (Decision.REPAIR,), "float32, but the weight is forgotten: a repair opens"),
+    Turn(4, "repaired", _KEPT, "the same hypothesis, repaired"),
+    Turn(
         5,
         "cheating",
         (Decision.REJECTED_OVERFIT,),
@@ -85,7 +85,7 @@ def demo(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _play(root: Path, name: str, step: Step, device: str) -> str:
+def _play(root: Path, name: str, step: Turn, device: str) -> str:
     """Run one step and return what was unexpected about it, "" when nothing."""
     print(f"\n=== round {step.round}: {step.version} — {step.story}", flush=True)
     kernel = root / _KERNEL

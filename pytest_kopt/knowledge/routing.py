@@ -19,7 +19,7 @@ _LINE = re.compile(rf"^- (?P<name>{'|'.join(_LINES)}): (?P<text>.+)$", re.MULTIL
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class Page:
     """A page and why it is read at this place."""
 
     path: str
@@ -31,7 +31,7 @@ class Route:
     """The reading order of one target; matched entries of the index, and what is not covered."""
 
     root: Path
-    readings: tuple[Reading, ...]
+    readings: tuple[Page, ...]
     gaps: tuple[str, ...]
     op: str | None
     architecture: str | None
@@ -87,7 +87,7 @@ def route(op: str, gpu: str, backend: str, lang: str) -> Route:
         "when the question is an instruction or a layout": of_gpu[1:],
         "when evidence is missing": [profiling],
     }
-    readings = tuple(Reading(page, why) for why, pages in plan.items() for page in pages)
+    readings = tuple(Page(page, why) for why, pages in plan.items() for page in pages)
     return Route(root, readings, tuple(gaps), area, architecture, language)
 
 

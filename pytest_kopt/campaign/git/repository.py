@@ -41,7 +41,7 @@ _ABSENT, _LINK, _SUBMODULE = "000000", "120000", "160000"
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class TreeChange:
     """A path in the work tree that differs from a commit, and whether it was there."""
 
     path: str
@@ -166,7 +166,7 @@ class Repository:
         """Return the last common ancestor of a commit and HEAD, None when none is known here."""
         return self._answer("merge-base", commit, "HEAD")
 
-    def changed_since(self, commit: str) -> list[Change]:
+    def changed_since(self, commit: str) -> list[TreeChange]:
         """Return how the work tree differs from a commit, untracked files included."""
         words = ("--raw", "-z", "--no-abbrev", "--no-renames", "--ignore-submodules=none")
         raw = self._git("diff", *words, commit, "--").split("\0")
@@ -174,11 +174,11 @@ class Repository:
         for head, path in zip(raw[::2], raw[1::2], strict=False):
             old, new, content = head.removeprefix(":").split()[:3]
             module = content if _SUBMODULE in (old, new) else None
-            changes.append(Change(path, old != _ABSENT, module, old == _LINK))
+            changes.append(TreeChange(path, old != _ABSENT, module, old == _LINK))
         untracked = self._git("ls-files", "--others", "--exclude-standard", "-z").split("\0")
         # What HEAD lost and the tree has again is untracked too.
         added = {*filter(None, untracked)} - {change.path for change in changes}
-        return [*changes, *(Change(path, False) for path in sorted(added))]
+        return [*changes, *(TreeChange(path, False) for path in sorted(added))]
 
     def committed_since(self, commit: str) -> list[str]:
         paths = self._git("diff", "--name-only", "-z", "--no-renames", commit, "HEAD", "--")

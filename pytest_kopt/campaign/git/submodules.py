@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from pytest_kopt.campaign.git.links import contents_behind
-from pytest_kopt.campaign.git.repository import Change, Repository
+from pytest_kopt.campaign.git.repository import Repository, TreeChange
 from pytest_kopt.errors import BadInput
 
 
@@ -38,7 +38,7 @@ def contents_at(repository: Repository, commit: str) -> dict[str, bytes | None]:
     return contents | behind_links
 
 
-def _submodule(repository: Repository, change: Change, commit: str) -> Repository:
+def _submodule(repository: Repository, change: TreeChange, commit: str) -> Repository:
     """Return a changed submodule's repository, if it holds the older commit."""
     where = repository.root / change.path
     inner = Repository.around(where) if where.is_dir() else None

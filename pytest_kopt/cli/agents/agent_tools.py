@@ -48,7 +48,7 @@ class Done(BaseModel):
     output: str
 
 
-class Judged(Done):
+class SessionVerdict(Done):
     """A session that judges: its exit code (as in the skill), verdict.json, and its last words."""
 
     verdict: Verdict | None
@@ -124,7 +124,7 @@ async def play_round(
     round: Annotated[str, Field(description="next, a number (1: the baseline), or final")] = "next",
     notes: Notes = None,
     options: Options = [],  # noqa: B006 - only read
-) -> Judged:
+) -> SessionVerdict:
     """Measure and judge what the kernel files hold now: `pytest --kopt-round`. Takes minutes."""
     words = ["--kopt-campaign", campaign, "--kopt-round", round, *options]
     return await _judged(_campaign(campaign).root, words, notes, context)
@@ -139,7 +139,7 @@ async def race(
     round: str = "next",
     notes: Notes = None,
     options: Options = [],  # noqa: B006 - only read
-) -> Judged:
+) -> SessionVerdict:
     """Have several candidates race in one round: `pytest --kopt-candidates`."""
     raced = [f"--kopt-candidates={candidate}" for candidate in candidates]
     return await play_round(campaign, context, round, notes, [*raced, *options])
@@ -158,7 +158,7 @@ async def gate(
     base: Annotated[str, Field(description="a git ref")],
     context: Context,
     options: Options = [],  # noqa: B006 - only read
-) -> Judged:
+) -> SessionVerdict:
     """Compare the tree with its merge base with a git ref, on the campaign's tests: --kopt-base."""
     opened = _campaign(campaign)
     words = [f"--kopt-base={base}", *shlex.split(opened.manifest.tests), *options]
@@ -225,14 +225,14 @@ async def _document(*words: str) -> dict[str, Any]:
 
 async def _judged(
     root: Path, words: Sequence[str], notes: dict[str, Any] | None, context: Context
-) -> Judged:
+) -> SessionVerdict:
     with _written(notes) as file:
         written = file.with_name("verdict.json")
         words = ["pytest", *words, f"--kopt-verdict={written}"]
         words += [] if notes is None else [f"--kopt-notes={file}"]
         finished = await run(words, root, context)
         verdict = Verdict.model_validate_json(written.read_text()) if written.exists() else None
-    return Judged(exit_code=finished.code, verdict=verdict, output=finished.tail)
+    return SessionVerdict(exit_code=finished.code, verdict=verdict, output=finished.tail)
 
 
 @contextmanager
