@@ -14,6 +14,7 @@ from typing import Any
 from pytest_kopt import policies
 from pytest_kopt.bundled import bundled
 from pytest_kopt.campaign import manifest as manifests
+from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.git import worktrees
 from pytest_kopt.campaign.git.repository import Repository
 from pytest_kopt.campaign.layout import Layout, campaigns, check_name
@@ -74,12 +75,14 @@ _STAND_INS: dict[str, Any] = {
     ),
     argument(
         "--worktree",
+        type=lambda text: Path(os.path.abspath(text)),
         metavar="DIR",
         help="make a git work tree at DIR and run there: ../gemm-tree",
     ),
     argument(
         "--bench",
         action="append",
+        default=[],
         metavar="PATH",
         help="benchmark to copy into the workspace: benchmarks/bench_gemm.py",
     ),
@@ -93,52 +96,78 @@ def init(arguments: argparse.Namespace) -> None:
         placed = [f"written: {path}" for path in place_template(arguments.template, project.root)]
         print("\n".join(placed) or "nothing to do: every file is there already")
         return
-    layout = Layout(project.workspace / arguments.name)
     repository = Repository.around(project.root)
+    arguments.bench = [_relative(path, project.root) for path in arguments.bench]
+    manifest = _checked(arguments, project, repository)
+    branch_before = repository.branch if repository else None
+    manifest = _written(arguments, project, repository, manifest)
+    print(manifest.to_yaml() if arguments.verbose else "\n".join(_in_short(manifest)))
+    if not arguments.worktree and repository is not None and manifest.git_branch != "none":
+        before = branch_before or "no branch"
+        print(f"branch: {manifest.git_branch}, checked out now; {before} is as it was")
+    if repository is not None and manifest.git_commit:
+        print(f"commits: by {repository.committer}; without hooks or signatures")
+    print("\n".join(_what_follows(project.campaign(arguments.name), project.root)))
+
+
+def _checked(
+    arguments: argparse.Namespace, project: Project, repository: Repository | None
+) -> Manifest:
+    """Return the manifest that the arguments ask for; BadInput lists all that is missing for it."""
     missing: list[str] = []
     with listed(missing):
         check_name(arguments.name)
-        if layout.manifest.exists():
+        if Layout(project.workspace / arguments.name).manifest.exists():
             raise BadInput(f"campaign {arguments.name!r} exists already", legal="another name")
     document = _document(arguments, project, repository, missing)
     manifest, wrong = usable(Manifest, document, _STAND_INS)
     missing += wrong
     if wrong and manifest.kernel_source == _STAND_INS["kernel_source"]:
         manifest = manifest.model_copy(update={"kernel_source": []})
-    tree = Path(os.path.abspath(arguments.worktree)) if arguments.worktree else None
-    benchmarks = [_relative(path, project.root) for path in arguments.bench or []]
     with listed(missing):
-        _check_benchmarks(benchmarks, arguments, project.root)
-    if tree is not None:
+        _check_benchmarks(arguments.bench, arguments, project.root)
+    if arguments.worktree:
         with listed(missing):
-            branch = worktrees.branch_of(layout.name, manifest)
-            worktrees.check_new_tree(tree, branch, repository)
+            branch = worktrees.branch_of(arguments.name, manifest)
+            worktrees.check_new_tree(arguments.worktree, branch, repository)
         # The new tree has the kernel of HEAD: an edit here would silently stay behind.
         missing += tree_gaps(manifest, project.root, repository)
-    if tree is None or missing:
+    if not arguments.worktree or missing:
         here = gaps(manifest, project.root, elsewhere=arguments.elsewhere, is_usable=not missing)
         missing += [gap for gap in here if gap not in missing]
     _refuse(missing)
-    came_from = repository.branch if repository else None
-    # What is made in here is gone again when anything fails.
+    return manifest
+
+
+def _written(
+    arguments: argparse.Namespace,
+    project: Project,
+    repository: Repository | None,
+    manifest: Manifest,
+) -> Manifest:
+    """Make the tree, the workspace and the files that are asked for; none is left after a failure.
+
+    Returns the manifest as it was written.
+    """
+    root, layout = project.root, Layout(project.workspace / arguments.name)
+    place = layout
     with ExitStack() as making:
-        root, place = project.root, layout
-        if tree is not None:
+        if arguments.worktree:
             branch = worktrees.branch_of(layout.name, manifest)
             assert repository is not None and branch is not None
-            making.enter_context(worktrees.made(tree, branch, repository))
-            root = worktrees.counterpart(project.root, tree, repository)
+            making.enter_context(worktrees.made(arguments.worktree, branch, repository))
+            root = worktrees.counterpart(project.root, arguments.worktree, repository)
             _refuse(gaps(manifest, root, elsewhere=arguments.elsewhere))
         if arguments.execution_mode == "workspace":
             settings = pytest_section(project.settings and root / project.settings)
             place, manifest = making.enter_context(
-                extraction.extracted(manifest, root, layout, benchmarks, settings)
+                extraction.extracted(manifest, root, layout, arguments.bench, settings)
             )
         home = root if manifest.upstream is None else layout.directory
         script, command = quick_bench.script(home, layout.quick_bench)
         manifest = manifest.model_copy(update={"quick_command": command})
         if repository is not None:
-            if tree is None and manifest.git_branch not in ("none", repository.branch):
+            if not arguments.worktree and manifest.git_branch not in ("none", repository.branch):
                 # A session on another campaign would find its branch gone.
                 for name in campaigns(project.workspace):
                     with hold(Layout(project.workspace / name)):
@@ -149,26 +178,21 @@ def init(arguments: argparse.Namespace) -> None:
         write_atomically(place.readme, campaign_readme(manifest, policy))
         write_atomically(place.quick_bench, script)
         manifests.save(place.manifest, manifest)
-    print(manifest.to_yaml() if arguments.verbose else "\n".join(_in_short(manifest)))
-    if tree is None and repository is not None and manifest.git_branch != "none":
-        print(
-            f"branch: {manifest.git_branch}, checked out now; "
-            f"{came_from or 'no branch'} is as it was"
-        )
-    if repository is not None and manifest.git_commit:
-        print(f"commits: by {repository.committer}; without hooks or signatures")
-    campaign = project.campaign(arguments.name)
+    return manifest
+
+
+def _what_follows(campaign: Campaign, here: Path) -> Iterator[str]:
+    """Yield what there is to know before round 1, and its command."""
     if helpers := HarnessWatch(campaign, PytestSetup.at(campaign.root)).helpers():
-        print(
+        yield (
             f"the kernel imports {', '.join(helpers)} from outside kernel_source, which no round "
             f"may change; for a campaign that may: {declaring(campaign, helpers)}"
         )
-    for line in tip_lines(campaign):
-        print(line)
-    print(f"written to {layout.manifest}; confirm it, then:")
-    if home != project.root:
-        print(f"  cd {shlex.quote(str(home))}")
-    print(f"  pytest --kopt-campaign {arguments.name} --kopt-round 1")
+    yield from tip_lines(campaign)
+    yield f"written to {campaign.layout.manifest}; confirm it, then:"
+    if campaign.root != here:
+        yield f"  cd {shlex.quote(str(campaign.root))}"
+    yield f"  pytest --kopt-campaign {campaign.name} --kopt-round 1"
 
 
 def _in_short(manifest: Manifest) -> Iterator[str]:
