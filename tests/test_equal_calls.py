@@ -13,9 +13,11 @@ from torch import Tensor
 
 from pytest_kopt.cases.running import against_reference
 from pytest_kopt.cases.running import check as checks
+from pytest_kopt.cases.running.steps import equal_calls
 from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.numerics.gates import snr, tolerance
 from tests.checked import check, names
+from tests.waiting import HANG
 
 
 def reference(x: Tensor) -> Tensor:
@@ -55,7 +57,11 @@ def in_any_order(x: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("kernel", [racing, now_and_then])
-def test_a_race_is_a_failed_check_and_no_cheat(kernel: Callable[..., Any]) -> None:
+def test_a_race_is_a_failed_check_and_no_cheat(
+    kernel: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A busy machine would make fewer calls than it takes to meet a race.
+    monkeypatch.setattr(equal_calls, "_SECONDS", HANG)
     report = check(kernel, inputs=inputs, reference=reference, weights=())
     assert report.check == "FAIL"
     assert [found.check for found in report.findings] == ["not-deterministic"]
