@@ -53,8 +53,7 @@ def calibration(
         for result in results
     }
     totals = [
-        statistics.fmean(found["main"][i] for found in ratios.values())
-        for i in range(len(replicas))
+        statistics.fmean(arms["main"][i] for arms in ratios.values()) for i in range(len(replicas))
     ]
     spread = statistics.stdev(totals)
     return {
@@ -66,7 +65,7 @@ def calibration(
         "geomean_sd_pct": percent(spread),
         "geomean_worst_pct": percent(max(map(abs, totals))),
         "case_sd_pct": {
-            label: percent(statistics.stdev(found["main"])) for label, found in ratios.items()
+            label: percent(statistics.stdev(arms["main"])) for label, arms in ratios.items()
         },
         "resolvable_pct": {str(count): resolvable_pct(spread, count) for count in LOOKS},
         "log_ratios": ratios,

@@ -39,9 +39,11 @@ class Question:
 
     open: Callable[[Asked], Opened]
     close: Callable[[Ran], Closing]
-    prepare: Callable[[Opened, contextlib.ExitStack], Opened] = lambda opened, held: opened
+    prepare: Callable[[Opened, contextlib.ExitStack], Opened] = lambda opened, stack: opened
     preface: Callable[[Opened], Sequence[str]] = lambda opened: ()
-    collected: Callable[[Begun, Sequence[str], Collector], Begun] = lambda begun, ids, found: begun
+    collected: Callable[[Begun, Sequence[str], Collector], Begun] = lambda begun, ids, collector: (
+        begun
+    )
     opponent: Callable[[Campaign], KernelVersion | None] = lambda campaign: None
     ahead: Callable[[Begun], InCopies | None] = lambda begun: None
     runs_benchmark: bool = True
@@ -88,8 +90,8 @@ class CampaignTrial:
     def get_ahead(self, ids: Sequence[str], measurements: Measurements) -> None:
         begun, campaign = self._begun, self._asked.campaign
         assert begun is not None
-        if asked := self._question.ahead(begun):
-            measurements.begin_in(asked)
+        if copies := self._question.ahead(begun):
+            measurements.begin_in(copies)
         opponent = self._question.opponent(campaign)
         # A build is left for when the cases have passed.
         is_built = self._asked.settings.compare == "stored" or campaign.manifest.rebuild_command
@@ -102,7 +104,7 @@ class CampaignTrial:
         device = session.device
         if target == "cpu":
             device = choose(self._asked.settings.device, target=target)
-        others = (name for name in opened.frozen if name not in opened.expected)
+        unexpected = (name for name in opened.frozen if name not in opened.expected)
         return replace(
             session,
             device=device,
@@ -115,7 +117,7 @@ class CampaignTrial:
             target=target,
             language=self._asked.campaign.manifest.target_lang,
             metric=None if opened.frozen else self._asked.campaign.manifest.primary_metric,
-            ignored=(*opened.skipped, *others),
+            ignored=(*opened.skipped, *unexpected),
             selected=opened.selected,
         )
 
@@ -151,12 +153,12 @@ class CampaignTrial:
         assert self._begun is not None
         return self._question.close(Ran(self._begun, collector, measurements, interrupted))
 
-    def no_idle_gpu(self, found: NoIdleGpu) -> None:
+    def no_idle_gpu(self, error: NoIdleGpu) -> None:
         """Record it; nothing where another session holds the campaign."""
         campaign, is_final = self._asked.campaign, self._asked.settings.round == "final"
         with contextlib.suppress(BadInput):
             self._hold()
-            record_no_idle_gpu(campaign, found, final=is_final, policy=self._asked.policy)
+            record_no_idle_gpu(campaign, error, final=is_final, policy=self._asked.policy)
             projections.refresh(campaign)
 
     def release(self) -> None:
@@ -215,7 +217,7 @@ def _run_commands(
     benchmark = manifest.benchmark_command if runs_benchmark else None
     before = (manifest.format_command, manifest.rebuild_command, manifest.test_command)
     for command in filter(None, (*before, benchmark)):
-        done = command_of(command).run(campaign.root)
+        completed = command_of(command).run(campaign.root)
         if records and not (ledger.is_file() and ledger.read_bytes() == records):
             ledger.write_bytes(records)
             raise BadInput(
@@ -223,8 +225,8 @@ def _run_commands(
                 where=str(ledger),
                 legal="commands that leave the campaign's folder alone",
             )
-        if done.failure:
-            return done.failure, printed
+        if completed.failure:
+            return completed.failure, printed
         if command == manifest.benchmark_command:
-            printed = done.output
+            printed = completed.output
     return "", printed

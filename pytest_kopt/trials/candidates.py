@@ -27,8 +27,8 @@ class Candidate:
     size: int
 
 
-def candidates_of(campaign: Campaign, given: Iterable[str], here: Path) -> tuple[Candidate, ...]:
-    """Return what is to race, each version once; `given` are folders, relative to `here`, and refs.
+def candidates_of(campaign: Campaign, paths: Iterable[str], here: Path) -> tuple[Candidate, ...]:
+    """Return what is to race, each version once; `paths` are folders, relative to `here`, and refs.
 
     Raises BadInput for what cannot race, and for an edit in the tree that the winner would replace.
     """
@@ -41,27 +41,27 @@ def candidates_of(campaign: Campaign, given: Iterable[str], here: Path) -> tuple
         what = "versions that rebuild_command builds cannot race in one process"
         raise refused(what, legal="a round for each")
     incumbent = campaign.incumbent()
-    found: dict[str, KernelVersion] = {}
-    for name in given:
+    versions: dict[str, KernelVersion] = {}
+    for name in paths:
         version = _version(campaign, incumbent, name, here)
         if not differing(incumbent.sources, version.sources):
             what = f"{name!r} is the same code as round {number}"
             raise refused(what, legal="a candidate with other code")
-        same = (n for n, other in found.items() if not differing(other.sources, version.sources))
+        same = (n for n, raced in versions.items() if not differing(raced.sources, version.sources))
         twin = next(same, None)
         if twin is None:
-            found[name] = version
+            versions[name] = version
         elif name not in twin.split(", "):
-            found[f"{twin}, {name}"] = found.pop(twin)
+            versions[f"{twin}, {name}"] = versions.pop(twin)
     edited = lineage.edited(campaign.root, campaign.manifest, campaign.state)
-    if edited and not any(campaign.candidate().same_content(v) for v in found.values()):
+    if edited and not any(campaign.candidate().same_content(v) for v in versions.values()):
         raise refused(
             f"in the tree, {', '.join(edited)} is not round {number}'s, and the winner would "
             "replace it",
             legal=f"make the edit a candidate, or `kopt restore {number}`",
         )
     return tuple(
-        Candidate(name, version, _size(version, incumbent)) for name, version in found.items()
+        Candidate(name, version, _size(version, incumbent)) for name, version in versions.items()
     )
 
 

@@ -28,16 +28,16 @@ from pytest_kopt.trials import judging
 from pytest_kopt.trials.stages import Gathered, Judged, Opened
 
 
-def broken(gathered: Gathered, wanted: Sequence[str], step: str) -> Verdict | None:
+def broken(gathered: Gathered, ids: Sequence[str], step: str) -> Verdict | None:
     """Return the verdict where the harness was edited (`step` mends it) or a case is missing."""
     ran, results, policy = gathered.ran, gathered.results, gathered.policy
     if gathered.edits and not ran.interrupted:
         return judging.overfit(results, gathered.edits, policy, step, judging.EDITED_HARNESS)
-    return judging.cut_off(ran.collector, wanted, ran.interrupted, policy)
+    return judging.cut_off(ran.collector, ids, ran.interrupted, policy)
 
 
 def compare_paired(
-    gathered: Gathered, other: KernelVersion, again: Callable[[Gathered], Judged]
+    gathered: Gathered, opponent: KernelVersion, again: Callable[[Gathered], Judged]
 ) -> Judged:
     """Compare with another version in fresh processes; BadInput where they cannot be together.
 
@@ -50,7 +50,7 @@ def compare_paired(
     if unusable:
         return Judged(gathered, unusable)
     try:
-        versions = gathered.ran.begun.beside(other)
+        versions = gathered.ran.begun.beside(opponent)
         criteria = Criteria(
             [PairedMetric.of(metric, table) for metric in metrics],
             policy,
@@ -85,9 +85,9 @@ def compare_stored(gathered: Gathered) -> Verdict:
     _same_engines(opened, results)
     # An incumbent that was measured quick has rows of those cases alone.
     incumbent = campaign.best.table().only(table.by_key())
-    known = incumbent.by_key()
+    incumbents = incumbent.by_key()
     evidence = StoredEvidence(
-        candidate=table.only(known),
+        candidate=table.only(incumbents),
         incumbent=incumbent,
         primary=campaign.manifest.primary_metric,
         failed_repairs=gathered.failed_repairs,
@@ -105,7 +105,7 @@ def compare_stored(gathered: Gathered) -> Verdict:
         repeat = again.table()
         if repeat is None or len(repeat.rows) != len(table.rows):
             return judging.incomplete(policy, "a re-measurement lost cases")
-        repeats = (*evidence.remeasurements, repeat.only(known))
+        repeats = (*evidence.remeasurements, repeat.only(incumbents))
         evidence = replace(evidence, remeasurements=repeats)
         verdict = decide_stored(evidence, policy)
     if verdict.decision.keeps and any(result.evidence.groups for result in results):
@@ -117,7 +117,7 @@ def compare_stored(gathered: Gathered) -> Verdict:
             f"the incumbent was measured on {where}: stored figures of two machines differ without "
             "any change; --kopt-compare paired measures both versions here"
         )
-    alone = [row for row in table.rows if row.key not in known]
+    alone = [row for row in table.rows if row.key not in incumbents]
     if alone:
         flags.append(
             f"{len(alone)} case(s) were checked but not compared: round "

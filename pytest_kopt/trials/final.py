@@ -96,22 +96,22 @@ def what_was_taken_back(opened: Opened) -> list[str]:
 
 def take_back(asked: Asked, lineage: Campaign) -> Withdrawn | None:
     """Take back what `lineage`, the campaign where it ran, should not have kept."""
-    found = overfit(lineage)
-    if found is None:
+    overfit_rounds = overfit(lineage)
+    if overfit_rounds is None:
         return None
     if not asked.settings.apply:
         raise BadInput(
-            f"round {found.rounds[0]} has to be taken back first: {found.why}",
+            f"round {overfit_rounds.rounds[0]} has to be taken back first: {overfit_rounds.why}",
             where="--kopt-no-apply",
             legal="a final round that may restore the kernel files",
         )
-    withdraw(lineage, found)
+    withdraw(lineage, overfit_rounds)
     carry_out(lineage, asked.settings)
     asked.campaign.read_again()
-    return found
+    return overfit_rounds
 
 
-def _prepare(opened: Opened, held: ExitStack) -> Opened:
+def _prepare(opened: Opened, stack: ExitStack) -> Opened:
     withdrawn = take_back(opened.asked, opened.campaign)
     return open_final(opened.asked, withdrawn) if withdrawn else opened
 
@@ -137,10 +137,10 @@ def _judge(gathered: Gathered, next_steps: Mapping[Decision, str]) -> Judged:
     unusable = broken(gathered, list(opened.expected), "put it back and run it again")
     if unusable:
         return Judged(gathered, unusable)
-    found = judging.rejecting(judging.findings_of(results))
-    if found:
+    rejecting = judging.rejecting(judging.findings_of(results))
+    if rejecting:
         step = "an accepted round cheats; find it"
-        return Judged(gathered, judging.overfit(results, found, policy, step))
+        return Judged(gathered, judging.overfit(results, rejecting, policy, step))
     failed = [result.label for result in results if result.check != "PASS"]
     if failed:
         reason = f"the accepted version fails {len(failed)} case(s): {', '.join(failed[:3])}"
@@ -215,7 +215,7 @@ def open_integration(asked: Asked, withdrawn: Withdrawn | None = None) -> Opened
     return replace(opened, title=title)
 
 
-def _put_in(opened: Opened, held: ExitStack) -> Opened:
+def _put_in(opened: Opened, stack: ExitStack) -> Opened:
     """Take back what the workspace should not have kept, and put the best version upstream."""
     campaign = opened.campaign
     assert isinstance(campaign, UpstreamCampaign)
@@ -224,7 +224,7 @@ def _put_in(opened: Opened, held: ExitStack) -> Opened:
     if withdrawn:
         opened = open_integration(opened.asked, withdrawn)
     # What stops the session from here on, short of a kill, puts upstream back.
-    held.callback(campaign.settle)
+    stack.callback(campaign.settle)
     campaign.put_in()
     return opened
 

@@ -20,9 +20,11 @@ def frozen_cases(campaign: Campaign) -> dict[str, ExpectedCase]:
     """
     frozen = campaign.expected_cases()
     rounds = campaign.state.rounds.values()
-    judged_by = [item.number for item in rounds if item.attempts and item.number > 1]
-    core, known = campaign.manifest.core_shapes, campaign.recorded_manifest()
-    recorded = known.get(levels.CORE, core)
+    judged_by = [
+        of_round.number for of_round in rounds if of_round.attempts and of_round.number > 1
+    ]
+    core, recorded = campaign.manifest.core_shapes, campaign.recorded_manifest()
+    recorded = recorded.get(levels.CORE, core)
     levels.check_unchanged(core, recorded, min(judged_by, default=None), levels.CORE)
     if core != "all":
         levels.select(core, levels.names(frozen.values()), levels.CORE)

@@ -115,8 +115,9 @@ class HarnessWatch:
         if paths and self._shared().issuperset(paths):
             legal = "put it back, or declare what the kernel and the tests both import as kernel: "
             legal += declaring(self._campaign, paths)
+        what = "; ".join(finding.message for finding in findings)
         raise BadInput(
-            f"the harness is not the baseline's: {'; '.join(item.message for item in findings)}",
+            f"the harness is not the baseline's: {what}",
             where=f"campaign {name}",
             legal=legal,
         )
@@ -214,9 +215,9 @@ def section_of(path: Path, content: bytes) -> dict[str, Any]:
 def _plain(value: Any, root: Path) -> Any:
     """Return a setting as JSON holds it, paths near the root relative to it: projects move."""
     if isinstance(value, list | tuple):
-        return [_plain(item, root) for item in value]
+        return [_plain(element, root) for element in value]
     if isinstance(value, dict):
-        return {str(key): _plain(item, root) for key, item in value.items()}
+        return {str(key): _plain(element, root) for key, element in value.items()}
     if isinstance(value, Path):
         near = value.is_relative_to(root.parent)
         return Path(os.path.relpath(value, root)).as_posix() if near else str(value)

@@ -137,18 +137,20 @@ def overfit(
     return flagged(verdict, findings)
 
 
-def flagged(verdict: Verdict, found: Sequence[Finding | str]) -> Verdict:
-    named = [NamedFinding(**asdict(item)) for item in found if isinstance(item, Finding)]
+def flagged(verdict: Verdict, findings: Sequence[Finding | str]) -> Verdict:
+    named = [
+        NamedFinding(**asdict(finding)) for finding in findings if isinstance(finding, Finding)
+    ]
     update = {
-        "flags": sorted({*verdict.flags, *map(str, found)}),
+        "flags": sorted({*verdict.flags, *map(str, findings)}),
         "findings": list(dict.fromkeys([*verdict.findings, *named])),
     }
     return verdict.model_copy(update=update)
 
 
-def rejecting(found: Iterable[Finding]) -> list[Finding]:
+def rejecting(findings: Iterable[Finding]) -> list[Finding]:
     """Return the findings that reject a candidate, and do not only make its check fail."""
-    return [item for item in found if item.rejects and not item.repairs]
+    return [finding for finding in findings if finding.rejects and not finding.repairs]
 
 
 def is_interpreted(results: Sequence[CaseResult]) -> bool:
@@ -166,7 +168,7 @@ def on_cpu(results: Sequence[CaseResult]) -> bool:
 
 
 def findings_of(results: Sequence[CaseResult]) -> list[Finding]:
-    return [item for result in results for item in result.findings]
+    return [finding for result in results for finding in result.findings]
 
 
 def head(text: str) -> str:
@@ -182,9 +184,9 @@ def under(nodeid: str, collect_errors: dict[str, str]) -> str | None:
     return None
 
 
-def not_imported(collector: Collector, known: Iterable[str], root: Path) -> list[str]:
-    """Return which files of cases do not import, and why: of `known` cases, or that name kopt."""
-    cases = [nodeid for nodeid in known if nodeid not in collector.order]
+def not_imported(collector: Collector, ids: Iterable[str], root: Path) -> list[str]:
+    """Return which files of cases do not import, and why: of `ids` cases, or that name kopt."""
+    cases = [nodeid for nodeid in ids if nodeid not in collector.order]
     texts = []
     for failed, error in collector.collect_errors.items():
         file = root / failed.partition("::")[0]

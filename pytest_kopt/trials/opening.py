@@ -52,10 +52,10 @@ def _question(campaign: Campaign, settings: Settings, upstream: bool) -> Questio
 def _asked(campaign: Campaign, settings: Settings, setup: PytestSetup) -> Asked:
     """Read what the options name; BadInput for notes or a policy that cannot be used."""
     is_final, asked = settings.round == "final", settings.policy
-    given = Notes() if is_final or not settings.notes else notes.load(settings.notes)
+    notes_given = Notes() if is_final or not settings.notes else notes.load(settings.notes)
     policy = policies.load(asked) if asked else campaign.policy()
     campaign.check_policy(policy, "--kopt-policy" if asked else "policy (manifest.yaml)")
-    return Asked(settings, campaign, policy, given, HarnessWatch(campaign, setup), now())
+    return Asked(settings, campaign, policy, notes_given, HarnessWatch(campaign, setup), now())
 
 
 def _finish(campaign: Campaign, settings: Settings) -> None:

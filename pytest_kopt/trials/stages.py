@@ -54,7 +54,7 @@ class Asked:
 class RacedCandidate:
     """A candidate after its race: what is told of it, its files, and the rows of its check."""
 
-    told: RaceCandidate
+    record: RaceCandidate
     kernel: KernelVersion
     table: Table | None
 
@@ -123,8 +123,8 @@ class Begun:
     blocked: str = ""
     benchmark: str = ""
 
-    def beside(self, other: KernelVersion) -> Versions:
-        return self.trees({**dict.fromkeys(self.kernel.files), **other.sources})
+    def beside(self, version: KernelVersion) -> Versions:
+        return self.trees({**dict.fromkeys(self.kernel.files), **version.sources})
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,8 +171,8 @@ class Gathered:
     @property
     def failed_repairs(self) -> int:
         """How many repairs of the round have failed before, other versions than this one."""
-        known = self.opened.campaign.state.rounds.get(self.opened.number)
-        return (known.failed_checks(self.ran.begun.kernel.hashes) if known else 0) - 1
+        of_round = self.opened.campaign.state.rounds.get(self.opened.number)
+        return (of_round.failed_checks(self.ran.begun.kernel.hashes) if of_round else 0) - 1
 
     @property
     def rows(self) -> Table:
@@ -199,13 +199,13 @@ class Judged:
     @property
     def candidates(self) -> list[RaceCandidate]:
         """The candidates of a race, the first with what the round says of it."""
-        told = [item.told for item in self.gathered.opened.raced]
-        if not told:
+        candidates = [raced.record for raced in self.gathered.opened.raced]
+        if not candidates:
             return []
         total = self.verdict.aggregate
-        found = {} if total is None else total.model_dump(include={*_INTERVAL})
-        update = {**found, "decision": self.verdict.decision, "reason": self.verdict.reason}
-        return [told[0].model_copy(update=update), *told[1:]]
+        interval = {} if total is None else total.model_dump(include={*_INTERVAL})
+        update = {**interval, "decision": self.verdict.decision, "reason": self.verdict.reason}
+        return [candidates[0].model_copy(update=update), *candidates[1:]]
 
     @property
     def nearby(self) -> tuple[Finding, ...]:
@@ -217,13 +217,13 @@ class Judged:
     def saying(self, **update: Any) -> Judged:
         return self.of(self.verdict.model_copy(update=update))
 
-    def profiled(self, found: Sequence[CaseProfile]) -> Judged:
+    def profiled(self, profiles: Sequence[CaseProfile]) -> Judged:
         """Return the same with the kernels' time in the verdict and the profiles that told it."""
-        judged = self.saying(kernel_time=kernel_time(found))
-        return replace(judged, profiles=tuple(found))
+        judged = self.saying(kernel_time=kernel_time(profiles))
+        return replace(judged, profiles=tuple(profiles))
 
-    def flagged(self, *found: Finding | str) -> Judged:
-        return self.of(judging.flagged(self.verdict, found))
+    def flagged(self, *findings: Finding | str) -> Judged:
+        return self.of(judging.flagged(self.verdict, findings))
 
     def saying_why_blocked(self) -> Judged:
         """Return the same with the command that failed in front of the reason, where one did."""

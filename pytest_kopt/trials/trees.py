@@ -79,16 +79,16 @@ def _content(sources: Mapping[str, bytes]) -> str:
 
 
 def trees_of(
-    held: ExitStack, make: Callable[[Mapping[str, bytes | None]], AbstractContextManager[Versions]]
+    stack: ExitStack, make: Callable[[Mapping[str, bytes | None]], AbstractContextManager[Versions]]
 ) -> TreesOf:
-    """Return what has `make` make each tree once, which lasts as long as what is `held`."""
-    made: dict[frozenset[tuple[str, bytes | None]], Versions] = {}
+    """Return what has `make` make each tree once, which lasts as long as what is `stack`."""
+    versions_of: dict[frozenset[tuple[str, bytes | None]], Versions] = {}
 
     def trees(old: Mapping[str, bytes | None]) -> Versions:
         key = frozenset(old.items())
-        if key not in made:
-            made[key] = held.enter_context(make(old))
-        return made[key]
+        if key not in versions_of:
+            versions_of[key] = stack.enter_context(make(old))
+        return versions_of[key]
 
     return trees
 

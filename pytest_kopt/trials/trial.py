@@ -41,10 +41,10 @@ class Measurements(Protocol):
     def check_also(self, ids: Sequence[str], depth: Depth) -> None:
         """Go into further cases of the session; collect them as the others."""
 
-    def run_in(self, asked: InCopies, phase: str = "") -> list[Collector]:
+    def run_in(self, copies: InCopies, phase: str = "") -> list[Collector]:
         """Return what cases come to in each copy, side by side; `phase` is shown meanwhile."""
 
-    def begin_in(self, asked: InCopies) -> None:
+    def begin_in(self, copies: InCopies) -> None:
         """Begin what `run_in` will be asked, in place of another, where that disturbs none."""
 
     def end_begun(self) -> bool:
@@ -119,7 +119,7 @@ class Trial(Protocol):
     ) -> Closing:
         """Judge, record and carry out; raises BadInput, with nothing changed, for drifted input."""
 
-    def no_idle_gpu(self, found: NoIdleGpu) -> None:
+    def no_idle_gpu(self, error: NoIdleGpu) -> None:
         """Record that the session ends because no GPU was idle; the round stays open."""
         return
 

@@ -38,30 +38,32 @@ def overfit(campaign: Campaign) -> Withdrawn | None:
     return None
 
 
-def withdraw(campaign: Campaign, found: Withdrawn) -> None:
+def withdraw(campaign: Campaign, withdrawn: Withdrawn) -> None:
     """Decide these rounds anew, the last first: after a kill the first is found again."""
-    for number in reversed(found.rounds):
-        _decide_anew(campaign, campaign.state.rounds[number], found)
+    for number in reversed(withdrawn.rounds):
+        _decide_anew(campaign, campaign.state.rounds[number], withdrawn)
 
 
-def _decide_anew(campaign: Campaign, item: Round, found: Withdrawn) -> None:
-    decided, verdict = item.verdict, item.last.verdict()
+def _decide_anew(campaign: Campaign, of_round: Round, withdrawn: Withdrawn) -> None:
+    decided, verdict = of_round.verdict, of_round.last.verdict()
     assert decided is not None
-    decision, reason = Decision.REJECTED_OVERFIT, f"withdrawn: {found.why}"
+    decision, reason = Decision.REJECTED_OVERFIT, f"withdrawn: {withdrawn.why}"
     step = "only gains that a real step has are kept"
-    if item.number != found.rounds[0]:
+    if of_round.number != withdrawn.rounds[0]:
         decision = Decision.ROLLED_BACK
-        reason = f"withdrawn with round {found.rounds[0]}, which it was built on: {found.why}"
+        reason = (
+            f"withdrawn with round {withdrawn.rounds[0]}, which it was built on: {withdrawn.why}"
+        )
         step = (
-            f"its version is in rounds/round-{item.number}/kernel_snapshot: measure its idea "
+            f"its version is in rounds/round-{of_round.number}/kernel_snapshot: measure its idea "
             "again as a round of its own"
         )
     record_attempt(
         campaign,
-        item.number,
+        of_round.number,
         started=now(),
         level=decided.level,
-        evidence=item.last.evidence(),
+        evidence=of_round.last.evidence(),
         verdict=verdict.model_copy(
             update={
                 "decision": decision,

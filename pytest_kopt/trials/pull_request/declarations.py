@@ -33,15 +33,15 @@ class Difference:
 def differences(then: CaseResult, now: CaseResult) -> Iterator[Difference]:
     """Yield what a case declares otherwise than it did, or what else it draws."""
     before, after = then.evidence, now.evidence
-    known, wanted = before.tolerances or {}, after.tolerances or {}
-    for name, gate in known.items():
-        if name not in wanted:
+    gates, gates_now = before.tolerances or {}, after.tolerances or {}
+    for name, gate in gates.items():
+        if name not in gates_now:
             yield Difference(f"does not check {name} any more")
-        elif wanted[name] != gate:
-            text = f"accepts {wanted[name].describe()} for {name}, the base {gate.describe()}"
-            yield Difference(text, not wanted[name].implies(gate))
-    for name in wanted if known else ():
-        if name not in known:
+        elif gates_now[name] != gate:
+            text = f"accepts {gates_now[name].describe()} for {name}, the base {gate.describe()}"
+            yield Difference(text, not gates_now[name].implies(gate))
+    for name in gates_now if gates else ():
+        if name not in gates:
             yield Difference(f"checks {name} as well", loosens=False)
     for text, old, new in (
         ("excludes {} by its domain", before.domain, after.domain),
@@ -79,9 +79,13 @@ def with_differences(
     verdict: Verdict, declared: Mapping[Difference, Sequence[str]]
 ) -> tuple[Verdict, list[str]]:
     """Return the verdict with what cases, by their labels, declare less, and flags on the rest."""
-    texts = {item: f"{some(labels)} {item.text}" for item, labels in declared.items()}
-    if less := "; ".join(text for item, text in texts.items() if item.loosens):
+    texts = {
+        difference: f"{some(labels)} {difference.text}" for difference, labels in declared.items()
+    }
+    if less := "; ".join(text for difference, text in texts.items() if difference.loosens):
         reason = f"the cases declare less than the base's: {less}; {verdict.reason}"
         verdict = verdict.model_copy(update={"reason": reason})
     same = "declared otherwise than at the base, and no looser"
-    return verdict, [f"{same}: {text}" for item, text in texts.items() if not item.loosens]
+    return verdict, [
+        f"{same}: {text}" for difference, text in texts.items() if not difference.loosens
+    ]

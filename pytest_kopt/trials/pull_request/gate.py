@@ -119,37 +119,37 @@ class Gate(Trial):
             paired = judge(comparison, cases, criteria)
         return replace(paired, verdict=self._with_nearby(paired))
 
-    def without_times(self, cases: Sequence[CaseResult], others: Verdict | None) -> Verdict:
-        """Return the verdict on `others` (None: there are none) with interpreted cases beside it.
+    def without_times(self, cases: Sequence[CaseResult], timed: Verdict | None) -> Verdict:
+        """Return the verdict on `timed` (None: there are none) with interpreted cases beside it.
 
         As long as there is one of those not every case is judged.
         """
-        if not cases and others:
-            return others
+        if not cases and timed:
+            return timed
         why, step = judging.INTERPRETED
         why = f"{len(cases)} case(s) not judged, {some([case.nodeid for case in cases])}: {why}"
-        if others:
-            why += f"; of the other cases: {others.reason}"
-        verdict = others or judging.incomplete(self.policy, why, step)
+        if timed:
+            why += f"; of the other cases: {timed.reason}"
+        verdict = timed or judging.incomplete(self.policy, why, step)
         shapes = verdict.shapes + judging.shapes(cases, {case.nodeid for case in cases})
         update = {"decision": Decision.INCOMPLETE, "reason": why, "next_step": step}
         return verdict.model_copy(update={**update, "shapes": shapes})
 
-    def _with_nearby(self, found: PairedResult) -> Verdict:
+    def _with_nearby(self, paired: PairedResult) -> Verdict:
         """Return the verdict with what the versions did at shapes near the declared ones."""
-        nearby, verdict, policy = found.nearby, found.verdict, self.policy
-        reached = [result for result in found.results if result.nodeid not in found.same]
-        wrong = [item for item in nearby if item.rejects]
+        nearby, verdict, policy = paired.nearby, paired.verdict, self.policy
+        reached = [result for result in paired.results if result.nodeid not in paired.same]
+        wrong = [finding for finding in nearby if finding.rejects]
         if special := judging.rejecting(wrong):
             return judging.overfit(reached, special, policy, COMPUTE)
         if wrong:
-            failed = {item.where: str(item) for item in wrong}
-            told = judging.all_failed(reached, failed, "FAIL")
-            return judging.flagged(self.wrong(told, str(wrong[0])), nearby)
+            failed = {finding.where: str(finding) for finding in wrong}
+            failing = judging.all_failed(reached, failed, "FAIL")
+            return judging.flagged(self.wrong(failing, str(wrong[0])), nearby)
         update: dict[str, Any] = {}
         if verdict.decision is not Decision.INCOMPLETE:
             update["next_step"] = self.next_steps.get(verdict.decision, "")
-        narrower = [item for item in nearby if item.repairs]
+        narrower = [finding for finding in nearby if finding.repairs]
         if narrower and verdict.decision is Decision.ACCEPTED:
             reason = f"{verdict.reason}; it supports less than the other side: {narrower[0]}"
             update |= {"decision": Decision.ACCEPTED_WITH_NOTE, "reason": reason}

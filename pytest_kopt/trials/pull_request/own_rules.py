@@ -36,8 +36,10 @@ def check_rules(
     edited = [path for place, path in places.items() if place.is_relative_to(records)]
     edited += [places.get(Path(settings.policy).resolve(), "")] if settings.policy else []
     what = next((f"the change edits {path}, which judges it" for path in edited if path), "")
-    said, here = commanded(config, settings_of(base, config)), in_force(config)
-    if name := next((name for name in said if said[name] != here[name]), ""):
+    commanded_values, here = commanded(config, settings_of(base, config)), in_force(config)
+    if name := next(
+        (name for name in commanded_values if commanded_values[name] != here[name]), ""
+    ):
         where = [path for path in differing if Path(path).name == "conftest.py"]
         by_settings = commanded(config, pytest_section(config.inipath))
         if by_settings[name] == here[name] and config.inipath:
@@ -45,7 +47,7 @@ def check_rules(
         what = (
             f"{' or '.join(where) or 'a conftest file or plugin'} sets {spelled(name)} to "
             f"{here[name] or 'nothing'}; the command and the base's settings, which say what "
-            f"judges a change, have {said[name] or 'nothing'}"
+            f"judges a change, have {commanded_values[name] or 'nothing'}"
         )
     if what:
         raise BadInput(

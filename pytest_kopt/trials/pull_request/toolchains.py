@@ -48,10 +48,10 @@ class Toolchains(Gate):
             timed, interpreted = judging.by_clock(results)
 
             def compared() -> Verdict:
-                others = None
+                timed_verdict = None
                 if timed:
-                    others = self.compare(timed, self._versions, measurements).verdict
-                return self.without_times(interpreted, others)
+                    timed_verdict = self.compare(timed, self._versions, measurements).verdict
+                return self.without_times(interpreted, timed_verdict)
 
             verdict, detail = self.judged(results, compared)
         verdict = judging.flagged(verdict, [f"the base is {self.other}"])

@@ -92,10 +92,10 @@ def _check_labels(gathered: Gathered) -> None:
         if shape not in labels and shape not in labels.values():
             legal = dict.fromkeys(labels[name] for name in collector.order if name in labels)
             raise BadInput(f"{shape!r} names no case", where=levels.TARGET, legal=legal)
-    found = levels.names(results)
+    named = levels.names(results)
     if manifest.core_shapes != "all":
-        levels.select(manifest.core_shapes, found, levels.CORE)
-    levels.select(manifest.representative_shapes or (), found)
+        levels.select(manifest.core_shapes, named, levels.CORE)
+    levels.select(manifest.representative_shapes or (), named)
 
 
 def _measured(gathered: Gathered) -> Verdict:
@@ -135,15 +135,15 @@ def _with_kernel_time(judged: Judged) -> Judged:
     ran = judged.gathered.ran
     if not ran.opened.by_kernel_time or judged.verdict.decision is not Decision.BASELINE:
         return judged
-    found = judged.profiles or ran.measurements.profile(ran.collector.passed(), vendor=False)
-    judged = judged.profiled(found)
-    return judged.of(require_kernel_time(judged.verdict, found))
+    profiles = judged.profiles or ran.measurements.profile(ran.collector.passed(), vendor=False)
+    judged = judged.profiled(profiles)
+    return judged.of(require_kernel_time(judged.verdict, profiles))
 
 
 def _notices(gathered: Gathered) -> list[Finding]:
-    found = judging.findings_of(gathered.results)
-    claimed = bucket_findings(gathered.opened.notes.claim, found)
-    return [item for item in (*found, *claimed) if not item.rejects]
+    findings = judging.findings_of(gathered.results)
+    claimed = bucket_findings(gathered.opened.notes.claim, findings)
+    return [finding for finding in (*findings, *claimed) if not finding.rejects]
 
 
 def _unused(gathered: Gathered) -> Iterator[str]:
@@ -166,10 +166,10 @@ def _unused(gathered: Gathered) -> Iterator[str]:
 def _editable(gathered: Gathered) -> Iterator[str]:
     """Say so where a candidate may edit what it is judged by."""
     judging = seen_by(gathered.results).judged_by
-    if own := sorted({*judging} & {*gathered.opened.campaign.candidate().files}):
+    if editable := sorted({*judging} & {*gathered.opened.campaign.candidate().files}):
         yield (
-            f"code in {own[0]} draws the inputs or runs in the reference, and a candidate may edit "
-            "that file: move the code to a file of its own, outside kernel_source"
+            f"code in {editable[0]} draws the inputs or runs in the reference, and a candidate may "
+            "edit that file: move the code to a file of its own, outside kernel_source"
         )
 
 

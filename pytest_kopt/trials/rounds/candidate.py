@@ -50,21 +50,20 @@ class Examination:
         self._kernel = kernel
         self._claim = claim
 
-    def found(self, results: Sequence[CaseResult]) -> list[Finding]:
+    def findings(self, results: Sequence[CaseResult]) -> list[Finding]:
         """Return what the cases' findings, the audit and the notes' bucket say together."""
-        found = judging.findings_of(results)
-        found += self._audited
+        findings = [*judging.findings_of(results), *self._audited]
         # A weight cache that the incumbent has as well is not this round's gain.
         old = self._incumbent_caches_weights
-        own = [item for item in found if not (old and item.check == "weight-cache")]
-        return [*found, *bucket_findings(self._claim, own)]
+        new = [finding for finding in findings if not (old and finding.check == "weight-cache")]
+        return [*findings, *bucket_findings(self._claim, new)]
 
     def gains_by_weight_cache(self, results: Sequence[CaseResult]) -> bool:
         """Say whether the notes claim W1 or a weight cache was seen that the incumbent lacks."""
         if self._claim.bucket == BOUNDED:
             return True
-        seen = caches_weights(result.trace for result in results)
-        return seen and not self._incumbent_caches_weights
+        is_cached = caches_weights(result.trace for result in results)
+        return is_cached and not self._incumbent_caches_weights
 
     @cached_property
     def _audited(self) -> list[Finding]:
@@ -98,9 +97,9 @@ def open_against_incumbent(asked: Asked) -> Opened:
     opened = _at_its_level(open_round(asked))
     # What the round will be compared with is read before anything is measured.
     campaign.incumbent()
-    wanted = {case.key for case in opened.expected.values()}
+    keys = {case.key for case in opened.expected.values()}
     rows = campaign.best.table().rows
-    check_target_class(opened, [row for row in rows if row.key in wanted])
+    check_target_class(opened, [row for row in rows if row.key in keys])
     harness = asked.watch.check(opened.frozen)
     asked.watch.check_dependencies(harness)
     return replace(opened, harness=harness)
@@ -165,8 +164,8 @@ def _judge_same(ran: Ran) -> Judged:
     if not verdict and differing(campaign.incumbent().sources, kernel.sources):
         verdict = judging.incomplete(policy, "the kernel files changed meanwhile")
     benefit = opened.notes.extra_benefit
-    kept = f"kept for its extra benefit (stated, not measured): {benefit}"
-    reason = f"the same code as round {number}, {kept}"
+    what = f"kept for its extra benefit (stated, not measured): {benefit}"
+    reason = f"the same code as round {number}, {what}"
     same = judging.same_code(Decision.ACCEPTED_WITH_NOTE, reason, gathered.results, policy)
     return Judged(gathered, verdict or same)
 
@@ -189,7 +188,7 @@ def _judge(gathered: Gathered, examination: Examination) -> Judged:
     judged = compare_paired(gathered, incumbent, lambda failed: _judge(failed, examination))
     if judged.paired and judged.paired.has_same_machine_code and not opened.notes.extra_benefit:
         return _same_machine_code(judged)
-    refused = [found for found in judged.nearby if found.rejects]
+    refused = [finding for finding in judged.nearby if finding.rejects]
     special = judging.rejecting(refused)
     if special:
         return judged.of(judging.overfit(results, special, policy))
@@ -202,7 +201,7 @@ def _refused(gathered: Gathered, examination: Examination) -> Verdict | None:
     unusable = broken(gathered, list(gathered.opened.expected), _PUT_BACK)
     if unusable:
         return unusable
-    damning = judging.rejecting(examination.found(results))
+    damning = judging.rejecting(examination.findings(results))
     if damning:
         return judging.overfit(results, damning, policy)
     return correctness_verdict(gathered.rows, policy, gathered.failed_repairs)
@@ -230,8 +229,8 @@ def _supporting(judged: Judged, wrong: Sequence[Finding]) -> Judged:
     if not wrong:
         return judged
     gathered = judged.gathered
-    for found in wrong:
-        gathered = gathered.with_failure(found.where, "FAIL", str(found))
+    for finding in wrong:
+        gathered = gathered.with_failure(finding.where, "FAIL", str(finding))
     failed = correctness_verdict(gathered.rows, gathered.policy, gathered.failed_repairs)
     assert failed is not None
     judged = replace(judged, gathered=gathered, verdict=failed)
@@ -276,8 +275,8 @@ def _checked_by_all(quick: Judged, examination: Examination) -> Judged:
 def _gather_all(quick: Judged, level: Level, depth: Depth) -> Gathered:
     """Return all cases' rows: those of the quick level, and the others' as they are checked now."""
     ran, opened, harness = quick.gathered.ran, quick.gathered.opened, quick.gathered.harness
-    others = [name for name in opened.frozen if name not in opened.expected]
-    ran.measurements.check_also(others, depth)
+    untimed = [name for name in opened.frozen if name not in opened.expected]
+    ran.measurements.check_also(untimed, depth)
     ran.collector.order = list(opened.frozen)
     opened = replace(opened, level=level, expected=opened.frozen, harness=harness)
     return gather(replace(ran, begun=replace(ran.begun, opened=opened)))
@@ -287,14 +286,14 @@ def _with_notes(judged: Judged, examination: Examination) -> Judged:
     """Add what was found and does not reject; an accepted weight cache carries an asterisk."""
     gathered, results = judged.gathered, judged.gathered.results
     opened = gathered.opened
-    found = [*examination.found(results), *judged.nearby]
+    findings = [*examination.findings(results), *judged.nearby]
     less = {word for result in results for word in result.evidence.domain or ()}
     narrow = [f"the cases declare less than the incumbent's domain: {', '.join(sorted(less))}"]
-    told = [item for item in found if not item.rejects or item.repairs]
-    judged = judged.flagged(*told, *(narrow if less else []))
+    notable = [finding for finding in findings if not finding.rejects or finding.repairs]
+    judged = judged.flagged(*notable, *(narrow if less else []))
     if judged.verdict.decision is not Decision.ACCEPTED:
         return judged
-    narrower = [item for item in judged.nearby if item.repairs]
+    narrower = [finding for finding in judged.nearby if finding.repairs]
     if examination.gains_by_weight_cache(results):
         bound = opened.notes.claim.bound_pct
         note = f"a weight cache (W1): a real step gains at most {bound:.3f} %"
@@ -312,8 +311,8 @@ def _as_before(judged: Judged) -> Judged:
     A version that a cache or a race made right this time is wrong for the next user.
     """
     opened, kernel = judged.gathered.opened, judged.gathered.ran.begun.kernel.hashes
-    known = [known.failed_as(kernel) for known in opened.campaign.state.rounds.values()]
-    failed = next(filter(None, known), None)
+    rounds = opened.campaign.state.rounds.values()
+    failed = next(filter(None, (of_round.failed_as(kernel) for of_round in rounds)), None)
     if failed is None or not judged.verdict.decision.keeps:
         return judged
     before = f"the same files failed in round {failed.round}, attempt {failed.attempt}"

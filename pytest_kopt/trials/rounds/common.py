@@ -32,14 +32,14 @@ def open_round(asked: Asked) -> Opened:
     settings, campaign = asked.settings, asked.campaign
     assert settings.round is not None and settings.round != "final"
     number = campaign.state.check_round(settings.round)
-    known = campaign.state.rounds.get(number, Round(number))
-    tips.check(asked.notes, known, str(settings.notes))
+    of_round = campaign.state.rounds.get(number, Round(number))
+    tips.check(asked.notes, of_round, str(settings.notes))
     stops.refuse_another_round(
         stops.check(campaign.name, campaign.state, campaign.manifest, asked.policy)
     )
     campaign.check_ready()
     title = f"campaign {campaign.name}, round {number}, policy {asked.policy.name}"
-    return Opened(asked, title, number, notes=known.notes.plus(asked.notes))
+    return Opened(asked, title, number, notes=of_round.notes.plus(asked.notes))
 
 
 def check_target_class(opened: Opened, rows: Sequence[Row]) -> None:
@@ -57,7 +57,7 @@ def profiled(judged: Judged) -> Judged:
 
 
 def record_round(
-    judged: Judged, begun_at: Level, facts: Mapping[str, Any], **known: Any
+    judged: Judged, begun_at: Level, facts: Mapping[str, Any], **figures: Any
 ) -> Closing:
     """Record the attempt, carry its verdict out, and return what the terminal shows.
 
@@ -85,7 +85,7 @@ def record_round(
         trend=trend.figures(gathered.table) if gathered.table else None,
         notes=asked.notes,
         policy=asked.policy,
-        **known,
+        **figures,
     )
     if judged.profiles:
         write_profiles(campaign.layout, opened.number, attempt.number, judged.profiles)
@@ -112,7 +112,7 @@ def evidence(judged: Judged, **facts: Any) -> Evidence:
         "collect_errors": collector.collect_errors,
         "dead": collector.dead,
         "comparison": paired.session if paired else {},
-        "held_out": [asdict(item) for item in paired.tried] if paired else [],
+        "held_out": [asdict(shape) for shape in paired.tried] if paired else [],
         **facts,
     }
     return Evidence(
@@ -122,5 +122,5 @@ def evidence(judged: Judged, **facts: Any) -> Evidence:
         session=session,
         pairs_csv=paired.pairs_csv if paired else "",
         benchmark_log=ran.begun.benchmark,
-        candidates=[(item.kernel, item.table) for item in ran.opened.raced],
+        candidates=[(raced.kernel, raced.table) for raced in ran.opened.raced],
     )

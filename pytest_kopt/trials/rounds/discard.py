@@ -18,7 +18,7 @@ def discard(campaign: Campaign) -> int:
         raise BadInput("no round after the baseline is open", where=campaign.name)
     last = campaign.state.rounds[number].last
     before = last.decided
-    said = f" after {before.decision}: {before.reason}" if before else ""
+    after = f" after {before.decision}: {before.reason}" if before else ""
     record_attempt(
         campaign,
         number,
@@ -28,7 +28,7 @@ def discard(campaign: Campaign) -> int:
         verdict=uncompared(
             campaign.policy(),
             Decision.ROLLED_BACK,
-            f"discarded by its author{said}",
+            f"discarded by its author{after}",
             "the incumbent is back; go on with the next round",
         ).model_copy(update={"level": last.level}),
     )

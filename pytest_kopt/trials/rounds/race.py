@@ -47,7 +47,7 @@ class _Entry:
     """A candidate as far as it has come; `figures` are its change while it raced, if it did."""
 
     candidate: Candidate
-    found: Collector
+    collector: Collector
     decision: Decision
     reason: str = ""
     figures: Mapping[str, float] = field(default_factory=dict)
@@ -58,7 +58,7 @@ class _Entry:
 
     def at(self, place: int) -> RacedCandidate:
         kernel = self.candidate.kernel
-        told = RaceCandidate(
+        record = RaceCandidate(
             name=self.name,
             place=place,
             decision=self.decision,
@@ -66,7 +66,7 @@ class _Entry:
             kernel=kernel.hashes,
             **self.figures,
         )
-        return RacedCandidate(told, kernel, self.found.table())
+        return RacedCandidate(record, kernel, self.collector.table())
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,15 +80,15 @@ class _Trees:
 
     @classmethod
     def of(cls, begun: Begun) -> _Trees:
-        versions = {item.name: item.kernel for item in begun.opened.candidates}
-        every = {"": begun.kernel, **versions}
-        changed = sorted({path for version in every.values() for path in version.files})
-        made = {
+        versions = {"": begun.kernel}
+        versions |= {raced.name: raced.kernel for raced in begun.opened.candidates}
+        changed = sorted({path for version in versions.values() for path in version.files})
+        pairs = {
             name: begun.trees({path: version.sources.get(path) for path in changed})
-            for name, version in every.items()
+            for name, version in versions.items()
         }
-        found = {name: each.trees[0] for name, each in made.items()}
-        return cls(made[""].root, tuple(changed), found.pop(""), found)
+        trees = {name: pair.trees[0] for name, pair in pairs.items()}
+        return cls(pairs[""].root, tuple(changed), trees.pop(""), trees)
 
     def checked(self, opened: Opened) -> InCopies:
         """Return what checks all candidates."""
@@ -113,12 +113,12 @@ def open_race(asked: Asked) -> Opened:
         if wrong:
             raise refused("this option does not fit a race", legal=legal)
     opened = open_against_incumbent(asked)
-    found = candidates_of(campaign, settings.candidates, Path.cwd())
-    names = ", ".join(candidate.name for candidate in found)
-    return replace(opened, candidates=found, title=f"{opened.title}, a race of {names}")
+    candidates = candidates_of(campaign, settings.candidates, Path.cwd())
+    names = ", ".join(candidate.name for candidate in candidates)
+    return replace(opened, candidates=candidates, title=f"{opened.title}, a race of {names}")
 
 
-def put_incumbent_back(opened: Opened, held: ExitStack) -> Opened:
+def put_incumbent_back(opened: Opened, stack: ExitStack) -> Opened:
     """Have the incumbent in the tree, where a race that was killed left a candidate."""
     campaign, kernel = opened.campaign, opened.campaign.candidate()
     if any(kernel.same_content(candidate.kernel) for candidate in opened.candidates):
@@ -131,7 +131,7 @@ def close_race(ran: Ran) -> Closing:
     collector = ran.collector
     if not ran.interrupted and any(NO_MEMORY in text for text in collector.failures.values()):
         # The candidates held it, whose checks went on meanwhile.
-        collector.results |= {item.nodeid: item for item in ran.measurements.measure_again()}
+        collector.results |= {row.nodeid: row for row in ran.measurements.measure_again()}
         collector.failures.clear()
     gathered = gather(ran)
     broken = _broken(gathered)
@@ -141,11 +141,11 @@ def close_race(ran: Ran) -> Closing:
     trees = _Trees.of(ran.begun)
     racers, out = _raced(gathered, trees)
     while True:
-        first, *others = [*racers, *out]
+        first, *rest = [*racers, *out]
         kernel = first.candidate.kernel
         kernel.restore(root, over=incumbent)
         try:
-            raced = tuple(item.at(place) for place, item in enumerate([first, *others], 1))
+            raced = tuple(entry.at(place) for place, entry in enumerate([first, *rest], 1))
             judged = _judged(ran, first, raced, trees)
             verdict = judged.verdict
             closing = None
@@ -164,7 +164,7 @@ def close_race(ran: Ran) -> Closing:
 
 def _judged(ran: Ran, first: _Entry, raced: tuple[RacedCandidate, ...], trees: _Trees) -> Judged:
     """Judge the best, which lies in the tree, as a lone candidate is."""
-    campaign, ids, full = ran.opened.campaign, list(ran.opened.expected), first.found
+    campaign, ids, full = ran.opened.campaign, list(ran.opened.expected), first.collector
     opened = replace(ran.opened, raced=raced)
     begun = replace(ran.begun, opened=opened, kernel=campaign.candidate())
     if first.decision is Decision.ROLLED_BACK:
@@ -192,51 +192,52 @@ def _broken(gathered: Gathered) -> Verdict | None:
 def _raced(gathered: Gathered, trees: _Trees) -> tuple[list[_Entry], list[_Entry]]:
     """Return the candidates that passed their checks, the best first, and the others."""
     ran, candidates = gathered.ran, gathered.opened.candidates
-    found = ran.measurements.run_in(trees.checked(ran.opened), "checking candidate")
-    entries = [_checked(*both, ran) for both in zip(candidates, found, strict=True)]
-    passed = [item for item in entries if not item.reason]
-    out = [item for item in entries if item.reason]
+    collectors = ran.measurements.run_in(trees.checked(ran.opened), "checking candidate")
+    checks = zip(candidates, collectors, strict=True)
+    entries = [_checked(candidate, collector, ran) for candidate, collector in checks]
+    passed = [entry for entry in entries if not entry.reason]
+    out = [entry for entry in entries if entry.reason]
     if len(passed) < 2:
         return passed, out
-    race = _race(gathered, [item.candidate for item in passed], trees)
-    sizes = {item.name: item.candidate.size for item in passed}
+    race = _race(gathered, [entry.candidate for entry in passed], trees)
+    sizes = {entry.name: entry.candidate.size for entry in passed}
     first = winner(race.evidences, race.left, sizes) if race.left else ""
 
-    def rank(item: _Entry) -> tuple[bool, bool, float]:
-        name = item.name
+    def rank(entry: _Entry) -> tuple[bool, bool, float]:
+        name = entry.name
         return name != first, name not in race.left, -race.standings[name].mean
 
     passed.sort(key=rank)
     return [
         replace(
-            item,
-            reason=race.standings[item.name].out or f"not better than {passed[0].name}",
-            figures=interval(race.evidences[item.name]) if item.name in race.evidences else {},
+            entry,
+            reason=race.standings[entry.name].out or f"not better than {passed[0].name}",
+            figures=interval(race.evidences[entry.name]) if entry.name in race.evidences else {},
         )
-        for item in passed
+        for entry in passed
     ], out
 
 
-def _checked(candidate: Candidate, found: Collector, ran: Ran) -> _Entry:
+def _checked(candidate: Candidate, collector: Collector, ran: Ran) -> _Entry:
     """Judge what a candidate's check came to; one that races has no reason not to."""
     opened = ran.opened
-    add_error_rows(found, opened.expected)
-    judging.fail_rows_of_failed_tests(found)
-    results = found.in_order()
+    add_error_rows(collector, opened.expected)
+    judging.fail_rows_of_failed_tests(collector)
+    results = collector.in_order()
     damning = judging.rejecting(
-        Examination(opened.campaign, candidate.kernel, opened.notes.claim).found(results)
+        Examination(opened.campaign, candidate.kernel, opened.notes.claim).findings(results)
     )
     failed = [result for result in results if result.check != "PASS"]
-    missing = judging.cut_off(found, list(opened.expected), "", opened.asked.policy)
+    missing = judging.cut_off(collector, list(opened.expected), "", opened.asked.policy)
     if damning:
-        return _Entry(candidate, found, Decision.REJECTED_OVERFIT, str(damning[0]))
+        return _Entry(candidate, collector, Decision.REJECTED_OVERFIT, str(damning[0]))
     if failed:
         why = in_a_line(failed[0].diagnosis)
         reason = f"{failed[0].nodeid} is {failed[0].check}: {why}"
-        return _Entry(candidate, found, Decision.REPAIR, reason)
+        return _Entry(candidate, collector, Decision.REPAIR, reason)
     if missing:
-        return _Entry(candidate, found, Decision.REPAIR, missing.reason)
-    return _Entry(candidate, found, Decision.ROLLED_BACK)
+        return _Entry(candidate, collector, Decision.REPAIR, missing.reason)
+    return _Entry(candidate, collector, Decision.ROLLED_BACK)
 
 
 def _race(gathered: Gathered, passed: Sequence[Candidate], trees: _Trees) -> Raced:
