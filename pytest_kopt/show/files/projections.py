@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from pytest_kopt.campaign import levels, tips
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.history import memory
 from pytest_kopt.campaign.state import Round
-from pytest_kopt.cases.result import CaseResult, device_model_of
+from pytest_kopt.cases.result import device_model_of
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.schema.table import write_atomically
 from pytest_kopt.show.exports.output_files import benchmark_json
@@ -101,38 +100,23 @@ def _memory(campaign: Campaign, round: Round) -> None:
 
 
 def _round_files(campaign: Campaign, round: Round) -> None:
-    verdict = round.last.verdict()
-    assert verdict.attempt is not None
-    layout = campaign.layout
-    text = verdict.model_dump_json(indent=1) + "\n"
-    write_atomically(layout.verdict(round.number), text)
+    attempt, layout = round.last, campaign.layout
+    verdict, artifacts = attempt.verdict(), layout.artifacts(round.number)
+    write_atomically(layout.verdict(round.number), verdict.model_dump_json(indent=1) + "\n")
     write_atomically(layout.summary(round.number), summary(campaign, round, verdict))
-    evidence = layout.attempt(round.number, verdict.attempt)
     for name in ("benchmark.csv", "pairs.csv", "benchmark_command.log"):
-        if (evidence / name).exists():
-            write_atomically(layout.artifacts(round.number) / name, (evidence / name).read_text())
-    if (evidence / "evidence.json").exists():
-        texts = json.loads((evidence / "evidence.json").read_text())["results"]
-        results = [CaseResult.from_json(text) for text in texts]
-        started = round.attempts[verdict.attempt].started
-        commit = verdict.applied.git_commit if verdict.decision.keeps else None
-        path = layout.artifacts(round.number) / "benchmark.json"
-        write_atomically(path, benchmark_json(results, started, commit))
-        if verdict.decision is Decision.BASELINE:
-            ids = levels.quick_ids(campaign.manifest, levels.names(results))
-            lines = result_lines([result for result in results if result.nodeid in ids], None)
-            # The table that quick_test_bench.py ends with.
-            write_atomically(layout.quick_baseline, "".join(f"{line}\n" for line in lines))
-    _mirror(evidence / "kernel_snapshot", layout.snapshot(round.number))
-
-
-def _mirror(source: Path, target: Path) -> None:
-    temporary = target.with_name(f".{target.name}.new")
-    for stale in (temporary, target):
-        if stale.exists():
-            shutil.rmtree(stale)
-    shutil.copytree(source, temporary)
-    temporary.rename(target)
+        if (text := attempt.text(name)) is not None:
+            write_atomically(artifacts / name, text)
+    results = attempt.results()
+    commit = verdict.applied.git_commit if verdict.decision.keeps else None
+    text = benchmark_json(results, attempt.started, commit)
+    write_atomically(artifacts / "benchmark.json", text)
+    if verdict.decision is Decision.BASELINE:
+        ids = levels.quick_ids(campaign.manifest, levels.names(results))
+        lines = result_lines([result for result in results if result.nodeid in ids], None)
+        # The table that quick_test_bench.py ends with.
+        write_atomically(layout.quick_baseline, "".join(f"{line}\n" for line in lines))
+    attempt.kernel().write(layout.snapshot(round.number))
 
 
 def append(path: Path, missing: Callable[[str], str]) -> None:
