@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import random
-import symtable
 from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
@@ -160,42 +159,7 @@ def docstrings(files: Files, dice: random.Random) -> Files:
     return {**files, path: ast.unparse(tree).encode()}
 
 
-def renamed_local(files: Files, dice: random.Random) -> Files:
-    """Rename a local of a function, as Python's own symbol tables know it."""
-    path = dice.choice([MAIN, BESIDE])
-    tree = ast.parse(files[path])
-    choices = []
-    for table in _functions(symtable.symtable(files[path].decode(), path, "exec")):
-        for symbol in table.get_symbols():
-            inner = {s.get_name() for child in table.get_children() for s in child.get_symbols()}
-            if symbol.is_local() and not symbol.is_parameter() and symbol.get_name() not in inner:
-                choices.append((table.get_name(), table.get_lineno(), symbol.get_name()))
-    choices = [found for found in choices if found[2] != "error"]
-    function, line, name = dice.choice(choices)
-    new = f"{dice.choice('abcxyz')}{dice.randrange(10**6)}"
-    while new in files[path].decode():
-        new += "_"
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef) and node.name == function:
-            first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
-            if line in (first, node.lineno):
-                for item in ast.walk(node):
-                    if isinstance(item, ast.Name) and item.id == name:
-                        item.id = new
-    return {**files, path: ast.unparse(tree).encode()}
-
-
-HARMLESS: tuple[Callable[[Files, random.Random], Files], ...] = (
-    *(comments, docstrings, renamed_local),
-)
-
-
-def _functions(table: symtable.SymbolTable) -> Iterator[symtable.SymbolTable]:
-    if table.get_type() == "function" and table.get_name() not in ("lambda", "genexpr"):
-        yield table
-    for child in table.get_children():
-        if child.get_name() not in ("dictcomp", "listcomp"):
-            yield from _functions(child)
+HARMLESS: tuple[Callable[[Files, random.Random], Files], ...] = (comments, docstrings)
 
 
 # Mutants: each changes what is computed, launched or configured.

@@ -49,6 +49,9 @@ def twice(x):
 def thrice(x):
     return x * 3
 """
+_SECOND, _THIRD = (OPS.index(f"def {name}(") for name in ("second", "third"))
+THIRD_BEFORE_SECOND = f"{OPS[_THIRD:]}\n\n{OPS[_SECOND:_THIRD].rstrip()}\n"
+ALL = {"first", "second", "third"}
 PATHS = ("kernels/ops.py", "kernels/helpers.py")
 FILES = dict(zip(PATHS, (OPS.encode(), HELPERS.encode()), strict=True))
 
@@ -75,15 +78,26 @@ def runs_none_of(name: str, *edits: tuple[str, str]) -> bool:
         (("def twice(x):\n    return x * 2", "def twice(x):\n    return x * 5"), {"second"}),
         (("x * 3", "x * 4"), {"third"}),
         (("def first(x):", "def more(x):\n    return x\n\n\ndef first(x):"), set()),
+        (
+            (
+                "def second(x):",
+                "@triton.jit\ndef more(x, n=SIZE):\n    return x\n\n\ndef second(x):",
+            ),
+            set(),
+        ),
+        # A definition that runs code of the project, or reads a variable.
+        (("def second(x):", "def more(x, n=doubled(1)):\n    return x\n\n\ndef second(x):"), ALL),
+        (("def second(x):", "def more(x, n=CACHE[1]):\n    return x\n\n\ndef second(x):"), ALL),
+        # Functions in another order.
+        ((OPS[_SECOND:], THIRD_BEFORE_SECOND), ALL),
         # What runs on import, and state that functions share, concern all of them.
-        (("SIZE = 128", "SIZE = 64"), {"first", "second", "third"}),
-        (("CACHE[x] = x", "CACHE[x] = 2 * x"), {"first", "second", "third"}),
-        (("import math", "import cmath as math"), {"first", "second", "third"}),
+        (("SIZE = 128", "SIZE = 64"), ALL),
+        (("CACHE[x] = x", "CACHE[x] = 2 * x"), ALL),
+        (("import math", "import cmath as math"), ALL),
     ],
 )
 def test_a_change_reaches_those_that_can_run_it(edit: tuple[str, str], reaches: set[str]) -> None:
-    names = ("first", "second", "third")
-    assert {name for name in names if not runs_none_of(name, edit)} == reaches
+    assert {name for name in ALL if not runs_none_of(name, edit)} == reaches
 
 
 @pytest.mark.parametrize(
