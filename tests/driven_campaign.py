@@ -33,7 +33,7 @@ from pytest_kopt.cli import campaigns
 from pytest_kopt.cli.command_line import Command
 from pytest_kopt.decide.kernel_time import ProfilePair
 from pytest_kopt.decide.verdict import Verdict
-from pytest_kopt.devices.idle import NoIdleGpu
+from pytest_kopt.devices.idle import AllGpusBusy
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.options.project import Project
@@ -228,7 +228,7 @@ class DrivenCampaign:
             steps, lambda: _session(settings, outcome, rates, meanwhile, kernel_gains_pct)
         )
 
-    def find_no_idle_gpu(self, found: NoIdleGpu, steps: Steps) -> Ran:
+    def find_no_idle_gpu(self, found: AllGpusBusy, steps: Steps) -> Ran:
         """Run a session that ends before anything is measured, since no GPU is idle."""
         settings = Settings(
             root=self.root,

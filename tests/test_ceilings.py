@@ -6,15 +6,15 @@ import pytest
 
 from pytest_kopt.errors import BadInput
 from pytest_kopt.knowledge import ceilings
-from pytest_kopt.knowledge.ceilings import Ceilings, Copied, Measured, Multiplied
+from pytest_kopt.knowledge.ceilings import Copied, DeviceCeilings, MeasuredCeiling, Multiplied
 from pytest_kopt.knowledge.facts import Facts
 
 H200 = "NVIDIA H200"
 FACTS = Facts()
 
 
-def measured(device: str = H200, copy: float = 4.3, bf16: float = 790.0) -> Measured:
-    return Measured(
+def measured(device: str = H200, copy: float = 4.3, bf16: float = 790.0) -> MeasuredCeiling:
+    return MeasuredCeiling(
         device=device,
         kind="gpu",
         measured="2026-11-21 10:00",
@@ -27,7 +27,7 @@ def measured(device: str = H200, copy: float = 4.3, bf16: float = 790.0) -> Meas
 
 
 def test_the_documented_peak_serves_until_something_was_measured() -> None:
-    known = Ceilings(H200, None, FACTS)
+    known = DeviceCeilings(H200, None, FACTS)
     assert known.bandwidth.value == 4.8
     assert known.rate("bfloat16").value == 989.5
     assert "spec.yaml:H200.matrix_peak_bf16_dense" in known.rate("bfloat16").source
@@ -35,7 +35,7 @@ def test_the_documented_peak_serves_until_something_was_measured() -> None:
 
 
 def test_a_measured_ceiling_is_preferred_and_stays_bounded() -> None:
-    known = Ceilings(H200, measured(), FACTS)
+    known = DeviceCeilings(H200, measured(), FACTS)
     assert known.bandwidth.value == 4.3
     assert known.bandwidth.documented == 4.8
     assert known.bandwidth.source == (
@@ -49,26 +49,28 @@ def test_a_measured_ceiling_is_preferred_and_stays_bounded() -> None:
     ("given", "metric"),
     [(measured(copy=4.81), "hbm_bandwidth"), (measured(bf16=989.6), "matrix_peak_bf16_dense")],
 )
-def test_a_measurement_above_the_documented_peak_is_an_error(given: Measured, metric: str) -> None:
+def test_a_measurement_above_the_documented_peak_is_an_error(
+    given: MeasuredCeiling, metric: str
+) -> None:
     with pytest.raises(BadInput, match=f"{metric} was measured .* above the documented peak"):
-        Ceilings(H200, given, FACTS)
+        DeviceCeilings(H200, given, FACTS)
 
 
 def test_the_peak_itself_can_be_reached() -> None:
-    assert Ceilings(H200, measured(copy=4.8), FACTS).bandwidth.value == 4.8
+    assert DeviceCeilings(H200, measured(copy=4.8), FACTS).bandwidth.value == 4.8
 
 
 def test_a_device_without_a_document_has_only_what_was_measured() -> None:
-    unknown = Ceilings("NVIDIA H200 NVL", None, FACTS)
+    unknown = DeviceCeilings("NVIDIA H200 NVL", None, FACTS)
     assert unknown.bandwidth.value is None
     assert unknown.rate("bfloat16").value is None
     assert "UNKNOWN (NVIDIA H200 NVL is in no spec file)" in unknown.bandwidth.source
-    known = Ceilings("NVIDIA H200 NVL", measured("NVIDIA H200 NVL", copy=99.0), FACTS)
+    known = DeviceCeilings("NVIDIA H200 NVL", measured("NVIDIA H200 NVL", copy=99.0), FACTS)
     assert known.bandwidth.value == 99.0
 
 
 def test_a_dtype_that_nobody_knows_is_unknown() -> None:
-    rate = Ceilings(H200, None, FACTS).rate("complex64")
+    rate = DeviceCeilings(H200, None, FACTS).rate("complex64")
     assert rate.value is None and "UNKNOWN" in rate.source
 
 
@@ -81,14 +83,16 @@ def test_a_dtype_that_nobody_knows_is_unknown() -> None:
     ],
 )
 def test_fp4_has_its_documented_peak(device: str, peak: float | None, key: str) -> None:
-    rate = Ceilings(device, None, FACTS).rate("float4_e2m1fn_x2")
+    rate = DeviceCeilings(device, None, FACTS).rate("float4_e2m1fn_x2")
     assert rate.value == peak and key in rate.source
 
 
 def test_only_where_inputs_stay_in_cache_a_small_copy_sets_the_ceiling() -> None:
-    cold = Ceilings(H200, measured(), FACTS)
+    cold = DeviceCeilings(H200, measured(), FACTS)
     assert cold.bandwidth_for(1 << 20).value == 4.3
-    warm = Ceilings("some CPU", measured("some CPU").model_copy(update={"kind": "cpu"}), FACTS)
+    warm = DeviceCeilings(
+        "some CPU", measured("some CPU").model_copy(update={"kind": "cpu"}), FACTS
+    )
     assert warm.bandwidth_for(1 << 20).value == 9.0
     assert warm.bandwidth_for(1 << 20).source.startswith("copy bandwidth within caches: 9 TB/s")
     assert warm.bandwidth_for(1 << 30).value == 4.3
@@ -124,7 +128,7 @@ def test_a_cpu_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "float7" in found.skipped["float7"]
     assert set(found.launch_us) == {"wall"}
     assert set(found.versions) >= {"torch", "python", "pytest-kopt"}
-    assert Ceilings(found.device, found, FACTS).bandwidth.value == found.copy_tb_per_s
+    assert DeviceCeilings(found.device, found, FACTS).bandwidth.value == found.copy_tb_per_s
 
 
 @pytest.mark.gpu
@@ -135,7 +139,7 @@ def test_a_gpu_stays_below_its_documented_peaks() -> None:
     from pytest_kopt.measure.measured_peaks import measure_ceilings
 
     found = measure_ceilings("cuda")
-    known = Ceilings(found.device, found, FACTS)
+    known = DeviceCeilings(found.device, found, FACTS)
     assert known.bandwidth.value == found.copy_tb_per_s
     assert found.matrix["bfloat16"].tflops > found.matrix["float32"].tflops
     assert 0 < found.launch_us["graph"] < found.launch_us["wall"]

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import pytest
 
 from pytest_kopt.devices import idle, processes
-from pytest_kopt.devices.idle import AvailabilityGate, NoIdleGpu, judge
+from pytest_kopt.devices.idle import AllGpusBusy, AvailabilityGate, judge
 from pytest_kopt.devices.vendor import Device, Reading
 
 from .fake_gpus import FakeVendor, gpu
@@ -139,16 +139,16 @@ def test_other_kopt_sessions_on_a_gpu_are_not_waited_for(stranger: int) -> None:
 
     strangers: tuple[int, ...] = ()
     found, said = gate(FakeVendor([shared, free], state))
-    with pytest.raises(NoIdleGpu):
+    with pytest.raises(AllGpusBusy):
         found.idle([shared], 0)
     with announced(shared):
         assert found.idle([shared], 0) == [shared] and said == []
         assert found.idle([shared, free], 0) == [free], "one that nobody uses is better"
         strangers = (stranger,)
-        with pytest.raises(NoIdleGpu, match=str(stranger)):
+        with pytest.raises(AllGpusBusy, match=str(stranger)):
             found.idle([shared], 0)
     strangers = ()
-    with pytest.raises(NoIdleGpu, match="utilisation"):
+    with pytest.raises(AllGpusBusy, match="utilisation"):
         found.idle([shared], 0)
 
 
@@ -157,7 +157,7 @@ def test_pids_of_another_namespace() -> None:
     unknown = 1 << 22
     assert not processes.is_here(unknown)
     found, _ = gate(FakeVendor([A], states({A: Reading(processes=(unknown,))})))
-    with pytest.raises(NoIdleGpu, match="not of this container"):
+    with pytest.raises(AllGpusBusy, match="not of this container"):
         found.idle([A], 0)
     found.free_of_strangers(A, 0)
 
@@ -166,7 +166,7 @@ def test_waiting_shows_what_it_waits_for_and_ends_at_the_limit() -> None:
     """An hour, looks announced every ten minutes, seven in all."""
     time = Time()
     found, said = gate(FakeVendor([A], states({A: Reading(utilisation_pct=97.0)})), time)
-    with pytest.raises(NoIdleGpu, match=f"60 minutes.*{A.uuid}.*utilisation 97 %"):
+    with pytest.raises(AllGpusBusy, match=f"60 minutes.*{A.uuid}.*utilisation 97 %"):
         found.idle([A], 60)
     assert 3600 <= time.now < 3600 + 60
     assert len(said) == 6, "the seventh look is the answer"
@@ -190,7 +190,7 @@ def test_a_gpu_that_gets_free_is_taken_at_once() -> None:
 def test_not_waiting_looks_once() -> None:
     time = Time()
     found, said = gate(FakeVendor([A], states({A: Reading(utilisation_pct=97.0)})), time)
-    with pytest.raises(NoIdleGpu):
+    with pytest.raises(AllGpusBusy):
         found.idle([A], 0)
     assert said == [] and time.now < idle.POLL_SECONDS
 

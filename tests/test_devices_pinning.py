@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pytest_kopt.devices import idle, pinning, placement
-from pytest_kopt.devices.idle import NoIdleGpu
+from pytest_kopt.devices.idle import AllGpusBusy
 from pytest_kopt.devices.pinning import Host, discover, for_target, pin_remote
 from pytest_kopt.devices.placement import EarlyLook, Placement, place
 from pytest_kopt.devices.vendor import CPU, Device, Reading
@@ -195,7 +195,7 @@ def test_a_stranger_between_measurements_is_waited_for() -> None:
     """And for a device of the CPU, or where nothing is gated, nobody is asked."""
     busy = FakeVendor([A], lambda device, number: Reading(processes=(1,)))
     host = Host(busy, (A,))
-    with pytest.raises(NoIdleGpu):
+    with pytest.raises(AllGpusBusy):
         Placement(host, (A,), A, print, wait_minutes=0.0).keep_strangers_off(A)
     Placement(host, (A,), A, print).keep_strangers_off(A)
     placement.ON_CPU.keep_strangers_off(CPU)

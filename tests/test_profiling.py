@@ -16,7 +16,13 @@ from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.processes.channel import read_replies, write_orders
 from pytest_kopt.processes.launched import boot
 from pytest_kopt.profiling import ncu, rocprof, torch_trace
-from pytest_kopt.profiling.kernel_table import CaseProfile, KernelRow, Launch, gpu_step_us, rows_of
+from pytest_kopt.profiling.kernel_table import (
+    CaseProfile,
+    KernelLaunch,
+    KernelRow,
+    gpu_step_us,
+    rows_of,
+)
 from pytest_kopt.show.profiles import page_of, profile_lines, read_profiles, write_profiles
 
 NCU = """\
@@ -134,13 +140,13 @@ def test_torchs_trace_gives_what_ran_on_the_device() -> None:
     assert torch_trace.launches({}) == []
 
 
-def profile(label: str, tool: str, *launches: Launch, steps: int = 2) -> CaseProfile:
+def profile(label: str, tool: str, *launches: KernelLaunch, steps: int = 2) -> CaseProfile:
     return CaseProfile(f"t.py::{label}", label, tool, "gpu", steps, rows_of(launches))
 
 
-MAIN = [Launch("main", 10.0, registers=32), Launch("main", 12.0, registers=32)]
+MAIN = [KernelLaunch("main", 10.0, registers=32), KernelLaunch("main", 12.0, registers=32)]
 PROFILES = [
-    profile("a", "torch.profiler", *MAIN, Launch("reduce", 2.0)),
+    profile("a", "torch.profiler", *MAIN, KernelLaunch("reduce", 2.0)),
     profile("a", "ncu", *MAIN),
     CaseProfile("t.py::b", "b", "ncu", "gpu", 1, (), note="no permission"),
 ]
@@ -191,7 +197,7 @@ def test_a_watched_worker_takes_orders_from_a_file_and_ends_as_an_interpreter_do
 
 
 def test_the_hottest_has_the_largest_share_not_the_longest_call() -> None:
-    found = profile("a", "ncu", *[Launch("often", 3.0)] * 9, Launch("once", 20.0))
+    found = profile("a", "ncu", *[KernelLaunch("often", 3.0)] * 9, KernelLaunch("once", 20.0))
     assert found.hottest is not None and found.hottest.kernel == "often"
     assert found.step_us == pytest.approx(47 / 2)
 

@@ -13,7 +13,7 @@ import pytest
 
 from pytest_kopt.cases.protocol import StopWorker
 from pytest_kopt.devices import pinning
-from pytest_kopt.devices.idle import NoIdleGpu
+from pytest_kopt.devices.idle import AllGpusBusy
 from pytest_kopt.devices.lock import open_lock
 from pytest_kopt.devices.vendor import CPU, Reading
 from pytest_kopt.errors import BadInput, CannotFinish
@@ -129,7 +129,7 @@ def test_a_stranger_on_its_gpu_is_waited_for_there(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     agent = HostAgent(print, tmp_path)
     assert agent.open("cuda", None, {}, warm=False)["devices"][0]["uuid"] == gpu(0).uuid
-    with pytest.raises(NoIdleGpu):
+    with pytest.raises(AllGpusBusy):
         agent.strangers(gpu(0).uuid, 0.0)
 
 

@@ -17,7 +17,7 @@ from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.clock import now
 from pytest_kopt.decide.policy import STOP_LIMITS, Policy
 from pytest_kopt.decide.verdict import Decision, Level, Verdict
-from pytest_kopt.devices.idle import NoIdleGpu
+from pytest_kopt.devices.idle import AllGpusBusy
 from pytest_kopt.roofline import efficiency
 from pytest_kopt.schema.profile import fingerprint
 from pytest_kopt.schema.table import Table
@@ -94,7 +94,7 @@ def record_final(
 
 
 def record_no_idle_gpu(
-    campaign: Campaign, refusal: NoIdleGpu, *, final: bool, policy: Policy
+    campaign: Campaign, refusal: AllGpusBusy, *, final: bool, policy: Policy
 ) -> None:
     """Record that the next round, or the final comparison, found no idle GPU."""
     campaign.append(

@@ -16,7 +16,7 @@ from filelock import FileLock, Timeout
 from pytest_kopt.campaign.layout import Layout
 from pytest_kopt.cases.details import place_of
 from pytest_kopt.clock import now
-from pytest_kopt.devices.idle import NoIdleGpu
+from pytest_kopt.devices.idle import AllGpusBusy
 from pytest_kopt.errors import BadInput, CannotFinish, KernelError
 from pytest_kopt.exit_codes import ExitCode
 from pytest_kopt.schema.table import write_atomically
@@ -29,7 +29,7 @@ COMPARING = "comparing"
 CODES: dict[type[Exception], ExitCode] = {
     BadInput: ExitCode.USAGE,
     KernelError: ExitCode.FAILED,
-    NoIdleGpu: ExitCode.NO_IDLE_GPU,
+    AllGpusBusy: ExitCode.NO_IDLE_GPU,
     CannotFinish: ExitCode.INCOMPLETE,
 }
 

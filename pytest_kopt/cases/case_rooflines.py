@@ -9,7 +9,7 @@ from pathlib import Path
 from pytest_kopt.cases.evidence import CaseEvidence
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.knowledge import ceilings
-from pytest_kopt.knowledge.ceilings import Ceilings
+from pytest_kopt.knowledge.ceilings import DeviceCeilings
 from pytest_kopt.roofline import POSSIBLE_PCT, Limits, Roofline, Way, roofline
 
 #: How many times what can be counted the declared work may be: every byte is counted, and of FLOPs
@@ -19,7 +19,7 @@ _BYTES_SLACK, _FLOPS_SLACK = 1.05, 1.25
 
 def rooflines(results: Sequence[CaseResult], workspace: Path) -> list[Roofline]:
     """Return the rooflines of the timed cases; BadInput for a file of ceilings that is none."""
-    known: dict[str, Ceilings] = {}
+    known: dict[str, DeviceCeilings] = {}
     found = []
     for result in results:
         evidence = result.evidence

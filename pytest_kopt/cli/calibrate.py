@@ -46,7 +46,7 @@ def _ceilings(option: str) -> None:
     project = Project.here()
     measured = measure_ceilings(choose(option))
     # What lies above a documented peak is refused before it is kept.
-    documented = ceilings.Ceilings(measured.device, measured, Facts())
+    documented = ceilings.DeviceCeilings(measured.device, measured, Facts())
     path = ceilings.save(project.workspace, measured)
     project.keep_workspace_out_of_git()
     for line in ceiling_lines(measured, documented):

@@ -20,7 +20,7 @@ Status = Literal["improved", "unchanged", "regressed"]
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ClassStanding:
     """How the classes stand: their changes in percent, and which moved beyond the noise.
 
     `worthwhile` are those that gained enough for a path of their own. A single class is all cases:
@@ -33,7 +33,7 @@ class Standing:
     worthwhile: frozenset[str]
 
     @classmethod
-    def by_noise(cls, changes: Mapping[str, float], policy: Policy) -> Standing:
+    def by_noise(cls, changes: Mapping[str, float], policy: Policy) -> ClassStanding:
         """Return the standing by the numbers of two sessions: beyond is what reaches the noise."""
 
         def beyond(sign: int) -> frozenset[str]:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pytest_kopt.decide.classes import Standing, Status
+from pytest_kopt.decide.classes import ClassStanding, Status
 from pytest_kopt.decide.hard_gates import after_regression
 from pytest_kopt.decide.inference import (
     KNOWN_BIAS_PCT,
@@ -87,7 +87,7 @@ class JudgedLook:
     open_shapes: frozenset[str]
     groups: Mapping[str, Sequence[PairedCase]]
     classes: Mapping[str, Estimate]
-    standing: Standing
+    standing: ClassStanding
     open_classes: frozenset[str]
     target: str | None
 
@@ -239,7 +239,7 @@ def _together(cases: Sequence[PairedCase], evidence: PairedEvidence, excess: flo
     return Estimate.of(ratios, control, prior and prior.times(excess))
 
 
-def _standing(classes: Mapping[str, Estimate], level: float) -> Standing:
+def _standing(classes: Mapping[str, Estimate], level: float) -> ClassStanding:
     """Return how the classes stand: a gain lies above zero, a loss beyond the known bias.
 
     A gain is only told, at the level of a case's interval; a loss rolls back, at the look's. A
@@ -248,7 +248,7 @@ def _standing(classes: Mapping[str, Estimate], level: float) -> Standing:
     gains = {name: estimate.p_above(0.0) for name, estimate in classes.items()}
     clear = {name: estimate.p_above(-_BIAS) for name, estimate in classes.items()}
     losses = {name: estimate.p_below(_BIAS) for name, estimate in classes.items()}
-    return Standing(
+    return ClassStanding(
         {name: percent(estimate.mean) for name, estimate in classes.items()},
         improved=frozenset(holm_rejects(gains, SHAPE_LEVEL)),
         regressed=frozenset(holm_rejects(losses, level)),

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
-from pytest_kopt.decide.classes import Standing, measured_classes
+from pytest_kopt.decide.classes import ClassStanding, measured_classes
 from pytest_kopt.decide.hard_gates import (
     after_regression,
     check_same_schema,
@@ -156,7 +156,7 @@ def _judge(
     regressed = _regressed(compared, again, policy, core)
     slower = _slower(compared)
     views = [
-        (changes, Standing.by_noise(view, policy))
+        (changes, ClassStanding.by_noise(view, policy))
         for i, changes in enumerate(compared)
         for view in class_views(changes, [comparisons[i] for comparisons in again])
     ]
@@ -316,7 +316,7 @@ def _aggregate(changes: Changes) -> Aggregate:
     return aggregate.model_copy(update=asdict(changes.total))
 
 
-def _classes(evidence: StoredEvidence, lead: Changes, standing: Standing) -> list[ConfigClass]:
+def _classes(evidence: StoredEvidence, lead: Changes, standing: ClassStanding) -> list[ConfigClass]:
     return [
         measured.model_copy(
             update={

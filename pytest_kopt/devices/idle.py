@@ -21,7 +21,7 @@ LOOK_MINUTES = 10.0
 _FIRST_POLL_SECONDS, POLL_SECONDS, _SILENT_SECONDS = 0.1, 5.0, 1.0
 
 
-class NoIdleGpu(Exception):
+class AllGpusBusy(Exception):
     """No device became idle within `minutes`; `in_the_way` says what was on each."""
 
     def __init__(self, minutes: float, in_the_way: Sequence[str]) -> None:
@@ -31,7 +31,7 @@ class NoIdleGpu(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Occupancy:
     """What a look found: idle without `reasons`, if `shared` but for other sessions of kopt."""
 
     device: Device
@@ -50,7 +50,7 @@ class Finding:
 
 def judge(
     device: Device, readings: Sequence[Reading], strangers: Sequence[int], *, shared: bool = False
-) -> Finding:
+) -> Occupancy:
     """Judge a device by a look; on a `shared` one what moves may be other sessions' of kopt."""
     if shared:
         strangers = [pid for pid in strangers if processes.is_here(pid)]
@@ -64,7 +64,7 @@ def judge(
     if not shared and memory and max(memory) - min(memory) > MOST_DRIFT_MIB:
         reasons.append(f"memory in use moves from {min(memory):.0f} to {max(memory):.0f} MiB")
     figures = max(busy, default=0.0), max(memory, default=0.0)
-    return Finding(device, tuple(reasons), *figures, shared)
+    return Occupancy(device, tuple(reasons), *figures, shared)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class AvailabilityGate:
     sleep: Callable[[float], None] = time.sleep
     clock: Callable[[], float] = time.monotonic
 
-    def look(self, devices: Sequence[Device]) -> list[Finding]:
+    def look(self, devices: Sequence[Device]) -> list[Occupancy]:
         """Return what is to be found on every device, the most idle first."""
         readings: dict[str, list[Reading]] = {device.uuid: [] for device in devices}
         shared = {device.uuid for device in devices if processes.take_turns_on(device.uuid)}
@@ -98,26 +98,26 @@ class AvailabilityGate:
         )
 
     def idle(
-        self, devices: Sequence[Device], minutes: float, early: Sequence[Finding] = ()
+        self, devices: Sequence[Device], minutes: float, early: Sequence[Occupancy] = ()
     ) -> list[Device]:
         """Return the idle devices, the most idle first, waiting up to `minutes` for one.
 
         Those that other kopt sessions use are among them only where all are. `seen` is what a look
-        at them has just found, if there was one. Raises NoIdleGpu when none of them got free.
+        at them has just found, if there was one. Raises AllGpusBusy when none of them got free.
         """
         return self._wait(lambda: self.look(devices), minutes, early)
 
     def free_of_strangers(self, device: Device, minutes: float) -> None:
-        """Return once no stranger computes there, as between measurements; NoIdleGpu if not."""
+        """Return once no stranger computes there, as between measurements; AllGpusBusy if not."""
 
-        def look() -> list[Finding]:
+        def look() -> list[Occupancy]:
             running = self.vendor.read(device).processes or ()
             return [judge(device, (), processes.foreign(running), shared=True)]
 
         self._wait(look, minutes)
 
     def _wait(
-        self, look: Callable[[], list[Finding]], minutes: float, early: Sequence[Finding] = ()
+        self, look: Callable[[], list[Occupancy]], minutes: float, early: Sequence[Occupancy] = ()
     ) -> list[Device]:
         start, announced, pause = self.clock(), 0, _FIRST_POLL_SECONDS
         while True:
@@ -130,7 +130,7 @@ class AvailabilityGate:
                 return free or [finding.device for finding in idle]
             waited = (self.clock() - start) / 60
             if waited >= minutes:
-                raise NoIdleGpu(minutes, [str(finding) for finding in findings])
+                raise AllGpusBusy(minutes, [str(finding) for finding in findings])
             if waited >= max(_SILENT_SECONDS / 60, announced * LOOK_MINUTES):
                 announced += 1
                 self.say(

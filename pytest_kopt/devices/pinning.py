@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_kopt.devices import amd_smi, nvml, rocm_smi
-from pytest_kopt.devices.idle import AvailabilityGate, NoIdleGpu
+from pytest_kopt.devices.idle import AllGpusBusy, AvailabilityGate
 from pytest_kopt.devices.lock import timing_lock
 from pytest_kopt.devices.masks import choose, interpreter_environment, pin, visible
 from pytest_kopt.devices.vendor import CPU, Device, Reading, Vendor
@@ -37,7 +37,7 @@ class Host:
     def keep_strangers_off(
         self, device: Device, minutes: float, say: Callable[[str], None]
     ) -> None:
-        """Wait until nobody else computes on a device; NoIdleGpu when it takes longer."""
+        """Wait until nobody else computes on a device; AllGpusBusy when it takes longer."""
         if self.vendor is not None:
             AvailabilityGate(self.vendor, say).free_of_strangers(device, minutes)
 
@@ -144,7 +144,7 @@ def pin_remote(
             devices = [device for device in devices if device in idle]
     except BadInput as error:
         return {"refused": str(error)}
-    except NoIdleGpu as error:
+    except AllGpusBusy as error:
         return {"busy": list(error.in_the_way)}
     device = devices[place % len(devices)]
     environ.update(host.pin(device))

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
-from pytest_kopt.devices.idle import AvailabilityGate, Finding
+from pytest_kopt.devices.idle import AvailabilityGate, Occupancy
 from pytest_kopt.devices.pinning import Host, discover, for_target
 from pytest_kopt.devices.vendor import CPU, Device, Reading
 
@@ -64,7 +64,7 @@ class EarlyLook:
     """A look at this host's GPUs that goes on while a session opens: it takes a second."""
 
     def __init__(self) -> None:
-        self._findings: list[Finding] = []
+        self._findings: list[Occupancy] = []
         # It is not waited for where the session ends before it is asked for.
         self._thread = threading.Thread(target=self._look, name="kopt-early-look", daemon=True)
         self._thread.start()
@@ -76,7 +76,7 @@ class EarlyLook:
             if host.vendor is not None:
                 self._findings = AvailabilityGate(host.vendor, print).look(host.devices)
 
-    def of(self, devices: Sequence[Device]) -> list[Finding]:
+    def of(self, devices: Sequence[Device]) -> list[Occupancy]:
         """Wait for the look; return what it found on these devices if nobody used any, else []."""
         self._thread.join()
         findings = [finding for finding in self._findings if finding.device in devices]
@@ -95,7 +95,7 @@ def place(
     say: Callable[[str], None],
     early: EarlyLook | None = None,
 ) -> Placement:
-    """Return devices, idle ones with `wait_minutes`; BadInput for no such one, or NoIdleGpu."""
+    """Return devices, idle ones with `wait_minutes`; BadInput for no such one, or AllGpusBusy."""
     host = for_target(discover(kind), target)
     if host.vendor is None:
         return ON_CPU

@@ -50,7 +50,7 @@ class Multiplied(Document):
     size: Annotated[int, Field(gt=0)]
 
 
-class Measured(Document):
+class MeasuredCeiling(Document):
     """A file of measured ceilings.
 
     `copy_tb_per_s` is the ceiling beyond every cache, `sweep` what smaller copies reached. Launch
@@ -82,13 +82,13 @@ class Ceiling:
     source: str
 
 
-class Ceilings:
+class DeviceCeilings:
     """The known ceilings of one device, by its own name.
 
     Raises BadInput when a measured ceiling lies above the documented peak.
     """
 
-    def __init__(self, device: str, measured: Measured | None, facts: Facts) -> None:
+    def __init__(self, device: str, measured: MeasuredCeiling | None, facts: Facts) -> None:
         self._device, self._measured, self._facts = device, measured, facts
         self.launch_us = measured.launch_us if measured else {}
         rates = {dtype: rate.tflops for dtype, rate in measured.matrix.items()} if measured else {}
@@ -145,16 +145,16 @@ def path_of(workspace: Path, device: str) -> Path:
     return workspace / "ceilings" / f"{slug}.yaml"
 
 
-def load(workspace: Path, device: str) -> Measured | None:
+def load(workspace: Path, device: str) -> MeasuredCeiling | None:
     path = path_of(workspace, device)
-    return validate(Measured, load_yaml(path), where=str(path)) if path.is_file() else None
+    return validate(MeasuredCeiling, load_yaml(path), where=str(path)) if path.is_file() else None
 
 
-def save(workspace: Path, measured: Measured) -> Path:
+def save(workspace: Path, measured: MeasuredCeiling) -> Path:
     path = path_of(workspace, measured.device)
     write_atomically(path, dump_yaml(measured.model_dump(mode="json")))
     return path
 
 
-def known(workspace: Path, device: str) -> Ceilings:
-    return Ceilings(device, load(workspace, device), Facts())
+def known(workspace: Path, device: str) -> DeviceCeilings:
+    return DeviceCeilings(device, load(workspace, device), Facts())

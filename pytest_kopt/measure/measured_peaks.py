@@ -16,7 +16,7 @@ from pytest_kopt.devices.lock import timing_lock
 from pytest_kopt.devices.machine import device_model
 from pytest_kopt.devices.pinning import discover, in_use
 from pytest_kopt.errors import BadInput
-from pytest_kopt.knowledge.ceilings import Copied, Measured, Multiplied
+from pytest_kopt.knowledge.ceilings import Copied, MeasuredCeiling, Multiplied
 from pytest_kopt.measure.choice import prepare
 from pytest_kopt.measure.engine import Call
 from pytest_kopt.measure.wall import WallEngine, one_thread
@@ -38,7 +38,7 @@ _CPU = WallEngine(iterations=10, block_seconds=0.05)
 _BLOCKS, _PAUSE_SECONDS = 15, 0.02
 
 
-def measure_ceilings(device: str) -> Measured:
+def measure_ceilings(device: str) -> MeasuredCeiling:
     """Return this device's ceilings; BadInput when even the smallest big copy does not fit.
 
     Copy bandwidth counts read and written bytes. Matrix rates are of C = A·B with A and B drawn at
@@ -55,7 +55,7 @@ def measure_ceilings(device: str) -> Measured:
                 legal=f"{2 * _BEYOND[device]} bytes on the device",
             )
         rates, skipped = _matrix_rates(device)
-        return Measured(
+        return MeasuredCeiling(
             device=device_model(device),
             kind="cpu" if device == "cpu" else "gpu",
             measured=now(),

@@ -163,7 +163,7 @@ class Replica(Children):
 
         `clear` is called before anything is timed and waits for what is still on its way out,
         `look_ahead` with the cases so far, while the next case is loaded.
-        Raises Refused when a process cannot hold its arms, Died when one dies, NoIdleGpu when a
+        Raises Refused when a process cannot hold its arms, Died when one dies, AllGpusBusy when a
         stranger does not leave the device, Caught when the candidate gave itself away.
         """
         cases: dict[str, CaseQuads] = {}

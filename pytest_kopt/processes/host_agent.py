@@ -17,7 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from pytest_kopt.devices.idle import NoIdleGpu
+from pytest_kopt.devices.idle import AllGpusBusy
 from pytest_kopt.devices.masks import choose, interpreter_environment
 from pytest_kopt.devices.pinning import Host, discover, for_target
 from pytest_kopt.errors import BadInput
@@ -90,7 +90,7 @@ class HostAgent:
         return asdict(self._host.read(self._device(device)))
 
     def strangers(self, device: str, minutes: float) -> None:
-        """Return when nobody else computes on a device; NoIdleGpu."""
+        """Return when nobody else computes on a device; AllGpusBusy."""
         self._host.keep_strangers_off(self._device(device), minutes, self._say)
 
     def lock(self, device: str) -> None:
@@ -145,7 +145,7 @@ def serve(requests: Any) -> None:
     def carry_out(request: str, answers: Any, arguments: dict[str, Any]) -> None:
         try:
             outcome = "value", getattr(agent, request)(**arguments)
-        except NoIdleGpu as busy:
+        except AllGpusBusy as busy:
             outcome = "busy", list(busy.in_the_way)
         except (BadInput, OSError) as error:
             outcome = "refused", str(error)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_kopt.cases.protocol import Order, Reply
-from pytest_kopt.devices.idle import NoIdleGpu
+from pytest_kopt.devices.idle import AllGpusBusy
 from pytest_kopt.devices.vendor import Device, Reading
 from pytest_kopt.errors import BadInput, CannotFinish
 from pytest_kopt.processes.channel import Channel, read_reply
@@ -143,7 +143,7 @@ class RemoteHost:
     def keep_strangers_off(
         self, device: Device, minutes: float, say: Callable[[str], None]
     ) -> None:
-        """Wait until nobody else computes on a device; NoIdleGpu when it takes longer."""
+        """Wait until nobody else computes on a device; AllGpusBusy when it takes longer."""
         self.ask("strangers", device=device.uuid, minutes=minutes)
 
     def end(self) -> None:
@@ -155,7 +155,7 @@ class RemoteHost:
     def ask(self, request: str, **arguments: Any) -> Any:
         """Have a request carried out there and return its value.
 
-        Raises what it raised: BadInput or NoIdleGpu; CannotFinish when the connection is lost.
+        Raises what it raised: BadInput or AllGpusBusy; CannotFinish when the connection is lost.
         """
         answers = self._channel()
         try:
@@ -164,7 +164,7 @@ class RemoteHost:
         except (OSError, EOFError):
             raise self._lost from None
         if outcome == "busy":
-            raise NoIdleGpu(arguments["minutes"], [f"{self.name}: {reason}" for reason in value])
+            raise AllGpusBusy(arguments["minutes"], [f"{self.name}: {reason}" for reason in value])
         if outcome == "refused":
             raise BadInput(value, where=self.name)
         return value

@@ -9,7 +9,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class KernelLaunch:
     """One launch as a tool saw it; None where the tool does not tell.
 
     Registers are 32-bit registers of a thread (the architectural VGPRs of a lane on AMD, with
@@ -100,16 +100,16 @@ def whole(cell: object) -> int | None:
     return None if value is None else int(value)
 
 
-def rows_of(launches: Iterable[Launch]) -> tuple[KernelRow, ...]:
+def rows_of(launches: Iterable[KernelLaunch]) -> tuple[KernelRow, ...]:
     """Group launches by kernel, the one with the most time first."""
-    groups: dict[str, list[Launch]] = {}
+    groups: dict[str, list[KernelLaunch]] = {}
     for launch in launches:
         groups.setdefault(launch.kernel, []).append(launch)
     rows = [_row(kernel, group) for kernel, group in groups.items()]
     return tuple(sorted(rows, key=lambda row: -row.total_us))
 
 
-def _row(kernel: str, group: list[Launch]) -> KernelRow:
+def _row(kernel: str, group: list[KernelLaunch]) -> KernelRow:
     def told(name: str) -> list[Any]:
         return [value for launch in group if (value := getattr(launch, name)) is not None]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
-from pytest_kopt.profiling.kernel_table import Launch, number, whole
+from pytest_kopt.profiling.kernel_table import KernelLaunch, number, whole
 
 TOOL = "ncu"
 _REPORT = "report.csv"
@@ -46,7 +46,7 @@ def report(directory: Path) -> str:
 _FORBIDDEN = "ERR_NVGPUCTRPERM"
 
 
-def launches(text: str) -> list[Launch]:
+def launches(text: str) -> list[KernelLaunch]:
     """Return the launches of a raw page; ValueError with the tool's last word without a table."""
     if _FORBIDDEN in text:
         raise ValueError(
@@ -67,7 +67,7 @@ def launches(text: str) -> list[Launch]:
     for row in rows:
         shared = number(row.get(_SHARED))
         profiled.append(
-            Launch(
+            KernelLaunch(
                 kernel=row["Kernel Name"],
                 duration_us=(number(row[_TIME]) or 0.0) * scale,
                 registers=whole(row.get(_REGISTERS)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
-from pytest_kopt.profiling.kernel_table import Launch, whole
+from pytest_kopt.profiling.kernel_table import KernelLaunch, whole
 
 TOOL = "rocprofv3"
 #: Names that the kernel of `torch.cuda._sleep` contains; one stands before, one after the steps.
@@ -29,7 +29,7 @@ def report(directory: Path) -> str:
     return traces[0].read_text()
 
 
-def launches(text: str) -> list[Launch]:
+def launches(text: str) -> list[KernelLaunch]:
     """Return the launches between two marks of a kernel trace; ValueError where it is none."""
     # Names of columns differ in case between versions; times are in nanoseconds.
     rows = [
@@ -43,7 +43,7 @@ def launches(text: str) -> list[Launch]:
     if len(marks) < 2:
         raise ValueError("the steps' marks are not in its kernel trace")
     return [
-        Launch(
+        KernelLaunch(
             kernel=row["kernel_name"],
             duration_us=(int(row["end_timestamp"]) - int(row["start_timestamp"])) * 1e-3,
             registers=whole(row.get("vgpr_count")),

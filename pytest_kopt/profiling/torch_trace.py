@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pytest_kopt.profiling.kernel_table import Launch, number, whole
+from pytest_kopt.profiling.kernel_table import KernelLaunch, number, whole
 
 TOOL = "torch.profiler"
 _ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 
 
-def launches(trace: Mapping[str, Any]) -> list[Launch]:
+def launches(trace: Mapping[str, Any]) -> list[KernelLaunch]:
     """Return what ran on the device, in order; what it occupies is told on NVIDIA only."""
     on_device = []
     for event in trace.get("traceEvents", ()):
@@ -19,7 +19,7 @@ def launches(trace: Mapping[str, Any]) -> list[Launch]:
             continue
         details = event.get("args", {})
         on_device.append(
-            Launch(
+            KernelLaunch(
                 kernel=str(event["name"]),
                 duration_us=float(event["dur"]),
                 registers=whole(details.get("registers per thread")),

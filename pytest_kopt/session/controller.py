@@ -13,7 +13,7 @@ from pytest_kopt.campaign import running
 from pytest_kopt.cases.collector import Collector
 from pytest_kopt.cases.order import WorkerOrders
 from pytest_kopt.decide.inference import load_student
-from pytest_kopt.devices.idle import NoIdleGpu
+from pytest_kopt.devices.idle import AllGpusBusy
 from pytest_kopt.errors import BadInput, CannotFinish, storage_told
 from pytest_kopt.exit_codes import ExitCode
 from pytest_kopt.options.settings import Settings
@@ -243,7 +243,7 @@ class Controller:
         """Put down that nothing is decided, and why."""
         self._refusal = str(error)
         self.progress.end(code, error)
-        if self.trial and isinstance(error, NoIdleGpu):
+        if self.trial and isinstance(error, AllGpusBusy):
             self.trial.no_idle_gpu(error)
 
     def close(self, interrupted: str = "") -> None:

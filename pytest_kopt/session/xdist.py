@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from pytest_kopt.devices.idle import NoIdleGpu
+from pytest_kopt.devices.idle import AllGpusBusy
 from pytest_kopt.options.declare import BELOW, WORKERINPUT
 from pytest_kopt.processes.child import MAX_DEATHS
 from pytest_kopt.processes.remote_host import RemoteHost
@@ -96,7 +96,7 @@ class XdistBridge:
         if "busy" in answer:
             in_the_way = [f"{gateway.id}: {process}" for process in answer["busy"]]
             with told("nothing was measured", controller):
-                raise NoIdleGpu(controller.wait_minutes or 0.0, in_the_way)
+                raise AllGpusBusy(controller.wait_minutes or 0.0, in_the_way)
         if "refused" in answer:
             raise pytest.UsageError(f"{gateway.id}: {answer['refused']}")
         far.pinned = answer

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from tabulate import tabulate
 
 from pytest_kopt.figures import figure
-from pytest_kopt.knowledge.ceilings import Ceiling, Ceilings, Measured
+from pytest_kopt.knowledge.ceilings import Ceiling, DeviceCeilings, MeasuredCeiling
 from pytest_kopt.roofline import Roofline, efficiency
 from pytest_kopt.show.words import clipped
 
@@ -65,7 +65,7 @@ def _details(line: Roofline) -> dict[str, str]:
     }
 
 
-def ceiling_lines(measured: Measured, documented: Ceilings) -> Iterator[str]:
+def ceiling_lines(measured: MeasuredCeiling, documented: DeviceCeilings) -> Iterator[str]:
     """Yield what was measured, each with its share of the documented peak where that is known."""
     versions = ", ".join(f"{name} {text}" for name, text in measured.versions.items())
     yield f"{measured.device}, {measured.measured} ({versions})"

@@ -13,7 +13,7 @@ from pytest_kopt.campaign.kernel import KernelVersion
 from pytest_kopt.campaign.recording import record_no_idle_gpu
 from pytest_kopt.cases.collector import Collector
 from pytest_kopt.cases.order import Depth, WorkerOrders
-from pytest_kopt.devices.idle import NoIdleGpu
+from pytest_kopt.devices.idle import AllGpusBusy
 from pytest_kopt.devices.masks import choose
 from pytest_kopt.errors import BadInput
 from pytest_kopt.options.settings import Settings
@@ -21,7 +21,7 @@ from pytest_kopt.show.files import projections
 from pytest_kopt.show.standing import Closing
 from pytest_kopt.trials import judging
 from pytest_kopt.trials.project_command import ProjectCommand
-from pytest_kopt.trials.stages import Asked, Begun, Opened, Ran
+from pytest_kopt.trials.stages import Asked, Begun, OpenTrial, Ran
 from pytest_kopt.trials.trees import overlays, trees_of
 from pytest_kopt.trials.trial import InCopies, Measurements
 
@@ -37,10 +37,10 @@ class Question:
     meanwhile. The session's cases are gone into as far as `depth` says.
     """
 
-    open: Callable[[Asked], Opened]
+    open: Callable[[Asked], OpenTrial]
     close: Callable[[Ran], Closing]
-    prepare: Callable[[Opened, contextlib.ExitStack], Opened] = lambda opened, stack: opened
-    preface: Callable[[Opened], Sequence[str]] = lambda opened: ()
+    prepare: Callable[[OpenTrial, contextlib.ExitStack], OpenTrial] = lambda opened, stack: opened
+    preface: Callable[[OpenTrial], Sequence[str]] = lambda opened: ()
     collected: Callable[[Begun, Sequence[str], Collector], Begun] = lambda begun, ids, collector: (
         begun
     )
@@ -153,7 +153,7 @@ class CampaignTrial:
         assert self._begun is not None
         return self._question.close(Ran(self._begun, collector, measurements, interrupted))
 
-    def no_idle_gpu(self, error: NoIdleGpu) -> None:
+    def no_idle_gpu(self, error: AllGpusBusy) -> None:
         """Record it; nothing where another session holds the campaign."""
         campaign, is_final = self._asked.campaign, self._asked.settings.round == "final"
         with contextlib.suppress(BadInput):
@@ -171,7 +171,7 @@ class CampaignTrial:
             self._is_held = True
 
 
-def engine_of(opened: Opened) -> str:
+def engine_of(opened: OpenTrial) -> str:
     """Return the option's engine, else the manifest's; BadInput where the baseline had another."""
     option = opened.asked.settings.engine
     frozen = {name for case in opened.frozen.values() for name in case.engine.split("+") if name}
@@ -184,7 +184,9 @@ def engine_of(opened: Opened) -> str:
     return opened.campaign.manifest.engine if option == "auto" else option
 
 
-def _check_cases(opened: Opened, ids: Sequence[str], collector: Collector, filtered: bool) -> None:
+def _check_cases(
+    opened: OpenTrial, ids: Sequence[str], collector: Collector, filtered: bool
+) -> None:
     where = f"campaign {opened.campaign.name}"
     selects = "; the manifest's key 'tests' or paths select them"
     judging.check_some(ids, collector, where, selects)

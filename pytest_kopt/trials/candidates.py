@@ -19,7 +19,7 @@ refused = partial(BadInput, where="--kopt-candidates")
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class RaceEntrant:
     """A version to race; `size` is how many lines it changes."""
 
     name: str
@@ -27,7 +27,7 @@ class Candidate:
     size: int
 
 
-def candidates_of(campaign: Campaign, paths: Iterable[str], here: Path) -> tuple[Candidate, ...]:
+def candidates_of(campaign: Campaign, paths: Iterable[str], here: Path) -> tuple[RaceEntrant, ...]:
     """Return what is to race, each version once; `paths` are folders, relative to `here`, and refs.
 
     Raises BadInput for what cannot race, and for an edit in the tree that the winner would replace.
@@ -61,7 +61,7 @@ def candidates_of(campaign: Campaign, paths: Iterable[str], here: Path) -> tuple
             legal=f"make the edit a candidate, or `kopt restore {number}`",
         )
     return tuple(
-        Candidate(name, version, _size(version, incumbent)) for name, version in versions.items()
+        RaceEntrant(name, version, _size(version, incumbent)) for name, version in versions.items()
     )
 
 

@@ -25,7 +25,7 @@ from pytest_kopt.paired.pairing import Criteria, PairedMetric, judge
 from pytest_kopt.paired.replica import Caught
 from pytest_kopt.schema.metrics import parse_primary
 from pytest_kopt.trials import judging
-from pytest_kopt.trials.stages import Gathered, Judged, Opened
+from pytest_kopt.trials.stages import Gathered, Judged, OpenTrial
 
 
 def broken(gathered: Gathered, ids: Sequence[str], step: str) -> Verdict | None:
@@ -128,7 +128,7 @@ def compare_stored(gathered: Gathered) -> Verdict:
     return verdict.model_copy(update=update)
 
 
-def _same_engines(opened: Opened, results: Sequence[CaseResult]) -> None:
+def _same_engines(opened: OpenTrial, results: Sequence[CaseResult]) -> None:
     for result in results:
         frozen = opened.expected[result.nodeid].engine
         engine = result.evidence.engine or frozen

@@ -34,7 +34,7 @@ from pytest_kopt.trials.campaign_trial import Question, carry_out
 from pytest_kopt.trials.comparing import broken, compare_paired
 from pytest_kopt.trials.gathering import frozen_cases, gather
 from pytest_kopt.trials.rounds.common import evidence
-from pytest_kopt.trials.stages import Asked, Gathered, Judged, Opened, Ran
+from pytest_kopt.trials.stages import Asked, Gathered, Judged, OpenTrial, Ran
 from pytest_kopt.trials.withdrawal import Withdrawn, overfit, withdraw
 
 _refused = partial(BadInput, where="--kopt-round final")
@@ -58,7 +58,7 @@ _NEXT_UPSTREAM = {
 }
 
 
-def open_final(asked: Asked, withdrawn: Withdrawn | None = None) -> Opened:
+def open_final(asked: Asked, withdrawn: Withdrawn | None = None) -> OpenTrial:
     opened = open_best(asked, withdrawn)
     _check_tree(asked.campaign)
     harness = asked.watch.check(opened.frozen)
@@ -67,7 +67,7 @@ def open_final(asked: Asked, withdrawn: Withdrawn | None = None) -> Opened:
     return replace(opened, title=title, harness=harness)
 
 
-def open_best(asked: Asked, withdrawn: Withdrawn | None) -> Opened:
+def open_best(asked: Asked, withdrawn: Withdrawn | None) -> OpenTrial:
     """Return what there is to hold against the baseline, wherever it is measured."""
     campaign = asked.campaign
     levels.always_full(asked.settings.level, "the final comparison")
@@ -80,10 +80,10 @@ def open_best(asked: Asked, withdrawn: Withdrawn | None) -> Opened:
     campaign.check_ready()
     frozen = frozen_cases(campaign)
     skipped = tuple(campaign.skipped_at_baseline())
-    return Opened(asked, "", best, frozen, frozen, skipped, withdrawn=withdrawn)
+    return OpenTrial(asked, "", best, frozen, frozen, skipped, withdrawn=withdrawn)
 
 
-def what_was_taken_back(opened: Opened) -> list[str]:
+def what_was_taken_back(opened: OpenTrial) -> list[str]:
     """Return what is to be read before anything is measured."""
     withdrawn = opened.withdrawn
     if withdrawn is None:
@@ -111,7 +111,7 @@ def take_back(asked: Asked, lineage: Campaign) -> Withdrawn | None:
     return overfit_rounds
 
 
-def _prepare(opened: Opened, stack: ExitStack) -> Opened:
+def _prepare(opened: OpenTrial, stack: ExitStack) -> OpenTrial:
     withdrawn = take_back(opened.asked, opened.campaign)
     return open_final(opened.asked, withdrawn) if withdrawn else opened
 
@@ -208,14 +208,14 @@ def original(campaign: Campaign) -> KernelVersion | None:
 FINAL = Question(open_final, close_final, _prepare, what_was_taken_back, opponent=original)
 
 
-def open_integration(asked: Asked, withdrawn: Withdrawn | None = None) -> Opened:
+def open_integration(asked: Asked, withdrawn: Withdrawn | None = None) -> OpenTrial:
     """Return the integration as it can be run now; upstream's files are known by now."""
     opened, name = open_best(asked, withdrawn), asked.campaign.name
     title = f"campaign {name}, integration of round {opened.number} (best) upstream"
     return replace(opened, title=title)
 
 
-def _put_in(opened: Opened, stack: ExitStack) -> Opened:
+def _put_in(opened: OpenTrial, stack: ExitStack) -> OpenTrial:
     """Take back what the workspace should not have kept, and put the best version upstream."""
     campaign = opened.campaign
     assert isinstance(campaign, UpstreamCampaign)

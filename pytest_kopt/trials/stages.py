@@ -1,6 +1,6 @@
 """The stages of a question about a campaign, each made once from the one before it.
 
-`Asked`: what the session's options say. `Opened`: it can be asked now, and nothing is changed.
+`Asked`: what the session's options say. `OpenTrial`: it can be asked now, and nothing is changed.
 `Begun`: the campaign is held and the candidate is built. `Ran`: pytest has run the cases.
 `Gathered`: each of them has its row. `Judged`: a verdict, with what it rests on. What is recorded
 then lies in the campaign.
@@ -29,7 +29,7 @@ from pytest_kopt.paired.pairing import PairedResult
 from pytest_kopt.profiling.kernel_table import CaseProfile
 from pytest_kopt.schema.table import Classes, Table
 from pytest_kopt.trials import judging
-from pytest_kopt.trials.candidates import Candidate
+from pytest_kopt.trials.candidates import RaceEntrant
 from pytest_kopt.trials.harness import HarnessWatch
 from pytest_kopt.trials.trees import TreesOf
 from pytest_kopt.trials.trial import Measurements
@@ -60,7 +60,7 @@ class RacedCandidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class OpenTrial:
     """A question that can be asked of the campaign as it stands.
 
     `number` is the round, for a final comparison the best one. `frozen` are the baseline's cases by
@@ -84,7 +84,7 @@ class Opened:
     harness: Fingerprint | None = None
     withdrawn: Withdrawn | None = None
     same_as: int | None = None
-    candidates: tuple[Candidate, ...] = ()
+    candidates: tuple[RaceEntrant, ...] = ()
     raced: tuple[RacedCandidate, ...] = ()
 
     @property
@@ -117,7 +117,7 @@ class Begun:
     benchmark_command printed. `trees` are kept until the campaign is given back.
     """
 
-    opened: Opened
+    opened: OpenTrial
     kernel: KernelVersion
     trees: TreesOf
     blocked: str = ""
@@ -137,7 +137,7 @@ class Ran:
     interrupted: str
 
     @property
-    def opened(self) -> Opened:
+    def opened(self) -> OpenTrial:
         return self.begun.opened
 
     @property
@@ -157,7 +157,7 @@ class Gathered:
     edits: tuple[Finding, ...] = ()
 
     @property
-    def opened(self) -> Opened:
+    def opened(self) -> OpenTrial:
         return self.ran.opened
 
     @property

@@ -16,7 +16,7 @@ from pytest_kopt.cases.collector import Collector
 from pytest_kopt.cases.order import Depth, WorkerOrders
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.kernel_time import ProfilePair
-from pytest_kopt.devices.idle import NoIdleGpu
+from pytest_kopt.devices.idle import AllGpusBusy
 from pytest_kopt.paired.arms import Versions
 from pytest_kopt.paired.comparison import Comparison
 from pytest_kopt.profiling.kernel_table import CaseProfile
@@ -119,7 +119,7 @@ class Trial(Protocol):
     ) -> Closing:
         """Judge, record and carry out; raises BadInput, with nothing changed, for drifted input."""
 
-    def no_idle_gpu(self, error: NoIdleGpu) -> None:
+    def no_idle_gpu(self, error: AllGpusBusy) -> None:
         """Record that the session ends because no GPU was idle; the round stays open."""
         return
 

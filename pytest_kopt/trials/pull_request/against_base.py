@@ -27,7 +27,7 @@ from pytest_kopt.trials.harness import PytestSetup
 from pytest_kopt.trials.project_command import ProjectCommand
 from pytest_kopt.trials.pull_request import declarations
 from pytest_kopt.trials.pull_request.base import Base, removed, take_inventory
-from pytest_kopt.trials.pull_request.gate import COMPUTE, Gate
+from pytest_kopt.trials.pull_request.gate import COMPUTE, VersionGate
 from pytest_kopt.trials.pull_request.own_rules import check_rules
 from pytest_kopt.trials.pull_request.reach import Reach
 from pytest_kopt.trials.pull_request.removed_cases import without
@@ -36,7 +36,7 @@ from pytest_kopt.trials.trees import overlays, trees_of, why_not_in_place
 from pytest_kopt.trials.trial import InCopies, Measurements
 
 
-class PullRequestGate(Gate):
+class PullRequestGate(VersionGate):
     """`--kopt-base REF`: a change of kernels beside the commit where it branched off."""
 
     option = "--kopt-base"

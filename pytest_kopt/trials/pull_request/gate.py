@@ -36,7 +36,7 @@ NEXT = {
 }
 
 
-class Gate(Trial):
+class VersionGate(Trial):
     """A verdict without a campaign, on the tree beside an `other` side; leaves nothing behind."""
 
     option: str

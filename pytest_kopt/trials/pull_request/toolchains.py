@@ -14,11 +14,11 @@ from pytest_kopt.paired.arms import Versions
 from pytest_kopt.processes.toolchain import Toolchain
 from pytest_kopt.show.standing import Closing
 from pytest_kopt.trials import judging
-from pytest_kopt.trials.pull_request.gate import NEXT, Gate
+from pytest_kopt.trials.pull_request.gate import NEXT, VersionGate
 from pytest_kopt.trials.trial import Measurements
 
 
-class Toolchains(Gate):
+class Toolchains(VersionGate):
     """`--kopt-base-python PATH`: this interpreter against another one."""
 
     option = "--kopt-base-python"

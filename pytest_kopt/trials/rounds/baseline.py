@@ -33,10 +33,10 @@ from pytest_kopt.trials import judging
 from pytest_kopt.trials.campaign_trial import Question
 from pytest_kopt.trials.gathering import gather
 from pytest_kopt.trials.rounds.common import check_target_class, open_round, profiled, record_round
-from pytest_kopt.trials.stages import Asked, Begun, Gathered, Judged, Opened, Ran
+from pytest_kopt.trials.stages import Asked, Begun, Gathered, Judged, OpenTrial, Ran
 
 
-def open_baseline(asked: Asked) -> Opened:
+def open_baseline(asked: Asked) -> OpenTrial:
     campaign = asked.campaign
     opened = open_round(asked)
     if opened.number != 1:

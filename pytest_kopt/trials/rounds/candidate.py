@@ -37,7 +37,7 @@ from pytest_kopt.trials.campaign_trial import Question
 from pytest_kopt.trials.comparing import broken, compare_paired, compare_stored
 from pytest_kopt.trials.gathering import frozen_cases, gather
 from pytest_kopt.trials.rounds.common import check_target_class, open_round, profiled, record_round
-from pytest_kopt.trials.stages import Asked, Begun, Gathered, Judged, Opened, Ran
+from pytest_kopt.trials.stages import Asked, Begun, Gathered, Judged, OpenTrial, Ran
 
 _PUT_BACK = "the incumbent is back; put the harness back too"
 
@@ -79,7 +79,7 @@ class Examination:
         return caches_weights(result.trace for result in self._incumbent_results)
 
 
-def open_candidate(asked: Asked) -> Opened:
+def open_candidate(asked: Asked) -> OpenTrial:
     """Return the round of what lies in the tree; BadInput or KernelError where it cannot."""
     opened, campaign = open_against_incumbent(asked), asked.campaign
     hypothesis.check_parses(campaign)
@@ -91,7 +91,7 @@ def open_candidate(asked: Asked) -> Opened:
     return replace(opened, level=decided.level, same_as=same_as)
 
 
-def open_against_incumbent(asked: Asked) -> Opened:
+def open_against_incumbent(asked: Asked) -> OpenTrial:
     """Return the round as it can be run now, whatever its candidate is; else raise BadInput."""
     campaign = asked.campaign
     opened = _at_its_level(open_round(asked))
@@ -105,7 +105,7 @@ def open_against_incumbent(asked: Asked) -> Opened:
     return replace(opened, harness=harness)
 
 
-def _at_its_level(opened: Opened) -> Opened:
+def _at_its_level(opened: OpenTrial) -> OpenTrial:
     """Expect the cases of the round's level; BadInput where there is no such level."""
     campaign, asked = opened.campaign, opened.asked
     frozen = frozen_cases(campaign)

@@ -24,10 +24,10 @@ from pytest_kopt.show.profiles import write_profiles
 from pytest_kopt.show.standing import Closing
 from pytest_kopt.trials import judging
 from pytest_kopt.trials.campaign_trial import carry_out
-from pytest_kopt.trials.stages import Asked, Judged, Opened
+from pytest_kopt.trials.stages import Asked, Judged, OpenTrial
 
 
-def open_round(asked: Asked) -> Opened:
+def open_round(asked: Asked) -> OpenTrial:
     """Return the round without its cases; BadInput where the campaign is not ready for it."""
     settings, campaign = asked.settings, asked.campaign
     assert settings.round is not None and settings.round != "final"
@@ -39,10 +39,10 @@ def open_round(asked: Asked) -> Opened:
     )
     campaign.check_ready()
     title = f"campaign {campaign.name}, round {number}, policy {asked.policy.name}"
-    return Opened(asked, title, number, notes=of_round.notes.plus(asked.notes))
+    return OpenTrial(asked, title, number, notes=of_round.notes.plus(asked.notes))
 
 
-def check_target_class(opened: Opened, rows: Sequence[Row]) -> None:
+def check_target_class(opened: OpenTrial, rows: Sequence[Row]) -> None:
     classes = opened.classes
     classes.target_among(classes.group({row.key: row.dims for row in rows}))
 

@@ -27,7 +27,7 @@ from pytest_kopt.schema.metrics import parse_primary
 from pytest_kopt.show.standing import Closing
 from pytest_kopt.trials import judging
 from pytest_kopt.trials.campaign_trial import Question
-from pytest_kopt.trials.candidates import Candidate, candidates_of, refused
+from pytest_kopt.trials.candidates import RaceEntrant, candidates_of, refused
 from pytest_kopt.trials.gathering import add_error_rows, gather
 from pytest_kopt.trials.rounds.candidate import (
     Examination,
@@ -35,7 +35,7 @@ from pytest_kopt.trials.rounds.candidate import (
     open_against_incumbent,
     record,
 )
-from pytest_kopt.trials.stages import Asked, Begun, Gathered, Judged, Opened, RacedCandidate, Ran
+from pytest_kopt.trials.stages import Asked, Begun, Gathered, Judged, OpenTrial, RacedCandidate, Ran
 from pytest_kopt.trials.trial import InCopies
 
 #: What the best of a race may turn out to be, and the next best is judged in its place.
@@ -46,7 +46,7 @@ _FOUND_OUT = (Decision.REPAIR, Decision.REJECTED_OVERFIT)
 class _Entry:
     """A candidate as far as it has come; `figures` are its change while it raced, if it did."""
 
-    candidate: Candidate
+    candidate: RaceEntrant
     collector: Collector
     decision: Decision
     reason: str = ""
@@ -90,11 +90,11 @@ class _Trees:
         trees = {name: pair.trees[0] for name, pair in pairs.items()}
         return cls(pairs[""].root, tuple(changed), trees.pop(""), trees)
 
-    def checked(self, opened: Opened) -> InCopies:
+    def checked(self, opened: OpenTrial) -> InCopies:
         """Return what checks all candidates."""
         return InCopies([(self.root, tree) for tree in self.by_name.values()], [*opened.expected])
 
-    def timed(self, name: str, opened: Opened) -> InCopies:
+    def timed(self, name: str, opened: OpenTrial) -> InCopies:
         """Return what checks and times a candidate as a lone one is."""
         copy = (self.root, self.by_name[name])
         return InCopies([copy], [*opened.expected], Depth.TIMES)
@@ -104,7 +104,7 @@ class _Trees:
         return Versions(self.root, trees, self.changed, raced=tuple(names))
 
 
-def open_race(asked: Asked) -> Opened:
+def open_race(asked: Asked) -> OpenTrial:
     settings, campaign = asked.settings, asked.campaign
     for wrong, legal in (
         (settings.compare == "stored", "--kopt-compare paired"),
@@ -118,7 +118,7 @@ def open_race(asked: Asked) -> Opened:
     return replace(opened, candidates=candidates, title=f"{opened.title}, a race of {names}")
 
 
-def put_incumbent_back(opened: Opened, stack: ExitStack) -> Opened:
+def put_incumbent_back(opened: OpenTrial, stack: ExitStack) -> OpenTrial:
     """Have the incumbent in the tree, where a race that was killed left a candidate."""
     campaign, kernel = opened.campaign, opened.campaign.candidate()
     if any(kernel.same_content(candidate.kernel) for candidate in opened.candidates):
@@ -218,7 +218,7 @@ def _raced(gathered: Gathered, trees: _Trees) -> tuple[list[_Entry], list[_Entry
     ], out
 
 
-def _checked(candidate: Candidate, collector: Collector, ran: Ran) -> _Entry:
+def _checked(candidate: RaceEntrant, collector: Collector, ran: Ran) -> _Entry:
     """Judge what a candidate's check came to; one that races has no reason not to."""
     opened = ran.opened
     add_error_rows(collector, opened.expected)
@@ -240,7 +240,7 @@ def _checked(candidate: Candidate, collector: Collector, ran: Ran) -> _Entry:
     return _Entry(candidate, collector, Decision.ROLLED_BACK)
 
 
-def _race(gathered: Gathered, passed: Sequence[Candidate], trees: _Trees) -> Raced:
+def _race(gathered: Gathered, passed: Sequence[RaceEntrant], trees: _Trees) -> Raced:
     opened, results, policy = gathered.opened, gathered.results, gathered.policy
     campaign = opened.campaign
     metric = parse_primary(campaign.manifest.primary_metric, gathered.rows, policy.directions)[0]
