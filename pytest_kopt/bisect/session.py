@@ -22,7 +22,7 @@ from pydantic import ValidationError
 from pytest_kopt.bisect.walk import Change
 from pytest_kopt.decide.inference import load_student, log_ratio
 from pytest_kopt.decide.verdict import Decision, Verdict
-from pytest_kopt.devices.masks import choose, interpreter_environment
+from pytest_kopt.devices.visible import choose, interpreter_environment
 from pytest_kopt.errors import CannotFinish
 from pytest_kopt.exit_codes import ExitCode
 from pytest_kopt.options.declare import LOADED_BEFORE, STEP, device_of

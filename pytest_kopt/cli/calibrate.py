@@ -38,7 +38,7 @@ def calibrate(arguments: argparse.Namespace) -> int:
 
 
 def _ceilings(option: str) -> None:
-    from pytest_kopt.devices.masks import choose
+    from pytest_kopt.devices.visible import choose
     from pytest_kopt.knowledge import ceilings
     from pytest_kopt.knowledge.facts import Facts
     from pytest_kopt.measure.measured_peaks import measure_ceilings

@@ -13,8 +13,8 @@ from typing import Any
 from pytest_kopt.devices import amd_smi, nvml, rocm_smi
 from pytest_kopt.devices.idle import AllGpusBusy, AvailabilityGate
 from pytest_kopt.devices.lock import timing_lock
-from pytest_kopt.devices.masks import choose, interpreter_environment, pin, visible
 from pytest_kopt.devices.vendor import CPU, Device, Reading, Vendor
+from pytest_kopt.devices.visible import choose, interpreter_environment, pin, visible
 from pytest_kopt.errors import BadInput
 
 

@@ -7,8 +7,8 @@ import shutil
 import subprocess
 
 from pytest_kopt.devices.amd_smi import runtime_uuid
-from pytest_kopt.devices.masks import AMD
 from pytest_kopt.devices.vendor import Device, Reading
+from pytest_kopt.devices.visible import AMD
 
 _TOOL = "rocm-smi"
 _LIST = ("--showproductname", "--showuniqueid", "--showbus")

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pytest_kopt.devices.masks import MASKS
+from pytest_kopt.devices.visible import MASKS
 from pytest_kopt.processes.forking import STATUS
 from pytest_kopt.processes.launched import Ends, Launched, boot, sweep_group
 

@@ -12,7 +12,7 @@ import pytest
 
 from pytest_kopt.cases.order import Depth, WorkerOrders
 from pytest_kopt.cases.seeds import fresh_session_seed
-from pytest_kopt.devices.masks import choose
+from pytest_kopt.devices.visible import choose
 from pytest_kopt.options.declare import BELOW, SERVE, WORKERINPUT
 from pytest_kopt.process_tree import end_with_parent
 from pytest_kopt.processes.child import HIDDEN

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pytest_kopt.devices.masks import choose
+from pytest_kopt.devices.visible import choose
 from pytest_kopt.errors import BadInput
 from pytest_kopt.options.settings import choice as chosen
 

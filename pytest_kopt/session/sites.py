@@ -7,8 +7,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
-from pytest_kopt.devices.masks import interpreter_environment
 from pytest_kopt.devices.placement import ON_CPU
+from pytest_kopt.devices.visible import interpreter_environment
 from pytest_kopt.errors import BadInput
 from pytest_kopt.processes.launcher import launcher_of
 from pytest_kopt.processes.site import Place, Site

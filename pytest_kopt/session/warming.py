@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_kopt.devices.masks import choose, interpreter_environment
 from pytest_kopt.devices.placement import EarlyLook
+from pytest_kopt.devices.visible import choose, interpreter_environment
 from pytest_kopt.options.declare import device_of
 from pytest_kopt.processes.launcher import launcher_of
 

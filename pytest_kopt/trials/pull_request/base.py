@@ -14,7 +14,7 @@ from pytest_kopt.campaign.git.repository import Repository
 from pytest_kopt.campaign.git.submodules import contents_at
 from pytest_kopt.cases.collector import Collector
 from pytest_kopt.cases.order import WorkerOrders
-from pytest_kopt.devices.masks import interpreter_environment
+from pytest_kopt.devices.visible import interpreter_environment
 from pytest_kopt.errors import BadInput
 from pytest_kopt.options.declare import NAMED
 from pytest_kopt.paired.remeasure import Rerun
