@@ -14,7 +14,7 @@ from pytest_kopt.figures import changed_within
 from pytest_kopt.show import words
 
 
-def report(bisection: Bisection, found: Culprit | None) -> dict[str, Any]:
+def report(bisection: Bisection, culprit: Culprit | None) -> dict[str, Any]:
     """Return the answer; changes in percent of speed, intervals at three standard errors."""
     commits, bad = bisection.commits, bisection.history.change(bisection.history.last)
     may_be_slower = bad is not None and bad.mean < -bad.error
@@ -22,8 +22,8 @@ def report(bisection: Bisection, found: Culprit | None) -> dict[str, Any]:
         "schema_version": 1,
         "good": commits[0].hash,
         "bad": commits[-1].hash,
-        "decision": "SLOWER" if found else "UNDECIDED" if may_be_slower else "NOT_SLOWER",
-        "first_slower": found and _culprit(bisection, found),
+        "decision": "SLOWER" if culprit else "UNDECIDED" if may_be_slower else "NOT_SLOWER",
+        "first_slower": culprit and _first_slower(bisection, culprit),
         "bad_against_good": bad and _figures(bad),
         "commits": list(_standings(bisection)),
         "sessions": bisection.sessions,
@@ -51,10 +51,14 @@ def lines(document: dict[str, Any]) -> Iterator[str]:
     first = document["first_slower"]
     if first is None:
         bad = document["bad_against_good"]
-        said = "no commit is shown to be slower than one before it"
+        answer = "no commit is shown to be slower than one before it"
         if document["decision"] == "UNDECIDED":
-            said = "not decided: BAD may be slower than GOOD"
-        yield f"{said}; BAD against GOOD: {_shown(bad)}" if bad else f"{said}: the code is the same"
+            answer = "not decided: BAD may be slower than GOOD"
+        yield (
+            f"{answer}; BAD against GOOD: {_shown(bad)}"
+            if bad
+            else f"{answer}: the code is the same"
+        )
         return
     kind = "merge" if first["is_merge"] else "commit"
     yield f"first slower {kind}: {first['commit'][:12]} {first['subject']} ({first['author']})"
@@ -69,11 +73,12 @@ def lines(document: dict[str, Any]) -> Iterator[str]:
         yield f"  {case['label']}: {_shown(case)}"
 
 
-def _culprit(bisection: Bisection, found: Culprit) -> dict[str, Any]:
+def _first_slower(bisection: Bisection, culprit: Culprit) -> dict[str, Any]:
     versions, history = bisection.versions, bisection.history
-    commit = versions[found.version][0]
-    step = history.change(found.version, found.before) or history.change(found.version) or Change()
-    answer = bisection.answers.get(Pair(found.before, found.version))
+    before, version = culprit.before, culprit.version
+    commit = versions[version][0]
+    step = history.change(version, before) or history.change(version) or Change()
+    answer = bisection.answers.get(Pair(before, version))
     verdict = answer.verdict if answer else None
     hurt = [case for case in verdict.shapes if (case.high_pct or 0.0) < 0] if verdict else []
     hurt.sort(key=lambda case: case.change_pct or 0.0)
@@ -82,10 +87,10 @@ def _culprit(bisection: Bisection, found: Culprit) -> dict[str, Any]:
         "subject": commit.subject,
         "author": commit.author,
         "is_merge": commit.is_merge,
-        "previous": versions[found.before][-1].hash,
+        "previous": versions[before][-1].hash,
         **_figures(step),
-        "confirmed": found.confirmed,
-        "or_one_of": [run[0].hash for run in versions[found.before + 1 : found.version]],
+        "confirmed": culprit.confirmed,
+        "or_one_of": [run[0].hash for run in versions[before + 1 : version]],
         "kernels": words.kernel_lines(verdict) if verdict else [],
         "cases": [case.model_dump(mode="json") for case in hurt],
     }
@@ -119,8 +124,8 @@ def _standing(
         return "same code", f"the same code as {first.hash[:12]}"
     if change is None:
         return "not measured", ""
-    answer = bisection.answers.get(Pair(0, place))
-    if answer is None or (answer.verdict and answer.verdict.compare == "none"):
+    verdict = bisection.answers[Pair(0, place)].verdict
+    if verdict and verdict.compare == "none":
         return "same code", "as GOOD"
     if change.high < 0:
         return "slower", ""
@@ -135,9 +140,9 @@ def _figures(change: Change) -> dict[str, float]:
     }
 
 
-def _shown(found: dict[str, Any]) -> str:
-    reason = str(found.get("reason", ""))
-    if "change_pct" not in found:
+def _shown(row: dict[str, Any]) -> str:
+    reason = str(row.get("reason", ""))
+    if "change_pct" not in row:
         return reason
-    change = changed_within(found["change_pct"], found["low_pct"], found["high_pct"])
+    change = changed_within(row["change_pct"], row["low_pct"], row["high_pct"])
     return f"{change} ({reason})" if reason else change

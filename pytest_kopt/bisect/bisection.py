@@ -17,7 +17,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from pytest_kopt.bisect.history import Commit, refused
-from pytest_kopt.bisect.session import Answer, Step
+from pytest_kopt.bisect.session import Answer, compare
 from pytest_kopt.bisect.walk import Change, Culprit, History, Pair
 from pytest_kopt.campaign.git.repository import Repository
 from pytest_kopt.campaign.running import is_left_behind
@@ -37,8 +37,8 @@ class Journal:
         self._file = self.directory / "journal.jsonl"
 
     @contextmanager
-    def held(self) -> Iterator[None]:
-        """Keep it for this process; BadInput where another one bisects the same."""
+    def locked(self) -> Iterator[None]:
+        """Keep it for this process; BadInput if another one bisects the same."""
         self.directory.mkdir(parents=True, exist_ok=True)
         lock = FileLock(self.directory / "lock")
         try:
@@ -52,22 +52,23 @@ class Journal:
 
     def read(self) -> list[tuple[str, str, Answer]]:
         """Return base, commit and answer of each session; a line cut off by a kill is none."""
-        found = []
+        sessions = []
         lines = self._file.read_text().splitlines() if self._file.exists() else []
         for line in lines:
             with contextlib.suppress(json.JSONDecodeError):
-                entry = json.loads(line)
-                verdict = entry["verdict"] and Verdict.model_validate(entry["verdict"])
-                found.append((entry["base"], entry["commit"], Answer(verdict, entry["reason"])))
-        return found
+                session = json.loads(line)
+                verdict = session["verdict"] and Verdict.model_validate(session["verdict"])
+                answer = Answer(verdict, session["reason"])
+                sessions.append((session["base"], session["commit"], answer))
+        return sessions
 
     def add(self, base: str, commit: str, answer: Answer) -> None:
         """Append a session and see it on the disk."""
         verdict = answer.verdict and answer.verdict.model_dump(mode="json")
-        entry = {"base": base, "commit": commit, "verdict": verdict, "reason": answer.reason}
+        session = {"base": base, "commit": commit, "verdict": verdict, "reason": answer.reason}
         with self._file.open("a") as stream:
             # A line of its own, also behind one that was cut off.
-            stream.write("\n" + json.dumps(entry))
+            stream.write("\n" + json.dumps(session))
             stream.flush()
             os.fsync(stream.fileno())
 
@@ -77,24 +78,31 @@ class Journal:
 
 @dataclass
 class Bisection:
-    """Walks `commits`, GOOD first, by what `compared` answers; `say` is told of each session."""
+    """Walks `commits`, GOOD first, by sessions of the PR check in a work tree of their own."""
 
     commits: Sequence[Commit]
     journal: Journal
-    compared: Callable[[Commit, Commit, Path], Answer]
+    #: The user's work tree, and the one that each commit is checked out in.
+    root: Path
+    tree: Repository
+    #: Arguments of pytest.
+    words: Sequence[str]
+    #: Shows a line after each session.
     say: Callable[[str], None]
+    #: By the hash of a commit that cannot be compared, why not.
     skipped: dict[str, str] = field(default_factory=dict)
     #: By the two versions compared, the last session about them.
     answers: dict[Pair, Answer] = field(default_factory=dict)
+    #: How many sessions this process has run.
     sessions: int = 0
 
     def __post_init__(self) -> None:
-        # The runs of commits with the same code.
-        self.versions = [list(run) for _, run in groupby(self.commits, lambda each: each.code)]
+        # Runs of commits with the same code.
+        self.versions = [list(run) for _, run in groupby(self.commits, lambda c: c.same_code_as)]
         self.history = History(len(self.versions) - 1)
-        self._known: dict[tuple[str, str], list[Answer]] = {}
+        self._recorded: dict[tuple[str, str], list[Answer]] = {}
         for base, commit, answer in self.journal.read():
-            self._known.setdefault((base, commit), []).append(answer)
+            self._recorded.setdefault((base, commit), []).append(answer)
 
     def run(self) -> Culprit | None:
         """Walk to the first slower version, if any; BadInput where BAD cannot be compared."""
@@ -113,8 +121,8 @@ class Bisection:
                     )
                 pair = walk.send(change)
         except StopIteration as end:
-            found: Culprit | None = end.value
-            return found
+            culprit: Culprit | None = end.value
+            return culprit
 
     def _change(self, pair: Pair) -> Change | None:
         """Compare two versions by the commits that hold them, the latest that passes first."""
@@ -122,8 +130,6 @@ class Bisection:
         for commit in reversed(self.versions[pair.version]):
             if commit.hash in self.skipped:
                 continue
-            if base.code == commit.code:
-                return Change()
             for _ in range(_TRIES):
                 answer = self._answer(base, commit)
                 if answer.change is not None:
@@ -140,10 +146,11 @@ class Bisection:
 
     def _answer(self, base: Commit, commit: Commit) -> Answer:
         key = (base.hash, commit.hash)
-        if self._known.get(key):
-            return self._known[key].pop(0)
+        if self._recorded.get(key):
+            return self._recorded[key].pop(0)
         output = self.journal.directory / f"session-{self.sessions + 1}.log"
-        answer = self.compared(base, commit, output)
+        self.tree.move_to(commit.hash)
+        answer = compare(self.tree.root, self.root, base.hash, self.words, output)
         self.sessions += 1
         self.journal.add(*key, answer)
         self.say(f"{commit.short}: {answer.reason}")
@@ -161,30 +168,8 @@ def other_tree(repository: Repository, commit: str) -> Iterator[Repository]:
         path = Path(directory).resolve() / repository.root.name
         repository.add_tree_at(path, commit)
         try:
-            there = Repository.around(path)
-            assert there is not None
-            yield there
+            other = Repository.around(path)
+            assert other is not None
+            yield other
         finally:
             repository.remove_tree(path)
-
-
-@contextmanager
-def sessions_in(
-    tree: Repository, root: Path, words: Sequence[str]
-) -> Iterator[Callable[[Commit, Commit, Path], Answer]]:
-    """Yield what compares two commits in another tree; the next process wakes meanwhile."""
-    ready: list[Step] = []
-
-    def compared(base: Commit, commit: Commit, output: Path) -> Answer:
-        tree.move_to(commit.hash)
-        step = ready.pop() if ready else Step(root, tree.root, words)
-        if step.has_ended:
-            step = Step(root, tree.root, words)
-        ready.append(Step(root, tree.root, words))
-        return step.compare(base.hash, output)
-
-    try:
-        yield compared
-    finally:
-        for step in ready:
-            step.end()

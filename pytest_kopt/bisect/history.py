@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,13 +15,17 @@ refused = partial(BadInput, where="kopt bisect")
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """A commit of the history; `code` names what its files hold, comments in sources aside."""
+    """A commit of the history.
+
+    `same_code_as` is the hash of the first commit of a run with the same code: itself, or one
+    that only comments, docstrings and layout tell apart from those after it.
+    """
 
     hash: str
     subject: str
     author: str
     is_merge: bool
-    code: str
+    same_code_as: str
 
     @property
     def short(self) -> str:
@@ -53,16 +56,16 @@ def history(root: Path, good: str, bad: str) -> list[Commit]:
     if last == repository.head and edited:
         what = f"the tree is dirty: edits of {', '.join(edited[:3])} belong to no commit"
         raise refused(what, legal="git commit or git stash first; or a BAD before HEAD")
-    found: list[Commit] = []
-    held: dict[str, str] = {}
+    commits: list[Commit] = []
+    blobs: dict[str, str] = {}
     for commit in (first, *path):
-        before, held = held, dict(sorted(repository.blobs(commit).items()))
-        code = hashlib.sha256("\n".join(f"{k} {v}" for k, v in held.items()).encode()).hexdigest()
-        if found and not _differs(repository, found[-1].hash, before, commit, held):
-            code = found[-1].code
+        before, blobs = blobs, repository.blobs(commit)
+        same_code_as = commit
+        if commits and not _differs(repository, commits[-1].hash, before, commit, blobs):
+            same_code_as = commits[-1].same_code_as
         subject, author, parents = repository.described(commit)
-        found.append(Commit(commit, subject, author, len(parents) > 1, code))
-    return found
+        commits.append(Commit(commit, subject, author, len(parents) > 1, same_code_as))
+    return commits
 
 
 def _differs(
@@ -70,7 +73,7 @@ def _differs(
 ) -> bool:
     changed = [path for path in {**before, **after} if before.get(path) != after.get(path)]
     sources = (
-        {path: repository.content(commit, path) if path in held else None for path in changed}
-        for commit, held in ((old, before), (new, after))
+        {path: repository.content(commit, path) if path in blobs else None for path in changed}
+        for commit, blobs in ((old, before), (new, after))
     )
     return bool(differing(*sources))

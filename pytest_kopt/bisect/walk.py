@@ -83,14 +83,14 @@ class History:
     def __init__(self, last: int) -> None:
         self.last = last
         self.skipped: set[int] = set()
-        self._found: dict[Pair, list[Change]] = {}
+        self._changes: dict[Pair, list[Change]] = {}
 
     def change(self, version: int, base: int = 0) -> Change | None:
         """Return a version's change against a base, None where they were not compared."""
         if version == base:
             return Change()
-        found = self._found.get(Pair(base, version))
-        return Change.pooled(found) if found else None
+        changes = self._changes.get(Pair(base, version))
+        return Change.pooled(changes) if changes else None
 
     def walk(self) -> Walk:
         """Look for the first slower version; see `Walk`."""
@@ -112,7 +112,7 @@ class History:
             if step is None or step.high < 0:
                 return Culprit(first, before, confirmed=step is not None)
             # They do not agree with what both are against GOOD: so that is measured once more.
-            again = [v for v in (before, first) if v and len(self._found[Pair(0, v)]) < SESSIONS]
+            again = [v for v in (before, first) if v and len(self._changes[Pair(0, v)]) < SESSIONS]
             if not again:
                 return Culprit(first, before, confirmed=False)
             for version in again:
@@ -126,9 +126,9 @@ class History:
             for part in range(1, parts, 2):
                 version = self.last * part // parts
                 yield from self._measure(Pair(0, version), lambda c: True)
-                known = [v for v in range(self.last + 1) if self.change(v) is not None]
-                for at, later in enumerate(known):
-                    for earlier in reversed(known[:at]):
+                measured = [v for v in range(self.last + 1) if self.change(v) is not None]
+                for place, later in enumerate(measured):
+                    for earlier in reversed(measured[:place]):
                         if self._difference(later, earlier).high < 0:
                             return earlier, later
         return None
@@ -144,11 +144,11 @@ class History:
             if not inner:
                 return before, first, loss
             middle = inner[len(inner) // 2]
-            level = self._known(start)
-            found = yield from self._measure(Pair(0, middle), _clear(loss, level))
-            if found is None:
+            level = self._against_good(start)
+            against_good = yield from self._measure(Pair(0, middle), _clear(loss, level))
+            if against_good is None:
                 continue
-            change = found - level
+            change = against_good - level
             if change.high < 0 or (change.low <= -loss / 2 and change.mean < -loss / 2):
                 first = middle
             else:
@@ -156,12 +156,12 @@ class History:
 
     def _measure(self, pair: Pair, enough: Enough) -> _Steps:
         """Compare a pair until that is enough; None where one of them cannot be measured."""
-        found = self._found.setdefault(pair, [])
-        while not found or (len(found) < SESSIONS and not enough(Change.pooled(found))):
+        changes = self._changes.setdefault(pair, [])
+        while not changes or (len(changes) < SESSIONS and not enough(Change.pooled(changes))):
             change = yield from self._once_more(pair)
             if change is None:
                 break
-        return Change.pooled(found) if found else None
+        return Change.pooled(changes) if changes else None
 
     def _once_more(self, pair: Pair) -> _Steps:
         change = yield pair
@@ -169,21 +169,21 @@ class History:
             if pair.base == 0:
                 self.skipped.add(pair.version)
         else:
-            self._found.setdefault(pair, []).append(change)
+            self._changes.setdefault(pair, []).append(change)
         return change
 
-    def _known(self, version: int) -> Change:
+    def _against_good(self, version: int) -> Change:
         change = self.change(version)
         assert change is not None
         return change
 
     def _difference(self, later: int, earlier: int) -> Change:
-        return self._known(later) - self._known(earlier)
+        return self._against_good(later) - self._against_good(earlier)
 
 
 def _clear(loss: float, level: Change = _SAME) -> Enough:
     def enough(change: Change) -> bool:
-        found = change - level
-        return found.high < 0 or found.low > -loss / 2
+        difference = change - level
+        return difference.high < 0 or difference.low > -loss / 2
 
     return enough

@@ -25,7 +25,7 @@ def bisect(arguments: argparse.Namespace) -> int:
     import pytest
 
     from pytest_kopt.bisect.bisect_report import exit_code, lines, report
-    from pytest_kopt.bisect.bisection import Bisection, Journal, other_tree, sessions_in
+    from pytest_kopt.bisect.bisection import Bisection, Journal, other_tree
     from pytest_kopt.bisect.history import history
     from pytest_kopt.campaign.git.repository import Repository
 
@@ -40,12 +40,9 @@ def bisect(arguments: argparse.Namespace) -> int:
     journal = Journal(repository, key)
     signal.signal(signal.SIGTERM, interrupt)
     try:
-        with (
-            journal.held(),
-            other_tree(repository, commits[-1].hash) as tree,
-            sessions_in(tree, repository.root.resolve(), arguments.words) as compared,
-        ):
-            bisection = Bisection(commits, journal, compared, say)
+        with journal.locked(), other_tree(repository, commits[-1].hash) as tree:
+            here = repository.root.resolve()
+            bisection = Bisection(commits, journal, here, tree, arguments.words, say)
             document = report(bisection, bisection.run())
     except KeyboardInterrupt:
         say("interrupted: the same command goes on from here")

@@ -92,11 +92,6 @@ _LAUNCHER: pytest.StashKey[Launcher] = pytest.StashKey()
 def launcher_of(config: pytest.Config) -> Launcher:
     """Return the session's launcher, which ends with the session at the latest."""
     if _LAUNCHER not in config.stash:
-        hand_over(Launcher(), config)
+        config.stash[_LAUNCHER] = launcher = Launcher()
+        config.add_cleanup(launcher.end)
     return config.stash[_LAUNCHER]
-
-
-def hand_over(launcher: Launcher, config: pytest.Config) -> None:
-    """Have a session, that is not configured yet, start its processes by this launcher."""
-    config.stash[_LAUNCHER] = launcher
-    config.add_cleanup(launcher.end)

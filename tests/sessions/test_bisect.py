@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from pytest_kopt.bisect.session import Answer, compare
+
 from ..waiting import HANG, until
 from .paired import FASTER, OLD, PLAIN, SLOWER, Gate, kernel, project_at
 from .project import Project
@@ -151,6 +153,17 @@ def test_killed_it_goes_on_where_it_was(bisected: Bisected, number: signal.Signa
     report = json.loads(run.out)
     assert report["first_slower"]["subject"] == "Change 2" and report["sessions"] == 3
     bisected.expect(before)
+
+
+def test_a_commit_without_the_current_folder_is_not_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, tree = tmp_path / "project", tmp_path / "other"
+    (root / "tests" / "gpu").mkdir(parents=True)
+    tree.mkdir()
+    monkeypatch.chdir(root / "tests" / "gpu")
+    answer = compare(tree, root, "good", (), tmp_path / "session.log")
+    assert answer == Answer(None, "it has no folder tests/gpu")
 
 
 def _unrelated(project: Project) -> tuple[str, ...]:
