@@ -117,7 +117,7 @@ if "pytest_kopt.processes.served" in sys.modules:
     replace(check, "_steps", lambda checking: [check.fresh_content])
     for owner, names in (
         (check, "equal_calls _after_steps"),
-        (checking.Checking, "_seen"),
+        (checking.Checking, "_side_effects"),
         (runner, "caches"),
         (timing, "too_fast uncaptured wrong_results known_content"),
         (blocks_of_arms, "wrong_results known_content"),

@@ -136,7 +136,7 @@ def test_files_that_come_and_go(root: Path) -> None:
 def test_what_only_a_worker_saw_belongs_to_it_when_it_lies_with_the_tests(root: Path) -> None:
     (root / "tests/ops/computed.py").write_text("")
     loaded = ("tests/ops/computed.py", "project/unused.py", "project/kernels/gemm.py", "gone.py")
-    before = take(root, seen=Seen(loaded))
+    before = take(root, observed=Seen(loaded))
     assert set(before.files) == HARNESS | {"tests/ops/computed.py"}
     append("tests/ops/computed.py")(root)
     (finding,) = edits(before, take(root, before))
@@ -163,7 +163,7 @@ def test_what_decides_belongs_to_it_in_the_kernels_package_too(root: Path) -> No
             "tests/ops/mine.json": ["project/kernels/gemm.py"],
         },
     )
-    found = take(root, seen=seen)
+    found = take(root, observed=seen)
     assert found.files.keys() - before.files.keys() == {
         *("project/kernels/naive.py", "project/kernels/wide.py", "project/kernels/__init__.py"),
         *("project/kernels/tiles.py", "tests/ops/shapes.json"),
@@ -210,7 +210,7 @@ def test_dependencies_that_moved_are_those_that_are_others_on_disk(root: Path) -
         "tests/golden.npz": {"tests/ops/test_gemm.py"},
         "project/kernels/gemm.py": {"project/kernels/gemm.py"},
     }
-    before = take(root, seen=Seen(opened=opened))
+    before = take(root, observed=Seen(opened=opened))
     assert before.dependencies.keys() - take(root).dependencies.keys() == {"project/table.toml"}
     (root / "project/kernels/gemm.py").write_text("")
     assert moved(before, root) == []

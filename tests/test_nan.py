@@ -35,7 +35,7 @@ def judged(
     given = make_inputs(case, 1)
     run = Candidate(case, function)(fresh_copies(given), 1)
     expected = Reference(case)(fresh_copies(given), run.live, 1)
-    return [(item.passed, item.reason) for item in judge(case, expected, run.kept)]
+    return [(item.passed, item.reason) for item in judge(case, expected, run.copies)]
 
 
 def twice(x: Tensor) -> Tensor:

@@ -223,11 +223,11 @@ def test_a_race_that_fails_by_itself_is_told() -> None:
 
 def test_a_process_prepares_nothing_for_candidates_that_are_out() -> None:
     trees = ("copy", "tree of a", "tree of b")
-    order = ArmsOrder(("b", PLACEBO, "a", INCUMBENT), trees=trees, own=INCUMBENT)
-    order = replace(order, others=(PLACEBO, "a", "b"))
+    order = ArmsOrder(("b", PLACEBO, "a", INCUMBENT), trees=trees, project_version=INCUMBENT)
+    order = replace(order, tree_versions=(PLACEBO, "a", "b"))
     left = order.without(["a"])
     assert left.names == ("b", PLACEBO, INCUMBENT)
-    assert (left.others, left.trees) == ((PLACEBO, "b"), ("copy", "tree of b"))
+    assert (left.tree_versions, left.trees) == ((PLACEBO, "b"), ("copy", "tree of b"))
     assert order.without([]) is order
 
 

@@ -17,7 +17,7 @@ from pytest_kopt.cases.running.bench import Bench
 from pytest_kopt.cases.running.runner import run_case
 from pytest_kopt.cases.running.spot_checks import Recorder, Spotted, wrong_results
 from pytest_kopt.cases.running.timed_calls import Content, Forward, input_sets
-from pytest_kopt.honesty.inputs import Held
+from pytest_kopt.honesty.inputs import RestoredArguments
 from pytest_kopt.honesty.renewal import Renewal
 from pytest_kopt.measure.wall import WallBlock, WallEngine
 
@@ -97,7 +97,9 @@ def watched(
     )
     sets = dict(enumerate(input_sets([case], 0, range(SETS))))
     content = Content([case], sets, 1 << 20 if is_scaled else SETS)
-    recorders = [Recorder(Forward(case, function, Held(held, ()))) for held in sets.values()]
+    recorders = [
+        Recorder(Forward(case, function, RestoredArguments(held, ()))) for held in sets.values()
+    ]
     return Spotted(WallBlock(recorders, SETS), case, recorders, content, dice=random.Random(5))
 
 
@@ -164,7 +166,7 @@ def test_a_block_meets_what_its_seed_says_whatever_was_before() -> None:
     assert blocks[1] == blocks[3]
     assert not {*blocks[0]} & {*blocks[1]}
     for spot, block in zip(spotted.spots, blocks, strict=True):
-        assert content(spot.given[0]) == block[spot.call - 1]
+        assert content(spot.inputs[0]) == block[spot.call - 1]
         assert content(spot.results["out"]) == block[spot.call - 1]
     assert wrong_results([spotted], {}) == []
 

@@ -17,7 +17,7 @@ from pytest_kopt.cases.running.check import check_case
 from pytest_kopt.cases.running.course import Course
 from pytest_kopt.cases.running.runner import Outcome, run_case
 from pytest_kopt.errors import BadInput
-from pytest_kopt.honesty.inputs import Held
+from pytest_kopt.honesty.inputs import RestoredArguments
 from pytest_kopt.measure.wall import WallEngine
 from pytest_kopt.numerics.gates import snr
 from pytest_kopt.numerics.nested import fresh_copies
@@ -245,7 +245,7 @@ def test_one_tensor_given_twice_is_written_in_both_places() -> None:
 
 def test_held_arguments_are_restored_for_the_next_call() -> None:
     x, cache = torch.ones(2), torch.zeros(2)
-    held = Held([x, cache], (1,))
+    held = RestoredArguments([x, cache], (1,))
     assert held.source[0] is x and held.live[1] is cache
     cache.add_(x)
     held.restore()

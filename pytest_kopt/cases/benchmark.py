@@ -26,11 +26,11 @@ FIXTURE = "benchmark"
 NO_REFERENCE = "pytest-benchmark times the test, and nothing is checked"
 
 
-def undecidable(item: pytest.Item) -> BadInput:
+def undecidable(test: pytest.Item) -> BadInput:
     """Return the refusal of a test that is to be judged and has no reference."""
     return BadInput(
         f"{NO_REFERENCE}, so nothing is decided on it",
-        where=f"case {item.nodeid}",
+        where=f"case {test.nodeid}",
         legal="kopt.benchmark(benchmark, FUNCTION, inputs=…, reference=…, dims=…), "
         "or a test that is not marked kopt",
     )
@@ -59,29 +59,29 @@ class TimedBenchmark:
 
 
 @contextmanager
-def stand_in(item: pytest.Function) -> Iterator[TimedBenchmark | None]:
+def stand_in(test: pytest.Function) -> Iterator[TimedBenchmark | None]:
     """Replace a switched-off `benchmark` fixture of a case while it runs; yield the replacement."""
-    fixture = item.funcargs[FIXTURE]
+    fixture = test.funcargs[FIXTURE]
     if not getattr(fixture, "disabled", False):
         yield None
         return
-    item.funcargs[FIXTURE] = timed = TimedBenchmark()
+    test.funcargs[FIXTURE] = timed = TimedBenchmark()
     try:
         yield timed
     finally:
         # pytest-benchmark looks at its own fixture once more when it makes the report.
-        item.funcargs[FIXTURE] = fixture
+        test.funcargs[FIXTURE] = fixture
 
 
 def result(
-    item: pytest.Function, timed: TimedBenchmark | None, dims: dict[str, Scalar], label: str
+    test: pytest.Function, timed: TimedBenchmark | None, dims: dict[str, Scalar], label: str
 ) -> CaseResult | None:
     """Return the row of a test that used the `benchmark` fixture; None when it never called it."""
     timing = timed.timing if timed else None
     # pytest-benchmark's, where it is on and was called.
-    if not timed and (found := getattr(item.funcargs[FIXTURE], "stats", None)):
-        samples = tuple(seconds * 1e3 for seconds in found.stats.data)
-        timing = Timing("pytest-benchmark", samples, found.iterations)
+    if not timed and (stats := getattr(test.funcargs[FIXTURE], "stats", None)):
+        samples = tuple(seconds * 1e3 for seconds in stats.stats.data)
+        timing = Timing("pytest-benchmark", samples, stats.iterations)
     if timing is None:
         return None
     cells: dict[str, Scalar | None] = {
@@ -90,7 +90,7 @@ def result(
         "out_snr": None,
     }
     return CaseResult(
-        nodeid=item.nodeid,
+        nodeid=test.nodeid,
         label=label,
         header=SINGLE.header(tuple(dims)),
         dims=dims,

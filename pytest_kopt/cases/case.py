@@ -76,17 +76,17 @@ class Case:
 
     def arguments(self) -> tuple[Any, ...]:
         """Return fresh inputs in order, with names or without."""
-        given = self.inputs()
-        return tuple(given.values() if isinstance(given, Mapping) else given)
+        drawn = self.inputs()
+        return tuple(drawn.values() if isinstance(drawn, Mapping) else drawn)
 
     def gate_of(self, name: str) -> Gate | None:
         """Return the gate of an output or gradient of this name, None where its dtype chooses."""
         return self.gate.get(name) if isinstance(self.gate, Mapping) else self.gate
 
-    def like(self, other: Case) -> Case:
+    def like(self, observed: Case) -> Case:
         """Return the case with what another one's reference was seen to do."""
-        seen = ("writes", "owed", "consumes", "keywords", "fills", "returns", "nan")
-        return replace(self, **{name: getattr(other, name) for name in seen})
+        observations = ("writes", "owed", "consumes", "keywords", "fills", "returns", "nan")
+        return replace(self, **{name: getattr(observed, name) for name in observations})
 
     def positional(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return what calls a function with the inputs in order, by keyword where named.
@@ -97,8 +97,8 @@ class Case:
         if not (self.keywords or self.fills):
             return function
 
-        def named(*given: Any) -> Any:
-            return function(**dict(zip(self.keywords, given, strict=True)))
+        def named(*arguments: Any) -> Any:
+            return function(**dict(zip(self.keywords, arguments, strict=True)))
 
         call = named if self.keywords else function
         return self._filling(call) if self.fills else call
@@ -106,12 +106,12 @@ class Case:
     def _filling(self, function: Callable[..., Any]) -> Callable[..., Any]:
         from pytest_kopt.numerics.nested import Filled, flatten, with_own_containers
 
-        def call(*given: Any) -> Filled:
-            holders = {place: with_own_containers(given[place]) for place in self.fills}
-            returned = function(*(holders.get(place, x) for place, x in enumerate(given)))
+        def call(*arguments: Any) -> Filled:
+            holders = {place: with_own_containers(arguments[place]) for place in self.fills}
+            returned = function(*(holders.get(place, x) for place, x in enumerate(arguments)))
             results = {} if returned is None else flatten(returned, RETURNED)
             for place, holder in holders.items():
-                before = flatten(given[place], input_name(place))
+                before = flatten(arguments[place], input_name(place))
                 now = flatten(holder, input_name(place))
                 results |= {n: x for n, x in now.items() if x is not before.get(n)}
             return Filled(tuple(results), tuple(results.values()))
@@ -159,22 +159,24 @@ def declare(
 ) -> Case:
     """Build a case; BadInput names the argument that does not fit and what would."""
     refusal = functools.partial(BadInput, where=f"case {nodeid}")
-    for name, given, legal in (
+    for name, argument, legal in (
         ("function", function, "the function itself, uncalled"),
         ("inputs", inputs, "a function that makes fresh arguments: lambda: (torch.randn(…), …)"),
         ("reference", reference, "a function of the same arguments in a higher precision"),
         ("dims", dims, "what tells this case from others: {'n': 4096}"),
     ):
-        if not (isinstance(given, Mapping) if name == "dims" else callable(given)):
-            held = "missing" if given is None else f"a {type(given).__name__}"
-            raise refusal(f"{name} is {held}", legal=legal)
+        if not (isinstance(argument, Mapping) if name == "dims" else callable(argument)):
+            problem = "missing" if argument is None else f"a {type(argument).__name__}"
+            raise refusal(f"{name} is {problem}", legal=legal)
     assert inputs and reference and dims is not None
     if _holds_tensors(function):
         function, inputs, reference, weights = _opened(
             function, inputs, reference, weights, refusal
         )
     gates = list(gate.values()) if isinstance(gate, Mapping) else [gate]
-    if not all(item is None or hasattr(item, "passes") for item in gates):
+    if not all(
+        declared_gate is None or hasattr(declared_gate, "passes") for declared_gate in gates
+    ):
         raise refusal(
             f"gate is {gate!r}",
             legal="None, snr(…), tolerance(…), bitwise(), or a dict of them by name of the output",
@@ -201,7 +203,7 @@ def declare(
     words = [word.strip() for word in (domain.split(",") if isinstance(domain, str) else domain)]
     for unknown in {*filter(None, words)}.difference(DOMAIN):
         raise refusal(f"domain has {unknown!r}", legal=DOMAIN)
-    positions = [item for item in consumes if item != GRAD_OUT]
+    positions = [place for place in consumes if place != GRAD_OUT]
     return Case(
         nodeid=nodeid,
         function=function,
@@ -254,27 +256,27 @@ def _opened(
 
     module = getattr(function, "__self__", function)
     names = tuple(module.state_dict())
-    given = inputs()
-    if function not in (module, module.forward) or not isinstance(given, tuple | list):
+    sample = inputs()
+    if function not in (module, module.forward) or not isinstance(sample, tuple | list):
         raise refusal(
             f"the function is {function_name(function)} of a {type(module).__name__}, which holds "
             f"{', '.join(names)}",
             legal="the module itself, with inputs() returning a tuple, or a function that takes "
             "its parameters and calls torch.func.functional_call",
         )
-    count = len(given)
+    count = len(sample)
 
     def drawn() -> tuple[Any, ...]:
-        held = module.state_dict(keep_vars=True).values()
-        own = [item.detach().clone().requires_grad_(item.requires_grad) for item in held]
-        return (*inputs(), *own)
+        state = module.state_dict(keep_vars=True).values()
+        copies = [tensor.detach().clone().requires_grad_(tensor.requires_grad) for tensor in state]
+        return (*inputs(), *copies)
 
     def layer(*items: Any) -> Any:
         return functional_call(module, dict(zip(names, items[count:], strict=True)), items[:count])
 
     def exact(*items: Any) -> Any:
-        held = reference.state_dict()
-        width = next(item.dtype for item in held.values() if item.is_floating_point())
+        state = reference.state_dict()
+        width = next(tensor.dtype for tensor in state.values() if tensor.is_floating_point())
         wide = [x.to(width) if is_floating(x) else x for x in items]
         return functional_call(
             reference, dict(zip(names, wide[count:], strict=True)), tuple(wide[:count])
@@ -284,21 +286,23 @@ def _opened(
     same = exact if _holds_tensors(reference) else reference
     # Buffers are what a step finds, and leaves: running statistics.
     parameters = {name for name, _ in module.named_parameters()}
-    own = (place for place, name in enumerate(names, count) if name in parameters)
-    return layer, drawn, same, (*weights, *own)
+    parameter_places = (place for place, name in enumerate(names, count) if name in parameters)
+    return layer, drawn, same, (*weights, *parameter_places)
 
 
-def is_floating(item: Any) -> bool:
-    return getattr(item, "is_floating_point", bool)()
+def is_floating(value: Any) -> bool:
+    return getattr(value, "is_floating_point", bool)()
 
 
 def _positions(
-    name: str, given: Sequence[Any], refusal: Callable[..., BadInput]
+    name: str, positions: Sequence[Any], refusal: Callable[..., BadInput]
 ) -> tuple[int, ...]:
-    if isinstance(given, str) or not all(type(place) is int and place >= 0 for place in given):
+    if isinstance(positions, str) or not all(
+        type(place) is int and place >= 0 for place in positions
+    ):
         more = f", or {GRAD_OUT!r}" if name == "consumes" else ""
-        raise refusal(f"{name} is {given!r}", legal=f"a tuple of positions of inputs{more}")
-    return tuple(given)
+        raise refusal(f"{name} is {positions!r}", legal=f"a tuple of positions of inputs{more}")
+    return tuple(positions)
 
 
 def function_name(function: Callable[..., Any]) -> str:

@@ -19,23 +19,26 @@ _BYTES_SLACK, _FLOPS_SLACK = 1.05, 1.25
 
 def rooflines(results: Sequence[CaseResult], workspace: Path) -> list[Roofline]:
     """Return the rooflines of the timed cases; BadInput for a file of ceilings that is none."""
-    known: dict[str, DeviceCeilings] = {}
-    found = []
+    device_ceilings: dict[str, DeviceCeilings] = {}
+    case_rooflines = []
     for result in results:
         evidence = result.evidence
         device = evidence.device_model
         if not device or evidence.interpreted:
             continue
-        if device not in known:
-            known[device] = ceilings.known(workspace, device)
+        if device not in device_ceilings:
+            device_ceilings[device] = ceilings.known(workspace, device)
         engine = (evidence.engine or "").split("+")[0]
         moved = evidence.nbytes or [*(evidence.io_bytes or {}).values(), 0.0]
-        rate = known[device].rate(str(evidence.dtype))
-        bandwidth, launch = known[device].bandwidth_for(moved[0]), known[device].launch_us
+        rate = device_ceilings[device].rate(str(evidence.dtype))
+        bandwidth, launch = (
+            device_ceilings[device].bandwidth_for(moved[0]),
+            device_ceilings[device].launch_us,
+        )
         sources = rate.source, bandwidth.source
         limits = Limits(rate.value, bandwidth.value, launch.get(engine, 0.0), sources)
-        found += of_evidence(result.label, evidence, limits)
-    return found
+        case_rooflines += of_evidence(result.label, evidence, limits)
+    return case_rooflines
 
 
 def of_evidence(label: str, evidence: CaseEvidence, limits: Limits) -> list[Roofline]:

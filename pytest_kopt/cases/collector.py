@@ -41,8 +41,8 @@ class Collector:
     refusals: list[str] = field(default_factory=list)
 
     def collected(self, ids: list[str]) -> None:
-        known = set(self.order)
-        self.order += [nodeid for nodeid in ids if nodeid not in known]
+        collected_ids = set(self.order)
+        self.order += [nodeid for nodeid in ids if nodeid not in collected_ids]
 
     def add_report(self, report: pytest.TestReport) -> None:
         """Take the results out of a report's properties, each once."""
@@ -96,11 +96,11 @@ class Collector:
         advice = "call kopt() in it, or remove the marker"
         return [Finding("never-called", what, nodeid, advice) for nodeid in sorted(self.silent)]
 
-    def take_over(self, other: Collector) -> None:
+    def take_over(self, rerun: Collector) -> None:
         """Have what arrived of another run of the same cases stand for this one's."""
-        self.results, self.undecided = other.results, other.undecided
-        self.failures, self.dead, self.lost = other.failures, other.dead, other.lost
-        self.collect_errors, self.startup_death = other.collect_errors, other.startup_death
+        self.results, self.undecided = rerun.results, rerun.undecided
+        self.failures, self.dead, self.lost = rerun.failures, rerun.dead, rerun.lost
+        self.collect_errors, self.startup_death = rerun.collect_errors, rerun.startup_death
 
     def table(self) -> Table | None:
         """Return the rows in declaration order, None without any; BadInput where two do not fit."""
@@ -111,8 +111,8 @@ class Collector:
 
     def in_order(self) -> list[CaseResult]:
         place = {nodeid: i for i, nodeid in enumerate(self.order)}
-        found = [result for result in self.results.values() if result.header]
-        return sorted(found, key=lambda result: place.get(result.nodeid, len(place)))
+        rows = [result for result in self.results.values() if result.header]
+        return sorted(rows, key=lambda result: place.get(result.nodeid, len(place)))
 
     def _add(self, text: str) -> None:
         try:
@@ -127,6 +127,6 @@ class Collector:
         if result.nodeid in self.skipped:
             return
         # A plugin may have run its test again: a case that failed once stays failed.
-        known = self.results.get(result.nodeid)
-        if known is None or known.check == "PASS":
+        earlier = self.results.get(result.nodeid)
+        if earlier is None or earlier.check == "PASS":
             self.results[result.nodeid] = result

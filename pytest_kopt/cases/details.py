@@ -45,10 +45,10 @@ def of_shapes(
     shapes: Iterable[Shape], results: Sequence[CaseResult]
 ) -> Iterator[tuple[Shape, CaseResult | None]]:
     """Yield each case of a verdict with its result; a pull request may have dims twice."""
-    known = {(name, case.key): case for case in results for name in ("", case.label, case.nodeid)}
+    by_name = {(name, case.key): case for case in results for name in ("", case.label, case.nodeid)}
     for shape in shapes:
         key = tuple(cell(value) for value in shape.dims.values())
-        yield shape, known.get((shape.nodeid or shape.label, key), known.get(("", key)))
+        yield shape, by_name.get((shape.nodeid or shape.label, key), by_name.get(("", key)))
 
 
 def place_of(text: str) -> tuple[str, int] | None:
@@ -57,10 +57,10 @@ def place_of(text: str) -> tuple[str, int] | None:
     None where the text shows no frame.
     """
     frames = _PYTHON_PLACE.findall(text) or _PYTEST_PLACE.findall(text)
-    own = [frame for frame in frames if not _LIBRARY.search(frame[0])]
+    project_frames = [frame for frame in frames if not _LIBRARY.search(frame[0])]
     if not frames:
         return None
-    path, line = (own or frames)[-1]
+    path, line = (project_frames or frames)[-1]
     return path, int(line)
 
 

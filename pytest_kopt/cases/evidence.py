@@ -34,10 +34,10 @@ class Failure:
     worst_output: float | None = None
 
     @classmethod
-    def of(cls, found: Comparison) -> Failure:
-        f = found.figures
-        known = (f.snr_db, f.max_abs, list(f.worst_index), f.worst_ref, f.worst_out) if f else ()
-        return cls(found.name, found.reason, found.gate, *known)
+    def of(cls, comparison: Comparison) -> Failure:
+        f = comparison.figures
+        measured = (f.snr_db, f.max_abs, list(f.worst_index), f.worst_ref, f.worst_out) if f else ()
+        return cls(comparison.name, comparison.reason, comparison.gate, *measured)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,5 +134,5 @@ class CaseEvidence:
     note: str | None = None
 
     def samples_ms(self, way: str) -> tuple[float, ...]:
-        found = self.forward_samples_ms if way == "forward" else self.backward_samples_ms
-        return found or ()
+        samples = self.forward_samples_ms if way == "forward" else self.backward_samples_ms
+        return samples or ()

@@ -45,7 +45,7 @@ class Kopt:
 
     def __init__(
         self,
-        item: pytest.Item,
+        test: pytest.Item,
         schema: str | Schema,
         bench: Bench,
         run_arms: Callable[[Case, Bench], None] | None = None,
@@ -55,7 +55,7 @@ class Kopt:
 
         `declared` is told the row of a case before anything of it runs.
         """
-        self._item = item
+        self._test = test
         self._schema = schema
         self._bench = bench
         self._run_arms = run_arms
@@ -117,7 +117,7 @@ class Kopt:
         from pytest_kopt.versions.affected_modules import project_modules
         from pytest_kopt.versions.installed_copies import check_imported_here
 
-        nodeid = self._item.nodeid
+        nodeid = self._test.nodeid
         try:
             if self.is_called:
                 raise BadInput(
@@ -132,11 +132,11 @@ class Kopt:
             if fn is reference:
                 what = "reference is the function itself, right whatever it computes"
                 raise case.refusal(what, legal="another function, of none of the kernel's code")
-            root = self._item.config.rootpath.resolve()
+            root = self._test.config.rootpath.resolve()
             if self._bench.is_judged:
                 called = getattr(fn, "__module__", None) or ""
                 check_imported_here(root, called, f"case {nodeid}")
-            skip_outside(self._item, case.label, self._bench.selected)
+            skip_outside(self._test, case.label, self._bench.selected)
             self._declared(
                 CaseResult.undecided(nodeid, case.schema, case.dims, case.label, backward=backward)
             )
@@ -147,7 +147,7 @@ class Kopt:
             outcome = run_case(case, self._bench)
         except BadInput as error:
             message = str(error) if nodeid in str(error) else f"case {nodeid}: {error}"
-            send(self._item, CaseResult(nodeid, refusal=message))
+            send(self._test, CaseResult(nodeid, refusal=message))
             raise pytest.fail.Exception(message, pytrace=False) from None
         paths = {path.relative_to(root) for path in project_modules(root).values()}
         files = tuple(sorted(path.as_posix() for path in paths))
@@ -173,7 +173,7 @@ class Kopt:
             opened=self._bench.opened(root),
         )
         result = replace(outcome.result, evidence=evidence)
-        send(self._item, result)
+        send(self._test, result)
         if result.check != "PASS":
             pytest.fail(f"{result.check} {result.label}\n{result.diagnosis}", pytrace=False)
         figures = outcome.figures
@@ -206,33 +206,33 @@ class Kopt:
         from pytest_kopt.cases.benchmark import awaited
 
         measurement = self(fn, inputs=inputs, **case)
-        given = inputs()
-        named = given if isinstance(given, Mapping) else {}
-        benchmark(awaited(fn, self.device), *(() if named else given), **named)
+        arguments = inputs()
+        named = arguments if isinstance(arguments, Mapping) else {}
+        benchmark(awaited(fn, self.device), *(() if named else arguments), **named)
         return measurement
 
 
-def skip_outside(item: pytest.Item, label: str, selected: Sequence[str]) -> None:
+def skip_outside(test: pytest.Item, label: str, selected: Sequence[str]) -> None:
     """Skip a case that the campaign's target_shapes leave out, and tell its label."""
-    if selected and label not in selected and item.nodeid not in selected:
-        item.user_properties.append((OUTSIDE, label))
+    if selected and label not in selected and test.nodeid not in selected:
+        test.user_properties.append((OUTSIDE, label))
         pytest.skip(f"{label} is not in target_shapes")
 
 
-def send(item: pytest.Item, result: CaseResult) -> None:
-    item.user_properties.append((PROPERTY, result.to_json()))
+def send(test: pytest.Item, result: CaseResult) -> None:
+    test.user_properties.append((PROPERTY, result.to_json()))
 
 
-def marked_schema(item: pytest.Item) -> str | Schema:
+def marked_schema(test: pytest.Item) -> str | Schema:
     """Return the schema of the item's `kopt` marker, "single" by default; or raise BadInput."""
-    marker = item.get_closest_marker("kopt")
+    marker = test.get_closest_marker("kopt")
     if marker is None:
         return "single"
     unknown = set(marker.kwargs) - {"schema"}
     if marker.args or unknown:
-        given = ", ".join([*map(repr, marker.args), *sorted(unknown)])
+        superfluous = ", ".join([*map(repr, marker.args), *sorted(unknown)])
         raise BadInput(
-            f"the kopt marker has {given}", where=f"case {item.nodeid}", legal="schema=…"
+            f"the kopt marker has {superfluous}", where=f"case {test.nodeid}", legal="schema=…"
         )
     schema: str | Schema = marker.kwargs.get("schema", "single")
     return schema

@@ -41,17 +41,17 @@ class Groups:
     def drawn(self, distribution: str) -> tuple[int, ...]:
         """Draw other sizes for the same rows, by torch's generator."""
         units = sum(self.sizes) // self.multiple
-        found = filled_groups(len(self.sizes), units, distribution)
-        return tuple(self.multiple * size for size in found.tolist())
+        drawn_sizes = filled_groups(len(self.sizes), units, distribution)
+        return tuple(self.multiple * size for size in drawn_sizes.tolist())
 
-    def replaced(self, given: Sequence[Any], sizes: Sequence[int]) -> list[Any]:
-        result = list(given)
+    def replaced(self, arguments: Sequence[Any], sizes: Sequence[int]) -> list[Any]:
+        result = list(arguments)
         for place, layout in self.layouts.items():
-            result[place] = _like(given[place], _WRITERS[layout](sizes))
+            result[place] = _like(arguments[place], _WRITERS[layout](sizes))
         return result
 
 
-def find_groups(case: Case, given: Sequence[Any]) -> Groups:
+def find_groups(case: Case, arguments: Sequence[Any]) -> Groups:
     """Return the group sizes among inputs of a grouped case.
 
     Raises BadInput, saying what to declare, where there are none, or several that differ.
@@ -59,20 +59,20 @@ def find_groups(case: Case, given: Sequence[Any]) -> Groups:
     count = case.dims.get("G")
     if not isinstance(count, int) or count < 1:
         raise case.refusal(f"the dim G is {count!r}", "the number of groups")
-    if case.groups is not None and case.groups >= len(given):
-        raise case.refusal(f"groups is {case.groups}", f"0 to {len(given) - 1}")
+    if case.groups is not None and case.groups >= len(arguments):
+        raise case.refusal(f"groups is {case.groups}", f"0 to {len(arguments) - 1}")
     # Rows that a router dropped, or a buffer's spare ones, belong to no group.
-    extents = {size for tensor in tensors(given) if tensor.ndim > 1 for size in tensor.shape}
+    extents = {size for tensor in tensors(arguments) if tensor.ndim > 1 for size in tensor.shape}
     most = max([*extents, *(n for n in [case.dims.get("M")] if isinstance(n, int))], default=0)
     for fits in (extents.__contains__, lambda rows: 0 < rows <= most):
-        found = {
+        readings = {
             place: reading
-            for place, item in enumerate(given)
-            if (reading := _read(item, count, fits, case.dims.get("M"))) is not None
+            for place, argument in enumerate(arguments)
+            if (reading := _read(argument, count, fits, case.dims.get("M"))) is not None
         }
-        named = found if case.groups is None else {case.groups: found.get(case.groups)}
+        named = readings if case.groups is None else {case.groups: readings.get(case.groups)}
         if len({reading and reading[1] for reading in named.values()}) > 1:
-            places = ", ".join(map(str, found))
+            places = ", ".join(map(str, readings))
             raise case.refusal(
                 f"the inputs {places} can all be group sizes, and differ",
                 "groups=POSITION names the one that is",
@@ -86,7 +86,7 @@ def find_groups(case: Case, given: Sequence[Any]) -> Groups:
                 f"a group has {odd[0]} rows, and group_multiple is {case.group_multiple}",
                 "a number that divides every group's size",
             )
-        layouts = {place: layout for place, (layout, s) in found.items() if s == sizes}
+        layouts = {place: layout for place, (layout, s) in readings.items() if s == sizes}
         return Groups(layouts, sizes, case.group_multiple)
     what = "no input holds" if case.groups is None else f"input {case.groups} does not hold"
     raise case.refusal(
@@ -94,24 +94,24 @@ def find_groups(case: Case, given: Sequence[Any]) -> Groups:
     )
 
 
-def said_groups(given: Sequence[Any], extents: Container[int]) -> list[Groups]:
+def said_groups(arguments: Sequence[Any], extents: Container[int]) -> list[Groups]:
     """Return what inputs say of how many of so many rows belong where; equal sizes together."""
-    found: dict[tuple[int, ...], dict[int, str]] = {}
-    for place, item in enumerate(given):
-        count = len(_integers(item, _MOST_GROUPS) or ())
-        readings = (_read(item, n, extents.__contains__, None) for n in (count, count - 1))
+    layouts_by_sizes: dict[tuple[int, ...], dict[int, str]] = {}
+    for place, argument in enumerate(arguments):
+        count = len(_integers(argument, _MOST_GROUPS) or ())
+        readings = (_read(argument, n, extents.__contains__, None) for n in (count, count - 1))
         if count > 1 and (reading := next(filter(None, readings), None)):
             layout, sizes = reading
             if len(sizes) > 1:
-                found.setdefault(sizes, {})[place] = layout
-    return [Groups(layouts, sizes, 1) for sizes, layouts in found.items()]
+                layouts_by_sizes.setdefault(sizes, {})[place] = layout
+    return [Groups(layouts, sizes, 1) for sizes, layouts in layouts_by_sizes.items()]
 
 
 def redrawn(case: Case, distribution: str) -> Case:
     def inputs() -> Sequence[Any]:
-        given = case.arguments()
-        groups = find_groups(case, given)
-        return groups.replaced(given, groups.drawn(distribution))
+        arguments = case.arguments()
+        groups = find_groups(case, arguments)
+        return groups.replaced(arguments, groups.drawn(distribution))
 
     return replace(case, inputs=inputs)
 
@@ -134,10 +134,10 @@ def has_skew(case: Case) -> bool:
 
 
 def _read(
-    item: Any, count: int, fits: Callable[[int], bool], rows: Any
+    argument: Any, count: int, fits: Callable[[int], bool], rows: Any
 ) -> tuple[str, tuple[int, ...]] | None:
     """Return how an input says sizes of so many groups, and which; None where it does not."""
-    values = _integers(item, count + 1)
+    values = _integers(argument, count + 1)
     if values is None or min(values, default=-1) < 0:
         return None
     if len(values) == count and fits(sum(values)):
@@ -154,28 +154,30 @@ def _read(
     return None
 
 
-def is_integer(item: Any) -> TypeGuard[torch.Tensor]:
+def is_integer(value: Any) -> TypeGuard[torch.Tensor]:
     """Say whether it is a tensor of integers, such as sizes or places."""
-    if not isinstance(item, torch.Tensor) or item.dtype is torch.bool:
+    if not isinstance(value, torch.Tensor) or value.dtype is torch.bool:
         return False
-    return not (item.is_floating_point() or item.is_complex())
+    return not (value.is_floating_point() or value.is_complex())
 
 
-def _integers(item: Any, most: int) -> list[int] | None:
-    if is_integer(item):
-        return item.flatten().tolist() if 0 < item.numel() <= most else None
-    is_list = isinstance(item, list | tuple) and 0 < len(item) <= most
-    return list(item) if is_list and all(type(value) is int for value in item) else None
+def _integers(argument: Any, most: int) -> list[int] | None:
+    if is_integer(argument):
+        return argument.flatten().tolist() if 0 < argument.numel() <= most else None
+    is_list = isinstance(argument, list | tuple) and 0 < len(argument) <= most
+    return list(argument) if is_list and all(type(value) is int for value in argument) else None
 
 
 def _steps(ends: Sequence[int]) -> tuple[int, ...]:
     return tuple(right - left for left, right in pairwise(ends))
 
 
-def _like(item: Any, values: list[int]) -> Any:
-    if not isinstance(item, torch.Tensor):
-        return type(item)(values)
-    return torch.tensor(values, dtype=item.dtype, device=item.device).reshape(item.shape)
+def _like(original: Any, values: list[int]) -> Any:
+    if not isinstance(original, torch.Tensor):
+        return type(original)(values)
+    return torch.tensor(values, dtype=original.dtype, device=original.device).reshape(
+        original.shape
+    )
 
 
 _WRITERS: dict[str, Callable[[Sequence[int]], list[int]]] = {

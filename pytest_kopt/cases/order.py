@@ -28,16 +28,15 @@ RESULTS, PLACES = 8, 1 + 8 * 2
 class ArmsOrder:
     """Which arms this process holds and where the other versions lie.
 
-    `names` in the order in which they are prepared; `own` is the project's version, those of
-    `others` lie in the overlay `trees`, in that order. In a race the project's is the incumbent's,
-    and the others are its copy and the candidates. `changed` are the paths below `root` that differ
-    (none: whatever file a case's function stands in). Without trees the process runs only its own
-    version: that of `tree`, which must use none of the changed files below `root`, or the
-    project's. Where it
-    `tells_more` it is told what the arms have a GPU do before they are timed (which they are where
-    that is the same only with `measure_same`) and what known content is worth to the candidate.
-    `domains` are, by node id, all that a case may say of what its kernels need not support; others
-    say what they like.
+    `names` in the order in which they are prepared; `project_version` names the version that lies
+    in the project, `tree_versions` those that lie in the overlay `trees`, in that order. In a race
+    the project's is the incumbent's, and the others are its copy and the candidates. `changed` are
+    the paths below `root` that differ (none: whatever file a case's function stands in). Without
+    trees the process runs only the version of `tree`, which must use none of the changed files
+    below `root`, or the project's. Where it `tells_more` it is told what the arms have a GPU do
+    before they are timed (which they are where that is the same only with `measure_same`) and what
+    known content is worth to the candidate. `domains` are, by node id, all that a case may say of
+    what its kernels need not support; others say what they like.
     """
 
     names: tuple[str, ...]
@@ -47,8 +46,8 @@ class ArmsOrder:
     changed: tuple[str, ...] = ()
     tells_more: bool = False
     measure_same: bool = False
-    own: str = CANDIDATE
-    others: tuple[str, ...] = (INCUMBENT, PLACEBO)
+    project_version: str = CANDIDATE
+    tree_versions: tuple[str, ...] = (INCUMBENT, PLACEBO)
     domains: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
@@ -70,12 +69,14 @@ class ArmsOrder:
         """Return the order of the arms that are not `out`, whose trees are not looked at."""
         if not out:
             return self
-        kept = [both for both in zip(self.others, self.trees, strict=True) if both[0] not in out]
+        left = [
+            pair for pair in zip(self.tree_versions, self.trees, strict=True) if pair[0] not in out
+        ]
         return replace(
             self,
             names=tuple(name for name in self.names if name not in out),
-            others=tuple(name for name, _ in kept),
-            trees=tuple(tree for _, tree in kept),
+            tree_versions=tuple(name for name, _ in left),
+            trees=tuple(tree for _, tree in left),
         )
 
 

@@ -85,9 +85,9 @@ class CaseResult:
         document = json.loads(text)
         if not isinstance(document, dict) or document.pop("v", None) != WIRE_VERSION:
             raise ValueError("a kopt result of another version")
-        if isinstance(found := document.get("findings"), list):
+        if isinstance(findings := document.get("findings"), list):
             # A name that no check uses any more must not keep an older record from being read.
-            document["findings"] = [told for told in found if _is_known(told)]
+            document["findings"] = [finding for finding in findings if _is_known(finding)]
         return wire.read(cls, document)
 
     @classmethod
@@ -124,8 +124,8 @@ class CaseResult:
         )
 
 
-def _is_known(told: object) -> bool:
-    return not isinstance(told, dict) or str(told.get("check")) in CONSEQUENCES
+def _is_known(finding: object) -> bool:
+    return not isinstance(finding, dict) or str(finding.get("check")) in CONSEQUENCES
 
 
 def loaded_by(results: Iterable[CaseResult]) -> set[str]:
@@ -144,12 +144,12 @@ def opened_by(results: Sequence[CaseResult]) -> dict[str, set[str]]:
 
     Imports are not among them.
     """
-    loaded, found = loaded_by(results), dict[str, set[str]]()
+    loaded, opened = loaded_by(results), dict[str, set[str]]()
     for result in results:
         for path, authors in (result.evidence.opened or {}).items():
             if path not in loaded:
-                found.setdefault(path, set()).update(authors)
-    return found
+                opened.setdefault(path, set()).update(authors)
+    return opened
 
 
 def table_of(results: Sequence[CaseResult]) -> Table | None:
@@ -173,7 +173,7 @@ def table_of(results: Sequence[CaseResult]) -> Table | None:
 
 def device_model_of(results: Iterable[CaseResult]) -> str:
     """Return the model of the device that timed the cases; "" for none, several, and no times."""
-    timed = (found.evidence for found in results if not found.evidence.interpreted)
+    timed = (result.evidence for result in results if not result.evidence.interpreted)
     models = {evidence.device_model for evidence in timed if evidence.device_model}
     return models.pop() if len(models) == 1 else ""
 

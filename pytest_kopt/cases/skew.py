@@ -90,8 +90,8 @@ def _routed(
             legal=f"at least {least} groups and 0 tokens",
         )
     if distribution == "uniform":
-        each, rest = divmod(tokens, groups)
-        return torch.full((groups,), each) + (torch.arange(groups) < rest)
+        share, rest = divmod(tokens, groups)
+        return torch.full((groups,), share) + (torch.arange(groups) < rest)
     order = torch.randperm(groups, generator=generator)
     sizes = torch.zeros(groups, dtype=torch.int64)
     if distribution == "one_expert":
@@ -99,12 +99,12 @@ def _routed(
         sizes[order[1]] = heavy
         sizes[order[2:]] = _routed(groups - 2, tokens - heavy, "uniform", None)
         return sizes
-    wanted, factor = DISTRIBUTIONS[distribution]
+    experts, factor = DISTRIBUTIONS[distribution]
     assert factor is not None
     scores = torch.rand(tokens, groups - 1, generator=generator)
     bias = torch.rand(groups - 1, generator=generator)
-    chosen = (scores + bias).topk(min(wanted, groups - 1), dim=1).indices
+    chosen = (scores + bias).topk(min(experts, groups - 1), dim=1).indices
     counts = torch.bincount(chosen.flatten(), minlength=groups - 1)
-    capacity = math.ceil(factor * wanted * tokens / groups)
+    capacity = math.ceil(factor * experts * tokens / groups)
     sizes[order[1:]] = counts.clamp(max=capacity)
     return sizes

@@ -71,14 +71,14 @@ def audit(candidate: Mapping[str, bytes], incumbent: Mapping[str, bytes]) -> lis
 
     What the incumbent does too is said with it, and has no bucket: it is no gain of this round's.
     """
-    known = Counter(note.pattern for _, note in _notes(incumbent))
-    found = []
+    remaining = Counter(note.pattern for _, note in _notes(incumbent))
+    findings = []
     for path, note in _notes(candidate):
         code = ast.unparse(note.node).partition("\n")[0]
         code = code if len(code) <= _LONGEST else f"{code[: _LONGEST - 1]}…"
-        known[note.pattern] -= 1
-        old = known[note.pattern] >= 0
-        found.append(
+        remaining[note.pattern] -= 1
+        old = remaining[note.pattern] >= 0
+        findings.append(
             Finding(
                 note.check,
                 f"{'the incumbent has it too: ' if old else ''}{note.message}: `{code}`",
@@ -87,12 +87,12 @@ def audit(candidate: Mapping[str, bytes], incumbent: Mapping[str, bytes]) -> lis
                 rejects=False,
             )
         )
-    return found
+    return findings
 
 
 def suspects_a_cache(source: bytes) -> bool:
     """Say whether a file has what looks like a cache of activations or results (W2, W3)."""
-    return any(found.bucket in ("W2", "W3") for found in audit({"": source}, {}))
+    return any(finding.bucket in ("W2", "W3") for finding in audit({"": source}, {}))
 
 
 def _notes(sources: Mapping[str, bytes]) -> Iterator[tuple[str, _Note]]:
@@ -105,11 +105,11 @@ def _notes(sources: Mapping[str, bytes]) -> Iterator[tuple[str, _Note]]:
             continue
         visitor = _Visitor()
         visitor.visit(tree)
-        seen = set()
+        noted = set()
         for note in visitor.notes:
             place = note.check, getattr(note.node, "lineno", 0)
-            if place not in seen:
-                seen.add(place)
+            if place not in noted:
+                noted.add(place)
                 yield path, note
 
 
@@ -174,15 +174,15 @@ class _Visitor(ast.NodeVisitor):
 
     def _caches(self, node: ast.FunctionDef) -> None:
         """Note what is found again by what a tensor is or holds, where something is kept."""
-        own = list(_own_nodes(node))
-        made = _made(own)
-        if not any(_keeps(part, made) for part in own):
+        own_nodes = list(_own_nodes(node))
+        temporaries = _temporaries(own_nodes)
+        if not any(_keeps(part, temporaries) for part in own_nodes):
             return
-        keys = [key for part in own for key in _keys(part)]
+        keys = [key for part in own_nodes for key in _keys(part)]
         names = {part.id for key in keys for part in ast.walk(key) if isinstance(part, ast.Name)}
         keys += [
             part.value
-            for part in own
+            for part in own_nodes
             if isinstance(part, ast.Assign)
             and names & {n.id for t in part.targets for n in ast.walk(t) if isinstance(n, ast.Name)}
         ]
@@ -190,7 +190,7 @@ class _Visitor(ast.NodeVisitor):
         read = {sub.attr for sub in inside if isinstance(sub, ast.Attribute)}
         calls = [sub for sub in inside if isinstance(sub, ast.Call)]
         casts = [sub for sub in calls if ast.unparse(sub.func) in ("float", "int")]
-        weak = any(self._dotted(part) == "weakref.ref" for part in own)
+        weak = any(self._dotted(part) == "weakref.ref" for part in own_nodes)
         if "_version" in read:
             text = "something is kept for as long as a tensor is not written to"
             self._note("weight-cache", text, keys[0], "W1")
@@ -229,9 +229,9 @@ class _Visitor(ast.NodeVisitor):
 
     def _named(self, name: str, node: ast.AST) -> None:
         for check, (message, names) in NOTED.items():
-            known = names.split()
-            below = tuple(word for word in known if word.endswith("."))
-            if name in known or (below and name.startswith(below)):
+            words = names.split()
+            below = tuple(word for word in words if word.endswith("."))
+            if name in words or (below and name.startswith(below)):
                 self._note(check, message, node, "W2" if check == _MEMOISED else "")
 
     def _divisible(self, test: ast.expr, node: ast.AST) -> None:
@@ -268,7 +268,7 @@ def _keys(node: ast.AST) -> Iterator[ast.expr]:
         yield from node.args[:1] if node.func.attr in _LOOKUPS else []
 
 
-def _made(nodes: Iterable[ast.AST]) -> set[str]:
+def _temporaries(nodes: Iterable[ast.AST]) -> set[str]:
     """Return the names of tensors and lists that a function makes itself: they end with it."""
     values: dict[str, list[ast.expr]] = {}
     for node in nodes:
@@ -276,7 +276,7 @@ def _made(nodes: Iterable[ast.AST]) -> set[str]:
             for target in node.targets:
                 if isinstance(target, ast.Name):
                     values.setdefault(target.id, []).append(node.value)
-    return {name for name, given in values.items() if all(map(_makes, given))}
+    return {name for name, assigned in values.items() if all(map(_makes, assigned))}
 
 
 def _makes(value: ast.expr) -> bool:
@@ -285,10 +285,10 @@ def _makes(value: ast.expr) -> bool:
     return bool(named) or isinstance(value, ast.List)
 
 
-def _keeps(node: ast.AST, made: Container[str]) -> bool:
+def _keeps(node: ast.AST, temporaries: Container[str]) -> bool:
     """Say whether a statement writes to something that outlives the call, as far as one sees.
 
-    What the function has `made` does not.
+    A write to one of the function's `temporaries` does not.
     """
     if isinstance(node, ast.Global | ast.Nonlocal):
         return True
@@ -296,4 +296,4 @@ def _keeps(node: ast.AST, made: Container[str]) -> bool:
         return node.func.attr in ("setdefault", "append", "put", "update")
     if not isinstance(node, ast.Subscript | ast.Attribute) or not isinstance(node.ctx, ast.Store):
         return False
-    return not (isinstance(node.value, ast.Name) and node.value.id in made)
+    return not (isinstance(node.value, ast.Name) and node.value.id in temporaries)

@@ -150,8 +150,8 @@ class AuditHook:
         the process made itself.
         """
         unheard = self._watch.opened() - self._opened.keys()
-        known = self._opened | {name: {""} for name in unheard}
-        return {name: authors for name, authors in known.items() if name not in self._made}
+        opened = self._opened | {name: {""} for name in unheard}
+        return {name: authors for name, authors in opened.items() if name not in self._made}
 
     def _hear(self, event: str, arguments: tuple[Any, ...]) -> None:
         if event not in _HEARD:
@@ -208,8 +208,8 @@ class AuditHook:
         author = "" if is_import else _author(frame, directly=True)
         if author and (refused := bounds.refuses(event, arguments)):
             check, what = refused
-            said = f"project code tried to {what}, which the system refused"
-            self._heard.setdefault(check, Finding(check, said, where=author, advice=MAY_WRITE))
+            message = f"project code tried to {what}, which the system refused"
+            self._heard.setdefault(check, Finding(check, message, where=author, advice=MAY_WRITE))
 
     def _written(self, name: str) -> None:
         if not name.startswith(self._root):

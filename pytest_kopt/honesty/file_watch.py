@@ -36,7 +36,7 @@ class FileWatch:
     def opened(self) -> frozenset[str]:
         """Return the files that were opened since, by whatever process."""
         with suppress(OSError):
-            while self._names and (found := os.read(self._descriptor, _READ_BYTES)):
-                for watch, *_ in _EVENT.iter_unpack(found):
+            while self._names and (events := os.read(self._descriptor, _READ_BYTES)):
+                for watch, *_ in _EVENT.iter_unpack(events):
                     self._opened.add(self._names.get(watch, ""))
         return frozenset(self._opened - {""})

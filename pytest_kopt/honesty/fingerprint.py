@@ -84,7 +84,7 @@ class Harness:
         self,
         settings: Mapping[str, Any],
         manifest: Mapping[str, Any],
-        seen: Seen = NOTHING,
+        observed: Seen = NOTHING,
         recorded: Collection[str] = (),
     ) -> Fingerprint:
         """Return the fingerprint of what lies on disk now.
@@ -97,18 +97,22 @@ class Harness:
         start = [*(root / test for test in self.tests), *conftests]
         start += [path for name in self.plugins for path in finder.files(name)]
         needed = finder.reached(self._kernel_files(), self._is_ignored)
-        wanted = finder.reached(start, self._is_kernel)
-        wanted = {path for path in wanted if self._is_harness(path, conftests, finder)}
-        others = {path for path in map(root.joinpath, seen.loaded) if path.is_file()} - wanted
-        wanted |= {path for path in others if self._beside_tests(path) and path not in needed}
-        wanted |= self._judging(map(root.joinpath, seen.judged_by), finder)
-        for name, authors in seen.opened.items() if not recorded else ():
-            is_read = not wanted.isdisjoint(map(root.joinpath, authors))
-            wanted |= {root / name} if is_read and not self._is_kernel(root / name) else set()
-        wanted |= {path for path in hiding(finder.folders) if not self._is_kernel(path)}
-        files = {self._name(path) for path in wanted if not self._is_ignored(path)}
-        own = {"", *map(self._name, needed)}
-        read = {root / name for name, by in seen.opened.items() if not own.isdisjoint(by)}
+        harness = finder.reached(start, self._is_kernel)
+        harness = {path for path in harness if self._is_harness(path, conftests, finder)}
+        also_loaded = {
+            path for path in map(root.joinpath, observed.loaded) if path.is_file()
+        } - harness
+        harness |= {path for path in also_loaded if self._beside_tests(path) and path not in needed}
+        harness |= self._judging(map(root.joinpath, observed.judged_by), finder)
+        for name, authors in observed.opened.items() if not recorded else ():
+            is_read = not harness.isdisjoint(map(root.joinpath, authors))
+            harness |= {root / name} if is_read and not self._is_kernel(root / name) else set()
+        harness |= {path for path in hiding(finder.folders) if not self._is_kernel(path)}
+        files = {self._name(path) for path in harness if not self._is_ignored(path)}
+        needed_names = {"", *map(self._name, needed)}
+        read = {
+            root / name for name, by in observed.opened.items() if not needed_names.isdisjoint(by)
+        }
         outside = {
             self._name(path)
             for path in needed | read
@@ -127,8 +131,8 @@ class Harness:
         finder = self._finder()
         kernel = filter(self._is_kernel, self._kernel_files())
         sources = (source for path in kernel for source in finder.sources(path))
-        found = (path for path in self._judging(sources, finder) if not self._is_ignored(path))
-        return sorted(map(self._name, found))
+        judging = (path for path in self._judging(sources, finder) if not self._is_ignored(path))
+        return sorted(map(self._name, judging))
 
     def _finder(self) -> Finder:
         root = self.root
@@ -142,22 +146,22 @@ class Harness:
         The package around a kernel is there for all of its modules: what else it imports is not
         looked at.
         """
-        found: set[Path] = set()
+        judging: set[Path] = set()
         waiting = begun = [path for path in start if path.is_file()]
         while waiting:
             path, *waiting = waiting
-            if path in found or self._is_kernel(path):
+            if path in judging or self._is_kernel(path):
                 continue
-            found.add(path)
+            judging.add(path)
             if path in begun or not self._is_package_of_the_kernel(path):
                 waiting += finder.sources(path)
-        return found
+        return judging
 
     def _conftests(self, test: Path) -> list[Path]:
         above = [folder for folder in test.resolve().parents if folder.is_relative_to(self.root)]
-        found = [folder / "conftest.py" for folder in above]
+        conftests = [folder / "conftest.py" for folder in above]
         packages = [folder / "__init__.py" for folder in above if folder != self.root]
-        return [path for path in (*found, *packages) if path.is_file()]
+        return [path for path in (*conftests, *packages) if path.is_file()]
 
     def _is_harness(self, path: Path, conftests: Sequence[Path], finder: Finder) -> bool:
         """Say whether a file that the tests reach belongs to them and not to the kernel's project.
@@ -186,12 +190,12 @@ class Harness:
         return path.name == "__init__.py" and self._has_kernel_below(path.parent)
 
     def _kernel_files(self) -> list[Path]:
-        found = []
+        files = []
         for source in self.kernel:
             path = (self.root / source).resolve()
-            found += sorted(path.rglob("*.py")) if path.is_dir() else [path]
-            found += [p for folder in path.parents if (p := folder / "__init__.py").is_file()]
-        return [path for path in found if path.is_relative_to(self.root)]
+            files += sorted(path.rglob("*.py")) if path.is_dir() else [path]
+            files += [p for folder in path.parents if (p := folder / "__init__.py").is_file()]
+        return [path for path in files if path.is_relative_to(self.root)]
 
     def _is_kernel(self, path: Path) -> bool:
         sources = [(self.root / source).resolve() for source in self.kernel]
@@ -220,8 +224,8 @@ def edits(before: Fingerprint, now: Fingerprint) -> Iterator[Finding]:
     """Yield what of the harness changed since the baseline; every one rejects."""
     texts = []
     for name in touched(before, now):
-        known = "edited" if now.files.get(name) else "removed"
-        texts.append(f"{name} was {known if before.files.get(name) else 'added'}")
+        change = "edited" if now.files.get(name) else "removed"
+        texts.append(f"{name} was {change if before.files.get(name) else 'added'}")
     texts += _changes("pytest setting", before.settings, now.settings)
     old, new = ({key: f.manifest.get(key) for key in MANIFEST_KEYS} for f in (before, now))
     texts += _changes("manifest key", old, new)
@@ -242,13 +246,13 @@ def moved(before: Fingerprint, root: Path) -> list[str]:
 
 def _changes(what: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     return [
-        f"{what} {key}: {_shown(old.get(key))} -> {_shown(new.get(key))}"
+        f"{what} {key}: {_shortened(old.get(key))} -> {_shortened(new.get(key))}"
         for key in sorted({*old, *new})
         if old.get(key) != new.get(key)
     ]
 
 
-def _shown(value: Any) -> str:
+def _shortened(value: Any) -> str:
     text = json.dumps(value, sort_keys=True, ensure_ascii=False)
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
 

@@ -29,9 +29,9 @@ class Finder:
         """Return the files that importing a module runs: its packages' and its own."""
         parts = module.split(".")
         for folder in self.folders if folders is None else folders:
-            found = [path for path in _chain(folder, parts) if self.is_ours(path)]
-            if found:
-                return found
+            files = [path for path in _chain(folder, parts) if self.is_ours(path)]
+            if files:
+                return files
         return []
 
     def is_ours(self, path: Path) -> bool:
@@ -48,15 +48,15 @@ class Finder:
 
     def reached(self, start: Iterable[Path], stop: Callable[[Path], bool]) -> set[Path]:
         """Return the project files that `start` and its imports run, not going into `stop`'s."""
-        found: set[Path] = set()
+        reached: set[Path] = set()
         waiting = [path.resolve() for path in start]
         while waiting:
             path = waiting.pop()
-            if path in found or stop(path) or not path.is_file():
+            if path in reached or stop(path) or not path.is_file():
                 continue
-            found.add(path)
+            reached.add(path)
             waiting += self.imported(path)
-        return found
+        return reached
 
     def sources(self, path: Path) -> list[Path]:
         """Return the project files in which a file finds what it imports, no packages above."""
@@ -133,6 +133,6 @@ def _named(tree: ast.Module, path: Path) -> Iterator[tuple[Path | None, str]]:
 
 
 def _texts(node: ast.expr) -> Iterator[str]:
-    for item in ast.walk(node):
-        if isinstance(item, ast.Constant) and isinstance(item.value, str) and item.value:
-            yield item.value
+    for part in ast.walk(node):
+        if isinstance(part, ast.Constant) and isinstance(part.value, str) and part.value:
+            yield part.value

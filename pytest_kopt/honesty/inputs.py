@@ -20,28 +20,28 @@ _LEAST, _MOST = 4, 4096
 SCALABLE = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
-def activations(given: Sequence[Any], weights: Container[int]) -> list[torch.Tensor]:
+def activations(arguments: Sequence[Any], weights: Container[int]) -> list[torch.Tensor]:
     """Return the tensors among arguments but for those at `weights`, in order."""
     return [
         tensor
-        for position, item in enumerate(given)
+        for position, value in enumerate(arguments)
         if position not in weights
-        for tensor in tensors(item)
+        for tensor in tensors(value)
     ]
 
 
-class Held:
+class RestoredArguments:
     """Arguments of calls that write to some of them, at the positions in `rewritten`.
 
     `live` is what a call gets, `source` what it has to find there: the same objects, but for the
     rewritten ones copies of its own.
     """
 
-    def __init__(self, given: Sequence[Any], rewritten: Collection[int]) -> None:
-        self.live = list(given)
+    def __init__(self, arguments: Sequence[Any], rewritten: Collection[int]) -> None:
+        self.live = list(arguments)
         self.rewritten = sorted(rewritten)
-        self.source = list(given)
-        copies = fresh_copies([given[place] for place in self.rewritten])
+        self.source = list(arguments)
+        copies = fresh_copies([arguments[place] for place in self.rewritten])
         for place, copy in zip(self.rewritten, copies, strict=True):
             self.source[place] = copy
 
@@ -53,8 +53,8 @@ class Held:
 def restore(used: Sequence[Any], source: Sequence[Any], places: Iterable[int]) -> None:
     """Write what is in the source at these positions into the very tensors that calls use."""
     for place in places:
-        for target, held in zip(contents(used[place]), contents(source[place]), strict=True):
-            _write(target, held)
+        for target, content in zip(contents(used[place]), contents(source[place]), strict=True):
+            _write(target, content)
 
 
 def _write(target: Any, source: Any) -> None:
@@ -68,12 +68,12 @@ def _write(target: Any, source: Any) -> None:
     target.copy_(source.detach()[tuple(map(slice, target.shape))])
 
 
-def leaves(given: Sequence[Any]) -> dict[int, torch.Tensor]:
+def leaves(arguments: Sequence[Any]) -> dict[int, torch.Tensor]:
     """Return the positional inputs that ask for a gradient, by place."""
     return {
-        i: item
-        for i, item in enumerate(given)
-        if isinstance(item, torch.Tensor) and item.requires_grad
+        i: value
+        for i, value in enumerate(arguments)
+        if isinstance(value, torch.Tensor) and value.requires_grad
     }
 
 
@@ -110,10 +110,10 @@ def overwrite(
     brings new ones, and what keys on their version keys on an accident. Weights are updated as an
     optimiser does it, or left alone.
     """
-    for position, (held, fresh) in enumerate(zip(old, new, strict=True)):
+    for position, (used, fresh) in enumerate(zip(old, new, strict=True)):
         if position in weights and only_activations:
             continue
-        pairs: Iterable[tuple[Any, Any]] = zip(contents(held), contents(fresh), strict=True)
+        pairs: Iterable[tuple[Any, Any]] = zip(contents(used), contents(fresh), strict=True)
         for target, source in pairs:
             if getattr(target, "shape", None) != getattr(source, "shape", None):
                 continue
@@ -125,7 +125,7 @@ def overwrite(
 
 
 def disturbed(
-    given: Sequence[Any], weights: Container[int], generator: torch.Generator
+    arguments: Sequence[Any], weights: Container[int], generator: torch.Generator
 ) -> list[Any]:
     """Return inputs in which a few elements of the activations have changed places.
 
@@ -133,17 +133,17 @@ def disturbed(
     content stays too; the result does not. Only floating-point tensors are disturbed: the order of
     integers can be a structure (offsets, indices).
     """
-    result = fresh_copies(given)
-    for position, item in enumerate(result):
-        for tensor in tensors(item) if position not in weights else ():
+    result = fresh_copies(arguments)
+    for position, value in enumerate(result):
+        for tensor in tensors(value) if position not in weights else ():
             if has_room(tensor):
                 exchange(tensor.data, places(tensor.numel(), generator))
     return result
 
 
-def can_be_disturbed(given: Sequence[Any], weights: Container[int]) -> bool:
+def can_be_disturbed(arguments: Sequence[Any], weights: Container[int]) -> bool:
     """Say whether some activation has enough elements to change a few unnoticed."""
-    return any(map(has_room, activations(given, weights)))
+    return any(map(has_room, activations(arguments, weights)))
 
 
 def has_room(tensor: torch.Tensor) -> bool:
@@ -163,10 +163,10 @@ def places(count: int, generator: torch.Generator) -> torch.Tensor:
 @functools.lru_cache(64)
 def _stretches(count: int) -> tuple[int, torch.Tensor]:
     """Return the length of the stretches of a flat tensor, and where each of them begins."""
-    wanted = min(max(_LEAST, int(count * _SHARE)), _MOST)
+    number = min(max(_LEAST, int(count * _SHARE)), _MOST)
     margin = count // 16
-    stretch = (count - 2 * margin) // wanted
-    return stretch, margin + stretch * torch.arange(wanted)
+    stretch = (count - 2 * margin) // number
+    return stretch, margin + stretch * torch.arange(number)
 
 
 def exchange(tensor: torch.Tensor, places: torch.Tensor, *, moves: bool = True) -> None:
@@ -181,13 +181,13 @@ def exchange(tensor: torch.Tensor, places: torch.Tensor, *, moves: bool = True) 
     flat = bits(tensor).flatten()
     at_once = flat.device.type == "cpu"
     where = numpy.where if at_once else torch.where
-    held: Any
-    held, order = (flat.numpy(), places.numpy()) if at_once else (flat, places)
+    elements: Any
+    elements, order = (flat.numpy(), places.numpy()) if at_once else (flat, places)
     half = len(order) // 2
     first, second = order[:half], order[half : 2 * half]
-    one, other = held[first], held[second]
-    swapped = (one != 0) & (other != 0) & moves
-    held[first], held[second] = where(swapped, other, one), where(swapped, one, other)
+    left, right = elements[first], elements[second]
+    swapped = (left != 0) & (right != 0) & moves
+    elements[first], elements[second] = where(swapped, right, left), where(swapped, left, right)
     if not tensor.is_contiguous():
         tensor.copy_(flat.view(tensor.dtype).view(tensor.shape))
 
@@ -196,20 +196,20 @@ def changed(used: Sequence[Any], pristine: Sequence[Any]) -> frozenset[int]:
     """Return the positions of the inputs that do not hold what they held before."""
     return frozenset(
         position
-        for position, (item, original) in enumerate(zip(used, pristine, strict=True))
-        if is_refilled(item, original)
-        or not all(map(_same_content, tensors(item), tensors(original)))
+        for position, (value, original) in enumerate(zip(used, pristine, strict=True))
+        if is_refilled(value, original)
+        or not all(map(_same_content, tensors(value), tensors(original)))
     )
 
 
 def undeclared(
     used: Sequence[Any],
-    given: Sequence[Any],
+    pristine: Sequence[Any],
     writes: Sequence[int],
     consumes: Sequence[int],
 ) -> Iterator[Finding]:
     """Say when a call wrote to inputs that the case does not declare."""
-    if places := sorted(changed(used, given).difference(writes, consumes)):
+    if places := sorted(changed(used, pristine).difference(writes, consumes)):
         several = "inputs" if len(places) > 1 else "input"
         yield _undeclared_write(
             f"the call writes to {several} {', '.join(map(str, places))}",
@@ -244,17 +244,19 @@ def elsewhere(moved: Sequence[int]) -> Iterator[Finding]:
         )
 
 
-def undrawn(used: Sequence[Any], given: Sequence[Any], drawn: Sequence[Any]) -> Iterator[Finding]:
+def undrawn(
+    used: Sequence[Any], pristine: Sequence[Any], drawn: Sequence[Any]
+) -> Iterator[Finding]:
     """Say when a call left a generator where it was, and the reference did not.
 
-    `given` is what both found, `used` and `drawn` what call and reference left.
+    `pristine` is what both found, `used` and `drawn` what call and reference left.
     """
-    for place, items in enumerate(zip(used, given, drawn, strict=True)):
+    for place, items in enumerate(zip(used, pristine, drawn, strict=True)):
         # A call that puts tensors into a list leaves more there than it found.
         generators = ([x for x in contents(i) if isinstance(x, torch.Generator)] for i in items)
         for three in zip(*generators, strict=False):
-            left, start, wanted = (each.get_state() for each in three)
-            if same_bits(left, start) and not same_bits(wanted, start):
+            left, start, expected = (generator.get_state() for generator in three)
+            if same_bits(left, start) and not same_bits(expected, start):
                 yield Finding(
                     "generator-left",
                     f"the call leaves the generator in input {place} where it was: the next "
@@ -274,5 +276,5 @@ def _undeclared_write(what: str, line: str) -> Finding:
     )
 
 
-def _same_content(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return one.stride() == other.stride() and same_bits(one, other)
+def _same_content(first: torch.Tensor, second: torch.Tensor) -> bool:
+    return first.stride() == second.stride() and same_bits(first, second)

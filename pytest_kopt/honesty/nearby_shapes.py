@@ -85,7 +85,7 @@ CLOSE: Kind = "close"
 #: What is met in timed blocks, and not tried for itself.
 RENEWED = Pattern("what it was timed on", _VALUES, _MODERATE)
 #: What a case may say of what its kernels need not support.
-DOMAIN = tuple(dict.fromkeys(each.excluded_by for each in PATTERNS.values()))
+DOMAIN = tuple(dict.fromkeys(pattern.excluded_by for pattern in PATTERNS.values()))
 Outcome = Literal["right", "wrong", "raises"]
 #: A speed-up at the declared shape from this on is expected nearby: half of it, as a logarithm.
 _SPEEDUP = 1.1
@@ -124,14 +124,14 @@ class Tried:
         """Whether the versions are to be timed here, too: a gain is to be one at other sizes."""
         return self.kind == "aligned" and {*self.outcomes.values()} == {"right"}
 
-    def plus(self, other: Tried) -> Tried:
+    def plus(self, more: Tried) -> Tried:
         """Return what two processes found about one shape."""
         return replace(
             self,
-            outcomes=self.outcomes | other.outcomes,
-            what=self.what | other.what,
-            seconds=self.seconds | other.seconds,
-            declared_seconds=self.declared_seconds | other.declared_seconds,
+            outcomes=self.outcomes | more.outcomes,
+            what=self.what | more.what,
+            seconds=self.seconds | more.seconds,
+            declared_seconds=self.declared_seconds | more.declared_seconds,
         )
 
     def speedups(
@@ -142,12 +142,12 @@ class Tried:
         The declared shape's is at most the comparison's (`gains` by node id): these are a few
         calls, and alone they may see a gain that is not there.
         """
-        both = []
+        ratios = []
         for times in (self.declared_seconds, self.seconds):
             if candidate not in times or incumbent not in times:
                 return None
-            both.append(times[incumbent] / times[candidate])
-        return min(both[0], gains.get(self.nodeid, both[0])), both[1]
+            ratios.append(times[incumbent] / times[candidate])
+        return min(ratios[0], gains.get(self.nodeid, ratios[0])), ratios[1]
 
 
 def held_out_findings(
@@ -161,31 +161,31 @@ def held_out_findings(
     honest. A candidate that is slower than the incumbent near every shape where it was to be faster
     rejects.
     """
-    comparable = [item for item in tried if item.outcomes.get(incumbent) == "right"]
+    comparable = [trial for trial in tried if trial.outcomes.get(incumbent) == "right"]
     slower = _only_fast_as_declared(comparable, candidate, incumbent, gains)
-    found: dict[str, Finding] = {}
-    for item in comparable:
-        if candidate not in item.outcomes:
+    findings: dict[str, Finding] = {}
+    for trial in comparable:
+        if candidate not in trial.outcomes:
             continue
-        finding = _finding(item, item.outcomes[candidate], item.what.get(candidate, ""))
+        finding = _finding(trial, trial.outcomes[candidate], trial.what.get(candidate, ""))
         finding = finding or _lost_speed(
-            item, item.speedups(candidate, incumbent, gains), rejects=slower
+            trial, trial.speedups(candidate, incumbent, gains), rejects=slower
         )
-        known = found.get(item.nodeid)
-        if finding and (known is None or finding.rejects > known.rejects):
-            found[item.nodeid] = finding
-    return list(found.values())
+        earlier = findings.get(trial.nodeid)
+        if finding and (earlier is None or finding.rejects > earlier.rejects):
+            findings[trial.nodeid] = finding
+    return list(findings.values())
 
 
 def untried(tried: Iterable[Tried]) -> Iterator[Finding]:
     """Say once for each reason in how many cases something could not be tried."""
     reasons: dict[str, list[Tried]] = {}
-    for item in tried:
-        if item.untried:
-            reasons.setdefault(item.untried, []).append(item)
+    for trial in tried:
+        if trial.untried:
+            reasons.setdefault(trial.untried, []).append(trial)
     for reason, items in reasons.items():
-        count = len({item.nodeid for item in items})
-        kinds = "; ".join(sorted({PATTERNS[item.kind].what for item in items}))
+        count = len({trial.nodeid for trial in items})
+        kinds = "; ".join(sorted({PATTERNS[trial.kind].what for trial in items}))
         cases = f"{count} case{'s'[: count != 1]}"
         what = f"not tried in {cases}, as {reason}: {kinds}"
         yield Finding("held-out-untried", what, where=items[0].nodeid)
@@ -199,7 +199,7 @@ def death(died: str) -> Iterator[Finding]:
 def _only_fast_as_declared(
     tried: Iterable[Tried], candidate: str, incumbent: str, gains: Mapping[str, float]
 ) -> bool:
-    measured = [item.speedups(candidate, incumbent, gains) for item in tried]
+    measured = [trial.speedups(candidate, incumbent, gains) for trial in tried]
     nearby = [near for declared, near in filter(None, measured) if declared >= _SPEEDUP]
     if len(nearby) < _CASES:
         return False
@@ -208,27 +208,27 @@ def _only_fast_as_declared(
 
 def merged(tried: Iterable[Tried]) -> list[Tried]:
     """Return one entry a shape from what several processes found."""
-    found: dict[tuple[str, ...], Tried] = {}
-    for item in tried:
-        sizes = sorted(item.dims.items())
-        key = item.nodeid, item.kind, item.variant, repr(sizes)
-        found[key] = found[key].plus(item) if key in found else item
-    return list(found.values())
+    by_shape: dict[tuple[str, ...], Tried] = {}
+    for trial in tried:
+        sizes = sorted(trial.dims.items())
+        key = trial.nodeid, trial.kind, trial.variant, repr(sizes)
+        by_shape[key] = by_shape[key].plus(trial) if key in by_shape else trial
+    return list(by_shape.values())
 
 
-def _finding(item: Tried, outcome: Outcome, what: str) -> Finding | None:
+def _finding(trial: Tried, outcome: Outcome, what: str) -> Finding | None:
     if outcome == "right":
         return None
-    pattern = RENEWED if item.kind == "renewed" else PATTERNS[item.kind]
-    place = f"for {pattern.what}" + (f" ({item.variant})" if item.variant else "")
+    pattern = RENEWED if trial.kind == "renewed" else PATTERNS[trial.kind]
+    place = f"for {pattern.what}" + (f" ({trial.variant})" if trial.variant else "")
     example = "what the cases draw is an example"
     if pattern.check == _SHAPE:
-        place = f"at {_shape(item)}, near the declared shape"
+        place = f"at {_shape(trial)}, near the declared shape"
         example = "the declared shapes are examples"
     return Finding(
         pattern.check,
         f"{outcome} {place}, where the incumbent is right: {what}",
-        where=item.nodeid,
+        where=trial.nodeid,
         advice=f"{example}: support what the incumbent does, or say in the case of a new campaign "
         f"that it need not: domain={pattern.excluded_by!r}",
         rejects=outcome == "wrong",
@@ -236,7 +236,7 @@ def _finding(item: Tried, outcome: Outcome, what: str) -> Finding | None:
 
 
 def _lost_speed(
-    item: Tried, measured: tuple[float, float] | None, *, rejects: bool
+    trial: Tried, measured: tuple[float, float] | None, *, rejects: bool
 ) -> Finding | None:
     if measured is None or measured[0] < _SPEEDUP:
         return None
@@ -246,8 +246,8 @@ def _lost_speed(
     return Finding(
         "held-out-speed",
         f"{declared:.2f} times as fast as the incumbent at the declared shape, {near:.2f} times "
-        f"at {_shape(item)}",
-        where=item.nodeid,
+        f"at {_shape(trial)}",
+        where=trial.nodeid,
         advice="be no slower than the incumbent at sizes that differ a little"
         if rejects
         else "say in the notes which shapes the gain is for",
@@ -255,5 +255,5 @@ def _lost_speed(
     )
 
 
-def _shape(item: Tried) -> str:
-    return ", ".join(f"{name}={value}" for name, value in item.dims.items())
+def _shape(trial: Tried) -> str:
+    return ", ".join(f"{name}={value}" for name, value in trial.dims.items())

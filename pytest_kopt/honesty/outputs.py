@@ -26,49 +26,51 @@ _MATERIAL = 0.25
 IN_ORDER, ANOTHER_ORDER = "in order", "in another order"
 
 
-def taken(results: Sequence[Any]) -> list[Any]:
+def snapshots(results: Sequence[Any]) -> list[Any]:
     """Return copies of plain tensors as they are at this moment, in stream order on a GPU."""
-    return [_clone(_detach(item)) if type(item) in _PLAIN else item for item in results]
+    return [_clone(_detach(result)) if type(result) in _PLAIN else result for result in results]
 
 
 def odd_findings(
-    outputs: Sequence[Any], expected: Sequence[Any], given: Sequence[Any]
+    outputs: Sequence[Any], expected: Sequence[Any], inputs: Sequence[Any]
 ) -> list[Finding]:
     """Return a finding when outputs are no plain tensors where the inputs are."""
-    devices = {item.device.type for item in tensors(given)}
-    allowed = {*_PLAIN, *(type(item) for item in expected)}
+    devices = {tensor.device.type for tensor in tensors(inputs)}
+    allowed = {*_PLAIN, *(type(result) for result in expected)}
     odd = []
-    for item in outputs:
-        kind = type(item)
+    for output in outputs:
+        kind = type(output)
         if not issubclass(kind, torch.Tensor):
             continue
         if kind not in allowed:
             odd.append(f"an output is a {kind.__module__}.{kind.__qualname__}, not a plain tensor")
             continue
-        hidden = [name for name in vars(item) if hasattr(torch.Tensor, name)]
+        hidden = [name for name in vars(output) if hasattr(torch.Tensor, name)]
         if hidden:
             odd.append(f"an output overrides {', '.join(sorted(hidden))}")
-        if item.layout is not torch.strided:
-            odd.append(f"an output has the layout {item.layout}")
-        elif devices and item.device.type not in devices:
-            odd.append(f"an output is on {item.device}")
-        elif _reach(item) > item.untyped_storage().nbytes():
+        if output.layout is not torch.strided:
+            odd.append(f"an output has the layout {output.layout}")
+        elif devices and output.device.type not in devices:
+            odd.append(f"an output is on {output.device}")
+        elif _reach(output) > output.untyped_storage().nbytes():
             odd.append("an output reaches beyond its storage")
     advice = "return torch.Tensor objects that hold their values"
     return [Finding("output-type", "; ".join(odd), advice=advice, rejects=False)] if odd else []
 
 
-def layout(out: object, given: Sequence[Any], others: Sequence[Any] = ()) -> str | None:
+def layout(out: object, inputs: Sequence[Any], other_results: Sequence[Any] = ()) -> str | None:
     """Return how a result lies in memory: `IN_ORDER`, or what it is else; None for no tensor.
 
-    A lazy copy lies in its original's memory until one of them is written to. `others` are the
-    results of the same call before this one; parts of one buffer are memory of their own.
+    A lazy copy lies in its original's memory until one of them is written to. `other_results` are
+    those of the same call before this one; parts of one buffer are memory of their own.
     """
     if not isinstance(out, torch.Tensor) or out.layout is not torch.strided or not out.numel():
         return None
-    if address(out) in {address(item) for item in tensors(given) if item.layout is torch.strided}:
+    if address(out) in {
+        address(tensor) for tensor in tensors(inputs) if tensor.layout is torch.strided
+    }:
         return "in memory of an input"
-    if any(_begins_with(out, other) for other in tensors(others)):
+    if any(_begins_with(out, result) for result in tensors(other_results)):
         return "in memory of another result"
     if out.is_neg() or out.is_conj():
         return "negated or conjugated as it is read"
@@ -78,34 +80,36 @@ def layout(out: object, given: Sequence[Any], others: Sequence[Any] = ()) -> str
     return IN_ORDER if steps == sorted(steps, reverse=True) else ANOTHER_ORDER
 
 
-def _begins_with(out: torch.Tensor, other: torch.Tensor) -> bool:
-    if other.layout is not torch.strided or not other.numel():
+def _begins_with(out: torch.Tensor, result: torch.Tensor) -> bool:
+    if result.layout is not torch.strided or not result.numel():
         return False
-    return out.storage_offset() == other.storage_offset() and address(out) == address(other)
+    return out.storage_offset() == result.storage_offset() and address(out) == address(result)
 
 
 def layouts(
     accuracy: Mapping[str, Accuracy], baseline: Mapping[str, Accuracy]
 ) -> Iterator[Finding]:
     """Name results that lie in memory otherwise than the baseline's."""
-    for name, found in accuracy.items():
+    for name, reached in accuracy.items():
         before = baseline[name].layout if name in baseline else None
-        if found.layout in (None, IN_ORDER, before) or before not in (IN_ORDER, ANOTHER_ORDER):
+        if reached.layout in (None, IN_ORDER, before) or before not in (IN_ORDER, ANOTHER_ORDER):
             continue
-        if found.layout == ANOTHER_ORDER:
-            check, what = "output-order", f"{name} lies {found.layout}"
+        if reached.layout == ANOTHER_ORDER:
+            check, what = "output-order", f"{name} lies {reached.layout}"
             advice = "in a comparison the copy into the baseline's order is timed as well"
         else:
             check = "output-layout"
-            what = f"{name} is {found.layout}, the baseline's has memory of its own"
+            what = f"{name} is {reached.layout}, the baseline's has memory of its own"
             advice = "return a copy: who uses the result may write to it, or to the input"
         yield Finding(check, what, advice=advice, rejects=False)
 
 
-def in_order(function: Callable[..., Any], like: Any, found: Any) -> Callable[..., Any]:
-    """Return a function that delivers results such as `found` in order, as others (`like`) lie."""
-    both = zip(tensors(like), tensors(found), strict=False)
-    if all(layout(one, ()) != IN_ORDER or layout(out, ()) in (None, IN_ORDER) for one, out in both):
+def in_order(function: Callable[..., Any], like: Any, results: Any) -> Callable[..., Any]:
+    """Return a function that delivers `results` and their like in order, as those of `like` lie."""
+    pairs = zip(tensors(like), tensors(results), strict=False)
+    if all(
+        layout(one, ()) != IN_ORDER or layout(out, ()) in (None, IN_ORDER) for one, out in pairs
+    ):
         return function
 
     def delivered(*arguments: Any, **named: Any) -> Any:
@@ -122,56 +126,60 @@ def in_order(function: Callable[..., Any], like: Any, found: Any) -> Callable[..
 
 
 def shared(
-    live_before: Sequence[torch.Tensor], live: Sequence[torch.Tensor], held: Container[int]
+    live_before: Sequence[torch.Tensor], live: Sequence[torch.Tensor], shareable: Container[int]
 ) -> list[Finding]:
     """Return a finding when a call hands out memory of the results before it, which are in use.
 
-    `held` are the inputs' storages, of which a result may be a view.
+    `shareable` are the inputs' storages, of which a result may be a view.
     """
-    return [_SHARED] if _places(live_before, held) & _places(live, held) else []
+    return [_SHARED] if _places(live_before, shareable) & _places(live, shareable) else []
 
 
-def recycled(call: Callable[[], Sequence[torch.Tensor]], held: Container[int]) -> list[Finding]:
+def recycled(
+    call: Callable[[], Sequence[torch.Tensor]], shareable: Container[int]
+) -> list[Finding]:
     """Return a finding when results come in memory of earlier ones that are still in use.
 
     Two calls do not show a ring of buffers. Where a result lives on when nobody here holds it any
     more, many are held.
     """
-    if not _lives_on(call, held):
+    if not _lives_on(call, shareable):
         return []
     results: list[Sequence[torch.Tensor]] = []
     places: set[int] = set()
     nbytes, end = 0, perf_counter() + _HELD_SECONDS
     while len(results) < _HELD_CALLS and nbytes < _HELD_BYTES and perf_counter() < end:
         # Their memory and not the objects: a view of a result is all that a caller may keep.
-        results.append([_detach(item) for item in call()])
-        found = _places(results[-1], held)
-        if places & found:
+        results.append([_detach(result) for result in call()])
+        addresses = _places(results[-1], shareable)
+        if places & addresses:
             return [_SHARED]
-        places |= found
-        nbytes += sum(item.untyped_storage().nbytes() for item in results[-1])
+        places |= addresses
+        nbytes += sum(result.untyped_storage().nbytes() for result in results[-1])
     return []
 
 
-def _places(items: Sequence[torch.Tensor], held: Container[int]) -> set[int]:
+def _places(items: Sequence[torch.Tensor], shareable: Container[int]) -> set[int]:
     """Return where results lie that are no views of inputs; nothing for what refuses to be read."""
     try:
-        found = {t.untyped_storage().data_ptr() for t in items if t.numel()}
+        addresses = {t.untyped_storage().data_ptr() for t in items if t.numel()}
     except RuntimeError:
         return set()
-    return {place for place in found if place and place not in held}
+    return {place for place in addresses if place and place not in shareable}
 
 
-def _lives_on(call: Callable[[], Sequence[torch.Tensor]], held: Container[int]) -> bool:
+def _lives_on(call: Callable[[], Sequence[torch.Tensor]], shareable: Container[int]) -> bool:
     """Say whether a call's result, but for views of its inputs, is kept by somebody else."""
-    storages = [item.untyped_storage() for item in call()]
-    kept = [StorageWeakRef(s) for s in storages if s.data_ptr() not in held and s.nbytes()]
+    storages = [result.untyped_storage() for result in call()]
+    references = [
+        StorageWeakRef(s) for s in storages if s.data_ptr() not in shareable and s.nbytes()
+    ]
     del storages
-    if all(storage.expired() for storage in kept):
+    if all(storage.expired() for storage in references):
         return False
     # What is left in a cycle, as Triton's interpreter leaves it, is nobody's.
     gc.collect()
-    return not all(storage.expired() for storage in kept)
+    return not all(storage.expired() for storage in references)
 
 
 _SHARED = Finding(
@@ -195,7 +203,7 @@ def late(wrong: bool, is_right_now: Callable[[], bool]) -> list[Finding]:
 def stale(
     what: str,
     before: Sequence[Any],
-    kept: Sequence[Any],
+    after: Sequence[Any],
     expected_before: Sequence[Any],
     expected: Sequence[Any],
 ) -> Iterator[Finding]:
@@ -203,8 +211,8 @@ def stale(
 
     One number everywhere was never computed, and kept for nothing: that is a mistake.
     """
-    found = zip(before, kept, expected_before, expected, strict=False)
-    plain = (four for four in found if all(type(t) in _PLAIN for t in four))
+    quadruples = zip(before, after, expected_before, expected, strict=False)
+    plain = (four for four in quadruples if all(type(t) in _PLAIN for t in four))
     results = [new for old, new, *refs in plain if _is_stale(old, new, *refs)]
     if results and all(map(_is_one_number, results)):
         number = float(results[0].flatten()[0])

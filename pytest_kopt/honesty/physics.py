@@ -40,13 +40,15 @@ def floor_ms(nbytes: float, flops: float, ceilings: Ceilings) -> float:
     return 1e3 * max(written, computed)
 
 
-def written_bytes(found: Iterable[torch.Tensor]) -> int:
+def written_bytes(tensors: Iterable[torch.Tensor]) -> int:
     """Return the bytes that tensors occupy; one that is there twice, or an element, counts once."""
     sizes = {}
-    for item in found:
+    for tensor in tensors:
         # An expanded dim (stride 0) is one element in memory.
-        held = [n for n, stride in zip(item.shape, item.stride(), strict=True) if stride or n == 0]
-        sizes[item.data_ptr(), item.shape] = math.prod(held) * item.element_size()
+        extents = [
+            n for n, stride in zip(tensor.shape, tensor.stride(), strict=True) if stride or n == 0
+        ]
+        sizes[tensor.data_ptr(), tensor.shape] = math.prod(extents) * tensor.element_size()
     return sum(sizes.values())
 
 

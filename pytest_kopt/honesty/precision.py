@@ -53,16 +53,16 @@ def mostly(ref: torch.Tensor, out: torch.Tensor) -> float:
 
 def least_exact(results: Sequence[Any]) -> torch.dtype:
     """Return the coarsest floating-point dtype among results, float64 where there is none."""
-    dtypes = [item.dtype for item in results if isinstance(item, torch.Tensor)]
+    dtypes = [result.dtype for result in results if isinstance(result, torch.Tensor)]
     floating = [dtype for dtype in dtypes if dtype.is_floating_point]
     return max(floating, key=lambda dtype: torch.finfo(dtype).eps, default=torch.float64)
 
 
-def most_terms(given: Any, results: Any, flops: float) -> float:
+def most_terms(inputs: Any, results: Any, flops: float) -> float:
     """Return how many terms an element of a product may add up, of which torch counts `flops`.
 
     As many as the smallest of the results takes, or as one dimension has: a softmax may follow.
     """
-    smallest = min(item.numel() for item in tensors(results) if item.numel())
-    longest = max(n for item in tensors(given) for n in (1, *item.shape))
+    smallest = min(tensor.numel() for tensor in tensors(results) if tensor.numel())
+    longest = max(n for tensor in tensors(inputs) for n in (1, *tensor.shape))
     return float(max(longest, flops / 2 / smallest))

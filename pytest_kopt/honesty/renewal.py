@@ -114,28 +114,28 @@ def known_content_gain(
     not.
     """
     renewal, dice = Renewal(changing, in_order=in_order), random.Random(seed)
-    known, fresh = list[float](), list[float]()
+    repeated, fresh = list[float](), list[float]()
     # On the CPU every block meets new content as it is.
     if not renewal.changes_anything or type(block).run_after is Block.run_after:
         return 0.0
     for number in range(_ROUNDS):
         for _ in range(_SETTLING if number else _WARMING):
             block.run()
-        known += [block.run_after(renewal.again) for _ in range(_KNOWN)]
+        repeated += [block.run_after(renewal.again) for _ in range(_KNOWN)]
         for _ in range(_FRESH):
             content = dice.getrandbits(62)
             fresh.append(block.run_after(partial(renewal.write, content)))
             # One of each in a round may be an outlier.
-            if not _are_slower(fresh, known, outliers=number + 1):
+            if not _are_slower(fresh, repeated, outliers=number + 1):
                 return 0.0
-    return math.log(statistics.median(fresh) / statistics.median(known))
+    return math.log(statistics.median(fresh) / statistics.median(repeated))
 
 
-def _are_slower(fresh: Sequence[float], known: Sequence[float], outliers: int) -> bool:
+def _are_slower(fresh: Sequence[float], repeated: Sequence[float], outliers: int) -> bool:
     """Say whether, of each all but so many, every time on new content is above every known one."""
     if len(fresh) <= outliers:
         return True
-    return math.log(sorted(fresh)[outliers] / sorted(known)[-1 - outliers]) > _APART
+    return math.log(sorted(fresh)[outliers] / sorted(repeated)[-1 - outliers]) > _APART
 
 
 def known_content_finding(log_gain: float) -> Finding:

@@ -83,15 +83,15 @@ class Shown:
     saved_ms: float | None = None
 
 
-def bucket_findings(claim: Claim, found: Iterable[Finding]) -> Iterator[Finding]:
+def bucket_findings(claim: Claim, findings: Iterable[Finding]) -> Iterator[Finding]:
     """Check the declared bucket against what audit and simulation found.
 
     A bucket that is never real is taken at its word and rejects. A weight cache under another
     name is a note: its gain is credited as W1, bounded. What the audit alone takes for W2 or W3
     says nothing here.
     """
-    found = [item for item in found if item.rejects or item.bucket == BOUNDED]
-    buckets = {finding.bucket for finding in found if finding.bucket}
+    findings = [finding for finding in findings if finding.rejects or finding.bucket == BOUNDED]
+    buckets = {finding.bucket for finding in findings if finding.bucket}
     worst = max(buckets & {BOUNDED, *OVERFIT}, default="")
     declared = claim.bucket
     if declared in OVERFIT:
@@ -111,41 +111,41 @@ def bucket_findings(claim: Claim, found: Iterable[Finding]) -> Iterator[Finding]
         )
 
 
-def decision(claim: Claim, shown: Shown) -> str:
+def decision(claim: Claim, evidence: Shown) -> str:
     """Return the transfer check's last line."""
-    if shown.overfit or claim.bucket in OVERFIT:
+    if evidence.overfit or claim.bucket in OVERFIT:
         return REJECT
-    if claim.bucket == BOUNDED or shown.new_weight_cache:
+    if claim.bucket == BOUNDED or evidence.new_weight_cache:
         return ACCEPT_ASTERISK
     return ACCEPT_REAL if claim.bucket in REAL else UNCLASSIFIED
 
 
-def credited_pct(claim: Claim, shown: Shown) -> float | None:
+def credited_pct(claim: Claim, evidence: Shown) -> float | None:
     """Return the benchmark gain in percent that fresh tensors have, None when untold."""
-    verdict = decision(claim, shown)
+    verdict = decision(claim, evidence)
     if verdict == REJECT:
         return 0.0
-    if verdict == UNCLASSIFIED or shown.change_pct is None:
+    if verdict == UNCLASSIFIED or evidence.change_pct is None:
         return None
-    fresh = shown.change_pct
-    if shown.skew_pct is not None and is_mostly_lost(fresh, shown.skew_pct):
-        fresh = shown.skew_pct
+    fresh = evidence.change_pct
+    if evidence.skew_pct is not None and is_mostly_lost(fresh, evidence.skew_pct):
+        fresh = evidence.skew_pct
     return min(fresh, claim.bound_pct) if verdict == ACCEPT_ASTERISK else fresh
 
 
-def step_saving_pct(claim: Claim, shown: Shown) -> float | None:
+def step_saving_pct(claim: Claim, evidence: Shown) -> float | None:
     """Return the share of a training step that is saved, None where the notes give no step.
 
     A step is taken to call each case once. What a weight cache saves is bounded by quant time.
     """
-    if claim.step_ms is None or shown.saved_ms is None:
+    if claim.step_ms is None or evidence.saved_ms is None:
         return None
-    saved_pct, verdict = shown.saved_ms / claim.step_ms * 100, decision(claim, shown)
+    saved_pct, verdict = evidence.saved_ms / claim.step_ms * 100, decision(claim, evidence)
     if verdict == ACCEPT_ASTERISK:
         return min(saved_pct, claim.bound_pct)
-    fresh_pct = credited_pct(claim, shown)
-    if verdict == ACCEPT_REAL and fresh_pct is not None and shown.change_pct:
-        return saved_pct * fresh_pct / shown.change_pct
+    fresh_pct = credited_pct(claim, evidence)
+    if verdict == ACCEPT_REAL and fresh_pct is not None and evidence.change_pct:
+        return saved_pct * fresh_pct / evidence.change_pct
     return None
 
 

@@ -162,17 +162,17 @@ def operators_of(call: Callable[[], Any]) -> tuple[Any, list[Operator]]:
     return result, counter.seen
 
 
-def saves(known: Work, fresh: Work) -> bool:
+def saves(repeated: Work, fresh: Work) -> bool:
     """Say whether a call on known content did less than one on fresh content.
 
     Trading one kind of work for another saves nothing. Operators, launches and bytes are exact. C
     functions are counted where a kernel computes by other means (numpy, an extension), and only a
     large difference says something: finalisers call some too.
     """
-    if known.is_compiling or fresh.is_compiling:
+    if repeated.is_compiling or fresh.is_compiling:
         return False
-    pair = (known.ops, known.launches, known.nbytes)
+    pair = (repeated.ops, repeated.launches, repeated.nbytes)
     against = (fresh.ops, fresh.launches, fresh.nbytes)
     if not all(a <= b for a, b in zip(pair, against, strict=True)):
         return False
-    return pair != against or known.calls < _FEWER_CALLS * fresh.calls
+    return pair != against or repeated.calls < _FEWER_CALLS * fresh.calls

@@ -76,9 +76,9 @@ def compare(ref: object, out: object, gate: Gate | None = None, name: str = "out
     if ref.is_complex() or not (isinstance(out, torch.Tensor) and out.shape == ref.shape):
         refuse_nan(wide(ref), name)
     if not isinstance(out, torch.Tensor):
-        asked = gate.describe() if gate else "a tensor"
+        gate_text = gate.describe() if gate else "a tensor"
         return Comparison(
-            name, False, asked, f"is {type(out).__name__}, not a tensor: return what it holds"
+            name, False, gate_text, f"is {type(out).__name__}, not a tensor: return what it holds"
         )
     gate = gate or default_gate(out.dtype)
     code = encoding(out.dtype)
@@ -154,11 +154,11 @@ def measure(ref: torch.Tensor, out: torch.Tensor, gate: Gate) -> Figures:
 
 def _index(place: int, shape: Sequence[int]) -> tuple[int, ...]:
     """Return an element's index by its place; torch's way takes seconds to import."""
-    found = []
+    digits = []
     for size in reversed(shape):
         place, digit = divmod(place, size)
-        found.append(digit)
-    return tuple(reversed(found))
+        digits.append(digit)
+    return tuple(reversed(digits))
 
 
 def assert_matches(

@@ -25,13 +25,15 @@ def assert_deterministic(
     """
     if repeats < 2:
         raise BadInput(f"repeats is {repeats}: nothing to compare", legal="at least 2")
-    given = tuple(inputs() if callable(inputs) else inputs)
+    arguments = tuple(inputs() if callable(inputs) else inputs)
     first: list[torch.Tensor] | None = None
     seeds: list[torch.Tensor] = []
     for repeat in range(repeats):
-        copies = fresh_copies(given)
+        copies = fresh_copies(arguments)
         outputs = tensors(fn(*copies))
-        leaves = [item for item in copies if isinstance(item, torch.Tensor) and item.requires_grad]
+        leaves = [
+            value for value in copies if isinstance(value, torch.Tensor) and value.requires_grad
+        ]
         if not outputs:
             raise BadInput("fn returned no tensor: nothing to compare")
         results = list(outputs)
@@ -59,26 +61,26 @@ def bits(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().contiguous().view(width[tensor.element_size()])
 
 
-def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+def same_bits(first: torch.Tensor, second: torch.Tensor) -> bool:
     """Say whether two tensors have the same shape and dtype, and bits; by value beyond 8 bytes."""
-    if one.shape != other.shape or one.dtype != other.dtype:
+    if first.shape != second.shape or first.dtype != second.dtype:
         return False
-    if one.element_size() > 8:
-        return bool((one == other).all())
-    return torch.equal(bits(one), bits(other))
+    if first.element_size() > 8:
+        return bool((first == second).all())
+    return torch.equal(bits(first), bits(second))
 
 
-def differing_rows(one: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
+def differing_rows(one: torch.Tensor, *references: torch.Tensor) -> torch.Tensor:
     """Return the rows, places in the first dimension, in which a tensor has other bits than others.
 
     On the CPU part by part: most of a large cache is equal, and to see that takes no memory.
     """
     size = -(-one.shape[0] // (_PARTS if one.device.type == "cpu" else 1))
-    found = []
+    places = []
     for begin in range(0, one.shape[0], size):
-        part, *rest = (item[begin : begin + size] for item in (one, *others))
+        part, *rest = (tensor[begin : begin + size] for tensor in (one, *references))
         unlike = [bits(x) for x in rest if not same_bits(part, x)]
         if unlike:
             differs = torch.stack([(bits(part) != x).flatten(1).any(1) for x in unlike]).any(0)
-            found.append(begin + differs.nonzero().flatten())
-    return torch.cat(found) if found else torch.empty(0, dtype=torch.int64, device=one.device)
+            places.append(begin + differs.nonzero().flatten())
+    return torch.cat(places) if places else torch.empty(0, dtype=torch.int64, device=one.device)

@@ -57,14 +57,14 @@ class Gate:
             return figures.snr_db >= self.threshold
         return figures.bitwise_equal if self.is_exact else figures.mismatch_share == 0
 
-    def implies(self, other: Gate) -> bool:
+    def implies(self, looser: Gate) -> bool:
         """Say whether all that passes this gate passes another one."""
         if self.threshold is None and self.rtol == self.atol == 0:
             return True
-        if self.threshold is not None and other.threshold is not None:
-            return self.threshold >= other.threshold
-        is_alike = self.threshold is other.threshold and not other.is_exact
-        return is_alike and self.rtol <= other.rtol and self.atol <= other.atol
+        if self.threshold is not None and looser.threshold is not None:
+            return self.threshold >= looser.threshold
+        is_alike = self.threshold is looser.threshold and not looser.is_exact
+        return is_alike and self.rtol <= looser.rtol and self.atol <= looser.atol
 
     def wider(self, factor: float) -> Gate:
         """Return the gate for errors that are larger by a factor; an exact one stays."""
@@ -113,13 +113,13 @@ def get_tolerances(dtype: torch.dtype) -> dict[str, float]:
     Raises BadInput for any other dtype.
     """
     name = _name(dtype)
-    found = TOLERANCES.get(name) or DIAGNOSTIC_TOLERANCES.get(name.partition("_")[0])
-    if found is None:
+    tolerance = TOLERANCES.get(name) or DIAGNOSTIC_TOLERANCES.get(name.partition("_")[0])
+    if tolerance is None:
         raise BadInput(
             f"dtype {name} has no tolerance",
             legal=[*TOLERANCES, "fp8/fp4 for diagnosis", "or an explicit gate"],
         )
-    return {"rtol": found, "atol": found}
+    return {"rtol": tolerance, "atol": tolerance}
 
 
 def default_gate(dtype: torch.dtype) -> Gate:

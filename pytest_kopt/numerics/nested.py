@@ -13,56 +13,56 @@ _CONTENTS = (torch.Tensor, torch.Generator)
 _NUMBERS = (bool, int, float, str)
 
 
-def members(item: Any) -> dict[str, Any] | None:
+def members(tree: Any) -> dict[str, Any] | None:
     """Return what a list, tuple, dict or dataclass holds, by the text that picks it; else None."""
-    if isinstance(item, dict):
-        return {f"[{key!r}]": value for key, value in item.items()}
-    if isinstance(item, list | tuple):
-        return {f"[{place}]": value for place, value in enumerate(item)}
-    if is_dataclass(item) and not isinstance(item, type):
-        return {f".{part.name}": getattr(item, part.name) for part in fields(item)}
+    if isinstance(tree, dict):
+        return {f"[{key!r}]": value for key, value in tree.items()}
+    if isinstance(tree, list | tuple):
+        return {f"[{place}]": value for place, value in enumerate(tree)}
+    if is_dataclass(tree) and not isinstance(tree, type):
+        return {f".{part.name}": getattr(tree, part.name) for part in fields(tree)}
     return None
 
 
-def flatten(item: Any, name: str) -> dict[str, Any]:
+def flatten(tree: Any, name: str) -> dict[str, Any]:
     """Return what an item holds in the end, by name: `out['loss']`, `out[1].logits`, `input 2`."""
-    while isinstance(item, list | tuple) and len(item) == 1:
-        (item,) = item
-    return dict(_leaves(item, name))
+    while isinstance(tree, list | tuple) and len(tree) == 1:
+        (tree,) = tree
+    return dict(_leaves(tree, name))
 
 
-def _leaves(item: Any, name: str) -> Iterator[tuple[str, Any]]:
-    inside = members(item)
+def _leaves(tree: Any, name: str) -> Iterator[tuple[str, Any]]:
+    inside = members(tree)
     if inside is None:
-        yield name, item
+        yield name, tree
         return
     for place, member in inside.items():
         yield from _leaves(member, name + place)
 
 
-def tensors(item: Any) -> list[torch.Tensor]:
-    return [leaf for _, leaf in _leaves(item, "") if isinstance(leaf, torch.Tensor)]
+def tensors(tree: Any) -> list[torch.Tensor]:
+    return [leaf for _, leaf in _leaves(tree, "") if isinstance(leaf, torch.Tensor)]
 
 
-def contents(item: Any) -> list[torch.Tensor | torch.Generator]:
+def contents(tree: Any) -> list[torch.Tensor | torch.Generator]:
     """Return what can be written over in an item, in order: tensors and generators."""
-    return [leaf for _, leaf in _leaves(item, "") if isinstance(leaf, _CONTENTS)]
+    return [leaf for _, leaf in _leaves(tree, "") if isinstance(leaf, _CONTENTS)]
 
 
-def mapped(item: Any, change: Callable[[Any], Any], kinds: tuple[type, ...] = _CONTENTS) -> Any:
+def mapped(tree: Any, change: Callable[[Any], Any], kinds: tuple[type, ...] = _CONTENTS) -> Any:
     """Return an item of the same build with every leaf changed; what holds no `kinds` is itself."""
-    if not any(isinstance(leaf, kinds) for _, leaf in _leaves(item, "")):
-        return item
-    if isinstance(item, dict):
-        made = {key: mapped(value, change, kinds) for key, value in item.items()}
-        return made if type(item) is dict else type(item)(made)
-    if isinstance(item, list | tuple):
-        values = [mapped(value, change, kinds) for value in item]
-        return type(item)(*values) if hasattr(item, "_fields") else type(item)(values)
-    if is_dataclass(item) and not isinstance(item, type):
-        parts = {part.name: getattr(item, part.name) for part in fields(item) if part.init}
-        return replace(item, **{k: mapped(value, change, kinds) for k, value in parts.items()})
-    return change(item)
+    if not any(isinstance(leaf, kinds) for _, leaf in _leaves(tree, "")):
+        return tree
+    if isinstance(tree, dict):
+        mapping = {key: mapped(value, change, kinds) for key, value in tree.items()}
+        return mapping if type(tree) is dict else type(tree)(mapping)
+    if isinstance(tree, list | tuple):
+        values = [mapped(value, change, kinds) for value in tree]
+        return type(tree)(*values) if hasattr(tree, "_fields") else type(tree)(values)
+    if is_dataclass(tree) and not isinstance(tree, type):
+        parts = {part.name: getattr(tree, part.name) for part in fields(tree) if part.init}
+        return replace(tree, **{k: mapped(value, change, kinds) for k, value in parts.items()})
+    return change(tree)
 
 
 class Filled(NamedTuple):
@@ -75,17 +75,17 @@ class Filled(NamedTuple):
     values: tuple[Any, ...]
 
 
-def with_own_containers(item: Any) -> Any:
+def with_own_containers(tree: Any) -> Any:
     """Return a list, dict or dataclass that holds the same, into which a call can put results."""
-    if type(item) in (list, dict):
-        values = map(with_own_containers, item.values() if isinstance(item, dict) else item)
-        return dict(zip(item, values, strict=True)) if isinstance(item, dict) else [*values]
-    if is_dataclass(item) and not isinstance(item, type) and not item.__dataclass_params__.frozen:  # type: ignore[attr-defined]
-        own = copy.copy(item)
-        for part in fields(item):
-            setattr(own, part.name, with_own_containers(getattr(item, part.name)))
-        return own
-    return item
+    if type(tree) in (list, dict):
+        values = map(with_own_containers, tree.values() if isinstance(tree, dict) else tree)
+        return dict(zip(tree, values, strict=True)) if isinstance(tree, dict) else [*values]
+    if is_dataclass(tree) and not isinstance(tree, type) and not tree.__dataclass_params__.frozen:  # type: ignore[attr-defined]
+        duplicate = copy.copy(tree)
+        for part in fields(tree):
+            setattr(duplicate, part.name, with_own_containers(getattr(tree, part.name)))
+        return duplicate
+    return tree
 
 
 def is_refilled(used: Any, pristine: Any) -> bool:
@@ -102,7 +102,7 @@ def _is_another_number(now: Any, before: Any) -> bool:
     return isinstance(before, _NUMBERS) and now is not before and bool(now != before)
 
 
-def fresh_copies(given: Sequence[Any]) -> list[Any]:
+def fresh_copies(arguments: Sequence[Any]) -> list[Any]:
     """Return copies of arguments: values, strides and requires_grad, and what shares memory.
 
     What can hold other things is a copy as well: a call may put results there.
@@ -110,8 +110,8 @@ def fresh_copies(given: Sequence[Any]) -> list[Any]:
     A tensor that is given twice is one copy given twice, and views of one storage are views of one
     copy of it. A generator is copied with its state; anything else is the item itself.
     """
-    distinct = {id(tensor): tensor for tensor in tensors(given)}
-    known: dict[int, torch.Tensor] = {}
+    distinct = {id(tensor): tensor for tensor in tensors(arguments)}
+    copies: dict[int, torch.Tensor] = {}
     owners: dict[int, int] = {}
     for tensor in distinct.values():
         if (place := _place(tensor)) is not None:
@@ -125,27 +125,27 @@ def fresh_copies(given: Sequence[Any]) -> list[Any]:
             return generator
         if not isinstance(leaf, torch.Tensor):
             return leaf
-        if id(leaf) not in known:
+        if id(leaf) not in copies:
             place = _place(leaf)
             if place is not None and (owners[place] > 1 or not _is_dense(leaf)):
                 storage = copied.setdefault(place, leaf.untyped_storage().clone())
-                held = torch.empty(0, dtype=leaf.dtype, device=leaf.device)
-                held.set_(storage, leaf.storage_offset(), leaf.shape, leaf.stride())
+                duplicate = torch.empty(0, dtype=leaf.dtype, device=leaf.device)
+                duplicate.set_(storage, leaf.storage_offset(), leaf.shape, leaf.stride())
             else:
-                held = leaf.detach().clone(memory_format=torch.preserve_format)
-            known[id(leaf)] = held.requires_grad_(leaf.requires_grad)
-        return known[id(leaf)]
+                duplicate = leaf.detach().clone(memory_format=torch.preserve_format)
+            copies[id(leaf)] = duplicate.requires_grad_(leaf.requires_grad)
+        return copies[id(leaf)]
 
-    return [mapped(with_own_containers(item), copied_leaf) for item in given]
-
-
-def fresh_copy(item: Any) -> Any:
-    return fresh_copies([item])[0]
+    return [mapped(with_own_containers(argument), copied_leaf) for argument in arguments]
 
 
-def storages(given: Any) -> frozenset[int]:
+def fresh_copy(tree: Any) -> Any:
+    return fresh_copies([tree])[0]
+
+
+def storages(tree: Any) -> frozenset[int]:
     """Return the addresses of the memory that tensors among arguments lie in."""
-    return frozenset(t.untyped_storage().data_ptr() for t in tensors(given))
+    return frozenset(t.untyped_storage().data_ptr() for t in tensors(tree))
 
 
 def address(tensor: torch.Tensor) -> int:

@@ -192,8 +192,8 @@ class Arms:
             trees=tuple(str(site.tree(versions.root, tree)) for tree in versions.trees),
             changed=versions.changed,
             measure_same=self._blind.measure_same,
-            own=own_arm,
-            others=tuple(tree_arms),
+            project_version=own_arm,
+            tree_versions=tuple(tree_arms),
         )
         return dict.fromkeys(names, self._child(place, order, None))
 

@@ -18,7 +18,7 @@ from pytest_kopt.cases.running.reference import observed
 from pytest_kopt.cases.running.timed_calls import Backward, Forward
 from pytest_kopt.cases.seeds import derive
 from pytest_kopt.devices.lock import timing_lock
-from pytest_kopt.honesty.inputs import Held
+from pytest_kopt.honesty.inputs import RestoredArguments
 from pytest_kopt.measure.cold import input_pool
 from pytest_kopt.measure.wall import one_thread
 from pytest_kopt.profiling import torch_trace
@@ -61,7 +61,7 @@ def _prepare(case: Case, bench: Bench, steps: int) -> tuple[Step, int]:
     case = observed(case, seed)
     function = case.positional(case.function)
     pool = input_pool(lambda i: make_inputs(case, seed + i), bench.device, function)
-    sets = [Held(inputs, case.rewritten) for inputs in pool.sets]
+    sets = [RestoredArguments(inputs, case.rewritten) for inputs in pool.sets]
     calls = [Forward(case, case.function, held_inputs) for held_inputs in sets]
     back: list[Backward] = []
     if case.backward:

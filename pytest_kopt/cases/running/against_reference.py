@@ -30,17 +30,21 @@ def judge_twice(
     A run that is right by either is right, and so is one that errs less than the reference does;
     what found it so is returned. A reference may err in float32 by more than the case's tolerance.
     """
-    found = judge(case, expected, run)
-    if all(item.passed for item in found) or (exact := in_float64()) is None:
-        return expected, found
+    comparisons = judge(case, expected, run)
+    if all(comparison.passed for comparison in comparisons) or (exact := in_float64()) is None:
+        return expected, comparisons
     if run.outputs.keys() != exact.outputs.keys():
-        return expected, found
-    both = zip(judge(case, exact, run), pairs(exact, run), pairs(expected, run), strict=True)
+        return expected, comparisons
+    triples = zip(judge(case, exact, run), pairs(exact, run), pairs(expected, run), strict=True)
     nearer = [
-        item if item.passed else replace(item, passed=_errs_less(truth, out, ref))
-        for item, (_, truth, out), (_, ref, _) in both
+        comparison if comparison.passed else replace(comparison, passed=_errs_less(truth, out, ref))
+        for comparison, (_, truth, out), (_, ref, _) in triples
     ]
-    return (exact, nearer) if all(item.passed for item in nearer) else (expected, found)
+    return (
+        (exact, nearer)
+        if all(comparison.passed for comparison in nearer)
+        else (expected, comparisons)
+    )
 
 
 def nearest(
@@ -56,16 +60,18 @@ def nearest(
             continue
         if torch.finfo(computed_in).eps >= torch.finfo(out.dtype).eps:
             exact = exact or in_float64() or expected
-            (other,) = (found for n, found, _ in pairs(exact, run) if n == name)
-            ref = max(ref, other, key=partial(compute_snr, actual=out))
+            (exact_ref,) = (truth for n, truth, _ in pairs(exact, run) if n == name)
+            ref = max(ref, exact_ref, key=partial(compute_snr, actual=out))
         yield name, ref, out
 
 
 def _errs_less(truth: Any, out: Any, ref: Any) -> bool:
     if not (_is_floating(truth) and is_shaped(out, truth) and is_shaped(ref, truth)):
         return False
-    mine, others = ((wide(item).to(truth.device) - wide(truth)).norm() for item in (out, ref))
-    return bool(mine <= others)
+    out_error, ref_error = (
+        (wide(tensor).to(truth.device) - wide(truth)).norm() for tensor in (out, ref)
+    )
+    return bool(out_error <= ref_error)
 
 
 def judge(case: Case, expected: Pass, run: Pass) -> list[Comparison]:
@@ -91,11 +97,11 @@ def _compared(
 
 def gated(case: Case, expected: Pass, run: Pass) -> Iterator[tuple[str, Any, Any, Gate | None]]:
     """Yield the pairs with the case's gate for each, None where the dtype chooses it."""
-    found = list(pairs(expected, run))
+    result_pairs = list(pairs(expected, run))
     # One gate is that of the floating-point outputs where there are any: indices are exact.
-    inexact = any(_is_floating(ref) for _, ref, _ in found)
+    inexact = any(_is_floating(ref) for _, ref, _ in result_pairs)
     is_single = inexact and not isinstance(case.gate, Mapping)
-    for name, ref, out in found:
+    for name, ref, out in result_pairs:
         is_exact = is_single and not _is_floating(ref)
         yield name, ref, out, None if is_exact else case.gate_of(name)
 
@@ -111,16 +117,18 @@ def nearly_right(case: Case, expected: Pass, run: Pass, factor: float) -> frozen
     return frozenset(names)
 
 
-def _is_floating(item: Any) -> bool:
-    return item.is_floating_point() if isinstance(item, torch.Tensor) else isinstance(item, float)
+def _is_floating(value: Any) -> bool:
+    return (
+        value.is_floating_point() if isinstance(value, torch.Tensor) else isinstance(value, float)
+    )
 
 
-def nans(item: Any) -> torch.Tensor:
+def nans(value: Any) -> torch.Tensor:
     """Return where a result is NaN."""
-    if not _is_floating(item):
+    if not _is_floating(value):
         return torch.zeros(1)
-    item = torch.as_tensor(item)
-    return (item if item.dtype in SCALABLE else wide(item)).isnan()
+    value = torch.as_tensor(value)
+    return (value if value.dtype in SCALABLE else wide(value)).isnan()
 
 
 def _number_for_nan(ref: Any, name: str) -> Comparison:
@@ -135,8 +143,8 @@ def _without_nan(ref: Any, out: Any) -> tuple[Any, Any]:
         return ref, out
     if not is_shaped(out, ref):
         return torch.nan_to_num(torch.as_tensor(ref)), out
-    both = nans(ref) & nans(out).to(ref.device)
-    return ref.masked_fill(both, 0), out.masked_fill(both.to(out.device), 0)
+    common = nans(ref) & nans(out).to(ref.device)
+    return ref.masked_fill(common, 0), out.masked_fill(common.to(out.device), 0)
 
 
 def pairs(expected: Pass, run: Pass) -> Iterable[tuple[str, Any, Any]]:
@@ -186,13 +194,13 @@ def _in_the_whole(comparison: Comparison, expected: Pass, run: Pass) -> Comparis
 
 
 def is_shaped(out: Any, ref: Any) -> bool:
-    both = isinstance(out, torch.Tensor) and isinstance(ref, torch.Tensor)
-    return both and out.shape == ref.shape
+    are_tensors = isinstance(out, torch.Tensor) and isinstance(ref, torch.Tensor)
+    return are_tensors and out.shape == ref.shape
 
 
 def _without(tensor: torch.Tensor, untouched: torch.Tensor) -> torch.Tensor:
-    kept = bits(tensor).masked_fill(untouched.to(tensor.device), 0)
-    return kept.view(tensor.dtype)
+    touched = bits(tensor).masked_fill(untouched.to(tensor.device), 0)
+    return touched.view(tensor.dtype)
 
 
 def _listed(outputs: Mapping[str, Any]) -> str:

@@ -85,20 +85,20 @@ def check_case(case: Case, bench: Bench) -> Course:
         # A pool of a library's own sets it when it starts, numba's for one, and then never again.
         torch.set_num_threads(threads)
         checking.call_unjudged()
-    checking.found(_after_steps(checking, baseline, switches))
+    checking.add_findings(_after_steps(checking, baseline, switches))
     return _course(checking, evidence)
 
 
 def _take_steps(checking: Checking) -> None:
     """Take the steps in order; stop at the first that shows something."""
     for number, step in enumerate(_steps(checking)):
-        checking.found(step(checking) or ())
+        checking.add_findings(step(checking) or ())
         refused = any(finding.rejects for finding in checking.findings)
         if not (checking.passed or checking.invalid):
             checking.steady()
         # What a call wrote over its own tensors makes it wrong there as well.
         if number and checking.is_short and not (checking.passed or refused or checking.broken):
-            checking.found(equal_calls(checking))
+            checking.add_findings(equal_calls(checking))
         is_wrong = checking.invalid or refused or not checking.passed
         if is_wrong or checking.bench.depth is Depth.RESULTS:
             return
@@ -131,14 +131,14 @@ def _after_steps(
     checking: Checking, baseline: Mapping[str, Accuracy], switches: Mapping[str, object]
 ) -> list[Finding]:
     """Return what calls left in the process, and how results differ from the baseline's."""
-    found = [*left_switches(switches), *left_threads(switches)]
+    findings = [*left_switches(switches), *left_threads(switches)]
     if checking.passed:
         reached = checking.mostly(baseline)
-        elements = sum(item.numel() for item in tensors(checking.given))
+        elements = sum(tensor.numel() for tensor in tensors(checking.pristine))
         if inexact := [*downgrades(reached, baseline, elements)]:
-            found += [*stale_memory(checking, reached)] or inexact
-        found += layouts(reached, baseline)
-    return found
+            findings += [*stale_memory(checking, reached)] or inexact
+        findings += layouts(reached, baseline)
+    return findings
 
 
 def _evidence(case: Case, bench: Bench, seeds: dict[str, int]) -> CaseEvidence:
@@ -166,22 +166,25 @@ def _evidence(case: Case, bench: Bench, seeds: dict[str, int]) -> CaseEvidence:
 
 def _course(checking: Checking, evidence: CaseEvidence) -> Course:
     comparisons = checking.comparisons
-    failed = [item for item in comparisons if not item.passed]
-    refused = checking.broken or any(found.rejects for found in checking.findings)
+    failed = [comparison for comparison in comparisons if not comparison.passed]
+    refused = checking.broken or any(finding.rejects for finding in checking.findings)
     advice = checking.advice() if failed and not refused else {}
     return Course(
         case=checking.case,
         bench=checking.bench,
         check="PASS" if checking.passed else "FAIL",
         diagnosis="\n".join(
-            text for item in failed for text in (item.diagnosis(), advice.get(item.name)) if text
+            text
+            for comparison in failed
+            for text in (comparison.diagnosis(), advice.get(comparison.name))
+            if text
         ),
         figures=figures_of(comparisons),
         findings=[*checking.broken, *checking.findings],
         written=checking.written,
         evidence=replace(
             evidence,
-            gate=next((item.gate for item in _outs(comparisons)), ""),
+            gate=next((comparison.gate for comparison in _outs(comparisons)), ""),
             failed=tuple(map(Failure.of, failed)) or None,
             interpreted=checking.interpreted,
             io_bytes=checking.io_bytes,
@@ -193,7 +196,7 @@ def _course(checking: Checking, evidence: CaseEvidence) -> Course:
             judged_by=tuple(sorted(checking.truth.files)),
             home=getattr(code_of(checking.case.function), "co_filename", None),
             tolerances=_tolerances(checking) if checking.passed else None,
-            drawn=_told(checking.first[0]),
+            drawn=_digest_of_drawn(checking.first[0]),
             note=_large_inputs(checking),
         ),
     )
@@ -201,7 +204,7 @@ def _course(checking: Checking, evidence: CaseEvidence) -> Course:
 
 def _tolerances(checking: Checking) -> dict[str, Gate]:
     """Return the gate of every result, where the case declares none that of its dtype."""
-    results = gated(checking.case, checking.expected, checking.last.kept)
+    results = gated(checking.case, checking.expected, checking.last.copies)
     return {name: gate or _gate_for(out) for name, _, out, gate in results}
 
 
@@ -210,15 +213,15 @@ def _gate_for(out: object) -> Gate:
     return default_gate(torch.as_tensor(out).dtype) if is_number else bitwise()
 
 
-def _told(given: Sequence[Any]) -> str:
+def _digest_of_drawn(arguments: Sequence[Any]) -> str:
     """Return a digest of what a case draws: of a few elements of each tensor, and the rest."""
     digest = hashlib.sha256()
-    for item in tensors(list(given)):
-        digest.update(f"{item.dtype} {tuple(item.shape)}".encode())
-        if item.layout is torch.strided and not item.is_complex():
-            some = item.detach().reshape(-1)[:: max(1, item.numel() // _TOLD)]
+    for tensor in tensors(list(arguments)):
+        digest.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
+        if tensor.layout is torch.strided and not tensor.is_complex():
+            some = tensor.detach().reshape(-1)[:: max(1, tensor.numel() // _TOLD)]
             digest.update(some.double().cpu().numpy().tobytes())
-    digest.update(repr([x for x in given if isinstance(x, int | float | str)]).encode())
+    digest.update(repr([x for x in arguments if isinstance(x, int | float | str)]).encode())
     return digest.hexdigest()[:16]
 
 
@@ -226,7 +229,7 @@ def _large_inputs(checking: Checking) -> str | None:
     """Say which inputs make the check long, as they are restored and looked through every call."""
     case = checking.case
     sizes = {
-        place: sum(item.nbytes for item in tensors(checking.given[place]))
+        place: sum(tensor.nbytes for tensor in tensors(checking.pristine[place]))
         for place in case.rewritten
     }
     large = [f"input {i} ({sizes[i] >> 20} MiB)" for i in sorted(sizes) if sizes[i] >= _LARGE_BYTES]
@@ -241,16 +244,16 @@ def _large_inputs(checking: Checking) -> str | None:
 def figures_of(comparisons: Sequence[Comparison]) -> dict[str, float]:
     """Return the worst of each quantity over all steps."""
     gradients: dict[str, float] = {}
-    for item in comparisons:
-        if item.name.startswith(_GRADIENT):
-            name = f"grad_snr:{item.name.removeprefix(_GRADIENT).partition(' ')[0]}"
-            gradients[name] = min(item.snr_db, gradients.get(name, math.inf))
-    snrs = [item.snr_db for item in _outs(comparisons)]
-    figures = [item.figures for item in _outs(comparisons) if item.figures]
+    for comparison in comparisons:
+        if comparison.name.startswith(_GRADIENT):
+            name = f"grad_snr:{comparison.name.removeprefix(_GRADIENT).partition(' ')[0]}"
+            gradients[name] = min(comparison.snr_db, gradients.get(name, math.inf))
+    snrs = [comparison.snr_db for comparison in _outs(comparisons)]
+    figures = [comparison.figures for comparison in _outs(comparisons) if comparison.figures]
     return {
         "out_snr": math.nan if any(map(math.isnan, snrs)) else min(snrs, default=math.nan),
-        "max_abs_error": max((item.max_abs for item in figures), default=math.nan),
-        "mismatch_share": max((item.mismatch_share for item in figures), default=math.nan),
+        "max_abs_error": max((figure.max_abs for figure in figures), default=math.nan),
+        "mismatch_share": max((figure.mismatch_share for figure in figures), default=math.nan),
         "grad_snr": min(gradients.values(), default=math.nan),
         **gradients,
     }
@@ -258,8 +261,8 @@ def figures_of(comparisons: Sequence[Comparison]) -> dict[str, float]:
 
 def _outs(comparisons: Sequence[Comparison]) -> list[Comparison]:
     """Return those of outputs that are tensors, or wrong."""
-    outs = (item for item in comparisons if not item.name.startswith(_GRADIENT))
-    return [item for item in outs if item.figures or not item.passed]
+    outs = (comparison for comparison in comparisons if not comparison.name.startswith(_GRADIENT))
+    return [comparison for comparison in outs if comparison.figures or not comparison.passed]
 
 
 def kernel_traceback(error: BaseException, bench: Bench) -> str:
@@ -279,7 +282,7 @@ def kernel_traceback(error: BaseException, bench: Bench) -> str:
         hint = f"{MAY_WRITE}\n"
     if type(error).__name__ == "InterpreterError":
         error = error.__cause__ or error
-    told = traceback.TracebackException.from_exception(error, limit=-_FRAMES)
-    frames = [frame for frame in told.stack if not frame.filename.startswith(_PACKAGE)]
-    told.stack = traceback.StackSummary.from_list(frames or told.stack)
-    return f"{hint}{''.join(told.format(chain=False))}".rstrip()
+    shortened = traceback.TracebackException.from_exception(error, limit=-_FRAMES)
+    frames = [frame for frame in shortened.stack if not frame.filename.startswith(_PACKAGE)]
+    shortened.stack = traceback.StackSummary.from_list(frames or shortened.stack)
+    return f"{hint}{''.join(shortened.format(chain=False))}".rstrip()

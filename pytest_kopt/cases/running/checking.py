@@ -53,7 +53,7 @@ class Checking:
 
     `findings` are one of each kind, `broken` those that make the check fail; `invalid` says why the
     case cannot be judged. Of the content, `used` are the candidate's own tensors, which keep their
-    addresses, `given` a pristine copy of what they should hold, and `drawn` what the reference left
+    addresses, `pristine` a copy of what they should hold, and `drawn` what the reference left
     of it; `first` and `last` are the runs on the first content and on the last, `truth` is the
     reference, of which `expected` are the last results; it gives them once more `again`, and
     `in_float64`. `few` are results of few elements of all contents, each with the reference's.
@@ -73,7 +73,7 @@ class Checking:
     truth: Reference = field(init=False)
     generator: torch.Generator = field(init=False)
     used: list[Any] = field(init=False)
-    given: list[Any] = field(init=False)
+    pristine: list[Any] = field(init=False)
     drawn: list[Any] = field(init=False)
     first: tuple[list[Any], Run, Pass] = field(init=False)
     last: Run = field(init=False)
@@ -115,17 +115,17 @@ class Checking:
     @property
     def passed(self) -> bool:
         """Whether every comparison so far holds, and no contract is broken."""
-        return all(item.passed for item in self.comparisons) and not self.broken
+        return all(comparison.passed for comparison in self.comparisons) and not self.broken
 
     def steady(self) -> Pass:
         """Return the reference's results; BadInput where two calls differ beyond the gates."""
         first, again = self.again(), self.again()
-        if first.outputs.keys() != self.last.kept.outputs.keys():
+        if first.outputs.keys() != self.last.copies.outputs.keys():
             return first
-        like = {name: out for name, _, out in pairs(first, self.last.kept)}
-        for name, ref, other, gate in gated(self.case, first, again):
+        like = {name: out for name, _, out in pairs(first, self.last.copies)}
+        for name, ref, repeat, gate in gated(self.case, first, again):
             if isinstance(ref, torch.Tensor) and isinstance(like[name], torch.Tensor):
-                compared = compare(ref, other.to(like[name].dtype), gate, name)
+                compared = compare(ref, repeat.to(like[name].dtype), gate, name)
                 if not compared.passed:
                     raise self.case.refusal(
                         f"the reference differs from itself for equal arguments ({name}: "
@@ -138,29 +138,29 @@ class Checking:
                     )
         return first
 
-    def found(self, findings: Iterable[Finding]) -> None:
+    def add_findings(self, findings: Iterable[Finding]) -> None:
         for finding in findings:
             if finding.repairs:
                 self.broken += [finding] if finding not in self.broken else []
-            elif finding.check not in {known.check for known in self.findings}:
+            elif finding.check not in {earlier.check for earlier in self.findings}:
                 self.findings.append(finding)
 
     def advice(self) -> dict[str, str]:
-        like, seed = self.last.kept, self.seeds["check"]
-        exact = self.truth.in_float64(self.given, lambda wide: self.truth(wide, like, seed))
-        expected = exact or self.expected_of(self.given)
+        like, seed = self.last.copies, self.seeds["check"]
+        exact = self.truth.in_float64(self.pristine, lambda wide: self.truth(wide, like, seed))
+        expected = exact or self.expected_of(self.pristine)
         run = self.expected_of
-        return advised(self.case, self.comparisons, like, self.given, expected, run)
+        return advised(self.case, self.comparisons, like, self.pristine, expected, run)
 
-    def expected_of(self, given: Sequence[Any]) -> Pass:
+    def expected_of(self, arguments: Sequence[Any]) -> Pass:
         """Return the reference's results on some inputs, with the last run's gradients."""
-        return self.truth(fresh_copies(given), self.last.kept, self.seeds["check"])
+        return self.truth(fresh_copies(arguments), self.last.copies, self.seeds["check"])
 
     def expect(self, run: Run, seed: int) -> Pass:
-        self.drawn, given = fresh_copies(self.given), self.given
-        self.again = lambda: self.truth(fresh_copies(given), run.live, seed)
+        self.drawn, pristine = fresh_copies(self.pristine), self.pristine
+        self.again = lambda: self.truth(fresh_copies(pristine), run.live, seed)
         self.in_float64 = lambda: self.truth.in_float64(
-            given, lambda wide: self.truth(wide, run.live, seed)
+            pristine, lambda wide: self.truth(wide, run.live, seed)
         )
         return self.truth(self.drawn, run.live, seed)
 
@@ -170,26 +170,26 @@ class Checking:
         self.used = [
             old if contents(old) else new for old, new in zip(self.used, fresh, strict=True)
         ]
-        self.given = fresh_copies(fresh)
+        self.pristine = fresh_copies(fresh)
 
     def renew_a_little(self) -> None:
         """Write new activations and leave the weights, as between two steps of training."""
         weights = self.case.weights
         if self.is_disturbable:
-            fresh = inputs.disturbed(self.given, weights, self.generator)
+            fresh = inputs.disturbed(self.pristine, weights, self.generator)
         else:
             seed = int(torch.randint(1 << 62, (), generator=self.generator))
             fresh = list(make_inputs(self.case, seed))
             for place in weights:
-                fresh[place] = self.given[place]
+                fresh[place] = self.pristine[place]
         inputs.overwrite(self.used, fresh, self.case.weights, only_activations=True)
-        self.given = fresh_copies(fresh)
+        self.pristine = fresh_copies(fresh)
 
     def restore(self) -> None:
-        inputs.restore(self.used, self.given, self.case.rewritten)
+        inputs.restore(self.used, self.pristine, self.case.rewritten)
 
     def call(self, what: str, seed: int) -> None:
-        poisoned_memory.poison_freed(self.last.kept.results)
+        poisoned_memory.poison_freed(self.last.copies.results)
         start = time.perf_counter()
         run = self.candidate(self.used, seed)
         if not self.interpreted:
@@ -200,11 +200,11 @@ class Checking:
     @contextmanager
     def no_call(self) -> Iterator[None]:
         """Watch what else the process computes while nobody calls the kernel."""
-        begin, others = time.perf_counter(), seconds_of_others()
+        begin, others_before = time.perf_counter(), seconds_of_others()
         yield
         spent = time.perf_counter() - begin
         self.judging += spent
-        self.beside = max(self.beside, (seconds_of_others() - others) / spent)
+        self.beside = max(self.beside, (seconds_of_others() - others_before) / spent)
 
     def is_at_rest(self) -> bool:
         """Say whether the process computes nothing by itself while nobody calls the kernel."""
@@ -228,66 +228,71 @@ class Checking:
     ) -> None:
         """Compare what was there at the return, and look at the call; keep it as the last one."""
         self.expected = expected
-        found = self.judged(run)
-        self.comparisons += [named(item, what) for item in found]
-        is_right = all(item.passed for item in found)
+        comparisons = self.judged(run)
+        self.comparisons += [named(comparison, what) for comparison in comparisons]
+        is_right = all(comparison.passed for comparison in comparisons)
         # Pairing results compares all of what was written to: not again where none is small.
-        if is_right and any(item.numel() < FEW for item in run.kept.results):
+        if is_right and any(tensor.numel() < FEW for tensor in run.copies.results):
             self._pool(run, self.expected)
-        self.found(list(self._seen(run, what, earlier, is_right=is_right)))
+        self.add_findings(list(self._side_effects(run, what, earlier, is_right=is_right)))
         self.last = run
 
-    def _seen(
+    def _side_effects(
         self, run: Run, what: str, earlier: tuple[Run, Pass] | None, *, is_right: bool
     ) -> Iterator[Finding]:
         """Yield what a call did besides giving its result; `earlier` is the call before it."""
-        case, used, given, expected = self.case, self.used, self.given, self.expected.all
-        incoming, held = self.candidate.incoming(), self.candidate.held(used)
+        case, used, pristine, expected = self.case, self.used, self.pristine, self.expected.all
+        incoming, shareable = self.candidate.incoming(), self.candidate.shareable_memory(used)
         yield from outputs.late(not is_right, lambda: self._is_right_now(run))
-        yield from inputs.undeclared(used, given, case.writes, case.consumes)
+        yield from inputs.undeclared(used, pristine, case.writes, case.consumes)
         yield from inputs.undeclared_gradients(incoming, case.consumes, case.consumes_incoming)
         yield from inputs.elsewhere(run.moved)
-        yield from inputs.undrawn(used, given, self.drawn)
+        yield from inputs.undrawn(used, pristine, self.drawn)
         if earlier:
-            before, wanted = earlier
-            yield from outputs.shared(before.live.results, run.live.results, held)
-            yield from outputs.stale(what, before.kept.all, run.kept.all, wanted.all, expected)
+            before, expected_before = earlier
+            yield from outputs.shared(before.live.results, run.live.results, shareable)
+            yield from outputs.stale(
+                what, before.copies.all, run.copies.all, expected_before.all, expected
+            )
 
     def _pool(self, run: Run, expected: Pass) -> None:
         """Measure results of few elements over all contents: of one content their SNR is luck."""
-        for name, ref, out in nearest(expected, run.kept, self.in_float64):
+        for name, ref, out in nearest(expected, run.copies, self.in_float64):
             if out.numel() < FEW:
                 self.few.setdefault(name, []).append((ref.flatten(), out.flatten()))
-                if known := self.accuracy.get(name):
+                if latest := self.accuracy.get(name):
                     refs, outs = map(torch.cat, zip(*self.few[name], strict=True))
                     computed_in = least_exact([*expected.outputs.values()])
                     pooled = accuracy_of(refs, outs, computed_in)
-                    self.accuracy[name] = replace(pooled, layout=known.layout, terms=known.terms)
+                    self.accuracy[name] = replace(pooled, layout=latest.layout, terms=latest.terms)
 
     def mostly(self, baseline: Mapping[str, Accuracy]) -> dict[str, Accuracy]:
         """Return how exact the results are, those below the baseline's by most of the last one."""
-        found = dict(self.accuracy)
-        for name, ref, out in pairs(self.expected, self.last.kept) if self.passed else ():
-            known, before = found.get(name), baseline.get(name)
-            if known and before and known.snr_db < before.snr_db and out.numel() >= FEW:
-                found[name] = replace(known, snr_db=max(known.snr_db, mostly(ref, out)))
-        return found
+        accuracy = dict(self.accuracy)
+        for name, ref, out in pairs(self.expected, self.last.copies) if self.passed else ():
+            reached, before = accuracy.get(name), baseline.get(name)
+            if reached and before and reached.snr_db < before.snr_db and out.numel() >= FEW:
+                accuracy[name] = replace(reached, snr_db=max(reached.snr_db, mostly(ref, out)))
+        return accuracy
 
     def judged(self, run: Run) -> list[Comparison]:
         if elsewhere := self.elsewhere(run):
             return elsewhere
         declared = self.expected
-        self.expected, found = judge_twice(self.case, declared, run.kept, self.in_float64)
+        self.expected, comparisons = judge_twice(self.case, declared, run.copies, self.in_float64)
         if self.expected is not declared:
-            self.found(narrow_reference())
-        return [self._fairly(item) for item in found]
+            self.add_findings(narrow_reference())
+        return [self._fairly(comparison) for comparison in comparisons]
 
     def elsewhere(self, run: Run) -> list[Comparison]:
         """Return what there is to say of a result that lies on another device."""
         for name, out in run.live.outputs.items():
             ref = self.expected.outputs.get(name)
-            known = {self.bench.device, ref.device.type if isinstance(ref, torch.Tensor) else ""}
-            if isinstance(out, torch.Tensor) and out.device.type not in known:
+            allowed_devices = {
+                self.bench.device,
+                ref.device.type if isinstance(ref, torch.Tensor) else "",
+            }
+            if isinstance(out, torch.Tensor) and out.device.type not in allowed_devices:
                 reason = f"is on {out.device}, and the inputs are on {self.bench.device}"
                 return [Comparison(name, False, f"a tensor on {self.bench.device}", reason)]
         return []
@@ -296,7 +301,7 @@ class Checking:
         time.sleep(_LATE_SECONDS)
         if self.bench.device == "cuda":
             torch.cuda.synchronize()
-        return all(item.passed for item in self.judged(replace(run, kept=run.live)))
+        return all(comparison.passed for comparison in self.judged(replace(run, copies=run.live)))
 
     def _fairly(self, comparison: Comparison) -> Comparison:
         """Let a comparison pass that misses its gate by a hair where two contents have met it.

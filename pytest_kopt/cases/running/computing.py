@@ -38,23 +38,27 @@ class ComputingIn(TorchDispatchMode):
         # What is written in place has the dtype that it was made with.
         if func._schema.is_mutable:
             return func(*args, **kwargs)
-        return tree_map(self._held, func(*args, **kwargs))
+        return tree_map(self._converted, func(*args, **kwargs))
 
-    def arguments(self, given: Sequence[Any]) -> list[Any]:
+    def arguments(self, arguments: Sequence[Any]) -> list[Any]:
         """Return copies of arguments in the dtype, their gradients asked of the same ones."""
 
         def narrowed(leaf: Any) -> Any:
-            held = self._held(leaf)
-            return held if held is leaf else held.detach().requires_grad_(leaf.requires_grad)
+            converted = self._converted(leaf)
+            return (
+                converted
+                if converted is leaf
+                else converted.detach().requires_grad_(leaf.requires_grad)
+            )
 
-        return [mapped(item, narrowed) for item in fresh_copies(given)]
+        return [mapped(argument, narrowed) for argument in fresh_copies(arguments)]
 
-    def _held(self, item: Any) -> Any:
-        replaced = isinstance(item, torch.Tensor) and self._replaces(item.dtype)
-        return item.to(self._dtype) if replaced else item
+    def _converted(self, value: Any) -> Any:
+        replaced = isinstance(value, torch.Tensor) and self._replaces(value.dtype)
+        return value.to(self._dtype) if replaced else value
 
-    def _named(self, item: Any) -> Any:
-        return self._dtype if isinstance(item, torch.dtype) and self._replaces(item) else item
+    def _named(self, value: Any) -> Any:
+        return self._dtype if isinstance(value, torch.dtype) and self._replaces(value) else value
 
     def _replaces(self, dtype: torch.dtype) -> bool:
         if self._dtype is torch.float64:

@@ -35,4 +35,4 @@ class Course:
 
     @property
     def goes_on(self) -> bool:
-        return self.check == "PASS" and not any(found.rejects for found in self.findings)
+        return self.check == "PASS" and not any(finding.rejects for finding in self.findings)

@@ -14,7 +14,7 @@ import torch
 from pytest_kopt.cases.case import RETURNED, Case, input_name
 from pytest_kopt.cases.seeds import seed_everything
 from pytest_kopt.honesty.inputs import leaves
-from pytest_kopt.honesty.outputs import taken
+from pytest_kopt.honesty.outputs import snapshots
 from pytest_kopt.honesty.work import INTERPRETER
 from pytest_kopt.numerics.nested import Filled, address, contents, flatten, storages, tensors
 from pytest_kopt.profile_hook import profile_hook
@@ -54,37 +54,37 @@ class Run:
     """
 
     live: Pass
-    kept: Pass
+    copies: Pass
     moved: tuple[int, ...] = ()
 
 
 def make_inputs(case: Case, seed: int) -> tuple[Any, ...]:
     """Return fresh inputs of a case made under a seed."""
-    given = draw_inputs(case, seed)
-    return tuple(given.values() if isinstance(given, Mapping) else given)
+    drawn = draw_inputs(case, seed)
+    return tuple(drawn.values() if isinstance(drawn, Mapping) else drawn)
 
 
 def draw_inputs(case: Case, seed: int) -> Sequence[Any] | Mapping[str, Any]:
     """Return them as `inputs()` does, generators with the state that follows from the seed."""
     seed_everything(seed)
-    given = case.inputs()
-    if not isinstance(given, tuple | list | Mapping):
+    drawn = case.inputs()
+    if not isinstance(drawn, tuple | list | Mapping):
         raise case.refusal(
-            f"inputs() returned {type(given).__name__}",
+            f"inputs() returned {type(drawn).__name__}",
             "a tuple of the function's arguments, or a dict of them by name",
         )
-    for item in contents(dict(given) if isinstance(given, Mapping) else given):
-        if isinstance(item, torch.Generator):
+    for leaf in contents(dict(drawn) if isinstance(drawn, Mapping) else drawn):
+        if isinstance(leaf, torch.Generator):
             # Whoever knows what follows a test's own seed would know what is drawn in every call.
-            item.manual_seed(seed)
-    return given
+            leaf.manual_seed(seed)
+    return drawn
 
 
-def results(returned: Any, given: Sequence[Any], writes: Iterable[int]) -> dict[str, Any]:
+def results(returned: Any, arguments: Sequence[Any], writes: Iterable[int]) -> dict[str, Any]:
     """Return what a call returned, and the inputs that it writes to, by name."""
     written: dict[str, Any] = {}
     for place in writes:
-        written |= flatten(given[place], input_name(place))
+        written |= flatten(arguments[place], input_name(place))
     if isinstance(returned, Filled):
         named = dict(zip(returned.names, returned.values, strict=True))
         # What was in a place before it was filled is no result.
@@ -92,18 +92,22 @@ def results(returned: Any, given: Sequence[Any], writes: Iterable[int]) -> dict[
     return ({} if returned is None else flatten(returned, RETURNED)) | written
 
 
-def results_of(case: Case, returned: Any, given: Sequence[Any]) -> dict[str, Any]:
+def results_of(case: Case, returned: Any, arguments: Sequence[Any]) -> dict[str, Any]:
     """Return what a call gave; a written input that it returns as well is one result, not two."""
-    found = results(returned, given, case.writes)
-    doubles = aliases(found).difference(found if case.returns is None else case.returns)
-    return {name: item for name, item in found.items() if name not in doubles}
+    named_results = results(returned, arguments, case.writes)
+    doubles = aliases(named_results).difference(
+        named_results if case.returns is None else case.returns
+    )
+    return {name: result for name, result in named_results.items() if name not in doubles}
 
 
-def aliases(found: Mapping[str, Any]) -> frozenset[str]:
+def aliases(named_results: Mapping[str, Any]) -> frozenset[str]:
     """Return the names under which results are returned that are written inputs as well."""
-    written = {id(item) for name, item in found.items() if name.startswith(INPUT)}
+    written = {id(result) for name, result in named_results.items() if name.startswith(INPUT)}
     return frozenset(
-        name for name, item in found.items() if id(item) in written and not name.startswith(INPUT)
+        name
+        for name, result in named_results.items()
+        if id(result) in written and not name.startswith(INPUT)
     )
 
 
@@ -122,9 +126,12 @@ def drawn_like(out: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     return values.to(device=out.device, dtype=out.dtype)
 
 
-def addresses(given: Sequence[Any]) -> list[list[int]]:
+def addresses(arguments: Sequence[Any]) -> list[list[int]]:
     """Return where the plain tensors of each argument lie."""
-    return [[address(item) for item in tensors(x) if item.layout is torch.strided] for x in given]
+    return [
+        [address(tensor) for tensor in tensors(x) if tensor.layout is torch.strided]
+        for x in arguments
+    ]
 
 
 class Candidate:
@@ -145,46 +152,48 @@ class Candidate:
         self._incoming: dict[str, torch.Tensor] = {}
         self._drawn: dict[str, torch.Tensor] = {}
 
-    def __call__(self, given: Sequence[Any], seed: int) -> Run:
+    def __call__(self, arguments: Sequence[Any], seed: int) -> Run:
         """Run once; the incoming gradients are drawn under `seed`."""
-        wanted = leaves(given) if self._case.backward else {}
-        before = addresses(given)
-        result = self._function(*given)
-        after = addresses(given)
+        leaf_inputs = leaves(arguments) if self._case.backward else {}
+        before = addresses(arguments)
+        result = self._function(*arguments)
+        after = addresses(arguments)
         # A list may hold more than before.
         moved = tuple(
             place for place, where in enumerate(before) if after[place][: len(where)] != where
         )
-        outputs = results_of(self._case, result, given)
-        copies = dict(zip(outputs, taken(list(outputs.values())), strict=True))
+        outputs = results_of(self._case, result, arguments)
+        copies = dict(zip(outputs, snapshots(list(outputs.values())), strict=True))
         differentiable = roots(outputs)
-        found: Sequence[torch.Tensor | None] = [None] * len(wanted)
-        if wanted and differentiable:
-            found = torch.autograd.grad(
+        gradients: Sequence[torch.Tensor | None] = [None] * len(leaf_inputs)
+        if leaf_inputs and differentiable:
+            gradients = torch.autograd.grad(
                 list(differentiable.values()),
-                list(wanted.values()),
+                list(leaf_inputs.values()),
                 [self._gradient(name, out, seed) for name, out in differentiable.items()],
                 allow_unused=True,
             )
-        live, kept = (dict(zip(wanted, x, strict=True)) for x in (found, taken(found)))
-        return Run(Pass(outputs, live), Pass(copies, kept), moved)
+        live, copied = (
+            dict(zip(leaf_inputs, x, strict=True)) for x in (gradients, snapshots(gradients))
+        )
+        return Run(Pass(outputs, live), Pass(copies, copied), moved)
 
-    def held(self, given: Sequence[Any]) -> frozenset[int]:
+    def shareable_memory(self, arguments: Sequence[Any]) -> frozenset[int]:
         """Return the memory a result may lie in: the inputs', and what a sum hands on."""
-        return storages([*given, *self._incoming.values()])
+        return storages([*arguments, *self._incoming.values()])
 
     def incoming(self) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         return [self._incoming[name] for name in self._drawn], [*self._drawn.values()]
 
     def _gradient(self, name: str, out: torch.Tensor, seed: int) -> torch.Tensor:
         values = grad_out(out, seed)
-        held = self._incoming.get(name)
-        if held is None or held.shape != values.shape or held.dtype != values.dtype:
-            held = self._incoming[name] = self._lay(values)
+        incoming = self._incoming.get(name)
+        if incoming is None or incoming.shape != values.shape or incoming.dtype != values.dtype:
+            incoming = self._incoming[name] = self._lay(values)
         else:
-            held.data.copy_(values)
+            incoming.data.copy_(values)
         self._drawn[name] = values
-        return held
+        return incoming
 
 
 #: The frame of a launch in Triton's interpreter, of which torch.compile asks other things, and of a

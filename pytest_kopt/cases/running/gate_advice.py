@@ -38,7 +38,7 @@ def advised(
     case: Case,
     comparisons: Sequence[Comparison],
     outputs: Pass,
-    given: Sequence[Any],
+    inputs: Sequence[Any],
     expected: Pass,
     reference: Run,
 ) -> dict[str, str]:
@@ -47,21 +47,21 @@ def advised(
     `expected` is the most exact that the reference gives, `reference` runs it as it is declared.
     """
     wrong = {
-        item.name.partition(" (")[0]: item
-        for item in comparisons
-        if not item.passed and item.figures and math.isfinite(item.snr_db)
+        comparison.name.partition(" (")[0]: comparison
+        for comparison in comparisons
+        if not comparison.passed and comparison.figures and math.isfinite(comparison.snr_db)
     }
     if not wrong:
         return {}
-    found = {name: (ref, out) for name, ref, out in pairs(expected, outputs)}
-    several = len([name for name in found if not name.startswith("grad of ")]) > 1
+    result_pairs = {name: (ref, out) for name, ref, out in pairs(expected, outputs)}
+    several = len([name for name in result_pairs if not name.startswith("grad of ")]) > 1
     narrow: dict[torch.dtype, Mapping[str, Any]] = {}
-    told = {}
-    for name, item in wrong.items():
-        ref, out = found.get(name, (None, None))
+    advice = {}
+    for name, comparison in wrong.items():
+        ref, out = result_pairs.get(name, (None, None))
         before = expected.before.get(name)
         if before is not None and bool((bits(outputs.outputs[name]) == bits(before)).all()):
-            told[item.name] = (
+            advice[comparison.name] = (
                 f"  the reference writes to {name} and the function does not: have the function "
                 "write it as well, or the reference work on a copy"
             )
@@ -69,7 +69,7 @@ def advised(
         if not is_floating(out):
             continue
         if out.dtype not in narrow:
-            narrow[out.dtype] = _computed_in(out.dtype, expected, given, reference)
+            narrow[out.dtype] = _computed_in(out.dtype, expected, inputs, reference)
         torchs = narrow[out.dtype].get(name, ref)
         gate = case.gate_of(name) or default_gate(out.dtype)
         reached = compare(ref, torchs.to(out.dtype), gate, name)
@@ -77,24 +77,26 @@ def advised(
             # It draws numbers of its own, or is no sum of small errors: zeros would pass.
             continue
         alone = not several and name == "out" and case.gate is None
-        told[item.name] = _words(item.snr_db, reached, out.dtype, None if alone else name)
-    return told
+        advice[comparison.name] = _words(
+            comparison.snr_db, reached, out.dtype, None if alone else name
+        )
+    return advice
 
 
-def torchs_db(name: str, dtype: torch.dtype, given: Sequence[Any], reference: Run) -> float:
+def torchs_db(name: str, dtype: torch.dtype, inputs: Sequence[Any], reference: Run) -> float:
     """Return the SNR in dB of a result that torch computes in a dtype."""
-    expected = reference(given)
-    ref = {found: ref for found, ref, _ in pairs(expected, expected)}[name]
-    narrow = _computed_in(dtype, expected, given, reference)
+    expected = reference(inputs)
+    ref = {result_name: ref for result_name, ref, _ in pairs(expected, expected)}[name]
+    narrow = _computed_in(dtype, expected, inputs, reference)
     return compute_snr(ref, narrow.get(name, ref).to(dtype))
 
 
 def _computed_in(
-    dtype: torch.dtype, expected: Pass, given: Sequence[Any], reference: Run
+    dtype: torch.dtype, expected: Pass, inputs: Sequence[Any], reference: Run
 ) -> Mapping[str, Any]:
     """Return what the reference gives in a dtype, by name; nothing where torch cannot do it."""
     mode = ComputingIn(dtype)
-    arguments = mode.arguments(given)
+    arguments = mode.arguments(inputs)
     with suppress(Exception), mode:
         return {name: out for name, _, out in pairs(expected, reference(arguments))}
     return {}
@@ -145,28 +147,28 @@ def propose_gate(
     in three draws needs no line (`gate=None` where that is all); of the rest 6 dB less is asked for
     than torch reaches. Raises BadInput as a case does.
     """
-    given = {"inputs": inputs, "reference": reference, "dims": {"n": 1}, "nbytes": 1.0}
-    case = observed(declare("propose_gate", "memory", reference, **given), 0)  # type: ignore[arg-type]
+    declaration = {"inputs": inputs, "reference": reference, "dims": {"n": 1}, "nbytes": 1.0}
+    case = observed(declare("propose_gate", "memory", reference, **declaration), 0)  # type: ignore[arg-type]
     case = replace(case, backward=bool(leaves(make_inputs(case, 0))))
-    found = [item for seed in range(3) for item in _torchs(case, dtype, seed)]
-    reached = {name: min(c.snr_db for n, c in found if n == name) for name, _ in found}
-    missed = {name for name, item in found if not item.passed}
+    compared = [pair for seed in range(3) for pair in _torchs(case, dtype, seed)]
+    reached = {name: min(c.snr_db for n, c in compared if n == name) for name, _ in compared}
+    missed = {name for name, comparison in compared if not comparison.passed}
     least = {name: proposed(snr_db) for name, snr_db in reached.items() if name in missed}
-    asked = {name: number for name, number in least.items() if number is not None}
-    return gate_line(asked, is_single=[*reached] == ["out"]) if asked else "gate=None"
+    gates = {name: number for name, number in least.items() if number is not None}
+    return gate_line(gates, is_single=[*reached] == ["out"]) if gates else "gate=None"
 
 
 def _torchs(case: Case, dtype: torch.dtype, seed: int) -> Iterator[tuple[str, Comparison]]:
     """Compare what torch gives in a dtype with the reference, each result by its own gate."""
-    given, called = fresh_copies(make_inputs(case, seed)), Reference(case)
-    known = called.forward(fresh_copies(given), ()).outputs
-    like = Pass({n: out.to(dtype) if is_floating(out) else out for n, out in known.items()}, {})
+    inputs, called = fresh_copies(make_inputs(case, seed)), Reference(case)
+    results = called.forward(fresh_copies(inputs), ()).outputs
+    like = Pass({n: out.to(dtype) if is_floating(out) else out for n, out in results.items()}, {})
 
     def run(arguments: Sequence[Any]) -> Pass:
         return called(fresh_copies(arguments), like, seed)
 
-    expected = run(given)
-    narrow = _computed_in(dtype, expected, given, run)
+    expected = run(inputs)
+    narrow = _computed_in(dtype, expected, inputs, run)
     for name, ref, _ in pairs(expected, expected):
         if is_floating(ref):
             yield name, compare(ref, narrow.get(name, ref).to(dtype))

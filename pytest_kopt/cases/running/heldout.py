@@ -31,7 +31,7 @@ from pytest_kopt.cases.running.reference import Reference
 from pytest_kopt.cases.seeds import derive
 from pytest_kopt.devices.context import is_lost
 from pytest_kopt.honesty.accuracy import Accuracy
-from pytest_kopt.honesty.inputs import Held
+from pytest_kopt.honesty.inputs import RestoredArguments
 from pytest_kopt.honesty.nearby_shapes import CLOSE, SHAPES, SIZES, TIED, Outcome, Tried
 from pytest_kopt.honesty.precision import accuracy_of, least_exact
 from pytest_kopt.numerics.compare import Comparison
@@ -53,39 +53,39 @@ class ShapeProbe:
 
     device: str
 
-    def __call__(self, *given: Any, **declared: Any) -> None:
-        raise Declared(given, declared)
+    def __call__(self, *arguments: Any, **declared: Any) -> None:
+        raise Declared(arguments, declared)
 
 
-def held_out_cases(item: pytest.Function, case: Case, device: str, seed: int) -> Iterator[Variant]:
+def held_out_cases(test: pytest.Function, case: Case, device: str, seed: int) -> Iterator[Variant]:
     """Yield the case at a nearby shape of each kind, and with every other kind of inputs."""
-    parameters = _parameters(item)
+    parameters = _parameters(test)
     if SIZES not in case.domain:
-        yield from _other_shapes(item, parameters, case, device, seed)
+        yield from _other_shapes(test, parameters, case, device, seed)
     yield from domain.variants(case, seed, sizes.carried(parameters, case.dims))
 
 
-def _parameters(item: pytest.Function) -> dict[str, Any]:
-    parameters = dict(item.callspec.params) if hasattr(item, "callspec") else {}
-    return {name: value for name, value in parameters.items() if name in item.funcargs}
+def _parameters(test: pytest.Function) -> dict[str, Any]:
+    parameters = dict(test.callspec.params) if hasattr(test, "callspec") else {}
+    return {name: value for name, value in parameters.items() if name in test.funcargs}
 
 
 def _other_shapes(
-    item: pytest.Function, parameters: dict[str, Any], case: Case, device: str, seed: int
+    test: pytest.Function, parameters: dict[str, Any], case: Case, device: str, seed: int
 ) -> Iterator[Variant]:
-    names = [name for name, value in item.funcargs.items() if value is not parameters.get(name)]
+    names = [name for name, value in test.funcargs.items() if value is not parameters.get(name)]
     dice = random.Random(seed)
     for kind in SHAPES:
         for _ in range(_TRIES):
             moved = sizes.perturbed(parameters, case.dims, kind, dice)
             if moved is None:
                 return
-            found = _declared(item, names, moved, case, device)
+            near = _declared(test, names, moved, case, device)
             # Not where it is timed: the declared case is what that is held against.
-            if found is not None and kind == "uneven" and has_skew(found):
-                found = redrawn(found, dice.choice(SKEWED))
-            if found is not None and _has_inputs(found, seed):
-                yield Variant(found, kind=kind)
+            if near is not None and kind == "uneven" and has_skew(near):
+                near = redrawn(near, dice.choice(SKEWED))
+            if near is not None and _has_inputs(near, seed):
+                yield Variant(near, kind=kind)
                 break
 
 
@@ -125,16 +125,16 @@ def try_shape(
 
 def reached(case: Case, function: Callable[..., Any], seed: int) -> dict[str, Accuracy]:
     """Return how exact a version is on what the case draws, by name of the result."""
-    given, reference = make_inputs(case, seed), Reference(case)
-    run = Candidate(case, function)(fresh_copies(given), seed)
+    inputs, reference = make_inputs(case, seed), Reference(case)
+    run = Candidate(case, function)(fresh_copies(inputs), seed)
 
     def expected(arguments: Sequence[Any]) -> Pass:
         return reference(arguments, run.live, seed)
 
-    declared = expected(fresh_copies(given))
+    declared = expected(fresh_copies(inputs))
     computed_in = least_exact([*declared.outputs.values()])
-    exact = partial(reference.in_float64, given, expected)
-    results = nearest(declared, run.kept, exact)
+    exact = partial(reference.in_float64, inputs, expected)
+    results = nearest(declared, run.copies, exact)
     return {name: accuracy_of(ref, out, computed_in) for name, ref, out in results}
 
 
@@ -151,40 +151,43 @@ def time_shape(
     All take turns; the least time of a forward call counts.
     """
     cases = near, case
-    given = [Held(make_inputs(c, derive(seed, c.nodeid, "speed")), c.rewritten) for c in cases]
+    inputs = [
+        RestoredArguments(make_inputs(c, derive(seed, c.nodeid, "speed")), c.rewritten)
+        for c in cases
+    ]
     synchronize: Callable[[], object] = torch.cuda.synchronize if device == "cuda" else lambda: None
     turns = [(place, name) for name in tried.outcomes for place in range(len(cases))]
     times: dict[tuple[int, str], list[float]] = {turn: [] for turn in turns}
     for number in range(2 * _PAIRS):
         for place, name in turns if number % 2 else reversed(turns):
-            given[place].restore()
+            inputs[place].restore()
             synchronize()
             start = time.perf_counter()
-            cases[place].positional(versions[name])(*given[place].live)
+            cases[place].positional(versions[name])(*inputs[place].live)
             synchronize()
             times[place, name].append(time.perf_counter() - start)
-    for (place, name), taken in times.items():
-        (tried.seconds, tried.declared_seconds)[place][name] = min(taken[_PAIRS:])
+    for (place, name), seconds in times.items():
+        (tried.seconds, tried.declared_seconds)[place][name] = min(seconds[_PAIRS:])
 
 
 def _declared(
-    item: pytest.Function,
+    test: pytest.Function,
     names: list[str],
     moved: Mapping[str, Any],
     case: Case,
     device: str,
 ) -> Case | None:
-    needed = item._fixtureinfo.argnames
-    arguments = {name: item.funcargs[name] for name in names if name in needed}
+    needed = test._fixtureinfo.argnames
+    arguments = {name: test.funcargs[name] for name in names if name in needed}
     arguments |= {name: value for name, value in moved.items() if name in needed}
     arguments["kopt"] = ShapeProbe(device)
     with suppress(Exception, pytest.skip.Exception, pytest.fail.Exception):
         try:
-            item.obj(**arguments)
-        except Declared as found:
-            given, declared = found.args
-            other = declare(item.nodeid, case.schema, *given, **declared).like(case)
-            return other if other.function is case.function and other.dims != case.dims else None
+            test.obj(**arguments)
+        except Declared as declaration:
+            positional, declared = declaration.args
+            near = declare(test.nodeid, case.schema, *positional, **declared).like(case)
+            return near if near.function is case.function and near.dims != case.dims else None
     return None
 
 
@@ -201,24 +204,24 @@ class _Content:
 
     def __init__(self, variant: Variant, seed: int) -> None:
         self._variant, self._seed = variant, seed
-        self._given = make_inputs(variant.case, seed)
+        self._inputs = make_inputs(variant.case, seed)
         self._reference = Reference(variant.case, variant.incoming)
         self._expected: dict[str, Pass] = {}
 
     def outcome(self, function: Callable[..., Any]) -> tuple[Outcome | None, str]:
         """Return what a version does, None where the reference does not support the content."""
         case, kind, raised = self._variant.case, self._variant.kind, ""
-        given = self._variant.lay(fresh_copies(self._given))
+        inputs = self._variant.lay(fresh_copies(self._inputs))
         try:
-            run = Candidate(case, function, self._variant.incoming)(given, self._seed)
+            run = Candidate(case, function, self._variant.incoming)(inputs, self._seed)
         except Exception as error:
             raised = f"{type(error).__name__}: {error}".splitlines()[0]
         with suppress(Exception):
             if raised:
-                self._reference.forward(fresh_copies(self._given), ())
+                self._reference.forward(fresh_copies(self._inputs), ())
                 return "raises", raised
             expected = self._expected_of(run.live)
-            if not self._variant.counts(self._given, [*expected.outputs.values()]):
+            if not self._variant.counts(self._inputs, [*expected.outputs.values()]):
                 return None, ""
             # Which of equal elements an index names is the kernel's own choice; where values lie
             # close together, which one it names is all that is asked.
@@ -227,42 +230,47 @@ class _Content:
                 for name, out in expected.outputs.items()
                 if (kind in TIED and is_integer(out)) or (kind == CLOSE and not is_integer(out))
             ]
-            expected, found = judge_twice(
-                case, expected, run.kept, lambda: self._in_float64(run.live)
+            expected, comparisons = judge_twice(
+                case, expected, run.copies, lambda: self._in_float64(run.live)
             )
             wrong = [
-                item
-                for item in found
-                if not (item.passed or (item.figures and item.name in unsaid))
+                comparison
+                for comparison in comparisons
+                if not (comparison.passed or (comparison.figures and comparison.name in unsaid))
             ]
-            if not wrong or self._misses_by_a_hair(wrong, expected, run.kept):
+            if not wrong or self._misses_by_a_hair(wrong, expected, run.copies):
                 return "right", ""
             # A kernel that takes a wider dtype's memory for another's cannot say so.
             loose = replace(case, gate=snr(PLAINLY_RIGHT_DB))
-            plainly_right = all(item.passed for item in judge(loose, expected, run.kept))
+            plainly_right = all(
+                comparison.passed for comparison in judge(loose, expected, run.copies)
+            )
             foreign = kind == "wider" and not plainly_right
             return "raises" if foreign else "wrong", wrong[0].diagnosis().splitlines()[0]
         return None, ""
 
-    def _misses_by_a_hair(self, wrong: Sequence[Comparison], expected: Pass, given: Pass) -> bool:
+    def _misses_by_a_hair(self, wrong: Sequence[Comparison], expected: Pass, results: Pass) -> bool:
         """Say whether results err by little more than their tolerance in very few elements.
 
         Of millions of elements that an honest version computes, whose gate is met on the declared
         inputs, one may miss it on others.
         """
-        if not all(item.figures and 0 < item.figures.mismatch_share <= _FEW for item in wrong):
+        if not all(
+            comparison.figures and 0 < comparison.figures.mismatch_share <= _FEW
+            for comparison in wrong
+        ):
             return False
-        nearly = nearly_right(self._variant.case, expected, given, _HAIR)
-        return nearly.issuperset(item.name for item in wrong)
+        nearly = nearly_right(self._variant.case, expected, results, _HAIR)
+        return nearly.issuperset(comparison.name for comparison in wrong)
 
     def _in_float64(self, like: Pass) -> Pass | None:
         reference = self._reference
-        return reference.in_float64(self._given, lambda wide: reference(wide, like, self._seed))
+        return reference.in_float64(self._inputs, lambda wide: reference(wide, like, self._seed))
 
     def _expected_of(self, like: Pass) -> Pass:
         """Return the reference's results; incoming gradients are of the outputs' dtypes."""
         key = repr([(name, getattr(out, "dtype", "")) for name, out in like.outputs.items()])
         if key not in self._expected:
-            found = self._reference(fresh_copies(self._given), like, self._seed)
-            self._expected[key] = found
+            expected = self._reference(fresh_copies(self._inputs), like, self._seed)
+            self._expected[key] = expected
         return self._expected[key]

@@ -35,33 +35,33 @@ class Spot:
     A backward has incoming gradients by name of the output, and its gradients in order as results.
     `seed` is that of its block, `number` says which set of inputs it worked on, `call` which call
     of the block it was (0: one on content of its own). `again` is what a call gave on the same
-    content after the blocks, `own` a call then on what the case draws.
+    content after the blocks, `own_content` a call then on what the case draws.
     """
 
-    given: Sequence[Any]
+    inputs: Sequence[Any]
     incoming: Mapping[str, torch.Tensor] | None
     results: Mapping[str, Any]
     seed: int = 0
     number: int = 0
     call: int = 0
     again: Mapping[str, Any] | None = None
-    own: Spot | None = None
+    own_content: Spot | None = None
 
 
 def plainly_wrong(
-    case: Case, spot: Spot, floors: Mapping[str, float], drawn: Drawn = lambda _, item: item
+    case: Case, spot: Spot, floors: Mapping[str, float], drawn: Drawn = lambda _, result: result
 ) -> Comparison | None:
     """Return a result below its floor, an SNR in dB by name; `drawn` takes what is judged."""
     return _below(_judged(case, spot, drawn), floors)
 
 
-def _below(found: Iterable[Comparison], floors: Mapping[str, float]) -> Comparison | None:
-    missed = (item for item in found if not item.passed)
+def _below(comparisons: Iterable[Comparison], floors: Mapping[str, float]) -> Comparison | None:
+    missed = (comparison for comparison in comparisons if not comparison.passed)
     return next((i for i in missed if not i.snr_db >= floors.get(i.name, _WRONG_DB)), None)
 
 
 def whole_look(
-    case: Case, spot: Spot, floors: Mapping[str, float], drawn: Drawn = lambda _, item: item
+    case: Case, spot: Spot, floors: Mapping[str, float], drawn: Drawn = lambda _, result: result
 ) -> tuple[Comparison | None, Mapping[str, float] | None]:
     """Judge a call and those after the blocks; return what is plainly wrong.
 
@@ -70,16 +70,16 @@ def whole_look(
     content that the case draws. Where it is wrong there only, timed or not, the floors that it
     misses are returned as well: no test has said that the kernel can work with scaled content.
     """
-    if spot.own is None or spot.again is None:
+    if spot.own_content is None or spot.again is None:
         return plainly_wrong(case, spot, floors, drawn), None
-    found = _judged(case, spot.own, drawn)
-    if wrong := _below(found, floors):
+    comparisons = _judged(case, spot.own_content, drawn)
+    if wrong := _below(comparisons, floors):
         return wrong, None
-    reached = {item.name: item.snr_db for item in found}
+    reached = {comparison.name: comparison.snr_db for comparison in comparisons}
     near = {
         name: max(floors.get(name, _WRONG_DB), min(snr_db, _EXACT_DB) - _BELOW_OWN_DB)
         for name, snr_db in reached.items()
-        if getattr(spot.own.results.get(name), "is_floating_point", lambda: True)()
+        if getattr(spot.own_content.results.get(name), "is_floating_point", lambda: True)()
     }
     floors = {**floors, **near}
     wrong = plainly_wrong(case, spot, floors, drawn)
@@ -90,9 +90,9 @@ def whole_look(
 
 
 def _judged(case: Case, spot: Spot, drawn: Drawn) -> list[Comparison]:
-    reference, given = Reference(case), fresh_copies(spot.given)
+    reference, inputs = Reference(case), fresh_copies(spot.inputs)
     nothing: dict[int, torch.Tensor | None] = {}
-    positions, incoming = leaves(given), spot.incoming
+    positions, incoming = leaves(inputs), spot.incoming
     if incoming is not None and len(spot.results) != len(positions):
         return [Comparison("grad", False, "a gradient of each input", "gives others")]
     run = Pass(dict(spot.results), nothing)
@@ -102,25 +102,27 @@ def _judged(case: Case, spot: Spot, drawn: Drawn) -> list[Comparison]:
 
     def expected(arguments: Sequence[Any]) -> Pass:
         if incoming is not None:
-            wanted = reference.backward(arguments, list(incoming), incoming)
-            gradients = {place: drawn(names[place], item) for place, item in wanted.items()}
+            full_gradients = reference.backward(arguments, list(incoming), incoming)
+            gradients = {
+                place: drawn(names[place], gradient) for place, gradient in full_gradients.items()
+            }
             return Pass({}, gradients, nan_is_equal=case.nan == EQUAL)
-        found = reference.forward(arguments, list(spot.results))
+        reference_pass = reference.forward(arguments, list(spot.results))
         outputs, before = (
-            {name: drawn(name, item) for name, item in of.items()}
-            for of in (found.outputs, found.before)
+            {name: drawn(name, result) for name, result in of.items()}
+            for of in (reference_pass.outputs, reference_pass.before)
         )
-        return replace(found, outputs=outputs, before=before)
+        return replace(reference_pass, outputs=outputs, before=before)
 
-    exact = partial(reference.in_float64, spot.given, expected)
-    return judge_twice(case, expected(given), run, exact)[1]
+    exact = partial(reference.in_float64, spot.inputs, expected)
+    return judge_twice(case, expected(inputs), run, exact)[1]
 
 
-def wrong_result(item: Comparison) -> Finding:
+def wrong_result(comparison: Comparison) -> Finding:
     return Finding(
         "timed-result",
-        f"wrong in a timed block, on content that it had not seen: {item.name} {item.reason}, "
-        f"SNR {item.snr_db:.1f} dB",
+        f"wrong in a timed block, on content that it had not seen: {comparison.name} "
+        f"{comparison.reason}, SNR {comparison.snr_db:.1f} dB",
         advice="do the same work in timed calls as in checked ones",
         bucket="W2",
     )
@@ -129,5 +131,6 @@ def wrong_result(item: Comparison) -> Finding:
 def floors(accuracy: Mapping[str, Accuracy], slack_db: float) -> dict[str, float]:
     """Return the SNR in dB, by name of the result, that lies so far below a known accuracy."""
     return {
-        name: min(found.snr_db, found.rounding_db) - slack_db for name, found in accuracy.items()
+        name: min(reached.snr_db, reached.rounding_db) - slack_db
+        for name, reached in accuracy.items()
     }

@@ -16,7 +16,7 @@ from pytest_kopt.cases.order import (
 )
 from pytest_kopt.cases.running.execution import make_inputs
 from pytest_kopt.honesty.audit_hook import AuditHook
-from pytest_kopt.honesty.inputs import Held
+from pytest_kopt.honesty.inputs import RestoredArguments
 from pytest_kopt.honesty.outputs import in_order
 from pytest_kopt.numerics.nested import fresh_copies, tensors
 from pytest_kopt.sameness.reach import unreached
@@ -59,14 +59,14 @@ def load_versions(
     if data := [path for path in gone if not path.endswith(".py")]:
         raise NotLoadable(f"{data[0]} is gone, which the incumbent may read")
     changed = {(root / path).resolve() for path in order.changed} or twin.own_file(case.function)
-    given = make_inputs(case, seed)
-    functions: dict[str, Callable[..., Any]] = {order.own: case.function}
+    inputs = make_inputs(case, seed)
+    functions: dict[str, Callable[..., Any]] = {order.project_version: case.function}
     # What a function imports only when it is called has to be loaded before it can be doubled.
-    first_call(order.own, one_call(case, case.function, given))
+    first_call(order.project_version, one_call(case, case.function, inputs))
     opened = hook.opened if hook else {}
     files: dict[str, set[str]] = {}
-    if order.changed and INCUMBENT in order.others:
-        base = Path(order.trees[order.others.index(INCUMBENT)])
+    if order.changed and INCUMBENT in order.tree_versions:
+        base = Path(order.trees[order.tree_versions.index(INCUMBENT)])
         read = [
             path
             for path in order.changed
@@ -74,31 +74,31 @@ def load_versions(
             or Path(path).suffix in NATIVE_SUFFIXES
             or readers((root / path).resolve(), project_modules(root), opened)
         ]
-        if _runs_no_change(case, given, read, root, base):
+        if _runs_no_change(case, inputs, read, root, base):
             raise Unreached("the function runs none of the functions that changed")
-    for name, tree in zip(order.others, trees, strict=True):
+    for name, tree in zip(order.tree_versions, trees, strict=True):
         try:
             functions[name], version = twin.find(case.function, changed, root, tree, opened)
         except Unreached:
-            call = one_call(case, case.function, given)
+            call = one_call(case, case.function, inputs)
             executed_files.check_untouched(call, {str(path) for path in changed})
             if gone:
                 raise NotLoadable(f"{gone[0]} is gone, which the incumbent may import") from None
             raise
-        functions[name] = twin.translating(functions[name], given, version.names, version)
-        first_call(name, one_call(case, functions[name], given))
+        functions[name] = twin.translating(functions[name], inputs, version.names, version)
+        first_call(name, one_call(case, functions[name], inputs))
         files[name] = version.files
-        files[order.own] = version.first_files
-    functions[order.own] = twin.translating(case.function, given, version.names)
+        files[order.project_version] = version.first_files
+    functions[order.project_version] = twin.translating(case.function, inputs, version.names)
     for name, function in functions.items():
-        others = set().union(*(found for other, found in files.items() if other != name))
-        executed_files.check(one_call(case, function, given), files[name], others, name)
+        other_files = set().union(*(paths for version, paths in files.items() if version != name))
+        executed_files.check(one_call(case, function, inputs), files[name], other_files, name)
     for tree in trees:
         inside = f"{tree}{os.sep}"
-        own = {path for path, by in opened.items() if any(a.startswith(inside) for a in by)}
-        if path := executed_files.shared(root, tree, order.changed, own):
+        own_reads = {path for path, by in opened.items() if any(a.startswith(inside) for a in by)}
+        if path := executed_files.shared(root, tree, order.changed, own_reads):
             raise NotLoadable(f"each version needs a working folder of its own, to read {path}")
-    return _in_order(functions, case, given)
+    return _in_order(functions, case, inputs)
 
 
 def is_reached(case: Case, order: ArmsOrder, seed: int, hook: AuditHook | None) -> bool:
@@ -123,19 +123,19 @@ def files_used(case: Case, root: Path, seed: int) -> set[Path]:
     return used | {path for file in ran if (path := Path(file).resolve()).is_file()}
 
 
-def _in_order(functions: Versions, case: Case, given: Sequence[Any]) -> Versions:
+def _in_order(functions: Versions, case: Case, inputs: Sequence[Any]) -> Versions:
     """Return the versions, with a copy for results in another order than the incumbent's.
 
     Else what a version leaves to its callers, a transposition say, would be a gain.
     """
     if INCUMBENT not in functions:
         return functions
-    results = {k: case.positional(f)(*fresh_copies(given)) for k, f in functions.items()}
+    results = {k: case.positional(f)(*fresh_copies(inputs)) for k, f in functions.items()}
     return {k: in_order(f, results[INCUMBENT], results[k]) for k, f in functions.items()}
 
 
 def _runs_no_change(
-    case: Case, given: Sequence[Any], changed: Sequence[str], root: Path, tree: Path
+    case: Case, inputs: Sequence[Any], changed: Sequence[str], root: Path, tree: Path
 ) -> bool:
     """Say whether the sources, and a call, show that a case runs none of the changed functions."""
     if not all(
@@ -151,25 +151,28 @@ def _runs_no_change(
 
     # Most changes are seen in the function's own file, and others only add to what may be run.
     places = twin.own_file(case.function)
-    own = {str(path.relative_to(root)) for path in places if path.is_relative_to(root)}
-    if own <= {*changed} and found_in(own) is None:
+    own_paths = {str(path.relative_to(root)) for path in places if path.is_relative_to(root)}
+    if own_paths <= {*changed} and found_in(own_paths) is None:
         return False
     imported = {str(path.relative_to(root)) for path in imported_by(module, root)}
-    found = found_in(imported) if imported & {*changed} else None
-    if found is None:
+    unreached_functions = found_in(imported) if imported & {*changed} else None
+    if unreached_functions is None:
         return False
-    ran = executed_files.functions_run(one_call(case, case.function, given))
+    ran = executed_files.functions_run(one_call(case, case.function, inputs))
     strangers = {str(root / path) for path in {*changed} - imported}
-    functions = {(str(root / path), name) for path, name in found}
+    functions = {(str(root / path), name) for path, name in unreached_functions}
     return functions.isdisjoint(ran) and strangers.isdisjoint(file for file, _ in ran)
 
 
-def one_call(case: Case, function: Callable[..., Any], given: Sequence[Any]) -> Callable[[], Any]:
-    held, called = Held(fresh_copies(given), case.rewritten), case.positional(function)
+def one_call(case: Case, function: Callable[..., Any], inputs: Sequence[Any]) -> Callable[[], Any]:
+    restored, called = (
+        RestoredArguments(fresh_copies(inputs), case.rewritten),
+        case.positional(function),
+    )
 
     def call() -> None:
-        held.restore()
-        outputs = [out for out in tensors(called(*held.live)) if out.requires_grad]
+        restored.restore()
+        outputs = [out for out in tensors(called(*restored.live)) if out.requires_grad]
         if case.backward and outputs:
             torch.autograd.backward(outputs, [torch.ones_like(out) for out in outputs])
 

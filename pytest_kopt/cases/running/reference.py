@@ -25,7 +25,7 @@ from pytest_kopt.cases.running.execution import (
     results,
     roots,
 )
-from pytest_kopt.honesty.inputs import Held, activations, changed, leaves
+from pytest_kopt.honesty.inputs import RestoredArguments, activations, changed, leaves
 from pytest_kopt.honesty.work import QuietMode
 from pytest_kopt.libraries import is_library
 from pytest_kopt.numerics.compare import InvalidReference
@@ -52,66 +52,68 @@ def observed(case: Case, seed: int, device: str = "") -> Case:
     _check_device(case, drawn, device)
     if isinstance(drawn, Mapping):
         case, drawn = replace(case, keywords=tuple(drawn)), list(drawn.values())
-    given = fresh_copies(list(drawn))
-    _check_positions(case, given)
+    inputs = fresh_copies(list(drawn))
+    _check_positions(case, inputs)
     _check_freshness(case, list(drawn), list(make_inputs(case, seed)))
     for name, function in (("the function", case.function), ("the reference", case.reference)):
-        _check_arguments(case, name, function, given)
-    returned, copies, stepped = _called_once(case, given)
-    fills = tuple(place for place, x in enumerate(given) if is_refilled(copies[place], x))
+        _check_arguments(case, name, function, inputs)
+    returned, copies, stepped = _called_once(case, inputs)
+    fills = tuple(place for place, x in enumerate(inputs) if is_refilled(copies[place], x))
     if fills:
         case = replace(case, fills=fills)
-        returned, copies, stepped = _called_once(case, given)
-    found = (changed(copies, given) | stepped).difference(case.consumes)
-    writes = tuple(sorted({*case.writes, *found}))
-    owed = tuple(place for place in case.writes if place not in found)
-    if not writes and not results(returned, given, ()):
+        returned, copies, stepped = _called_once(case, inputs)
+    written = (changed(copies, inputs) | stepped).difference(case.consumes)
+    writes = tuple(sorted({*case.writes, *written}))
+    owed = tuple(place for place in case.writes if place not in written)
+    if not writes and not results(returned, inputs, ()):
         raise case.refusal(
             "the reference returns nothing and writes to no input: there is nothing to compare",
             "a reference that returns the result, or writes it where the function does",
         )
     everything = results(returned, copies, [place for place in writes if place not in owed])
-    own = {name for name in everything if not name.startswith(INPUT)} - aliases(everything)
+    returned_names = {name for name in everything if not name.startswith(INPUT)} - aliases(
+        everything
+    )
     return replace(
         case,
         writes=writes,
         owed=owed,
-        consumes=_consumed(case, given, writes),
-        returns=frozenset(own),
-        nan=case.nan or _nan_of(given, {*writes, *case.consumes}),
+        consumes=_consumed(case, inputs, writes),
+        returns=frozenset(returned_names),
+        nan=case.nan or _nan_of(inputs, {*writes, *case.consumes}),
     )
 
 
-def _called_once(case: Case, given: Sequence[Any]) -> tuple[Any, list[Any], frozenset[int]]:
+def _called_once(case: Case, inputs: Sequence[Any]) -> tuple[Any, list[Any], frozenset[int]]:
     """Call the reference on copies; return its result, these, and the places torch wrote to."""
-    copies = fresh_copies(given)
+    copies = fresh_copies(inputs)
     versions = _versions(copies)
     returned = case.positional(case.reference)(*copies)
     return returned, copies, _stepped(versions, _versions(copies))
 
 
-def _nan_of(given: Sequence[Any], rewritten: Collection[int]) -> str | None:
+def _nan_of(inputs: Sequence[Any], rewritten: Collection[int]) -> str | None:
     """Return what NaN is: an answer where inputs hold it, which nobody draws by accident."""
-    read = [item for place, item in enumerate(given) if place not in rewritten]
-    return EQUAL if any(bool(nans(item).any()) for item in tensors(read)) else None
+    read = [value for place, value in enumerate(inputs) if place not in rewritten]
+    return EQUAL if any(bool(nans(tensor).any()) for tensor in tensors(read)) else None
 
 
-def _check_positions(case: Case, given: Sequence[Any]) -> None:
-    legal = [i for i, item in enumerate(given) if contents(item)]
+def _check_positions(case: Case, inputs: Sequence[Any]) -> None:
+    legal = [i for i, value in enumerate(inputs) if contents(value)]
     for name, places in (("writes", case.writes), ("consumes", case.consumes)):
         for place in places:
             if place not in legal:
-                held = type(given[place]).__name__ if place < len(given) else "not there"
-                what = f"{name} has {place}, and input {place} is {held}"
+                kind = type(inputs[place]).__name__ if place < len(inputs) else "not there"
+                what = f"{name} has {place}, and input {place} is {kind}"
                 raise case.refusal(what, map(str, legal))
 
 
 def _check_device(case: Case, drawn: Sequence[Any] | Mapping[str, Any], device: str) -> None:
     kinds = {x.device.type for x in tensors(drawn)}
     if device and kinds and device not in kinds:
-        found = ", ".join(sorted(kinds))
+        present = ", ".join(sorted(kinds))
         raise case.refusal(
-            f"inputs() makes tensors on {found}, but the session runs on {device}",
+            f"inputs() makes tensors on {present}, but the session runs on {device}",
             "tensors made with device=kopt.device, or --kopt-device",
         )
 
@@ -122,7 +124,7 @@ def _check_freshness(case: Case, drawn: Sequence[Any], again: Sequence[Any]) -> 
         for items in (drawn, again)
     )
     pairs = zip(before, now, strict=False)
-    if before and all(storages(one) & storages(other) for one, other in pairs):
+    if before and all(storages(first) & storages(second) for first, second in pairs):
         raise case.refusal(
             "inputs() returns the same tensors in every call",
             "fresh ones, made inside of it: inputs=lambda: (torch.randn(…),)",
@@ -130,7 +132,7 @@ def _check_freshness(case: Case, drawn: Sequence[Any], again: Sequence[Any]) -> 
 
 
 def _check_arguments(
-    case: Case, name: str, function: Callable[..., Any], given: Sequence[Any]
+    case: Case, name: str, function: Callable[..., Any], inputs: Sequence[Any]
 ) -> None:
     try:
         # What a decorator takes counts, not what it wraps.
@@ -139,11 +141,11 @@ def _check_arguments(
         return
     try:
         if case.keywords:
-            signature.bind(**dict(zip(case.keywords, given, strict=True)))
+            signature.bind(**dict(zip(case.keywords, inputs, strict=True)))
         else:
-            signature.bind(*given)
+            signature.bind(*inputs)
     except TypeError as error:
-        what = f"{len(given)} argument{'s'[: len(given) != 1]}"
+        what = f"{len(inputs)} argument{'s'[: len(inputs) != 1]}"
         given_names = ", ".join(case.keywords) or what
         raise case.refusal(
             f"inputs() returns {given_names}, and {name} takes {signature}: {error}",
@@ -151,13 +153,13 @@ def _check_arguments(
         ) from None
 
 
-def _consumed(case: Case, given: Sequence[Any], writes: Sequence[int]) -> tuple[int, ...]:
+def _consumed(case: Case, inputs: Sequence[Any], writes: Sequence[int]) -> tuple[int, ...]:
     """Return the positions of what may hold anything: declared, in such memory, or a generator."""
-    touched = storages([given[place] for place in (*writes, *case.consumes)])
+    touched = storages([inputs[place] for place in (*writes, *case.consumes)])
     implied = {
         place
-        for place, item in enumerate(given)
-        if touched & storages(item) or len(contents(item)) > len(tensors(item))
+        for place, value in enumerate(inputs)
+        if touched & storages(value) or len(contents(value)) > len(tensors(value))
     }
     return tuple(sorted({*case.consumes, *implied}.difference(writes)))
 
@@ -190,70 +192,72 @@ class Reference:
     ) -> None:
         """Call the case's reference; `incoming` changes incoming gradients."""
         self._case, self._incoming = case, incoming
-        self._own = code_of(case.reference)
+        self._code = code_of(case.reference)
         self._function = case.positional(case.reference)
         self._ran: frozenset[CodeType] | None = None
 
     @property
     def files(self) -> set[str]:
         """Where the project's code is written that makes what the kernel is judged by."""
-        own = (self._own, code_of(self._case.inputs))
-        return {code.co_filename for code in (*(self._ran or ()), *own) if code is not None}
+        declared_code = (self._code, code_of(self._case.inputs))
+        return {
+            code.co_filename for code in (*(self._ran or ()), *declared_code) if code is not None
+        }
 
-    def __call__(self, given: Sequence[Any], like: Pass, seed: int) -> Pass:
+    def __call__(self, inputs: Sequence[Any], like: Pass, seed: int) -> Pass:
         """Run on pristine inputs; `like` is the candidate's run, whose dtypes grad_out follows."""
-        wanted = leaves(given)
-        found = self.forward(given, list(like.outputs))
+        leaf_inputs = leaves(inputs)
+        expected = self.forward(inputs, list(like.outputs))
         if not self._case.backward:
-            return found
-        known, own = like.outputs, roots(like.outputs)
-        written = results(None, given, self._case.writes)
+            return expected
+        outputs, differentiable = like.outputs, roots(like.outputs)
+        written = results(None, inputs, self._case.writes)
         # The candidate's rounding of grad_out is part of its input, not of its error.
         incoming = {
             name: self._incoming(
-                grad_out(known[name] if is_shaped(known.get(name), ref) else ref, seed)
+                grad_out(outputs[name] if is_shaped(outputs.get(name), ref) else ref, seed)
             )
-            for name, ref in roots(found.outputs).items()
+            for name, ref in roots(expected.outputs).items()
             # Of an input that was written to, only where the candidate has a gradient for it.
-            if name not in written or name in own
+            if name not in written or name in differentiable
         }
-        return replace(found, gradients=_gradients(found.outputs, wanted, incoming))
+        return replace(expected, gradients=_gradients(expected.outputs, leaf_inputs, incoming))
 
-    def forward(self, given: Sequence[Any], names: Sequence[str]) -> Pass:
+    def forward(self, inputs: Sequence[Any], names: Sequence[str]) -> Pass:
         """Run on pristine inputs without a backward; `names` are the candidate's outputs'.
 
         Raises InvalidReference where it writes to inputs in some calls only.
         """
-        case, versions = self._case, _versions(given)
-        pristine = Held(given, case.writes).source
+        case, versions = self._case, _versions(inputs)
+        pristine = RestoredArguments(inputs, case.writes).source
         if self._ran is not None:
-            returned = self._function(*given)
+            returned = self._function(*inputs)
         else:
-            returned, self._ran = _traced(self._function, given)
-        known = case.rewritten.difference(case.owed)
-        if stray := _stepped(versions, _versions(given)) - known:
+            returned, self._ran = _traced(self._function, inputs)
+        may_write = case.rewritten.difference(case.owed)
+        if stray := _stepped(versions, _versions(inputs)) - may_write:
             raise InvalidReference(
                 f"the reference writes to input {min(stray)} in some calls only; "
                 "have it write in every call, or return what it computes"
             )
-        owed = results(None, given, case.owed)
-        own = [place for place in case.writes if place not in case.owed]
-        found = results(returned, given, own)
+        owed = results(None, inputs, case.owed)
+        written_places = [place for place in case.writes if place not in case.owed]
+        everything = results(returned, inputs, written_places)
         # What it returns of what it writes is compared where the candidate returns something, too.
-        doubles = aliases(found).difference(names)
+        doubles = aliases(everything).difference(names)
         outputs = {
-            name: item
-            for name, item in found.items()
+            name: value
+            for name, value in everything.items()
             if not name.startswith(INPUT) and name not in doubles
         }
         outputs = _fitted(outputs, list(owed), names)
-        before = results(None, pristine, own)
-        written = {name: item for name, item in found.items() if name.startswith(INPUT)}
+        before = results(None, pristine, written_places)
+        written = {name: value for name, value in everything.items() if name.startswith(INPUT)}
         equal = case.nan == EQUAL
         return Pass(outputs | written, {}, before, nan_is_equal=equal)
 
     def in_float64(
-        self, given: Sequence[Any], call: Callable[[Sequence[Any]], Pass]
+        self, inputs: Sequence[Any], call: Callable[[Sequence[Any]], Pass]
     ) -> Pass | None:
         """Return what a call of this reference gives where float64 stands in for float32.
 
@@ -262,54 +266,59 @@ class Reference:
         if self._case.rewritten:
             return None
         mode = ComputingIn(torch.float64)
-        arguments = mode.arguments(given)
+        arguments = mode.arguments(inputs)
         with suppress(Exception), mode:
             return call(arguments)
         return None
 
-    def flops(self, given: Sequence[Any], like: Pass) -> int:
+    def flops(self, inputs: Sequence[Any], like: Pass) -> int:
         """Return what torch counts in a forward: products, convolutions, attention; 0: nothing."""
         # It has run without being counted: what raises now is the counter's matter.
         with suppress(Exception), _FlopCounter() as counted:
-            self.forward(given, list(like.outputs))
+            self.forward(inputs, list(like.outputs))
             return int(counted.total)
         return 0
 
     def backward(
-        self, given: Sequence[Any], names: Sequence[str], incoming: Mapping[str, torch.Tensor]
+        self, inputs: Sequence[Any], names: Sequence[str], incoming: Mapping[str, torch.Tensor]
     ) -> dict[int, torch.Tensor | None]:
-        wanted = leaves(given)
-        return _gradients(self.forward(given, names).outputs, wanted, incoming)
+        leaf_inputs = leaves(inputs)
+        return _gradients(self.forward(inputs, names).outputs, leaf_inputs, incoming)
 
 
-def _versions(given: Sequence[Any]) -> list[list[int]]:
+def _versions(inputs: Sequence[Any]) -> list[list[int]]:
     """Return how often torch wrote to the tensors of each argument."""
-    return [[0 if t.is_inference() else t._version for t in tensors(item)] for item in given]
+    return [[0 if t.is_inference() else t._version for t in tensors(value)] for value in inputs]
 
 
 def _stepped(before: list[list[int]], after: list[list[int]]) -> frozenset[int]:
-    both = enumerate(zip(before, after, strict=True))
-    return frozenset(place for place, (one, other) in both if one != other)
+    counts = enumerate(zip(before, after, strict=True))
+    return frozenset(place for place, (first, second) in counts if first != second)
 
 
 def _gradients(
     outputs: Mapping[str, Any],
-    wanted: Mapping[int, torch.Tensor],
+    leaf_inputs: Mapping[int, torch.Tensor],
     incoming: Mapping[str, torch.Tensor],
 ) -> dict[int, torch.Tensor | None]:
     starts = [outputs[name] for name in incoming]
     seeds = [incoming[name].to(outputs[name]) for name in incoming]
-    found = torch.autograd.grad(starts, list(wanted.values()), seeds, allow_unused=True)
-    return dict(zip(wanted, found, strict=True))
+    gradients = torch.autograd.grad(starts, list(leaf_inputs.values()), seeds, allow_unused=True)
+    return dict(zip(leaf_inputs, gradients, strict=True))
 
 
 def _fitted(returned: dict[str, Any], owed: list[str], names: Sequence[str]) -> dict[str, Any]:
     """Return the reference's results under the candidate's names; what is `owed` comes last."""
-    own = [name for name in names if not name.startswith(INPUT)]
-    if not owed or len(returned) not in (max(len(own), len(owed)), len(own) + len(owed)):
+    returned_names = [name for name in names if not name.startswith(INPUT)]
+    if not owed or len(returned) not in (
+        max(len(returned_names), len(owed)),
+        len(returned_names) + len(owed),
+    ):
         return returned
     values = list(returned.values())
-    return dict(zip(own, values, strict=False)) | dict(zip(owed, values[-len(owed) :], strict=True))
+    return dict(zip(returned_names, values, strict=False)) | dict(
+        zip(owed, values[-len(owed) :], strict=True)
+    )
 
 
 def code_of(function: Any) -> CodeType | None:
@@ -320,7 +329,9 @@ def code_of(function: Any) -> CodeType | None:
     return code if isinstance(code, CodeType) else None
 
 
-def _traced(reference: Callable[..., Any], given: Sequence[Any]) -> tuple[Any, frozenset[CodeType]]:
+def _traced(
+    reference: Callable[..., Any], inputs: Sequence[Any]
+) -> tuple[Any, frozenset[CodeType]]:
     """Call the reference; return its result, and the project code that ran."""
     ran: set[CodeType] = set()
 
@@ -330,5 +341,5 @@ def _traced(reference: Callable[..., Any], given: Sequence[Any]) -> tuple[Any, f
             ran.add(code)
 
     with profile_hook(hook):
-        result = reference(*given)
+        result = reference(*inputs)
     return result, frozenset(ran)

@@ -92,7 +92,7 @@ def _outcome(course: Course, start: float) -> Outcome:
     """Fill the row; the case began at `start` on the clock of perf_counter."""
     case, check, diagnosis = course.case, course.check, course.diagnosis
     timings = course.timings
-    if any(found.rejects for found in course.findings):
+    if any(finding.rejects for finding in course.findings):
         # What a refused kernel was timed at means nothing.
         check, timings = "FAIL" if check == "PASS" else check, ()
     forward, backward = (*timings, None, None)[:2]

@@ -28,7 +28,7 @@ from pytest_kopt.cases.running.timed_calls import (
     write_content,
 )
 from pytest_kopt.honesty.finding import Finding
-from pytest_kopt.honesty.outputs import taken
+from pytest_kopt.honesty.outputs import snapshots
 from pytest_kopt.honesty.renewal import known_content_finding, known_content_gain
 from pytest_kopt.measure.cold import forbid_persisting_lines
 from pytest_kopt.measure.engine import Block
@@ -71,11 +71,11 @@ class Recorder:
         return result
 
     def _say_where(self, places: memoryview, result: Any) -> None:
-        for number, item in enumerate((*tensors(result), *self.written)[:RESULTS], start=1):
-            offset = int(item.storage_offset()) * item.element_size()
+        for number, tensor in enumerate((*tensors(result), *self.written)[:RESULTS], start=1):
+            offset = int(tensor.storage_offset()) * tensor.element_size()
             places[0] = number
-            places[2 * number - 1] = item.data_ptr()
-            places[2 * number] = item.untyped_storage().nbytes() - offset
+            places[2 * number - 1] = tensor.data_ptr()
+            places[2 * number] = tensor.untyped_storage().nbytes() - offset
 
     def clear(self) -> None:
         """Forget the last run, and where its results lay."""
@@ -84,14 +84,16 @@ class Recorder:
             self.places[:] = _NOWHERE
 
     def take(self) -> dict[str, Any]:
-        found = self.call.named(self.result)
-        return dict(zip(found, taken(list(found.values())), strict=True))
+        named_results = self.call.named(self.result)
+        return dict(zip(named_results, snapshots(list(named_results.values())), strict=True))
 
     def spot(self, results: Mapping[str, Any], seed: int, number: int, call: int = 0) -> Spot:
         incoming = self.call.incoming
         return Spot(
-            fresh_copies(self.call.given),
-            None if incoming is None else {name: item.clone() for name, item in incoming.items()},
+            fresh_copies(self.call.inputs),
+            None
+            if incoming is None
+            else {name: gradient.clone() for name, gradient in incoming.items()},
             results,
             seed,
             number,
@@ -136,7 +138,7 @@ class Spotted(Block):
         self._rounds = rounds
         self._runs = 0
         self._seed, self._number = 0, -1
-        self._kept: dict[int, _Kept] = {}
+        self._kept_calls: dict[int, _Kept] = {}
         self._spots: list[Spot] = []
 
     @property
@@ -192,7 +194,7 @@ class Spotted(Block):
             return
         recorder = self._recorders[number]
         results = recorder.take() if recorder.has_run else {}
-        self._kept[place] = self._seed, number, results
+        self._kept_calls[place] = self._seed, number, results
 
     def release(self) -> None:
         """Give back the memory of the last run's results; a GPU's graph writes to it again."""
@@ -212,7 +214,7 @@ class Spotted(Block):
     @property
     def spots(self) -> list[Spot]:
         """What is to be judged; writes to the inputs, and calls once more on each content."""
-        return [*self._spots, *map(self._spot, self._kept.values())]
+        return [*self._spots, *map(self._spot, self._kept_calls.values())]
 
     def plainly_wrong(self, floors: Mapping[str, float]) -> Comparison | None:
         """Judge what was kept; return a result that is plainly wrong."""
@@ -229,9 +231,9 @@ class Spotted(Block):
         in_order = self._case.keeps_order
         return known_content_gain(self._inner, changing, seed, in_order=in_order)
 
-    def _spot(self, kept: _Kept) -> Spot:
+    def _spot(self, kept_call: _Kept) -> Spot:
         assert self._content is not None
-        seed, number, results = kept
+        seed, number, results = kept_call
         recorder = self._recorders[number]
         # What knows content as a multiple of its last call's must not find that one there.
         write_content(self._case, recorder.call, seed ^ 1)
@@ -240,8 +242,10 @@ class Spotted(Block):
         spot = recorder.spot(results, seed, number, number + 1)
         again = _results_now(recorder)
         write_content(self._case, recorder.call, seed)
-        own = recorder.spot({}, seed, number)
-        return replace(spot, again=again, own=replace(own, results=_results_now(recorder)))
+        own_content = recorder.spot({}, seed, number)
+        return replace(
+            spot, again=again, own_content=replace(own_content, results=_results_now(recorder))
+        )
 
 
 def _results_now(recorder: Recorder) -> Mapping[str, Any]:
@@ -266,7 +270,9 @@ def _without_collector() -> Iterator[None]:
 
 
 def wrong_results(blocks: Sequence[Spotted], floors: Mapping[str, float]) -> list[Finding]:
-    return [wrong_result(item) for block in blocks if (item := block.plainly_wrong(floors))]
+    return [
+        wrong_result(comparison) for block in blocks if (comparison := block.plainly_wrong(floors))
+    ]
 
 
 def known_content(blocks: Sequence[Spotted]) -> list[Finding]:

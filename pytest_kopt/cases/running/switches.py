@@ -128,22 +128,22 @@ def replaced_operators() -> frozenset[str]:
     written. Empty without torch.
     """
     torch = sys.modules.get("torch")
-    found = set()
+    replaced = set()
     for key in getattr(getattr(torch, "library", None), "_impls", ()):
         library, _, rest = key.partition("/")
         operator, _, place = rest.rpartition("/")
         if library == "aten" and place in _REAL:
-            known = torch._C._dispatch_dump(f"aten::{operator}")  # type: ignore[union-attr]
-            found |= {key} if f"\n{place} (inactive)" in known else set()
-    return frozenset(found)
+            dump = torch._C._dispatch_dump(f"aten::{operator}")  # type: ignore[union-attr]
+            replaced |= {key} if f"\n{place} (inactive)" in dump else set()
+    return frozenset(replaced)
 
 
-def new_operators(known: frozenset[str]) -> Iterator[Finding]:
-    """Say which of torch's operators have another implementation than `known` ones."""
-    if found := sorted(replaced_operators() - known):
+def new_operators(before: frozenset[str]) -> Iterator[Finding]:
+    """Say which of torch's operators have another implementation than they had `before`."""
+    if added := sorted(replaced_operators() - before):
         yield Finding(
             "process-state",
-            f"the kernel registered {', '.join(found)} in place of torch's own",
+            f"the kernel registered {', '.join(added)} in place of torch's own",
             advice="a kernel must leave torch as it was, for whatever else runs in the process",
         )
 
@@ -153,17 +153,17 @@ def read_switches(names: tuple[str, ...] = ()) -> Mapping[str, object]:
     torch = sys.modules.get("torch")
     if torch is None:
         return {}
-    found: dict[str, object] = {}
+    values: dict[str, object] = {}
     for name in names or (*_SPECIAL, *_FUNCTIONS, *_ATTRIBUTES):
         # RuntimeError: torch refuses to tell where its older and newer names were mixed.
         with suppress(AttributeError, RuntimeError), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             if name in _SPECIAL:
-                found[name] = _SPECIAL[name][0](torch)
+                values[name] = _SPECIAL[name][0](torch)
             else:
                 value = attrgetter(name)(torch)
-                found[name] = value() if name in _FUNCTIONS else value
-    return found
+                values[name] = value() if name in _FUNCTIONS else value
+    return values
 
 
 def write_switch(name: str, value: object) -> None:

@@ -26,20 +26,22 @@ _FEWEST = 3
 class Forward:
     """A forward call of one version of a case's function, on arguments of its own."""
 
-    def __init__(self, case: Case, function: Callable[..., Any], held: inputs.Held) -> None:
+    def __init__(
+        self, case: Case, function: Callable[..., Any], restored: inputs.RestoredArguments
+    ) -> None:
         self._function = case.positional(function)
         self._case = case
-        self._held = held
+        self._restored = restored
         self._same = {*case.weights, *case.rewritten}
-        self.restore = held.restore
-        self.given = held.source
+        self.restore = restored.restore
+        self.inputs = restored.source
         #: What it writes its results to.
-        self.written = [held.live[place] for place in case.writes]
+        self.written = [restored.live[place] for place in case.writes]
         self.incoming: dict[str, torch.Tensor] | None = None
-        self.changing = inputs.activations(self.given, case.weights)
+        self.changing = inputs.activations(self.inputs, case.weights)
 
     def __call__(self) -> Any:
-        return self._function(*self._held.live)
+        return self._function(*self._restored.live)
 
     def take_new_tensors(self) -> None:
         """Have calls be given tensors that none was given before, over the same memory.
@@ -47,50 +49,50 @@ class Forward:
         A step of training brings new ones, but for weights: what is only fast for known ones is
         no gain.
         """
-        live = self._held.live
+        live = self._restored.live
         live[:] = [x if place in self._same else _new(x) for place, x in enumerate(live)]
 
     def named(self, returned: Any) -> dict[str, Any]:
-        return results_of(self._case, returned, self._held.live)
+        return results_of(self._case, returned, self._restored.live)
 
 
 class Backward:
     """One backward over a graph that was built once, on inputs as the forward left them."""
 
     def __init__(
-        self, case: Case, function: Callable[..., Any], given: Sequence[Any], seed: int
+        self, case: Case, function: Callable[..., Any], arguments: Sequence[Any], seed: int
     ) -> None:
         """Run the forward; the incoming gradients are drawn under `seed`."""
-        forward = inputs.Held(fresh_copies(given), case.rewritten)
-        self.given = forward.source
+        forward = inputs.RestoredArguments(fresh_copies(arguments), case.rewritten)
+        self.inputs = forward.source
         self.written: list[Any] = []
         self.leaves = list(inputs.leaves(forward.live).values())
         returned = case.positional(function)(*forward.live)
         self._outputs = roots(results_of(case, returned, forward.live))
         drawn = [grad_out(out, seed) for out in self._outputs.values()]
         consumed = range(len(drawn)) if case.consumes_incoming else ()
-        self._incoming = inputs.Held(drawn, consumed)
+        self._incoming = inputs.RestoredArguments(drawn, consumed)
         self.changing = self._incoming.source
         self.incoming: dict[str, torch.Tensor] | None = dict(
             zip(self._outputs, self.changing, strict=True)
         )
-        self._saved = inputs.Held(forward.live, case.rewritten)
+        self._saved = inputs.RestoredArguments(forward.live, case.rewritten)
         # torch refuses a backward over memory whose version is another than the forward's.
         self._versions = [
-            _unsafe_preserve_version_counter(item)
+            _unsafe_preserve_version_counter(tensor)
             for place in case.rewritten
-            for item in tensors(forward.live[place])
+            for tensor in tensors(forward.live[place])
         ]
 
     def __call__(self) -> tuple[torch.Tensor, ...]:
-        found: tuple[torch.Tensor, ...] = torch.autograd.grad(
+        gradients: tuple[torch.Tensor, ...] = torch.autograd.grad(
             list(self._outputs.values()),
             self.leaves,
             self._incoming.live,
             retain_graph=True,
             allow_unused=True,
         )
-        return found
+        return gradients
 
     def take_new_tensors(self) -> None:
         """Have the backward be given incoming gradients of the same memory in new tensors."""
@@ -107,9 +109,9 @@ class Backward:
         return {str(place): gradient for place, gradient in enumerate(returned)}
 
 
-def _new(item: Any) -> Any:
+def _new(value: Any) -> Any:
     """Return an item whose plain tensors are others over the same memory."""
-    return mapped(item, _new_tensor, (torch.Tensor,))
+    return mapped(value, _new_tensor, (torch.Tensor,))
 
 
 def _new_tensor(leaf: Any) -> Any:
@@ -132,14 +134,16 @@ class Content:
         """
         self._cases, self._sets = cases, sets
         case = cases[0]
-        self._shapes = {number: shapes(held) for number, held in sets.items()}
+        self._shapes = {number: shapes(arguments) for number, arguments in sets.items()}
         self._is_free = _is_free(case, [*sets.values()])
-        nbytes = sum(item.nbytes for item in tensors(next(iter(sets.values()))))
+        nbytes = sum(tensor.nbytes for tensor in tensors(next(iter(sets.values()))))
         self._renewals: dict[int, Renewal] = {}
         if self._is_free and nbytes * calls > _MOST_DRAWN:
             self._renewals = {
-                number: Renewal(inputs.activations(held, case.weights), in_order=case.keeps_order)
-                for number, held in sets.items()
+                number: Renewal(
+                    inputs.activations(arguments, case.weights), in_order=case.keeps_order
+                )
+                for number, arguments in sets.items()
             }
 
     def write(self, seed: int, arm: str) -> None:
@@ -154,19 +158,19 @@ class Content:
         Arms get content of their own: results of another's block must be no answers. What is no
         floating-point number can say how much there is to do: there the arms get the same.
         """
-        own = derive(seed, arm if self._is_free else "", f"content {number}")
+        set_seed = derive(seed, arm if self._is_free else "", f"content {number}")
         if self._renewals:
-            self._renewals[number].write(own, places or _places(seed, arm))
+            self._renewals[number].write(set_seed, places or _places(seed, arm))
             return
-        case, given = self._cases[number % len(self._cases)], self._sets[number]
-        drawn = make_inputs(case, own)
+        case, arguments = self._cases[number % len(self._cases)], self._sets[number]
+        drawn = make_inputs(case, set_seed)
         # Where sizes are drawn as well, half of it would be written.
         if shapes(drawn) != self._shapes[number]:
             return
-        inputs.overwrite(given, drawn, case.weights, only_activations=True)
+        inputs.overwrite(arguments, drawn, case.weights, only_activations=True)
         if not self._is_free:
-            activations = inputs.activations(given, case.weights)
-            Renewal(activations, in_order=case.keeps_order).write(derive(own, arm, "scaled"))
+            activations = inputs.activations(arguments, case.weights)
+            Renewal(activations, in_order=case.keeps_order).write(derive(set_seed, arm, "scaled"))
 
 
 class Gradients:
@@ -182,27 +186,27 @@ class Gradients:
             self.write_one(number, seed, arm, places)
 
     def write_one(self, number: int, seed: int, arm: str, places: Places | None = None) -> None:
-        own = derive(seed, arm, f"gradients {number}")
-        self._renewals[number].write(own, places or _places(seed, arm))
+        set_seed = derive(seed, arm, f"gradients {number}")
+        self._renewals[number].write(set_seed, places or _places(seed, arm))
 
 
 def _places(seed: int, arm: str) -> Places:
     return Places(derive(seed, arm, "places"))
 
 
-def shapes(given: Sequence[Any]) -> list[torch.Size]:
+def shapes(arguments: Sequence[Any]) -> list[torch.Size]:
     """Return the shapes of the tensors among arguments, in order."""
-    return [item.shape for item in tensors(given)]
+    return [tensor.shape for tensor in tensors(arguments)]
 
 
 def _is_free(case: Case, sets: Sequence[Sequence[Any]]) -> bool:
     """Say whether nothing in the content says how much there is to do: it is numbers alone."""
     return all(
-        isinstance(item, torch.Tensor) and item.dtype in inputs.SCALABLE
-        for held in sets
-        for place, given in enumerate(held)
+        isinstance(leaf, torch.Tensor) and leaf.dtype in inputs.SCALABLE
+        for arguments in sets
+        for place, argument in enumerate(arguments)
         if place not in case.weights
-        for item in contents(given)
+        for leaf in contents(argument)
     )
 
 
@@ -222,19 +226,21 @@ def input_sets(cases: Sequence[Case], seed: int, numbers: Iterable[int]) -> list
     first = make_inputs(case, seed)
 
     def drawn(number: int) -> tuple[Any, ...]:
-        given = input_set(cases, seed, number)
-        return tuple(first[at] if at in shared else item for at, item in enumerate(given))
+        arguments = input_set(cases, seed, number)
+        return tuple(
+            first[at] if at in shared else argument for at, argument in enumerate(arguments)
+        )
 
     return [drawn(number) if number else first for number in numbers]
 
 
-def most_sets(case: Case, given: Sequence[Any], copies: int) -> int:
-    """Return how many sets like `given` a block on the CPU may have; each is there `copies` times.
+def most_sets(case: Case, arguments: Sequence[Any], copies: int) -> int:
+    """Return how many sets like `arguments` a block on the CPU may have, each `copies` times.
 
     So many as fill some megabytes, three in any case unless these are large.
     """
-    nbytes = max(1, copies * sum(item.nbytes for item in tensors(given)))
-    room = _SET_BYTES if _is_free(case, [given]) else _DRAWN_BYTES
+    nbytes = max(1, copies * sum(tensor.nbytes for tensor in tensors(arguments)))
+    room = _SET_BYTES if _is_free(case, [arguments]) else _DRAWN_BYTES
     return max(1, min(MOST_SETS, max(room // nbytes, min(_FEWEST, _LARGE_BYTES // nbytes))))
 
 
@@ -248,11 +254,11 @@ def write_content(case: Case, call: Forward | Backward, seed: int) -> None:
         write_gradients(call.changing, seed)
         return
     drawn = make_inputs(case, content_seed(seed))
-    inputs.overwrite(call.given, drawn, case.weights, only_activations=True)
+    inputs.overwrite(call.inputs, drawn, case.weights, only_activations=True)
 
 
 def write_gradients(incoming: Sequence[torch.Tensor], seed: int) -> None:
     """Write incoming gradients, drawn where the first of them lies."""
     generator = torch.Generator(incoming[0].device).manual_seed(content_seed(seed))
-    for item in incoming:
-        item.data.copy_(drawn_like(item, generator))
+    for gradient in incoming:
+        gradient.data.copy_(drawn_like(gradient, generator))

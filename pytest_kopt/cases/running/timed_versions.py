@@ -167,9 +167,9 @@ class _Arms:
             client.send(HandedOver(looks))
             settle = client.receive()
         if isinstance(settle, Settle) and settle.accuracy is not None:
-            known = floors(settle.accuracy, SLACK_DB)
+            snr_floors = floors(settle.accuracy, SLACK_DB)
             for name in suspects:
-                findings += wrong_results(arms[name], known)
+                findings += wrong_results(arms[name], snr_floors)
         client.send(Findings([finding for finding in findings if finding.rejects]))
 
     def prepared(self, versions: Versions) -> dict[str, _Arm]:
@@ -177,8 +177,8 @@ class _Arms:
         case, bench = self.case, self.bench
         groups = [([case], {name: versions[name] for name in self.order.names})]
         if has_skew(case):
-            others = {UNEVEN[name]: versions[name] for name in filter(UNEVEN.get, self.order.names)}
-            groups.append((uneven_cases(case), others))
+            uneven = {UNEVEN[name]: versions[name] for name in filter(UNEVEN.get, self.order.names)}
+            groups.append((uneven_cases(case), uneven))
         pools = [
             replace(pool_of(cases, bench, self.seed, [*functions.values()]), rounds=1)
             for cases, functions in groups
@@ -195,11 +195,11 @@ class _Arms:
         for name in (CANDIDATE, INCUMBENT):
             reasons |= not_captured(arms.get(name, ()), f"the {name}'s")
         with bench.waiting():
-            own = agreed(map(_engine, arms.values()))
+            own_engine = agreed(map(_engine, arms.values()))
             own_sets = [len(pool.sets) for pool in pools]
-            self.client.send(Prepared(own, own_sets, reasons))
+            self.client.send(Prepared(own_engine, own_sets, reasons))
             common = self.client.receive()
-        engine, sets = own, own_sets
+        engine, sets = own_engine, own_sets
         if isinstance(common, Agree):
             engine, sets = common.engine, [*common.sets]
         # Blocks of all processes have the same calls.
@@ -212,11 +212,11 @@ class _Arms:
             pools = [replace(p, sets=p.sets[:count]) for p, count in zip(pools, sets, strict=True)]
         return prepare(engine.split("+"))
 
-    def try_nearby(self, versions: Versions, item: pytest.Function, secret: int) -> None:
+    def try_nearby(self, versions: Versions, test: pytest.Function, secret: int) -> None:
         """Try the arms near the case's own shape, but not while somebody times on the device."""
         case, bench, client = self.case, self.bench, self.client
         secret = derive(secret, case.nodeid, "held out")
-        cases = enumerate(held_out_cases(item, case, bench.device, secret))
+        cases = enumerate(held_out_cases(test, case, bench.device, secret))
         # Without what it waited for others: what is tried must not depend on them.
         spent, is_over, moves = 0.0, False, False
         while not is_over:
@@ -246,12 +246,12 @@ class _Arms:
         for kind, why in left.items():
             untried = nearby_shapes.Tried(case.nodeid, kind, dict(case.dims), untried=why)
             client.send(TriedShape(untried))
-        caught = [found for found in bench.heard() if found.rejects]
+        caught = [finding for finding in bench.heard() if finding.rejects]
         # A round has the baseline's accuracy to hold its results against.
         for name, function in versions.items() if bench.is_first else ():
             with one_thread(), checking_lock(bench.uuid, bench.waiting), suppress(Exception):
                 accuracy = reached(case, function, secret)
-                elements = sum(item.numel() for item in tensors([*make_inputs(case, secret)]))
+                elements = sum(tensor.numel() for tensor in tensors([*make_inputs(case, secret)]))
                 client.send(Reached(name, accuracy, elements))
         client.send(Findings(caught))
 
@@ -268,14 +268,14 @@ class _Arms:
         from pytest_kopt.sameness.launch_recording import RECORDING
         from pytest_kopt.sameness.launches import architecture, record
 
-        given = make_inputs(case, self.seed)
+        inputs = make_inputs(case, self.seed)
         before, after = (
-            record(one_call(case, versions[name], given)) for name in (INCUMBENT, CANDIDATE)
+            record(one_call(case, versions[name], inputs)) for name in (INCUMBENT, CANDIDATE)
         )
         on_device = {*engines_of(case, self.bench)} <= {"auto", "graph"}
         if before.is_same(after) and on_device and not order.measure_same:
             raise _SameCode
-        old, new = (RECORDING.dump_python(each, mode="json") for each in (before, after))
+        old, new = (RECORDING.dump_python(recording, mode="json") for recording in (before, after))
         return MachineCode(old, new, architecture())
 
 
@@ -293,12 +293,12 @@ def serve_arms(case: Case, bench: Bench, order: ArmsOrder, client: Client) -> No
 
 
 def try_nearby(
-    case: Case, bench: Bench, order: ArmsOrder, client: Client, item: pytest.Function, secret: int
+    case: Case, bench: Bench, order: ArmsOrder, client: Client, test: pytest.Function, secret: int
 ) -> None:
-    """Load a case's arms and try them at shapes near that of `item`."""
+    """Load a case's arms and try them at shapes near that of `test`."""
     if loaded := _loaded(case, bench, order, client):
         arms, versions, _ = loaded
-        arms.try_nearby(versions, item, secret)
+        arms.try_nearby(versions, test, secret)
 
 
 def _loaded(

@@ -39,7 +39,7 @@ from pytest_kopt.cases.seeds import derive
 from pytest_kopt.devices.conditions import steadily
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.finding import Finding
-from pytest_kopt.honesty.inputs import Held
+from pytest_kopt.honesty.inputs import RestoredArguments
 from pytest_kopt.honesty.physics import too_fast
 from pytest_kopt.measure.choice import prepare
 from pytest_kopt.measure.cold import InputPool, input_pool, launch_stream
@@ -112,8 +112,8 @@ def time_case(course: Course) -> list[Spotted]:
 
 def judge_timed(course: Course, blocks: Sequence[Spotted]) -> None:
     """Judge what timed blocks gave."""
-    known = floors(course.evidence.accuracy or {}, _OWN_SLACK_DB)
-    course.findings += wrong_results(blocks, known)
+    snr_floors = floors(course.evidence.accuracy or {}, _OWN_SLACK_DB)
+    course.findings += wrong_results(blocks, snr_floors)
     if not course.bench.compared:
         course.findings += known_content(blocks)
 
@@ -131,36 +131,36 @@ def not_captured(blocks: Sequence[Block], whose: str = "the") -> dict[str, str]:
 
 
 def uncaptured(
-    why: Mapping[str, str], told: bool, computes: Callable[[], bool]
+    why: Mapping[str, str], is_reported: bool, computes: Callable[[], bool]
 ) -> Iterator[Finding]:
     """Say what it means that calls cannot be captured, `why` by words for them.
 
-    Mostly a note, where that is to be `told`; but streams may go on by themselves, or nothing be
+    Mostly a note, where it `is_reported`; but streams may go on by themselves, or nothing be
     launched by a call that `computes` its results.
     """
-    said = " ".join(why.values())
-    if "unjoined" in said:
+    reasons = " ".join(why.values())
+    if "unjoined" in reasons:
         yield Finding(
             "late-result",
             "a call leaves work behind on a stream that the caller's does not wait for (the "
             "driver, asked to capture the call, says that it is unjoined)",
             advice="let the current stream wait for every other (`wait_stream`) before returning",
         )
-    elif NOTHING in said and computes():
+    elif NOTHING in reasons and computes():
         yield Finding(
             "empty-capture",
             "while a call is captured in a graph it launches nothing there, and returns a result "
             "all the same: whoever replays the graph gets old answers",
             advice="launch on torch's current stream, and do the same work whether captured or not",
         )
-    elif told:
+    elif is_reported:
         yield Finding("not-captured", by_events(why))
 
 
 def _computes(case: Case, seed: int) -> bool:
-    given = make_inputs(case, seed)
-    made = case.positional(case.function)(*given)
-    return not storages(made) <= storages(given)
+    inputs = make_inputs(case, seed)
+    result = case.positional(case.function)(*inputs)
+    return not storages(result) <= storages(inputs)
 
 
 def pool_of(
@@ -189,12 +189,12 @@ def pool_of(
     rounds = math.ceil(count / room)
     number = max(math.ceil(count / rounds), min(len(cases), room))
     sets = input_sets(cases, seed, range(number))
-    return InputPool(sets, sum(item.nbytes for item in tensors(first)), 0, rounds)
+    return InputPool(sets, sum(tensor.nbytes for tensor in tensors(first)), 0, rounds)
 
 
-def _call_ms(case: Case, function: Callable[..., Any], given: Sequence[Any]) -> float:
+def _call_ms(case: Case, function: Callable[..., Any], inputs: Sequence[Any]) -> float:
     """Return about how long a warm call takes."""
-    call = Forward(case, function, Held(fresh_copies(given), case.rewritten))
+    call = Forward(case, function, RestoredArguments(fresh_copies(inputs), case.rewritten))
     block = WallBlock([call], 1, before=call.restore)
     block.run()
     return min(block.run(), block.run())
@@ -217,8 +217,8 @@ def prepare_blocks(
     block says so. Raises BadInput where an engine that was asked for cannot time the calls.
     """
     case, has_new_content = cases[0], bench.device == "cpu" and not interpreted
-    sets = [Held(given, case.rewritten) for given in pool.sets]
-    sources = {number: held.source for number, held in enumerate(sets)}
+    sets = [RestoredArguments(inputs, case.rewritten) for inputs in pool.sets]
+    sources = {number: restored.source for number, restored in enumerate(sets)}
     content = Content(cases, sources, len(sets)) if has_new_content else None
     memory = GraphMemory() if bench.device != "cpu" and len(versions) > 1 else None
 
@@ -243,10 +243,10 @@ def prepare_blocks(
                 )
             # What calls write over is brought back, untimed; a GPU's cache is flushed then.
             steps = [*(call.restore for call in calls), pool.flusher()]
-            due = [step for step in steps if step is not None]
+            preparations = [step for step in steps if step is not None]
 
             def before() -> None:
-                for step in due:
+                for step in preparations:
                     step()
 
         if memory is not None and engine in ("auto", "graph"):
@@ -270,13 +270,13 @@ def prepare_blocks(
         return Spotted(block, case, recorders, content, arm, dice, pool.rounds, places)
 
     def directions(arm: str, function: Callable[..., Any]) -> Iterator[Spotted]:
-        front = [Forward(case, function, held) for held in sets]
+        front = [Forward(case, function, restored) for restored in sets]
         yield spotted(arm, engines[0], front, content)
         if not case.backward:
             return
         # Autograd runs a backward on its forward's stream, and only there can it be captured.
         with launch_stream(bench.device):
-            back = [Backward(case, function, held.source, seed) for held in sets]
+            back = [Backward(case, function, restored.source, seed) for restored in sets]
         incoming = {number: call.changing for number, call in enumerate(back)}
         yield spotted(arm, engines[-1], back, Gradients(incoming) if has_new_content else None)
 

@@ -57,7 +57,7 @@ from pytest_kopt.cases.running.timed_calls import (
 from pytest_kopt.cases.seeds import derive
 from pytest_kopt.devices.lock import checking_lock
 from pytest_kopt.honesty.finding import Finding
-from pytest_kopt.honesty.inputs import Held, overwrite
+from pytest_kopt.honesty.inputs import RestoredArguments, overwrite
 from pytest_kopt.honesty.nearby_shapes import RENEWED
 from pytest_kopt.measure.engine import EVENTS
 from pytest_kopt.measure.wall import one_thread
@@ -93,27 +93,38 @@ def hand_over(arm: str, way: str, spot: Spot, folder: Path, secret: int) -> dict
     """
     descriptor, name = tempfile.mkstemp(dir=folder)
     with os.fdopen(descriptor, "wb") as file:
-        given = [
+        handed_over = [
             None
-            if found is None
-            else [{"name": n, **_written(item, file, secret)} for n, item in found.items()]
-            for found in (spot.results, spot.again, spot.own.results if spot.own else None)
+            if results is None
+            else [{"name": n, **_written(result, file, secret)} for n, result in results.items()]
+            for results in (
+                spot.results,
+                spot.again,
+                spot.own_content.results if spot.own_content else None,
+            )
         ]
-    incoming = [{"name": n, **_told(item)} for n, item in (spot.incoming or {}).items()]
+    incoming = [
+        {"name": n, **_tensor_description(gradient)}
+        for n, gradient in (spot.incoming or {}).items()
+    ]
     where = {"seed": spot.seed, "number": spot.number, "call": spot.call}
-    told = {"file": name, "incoming": incoming, **dict(zip(_CALLS, given, strict=True))}
-    return {"arm": arm, "way": way, **where, **told}
+    description = {
+        "file": name,
+        "incoming": incoming,
+        **dict(zip(_CALLS, handed_over, strict=True)),
+    }
+    return {"arm": arm, "way": way, **where, **description}
 
 
-def _written(item: Any, file: BinaryIO, secret: int) -> dict[str, Any]:
-    if type(item) in _PLAIN:
-        return {"value": item}
-    if not isinstance(item, torch.Tensor) or item.layout is not torch.strided:
-        return {"type": type(item).__name__}
-    drawn = _drawn(item.detach(), secret)
+def _written(result: Any, file: BinaryIO, secret: int) -> dict[str, Any]:
+    if type(result) in _PLAIN:
+        return {"value": result}
+    if not isinstance(result, torch.Tensor) or result.layout is not torch.strided:
+        return {"type": type(result).__name__}
+    drawn = _drawn(result.detach(), secret)
     plain = drawn.resolve_conj().resolve_neg().cpu().contiguous()
     file.write(plain.flatten().view(torch.uint8).numpy().data)
-    return _told(item)
+    return _tensor_description(result)
 
 
 def _drawn(tensor: torch.Tensor, secret: int) -> torch.Tensor:
@@ -126,7 +137,7 @@ def _drawn(tensor: torch.Tensor, secret: int) -> torch.Tensor:
     return tensor.reshape(-1)[places.to(tensor.device)]
 
 
-def _told(tensor: torch.Tensor) -> dict[str, Any]:
+def _tensor_description(tensor: torch.Tensor) -> dict[str, Any]:
     dtype = str(tensor.dtype).removeprefix("torch.")
     strides = list(tensor.stride())
     return {
@@ -137,57 +148,69 @@ def _told(tensor: torch.Tensor) -> dict[str, Any]:
     }
 
 
-def _like(told: Mapping[str, Any]) -> torch.Tensor:
-    return torch.empty(told["shape"], dtype=getattr(torch, told["dtype"]), device=told["device"])
+def _like(description: Mapping[str, Any]) -> torch.Tensor:
+    return torch.empty(
+        description["shape"],
+        dtype=getattr(torch, description["dtype"]),
+        device=description["device"],
+    )
 
 
 def _read(look: Mapping[str, Any]) -> Iterator[dict[str, Any] | None]:
     """Yield what was handed over of each of the calls, by name; None where there was none."""
     data, start = numpy.fromfile(look["file"], numpy.uint8), 0
     for which in _CALLS:
-        found: dict[str, Any] = {}
-        for told in look[which] or ():
-            if "type" in told:
-                raise _Unjudged(f"{told['name']} is a {told['type']}")
-            if "value" in told:
-                found[told["name"]] = told["value"]
+        results: dict[str, Any] = {}
+        for description in look[which] or ():
+            if "type" in description:
+                raise _Unjudged(f"{description['name']} is a {description['type']}")
+            if "value" in description:
+                results[description["name"]] = description["value"]
                 continue
-            shape = told["shape"] if math.prod(told["shape"]) <= _JUDGED else [_JUDGED]
-            result = _like({**told, "shape": shape})
+            shape = (
+                description["shape"] if math.prod(description["shape"]) <= _JUDGED else [_JUDGED]
+            )
+            result = _like({**description, "shape": shape})
             end = start + result.numel() * result.element_size()
             if result.numel():
                 plain = torch.from_numpy(data[start:end].copy()).view(result.dtype)
                 result.copy_(plain.reshape(shape))
-            found[told["name"]], start = result, end
-        yield None if look[which] is None else found
+            results[description["name"]], start = result, end
+        yield None if look[which] is None else results
 
 
-def _seen(look: Mapping[str, Any], seen: Mapping[str, Any], secret: int) -> dict[str, Any] | None:
+def _in_memory(
+    look: Mapping[str, Any], memory: Mapping[str, Any], secret: int
+) -> dict[str, Any] | None:
     """Return a call's results as its process's memory held them, None where it did not.
 
     What is no tensor is as it was handed over.
     """
-    if not seen["file"] or look["number"] != seen["call"]:
+    if not memory["file"] or look["number"] != memory["call"]:
         return None
-    data, start = numpy.fromfile(seen["file"], numpy.uint8), 0
-    sizes = iter(seen["sizes"])
-    found: dict[str, Any] = {}
-    for told in look["results"] or ():
-        if "value" in told or "type" in told:
+    data, start = numpy.fromfile(memory["file"], numpy.uint8), 0
+    sizes = iter(memory["sizes"])
+    results: dict[str, Any] = {}
+    for description in look["results"] or ():
+        if "value" in description or "type" in description:
             continue
         size = next(sizes, None)
         if size is None:
             # More results than are written down.
-            return found if len(seen["sizes"]) == RESULTS else None
-        dtype = getattr(torch, told["dtype"])
+            return results if len(memory["sizes"]) == RESULTS else None
+        dtype = getattr(torch, description["dtype"])
         part = torch.from_numpy(data[start : start + size // dtype.itemsize * dtype.itemsize])
         start += size
         try:
-            held = part.clone().view(dtype).as_strided(told["shape"], told["strides"])
+            tensor = (
+                part.clone().view(dtype).as_strided(description["shape"], description["strides"])
+            )
         except RuntimeError:
             return None
-        found[told["name"]] = _drawn(held, secret) if held.numel() > _JUDGED else held
-    return found
+        results[description["name"]] = (
+            _drawn(tensor, secret) if tensor.numel() > _JUDGED else tensor
+        )
+    return results
 
 
 def serve_referee(case: Case, bench: Bench, arms: ArmsOrder, client: Client) -> None:
@@ -223,7 +246,7 @@ def serve_referee(case: Case, bench: Bench, arms: ArmsOrder, client: Client) -> 
 
 def _judged_by(content: _Content, looks: Looks, floors: dict[str, float]) -> Verification:
     if looks.confirms:
-        names = {told["name"] for look in looks.looks for told in look["results"]}
+        names = {description["name"] for look in looks.looks for description in look["results"]}
         floors |= {name: max(floors.get(name, _SAME_DB), _SAME_DB) for name in names}
     try:
         return Verification(_wrong(content, looks, floors))
@@ -247,7 +270,7 @@ def _wrong(content: _Content, looked_at: Looks, floors: Mapping[str, float]) -> 
     What is only wrong beyond what the case draws is `held-out-range`, where the function here is
     right. A block that was timed by events may have ended before its turn came.
     """
-    looks, seen = (
+    looks, memories = (
         {(look["arm"], look["seed"], look["way"]): look for look in which}
         for which in (looked_at.looks, looked_at.seen)
     )
@@ -259,11 +282,11 @@ def _wrong(content: _Content, looked_at: Looks, floors: Mapping[str, float]) -> 
             if look is None:
                 return [_amiss(f"of a {way} was not handed over")]
             case, spot = content.case_of(arm), content.spot(look)
-            if memory := seen.get((arm, seed, way)):
-                held = _seen(look, memory, looked_at.secret)
-                if held is None:
+            if memory := memories.get((arm, seed, way)):
+                in_memory = _in_memory(look, memory, looked_at.secret)
+                if in_memory is None:
                     return [_amiss(f"of a {way} was not in memory when its block was over")]
-                spot = replace(spot, results={**spot.results, **held})
+                spot = replace(spot, results={**spot.results, **in_memory})
             wrong, beyond = whole_look(case, spot, floors, _judged(look, looked_at.secret))
             if wrong is None:
                 continue
@@ -277,7 +300,7 @@ def _wrong(content: _Content, looked_at: Looks, floors: Mapping[str, float]) -> 
 
 def _judged(look: Mapping[str, Any], secret: int) -> Drawn:
     """Return what takes from an expected result the elements that were handed over."""
-    shapes = {told["name"]: told.get("shape") for told in look["results"]}
+    shapes = {description["name"]: description.get("shape") for description in look["results"]}
 
     def drawn(name: str, expected: Any) -> Any:
         # A result of another shape is held against the whole, and so is wrong.
@@ -307,16 +330,18 @@ class _Content:
 
     def spot(self, look: Mapping[str, Any]) -> Spot:
         """Return what a look was given, as it is drawn here, with what it gave."""
-        results, again, own = _read(look)
-        spot = replace(self._given(look), results=results or {}, again=again)
-        if own is None:
+        results, again, own_content = _read(look)
+        spot = replace(self._inputs(look), results=results or {}, again=again)
+        if own_content is None:
             return spot
-        return replace(spot, own=replace(self._given({**look, "call": 0}), results=own))
+        return replace(
+            spot, own_content=replace(self._inputs({**look, "call": 0}), results=own_content)
+        )
 
-    def _given(self, look: Mapping[str, Any]) -> Spot:
+    def _inputs(self, look: Mapping[str, Any]) -> Spot:
         if look["way"] == WAYS[0]:
-            return Spot(self._forward(look).given, None, {})
-        likes = {told["name"]: _like(told) for told in look["incoming"]}
+            return Spot(self._forward(look).inputs, None, {})
+        likes = {description["name"]: _like(description) for description in look["incoming"]}
         incoming = [grad_out(like, self._seed) for like in likes.values()]
         self._write_gradients(incoming, look)
         return Spot(self._set(look), dict(zip(likes, incoming, strict=True)), {})
@@ -332,21 +357,21 @@ class _Content:
             self._write_gradients(call.changing, look)
         call.restore()
         where = {name: look[name] for name in ("seed", "number", "call")}
-        return Spot(call.given, call.incoming, call.named(call()), **where)
+        return Spot(call.inputs, call.incoming, call.named(call()), **where)
 
     def _forward(self, look: Mapping[str, Any]) -> Forward:
         case, number = self.case_of(look["arm"]), look["number"]
-        held = Held(self._set(look), case.rewritten)
+        restored = RestoredArguments(self._set(look), case.rewritten)
         if look["call"]:
             count = self._sets[look["arm"] in UNEVEN.values()]
-            content = Content(self._cases(look["arm"]), {number: held.source}, count)
+            content = Content(self._cases(look["arm"]), {number: restored.source}, count)
             content.write_one(number, look["seed"], look["arm"])
-            return Forward(case, case.function, held)
+            return Forward(case, case.function, restored)
         drawn = make_inputs(case, content_seed(look["seed"]))
-        if shapes(held.source) != shapes(drawn):
+        if shapes(restored.source) != shapes(drawn):
             raise _Unjudged("its inputs have other shapes each time")
-        overwrite(held.source, drawn, case.weights, only_activations=True)
-        return Forward(case, case.function, held)
+        overwrite(restored.source, drawn, case.weights, only_activations=True)
+        return Forward(case, case.function, restored)
 
     def _write_gradients(self, incoming: Sequence[torch.Tensor], look: Mapping[str, Any]) -> None:
         number, seed = look["number"], look["seed"]

@@ -85,9 +85,9 @@ def still_busy(call: Callable[[], object]) -> Iterator[Finding]:
 def _busy_share() -> float:
     processes = children()
     theirs = _seconds_of(processes)
-    others, start = seconds_of_others(), perf_counter()
+    others_before, start = seconds_of_others(), perf_counter()
     time.sleep(_TICKING_SECONDS if processes else _LOOK_SECONDS)
-    spent = seconds_of_others() - others + _seconds_of(processes) - theirs
+    spent = seconds_of_others() - others_before + _seconds_of(processes) - theirs
     return spent / (perf_counter() - start)
 
 

@@ -31,16 +31,16 @@ _TORCHS = ("aten", "prims", "prim", "mkldnn", "quantized", "mkl", "xnnpack")
 def by_hand(checking: Checking) -> Iterator[Finding]:
     """Replay torch's operators of a call by themselves, and judge what they give."""
     case, call = checking.case, checking.case.positional(checking.case.function)
-    earlier, given = (list(make_inputs(case, seed)) for seed in (checking.seeds["last"], 1))
+    earlier, inputs = (list(make_inputs(case, seed)) for seed in (checking.seeds["last"], 1))
     with suppress(RuntimeError, NotImplementedError):
-        found = _computed_by_torch(lambda items: call(*items), earlier, fresh_copies(given))
-        if found is None:
+        computed = _computed_by_torch(lambda items: call(*items), earlier, fresh_copies(inputs))
+        if computed is None:
             return
-        returned, after, operators = found
+        returned, after, operators = computed
         outputs = results_of(case, returned, after)
-        expected = checking.truth.forward(fresh_copies(given), list(outputs))
+        expected = checking.truth.forward(fresh_copies(inputs), list(outputs))
         judged = judge(replace(case, backward=False), expected, Pass(outputs, {}))
-        if not all(item.passed for item in judged):
+        if not all(comparison.passed for comparison in judged):
             return
         checking.by_torch = operators
         bench = checking.bench
@@ -56,9 +56,9 @@ def by_hand(checking: Checking) -> Iterator[Finding]:
 
 
 def _computed_by_torch(
-    call: Callable[[Sequence[Any]], Any], earlier: Sequence[Any], given: Sequence[Any]
+    call: Callable[[Sequence[Any]], Any], earlier: Sequence[Any], inputs: Sequence[Any]
 ) -> tuple[Any, list[Any], str] | None:
-    """Return torch's operators' own result of a call on `given`, the inputs after it, and a digest.
+    """Return the result of torch's operators alone on `inputs`, the inputs after it, and a digest.
 
     The call is run twice, first on `earlier` inputs: a tensor from outside whose content changes
     from one to the other is memory that the kernel writes to, and NaN in the replay. None where a
@@ -67,47 +67,47 @@ def _computed_by_torch(
     _, operators = operators_of(lambda: call(earlier))
     foreign = _foreign(operators, earlier)
     before = [bits(tensor).clone() for tensor in foreign]
-    fresh = tree_map_only(torch.Tensor, torch.Tensor.clone, list(given))
-    returned, operators = operators_of(lambda: call(given))
-    both = zip(tree_leaves(given), tree_leaves(fresh), strict=True)
-    known = {id(item): copy for item, copy in both}
-    for tensor, held in zip(foreign, before, strict=True):
-        same = bool((bits(tensor) == held).all())
-        known[id(tensor)] = tensor.clone() if same else _spoiled(tensor)
+    fresh = tree_map_only(torch.Tensor, torch.Tensor.clone, list(inputs))
+    returned, operators = operators_of(lambda: call(inputs))
+    pairs = zip(tree_leaves(inputs), tree_leaves(fresh), strict=True)
+    stand_ins = {id(leaf): copy for leaf, copy in pairs}
+    for tensor, content in zip(foreign, before, strict=True):
+        same = bool((bits(tensor) == content).all())
+        stand_ins[id(tensor)] = tensor.clone() if same else _spoiled(tensor)
     with torch.no_grad(), poisoned_allocations():
         for operator in operators:
-            _replay(operator, known)
-    if not all(id(item) in known for item in _tensors(returned)):
+            _replay(operator, stand_ins)
+    if not all(id(tensor) in stand_ins for tensor in _tensors(returned)):
         return None
     names = " ".join(str(operator.function) for operator in operators)
     digest = hashlib.sha256(names.encode()).hexdigest()[:16]
-    return tree_map(lambda item: known.get(id(item), item), returned), fresh, digest
+    return tree_map(lambda leaf: stand_ins.get(id(leaf), leaf), returned), fresh, digest
 
 
-def _foreign(operators: Sequence[Operator], given: Sequence[Any]) -> list[torch.Tensor]:
+def _foreign(operators: Sequence[Operator], arguments: Sequence[Any]) -> list[torch.Tensor]:
     """Return the tensors that operators take and that neither they nor the arguments made."""
-    made = {id(item) for item in tree_leaves(given)}
-    found = {}
+    produced = {id(leaf) for leaf in tree_leaves(arguments)}
+    foreign = {}
     for operator in operators:
-        for item in _tensors((operator.args, operator.kwargs)):
-            if id(item) not in made:
-                found[id(item)] = item
-        made |= {id(item) for item in tree_leaves(operator.result)}
-    return list(found.values())
+        for tensor in _tensors((operator.args, operator.kwargs)):
+            if id(tensor) not in produced:
+                foreign[id(tensor)] = tensor
+        produced |= {id(leaf) for leaf in tree_leaves(operator.result)}
+    return list(foreign.values())
 
 
-def _replay(operator: Operator, known: dict[int, torch.Tensor]) -> None:
+def _replay(operator: Operator, stand_ins: dict[int, torch.Tensor]) -> None:
     """Run an operator on what stands for its tensors; note what stands for its results."""
     if operator.function.namespace in _TORCHS:
-        given = operator.args, operator.kwargs
+        arguments = operator.args, operator.kwargs
         args, kwargs = tree_map_only(
-            torch.Tensor, lambda item: known.get(id(item), _spoiled(item)), given
+            torch.Tensor, lambda tensor: stand_ins.get(id(tensor), _spoiled(tensor)), arguments
         )
         result = operator.function(*args, **kwargs)
     else:
         result = tree_map_only(torch.Tensor, _spoiled, operator.result)
-    both = zip(tree_leaves(operator.result), tree_leaves(result), strict=True)
-    known.update({id(old): new for old, new in both if isinstance(old, torch.Tensor)})
+    pairs = zip(tree_leaves(operator.result), tree_leaves(result), strict=True)
+    stand_ins.update({id(old): new for old, new in pairs if isinstance(old, torch.Tensor)})
 
 
 def _spoiled(tensor: torch.Tensor) -> torch.Tensor:
@@ -116,4 +116,4 @@ def _spoiled(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _tensors(tree: Any) -> list[torch.Tensor]:
-    return [item for item in tree_leaves(tree) if isinstance(item, torch.Tensor)]
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]

@@ -29,7 +29,7 @@ def few_elements(checking: Checking) -> None:
     """
     seed, weights = checking.seeds["disturb"], checking.case.weights
     before = list(checking.comparisons), list(checking.findings)
-    if inputs.can_be_disturbed(checking.given, weights):
+    if inputs.can_be_disturbed(checking.pristine, weights):
         fresh = make_inputs(checking.case, seed)
         checking.renew(inputs.disturbed(fresh, weights, checking.generator))
         try:
@@ -52,20 +52,20 @@ def other_groups(checking: Checking) -> Iterator[Finding]:
     """Draw the sizes of a grouped GEMM's groups anew; BadInput where nothing works with others."""
     for place, name in enumerate(DISTRIBUTIONS if has_skew(checking.case) else ()):
         seed = checking.seeds["groups"] + place
-        given = make_inputs(checking.case, seed)
-        groups = find_groups(checking.case, given)
+        drawn = make_inputs(checking.case, seed)
+        groups = find_groups(checking.case, drawn)
         if name == "uniform" and groups.are_uniform:
             # What the case draws itself has been checked.
             checking.groups[name] = groups.sizes
             continue
         sizes = groups.drawn(name)
-        checking.renew(groups.replaced(given, sizes))
+        checking.renew(groups.replaced(drawn, sizes))
         what = f"groups of {min(sizes)} to {max(sizes)} rows, {name}"
         try:
             checking.call(what, seed)
         except Exception as error:
             raise _why_not(checking, what, error) from error
-        if not all(item.passed for item in checking.comparisons):
+        if not all(comparison.passed for comparison in checking.comparisons):
             yield _wrong(what, groups.are_uniform)
         if not checking.passed:
             return
@@ -75,7 +75,7 @@ def other_groups(checking: Checking) -> Iterator[Finding]:
 def _why_not(checking: Checking, what: str, error: Exception) -> Exception:
     text = f"{type(error).__name__}: {error}".splitlines()[0]
     try:
-        checking.truth.forward(fresh_copies(checking.given), ())
+        checking.truth.forward(fresh_copies(checking.pristine), ())
     except Exception:
         return checking.case.refusal(
             f"the reference raises for {what}: {text}",
@@ -98,37 +98,37 @@ def _wrong(what: str, rejects: bool) -> Finding:
 
 
 def recycled(checking: Checking) -> list[Finding]:
-    held = checking.candidate.held(checking.used)
-    return outputs.recycled(lambda: tensors(checking.call_unjudged()), held)
+    shareable = checking.candidate.shareable_memory(checking.used)
+    return outputs.recycled(lambda: tensors(checking.call_unjudged()), shareable)
 
 
 def after_many_calls(checking: Checking) -> Iterator[Finding]:
     """Be right after dozens of calls as well, on content much like the first, foreseeable one."""
-    given, first, expected = checking.first
+    pristine, first, expected = checking.first
     if checking.is_disturbable:
-        fresh = inputs.disturbed(given, checking.case.weights, checking.generator)
+        fresh = inputs.disturbed(pristine, checking.case.weights, checking.generator)
     else:
         fresh = list(make_inputs(checking.case, checking.seeds["last"]))
     checking.renew(fresh)
     what = "after many calls"
     checking.call(what, checking.seeds["last"])
-    last, wanted = checking.last.kept, checking.expected
-    yield from outputs.stale(what, first.kept.all, last.all, expected.all, wanted.all)
+    last, last_expected = checking.last.copies, checking.expected
+    yield from outputs.stale(what, first.copies.all, last.all, expected.all, last_expected.all)
 
 
 def other_addresses(checking: Checking) -> Iterator[Finding]:
     """Be right about the same content at other addresses, with allocations full of NaN."""
-    moved, seed = fresh_copies(checking.given), checking.seeds["last"]
+    moved, seed = fresh_copies(checking.pristine), checking.seeds["last"]
     # Compiled functions would be compiled anew for poisoned allocations.
     is_costly = not checking.is_short or runs_compiled(checking.call_unjudged)
-    poisoned_memory.poison_freed(checking.last.kept.results)
+    poisoned_memory.poison_freed(checking.last.copies.results)
     with nullcontext() if is_costly else poisoned_memory.poisoned_allocations():
         run = checking.candidate(moved, seed)
     spoiled = checking.judged(run)
-    if all(item.passed for item in spoiled):
+    if all(comparison.passed for comparison in spoiled):
         return
-    checking.comparisons += [named(item, "at other addresses") for item in spoiled]
-    inputs.restore(moved, checking.given, checking.case.rewritten)
+    checking.comparisons += [named(comparison, "at other addresses") for comparison in spoiled]
+    inputs.restore(moved, checking.pristine, checking.case.rewritten)
     plain = checking.judged(checking.candidate(moved, seed))
-    if all(item.passed for item in plain):
+    if all(comparison.passed for comparison in plain):
         yield poisoned_memory.UNWRITTEN

@@ -29,7 +29,7 @@ _FEW = 1 << 16
 def controls(checking: Checking) -> Iterator[Finding]:
     """Refuse a case that lets wrong answers pass, or whose reference draws numbers of its own."""
     declared, exact = checking.steady(), checking.in_float64()
-    given, like = checking.given, checking.last.kept
+    pristine, like = checking.pristine, checking.last.copies
     if exact and not _agree(checking, declared, exact):
         yield from narrow_reference()
     for number, (name, ref, out, gate) in enumerate(gated(checking.case, checking.expected, like)):
@@ -37,8 +37,8 @@ def controls(checking: Checking) -> Iterator[Finding]:
             continue
         gate = gate or default_gate(out.dtype)
         # A result takes after an input by accident; the first one is why the case is there.
-        passing = passing_controls(ref, [] if number else given, out.dtype, gate)
-        reached = torchs_db(name, out.dtype, given, checking.expected_of) if passing else 0.0
+        passing = passing_controls(ref, [] if number else pristine, out.dtype, gate)
+        reached = torchs_db(name, out.dtype, pristine, checking.expected_of) if passing else 0.0
         # Of what is zero but for rounding no gate can tell anything apart.
         if passing and reached > SLACK_DB:
             least = proposed(reached)
@@ -56,21 +56,22 @@ def _agree(checking: Checking, declared: Pass, exact: Pass) -> bool:
 
     A few elements that were rounded to another step of a quantiser do not count.
     """
-    like = checking.last.kept
-    found = zip(gated(checking.case, exact, like), pairs(declared, like), strict=True)
+    like = checking.last.copies
+    results = zip(gated(checking.case, exact, like), pairs(declared, like), strict=True)
     compared = (
         compare(ref, narrow.to(out.dtype), gate, name)
-        for (name, ref, out, gate), (_, narrow, _) in found
+        for (name, ref, out, gate), (_, narrow, _) in results
         if is_floating(ref) and is_floating(out)
     )
     return all(
-        item.passed or (item.figures is not None and item.figures.mismatch_share < _STEPS)
-        for item in compared
+        comparison.passed
+        or (comparison.figures is not None and comparison.figures.mismatch_share < _STEPS)
+        for comparison in compared
     )
 
 
 def passing_controls(
-    expected: torch.Tensor, given: Sequence[Any], dtype: torch.dtype, gate: Gate
+    expected: torch.Tensor, inputs: Sequence[Any], dtype: torch.dtype, gate: Gate
 ) -> list[str]:
     """Return the wrong answers that a gate lets pass for an output of `dtype`.
 
@@ -78,19 +79,19 @@ def passing_controls(
     """
     return [
         name
-        for name, control in _controls(expected, given, dtype)
+        for name, control in _controls(expected, inputs, dtype)
         if _passes(expected, control, gate) and not _is_right(control, expected)
     ]
 
 
 def _passes(expected: torch.Tensor, control: torch.Tensor, gate: Gate) -> bool:
     step = max(1, expected.numel() // _FEW)
-    ref, out = (item.detach().reshape(-1)[::step] for item in (expected, control))
+    ref, out = (tensor.detach().reshape(-1)[::step] for tensor in (expected, control))
     return compare(ref, out, gate).passed and compare(expected, control, gate).passed
 
 
 def _controls(
-    expected: torch.Tensor, given: Sequence[Any], dtype: torch.dtype
+    expected: torch.Tensor, inputs: Sequence[Any], dtype: torch.dtype
 ) -> Iterator[tuple[str, torch.Tensor]]:
     truth = expected.detach()
     yield "zeros", torch.zeros_like(truth).to(dtype)
@@ -98,9 +99,13 @@ def _controls(
         yield "the answer with the other sign", (-truth).to(dtype)
     if truth.numel() > 1:
         yield "the answer in another order", truth.flatten().roll(1).view(truth.shape).to(dtype)
-    for position, item in enumerate(given):
-        if isinstance(item, torch.Tensor) and item.shape == truth.shape and not item.is_complex():
-            yield f"a copy of input {position}", item.detach().to(truth.device).to(dtype)
+    for position, value in enumerate(inputs):
+        if (
+            isinstance(value, torch.Tensor)
+            and value.shape == truth.shape
+            and not value.is_complex()
+        ):
+            yield f"a copy of input {position}", value.detach().to(truth.device).to(dtype)
 
 
 def _is_right(control: torch.Tensor, expected: torch.Tensor) -> bool:

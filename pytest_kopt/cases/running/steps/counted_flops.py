@@ -11,9 +11,9 @@ from pytest_kopt.numerics.nested import fresh_copies
 
 def count_flops(checking: Checking) -> None:
     if checking.case.flops:
-        like = checking.first[1].kept
-        counted = checking.truth.flops(fresh_copies(checking.given), like)
+        like = checking.first[1].copies
+        counted = checking.truth.flops(fresh_copies(checking.pristine), like)
         checking.counted_flops = counted
-        terms = most_terms(checking.given, like.all, counted) if counted else None
+        terms = most_terms(checking.pristine, like.all, counted) if counted else None
         for name, reached in checking.accuracy.items():
             checking.accuracy[name] = replace(reached, terms=terms)

@@ -24,17 +24,17 @@ def equal_calls(checking: Checking) -> Iterator[Finding]:
         checking.restore()
         run = checking.candidate(checking.used, seed)
         calls += 1
-        results = run.kept.results
+        results = run.copies.results
         if expected is None or first is None:
             first = results
             expected = checking.expected = checking.truth(
-                fresh_copies(checking.given), run.live, seed
+                fresh_copies(checking.pristine), run.live, seed
             )
         elif len(first) == len(results) and all(map(same_bits, first, results)):
             continue
         else:
             differing += 1
-        wrong += not all(item.passed for item in checking.judged(run))
+        wrong += not all(comparison.passed for comparison in checking.judged(run))
     # Results of steps before and after it are not judged by this one's.
     checking.expected = before
     if differing and wrong:

@@ -43,20 +43,20 @@ def fresh_content(checking: Checking) -> Iterator[Finding]:
     """Call the candidate before the reference, on copies of its own, in poisoned memory."""
     seed = checking.seeds["check"]
     # Copies, as all that follows: they are laid out alike.
-    checking.given = fresh_copies(make_inputs(checking.case, seed))
+    checking.pristine = fresh_copies(make_inputs(checking.case, seed))
     _refuse_gradients_of_nothing(checking)
-    checking.used = fresh_copies(checking.given)
-    poisoned_memory.poison_freed(tensors(checking.given))
+    checking.used = fresh_copies(checking.pristine)
+    poisoned_memory.poison_freed(tensors(checking.pristine))
     start = time.perf_counter()
     drawn = drawn_so_far(checking.bench.device)
     with watch_frames(LAUNCHED) as watch:
         run = checking.candidate(checking.used, seed)
     checking.seconds = time.perf_counter() - start
     # Before anything asks for the address of a lazy copy's memory, and so makes the copy.
-    kept = [x for i, x in enumerate(checking.used) if i not in checking.case.consumes]
+    unconsumed = [x for i, x in enumerate(checking.used) if i not in checking.case.consumes]
     live = list(run.live.outputs.values())
     layouts = {
-        name: outputs.layout(out, kept, live[:place])
+        name: outputs.layout(out, unconsumed, live[:place])
         for place, (name, out) in enumerate(run.live.outputs.items())
     }
     checking.interpreted = watch.seen
@@ -65,11 +65,11 @@ def fresh_content(checking: Checking) -> Iterator[Finding]:
         expected = checking.expect(run, seed)
         checking.judge(run, expected, "")
     expected = checking.expected
-    checking.first = checking.given, run, expected
+    checking.first = checking.pristine, run, expected
     if checking.elsewhere(run):
         # A mistake, and no more than that.
         return
-    odd = outputs.odd_findings(live, list(expected.outputs.values()), checking.given)
+    odd = outputs.odd_findings(live, list(expected.outputs.values()), checking.pristine)
     yield from odd
     if checking.passed and not odd:
         _measure(checking, run, expected, layouts)
@@ -83,12 +83,12 @@ def _refuse_gradients_of_nothing(checking: Checking) -> None:
     case = checking.case
     if not case.backward:
         return
-    if not leaves(checking.given):
+    if not leaves(checking.pristine):
         raise case.refusal(
             "backward=True, but no input requires grad",
             "inputs() returning tensors with requires_grad=True",
         )
-    inside = [x for x in checking.given if not isinstance(x, torch.Tensor)]
+    inside = [x for x in checking.pristine if not isinstance(x, torch.Tensor)]
     if any(tensor.requires_grad for tensor in tensors(inside)):
         raise case.refusal(
             "backward=True, and a tensor inside of a list, dict or dataclass requires grad",
@@ -100,28 +100,28 @@ def _measure(
     checking: Checking, run: Run, expected: Pass, layouts: Mapping[str, str | None]
 ) -> None:
     """Keep how exact a right result is and how it lies, and what the call has to read and write."""
-    case, given = checking.case, checking.given
+    case, pristine = checking.case, checking.pristine
     computed_in = least_exact(list(expected.outputs.values()))
-    for name, ref, out in nearest(expected, run.kept, checking.in_float64):
+    for name, ref, out in nearest(expected, run.copies, checking.in_float64):
         reached = accuracy_of(ref, out, computed_in)
         checking.accuracy[name] = replace(reached, layout=layouts.get(name))
     # Of what is written in place, what changed; it may be far less than what is there.
-    own, changes = _written(checking, run, expected)
-    checking.written = physics.written_bytes(own) + changes
-    checking.io_bytes = io_bytes(given, own, run.live.gradients.values(), changes)
-    checking.dtype = computing_dtype(given, case.gate_of(next(iter(expected.outputs))))
+    new_outputs, changes = _written(checking, run, expected)
+    checking.written = physics.written_bytes(new_outputs) + changes
+    checking.io_bytes = io_bytes(pristine, new_outputs, run.live.gradients.values(), changes)
+    checking.dtype = computing_dtype(pristine, case.gate_of(next(iter(expected.outputs))))
 
 
 def _written(checking: Checking, run: Run, expected: Pass) -> tuple[list[torch.Tensor], int]:
     """Return the outputs in memory of their own, and the bytes written in place."""
     places = storages([checking.used[place] for place in checking.case.rewritten])
-    own = [
+    new_outputs = [
         out
         for out in tensors(list(run.live.outputs.values()))
         if out.untyped_storage().data_ptr() not in places
     ]
     changes = 0
-    for name, out in run.kept.outputs.items():
+    for name, out in run.copies.outputs.items():
         if name.startswith(INPUT) and storages(run.live.outputs[name]) & places:
             before = expected.before.get(name)
             if before is None:
@@ -130,11 +130,11 @@ def _written(checking: Checking, run: Run, expected: Pass) -> tuple[list[torch.T
                 rows = touched_rows(before, out)
                 differs = bits(out[rows]) != bits(before[rows])
                 changes += int(differs.sum()) * out.element_size()
-    return own, changes
+    return new_outputs, changes
 
 
 def io_bytes(
-    given: Sequence[Any],
+    inputs: Sequence[Any],
     outputs: Sequence[Any],
     gradients: Iterable[torch.Tensor | None],
     written: int = 0,
@@ -145,28 +145,30 @@ def io_bytes(
     size) read, gradients written. Of what is written in place, `written` bytes count besides: it
     may have been read before, and nobody can tell.
     """
-    moved = written + sum(physics.written_bytes(tensors(list(x))) for x in (given, outputs))
-    made = physics.written_bytes(item for item in gradients if item is not None)
-    return {"forward": moved} | ({"backward": moved + made} if made else {})
+    moved = written + sum(physics.written_bytes(tensors(list(x))) for x in (inputs, outputs))
+    gradient_bytes = physics.written_bytes(
+        gradient for gradient in gradients if gradient is not None
+    )
+    return {"forward": moved} | ({"backward": moved + gradient_bytes} if gradient_bytes else {})
 
 
-def computing_dtype(given: Sequence[Any], gate: Gate | None) -> str | None:
+def computing_dtype(inputs: Sequence[Any], gate: Gate | None) -> str | None:
     """Return the dtype of products for the roofline: the gate's, else that of most input bytes."""
     if named := _FORMATS.get(getattr(gate, "format", None) or ""):
         return named
     sizes: dict[str, int] = {}
-    for item in tensors(list(given)):
-        if item.is_floating_point() or item.dtype is torch.int8:
-            name = str(item.dtype).removeprefix("torch.")
-            sizes[name] = sizes.get(name, 0) + item.numel() * item.element_size()
+    for tensor in tensors(list(inputs)):
+        if tensor.is_floating_point() or tensor.dtype is torch.int8:
+            name = str(tensor.dtype).removeprefix("torch.")
+            sizes[name] = sizes.get(name, 0) + tensor.numel() * tensor.element_size()
     return max(sizes, key=lambda name: sizes[name]) if sizes else None
 
 
 def _unwritten(checking: Checking, seed: int) -> Iterator[Finding]:
     """Say of a wrong result whether some of it is what lay in memory before."""
     with poisoned_memory.poisoned_allocations():
-        again = checking.candidate(fresh_copies(checking.given), seed)
-    spoiled = [bool(torch.isnan(out).any()) for out in again.kept.results]
-    before = [bool(torch.isnan(out).any()) for out in checking.last.kept.results]
+        again = checking.candidate(fresh_copies(checking.pristine), seed)
+    spoiled = [bool(torch.isnan(out).any()) for out in again.copies.results]
+    before = [bool(torch.isnan(out).any()) for out in checking.last.copies.results]
     if any(spoiled) and not any(before):
         yield poisoned_memory.UNWRITTEN

@@ -31,31 +31,31 @@ def stale_memory(checking: Checking, reached: dict[str, Accuracy]) -> Iterator[F
             rejects=False,
         )
         return
-    before = _run(checking, checking.given)
+    before = _run(checking, checking.pristine)
     _run(checking, make_inputs(checking.case, checking.seeds["again"]))
-    after = _run(checking, checking.given)
-    for name, one, other in pairs(before, after):
+    after = _run(checking, checking.pristine)
+    for name, first, second in pairs(before, after):
         error = reached.get(name)
-        if error and compute_snr(one, other) < error.snr_db + _SLACK_DB:
+        if error and compute_snr(first, second) < error.snr_db + _SLACK_DB:
             yield Finding(
                 "not-deterministic",
                 f"{name} depends on the calls before, by as much as it errs: "
-                f"{compute_snr(one, other):.1f} dB of SNR between two calls on equal inputs",
+                f"{compute_snr(first, second):.1f} dB of SNR between two calls on equal inputs",
                 advice="write all of a workspace that the kernel keeps before reading it",
                 rejects=False,
             )
             return
 
 
-def _run(checking: Checking, given: Sequence[Any]) -> Pass:
-    return checking.candidate(fresh_copies(given), checking.seeds["last"]).kept
+def _run(checking: Checking, inputs: Sequence[Any]) -> Pass:
+    return checking.candidate(fresh_copies(inputs), checking.seeds["last"]).copies
 
 
 def _read_workspaces(checking: Checking) -> list[int]:
     """Return the inputs whose content before a call shows in the candidate's result alone."""
     read = []
     for place in sorted(checking.case.rewritten):
-        spoiled = fresh_copies(checking.given)
+        spoiled = fresh_copies(checking.pristine)
         for tensor in tensors(spoiled[place]):
             if tensor.dtype in SCALABLE:
                 tensor.detach().fill_(math.nan)

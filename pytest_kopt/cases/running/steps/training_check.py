@@ -23,9 +23,9 @@ LEAST_HIT_RATE = 0.5
 
 
 def caches(course: Course) -> list[Finding]:
-    found, trace, uncounted = _simulated(course)
+    findings, trace, uncounted = _simulated(course)
     course.evidence = replace(course.evidence, training=Training(trace, uncounted))
-    return found
+    return findings
 
 
 def _is_suspected(case: Case) -> bool:
@@ -40,8 +40,8 @@ def _simulated(course: Course) -> tuple[list[Finding], Trace | None, str]:
     Returns what was found, the last steps' trace (None where the loop did not run), and why work
     could not be counted: then only results were held against the reference.
     """
-    case, found = course.case, course.figures
-    usual_db = min(found[name] for name in found if name.startswith(("out_snr", "grad_snr:")))
+    case, figures = course.case, course.figures
+    usual_db = min(figures[name] for name in figures if name.startswith(("out_snr", "grad_snr:")))
 
     def seed(purpose: str) -> int:
         return derive(course.bench.session_seed, case.nodeid, f"training {purpose}")

@@ -19,7 +19,7 @@ from pytest_kopt.cases.running.against_reference import judge_twice
 from pytest_kopt.cases.running.execution import Pass, grad_out, make_inputs, results_of
 from pytest_kopt.cases.running.reference import Reference
 from pytest_kopt.honesty.inputs import exchange, has_room, leaves, places, restore
-from pytest_kopt.honesty.outputs import taken
+from pytest_kopt.honesty.outputs import snapshots
 from pytest_kopt.honesty.transfer import ACTIVATION, GRAD_OUT, WEIGHT
 from pytest_kopt.honesty.work import Work, saves, work_of
 from pytest_kopt.numerics.nested import fresh_copies, fresh_copy, tensors
@@ -59,11 +59,11 @@ class _Batch:
 
 @dataclass(slots=True)
 class _Call:
-    """A forward call, with its results as they were when it returned (`kept`)."""
+    """A forward call, with its results as they were when it returned (`copies`)."""
 
     leaves: dict[int, torch.Tensor]
     outputs: dict[str, Any]
-    kept: dict[str, Any]
+    copies: dict[str, Any]
     work: Work
 
     @property
@@ -84,7 +84,7 @@ class Loop:
         self._before: dict[int, Any] = {}
         self._last: tuple[Work, Work] | None = None
         # Memory that is in use is not handed out again: what is new has a new address as well.
-        self._kept: list[Any] = []
+        self._incoming: list[Any] = []
 
     def probe(self, seeds: Callable[[str], int]) -> bool:
         """Say whether anything looks like a cache: three sets of inputs, one reference call."""
@@ -99,7 +99,7 @@ class Loop:
         self._update(third)
         changed = self._forward(third)
         works.append(changed.work)
-        if any(saves(one, other) for one in works for other in works):
+        if any(saves(repeated, fresh) for repeated in works for fresh in works):
             return True
         gradients, work = self._backward(changed, third.seed)
         if self._case.backward and self._reuse_saves(changed, work, third.seed):
@@ -115,7 +115,7 @@ class Loop:
         in a hundred, or so few that who looks at one in a hundred does not see them.
         """
         step = Step()
-        self._kept.clear()
+        self._incoming.clear()
         first = self._batch(seeds(f"batch {number}"))
         second = self._batch(seeds(f"batch {number + 1}"))
         if number:
@@ -131,7 +131,7 @@ class Loop:
             fault = self._wrong(call, gradients, batch)
             if fault and not step.wrong:
                 step.wrong = f"step {number + 1}: {fault}"
-                old = [self._before.get(i, item) for i, item in enumerate(batch.pristine)]
+                old = [self._before.get(i, value) for i, value in enumerate(batch.pristine)]
                 problem, _ = self._judged(call, gradients, old, batch.seed)
                 step.stale_weight = bool(self._before) and not problem
         again = [self._forward(second).work for _ in range(2)]
@@ -165,24 +165,24 @@ class Loop:
 
     def _update(self, batch: _Batch, most: int = 0) -> None:
         """Give the parameters these inputs' content in place, or so many new elements at most."""
-        self._before = {i: fresh_copy(item) for i, item in self._parameters.items()}
+        self._before = {i: fresh_copy(parameter) for i, parameter in self._parameters.items()}
         content = {i: batch.pristine[i] for i in self._parameters}
         large = [
             i
-            for i, item in self._before.items()
-            if isinstance(item, torch.Tensor) and has_room(item)
+            for i, parameter in self._before.items()
+            if isinstance(parameter, torch.Tensor) and has_room(parameter)
         ]
         if most and large:
             generator = torch.Generator().manual_seed(batch.seed)
             content = {i: fresh_copy(self._before[i]) for i in large}
-            for item in content.values():
-                drawn = places(item.numel(), generator)
+            for value in content.values():
+                drawn = places(value.numel(), generator)
                 some = torch.randperm(len(drawn), generator=generator)[:most]
-                exchange(item.data, drawn[some])
+                exchange(value.data, drawn[some])
         with torch.no_grad():
-            for i, item in content.items():
+            for i, value in content.items():
                 if isinstance(self._parameters[i], torch.Tensor):
-                    self._parameters[i].copy_(item)
+                    self._parameters[i].copy_(value)
         self._adopt(batch)
 
     def _counted(self, call: Callable[[], Any]) -> tuple[Any, Work]:
@@ -195,26 +195,28 @@ class Loop:
     def _forward(self, batch: _Batch) -> _Call:
         used = batch.used
         restore(used, batch.pristine, self._case.rewritten)
-        wanted = leaves(used)
+        leaf_inputs = leaves(used)
         result, work = self._counted(lambda: self._function(*used))
         outputs = results_of(self._case, result, used)
         # What lies in memory of the inputs is gone with the next call.
-        kept = dict(zip(outputs, taken(list(outputs.values())), strict=True))
-        return _Call(wanted, outputs, kept, work)
+        copies = dict(zip(outputs, snapshots(list(outputs.values())), strict=True))
+        return _Call(leaf_inputs, outputs, copies, work)
 
     def _backward(
         self, call: _Call, seed: int, grads: Sequence[torch.Tensor] = ()
     ) -> tuple[dict[int, Any], Work]:
         """Return the gradients by input, and the work, for incoming ones of a seed or these."""
-        roots, wanted = call.roots, list(call.leaves.values())
+        roots, leaf_inputs = call.roots, list(call.leaves.values())
         if not self._case.backward or not roots:
             return dict.fromkeys(call.leaves), _NOTHING
-        given = grads or [grad_out(out, seed) for out in roots]
-        self._kept.append(given)
-        found, work = self._counted(
-            lambda: torch.autograd.grad(roots, wanted, given, retain_graph=True, allow_unused=True)
+        incoming = grads or [grad_out(out, seed) for out in roots]
+        self._incoming.append(incoming)
+        gradients, work = self._counted(
+            lambda: torch.autograd.grad(
+                roots, leaf_inputs, incoming, retain_graph=True, allow_unused=True
+            )
         )
-        return dict(zip(call.leaves, taken(found), strict=True)), work
+        return dict(zip(call.leaves, snapshots(gradients), strict=True)), work
 
     def _reuse_saves(self, call: _Call, first: Work, seed: int) -> bool:
         """Say whether known gradients, or a graph that had a `first` backward, cost less work.
@@ -222,8 +224,8 @@ class Loop:
         `seed` is that of the first one's gradients: others lie in memory as they do.
         """
         grads = [grad_out(out, seed + 1) for out in call.roots]
-        fresh, *known = (self._backward(call, 0, grads)[1] for _ in range(3))
-        return saves(fresh, first) or any(saves(work, fresh) for work in known)
+        fresh, *repeated = (self._backward(call, 0, grads)[1] for _ in range(3))
+        return saves(fresh, first) or any(saves(work, fresh) for work in repeated)
 
     def _wrong(self, call: _Call, gradients: dict[int, Any], batch: _Batch) -> str:
         problem, found_db = self._judged(call, gradients, batch.pristine, batch.seed)
@@ -232,16 +234,21 @@ class Loop:
         return ""
 
     def _judged(
-        self, call: _Call, gradients: dict[int, Any], given: Sequence[Any], seed: int
+        self, call: _Call, gradients: dict[int, Any], inputs: Sequence[Any], seed: int
     ) -> tuple[str, float]:
-        run = Pass(call.kept, gradients)
-        _, found = judge_twice(
+        run = Pass(call.copies, gradients)
+        _, comparisons = judge_twice(
             self._case,
-            self._reference(fresh_copies(given), run, seed),
+            self._reference(fresh_copies(inputs), run, seed),
             run,
             lambda: self._reference.in_float64(
-                given, lambda wide: self._reference(wide, run, seed)
+                inputs, lambda wide: self._reference(wide, run, seed)
             ),
         )
-        problem = "\n".join(item.diagnosis() for item in found if not item.passed)
-        return problem, min((item.snr_db for item in found if item.figures), default=math.inf)
+        problem = "\n".join(
+            comparison.diagnosis() for comparison in comparisons if not comparison.passed
+        )
+        return problem, min(
+            (comparison.snr_db for comparison in comparisons if comparison.figures),
+            default=math.inf,
+        )
