@@ -15,7 +15,7 @@ import torch
 from pytest_kopt.cases.order import Depth
 from pytest_kopt.cases.running import check, execution, timing
 from pytest_kopt.cases.running.runner import run_case
-from pytest_kopt.cases.running.steps import contents, training_check
+from pytest_kopt.cases.running.steps import contents, training_loop
 from tests.scripted import Clock
 from tests.test_check_only import case_of, plain_bench
 
@@ -30,7 +30,7 @@ PARTS: dict[str, list[tuple[Any, str]]] = {
     ],
     "memory": [(contents, "recycled")],
     "equal calls": [(check, "equal_calls")],
-    "training": [(training_check, "_simulated")],
+    "training": [(training_loop, "_simulated")],
     "clock": [(timing, "pool_of")],
     "samples": [(timing, "time_block"), (timing, "wrong_results"), (timing, "known_content")],
 }

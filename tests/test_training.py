@@ -15,7 +15,7 @@ from pytest_kopt.cases.evidence import Training
 from pytest_kopt.cases.running.bench import Bench
 from pytest_kopt.cases.running.course import Course
 from pytest_kopt.cases.running.steps import training_loop
-from pytest_kopt.cases.running.steps.training_check import caches
+from pytest_kopt.cases.running.steps.training_loop import caches
 from pytest_kopt.honesty.transfer import Trace
 from pytest_kopt.honesty.work import Work, saves
 

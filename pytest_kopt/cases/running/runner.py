@@ -14,7 +14,7 @@ from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.cases.running.bench import Bench, hold_against_baseline
 from pytest_kopt.cases.running.check import check_case, kernel_traceback
 from pytest_kopt.cases.running.course import Course
-from pytest_kopt.cases.running.steps.training_check import caches
+from pytest_kopt.cases.running.steps.training_loop import caches
 from pytest_kopt.cases.running.timing import judge_timed, time_case
 from pytest_kopt.devices.lock import checking_lock, timing_lock
 from pytest_kopt.errors import BadInput
