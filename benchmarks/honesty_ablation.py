@@ -39,7 +39,7 @@ GROUPS = {
         "cases.running.switches:left_switches"
     ),
     "caches": (
-        "honesty.outputs:stale cases.running.steps.training_loop:caches "
+        "honesty.outputs:stale cases.running.training_loop:caches "
         "cases.running.spot_checks:known_content"
     ),
     "audit": "honesty.audit:audit honesty.transfer:bucket_findings",

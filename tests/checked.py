@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from pytest_kopt.cases.case import Case, declare
-from pytest_kopt.cases.running.check import check_case
-from pytest_kopt.cases.running.course import Course
+from pytest_kopt.cases.running.check import CheckedCase, check_case
 from tests.builders import a_bench
 
 ROWS, COLUMNS = 24, 64
@@ -44,7 +43,7 @@ def case_of(function: Callable[..., Any], **changes: Any) -> Case:
     return declare("tests/test_it.py::test_it", "memory", function, **(given | changes))
 
 
-def check(function: Callable[..., Any], **changes: Any) -> Course:
+def check(function: Callable[..., Any], **changes: Any) -> CheckedCase:
     """Check a case, in a session that has no baseline where it is the `first`."""
     first = changes.pop("first", False)
     asked = {name: changes.pop(name) for name in ("freezes", "accuracy", "seed") if name in changes}
@@ -53,5 +52,5 @@ def check(function: Callable[..., Any], **changes: Any) -> Course:
     return check_case(case, replace(bench, expected=None) if first else bench)
 
 
-def names(report: Course) -> set[str]:
+def names(report: CheckedCase) -> set[str]:
     return {found.check for found in report.findings if found.rejects}

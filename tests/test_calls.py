@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from pytest_kopt.cases.order import Depth
-from pytest_kopt.cases.running import check, execution, timing
+from pytest_kopt.cases.running import check, execution, timing, training_loop
 from pytest_kopt.cases.running.runner import run_case
-from pytest_kopt.cases.running.steps import contents, training_loop
+from pytest_kopt.cases.running.steps import contents
 from tests.scripted import Clock
 from tests.test_check_only import case_of, plain_bench
 

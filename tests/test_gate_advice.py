@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from pytest_kopt import propose_gate, snr
-from pytest_kopt.cases.running.check import check_case
+from pytest_kopt.cases.running.check import CheckedCase, check_case
 from pytest_kopt.cases.running.computing import ComputingIn
-from pytest_kopt.cases.running.course import Course
 from pytest_kopt.cases.running.gate_advice import proposed
 from pytest_kopt.errors import BadInput
 from tests.builders import a_bench
@@ -38,7 +37,7 @@ def reference(x: Tensor, w: Tensor) -> Tensor:
     return rms_norm(x.double(), w.double())
 
 
-def checked(function: Callable[..., Any], **changes: Any) -> Course:
+def checked(function: Callable[..., Any], **changes: Any) -> CheckedCase:
     given = {"inputs": inputs, "reference": reference, "schema": "memory", "nbytes": 1.0}
     return check(function, **{**given, "backward": True, **changes})
 

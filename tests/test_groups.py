@@ -25,8 +25,7 @@ from pytest_kopt.cases.protocol import (
     Write,
 )
 from pytest_kopt.cases.running.bench import Bench
-from pytest_kopt.cases.running.check import check_case
-from pytest_kopt.cases.running.course import Course
+from pytest_kopt.cases.running.check import CheckedCase, check_case
 from pytest_kopt.cases.running.execution import make_inputs
 from pytest_kopt.cases.running.timed_versions import serve_arms
 from pytest_kopt.cases.skew import DISTRIBUTIONS, skewed_groups
@@ -75,12 +74,12 @@ def case_of(function: Callable[..., Any], **changes: Any) -> Case:
     return declare("tests/test_g.py::test_g", "grouped_gemm", function, **(given | changes))
 
 
-def check(function: Callable[..., Any], **changes: Any) -> Course:
+def check(function: Callable[..., Any], **changes: Any) -> CheckedCase:
     case = case_of(function, **changes)
     return check_case(case, a_bench(case))
 
 
-def refused(report: Course) -> set[str]:
+def refused(report: CheckedCase) -> set[str]:
     return {found.check for found in report.findings if found.rejects}
 
 

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from pytest_kopt.cases.case import declare
-from pytest_kopt.cases.running.check import check_case
-from pytest_kopt.cases.running.course import Course
+from pytest_kopt.cases.running.check import CheckedCase, check_case
 from tests.builders import a_bench
 
 
@@ -78,7 +77,7 @@ def fallback(x: Tensor) -> Tensor:
         return by_torch(x)
 
 
-def checked(function: Callable[..., Tensor], **given: Any) -> Course:
+def checked(function: Callable[..., Tensor], **given: Any) -> CheckedCase:
     case = declare(
         "tests/test_it.py::test_it",
         "memory",

@@ -12,10 +12,10 @@ import torch
 
 from pytest_kopt.cases.case import Case, declare
 from pytest_kopt.cases.evidence import Training
+from pytest_kopt.cases.running import training_loop
 from pytest_kopt.cases.running.bench import Bench
-from pytest_kopt.cases.running.course import Course
-from pytest_kopt.cases.running.steps import training_loop
-from pytest_kopt.cases.running.steps.training_loop import caches
+from pytest_kopt.cases.running.check import CheckedCase
+from pytest_kopt.cases.running.training_loop import caches
 from pytest_kopt.honesty.transfer import Trace
 from pytest_kopt.honesty.work import Work, saves
 
@@ -39,26 +39,28 @@ def case_of(function: Callable[..., Any], *, backward: bool = False, size: int =
     )
 
 
-def trained(case: Case, seed: int, usual_db: float) -> Course:
-    course = Course(case, Bench("cpu", "auto", seed), "PASS", figures={"out_snr": usual_db})
+def trained(case: Case, seed: int, usual_db: float) -> CheckedCase:
+    course = CheckedCase(case, Bench("cpu", "auto", seed), "PASS", figures={"out_snr": usual_db})
     course.findings += caches(course)
     return course
 
 
-def rehearsed(function: Callable[..., Any], *, backward: bool = False, seed: int = 7) -> Course:
+def rehearsed(
+    function: Callable[..., Any], *, backward: bool = False, seed: int = 7
+) -> CheckedCase:
     return trained(case_of(function, backward=backward), seed, USUAL_DB)
 
 
-def training(found: Course) -> Training:
+def training(found: CheckedCase) -> Training:
     assert found.evidence.training is not None
     return found.evidence.training
 
 
-def checks(found: Course) -> list[str]:
+def checks(found: CheckedCase) -> list[str]:
     return [finding.check for finding in found.findings]
 
 
-def trace_of(found: Course) -> Trace:
+def trace_of(found: CheckedCase) -> Trace:
     trace = training(found).trace
     assert trace is not None
     return trace

@@ -13,8 +13,7 @@ from torch import Tensor
 from pytest_kopt.cases.case import Case, declare
 from pytest_kopt.cases.running import runner, timing
 from pytest_kopt.cases.running.bench import Bench
-from pytest_kopt.cases.running.check import check_case
-from pytest_kopt.cases.running.course import Course
+from pytest_kopt.cases.running.check import CheckedCase, check_case
 from pytest_kopt.cases.running.runner import Outcome, run_case
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.inputs import RestoredArguments
@@ -40,7 +39,7 @@ def case_of(function: Callable[..., Any], **changes: Any) -> Case:
     return declare("t.py::test_it", schema, function, **(given | changes))
 
 
-def check(function: Callable[..., Any], **changes: Any) -> Course:
+def check(function: Callable[..., Any], **changes: Any) -> CheckedCase:
     case = case_of(function, **changes)
     return check_case(case, a_bench(case))
 

@@ -111,7 +111,7 @@ class Kopt:
         del declared["self"], declared["fn"]
         from pytest_kopt.cases.case import declare
         from pytest_kopt.cases.running.bench import hold_against_baseline
-        from pytest_kopt.cases.running.compiled import forget_compiled, keep_graphs
+        from pytest_kopt.cases.running.execution import forget_compiled, keep_graphs
         from pytest_kopt.cases.running.loaded_versions import files_used
         from pytest_kopt.cases.running.runner import run_case
         from pytest_kopt.versions.affected_modules import project_modules

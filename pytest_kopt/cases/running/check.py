@@ -7,7 +7,7 @@ import math
 import os
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -15,16 +15,15 @@ import torch
 from pytest_kopt.cases.case import GRAD_OUT, Case, function_name
 from pytest_kopt.cases.evidence import CaseEvidence, Failure
 from pytest_kopt.cases.order import Depth
+from pytest_kopt.cases.result import Check
 from pytest_kopt.cases.running.against_reference import gated
 from pytest_kopt.cases.running.bench import Bench
 from pytest_kopt.cases.running.checking import PURPOSES, Checking
-from pytest_kopt.cases.running.course import Course
 from pytest_kopt.cases.running.reference import code_of, observed
 from pytest_kopt.cases.running.steps import contents
 from pytest_kopt.cases.running.steps.aftermath import aftermath, seeds_anew
 from pytest_kopt.cases.running.steps.by_hand import by_hand
 from pytest_kopt.cases.running.steps.controls import controls
-from pytest_kopt.cases.running.steps.counted_flops import count_flops
 from pytest_kopt.cases.running.steps.equal_calls import equal_calls
 from pytest_kopt.cases.running.steps.fresh_content import fresh_content
 from pytest_kopt.cases.running.steps.stale_memory import stale_memory
@@ -36,9 +35,11 @@ from pytest_kopt.honesty.accuracy import Accuracy, downgrades
 from pytest_kopt.honesty.audit_hook import MAY_WRITE
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.outputs import layouts
+from pytest_kopt.honesty.precision import most_terms
+from pytest_kopt.measure.engine import Timing
 from pytest_kopt.numerics.compare import Comparison, InvalidReference
 from pytest_kopt.numerics.gates import Gate, bitwise, default_gate
-from pytest_kopt.numerics.nested import tensors
+from pytest_kopt.numerics.nested import fresh_copies, tensors
 
 #: Calls the kernel in one more way, and yields what that shows besides right and wrong.
 Step = Callable[[Checking], Iterable[Finding] | None]
@@ -52,7 +53,32 @@ _FRAMES = 8
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
 
 
-def check_case(case: Case, bench: Bench) -> Course:
+@dataclass(slots=True)
+class CheckedCase:
+    """A case that was checked, and what its check and everything after it have shown.
+
+    `case` has among its `writes` what the reference writes to, where that was seen. `figures` are
+    by quantity, as a schema's columns name them; SNRs are in dB. `findings` are signs that the
+    kernel serves the check instead of computing. `written` are the bytes of the outputs, `timings`
+    those of a forward, and of a backward.
+    """
+
+    case: Case
+    bench: Bench
+    check: Check
+    diagnosis: str = ""
+    figures: dict[str, float] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+    evidence: CaseEvidence = field(default_factory=CaseEvidence)
+    written: int = 0
+    timings: Sequence[Timing] = ()
+
+    @property
+    def goes_on(self) -> bool:
+        return self.check == "PASS" and not any(finding.rejects for finding in self.findings)
+
+
+def check_case(case: Case, bench: Bench) -> CheckedCase:
     """Check the candidate step by step; see `Checking`.
 
     Raises BadInput where the case cannot be checked (no input requires grad, a dtype without a
@@ -71,12 +97,12 @@ def check_case(case: Case, bench: Bench) -> Course:
     except BadInput:
         raise
     except InvalidReference as error:
-        return Course(case, bench, "ERROR", str(error), evidence=evidence)
+        return CheckedCase(case, bench, "ERROR", str(error), evidence=evidence)
     except Exception as error:
         text = kernel_traceback(error, bench)
-        return Course(case, bench, "ERROR", text, findings=findings, evidence=evidence)
+        return CheckedCase(case, bench, "ERROR", text, findings=findings, evidence=evidence)
     if checking.invalid:
-        return Course(case, bench, "ERROR", checking.invalid, evidence=evidence)
+        return CheckedCase(case, bench, "ERROR", checking.invalid, evidence=evidence)
     missing = baseline.keys() - checking.accuracy.keys()
     if checking.passed and missing:
         reason = "is missing, though the baseline returned it"
@@ -86,7 +112,7 @@ def check_case(case: Case, bench: Bench) -> Course:
         torch.set_num_threads(threads)
         checking.call_unjudged()
     checking.add_findings(_after_steps(checking, baseline, switches))
-    return _course(checking, evidence)
+    return _checked(checking, evidence)
 
 
 def _take_steps(checking: Checking) -> None:
@@ -110,7 +136,7 @@ def _steps(checking: Checking) -> Iterator[Step]:
     if checking.bench.is_first:
         yield controls
     if checking.bench.freezes:
-        yield count_flops
+        yield _count_flops
     yield contents.same_addresses
     yield contents.other_groups
     yield contents.few_elements
@@ -125,6 +151,17 @@ def _steps(checking: Checking) -> Iterator[Step]:
     yield aftermath
     if checking.draws:
         yield seeds_anew
+
+
+def _count_flops(checking: Checking) -> None:
+    """Count the FLOPs of a case; only the baseline's are asked for."""
+    if checking.case.flops:
+        like = checking.first[1].copies
+        counted = checking.truth.flops(fresh_copies(checking.pristine), like)
+        checking.counted_flops = counted
+        terms = most_terms(checking.pristine, like.all, counted) if counted else None
+        for name, reached in checking.accuracy.items():
+            checking.accuracy[name] = replace(reached, terms=terms)
 
 
 def _after_steps(
@@ -164,12 +201,12 @@ def _evidence(case: Case, bench: Bench, seeds: dict[str, int]) -> CaseEvidence:
     )
 
 
-def _course(checking: Checking, evidence: CaseEvidence) -> Course:
+def _checked(checking: Checking, evidence: CaseEvidence) -> CheckedCase:
     comparisons = checking.comparisons
     failed = [comparison for comparison in comparisons if not comparison.passed]
     refused = checking.broken or any(finding.rejects for finding in checking.findings)
     advice = checking.advice() if failed and not refused else {}
-    return Course(
+    return CheckedCase(
         case=checking.case,
         bench=checking.bench,
         check="PASS" if checking.passed else "FAIL",

@@ -12,10 +12,9 @@ from pytest_kopt.cases.case import Case
 from pytest_kopt.cases.order import Depth
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.cases.running.bench import Bench, hold_against_baseline
-from pytest_kopt.cases.running.check import check_case, kernel_traceback
-from pytest_kopt.cases.running.course import Course
-from pytest_kopt.cases.running.steps.training_loop import caches
+from pytest_kopt.cases.running.check import CheckedCase, check_case, kernel_traceback
 from pytest_kopt.cases.running.timing import judge_timed, time_case
+from pytest_kopt.cases.running.training_loop import caches
 from pytest_kopt.devices.lock import checking_lock, timing_lock
 from pytest_kopt.errors import BadInput
 from pytest_kopt.measure.engine import Timing
@@ -50,56 +49,56 @@ def run_case(case: Case, bench: Bench) -> Outcome:
     # One thread here as well: a checked call has to look like a timed one.
     with one_thread(), checking_lock(bench.uuid, bench.waiting):
         heard = bench.heard()
-        course = check_case(case, bench)
-        course.findings[:0] = heard
-        _hear(course)
-        if course.goes_on and bench.depth is not Depth.RESULTS:
-            course.findings += caches(course)
-    if bench.times(bool(course.evidence.interpreted)) and course.goes_on:
+        checked = check_case(case, bench)
+        checked.findings[:0] = heard
+        _hear(checked)
+        if checked.goes_on and bench.depth is not Depth.RESULTS:
+            checked.findings += caches(checked)
+    if bench.times(bool(checked.evidence.interpreted)) and checked.goes_on:
         with one_thread():
-            _time(course)
-        _hear(course)
-    return _outcome(course, start)
+            _time(checked)
+        _hear(checked)
+    return _outcome(checked, start)
 
 
-def _hear(course: Course) -> None:
-    course.findings += [new for new in course.bench.heard() if new not in course.findings]
+def _hear(checked: CheckedCase) -> None:
+    checked.findings += [new for new in checked.bench.heard() if new not in checked.findings]
 
 
-def _time(course: Course) -> None:
+def _time(checked: CheckedCase) -> None:
     """Time the case; one that raises then is an ERROR."""
-    bench = course.bench
+    bench = checked.bench
     try:
         # Once: who asks for a device alone waits for all that check on it.
         with timing_lock(bench.uuid, bench.waiting):
-            blocks = time_case(course)
+            blocks = time_case(checked)
         # Where nothing is to be compared, blocks are timed on known content as well.
         lock = checking_lock if bench.compared else timing_lock
         with lock(bench.uuid, bench.waiting):
-            judge_timed(course, blocks)
+            judge_timed(checked, blocks)
     except BadInput:
         raise
     except Exception as error:
         is_known = isinstance(error, InvalidReference)
         text = str(error) if is_known else kernel_traceback(error, bench)
-        course.check, course.timings = "ERROR", ()
-        course.diagnosis = f"passed its check but raises when it is timed\n{text}"
-        if not course.case.keeps_order and not isinstance(error, torch.OutOfMemoryError):
-            course.diagnosis += f"\n{_IN_ORDER}"
+        checked.check, checked.timings = "ERROR", ()
+        checked.diagnosis = f"passed its check but raises when it is timed\n{text}"
+        if not checked.case.keeps_order and not isinstance(error, torch.OutOfMemoryError):
+            checked.diagnosis += f"\n{_IN_ORDER}"
 
 
-def _outcome(course: Course, start: float) -> Outcome:
+def _outcome(checked: CheckedCase, start: float) -> Outcome:
     """Fill the row; the case began at `start` on the clock of perf_counter."""
-    case, check, diagnosis = course.case, course.check, course.diagnosis
-    timings = course.timings
-    if any(finding.rejects for finding in course.findings):
+    case, check, diagnosis = checked.case, checked.check, checked.diagnosis
+    timings = checked.timings
+    if any(finding.rejects for finding in checked.findings):
         # What a refused kernel was timed at means nothing.
         check, timings = "FAIL" if check == "PASS" else check, ()
     forward, backward = (*timings, None, None)[:2]
-    if course.findings and check != "PASS":
-        diagnosis = "\n".join([*map(str, course.findings), diagnosis]).rstrip()
-    evidence = replace(course.evidence, seconds=time.perf_counter() - start)
-    figures = course.figures | times_of(case, forward, backward)
+    if checked.findings and check != "PASS":
+        diagnosis = "\n".join([*map(str, checked.findings), diagnosis]).rstrip()
+    evidence = replace(checked.evidence, seconds=time.perf_counter() - start)
+    figures = checked.figures | times_of(case, forward, backward)
     cells: dict[str, Scalar | None] = {
         column.name: figures.get(column.quantity, math.nan)
         for column in case.schema.columns
@@ -118,7 +117,7 @@ def _outcome(course: Course, start: float) -> Outcome:
         cells=cells,
         diagnosis=diagnosis,
         evidence=evidence,
-        findings=tuple(course.findings),
+        findings=tuple(checked.findings),
     )
     return Outcome(result, forward, backward, figures)
 

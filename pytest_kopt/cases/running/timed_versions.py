@@ -47,8 +47,7 @@ from pytest_kopt.cases.protocol import (
     Written,
 )
 from pytest_kopt.cases.running.bench import Bench
-from pytest_kopt.cases.running.compiled import forget_compiled
-from pytest_kopt.cases.running.execution import make_inputs
+from pytest_kopt.cases.running.execution import forget_compiled, make_inputs
 from pytest_kopt.cases.running.heldout import (
     held_out_cases,
     reached,

@@ -14,7 +14,7 @@ from pytest_kopt.cases.case import Case
 from pytest_kopt.cases.evidence import ColdCache
 from pytest_kopt.cases.order import WAYS
 from pytest_kopt.cases.running.bench import Bench
-from pytest_kopt.cases.running.course import Course
+from pytest_kopt.cases.running.check import CheckedCase
 from pytest_kopt.cases.running.execution import make_inputs
 from pytest_kopt.cases.running.inspected_results import floors
 from pytest_kopt.cases.running.spot_checks import (
@@ -62,14 +62,14 @@ _OWN_SLACK_DB = 10.0
 _DISCARDED = 1
 
 
-def time_case(course: Course) -> list[Spotted]:
+def time_case(checked: CheckedCase) -> list[Spotted]:
     """Time each direction on fresh inputs, up to three times while the device drifts; look on.
 
     Returns the blocks, whose results `judge_timed` is to judge.
     """
-    case, bench, since = course.case, course.bench, time.time()
+    case, bench, since = checked.case, checked.bench, time.time()
     seed = derive(bench.session_seed, case.nodeid, "time")
-    is_interpreted = bool(course.evidence.interpreted)
+    is_interpreted = bool(checked.evidence.interpreted)
     pool = pool_of([case], bench, seed, [case.function], most=1 if is_interpreted else None)
     (blocks,) = prepare_blocks(
         {"": case.function},
@@ -87,9 +87,9 @@ def time_case(course: Course) -> list[Spotted]:
 
     timings, conditions = steadily(measure, bench.read)
     queues = [block.queue_full for block in blocks if block.queue_full is not None]
-    course.timings = timings
-    course.evidence = replace(
-        course.evidence,
+    checked.timings = timings
+    checked.evidence = replace(
+        checked.evidence,
         engine="+".join(timing.engine for timing in timings),
         threads=1,
         cold_cache=ColdCache.of(pool),
@@ -104,18 +104,18 @@ def time_case(course: Course) -> list[Spotted]:
     # What a forward cannot save: the FLOPs of a dense product.
     flops = case.work[0] if case.work and case.schema.name == "gemm" else 0.0
     least_ms = min(timings[0].samples_ms)
-    course.findings += too_fast(least_ms, course.written, flops, bench.device)
+    checked.findings += too_fast(least_ms, checked.written, flops, bench.device)
     if why := not_captured(blocks):
-        course.findings += uncaptured(why, not bench.expected, lambda: _computes(case, seed))
+        checked.findings += uncaptured(why, not bench.expected, lambda: _computes(case, seed))
     return blocks
 
 
-def judge_timed(course: Course, blocks: Sequence[Spotted]) -> None:
+def judge_timed(checked: CheckedCase, blocks: Sequence[Spotted]) -> None:
     """Judge what timed blocks gave."""
-    snr_floors = floors(course.evidence.accuracy or {}, _OWN_SLACK_DB)
-    course.findings += wrong_results(blocks, snr_floors)
-    if not course.bench.compared:
-        course.findings += known_content(blocks)
+    snr_floors = floors(checked.evidence.accuracy or {}, _OWN_SLACK_DB)
+    checked.findings += wrong_results(blocks, snr_floors)
+    if not checked.bench.compared:
+        checked.findings += known_content(blocks)
 
 
 def engines_of(case: Case, bench: Bench) -> Sequence[str]:

@@ -19,7 +19,7 @@ import torch
 from pytest_kopt.cases.case import Case
 from pytest_kopt.cases.evidence import Training
 from pytest_kopt.cases.running.against_reference import judge_twice
-from pytest_kopt.cases.running.course import Course
+from pytest_kopt.cases.running.check import CheckedCase
 from pytest_kopt.cases.running.execution import Pass, grad_out, make_inputs, results_of
 from pytest_kopt.cases.running.reference import Reference, code_of
 from pytest_kopt.cases.seeds import derive
@@ -264,9 +264,9 @@ class Loop:
         )
 
 
-def caches(course: Course) -> list[Finding]:
-    findings, trace, uncounted = _simulated(course)
-    course.evidence = replace(course.evidence, training=Training(trace, uncounted))
+def caches(checked: CheckedCase) -> list[Finding]:
+    findings, trace, uncounted = _simulated(checked)
+    checked.evidence = replace(checked.evidence, training=Training(trace, uncounted))
     return findings
 
 
@@ -276,17 +276,17 @@ def _is_suspected(case: Case) -> bool:
     return path.is_file() and suspects_a_cache(path.read_bytes())
 
 
-def _simulated(course: Course) -> tuple[list[Finding], Trace | None, str]:
+def _simulated(checked: CheckedCase) -> tuple[list[Finding], Trace | None, str]:
     """Run the loop where a short probe suspects a cache, or the audit notes one.
 
     Returns what was found, the last steps' trace (None where the loop did not run), and why work
     could not be counted: then only results were held against the reference.
     """
-    case, figures = course.case, course.figures
+    case, figures = checked.case, checked.figures
     usual_db = min(figures[name] for name in figures if name.startswith(("out_snr", "grad_snr:")))
 
     def seed(purpose: str) -> int:
-        return derive(course.bench.session_seed, case.nodeid, f"training {purpose}")
+        return derive(checked.bench.session_seed, case.nodeid, f"training {purpose}")
 
     # It lives as long as the loop runs: no parameter there takes the identity of one of these,
     # whose stale copy would be no update's.
