@@ -412,10 +412,10 @@ def test_a_sum_over_everything_is_owed_no_more_than_it_can_reach() -> None:
 
 
 def test_the_floor_counts_what_is_written_and_what_is_multiplied() -> None:
-    ceilings = physics.Ceilings(bytes_per_s=1e9, flops_per_s=1e12)
+    ceilings = physics.PhysicalLimits(bytes_per_s=1e9, flops_per_s=1e12)
     assert physics.floor_ms(1e6, 0, ceilings) == pytest.approx(1.0)
     assert physics.floor_ms(1e6, 1e10, ceilings) == pytest.approx(10.0)
-    assert physics.floor_ms(1e6, 0, physics.Ceilings(0, 0)) == 0
+    assert physics.floor_ms(1e6, 0, physics.PhysicalLimits(0, 0)) == 0
 
 
 def test_shared_elements_are_written_once() -> None:
@@ -426,7 +426,7 @@ def test_shared_elements_are_written_once() -> None:
 def test_a_call_is_faster_than_physics_below_the_floor_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    ceilings = physics.Ceilings(bytes_per_s=1e9, flops_per_s=1e12)
+    ceilings = physics.PhysicalLimits(bytes_per_s=1e9, flops_per_s=1e12)
     for measured in ("ceilings", "_measured"):
         monkeypatch.setattr(physics, measured, {"cpu": ceilings}.__getitem__)
     assert [*physics.too_fast(1.01, 1e6, 0, "cpu")] == []

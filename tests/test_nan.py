@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pytest_kopt.cases.case import declare
 from pytest_kopt.cases.running.against_reference import judge
-from pytest_kopt.cases.running.execution import Candidate, make_inputs
+from pytest_kopt.cases.running.execution import CandidateFunction, make_inputs
 from pytest_kopt.cases.running.reference import Reference, observed
 from pytest_kopt.errors import BadInput
 from pytest_kopt.numerics.compare import InvalidReference
@@ -33,7 +33,7 @@ def judged(
     )
     case = observed(case, 1)
     given = make_inputs(case, 1)
-    run = Candidate(case, function)(fresh_copies(given), 1)
+    run = CandidateFunction(case, function)(fresh_copies(given), 1)
     expected = Reference(case)(fresh_copies(given), run.live, 1)
     return [(item.passed, item.reason) for item in judge(case, expected, run.copies)]
 

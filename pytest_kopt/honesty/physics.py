@@ -26,14 +26,14 @@ _SECONDS, _AGAIN = 0.004, 10
 
 
 @dataclass(frozen=True, slots=True)
-class Ceilings:
+class PhysicalLimits:
     """Bytes written and FLOPs per second that nothing on a device exceeds; 0 where not known."""
 
     bytes_per_s: float
     flops_per_s: float
 
 
-def floor_ms(nbytes: float, flops: float, ceilings: Ceilings) -> float:
+def floor_ms(nbytes: float, flops: float, ceilings: PhysicalLimits) -> float:
     """Return the least time in ms of a call that writes `nbytes` and computes `flops`."""
     written = nbytes / ceilings.bytes_per_s if ceilings.bytes_per_s else 0.0
     computed = flops / ceilings.flops_per_s if ceilings.flops_per_s else 0.0
@@ -67,7 +67,7 @@ def too_fast(ms: float, nbytes: float, flops: float, device: str) -> Iterator[Fi
         )
 
 
-def _measured(device: str) -> Ceilings:
+def _measured(device: str) -> PhysicalLimits:
     """Measure a device's ceilings: the best of a few copies, and of a product.
 
     On the CPU one thread's rate counts for every core. A product in a narrower dtype may be far
@@ -84,7 +84,7 @@ def _measured(device: str) -> Ceilings:
     dtype = torch.bfloat16 if device == "cuda" else torch.float32
     left = torch.ones(side, side, device=device, dtype=dtype)
     product = 2 * side**3 / _best(functools.partial(torch.matmul, left, left), synchronize)
-    return Ceilings(_MARGIN * workers * max(rates), _MARGIN * workers * product)
+    return PhysicalLimits(_MARGIN * workers * max(rates), _MARGIN * workers * product)
 
 
 #: A device's ceilings, measured once in a process.

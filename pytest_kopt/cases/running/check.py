@@ -42,7 +42,7 @@ from pytest_kopt.numerics.gates import Gate, bitwise, default_gate
 from pytest_kopt.numerics.nested import fresh_copies, tensors
 
 #: Calls the kernel in one more way, and yields what that shows besides right and wrong.
-Step = Callable[[Checking], Iterable[Finding] | None]
+CheckStep = Callable[[Checking], Iterable[Finding] | None]
 _GRADIENT = "grad of input "
 #: So many elements of a tensor tell what was drawn.
 _TOLD = 1024
@@ -103,7 +103,7 @@ def check_case(case: Case, bench: Bench) -> CheckedCase:
         return CheckedCase(case, bench, "ERROR", text, findings=findings, evidence=evidence)
     if checking.invalid:
         return CheckedCase(case, bench, "ERROR", checking.invalid, evidence=evidence)
-    missing = baseline.keys() - checking.accuracy.keys()
+    missing = baseline.keys() - checking.facts.accuracy.keys()
     if checking.passed and missing:
         reason = "is missing, though the baseline returned it"
         checking.comparisons.append(Comparison(min(missing), False, "as the baseline", reason))
@@ -130,7 +130,7 @@ def _take_steps(checking: Checking) -> None:
             return
 
 
-def _steps(checking: Checking) -> Iterator[Step]:
+def _steps(checking: Checking) -> Iterator[CheckStep]:
     """Yield the steps; which are due is asked when those before have been taken."""
     yield fresh_content
     if checking.bench.is_first:
@@ -158,10 +158,10 @@ def _count_flops(checking: Checking) -> None:
     if checking.case.flops:
         like = checking.first[1].copies
         counted = checking.truth.flops(fresh_copies(checking.pristine), like)
-        checking.counted_flops = counted
+        checking.facts.counted_flops = counted
         terms = most_terms(checking.pristine, like.all, counted) if counted else None
-        for name, reached in checking.accuracy.items():
-            checking.accuracy[name] = replace(reached, terms=terms)
+        for name, reached in checking.facts.accuracy.items():
+            checking.facts.accuracy[name] = replace(reached, terms=terms)
 
 
 def _after_steps(
@@ -218,18 +218,18 @@ def _checked(checking: Checking, evidence: CaseEvidence) -> CheckedCase:
         ),
         figures=figures_of(comparisons),
         findings=[*checking.broken, *checking.findings],
-        written=checking.written,
+        written=checking.facts.written,
         evidence=replace(
             evidence,
             gate=next((comparison.gate for comparison in _outs(comparisons)), ""),
             failed=tuple(map(Failure.of, failed)) or None,
-            interpreted=checking.interpreted,
-            io_bytes=checking.io_bytes,
-            counted_flops=checking.counted_flops,
-            by_torch=checking.by_torch,
-            dtype=checking.dtype,
-            groups=checking.groups if checking.case.is_grouped else None,
-            accuracy=checking.accuracy,
+            interpreted=checking.facts.interpreted,
+            io_bytes=checking.facts.io_bytes,
+            counted_flops=checking.facts.counted_flops,
+            by_torch=checking.facts.by_torch,
+            dtype=checking.facts.dtype,
+            groups=checking.facts.groups if checking.case.is_grouped else None,
+            accuracy=checking.facts.accuracy,
             judged_by=tuple(sorted(checking.truth.files)),
             home=getattr(code_of(checking.case.function), "co_filename", None),
             tolerances=_tolerances(checking) if checking.passed else None,

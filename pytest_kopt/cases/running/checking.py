@@ -19,7 +19,7 @@ import torch
 from pytest_kopt.cases.case import Case
 from pytest_kopt.cases.running.against_reference import gated, judge_twice, nearest, pairs
 from pytest_kopt.cases.running.bench import Bench
-from pytest_kopt.cases.running.execution import Candidate, Pass, Run, make_inputs
+from pytest_kopt.cases.running.execution import CandidateFunction, Pass, Run, make_inputs
 from pytest_kopt.cases.running.gate_advice import advised
 from pytest_kopt.cases.running.reference import Reference
 from pytest_kopt.honesty import inputs, outputs, poisoned_memory
@@ -47,59 +47,82 @@ IDLE_SHARE, _JUDGING_SECONDS = 0.05, 0.01
 _HAIR_DB = 10.0
 
 
+@dataclass(slots=True)
+class CheckFacts:
+    """What a check tells of a case besides right and wrong, called as in its evidence."""
+
+    #: Whether the kernel ran in Triton's interpreter.
+    interpreted: bool = False
+    #: How exact results are, by name.
+    accuracy: dict[str, Accuracy] = field(default_factory=dict)
+    #: The bytes of the outputs.
+    written: int = 0
+    #: The bytes that a forward moves, and a backward.
+    io_bytes: dict[str, int] = field(default_factory=dict)
+    #: The FLOPs that torch counts in the reference, 0: not counted.
+    counted_flops: int = 0
+    #: The dtype of products, for the roofline.
+    dtype: str | None = None
+    #: The sizes that a grouped case was checked with, by distribution.
+    groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    #: A digest of torch's operators where these alone give the result.
+    by_torch: str = ""
+
+
 @dataclass(slots=True, kw_only=True)
 class Checking:
-    """What the steps of a check share, and what they have shown so far.
-
-    `findings` are one of each kind, `broken` those that make the check fail; `invalid` says why the
-    case cannot be judged. Of the content, `used` are the candidate's own tensors, which keep their
-    addresses, `pristine` a copy of what they should hold, and `drawn` what the reference left
-    of it; `first` and `last` are the runs on the first content and on the last, `truth` is the
-    reference, of which `expected` are the last results; it gives them once more `again`, and
-    `in_float64`. `few` are results of few elements of all contents, each with the reference's.
-    Whether the first call drew from torch's global generator say `draws`.
-    `written` are the bytes of the outputs; what else a check tells besides right and wrong is
-    called as in the evidence.
-    """
+    """What the steps of a check share, and what they have shown so far."""
 
     case: Case
     bench: Bench
+    #: By purpose, what each content is drawn under.
     seeds: dict[str, int]
     comparisons: list[Comparison] = field(default_factory=list)
+    #: One of each kind.
     findings: list[Finding] = field(default_factory=list)
+    #: Findings that make the check fail.
     broken: list[Finding] = field(default_factory=list)
+    #: Why the case cannot be judged.
     invalid: str = ""
-    candidate: Candidate = field(init=False)
+    facts: CheckFacts = field(default_factory=CheckFacts)
+    candidate: CandidateFunction = field(init=False)
+    #: The reference.
     truth: Reference = field(init=False)
+    #: What draws the content that differs a little from the one before.
     generator: torch.Generator = field(init=False)
+    #: The candidate's own tensors, which keep their addresses.
     used: list[Any] = field(init=False)
+    #: A copy of what `used` should hold.
     pristine: list[Any] = field(init=False)
+    #: What the reference left of the content.
     drawn: list[Any] = field(init=False)
+    #: The first content, the candidate's run on it, and the reference's results.
     first: tuple[list[Any], Run, Pass] = field(init=False)
+    #: The candidate's run on the last content.
     last: Run = field(init=False)
+    #: The reference's results on the last content.
     expected: Pass = field(init=False)
+    #: Gives `expected` once more, in the reference's dtypes.
     again: Callable[[], Pass] = field(init=False)
+    #: Gives `expected` once more, in float64; None where that cannot be.
     in_float64: Callable[[], Pass | None] = field(init=False)
-    interpreted: bool = False
-    draws: bool = False
-    accuracy: dict[str, Accuracy] = field(default_factory=dict)
+    #: Results of few elements on all contents, by name, each with the reference's.
     few: dict[str, list[tuple[torch.Tensor, torch.Tensor]]] = field(default_factory=dict)
-    written: int = 0
-    io_bytes: dict[str, int] = field(default_factory=dict)
-    counted_flops: int = 0
-    dtype: str | None = None
-    groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    by_torch: str = ""
+    #: Whether the first call drew from torch's global generator.
+    draws: bool = False
+    #: How long the quickest judged call took.
     seconds: float = math.inf
+    #: Whether two contents have been judged by the gates.
     is_settled: bool = False
+    #: Whether an activation has room for a change of a few elements.
     is_disturbable: bool = True
-    #: For how many seconds calls were judged, and the largest share of a core that other threads
-    #: used while one was.
+    #: For how many seconds calls were judged.
     judging: float = 0.0
+    #: The largest share of a core that other threads used while a call was judged.
     beside: float = 0.0
 
     def __post_init__(self) -> None:
-        self.candidate = Candidate(self.case, self.case.function)
+        self.candidate = CandidateFunction(self.case, self.case.function)
         self.truth = Reference(self.case)
         self.generator = torch.Generator().manual_seed(self.seeds["disturb"])
 
@@ -192,7 +215,7 @@ class Checking:
         poisoned_memory.poison_freed(self.last.copies.results)
         start = time.perf_counter()
         run = self.candidate(self.used, seed)
-        if not self.interpreted:
+        if not self.facts.interpreted:
             self.seconds = min(self.seconds, time.perf_counter() - start)
         with self.no_call():
             self.judge(run, self.expect(run, seed), what, (self.last, self.expected))
@@ -260,15 +283,17 @@ class Checking:
         for name, ref, out in nearest(expected, run.copies, self.in_float64):
             if out.numel() < FEW:
                 self.few.setdefault(name, []).append((ref.flatten(), out.flatten()))
-                if latest := self.accuracy.get(name):
+                if latest := self.facts.accuracy.get(name):
                     refs, outs = map(torch.cat, zip(*self.few[name], strict=True))
                     computed_in = least_exact([*expected.outputs.values()])
                     pooled = accuracy_of(refs, outs, computed_in)
-                    self.accuracy[name] = replace(pooled, layout=latest.layout, terms=latest.terms)
+                    self.facts.accuracy[name] = replace(
+                        pooled, layout=latest.layout, terms=latest.terms
+                    )
 
     def mostly(self, baseline: Mapping[str, Accuracy]) -> dict[str, Accuracy]:
         """Return how exact the results are, those below the baseline's by most of the last one."""
-        accuracy = dict(self.accuracy)
+        accuracy = dict(self.facts.accuracy)
         for name, ref, out in pairs(self.expected, self.last.copies) if self.passed else ():
             reached, before = accuracy.get(name), baseline.get(name)
             if reached and before and reached.snr_db < before.snr_db and out.numel() >= FEW:
@@ -306,10 +331,10 @@ class Checking:
     def _fairly(self, comparison: Comparison) -> Comparison:
         """Let a comparison pass that misses its gate by a hair where two contents have met it.
 
-        The gate is asked twice, as it always was. The other steps look for wrong results, and must
+        The gate holds on two contents. The other steps look for wrong results, and must
         not turn a kernel away whose error lies at the edge of its tolerance for one content in 100.
         """
-        before = self.accuracy.get(comparison.name)
+        before = self.facts.accuracy.get(comparison.name)
         if comparison.passed or before is None or not self.is_settled:
             return comparison
         near = comparison.snr_db >= min(before.snr_db, before.rounding_db) - _HAIR_DB

@@ -134,7 +134,7 @@ def addresses(arguments: Sequence[Any]) -> list[list[int]]:
     ]
 
 
-class Candidate:
+class CandidateFunction:
     """A version of a case's function as it is checked: called on tensors that stay where they are.
 
     So do the incoming gradients: a cache keyed on them is met with new content.

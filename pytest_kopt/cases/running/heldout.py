@@ -26,7 +26,7 @@ from pytest_kopt.cases.running.against_reference import (
     nearest,
     nearly_right,
 )
-from pytest_kopt.cases.running.execution import Candidate, Pass, make_inputs
+from pytest_kopt.cases.running.execution import CandidateFunction, Pass, make_inputs
 from pytest_kopt.cases.running.reference import Reference
 from pytest_kopt.cases.seeds import derive
 from pytest_kopt.devices.context import is_lost
@@ -100,7 +100,7 @@ def try_shape(
     if variant.untried:
         return tried
     try:
-        content = _Content(variant, seed)
+        content = _TriedContent(variant, seed)
     except Exception:
         return None
     for name in (INCUMBENT, CANDIDATE):
@@ -126,7 +126,7 @@ def try_shape(
 def reached(case: Case, function: Callable[..., Any], seed: int) -> dict[str, Accuracy]:
     """Return how exact a version is on what the case draws, by name of the result."""
     inputs, reference = make_inputs(case, seed), Reference(case)
-    run = Candidate(case, function)(fresh_copies(inputs), seed)
+    run = CandidateFunction(case, function)(fresh_copies(inputs), seed)
 
     def expected(arguments: Sequence[Any]) -> Pass:
         return reference(arguments, run.live, seed)
@@ -199,7 +199,7 @@ def _has_inputs(case: Case, seed: int) -> bool:
     return True
 
 
-class _Content:
+class _TriedContent:
     """What the versions of a case are tried on, and what they should give, both made once."""
 
     def __init__(self, variant: Variant, seed: int) -> None:
@@ -213,7 +213,7 @@ class _Content:
         case, kind, raised = self._variant.case, self._variant.kind, ""
         inputs = self._variant.lay(fresh_copies(self._inputs))
         try:
-            run = Candidate(case, function, self._variant.incoming)(inputs, self._seed)
+            run = CandidateFunction(case, function, self._variant.incoming)(inputs, self._seed)
         except Exception as error:
             raised = f"{type(error).__name__}: {error}".splitlines()[0]
         with suppress(Exception):

@@ -43,7 +43,7 @@ LEAST_HIT_RATE = 0.5
 
 
 @dataclass(slots=True)
-class Step:
+class TrainingStep:
     """What one step showed: by kind of cache, whether the same tensors once more cost less.
 
     `share` is the part of a fresh call's bytes that one with known activations moves; `wrong` says
@@ -116,7 +116,7 @@ class Loop:
             return True
         return bool(self._wrong(changed, gradients, third))
 
-    def step(self, number: int, seeds: Callable[[str], int]) -> Step:
+    def step(self, number: int, seeds: Callable[[str], int]) -> TrainingStep:
         """Run one step: two micro-batches, then what is only there to be compared with them.
 
         The first has the content of the last step's second, in tensors of its own, and updated
@@ -124,7 +124,7 @@ class Loop:
         In every other step only a few elements of a parameter change, as in a sparse update: one
         in a hundred, or so few that who looks at one in a hundred does not see them.
         """
-        step = Step()
+        step = TrainingStep()
         self._incoming.clear()
         first = self._batch(seeds(f"batch {number}"))
         second = self._batch(seeds(f"batch {number + 1}"))
@@ -317,7 +317,7 @@ def _run(loop: Loop, seed: Callable[[str], int]) -> tuple[list[Finding], Trace]:
     return list(_findings(trace, wrong, share)), trace
 
 
-def _findings(trace: Trace, wrong: Sequence[Step], share: float) -> Iterator[Finding]:
+def _findings(trace: Trace, wrong: Sequence[TrainingStep], share: float) -> Iterator[Finding]:
     if stale := next((step for step in wrong if step.stale_weight), None):
         yield Finding(
             "stale-weight",

@@ -229,7 +229,7 @@ def serve_referee(case: Case, bench: Bench, arms: ArmsOrder, client: Client) -> 
         if not isinstance(order, Judge | Recompute):
             return
         looks = order.looks
-        content = _Content(case, derive(looks.seed, case.nodeid, "pairs"), looks.sets)
+        content = _RedrawnContent(case, derive(looks.seed, case.nodeid, "pairs"), looks.sets)
         with one_thread(), checking_lock(bench.uuid, bench.waiting):
             if isinstance(order, Judge):
                 floors_of = floors(bench.frozen(case.nodeid).accuracy, SLACK_DB)
@@ -244,7 +244,7 @@ def serve_referee(case: Case, bench: Bench, arms: ArmsOrder, client: Client) -> 
             client.send(HandedOver(handed_over))
 
 
-def _judged_by(content: _Content, looks: Looks, floors: dict[str, float]) -> Verification:
+def _judged_by(content: _RedrawnContent, looks: Looks, floors: dict[str, float]) -> Verification:
     if looks.confirms:
         names = {description["name"] for look in looks.looks for description in look["results"]}
         floors |= {name: max(floors.get(name, _SAME_DB), _SAME_DB) for name in names}
@@ -264,7 +264,9 @@ def _check_tree(order: ArmsOrder) -> None:
     check_moved(lambda: None, root, Path(order.tree), order.changed)
 
 
-def _wrong(content: _Content, looked_at: Looks, floors: Mapping[str, float]) -> list[Finding]:
+def _wrong(
+    content: _RedrawnContent, looked_at: Looks, floors: Mapping[str, float]
+) -> list[Finding]:
     """Return a finding for the first look that is plainly wrong, or that is not there.
 
     What is only wrong beyond what the case draws is `held-out-range`, where the function here is
@@ -315,7 +317,7 @@ def _amiss(what: str) -> Finding:
     return Finding("timed-result", f"a result that was looked at {what}", bucket="W2")
 
 
-class _Content:
+class _RedrawnContent:
     """What a runner's calls work on, drawn anew: `seed` is that of its input sets."""
 
     def __init__(self, case: Case, seed: int, sets: Sequence[int]) -> None:

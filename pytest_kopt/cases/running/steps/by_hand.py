@@ -42,7 +42,7 @@ def by_hand(checking: Checking) -> Iterator[Finding]:
         judged = judge(replace(case, backward=False), expected, Pass(outputs, {}))
         if not all(comparison.passed for comparison in judged):
             return
-        checking.by_torch = operators
+        checking.facts.by_torch = operators
         bench = checking.bench
         # What the baseline left to torch, and is left to it alike, is nobody's doing.
         if not bench.freezes and operators != bench.frozen(case.nodeid).by_torch:

@@ -56,7 +56,7 @@ def other_groups(checking: Checking) -> Iterator[Finding]:
         groups = find_groups(checking.case, drawn)
         if name == "uniform" and groups.are_uniform:
             # What the case draws itself has been checked.
-            checking.groups[name] = groups.sizes
+            checking.facts.groups[name] = groups.sizes
             continue
         sizes = groups.drawn(name)
         checking.renew(groups.replaced(drawn, sizes))
@@ -69,7 +69,7 @@ def other_groups(checking: Checking) -> Iterator[Finding]:
             yield _wrong(what, groups.are_uniform)
         if not checking.passed:
             return
-        checking.groups[name] = sizes
+        checking.facts.groups[name] = sizes
 
 
 def _why_not(checking: Checking, what: str, error: Exception) -> Exception:

@@ -59,7 +59,7 @@ def fresh_content(checking: Checking) -> Iterator[Finding]:
         name: outputs.layout(out, unconsumed, live[:place])
         for place, (name, out) in enumerate(run.live.outputs.items())
     }
-    checking.interpreted = watch.seen
+    checking.facts.interpreted = watch.seen
     checking.draws = drawn_so_far(checking.bench.device) != drawn
     with checking.no_call():
         expected = checking.expect(run, seed)
@@ -104,12 +104,12 @@ def _measure(
     computed_in = least_exact(list(expected.outputs.values()))
     for name, ref, out in nearest(expected, run.copies, checking.in_float64):
         reached = accuracy_of(ref, out, computed_in)
-        checking.accuracy[name] = replace(reached, layout=layouts.get(name))
+        checking.facts.accuracy[name] = replace(reached, layout=layouts.get(name))
     # Of what is written in place, what changed; it may be far less than what is there.
     new_outputs, changes = _written(checking, run, expected)
-    checking.written = physics.written_bytes(new_outputs) + changes
-    checking.io_bytes = io_bytes(pristine, new_outputs, run.live.gradients.values(), changes)
-    checking.dtype = computing_dtype(pristine, case.gate_of(next(iter(expected.outputs))))
+    checking.facts.written = physics.written_bytes(new_outputs) + changes
+    checking.facts.io_bytes = io_bytes(pristine, new_outputs, run.live.gradients.values(), changes)
+    checking.facts.dtype = computing_dtype(pristine, case.gate_of(next(iter(expected.outputs))))
 
 
 def _written(checking: Checking, run: Run, expected: Pass) -> tuple[list[torch.Tensor], int]:
