@@ -62,7 +62,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def take(
-    root: Path, before: Fingerprint | None = None, seen: Seen = NOTHING, **keys: object
+    root: Path, before: Fingerprint | None = None, observed: Seen = NOTHING, **keys: object
 ) -> Fingerprint:
     harness = Harness(
         root=root,
@@ -73,7 +73,7 @@ def take(
     )
     manifest = {"engine": "auto", "max_iterations": 3, **keys}
     recorded = before.files if before else ()
-    return harness.take({"addopts": "-q"}, manifest, seen, recorded)
+    return harness.take({"addopts": "-q"}, manifest, observed, recorded)
 
 
 def test_what_belongs_to_the_harness(root: Path) -> None:
