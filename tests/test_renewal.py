@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from pytest_kopt.cases.case import declare
 from pytest_kopt.cases.running.bench import Bench
 from pytest_kopt.cases.running.runner import run_case
-from pytest_kopt.cases.running.spot_checks import Recorder, Spotted, wrong_results
+from pytest_kopt.cases.running.spot_checks import RecordedCalls, Spotted, wrong_results
 from pytest_kopt.cases.running.timed_calls import Content, Forward, input_sets
 from pytest_kopt.honesty.inputs import RestoredArguments
 from pytest_kopt.honesty.renewal import Renewal
@@ -97,10 +97,9 @@ def watched(
     )
     sets = dict(enumerate(input_sets([case], 0, range(SETS))))
     content = Content([case], sets, 1 << 20 if is_scaled else SETS)
-    recorders = [
-        Recorder(Forward(case, function, RestoredArguments(held, ()))) for held in sets.values()
-    ]
-    return Spotted(WallBlock(recorders, SETS), case, recorders, content, dice=random.Random(5))
+    calls = [Forward(case, function, RestoredArguments(held, ())) for held in sets.values()]
+    recorded = RecordedCalls(case, calls, content)
+    return Spotted(WallBlock(recorded.recorders, SETS), recorded, dice=random.Random(5))
 
 
 def blocks_on(spotted: Spotted, *seeds: int) -> None:

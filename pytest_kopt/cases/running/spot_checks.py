@@ -38,16 +38,6 @@ from pytest_kopt.numerics.nested import fresh_copies, tensors
 _NOWHERE = memoryview(array("Q", [0] * PLACES))
 
 
-def no_places(calls: int) -> array[int]:
-    """Return the memory for where the results of so many calls lie."""
-    return array("Q", [*_NOWHERE] * calls)
-
-
-def row(places: array[int], number: int) -> memoryview:
-    """Return the part of one call."""
-    return memoryview(places)[number * len(_NOWHERE) :][: len(_NOWHERE)]
-
-
 class Recorder:
     """A call whose last result can be taken without its knowledge; replays write to that memory.
 
@@ -101,6 +91,33 @@ class Recorder:
         )
 
 
+class RecordedCalls:
+    """The calls of an arm's block on a case, each with a recorder, and the content they meet."""
+
+    __slots__ = ("_places", "arm", "case", "content", "recorders")
+
+    def __init__(
+        self,
+        case: Case,
+        calls: Sequence[Forward | Backward],
+        content: Content | Gradients | None = None,
+        arm: str = "",
+    ) -> None:
+        """Record calls; `content` is what they meet in each block, None: the same in all."""
+        self.case, self.content, self.arm = case, content, arm
+        self._places = None if content is None else array("Q", [*_NOWHERE] * len(calls))
+        rows: Sequence[memoryview | None] = [None] * len(calls)
+        if self._places is not None:
+            places = memoryview(self._places)
+            rows = [places[number * PLACES :][:PLACES] for number in range(len(calls))]
+        self.recorders = list(map(Recorder, calls, rows))
+
+    @property
+    def places(self) -> int:
+        """The address of what says where the results of the last run's calls lie, 0: nothing."""
+        return self._places.buffer_info()[0] if self._places is not None else 0
+
+
 #: What one call of a block gave: the block's seed, its set of inputs, and its results.
 _Kept = tuple[int, int, Mapping[str, Any]]
 
@@ -111,40 +128,27 @@ class Spotted(Block):
     def __init__(
         self,
         inner: Block,
-        case: Case,
-        recorders: Sequence[Recorder],
-        content: Content | Gradients | None = None,
-        arm: str = "",
+        recorded: RecordedCalls,
         dice: random.Random | None = None,
         rounds: int = 1,
-        places: array[int] | None = None,
     ) -> None:
-        """Wrap a block of an arm's calls; `content` is what they meet in each, None: the same.
-
-        Into `places` the recorders write where their results lie.
+        """Wrap a block of recorded calls.
 
         Where no other process orders the blocks, `dice` draw what they meet and which one is looked
         at; a run is then of so many `rounds`.
         """
         self.engine, self.calls = inner.engine, inner.calls * rounds
         self.not_captured = inner.not_captured
+        self.places = recorded.places
         self._inner = inner
-        self._case = case
-        self._arm = arm
-        self._recorders = recorders
-        self._places = places
-        self._content = content
+        self._case, self._arm = recorded.case, recorded.arm
+        self._recorders, self._content = recorded.recorders, recorded.content
         self._dice = dice or random.SystemRandom()
         self._rounds = rounds
         self._runs = 0
         self._seed, self._number = 0, -1
         self._kept_calls: dict[int, _Kept] = {}
         self._spots: list[Spot] = []
-
-    @property
-    def places(self) -> int:
-        """The address of what says where the results of the last run's calls lie, 0: nothing."""
-        return self._places.buffer_info()[0] if self._places is not None else 0
 
     def run(self) -> float:
         """Run on content of its own drawing; one of all runs is looked at, each as likely."""

@@ -18,11 +18,9 @@ from pytest_kopt.cases.running.check import CheckedCase
 from pytest_kopt.cases.running.execution import make_inputs
 from pytest_kopt.cases.running.inspected_results import floors
 from pytest_kopt.cases.running.spot_checks import (
-    Recorder,
+    RecordedCalls,
     Spotted,
     known_content,
-    no_places,
-    row,
     wrong_results,
 )
 from pytest_kopt.cases.running.timed_calls import (
@@ -228,11 +226,8 @@ def prepare_blocks(
         calls: Sequence[Forward | Backward],
         content: Content | Gradients | None,
     ) -> Spotted:
-        places = None if content is None else no_places(len(calls))
-        recorders = [
-            Recorder(call, None if places is None else row(places, number))
-            for number, call in enumerate(calls)
-        ]
+        recorded = RecordedCalls(case, calls, content, arm)
+        recorders = recorded.recorders
         before: Before = pool.flush
         if content is None and (case.rewritten or case.consumes_incoming):
             if engine == "do_bench":
@@ -267,7 +262,7 @@ def prepare_blocks(
             for recorder, view in zip(recorders, views, strict=True):
                 recorder.result = view
         dice = None if looks is None else random.Random(looks)
-        return Spotted(block, case, recorders, content, arm, dice, pool.rounds, places)
+        return Spotted(block, recorded, dice, pool.rounds)
 
     def directions(arm: str, function: Callable[..., Any]) -> Iterator[Spotted]:
         front = [Forward(case, function, restored) for restored in sets]
