@@ -1,1 +1,1 @@
-"""Whether two versions of a kernel are the same, told without a clock."""
+"""Whether two versions of a kernel are the same, without a clock."""

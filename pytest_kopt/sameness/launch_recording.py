@@ -95,9 +95,9 @@ def differences_later(before: object, after: object, arch: str) -> Future[list[K
     """Have another thread find what differs between two documents; ValidationError for none."""
     old, new = map(RECORDING.validate_python, (before, after))
     pool = ThreadPoolExecutor(1)
-    found = pool.submit(differences, old, new, arch)
+    changes = pool.submit(differences, old, new, arch)
     pool.shutdown(wait=False)
-    return found
+    return changes
 
 
 def differences(before: Recording, after: Recording, arch: str) -> list[KernelChange]:
@@ -105,13 +105,13 @@ def differences(before: Recording, after: Recording, arch: str) -> list[KernelCh
 
     Of several launches of a name the first that differ stand for all. `arch` is as in the spec
     files. Nothing for recordings that only differ in their order. Where one of them was not read
-    whole, only what Triton compiled is told of both.
+    whole, only what Triton compiled is compared.
     """
     from pytest_kopt.decide.verdict import KernelChange
 
     if before.unread or after.unread:
         before, after = _of_objects(before), _of_objects(after)
-    found = []
+    pending = []
     with ThreadPoolExecutor(8) as pool:
         for name in dict.fromkeys(launch.name for launch in (*before.launches, *after.launches)):
             old, new = ([x for x in r.launches if x.name == name] for r in (before, after))
@@ -120,15 +120,15 @@ def differences(before: Recording, after: Recording, arch: str) -> list[KernelCh
             unlike = (p for p in zip(old, new, strict=False) if not p[0].is_same(p[1]))
             first, second = next(unlike, (next(iter(old), None), next(iter(new), None)))
             one = pool.submit(_needs, first, len(old), before.objects, arch)
-            found.append((name, one, pool.submit(_needs, second, len(new), after.objects, arch)))
+            pending.append((name, one, pool.submit(_needs, second, len(new), after.objects, arch)))
     return [
         KernelChange(kernel=name, before=one.result(), after=other.result())
-        for name, one, other in found
+        for name, one, other in pending
     ]
 
 
 def _of_objects(recording: Recording) -> Recording:
-    """Return the launches whose objects are at hand, as far as they are known without a driver."""
+    """Return the launches whose objects are at hand, without what only the driver shows."""
     launches = tuple(
         Launch(launch.name, (), (prod(launch.block),), launch.shared, launch.code)
         for launch in recording.launches
@@ -143,11 +143,11 @@ def _needs(
     """Return what a kernel needs and how often it is launched; nothing for one that is not."""
     if launch is None:
         return {}
-    found = {"launches": float(count), **launch.needs}
-    found |= {"blocks": float(prod(launch.grid))} if launch.grid else {}
-    found |= {"threads": float(prod(launch.block))} if launch.block else {}
+    resources = {"launches": float(count), **launch.needs}
+    resources |= {"blocks": float(prod(launch.grid))} if launch.grid else {}
+    resources |= {"threads": float(prod(launch.block))} if launch.block else {}
     if launch.code in objects:
         # Kernel code sent it: it may be no object at all.
         with suppress(struct.error, ValueError, IndexError):
-            found |= figures(objects[launch.code], prod(launch.block), launch.shared, arch)
-    return found
+            resources |= figures(objects[launch.code], prod(launch.block), launch.shared, arch)
+    return resources

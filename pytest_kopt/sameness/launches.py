@@ -25,15 +25,15 @@ _WORD = 8
 
 
 class Unreadable(Exception):
-    """What a call launches cannot be told."""
+    """The driver does not show what a call launches."""
 
 
 def architecture() -> str:
     """Return the current device's architecture as in the spec files, `sm_90` or `gfx942`."""
-    known = torch.cuda.get_device_properties(torch.cuda.current_device())
+    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
     if torch.version.hip:
-        return str(known.gcnArchName).partition(":")[0]
-    return f"sm_{known.major}{known.minor}"
+        return str(properties.gcnArchName).partition(":")[0]
+    return f"sm_{properties.major}{properties.minor}"
 
 
 def record(call: Callable[[], object]) -> Recording:
@@ -59,15 +59,15 @@ def _launches(call: Callable[[], object], kernels: Mapping[int, Any]) -> list[La
 
 def _triton_kernels(call: Callable[[], object]) -> list[Any]:
     """Run a call and return the compiled kernels that it launches through Triton, in order."""
-    found: list[Any] = []
+    kernels: list[Any] = []
     jit = sys.modules.get("triton.runtime.jit")
     if jit is None:
-        return found
+        return kernels
 
     def run(self: Any, *args: Any, **keywords: Any) -> Any:
         kernel = launch(self, *args, **keywords)
         if hasattr(kernel, "asm"):
-            found.append(kernel)
+            kernels.append(kernel)
         return kernel
 
     launch, jit.JITFunction.run = jit.JITFunction.run, run
@@ -75,15 +75,17 @@ def _triton_kernels(call: Callable[[], object]) -> list[Any]:
         call()
     finally:
         jit.JITFunction.run = launch
-    return found
+    return kernels
 
 
 def _of_triton(kernel: Any) -> Launch:
     """Return a launch as far as Triton knows it: what a GPU's driver does not show."""
-    known = kernel.metadata
+    metadata = kernel.metadata
     content = _object(kernel)
-    threads = known.num_warps * known.target.warp_size
-    return Launch(known.name, (), (threads,), known.shared, digest(content) if content else "")
+    threads = metadata.num_warps * metadata.target.warp_size
+    return Launch(
+        metadata.name, (), (threads,), metadata.shared, digest(content) if content else ""
+    )
 
 
 def _object(kernel: Any) -> bytes | None:
@@ -96,11 +98,11 @@ def _captured(call: Callable[[], object]) -> Any:
     try:
         graph = torch.cuda.CUDAGraph(keep_graph=True)
         with torch.cuda.graph(graph):
-            kept = call()
+            outputs = call()
     except Exception as error:
         torch.cuda.set_stream(stream)
         raise Unreadable(f"{type(error).__name__}: {error}".splitlines()[0]) from error
-    del kept
+    del outputs
     return graph
 
 
@@ -139,20 +141,20 @@ class _Driver:
 
     def nodes(self, graph: int) -> list[int]:
         count = ctypes.c_size_t()
-        self._ask("cuGraphGetNodes", ctypes.c_void_p(graph), None, ctypes.byref(count))
-        found = (ctypes.c_void_p * count.value)()
-        self._ask("cuGraphGetNodes", ctypes.c_void_p(graph), found, ctypes.byref(count))
-        return [int(node or 0) for node in found]
+        self._call("cuGraphGetNodes", ctypes.c_void_p(graph), None, ctypes.byref(count))
+        nodes = (ctypes.c_void_p * count.value)()
+        self._call("cuGraphGetNodes", ctypes.c_void_p(graph), nodes, ctypes.byref(count))
+        return [int(node or 0) for node in nodes]
 
     def kind(self, node: int) -> int:
         kind = ctypes.c_int()
-        self._ask("cuGraphNodeGetType", ctypes.c_void_p(node), ctypes.byref(kind))
+        self._call("cuGraphNodeGetType", ctypes.c_void_p(node), ctypes.byref(kind))
         return kind.value
 
     def extent(self, node: int, kind: int) -> tuple[str, ...]:
         name = "cuGraphMemcpyNodeGetParams" if kind == _MEMCPY else "cuGraphMemsetNodeGetParams"
         words = (ctypes.c_uint64 * 32)()
-        self._ask(name, ctypes.c_void_p(node), words)
+        self._call(name, ctypes.c_void_p(node), words)
         return self._without_addresses(bytes(words))
 
     def launch(self, node: int, kernels: Mapping[int, Any]) -> Launch:
@@ -168,38 +170,42 @@ class _Driver:
         return self._kernel(node, kernels)
 
     def _kernel(self, node: int, kernels: Mapping[int, Any]) -> Launch:
-        given = _KernelParameters()
-        self._ask("cuGraphKernelNodeGetParams_v2", ctypes.c_void_p(node), ctypes.byref(given))
-        function = ctypes.c_void_p(given.function)
-        if not function and given.kernel:
+        node_parameters = _KernelParameters()
+        self._call(
+            "cuGraphKernelNodeGetParams_v2", ctypes.c_void_p(node), ctypes.byref(node_parameters)
+        )
+        function = ctypes.c_void_p(node_parameters.function)
+        if not function and node_parameters.kernel:
             at = ctypes.byref(function)
-            self._ask("cuKernelGetFunction", at, ctypes.c_void_p(given.kernel))
+            self._call("cuKernelGetFunction", at, ctypes.c_void_p(node_parameters.kernel))
         name = ctypes.c_char_p()
-        self._ask("cuFuncGetName", ctypes.byref(name), function)
+        self._call("cuFuncGetName", ctypes.byref(name), function)
         compiled = kernels.get(function.value or 0)
         content = _object(compiled) if compiled is not None else None
         code = digest(content) if content is not None else f"function {function.value}"
         return Launch(
             (name.value or b"").decode(errors="replace"),
-            (given.grid_x, given.grid_y, given.grid_z),
-            (given.block_x, given.block_y, given.block_z),
-            given.shared,
+            (node_parameters.grid_x, node_parameters.grid_y, node_parameters.grid_z),
+            (node_parameters.block_x, node_parameters.block_y, node_parameters.block_z),
+            node_parameters.shared,
             code,
-            self._arguments(function, given),
+            self._arguments(function, node_parameters),
             {what: self._attribute(function, n) for what, n in _ATTRIBUTES.items()},
         )
 
-    def _arguments(self, function: ctypes.c_void_p, given: _KernelParameters) -> tuple[str, ...]:
-        if not given.parameters:
+    def _arguments(
+        self, function: ctypes.c_void_p, node_parameters: _KernelParameters
+    ) -> tuple[str, ...]:
+        if not node_parameters.parameters:
             raise Unreadable("a kernel whose arguments come in one piece")
-        found: list[str] = []
+        words: list[str] = []
         offset, size = ctypes.c_size_t(), ctypes.c_size_t()
         for place in range(4096):
             at = (ctypes.c_size_t(place), ctypes.byref(offset), ctypes.byref(size))
             if self._library.cuFuncGetParamInfo(function, *at):
-                return tuple(found)
-            content = ctypes.string_at(given.parameters[place], size.value)
-            found += [f"{offset.value}:{size.value}", *self._without_addresses(content)]
+                return tuple(words)
+            content = ctypes.string_at(node_parameters.parameters[place], size.value)
+            words += [f"{offset.value}:{size.value}", *self._without_addresses(content)]
         raise Unreadable("a kernel of very many arguments")
 
     def _without_addresses(self, content: bytes) -> tuple[str, ...]:
@@ -218,15 +224,15 @@ class _Driver:
         if is_structure and any(start <= value < end for start, end in self._mapped):
             return True
         kind, at = ctypes.c_uint(), ctypes.c_uint64(value)
-        asked = self._library.cuPointerGetAttribute(ctypes.byref(kind), _MEMORY_TYPE, at)
-        return bool(asked == 0 and kind.value)
+        status = self._library.cuPointerGetAttribute(ctypes.byref(kind), _MEMORY_TYPE, at)
+        return bool(status == 0 and kind.value)
 
     def _attribute(self, function: ctypes.c_void_p, number: int) -> float:
         value = ctypes.c_int()
-        self._ask("cuFuncGetAttribute", ctypes.byref(value), ctypes.c_int(number), function)
+        self._call("cuFuncGetAttribute", ctypes.byref(value), ctypes.c_int(number), function)
         return float(value.value)
 
-    def _ask(self, name: str, *words: Any) -> None:
+    def _call(self, name: str, *words: Any) -> None:
         try:
             status = getattr(self._library, name)(*words)
         except AttributeError:

@@ -52,15 +52,15 @@ _REGISTER_BLOCK, _RESERVED = 256, 1024
 
 def digest(content: bytes) -> str:
     """Return what two compiled objects have in common just when they are the same."""
-    found = hashlib.sha256()
+    sha256 = hashlib.sha256()
     if content[:4] != b"\x7fELF":
         lines = _PLACES.sub(b"", content).split(b"\n")
-        found.update(b"\n".join(line.strip() for line in lines if line.strip()))
-        return found.hexdigest()
+        sha256.update(b"\n".join(line.strip() for line in lines if line.strip()))
+        return sha256.hexdigest()
     for name, kind, section in _sections(content):
         if not name.startswith(_UNSEEN):
-            found.update(f"{name} {kind} {len(section)}\n".encode() + section)
-    return found.hexdigest()
+            sha256.update(f"{name} {kind} {len(section)}\n".encode() + section)
+    return sha256.hexdigest()
 
 
 def _sections(content: bytes) -> Iterator[tuple[str, int, bytes]]:
@@ -82,27 +82,29 @@ def figures(content: bytes, threads: int, shared: int, arch: str) -> Mapping[str
     `threads` of a block; `shared` bytes of memory that a launch asks for; `arch` as in the spec
     files (`sm_90`, `gfx942`). Sizes in bytes, occupancy in percent of the warps that fit.
     """
-    found: dict[str, float] = {"size": float(len(content)), "shared memory": float(shared)}
+    resources: dict[str, float] = {"size": float(len(content)), "shared memory": float(shared)}
     if content[:4] == b"\x7fELF":
         code = [section for name, _, section in _sections(content) if name.startswith(".text")]
-        found["size"] = float(sum(map(len, code)))
+        resources["size"] = float(sum(map(len, code)))
     text = _listing(content, arch)
     usage = _USAGE.search(text)
     if usage:
-        found |= {"registers": float(usage[1]), "stack": float(usage[2])}
-        found["shared memory"] += max(0, int(usage[3]) - _RESERVED)
+        resources |= {"registers": float(usage[1]), "stack": float(usage[2])}
+        resources["shared memory"] += max(0, int(usage[3]) - _RESERVED)
     for name, value in _METADATA.findall(text):
         key = "stack" if name.startswith("private") else "registers"
-        found[key] = found.get(key, 0.0) + float(value)
-    if "registers" in found:
-        share = occupancy(int(found["registers"]), threads, int(found["shared memory"]), arch)
-        found |= {"occupancy": share} if share is not None else {}
+        resources[key] = resources.get(key, 0.0) + float(value)
+    if "registers" in resources:
+        share = occupancy(
+            int(resources["registers"]), threads, int(resources["shared memory"]), arch
+        )
+        resources |= {"occupancy": share} if share is not None else {}
     pattern = next((p for p in (_SASS, _AMD, _PTX) if p.search(text)), _PTX)
     kinds = (
         next((name for name, kind in _KINDS if kind.match(word)), "others")
         for word in pattern.findall(text)
     )
-    return found | {name: float(count) for name, count in Counter(kinds).items()}
+    return resources | {name: float(count) for name, count in Counter(kinds).items()}
 
 
 def occupancy(registers: int, threads: int, shared: int, arch: str) -> float | None:

@@ -44,12 +44,12 @@ def is_built(path: Path) -> bool:
 
 def project_modules(root: Path) -> dict[str, Path]:
     """Return the loaded modules whose source lies below `root`, outside any site-packages."""
-    found = {}
+    modules = {}
     for name, module in list(sys.modules.items()):
         path = _source(str(getattr(module, "__file__", None) or ""))
         if path is not None and _is_below(path, root):
-            found[name] = path
-    return found
+            modules[name] = path
+    return modules
 
 
 @functools.cache
@@ -82,9 +82,9 @@ def readers(path: Path, modules: Mapping[str, Path], opened: Opened) -> set[str]
     somebody who is no module here.
     """
     authors = opened.get(str(path), ())
-    known = {str(file) for file in modules.values()}
-    found = {name for name, file in modules.items() if str(file) in authors or _names(file, path)}
-    return found | ({""} if not known.issuperset(authors) else set())
+    sources = {str(file) for file in modules.values()}
+    names = {name for name, file in modules.items() if str(file) in authors or _names(file, path)}
+    return names | ({""} if not sources.issuperset(authors) else set())
 
 
 def _names(source: Path, path: Path) -> bool:
@@ -171,52 +171,54 @@ def _imports_below(root: Path) -> tuple[dict[str, Path], dict[str, set[str]]]:
 @functools.cache
 def _imports(path: Path) -> list[ast.Import | ast.ImportFrom]:
     """Return the imports of a file; a package of hundreds is asked for them for every version."""
-    found: list[ast.Import | ast.ImportFrom] = []
+    imports: list[ast.Import | ast.ImportFrom] = []
     waiting: list[ast.AST] = [ast.parse(path.read_bytes())]
     while waiting:
         node = waiting.pop()
         if isinstance(node, ast.Import | ast.ImportFrom):
-            found.append(node)
+            imports.append(node)
         # No expression holds a statement.
-        waiting += [item for item in ast.iter_child_nodes(node) if not isinstance(item, ast.expr)]
-    return found
+        waiting += [
+            child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.expr)
+        ]
+    return imports
 
 
 def imports_of(path: Path) -> set[str]:
     """Return the modules that a file imports by their whole names."""
-    found = set[str]()
+    names = set[str]()
     for node in _imports(path):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            names |= {alias.name for alias in node.names}
         elif node.module and not node.level:
-            found.add(node.module)
-    return found
+            names.add(node.module)
+    return names
 
 
 def _closure(start: set[str], edges: Mapping[str, set[str]]) -> set[str]:
-    found, waiting = set(), [name for name in start if name in edges]
+    reached, waiting = set(), [name for name in start if name in edges]
     while waiting:
         name = waiting.pop()
-        if name not in found:
-            found.add(name)
+        if name not in reached:
+            reached.add(name)
             waiting += edges[name]
-    return found
+    return reached
 
 
 def _imported(name: str, path: Path, modules: Mapping[str, Path]) -> set[str]:
     module = sys.modules[name]
     package = module.__name__ if hasattr(module, "__path__") else name.rpartition(".")[0]
-    found: set[str] = set()
+    names: set[str] = set()
     for node in _imports(path):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            names |= {alias.name for alias in node.names}
         else:
             parts = package.split(".") if node.level else []
             above = parts[: len(parts) - node.level + 1]
             base = ".".join([*above, *filter(None, [node.module])])
-            found |= {f"{base}.{alias.name}" for alias in node.names}
+            names |= {f"{base}.{alias.name}" for alias in node.names}
     # What an import names may be a module or something in one; packages above are run as well.
-    return {way for name in found for way in accumulate(name.split("."), "{}.{}".format)} & {
+    return {way for name in names for way in accumulate(name.split("."), "{}.{}".format)} & {
         *modules
     }
 

@@ -103,13 +103,13 @@ def _libraries_below(root: Path) -> set[Path]:
     """
     prefixes = (sys.prefix, sys.base_prefix, os.environ.get("TORCH_EXTENSIONS_DIR"))
     own = {Path(prefix).resolve() for prefix in prefixes if prefix}
-    found = set()
+    libraries = set()
     for line in Path("/proc/self/maps").read_text().splitlines():
         fields = line.split(maxsplit=5)
         path = Path(fields[5]) if len(fields) == 6 else Path()
         if "x" in fields[1] and root in path.parents and own.isdisjoint(path.parents):
-            found.add(path)
-    return found
+            libraries.add(path)
+    return libraries
 
 
 def check(call: Callable[[], object], own: set[str], other: set[str], who: str) -> None:

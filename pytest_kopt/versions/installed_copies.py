@@ -108,15 +108,15 @@ def _own_file(homes: Mapping[str, Sequence[Path]], name: str) -> Path | None:
 @functools.cache
 def _homes(root: Path, heads: frozenset[str]) -> dict[str, list[Path]]:
     """Return the project's folders in which modules begin whose names do with one of `heads`."""
-    found: dict[str, list[Path]] = {}
+    homes: dict[str, list[Path]] = {}
     for text, names, files in os.walk(root):
         folder = Path(text)
         sources = [name.removesuffix(".py") for name in files if name.endswith(".py")]
         for name in heads.intersection((*names, *sources)):
-            found.setdefault(name, []).append(folder)
+            homes.setdefault(name, []).append(folder)
         is_deep = len(folder.relative_to(root).parts) == _DEPTH
         names[:] = [] if is_deep else [name for name in names if _may_hold_packages(folder / name)]
-    return found
+    return homes
 
 
 def _may_hold_packages(folder: Path) -> bool:

@@ -118,15 +118,15 @@ class SecondVersion(importlib.abc.MetaPathFinder):
             first = {name: sys.modules.pop(name) for name in self._paths if name in sys.modules}
             sys.modules.update(self._loaded)
             sys.meta_path.insert(0, self)
-            held = self._take_from_packages()
+            attributes = self._take_from_packages()
             try:
                 yield
             finally:
                 sys.meta_path.remove(self)
-                found = {n: sys.modules.pop(n) for n in self._paths if n in sys.modules}
-                self._loaded.update(found)
+                second = {n: sys.modules.pop(n) for n in self._paths if n in sys.modules}
+                self._loaded.update(second)
                 sys.modules.update(first)
-                for package, child, value in held:
+                for package, child, value in attributes:
                     setattr(package, child, value)
                 self._is_swapped = False
 
@@ -136,12 +136,12 @@ class SecondVersion(importlib.abc.MetaPathFinder):
         A namespace package has no file and exists once; `from package import module` would find the
         first version there.
         """
-        held = []
+        attributes = []
         for name in self._paths:
             above, _, child = name.rpartition(".")
             package = sys.modules.get(above)
             value = vars(package).get(child) if package and above not in self._paths else None
             if package is not None and isinstance(value, ModuleType):
-                held.append((package, child, value))
+                attributes.append((package, child, value))
                 delattr(package, child)
-        return held
+        return attributes

@@ -65,13 +65,13 @@ def build(
 
 def _with_sources(root: Path) -> set[PurePosixPath]:
     """Return the folders that hold sources of the project, and those above, relative to it."""
-    found: set[PurePosixPath] = set()
+    folders: set[PurePosixPath] = set()
     for folder, names, files in os.walk(root):
         names[:] = [name for name in names if not _is_no_projects(Path(folder, name))]
         if any(name.endswith(".py") for name in files):
             here = PurePosixPath(Path(folder).relative_to(root))
-            found |= {here, *here.parents}
-    return found
+            folders |= {here, *here.parents}
+    return folders
 
 
 def _is_no_projects(folder: Path) -> bool:
@@ -113,8 +113,8 @@ def difference(root: Path, tree: Path) -> tuple[dict[str, bytes], list[str]]:
             same = theirs.is_file() and filecmp.cmp(mine, theirs, shallow=False)
             if not mine.is_symlink() and not same:
                 files[mine.relative_to(tree).as_posix()] = mine.read_bytes()
-        known = set(os.listdir(there)) if there.is_dir() else set()
-        gone = known - {*os.listdir(here)} - _LEFT_OUT
+        in_project = set(os.listdir(there)) if there.is_dir() else set()
+        gone = in_project - {*os.listdir(here)} - _LEFT_OUT
         absent += [(there / name).relative_to(root).as_posix() for name in sorted(gone)]
     return files, absent
 

@@ -52,52 +52,52 @@ def own_file(function: Callable[..., Any]) -> set[Path]:
 
 def translating(
     function: Callable[..., Any],
-    given: Iterable[Any],
+    arguments: Iterable[Any],
     names: set[str],
     version: SecondVersion | None = None,
 ) -> Callable[..., Any]:
-    """Return what calls a version's function with arguments like `given`, as its modules know them.
+    """Return what calls a version's function with such `arguments`, as its modules know them.
 
     Instances of classes of the modules `names`, which exist twice, are translated. Every version
     of a comparison is wrapped alike (`version` None: the classes are the caller's), so that the
     look-up costs all of them the same. Raises NotLoadable for arguments that cannot be.
     """
-    if not any(type(item).__module__ in names for item in given):
+    if not any(type(argument).__module__ in names for argument in arguments):
         return function
-    made: dict[int, tuple[Any, Any]] = {}
+    pairs: dict[int, tuple[Any, Any]] = {}
 
-    def own(item: Any) -> Any:
-        if type(item).__module__ not in names:
-            return item
-        kept = made.get(id(item))
-        if kept is None:
-            # The item is kept as well: another one could come to have its id.
-            kept = made[id(item)] = (item, _translated(item, names, version))
-        return kept[1]
+    def own(argument: Any) -> Any:
+        if type(argument).__module__ not in names:
+            return argument
+        pair = pairs.get(id(argument))
+        if pair is None:
+            # The argument is kept as well: another one could come to have its id.
+            pair = pairs[id(argument)] = (argument, _translated(argument, names, version))
+        return pair[1]
 
-    def call(*given: Any, **named: Any) -> Any:
-        return function(*map(own, given), **{name: own(item) for name, item in named.items()})
+    def call(*positional: Any, **keywords: Any) -> Any:
+        return function(*map(own, positional), **{name: own(keywords[name]) for name in keywords})
 
-    for item in given:
-        _translated(item, names, version)
+    for argument in arguments:
+        _translated(argument, names, version)
     return call
 
 
-def _translated(item: Any, names: set[str], version: SecondVersion | None) -> Any:
+def _translated(argument: Any, names: set[str], version: SecondVersion | None) -> Any:
     """Return an enum's member, a dataclass or a named tuple as an instance of its twin class."""
-    kind = type(item)
+    kind = type(argument)
     if kind.__module__ not in names or version is None:
-        return item
+        return argument
     twin: Any = version.module(kind.__module__)
     for part in kind.__qualname__.split("."):
         twin = getattr(twin, part, None)
-    if isinstance(item, Enum) and item.name in getattr(twin, "__members__", {}):
-        return twin[item.name]
-    named = _fields(item)
-    if not named or named != _fields(twin):
+    if isinstance(argument, Enum) and argument.name in getattr(twin, "__members__", {}):
+        return twin[argument.name]
+    field_names = _fields(argument)
+    if not field_names or field_names != _fields(twin):
         raise NotLoadable(f"an argument is a {kind.__name__} of {kind.__module__!r}")
-    values = {name: _translated(getattr(item, name), names, version) for name in named}
-    if isinstance(item, tuple):
+    values = {name: _translated(getattr(argument, name), names, version) for name in field_names}
+    if isinstance(argument, tuple):
         return twin(**values)
     made: Any = twin.__new__(twin)
     for name, value in values.items():
@@ -105,11 +105,11 @@ def _translated(item: Any, names: set[str], version: SecondVersion | None) -> An
     return made
 
 
-def _fields(item: Any) -> tuple[str, ...]:
+def _fields(argument: Any) -> tuple[str, ...]:
     """Return the names of a dataclass's or named tuple's fields, or of their class's."""
-    if is_dataclass(item):
-        return tuple(field.name for field in fields(item))
-    return tuple(getattr(item, "_fields", ()))
+    if is_dataclass(argument):
+        return tuple(field.name for field in fields(argument))
+    return tuple(getattr(argument, "_fields", ()))
 
 
 def place(function: Callable[..., Any]) -> tuple[str, str]:

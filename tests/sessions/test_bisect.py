@@ -107,6 +107,17 @@ def test_a_history_without_a_loss_says_so_with_the_bound(bisected: Bisected) -> 
 
 
 @pytest.mark.long
+def test_a_commit_that_reverts_to_good_is_the_same_code(bisected: Bisected) -> None:
+    """The loss before it is found, though BAD is as fast as GOOD."""
+    slower = commit(bisected.project, "Slow down", kernel(SLOWER, "slow"))
+    revert = commit(bisected.project, "Revert", kernel())
+    report = bisected.bisect(code=8)
+    assert report["first_slower"]["commit"] == slower
+    standing = {row["commit"]: row for row in report["commits"]}
+    assert (standing[revert]["standing"], standing[revert]["reason"]) == ("same code", "as GOOD")
+
+
+@pytest.mark.long
 def test_commits_that_do_not_build_are_skipped_and_named(bisected: Bisected) -> None:
     """One does not even parse, one lacks what it imports; the loss lies right behind them."""
     project = bisected.project
