@@ -41,6 +41,6 @@ def check_differs(campaign: Campaign, extra_benefit: str | None) -> int | None:
     raise BadInput(
         f"the same code as round {number}: nothing to measure",
         where=", ".join(campaign.manifest.kernel_source),
-        legal="an edit of these files that is more than comments and names (saved?), notes with "
+        legal="an edit of these files that is more than comments and layout (saved?), notes with "
         "extra_benefit" + ", or `kopt discard` to end the open round" * is_open,
     )
