@@ -1,18 +1,15 @@
-"""From cases that passed their checks to a paired verdict: looks, evidence, and pairs.csv."""
+"""From cases that passed their checks to a paired verdict: looks and evidence."""
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import statistics
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from pytest_kopt.campaign.attempt import PAIR_COLUMNS
 from pytest_kopt.campaign.ledger import PairedChange
-from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, UNEVEN
+from pytest_kopt.cases.order import CANDIDATE, INCUMBENT
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.inference import KNOWN_BIAS_PCT, percent
 from pytest_kopt.decide.interim_looks import decide_by_looks
@@ -33,11 +30,12 @@ from pytest_kopt.honesty.nearby_shapes import Tried
 from pytest_kopt.measure.engine import by_events
 from pytest_kopt.options.settings import Gate
 from pytest_kopt.paired.arms import TWO_PROCESSES
-from pytest_kopt.paired.blocks import Kind, Quad
+from pytest_kopt.paired.blocks import Kind
 from pytest_kopt.paired.comparison import Comparison
 from pytest_kopt.paired.credit import Credit, examine
 from pytest_kopt.paired.nearby import findings_nearby
 from pytest_kopt.paired.noise import NoiseHistory, Scatter, Way, measured_under
+from pytest_kopt.paired.pairs_csv import pairs_csv
 from pytest_kopt.paired.replica import CaseQuads
 from pytest_kopt.schema.metrics import COMBINED, Metric, value
 from pytest_kopt.schema.table import NO_CLASSES, Classes, Key, Table
@@ -239,7 +237,7 @@ class _Measured:
         }
         return PairedResult(
             verdict=verdict.model_copy(update=update),
-            pairs_csv=_pairs_csv(results, self.every),
+            pairs_csv=pairs_csv(results, self.every),
             session=self._session(credit),
             same=self.same,
             results=tuple(results),
@@ -382,31 +380,3 @@ def _priors(evidence: PairedEvidence) -> dict[str, object]:
         for case in evidence.cases
         if (prior := evidence.prior([case]))
     }
-
-
-def _pairs_csv(results: Sequence[CaseResult], replicas: Sequence[Mapping[str, CaseQuads]]) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(PAIR_COLUMNS)
-    for number, replica in enumerate(replicas, start=1):
-        for result in (result for result in results if result.nodeid in replica):
-            quads = replica[result.nodeid]
-            clock = quads.conditions and quads.conditions.after.sm_mhz
-            clocks = "" if clock is None else f"{clock:.0f}"
-            for kind, found in quads.quads.items():
-                for pair, position, new, old in _pairs(found):
-                    row = [result.label, number, kind, pair, position, repr(new), repr(old)]
-                    writer.writerow([*row, quads.device, clocks])
-    return text.getvalue()
-
-
-def _pairs(quads: Sequence[Quad]) -> Iterator[tuple[int, str, float, float]]:
-    """Yield number, order, new and incumbent ms of adjacent blocks (both directions together)."""
-    number = 0
-    for quad in quads:
-        for left, right in ((quad[0], quad[1]), (quad[2], quad[3])):
-            number += 1
-            times = {arm: time.of("step") for arm, time in (left, right)}
-            old = next(arm for arm in times if arm in (INCUMBENT, UNEVEN[INCUMBENT]))
-            new = next(arm for arm in times if arm != old)
-            yield number, "BA" if left[0] == old else "AB", times[new], times[old]
