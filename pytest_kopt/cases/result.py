@@ -87,7 +87,11 @@ class CaseResult:
             raise ValueError("a kopt result of another version")
         if isinstance(findings := document.get("findings"), list):
             # A name that no check uses any more must not keep an older record from being read.
-            document["findings"] = [finding for finding in findings if _is_known(finding)]
+            document["findings"] = [
+                finding
+                for finding in findings
+                if not isinstance(finding, dict) or str(finding.get("check")) in CONSEQUENCES
+            ]
         return wire.read(cls, document)
 
     @classmethod
@@ -122,10 +126,6 @@ class CaseResult:
             cells=dict.fromkeys(expected.metrics, math.nan),
             diagnosis=diagnosis,
         )
-
-
-def _is_known(finding: object) -> bool:
-    return not isinstance(finding, dict) or str(finding.get("check")) in CONSEQUENCES
 
 
 def loaded_by(results: Iterable[CaseResult]) -> set[str]:

@@ -13,7 +13,7 @@ import re
 import socket
 import sys
 import sysconfig
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -81,7 +81,8 @@ class Bounds:
             if not self.hidden.isdisjoint(map(hash, (place, *place.parents))):
                 return "records-read", "open the campaign's records"
             is_write = event in _MOVED or bool((arguments[2] or 0) & _WRITING)
-            if is_write and not _is_below(place, (*self.writable, Path("/dev"))):
+            folders = (*self.writable, Path("/dev"))
+            if is_write and not any(place.is_relative_to(folder) for folder in folders):
                 return "outside-write", f"write to {place}"
         return None
 
@@ -94,10 +95,6 @@ def _place(event: str, arguments: tuple[Any, ...]) -> str:
         return ""
     start = "" if folder < 0 else f"/proc/self/fd/{folder}"
     return os.path.realpath(os.path.join(start, os.fsdecode(path)))
-
-
-def _is_below(place: Path, folders: Sequence[Path]) -> bool:
-    return any(place.is_relative_to(folder) for folder in folders)
 
 
 def _is_refused(attempt: Callable[[], None]) -> bool:

@@ -198,7 +198,10 @@ def changed(used: Sequence[Any], pristine: Sequence[Any]) -> frozenset[int]:
         position
         for position, (value, original) in enumerate(zip(used, pristine, strict=True))
         if is_refilled(value, original)
-        or not all(map(_same_content, tensors(value), tensors(original)))
+        or not all(
+            before.stride() == after.stride() and same_bits(before, after)
+            for before, after in zip(tensors(original), tensors(value), strict=False)
+        )
     )
 
 
@@ -274,7 +277,3 @@ def _undeclared_write(what: str, line: str) -> Finding:
         advice=f"write to memory of your own, or add to the call of kopt(): {line}",
         rejects=False,
     )
-
-
-def _same_content(first: torch.Tensor, second: torch.Tensor) -> bool:
-    return first.stride() == second.stride() and same_bits(first, second)

@@ -60,7 +60,7 @@ def _below(comparisons: Iterable[Comparison], floors: Mapping[str, float]) -> Co
     return next((i for i in missed if not i.snr_db >= floors.get(i.name, _WRONG_DB)), None)
 
 
-def whole_look(
+def judge_spot(
     case: Case, spot: Spot, floors: Mapping[str, float], drawn: Drawn = lambda _, result: result
 ) -> tuple[Comparison | None, Mapping[str, float] | None]:
     """Judge a call and those after the blocks; return what is plainly wrong.

@@ -19,7 +19,7 @@ from typing import Any
 
 from pytest_kopt.cases.case import Case
 from pytest_kopt.cases.order import PLACES, RESULTS
-from pytest_kopt.cases.running.inspected_results import Spot, whole_look, wrong_result
+from pytest_kopt.cases.running.inspected_results import Spot, judge_spot, wrong_result
 from pytest_kopt.cases.running.timed_calls import (
     Backward,
     Content,
@@ -32,7 +32,6 @@ from pytest_kopt.honesty.outputs import snapshots
 from pytest_kopt.honesty.renewal import known_content_finding, known_content_gain
 from pytest_kopt.measure.cold import forbid_persisting_lines
 from pytest_kopt.measure.engine import Block
-from pytest_kopt.numerics.compare import Comparison
 from pytest_kopt.numerics.nested import fresh_copies, tensors
 
 _NOWHERE = memoryview(array("Q", [0] * PLACES))
@@ -141,7 +140,7 @@ class Spotted(Block):
         self.not_captured = inner.not_captured
         self.places = recorded.places
         self._inner = inner
-        self._case, self._arm = recorded.case, recorded.arm
+        self.case, self._arm = recorded.case, recorded.arm
         self._recorders, self._content = recorded.recorders, recorded.content
         self._dice = dice or random.SystemRandom()
         self._rounds = rounds
@@ -179,7 +178,7 @@ class Spotted(Block):
                 recorder.call.restore()
         elif is_looked_at:
             self._number = random.Random(seed).randrange(min(len(self._recorders), self.calls))
-            write_content(self._case, self._recorders[self._number].call, seed)
+            write_content(self.case, self._recorders[self._number].call, seed)
 
     def run_written(self) -> float:
         """Run without the garbage collector, as timing loops do; return the time in ms per call."""
@@ -220,19 +219,11 @@ class Spotted(Block):
         """What is to be judged; writes to the inputs, and calls once more on each content."""
         return [*self._spots, *map(self._spot, self._kept_calls.values())]
 
-    def plainly_wrong(self, floors: Mapping[str, float]) -> Comparison | None:
-        """Judge what was kept; return a result that is plainly wrong."""
-        for spot in self.spots:
-            wrong, beyond = whole_look(self._case, spot, floors)
-            if wrong is not None and beyond is None:
-                return wrong
-        return None
-
     def known_gain(self) -> float:
         """Return how much faster calls are for content that they know; writes to the inputs."""
         changing = [tensor for recorder in self._recorders for tensor in recorder.call.changing]
         seed = self._dice.getrandbits(62)
-        in_order = self._case.keeps_order
+        in_order = self.case.keeps_order
         return known_content_gain(self._inner, changing, seed, in_order=in_order)
 
     def _spot(self, kept_call: _Kept) -> Spot:
@@ -240,12 +231,12 @@ class Spotted(Block):
         seed, number, results = kept_call
         recorder = self._recorders[number]
         # What knows content as a multiple of its last call's must not find that one there.
-        write_content(self._case, recorder.call, seed ^ 1)
+        write_content(self.case, recorder.call, seed ^ 1)
         _results_now(recorder)
         self._content.write_one(number, seed, self._arm)
         spot = recorder.spot(results, seed, number, number + 1)
         again = _results_now(recorder)
-        write_content(self._case, recorder.call, seed)
+        write_content(self.case, recorder.call, seed)
         own_content = recorder.spot({}, seed, number)
         return replace(
             spot, again=again, own_content=replace(own_content, results=_results_now(recorder))
@@ -274,9 +265,14 @@ def _without_collector() -> Iterator[None]:
 
 
 def wrong_results(blocks: Sequence[Spotted], floors: Mapping[str, float]) -> list[Finding]:
-    return [
-        wrong_result(comparison) for block in blocks if (comparison := block.plainly_wrong(floors))
-    ]
+    """Judge what was kept; return a finding for each block with a result that is plainly wrong."""
+    findings = []
+    for block in blocks:
+        judged = (judge_spot(block.case, spot, floors) for spot in block.spots)
+        wrong = next((wrong for wrong, beyond in judged if wrong and beyond is None), None)
+        if wrong:
+            findings.append(wrong_result(wrong))
+    return findings
 
 
 def known_content(blocks: Sequence[Spotted]) -> list[Finding]:

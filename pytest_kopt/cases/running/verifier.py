@@ -38,8 +38,8 @@ from pytest_kopt.cases.running.inspected_results import (
     Drawn,
     Spot,
     floors,
+    judge_spot,
     plainly_wrong,
-    whole_look,
     wrong_result,
 )
 from pytest_kopt.cases.running.reference import observed
@@ -289,7 +289,7 @@ def _wrong(
                 if in_memory is None:
                     return [_amiss(f"of a {way} was not in memory when its block was over")]
                 spot = replace(spot, results={**spot.results, **in_memory})
-            wrong, beyond = whole_look(case, spot, floors, _judged(look, looked_at.secret))
+            wrong, beyond = judge_spot(case, spot, floors, _judged(look, looked_at.secret))
             if wrong is None:
                 continue
             if beyond is None:
