@@ -65,8 +65,8 @@ class Case:
     fills: tuple[int, ...] = ()
     returns: frozenset[str] | None = None
 
-    def refusal(self, what: str, legal: str | Iterable[str]) -> BadInput:
-        return BadInput(what, where=f"case {self.nodeid}", legal=legal)
+    def refusal(self, problem: str, legal: str | Iterable[str]) -> BadInput:
+        return BadInput(problem, where=f"case {self.nodeid}", legal=legal)
 
     @property
     def is_grouped(self) -> bool:

@@ -76,10 +76,10 @@ def _of_way(
     if flops and products and not place and flops > _FLOPS_SLACK * products:
         doubts.append(_doubt("flops", flops, f"torch counts {products:.4g} in the reference"))
     if least.is_impossible:
-        what = {"compute": "flops", "memory": "nbytes"}.get(least.bound, "the work")
+        quantity = {"compute": "flops", "memory": "nbytes"}.get(least.bound, "the work")
         doubts.append(
             f"{least.achieved_pct:.0f} % of the attainable rate is impossible and does not count "
-            f"as efficiency: {what} is over-declared, or {' and '.join(least.sources)} is wrong"
+            f"as efficiency: {quantity} is over-declared, or {' and '.join(least.sources)} is wrong"
         )
     doubt = f"{label} {way}: {'; '.join(doubts)}" if doubts else ""
     return least.model_copy(update={"over_declared": doubt})

@@ -92,9 +92,9 @@ class Collector:
         return sorted(self.skipped & self.failures.keys())
 
     def never_called(self) -> list[Finding]:
-        what = "a test marked kopt never called kopt(): nothing of it was checked"
+        message = "a test marked kopt never called kopt(): nothing of it was checked"
         advice = "call kopt() in it, or remove the marker"
-        return [Finding("never-called", what, nodeid, advice) for nodeid in sorted(self.silent)]
+        return [Finding("never-called", message, nodeid, advice) for nodeid in sorted(self.silent)]
 
     def take_over(self, rerun: Collector) -> None:
         """Have what arrived of another run of the same cases stand for this one's."""

@@ -130,8 +130,8 @@ class Kopt:
             keep_graphs()
             case = declare(nodeid, self._schema, fn, **declared)
             if fn is reference:
-                what = "reference is the function itself, right whatever it computes"
-                raise case.refusal(what, legal="another function, of none of the kernel's code")
+                problem = "reference is the function itself, right whatever it computes"
+                raise case.refusal(problem, legal="another function, of none of the kernel's code")
             root = self._test.config.rootpath.resolve()
             if self._bench.is_judged:
                 called = getattr(fn, "__module__", None) or ""

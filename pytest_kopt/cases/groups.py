@@ -88,9 +88,10 @@ def find_groups(case: Case, arguments: Sequence[Any]) -> Groups:
             )
         layouts = {place: layout for place, (layout, s) in readings.items() if s == sizes}
         return Groups(layouts, sizes, case.group_multiple)
-    what = "no input holds" if case.groups is None else f"input {case.groups} does not hold"
+    problem = "no input holds" if case.groups is None else f"input {case.groups} does not hold"
     raise case.refusal(
-        f"{what} the sizes of {count} groups, so that a gain under skew cannot be judged", _WAY_ON
+        f"{problem} the sizes of {count} groups, so that a gain under skew cannot be judged",
+        _WAY_ON,
     )
 
 

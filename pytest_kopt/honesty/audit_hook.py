@@ -204,8 +204,8 @@ class AuditHook:
         is_import = frame.f_code.co_filename.startswith("<frozen importlib")
         author = "" if is_import else _author(frame, directly=True)
         if author and (refused := bounds.refuses(event, arguments)):
-            check, what = refused
-            message = f"project code tried to {what}, which the system refused"
+            check, action = refused
+            message = f"project code tried to {action}, which the system refused"
             self._heard.setdefault(check, Finding(check, message, where=author, advice=MAY_WRITE))
 
     def _written(self, name: str) -> None:

@@ -43,7 +43,9 @@ _NAMES = {
 }
 #: What follows from a finding of a name, at most: one that says that it does not reject is a note,
 #: or a check that fails.
-CONSEQUENCES = {name: what for what, names in _NAMES.items() for name in names.split()}
+CONSEQUENCES = {
+    name: consequence for consequence, names in _NAMES.items() for name in names.split()
+}
 _TEXT = re.compile(r"[a-z]+(-[a-z]+)*: ")
 
 

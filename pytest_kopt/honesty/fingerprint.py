@@ -244,9 +244,9 @@ def moved(before: Fingerprint, root: Path) -> list[str]:
     return [name for name, sha256 in before.dependencies.items() if _sha256(root / name) != sha256]
 
 
-def _changes(what: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+def _changes(kind: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     return [
-        f"{what} {key}: {_shortened(old.get(key))} -> {_shortened(new.get(key))}"
+        f"{kind} {key}: {_shortened(old.get(key))} -> {_shortened(new.get(key))}"
         for key in sorted({*old, *new})
         if old.get(key) != new.get(key)
     ]

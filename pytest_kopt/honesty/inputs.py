@@ -231,8 +231,8 @@ def undeclared_gradients(
     `incoming` are the incoming gradients, and what they held.
     """
     if not consumes_incoming and changed(*incoming):
-        what = "the backward writes over the incoming gradient"
-        yield _undeclared_write(what, f"consumes={(*consumes, 'grad_out')!r}")
+        problem = "the backward writes over the incoming gradient"
+        yield _undeclared_write(problem, f"consumes={(*consumes, 'grad_out')!r}")
 
 
 def elsewhere(moved: Sequence[int]) -> Iterator[Finding]:
@@ -269,11 +269,11 @@ def undrawn(
                 )
 
 
-def _undeclared_write(what: str, line: str) -> Finding:
+def _undeclared_write(problem: str, line: str) -> Finding:
     """Return the finding about a write that needs this line in the case."""
     return Finding(
         "input-mutated",
-        f"{what}, and neither the reference nor the case says so",
+        f"{problem}, and neither the reference nor the case says so",
         advice=f"write to memory of your own, or add to the call of kopt(): {line}",
         rejects=False,
     )

@@ -24,7 +24,7 @@ LARGER = 32.0
 class Pattern(NamedTuple):
     """Inputs that a case does not draw: what they are, the check, and what excludes them."""
 
-    what: str
+    description: str
     check: str
     excluded_by: str
 
@@ -100,16 +100,17 @@ _CASES = 2
 class Tried:
     """One shape, or other inputs, and what became of the versions there.
 
-    `outcomes` by version's name, `what` the first line of what went wrong, `variant` which input
-    was changed; `seconds` of a call here, and `declared_seconds` of one at the declared shape,
-    where they were measured. Without outcomes it could not be tried, for the reason in `untried`.
+    `outcomes` by version's name, `problems` the first line of what went wrong, `variant` which
+    input was changed; `seconds` of a call here, and `declared_seconds` of one at the declared
+    shape, where they were measured. Without outcomes it could not be tried, for the reason in
+    `untried`.
     """
 
     nodeid: str
     kind: Kind
     dims: dict[str, Any]
     outcomes: dict[str, Outcome] = field(default_factory=dict)
-    what: dict[str, str] = field(default_factory=dict)
+    problems: dict[str, str] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     declared_seconds: dict[str, float] = field(default_factory=dict)
     variant: str = ""
@@ -129,7 +130,7 @@ class Tried:
         return replace(
             self,
             outcomes=self.outcomes | more.outcomes,
-            what=self.what | more.what,
+            problems=self.problems | more.problems,
             seconds=self.seconds | more.seconds,
             declared_seconds=self.declared_seconds | more.declared_seconds,
         )
@@ -167,7 +168,7 @@ def held_out_findings(
     for trial in comparable:
         if candidate not in trial.outcomes:
             continue
-        finding = _finding(trial, trial.outcomes[candidate], trial.what.get(candidate, ""))
+        finding = _finding(trial, trial.outcomes[candidate], trial.problems.get(candidate, ""))
         finding = finding or _lost_speed(
             trial, trial.speedups(candidate, incumbent, gains), rejects=slower
         )
@@ -185,10 +186,10 @@ def untried(tried: Iterable[Tried]) -> Iterator[Finding]:
             reasons.setdefault(trial.untried, []).append(trial)
     for reason, items in reasons.items():
         count = len({trial.nodeid for trial in items})
-        kinds = "; ".join(sorted({PATTERNS[trial.kind].what for trial in items}))
+        kinds = "; ".join(sorted({PATTERNS[trial.kind].description for trial in items}))
         cases = f"{count} case{'s'[: count != 1]}"
-        what = f"not tried in {cases}, as {reason}: {kinds}"
-        yield Finding("held-out-untried", what, where=items[0].nodeid)
+        message = f"not tried in {cases}, as {reason}: {kinds}"
+        yield Finding("held-out-untried", message, where=items[0].nodeid)
 
 
 def death(died: str) -> Iterator[Finding]:
@@ -216,18 +217,18 @@ def merged(tried: Iterable[Tried]) -> list[Tried]:
     return list(by_shape.values())
 
 
-def _finding(trial: Tried, outcome: Outcome, what: str) -> Finding | None:
+def _finding(trial: Tried, outcome: Outcome, problem: str) -> Finding | None:
     if outcome == "right":
         return None
     pattern = RENEWED if trial.kind == "renewed" else PATTERNS[trial.kind]
-    place = f"for {pattern.what}" + (f" ({trial.variant})" if trial.variant else "")
+    place = f"for {pattern.description}" + (f" ({trial.variant})" if trial.variant else "")
     example = "what the cases draw is an example"
     if pattern.check == _SHAPE:
         place = f"at {_shape(trial)}, near the declared shape"
         example = "the declared shapes are examples"
     return Finding(
         pattern.check,
-        f"{outcome} {place}, where the incumbent is right: {what}",
+        f"{outcome} {place}, where the incumbent is right: {problem}",
         where=trial.nodeid,
         advice=f"{example}: support what the incumbent does, or say in the case of a new campaign "
         f"that it need not: domain={pattern.excluded_by!r}",

@@ -95,13 +95,13 @@ def layouts(
         if reached.layout in (None, IN_ORDER, before) or before not in (IN_ORDER, ANOTHER_ORDER):
             continue
         if reached.layout == ANOTHER_ORDER:
-            check, what = "output-order", f"{name} lies {reached.layout}"
+            check, message = "output-order", f"{name} lies {reached.layout}"
             advice = "in a comparison the copy into the baseline's order is timed as well"
         else:
             check = "output-layout"
-            what = f"{name} is {reached.layout}, the baseline's has memory of its own"
+            message = f"{name} is {reached.layout}, the baseline's has memory of its own"
             advice = "return a copy: who uses the result may write to it, or to the input"
-        yield Finding(check, what, advice=advice, rejects=False)
+        yield Finding(check, message, advice=advice, rejects=False)
 
 
 def in_order(function: Callable[..., Any], like: Any, results: Any) -> Callable[..., Any]:
@@ -201,7 +201,7 @@ def late(wrong: bool, is_right_now: Callable[[], bool]) -> list[Finding]:
 
 
 def stale(
-    what: str,
+    call_name: str,
     before: Sequence[Any],
     after: Sequence[Any],
     expected_before: Sequence[Any],
@@ -218,7 +218,7 @@ def stale(
         number = float(results[0].flatten()[0])
         yield Finding(
             "constant-result",
-            f"{what or 'a call'} gave {number:g} everywhere, as the call before did for other "
+            f"{call_name or 'a call'} gave {number:g} everywhere, as the call before did for other "
             "content",
             advice="compute the result; where a constant passes its tolerance, give the case a "
             "gate of its own",
@@ -227,7 +227,7 @@ def stale(
     elif results:
         yield Finding(
             "stale-result",
-            f"{what} gave an earlier result, bit for bit",
+            f"{call_name} gave an earlier result, bit for bit",
             advice="a result cached for other content is wrong in a training step: compute it",
             bucket="W2",
         )

@@ -48,9 +48,9 @@ def assert_deterministic(
         for i, (expected, result) in enumerate(zip(first, results, strict=True)):
             differs = bits(expected) != bits(result)
             if bool(differs.any()):
-                what = "out" if i < len(outputs) else f"gradient {i - len(outputs)}"
+                result_name = "out" if i < len(outputs) else f"gradient {i - len(outputs)}"
                 raise AssertionError(
-                    f"{what} of repeat {repeat + 1} differs from the first in "
+                    f"{result_name} of repeat {repeat + 1} differs from the first in "
                     f"{int(differs.sum())} of {differs.numel()} elements"
                 )
 

@@ -99,8 +99,8 @@ def hold_against_baseline(case: Case, expected: Mapping[str, ExpectedCase] | Non
     if frozen is None:
         raise case.refusal("is not in the baseline", "the cases of the baseline")
     if case.header != frozen.header:
-        what = describe_header_drift(case.header, frozen.header)
-        raise case.refusal(what, ",".join(frozen.header))
+        drift = describe_header_drift(case.header, frozen.header)
+        raise case.refusal(drift, ",".join(frozen.header))
     empty = {column.name for column in case.schema.columns if column.is_backward}
     had_backward = not empty or not empty <= set(frozen.empty)
     if empty and case.backward != had_backward:

@@ -44,8 +44,8 @@ from pytest_kopt.numerics.nested import fresh_copies, tensors
 #: Calls the kernel in one more way, and yields what that shows besides right and wrong.
 CheckStep = Callable[[Checking], Iterable[Finding] | None]
 _GRADIENT = "grad of input "
-#: So many elements of a tensor tell what was drawn.
-_TOLD = 1024
+#: So many elements of a tensor go into the digest of what was drawn.
+_SAMPLED = 1024
 #: Restoring an input of this size takes longer than most calls that write to it.
 _LARGE_BYTES = 64 << 20
 #: Frames of an error that are shown, the innermost ones.
@@ -256,8 +256,8 @@ def _digest_of_drawn(arguments: Sequence[Any]) -> str:
     for tensor in tensors(list(arguments)):
         digest.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
         if tensor.layout is torch.strided and not tensor.is_complex():
-            some = tensor.detach().reshape(-1)[:: max(1, tensor.numel() // _TOLD)]
-            digest.update(some.double().cpu().numpy().tobytes())
+            sample = tensor.detach().reshape(-1)[:: max(1, tensor.numel() // _SAMPLED)]
+            digest.update(sample.double().cpu().numpy().tobytes())
     digest.update(repr([x for x in arguments if isinstance(x, int | float | str)]).encode())
     return digest.hexdigest()[:16]
 

@@ -211,14 +211,14 @@ class Checking:
     def restore(self) -> None:
         inputs.restore(self.used, self.pristine, self.case.rewritten)
 
-    def call(self, what: str, seed: int) -> None:
+    def call(self, call_name: str, seed: int) -> None:
         poisoned_memory.poison_freed(self.last.copies.results)
         start = time.perf_counter()
         run = self.candidate(self.used, seed)
         if not self.facts.interpreted:
             self.seconds = min(self.seconds, time.perf_counter() - start)
         with self.no_call():
-            self.judge(run, self.expect(run, seed), what, (self.last, self.expected))
+            self.judge(run, self.expect(run, seed), call_name, (self.last, self.expected))
 
     @contextmanager
     def no_call(self) -> Iterator[None]:
@@ -247,21 +247,21 @@ class Checking:
         return self.case.positional(self.case.function)(*self.used)
 
     def judge(
-        self, run: Run, expected: Pass, what: str, earlier: tuple[Run, Pass] | None = None
+        self, run: Run, expected: Pass, call_name: str, earlier: tuple[Run, Pass] | None = None
     ) -> None:
         """Compare what was there at the return, and look at the call; keep it as the last one."""
         self.expected = expected
         comparisons = self.judged(run)
-        self.comparisons += [named(comparison, what) for comparison in comparisons]
+        self.comparisons += [named(comparison, call_name) for comparison in comparisons]
         is_right = all(comparison.passed for comparison in comparisons)
         # Pairing results compares all of what was written to: not again where none is small.
         if is_right and any(tensor.numel() < FEW for tensor in run.copies.results):
             self._pool(run, self.expected)
-        self.add_findings(list(self._side_effects(run, what, earlier, is_right=is_right)))
+        self.add_findings(list(self._side_effects(run, call_name, earlier, is_right=is_right)))
         self.last = run
 
     def _side_effects(
-        self, run: Run, what: str, earlier: tuple[Run, Pass] | None, *, is_right: bool
+        self, run: Run, call_name: str, earlier: tuple[Run, Pass] | None, *, is_right: bool
     ) -> Iterator[Finding]:
         """Yield what a call did besides giving its result; `earlier` is the call before it."""
         case, used, pristine, expected = self.case, self.used, self.pristine, self.expected.all
@@ -275,7 +275,7 @@ class Checking:
             before, expected_before = earlier
             yield from outputs.shared(before.live.results, run.live.results, shareable)
             yield from outputs.stale(
-                what, before.copies.all, run.copies.all, expected_before.all, expected
+                call_name, before.copies.all, run.copies.all, expected_before.all, expected
             )
 
     def _pool(self, run: Run, expected: Pass) -> None:
@@ -346,5 +346,5 @@ def seconds_of_others() -> float:
     return time.process_time() - time.thread_time()
 
 
-def named(comparison: Comparison, what: str) -> Comparison:
-    return replace(comparison, name=f"{comparison.name} ({what})") if what else comparison
+def named(comparison: Comparison, call_name: str) -> Comparison:
+    return replace(comparison, name=f"{comparison.name} ({call_name})") if call_name else comparison

@@ -106,17 +106,18 @@ def try_shape(
     for name in (INCUMBENT, CANDIDATE):
         if name not in versions:
             continue
-        outcome, what = content.outcome(variant.of(versions[name]))
+        outcome, problem = content.outcome(variant.of(versions[name]))
         if is_lost(device):
             # Nothing more can be timed here.
             os._exit(1)
         if outcome is None and tried.outcomes.get(INCUMBENT) == "right":
-            outcome, what = "raises", "gives results that cannot be compared with the reference's"
+            outcome = "raises"
+            problem = "gives results that cannot be compared with the reference's"
         if outcome is None:
             return None
         tried.outcomes[name] = outcome
-        if what:
-            tried.what[name] = what
+        if problem:
+            tried.problems[name] = problem
         if outcome != "right":
             # Where the incumbent is not right, nothing is asked of the candidate.
             break

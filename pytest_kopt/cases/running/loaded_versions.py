@@ -145,17 +145,17 @@ def _runs_no_change(
         return False
     module, name = twin.place(case.function)
 
-    def found_in(paths: Iterable[str]) -> frozenset[tuple[str, str]] | None:
+    def unreached_in(paths: Iterable[str]) -> frozenset[tuple[str, str]] | None:
         old, new = ({path: (top / path).read_bytes() for path in paths} for top in (tree, root))
         return unreached(name.partition(".")[0], old, new, old.keys() & {*changed})
 
     # Most changes are seen in the function's own file, and others only add to what may be run.
     places = twin.own_file(case.function)
     own_paths = {str(path.relative_to(root)) for path in places if path.is_relative_to(root)}
-    if own_paths <= {*changed} and found_in(own_paths) is None:
+    if own_paths <= {*changed} and unreached_in(own_paths) is None:
         return False
     imported = {str(path.relative_to(root)) for path in imported_by(module, root)}
-    unreached_functions = found_in(imported) if imported & {*changed} else None
+    unreached_functions = unreached_in(imported) if imported & {*changed} else None
     if unreached_functions is None:
         return False
     ran = executed_files.functions_run(one_call(case, case.function, inputs))

@@ -104,8 +104,8 @@ def _check_positions(case: Case, inputs: Sequence[Any]) -> None:
         for place in places:
             if place not in legal:
                 kind = type(inputs[place]).__name__ if place < len(inputs) else "not there"
-                what = f"{name} has {place}, and input {place} is {kind}"
-                raise case.refusal(what, map(str, legal))
+                problem = f"{name} has {place}, and input {place} is {kind}"
+                raise case.refusal(problem, map(str, legal))
 
 
 def _check_device(case: Case, drawn: Sequence[Any] | Mapping[str, Any], device: str) -> None:
@@ -145,10 +145,10 @@ def _check_arguments(
         else:
             signature.bind(*inputs)
     except TypeError as error:
-        what = f"{len(inputs)} argument{'s'[: len(inputs) != 1]}"
-        given_names = ", ".join(case.keywords) or what
+        count = f"{len(inputs)} argument{'s'[: len(inputs) != 1]}"
+        names = ", ".join(case.keywords) or count
         raise case.refusal(
-            f"inputs() returns {given_names}, and {name} takes {signature}: {error}",
+            f"inputs() returns {names}, and {name} takes {signature}: {error}",
             "the same arguments for the function and the reference",
         ) from None
 

@@ -79,8 +79,8 @@ def _time(checked: CheckedCase) -> None:
     except BadInput:
         raise
     except Exception as error:
-        is_known = isinstance(error, InvalidReference)
-        text = str(error) if is_known else kernel_traceback(error, bench)
+        is_of_the_reference = isinstance(error, InvalidReference)
+        text = str(error) if is_of_the_reference else kernel_traceback(error, bench)
         checked.check, checked.timings = "ERROR", ()
         checked.diagnosis = f"passed its check but raises when it is timed\n{text}"
         if not checked.case.keeps_order and not isinstance(error, torch.OutOfMemoryError):

@@ -187,8 +187,8 @@ class Loop:
             content = {i: fresh_copy(self._before[i]) for i in large}
             for value in content.values():
                 drawn = places(value.numel(), generator)
-                some = torch.randperm(len(drawn), generator=generator)[:most]
-                exchange(value.data, drawn[some])
+                chosen = torch.randperm(len(drawn), generator=generator)[:most]
+                exchange(value.data, drawn[chosen])
         with torch.no_grad():
             for i, value in content.items():
                 if isinstance(self._parameters[i], torch.Tensor):
@@ -238,8 +238,8 @@ class Loop:
         return saves(fresh, first) or any(saves(work, fresh) for work in repeated)
 
     def _wrong(self, call: _Call, gradients: dict[int, Any], batch: _Batch) -> str:
-        problem, found_db = self._judged(call, gradients, batch.pristine, batch.seed)
-        if problem and not found_db > self._usual_db - _WORSE_DB:
+        problem, lowest_db = self._judged(call, gradients, batch.pristine, batch.seed)
+        if problem and not lowest_db > self._usual_db - _WORSE_DB:
             return problem.splitlines()[0]
         return ""
 

@@ -107,13 +107,13 @@ def hand_over(arm: str, way: str, spot: Spot, folder: Path, secret: int) -> dict
         {"name": n, **_tensor_description(gradient)}
         for n, gradient in (spot.incoming or {}).items()
     ]
-    where = {"seed": spot.seed, "number": spot.number, "call": spot.call}
+    place = {"seed": spot.seed, "number": spot.number, "call": spot.call}
     description = {
         "file": name,
         "incoming": incoming,
         **dict(zip(_CALLS, handed_over, strict=True)),
     }
-    return {"arm": arm, "way": way, **where, **description}
+    return {"arm": arm, "way": way, **place, **description}
 
 
 def _written(result: Any, file: BinaryIO, secret: int) -> dict[str, Any]:
@@ -159,9 +159,9 @@ def _like(description: Mapping[str, Any]) -> torch.Tensor:
 def _read(look: Mapping[str, Any]) -> Iterator[dict[str, Any] | None]:
     """Yield what was handed over of each of the calls, by name; None where there was none."""
     data, start = numpy.fromfile(look["file"], numpy.uint8), 0
-    for which in _CALLS:
+    for call_name in _CALLS:
         results: dict[str, Any] = {}
-        for description in look[which] or ():
+        for description in look[call_name] or ():
             if "type" in description:
                 raise _Unjudged(f"{description['name']} is a {description['type']}")
             if "value" in description:
@@ -176,7 +176,7 @@ def _read(look: Mapping[str, Any]) -> Iterator[dict[str, Any] | None]:
                 plain = torch.from_numpy(data[start:end].copy()).view(result.dtype)
                 result.copy_(plain.reshape(shape))
             results[description["name"]], start = result, end
-        yield None if look[which] is None else results
+        yield None if look[call_name] is None else results
 
 
 def _in_memory(
@@ -273,8 +273,8 @@ def _wrong(
     right. A block that was timed by events may have ended before its turn came.
     """
     looks, memories = (
-        {(look["arm"], look["seed"], look["way"]): look for look in which}
-        for which in (looked_at.looks, looked_at.seen)
+        {(look["arm"], look["seed"], look["way"]): look for look in documents}
+        for documents in (looked_at.looks, looked_at.seen)
     )
     for arm, seed in looked_at.blocks:
         for way, engine in zip(content.ways, looked_at.engine.split("+"), strict=False):
@@ -294,8 +294,8 @@ def _wrong(
                 continue
             if beyond is None:
                 return [wrong_result(wrong)]
-            mine = replace(spot, results=content.answer(look).results)
-            if _BEYOND not in case.domain and plainly_wrong(case, mine, beyond) is None:
+            recomputed = replace(spot, results=content.answer(look).results)
+            if _BEYOND not in case.domain and plainly_wrong(case, recomputed, beyond) is None:
                 return [Finding("held-out-range", wrong.diagnosis().splitlines()[0])]
     return []
 
@@ -313,8 +313,8 @@ def _judged(look: Mapping[str, Any], secret: int) -> Drawn:
     return drawn
 
 
-def _amiss(what: str) -> Finding:
-    return Finding("timed-result", f"a result that was looked at {what}", bucket="W2")
+def _amiss(problem: str) -> Finding:
+    return Finding("timed-result", f"a result that was looked at {problem}", bucket="W2")
 
 
 class _RedrawnContent:
@@ -358,8 +358,8 @@ class _RedrawnContent:
             call = Backward(case, case.function, self._set(look), self._seed)
             self._write_gradients(call.changing, look)
         call.restore()
-        where = {name: look[name] for name in ("seed", "number", "call")}
-        return Spot(call.inputs, call.incoming, call.named(call()), **where)
+        place = {name: look[name] for name in ("seed", "number", "call")}
+        return Spot(call.inputs, call.incoming, call.named(call()), **place)
 
     def _forward(self, look: Mapping[str, Any]) -> Forward:
         case, number = self.case_of(look["arm"]), look["number"]

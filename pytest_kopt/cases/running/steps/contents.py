@@ -60,37 +60,37 @@ def other_groups(checking: Checking) -> Iterator[Finding]:
             continue
         sizes = groups.drawn(name)
         checking.renew(groups.replaced(drawn, sizes))
-        what = f"groups of {min(sizes)} to {max(sizes)} rows, {name}"
+        call_name = f"groups of {min(sizes)} to {max(sizes)} rows, {name}"
         try:
-            checking.call(what, seed)
+            checking.call(call_name, seed)
         except Exception as error:
-            raise _why_not(checking, what, error) from error
+            raise _why_not(checking, call_name, error) from error
         if not all(comparison.passed for comparison in checking.comparisons):
-            yield _wrong(what, groups.are_uniform)
+            yield _wrong(call_name, groups.are_uniform)
         if not checking.passed:
             return
         checking.facts.groups[name] = sizes
 
 
-def _why_not(checking: Checking, what: str, error: Exception) -> Exception:
+def _why_not(checking: Checking, call_name: str, error: Exception) -> Exception:
     text = f"{type(error).__name__}: {error}".splitlines()[0]
     try:
         checking.truth.forward(fresh_copies(checking.pristine), ())
     except Exception:
         return checking.case.refusal(
-            f"the reference raises for {what}: {text}",
+            f"the reference raises for {call_name}: {text}",
             "a reference that takes any sizes; with group_multiple=N they are multiples of N",
         )
     if isinstance(error, InvalidReference):
         return error
-    return RuntimeError(f"{_wrong(what, False)}: {text}")
+    return RuntimeError(f"{_wrong(call_name, False)}: {text}")
 
 
-def _wrong(what: str, rejects: bool) -> Finding:
+def _wrong(call_name: str, rejects: bool) -> Finding:
     """Return the finding about a kernel that is right for its own groups only."""
     return Finding(
         "uneven-groups",
-        f"not right for {what}",
+        f"not right for {call_name}",
         advice="read every group's size at run time, empty ones too; if the kernel only takes "
         "multiples of a block, declare group_multiple=N in the case",
         rejects=rejects,
@@ -110,10 +110,10 @@ def after_many_calls(checking: Checking) -> Iterator[Finding]:
     else:
         fresh = list(make_inputs(checking.case, checking.seeds["last"]))
     checking.renew(fresh)
-    what = "after many calls"
-    checking.call(what, checking.seeds["last"])
+    call_name = "after many calls"
+    checking.call(call_name, checking.seeds["last"])
     last, last_expected = checking.last.copies, checking.expected
-    yield from outputs.stale(what, first.copies.all, last.all, expected.all, last_expected.all)
+    yield from outputs.stale(call_name, first.copies.all, last.all, expected.all, last_expected.all)
 
 
 def other_addresses(checking: Checking) -> Iterator[Finding]:
