@@ -13,7 +13,14 @@ import pytest
 
 from pytest_kopt import wire
 from pytest_kopt.honesty import fingerprint, imports
-from pytest_kopt.honesty.fingerprint import NOTHING, Fingerprint, Harness, Seen, edits, moved
+from pytest_kopt.honesty.fingerprint import (
+    NOTHING,
+    Fingerprint,
+    Harness,
+    ObservedFiles,
+    edits,
+    moved,
+)
 
 FILES = {
     "pyproject.toml": "",
@@ -62,7 +69,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def take(
-    root: Path, before: Fingerprint | None = None, observed: Seen = NOTHING, **keys: object
+    root: Path, before: Fingerprint | None = None, observed: ObservedFiles = NOTHING, **keys: object
 ) -> Fingerprint:
     harness = Harness(
         root=root,
@@ -136,7 +143,7 @@ def test_files_that_come_and_go(root: Path) -> None:
 def test_what_only_a_worker_saw_belongs_to_it_when_it_lies_with_the_tests(root: Path) -> None:
     (root / "tests/ops/computed.py").write_text("")
     loaded = ("tests/ops/computed.py", "project/unused.py", "project/kernels/gemm.py", "gone.py")
-    before = take(root, observed=Seen(loaded))
+    before = take(root, observed=ObservedFiles(loaded))
     assert set(before.files) == HARNESS | {"tests/ops/computed.py"}
     append("tests/ops/computed.py")(root)
     (finding,) = edits(before, take(root, before))
@@ -156,7 +163,7 @@ def test_what_decides_belongs_to_it_in_the_kernels_package_too(root: Path) -> No
     for name, text in write.items():
         (root / name).write_text(text)
     before = take(root)
-    seen = Seen(
+    seen = ObservedFiles(
         judged_by=["project/kernels/naive.py", "project/kernels/gemm.py"],
         opened={
             "tests/ops/shapes.json": ["tests/conftest.py"],
@@ -210,7 +217,7 @@ def test_dependencies_that_moved_are_those_that_are_others_on_disk(root: Path) -
         "tests/golden.npz": {"tests/ops/test_gemm.py"},
         "project/kernels/gemm.py": {"project/kernels/gemm.py"},
     }
-    before = take(root, observed=Seen(opened=opened))
+    before = take(root, observed=ObservedFiles(opened=opened))
     assert before.dependencies.keys() - take(root).dependencies.keys() == {"project/table.toml"}
     (root / "project/kernels/gemm.py").write_text("")
     assert moved(before, root) == []

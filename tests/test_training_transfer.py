@@ -14,8 +14,8 @@ from pytest_kopt.honesty.transfer import (
     REJECT,
     UNCLASSIFIED,
     Claim,
-    Shown,
     Trace,
+    TransferEvidence,
     bucket_findings,
     credited_pct,
     decision,
@@ -32,8 +32,8 @@ NAMES = [
 WEIGHTS = Trace(("weight",), ({"weight": (1, 2)},))
 
 
-def shown(change: float | None = 10.0, **more: object) -> Shown:
-    return Shown(overfit=bool(more.pop("overfit", False)), change_pct=change, **more)  # type: ignore[arg-type]
+def shown(change: float | None = 10.0, **more: object) -> TransferEvidence:
+    return TransferEvidence(overfit=bool(more.pop("overfit", False)), change_pct=change, **more)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def shown(change: float | None = 10.0, **more: object) -> Shown:
     ],
 )
 def test_what_a_round_is_credited_with(
-    claim: Claim, seen: Shown, said: str, credit: float | None
+    claim: Claim, seen: TransferEvidence, said: str, credit: float | None
 ) -> None:
     assert decision(claim, seen) == said
     found = credited_pct(claim, seen)
@@ -87,7 +87,9 @@ def test_the_lines_say_what_was_seen() -> None:
         (Claim("W1", "w", 0.1, 20.0), shown(saved_ms=0.5), "+0.50 % of a step of 20 ms"),
     ],
 )
-def test_a_gain_of_a_step_needs_the_time_of_a_step(claim: Claim, seen: Shown, says: str) -> None:
+def test_a_gain_of_a_step_needs_the_time_of_a_step(
+    claim: Claim, seen: TransferEvidence, says: str
+) -> None:
     lines = dict(transfer_lines(claim, seen))
     assert lines["Estimated real-training gain"].startswith(says)
 

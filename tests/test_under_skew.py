@@ -11,7 +11,7 @@ from pytest_kopt.decide.inference import FINAL_LOOK, log_ratio
 from pytest_kopt.decide.interim_looks import decide_under_skew
 from pytest_kopt.decide.paired_evidence import PairedCase, PairedEvidence
 from pytest_kopt.decide.verdict import Verdict
-from pytest_kopt.honesty.transfer import Claim, Shown, credited_pct
+from pytest_kopt.honesty.transfer import Claim, TransferEvidence, credited_pct
 from pytest_kopt.schema.table import Classes
 from pytest_kopt.show.files.summary import transfer_lines
 
@@ -83,7 +83,7 @@ def test_classes_that_split_under_skew_alone_are_no_split() -> None:
 
 
 def line(**more: Any) -> str:
-    shown = Shown(overfit=False, change_pct=10.0, **more)
+    shown = TransferEvidence(overfit=False, change_pct=10.0, **more)
     return dict(transfer_lines(Claim("K1"), shown))[NAME]
 
 
@@ -102,5 +102,5 @@ def test_the_summary_names_what_was_drawn() -> None:
 def test_a_gain_that_skew_mostly_lacks_is_credited_as_it_is_there(
     skew: float | None, credit: float
 ) -> None:
-    shown = Shown(overfit=False, change_pct=10.0, skew_pct=skew)
+    shown = TransferEvidence(overfit=False, change_pct=10.0, skew_pct=skew)
     assert credited_pct(Claim("K1"), shown) == credit

@@ -17,7 +17,7 @@ from pytest_kopt.cases.evidence import CaseEvidence
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.honesty.finding import CONSEQUENCES, Finding
-from pytest_kopt.honesty.fingerprint import Seen
+from pytest_kopt.honesty.fingerprint import ObservedFiles
 from pytest_kopt.honesty.transfer import Trace
 from pytest_kopt.schema.profile import Scalar, Schema
 from pytest_kopt.schema.table import Row, Table, cell, make_row
@@ -133,10 +133,10 @@ def loaded_by(results: Iterable[CaseResult]) -> set[str]:
     return {file for result in results for file in result.evidence.loaded or ()}
 
 
-def seen_by(results: Sequence[CaseResult]) -> Seen:
+def observed_by(results: Sequence[CaseResult]) -> ObservedFiles:
     """Return what the processes of these cases had of the project's files."""
     judged_by = {file for result in results for file in result.evidence.judged_by or ()}
-    return Seen(loaded_by(results), judged_by, opened_by(results))
+    return ObservedFiles(loaded_by(results), judged_by, opened_by(results))
 
 
 def opened_by(results: Sequence[CaseResult]) -> dict[str, set[str]]:

@@ -47,7 +47,7 @@ class Fingerprint:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ObservedFiles:
     """What processes that ran the cases had of the project's files, as paths below the root.
 
     They `loaded` some by a computed name only. Code in those that a case is `judged_by` drew its
@@ -59,7 +59,7 @@ class Seen:
     opened: Mapping[str, Collection[str]] = field(default_factory=dict)
 
 
-NOTHING = Seen()
+NOTHING = ObservedFiles()
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class Harness:
         self,
         settings: Mapping[str, Any],
         manifest: Mapping[str, Any],
-        observed: Seen = NOTHING,
+        observed: ObservedFiles = NOTHING,
         recorded: Collection[str] = (),
     ) -> Fingerprint:
         """Return the fingerprint of what lies on disk now.

@@ -62,7 +62,7 @@ class Trace:
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class TransferEvidence:
     """What was found and measured.
 
     `findings` are those among the verdict's flags, `traces` the training traces by case label
@@ -111,7 +111,7 @@ def bucket_findings(claim: Claim, findings: Iterable[Finding]) -> Iterator[Findi
         )
 
 
-def decision(claim: Claim, evidence: Shown) -> str:
+def decision(claim: Claim, evidence: TransferEvidence) -> str:
     """Return the transfer check's last line."""
     if evidence.overfit or claim.bucket in OVERFIT:
         return REJECT
@@ -120,7 +120,7 @@ def decision(claim: Claim, evidence: Shown) -> str:
     return ACCEPT_REAL if claim.bucket in REAL else UNCLASSIFIED
 
 
-def credited_pct(claim: Claim, evidence: Shown) -> float | None:
+def credited_pct(claim: Claim, evidence: TransferEvidence) -> float | None:
     """Return the benchmark gain in percent that fresh tensors have, None when untold."""
     verdict = decision(claim, evidence)
     if verdict == REJECT:
@@ -133,7 +133,7 @@ def credited_pct(claim: Claim, evidence: Shown) -> float | None:
     return min(fresh, claim.bound_pct) if verdict == ACCEPT_ASTERISK else fresh
 
 
-def step_saving_pct(claim: Claim, evidence: Shown) -> float | None:
+def step_saving_pct(claim: Claim, evidence: TransferEvidence) -> float | None:
     """Return the share of a training step that is saved, None where the notes give no step.
 
     A step is taken to call each case once. What a weight cache saves is bounded by quant time.

@@ -15,9 +15,16 @@ import pytest
 
 from pytest_kopt import wire
 from pytest_kopt.campaign.campaign import Campaign
-from pytest_kopt.cases.result import CaseResult, opened_by, seen_by
+from pytest_kopt.cases.result import CaseResult, observed_by, opened_by
 from pytest_kopt.errors import BadInput
-from pytest_kopt.honesty.fingerprint import Fingerprint, Harness, Seen, edits, moved, touched
+from pytest_kopt.honesty.fingerprint import (
+    Fingerprint,
+    Harness,
+    ObservedFiles,
+    edits,
+    moved,
+    touched,
+)
 from pytest_kopt.options.declare import LOADED_BEFORE
 
 #: Settings that say which code runs as a test and what runs around it.
@@ -77,9 +84,9 @@ class HarnessWatch:
         manifest.pop("schema")
         harness = self._harness(ids)
         if (first := self._baseline) is None:
-            return harness.take(self._setup.settings, manifest, seen_by(results))
+            return harness.take(self._setup.settings, manifest, observed_by(results))
         options = {key: text for key, text in first.settings.items() if key.startswith("--")}
-        settings, seen = options | self._setup.settings, Seen(opened=opened_by(results))
+        settings, seen = options | self._setup.settings, ObservedFiles(opened=opened_by(results))
         return harness.take(settings, manifest, seen, list(first.files))
 
     def _harness(self, ids: Iterable[str] = ()) -> Harness:
@@ -124,7 +131,7 @@ class HarnessWatch:
 
     def _shared(self) -> set[str]:
         """Return which of the kernel's helpers neither drew inputs nor ran in the reference."""
-        return {*self.helpers()}.difference(seen_by(self._campaign.first.results()).judged_by)
+        return {*self.helpers()}.difference(observed_by(self._campaign.first.results()).judged_by)
 
     def check_dependencies(self, now: Fingerprint) -> None:
         """Raise BadInput where what a version uses is neither declared nor as the best one had it.

@@ -17,7 +17,7 @@ from pytest_kopt.honesty.transfer import (
     ACCEPT_ASTERISK,
     ACCEPT_REAL,
     Claim,
-    Shown,
+    TransferEvidence,
     caches_weights,
     credited_pct,
     decision,
@@ -27,7 +27,7 @@ from pytest_kopt.knowledge.routing import Direction, Route, route
 NEXT_DIRECTIONS = 3
 
 
-def transfer_evidence(campaign: Campaign, round: Round, verdict: Verdict) -> Shown:
+def transfer_evidence(campaign: Campaign, round: Round, verdict: Verdict) -> TransferEvidence:
     """Return what a round's evidence holds against its notes' claim."""
     results, state = round.last.results(), campaign.state
     traces = {result.label: result.trace for result in results if result.evidence.training}
@@ -37,7 +37,7 @@ def transfer_evidence(campaign: Campaign, round: Round, verdict: Verdict) -> Sho
     drawn = [result.evidence.groups for result in results if result.evidence.groups is not None]
     under_skew = f"{verdict.aggregate.metric if verdict.aggregate else ''} {UNDER_SKEW}"
     gains = {total.metric: total.change_pct for total in verdict.secondary}
-    return Shown(
+    return TransferEvidence(
         overfit=verdict.decision is Decision.REJECTED_OVERFIT,
         change_pct=_gain(verdict),
         findings=tuple(flag for flag in verdict.flags if is_finding(flag, labels)),
@@ -67,7 +67,7 @@ def _saved_ms(verdict: Verdict) -> float | None:
     return saved if compared else None
 
 
-def audited(round: int, claim: Claim, evidence: Shown) -> Audited:
+def audited(round: int, claim: Claim, evidence: TransferEvidence) -> Audited:
     return Audited(
         round=round,
         bucket=claim.bucket,

@@ -239,9 +239,6 @@ class Checking:
     def call_unjudged(self) -> object:
         """Call the function on its tensors, with its backward where it has one."""
         self.restore()
-        return self.bare()
-
-    def bare(self) -> object:
         if self.case.backward:
             return self.candidate(self.used, self.seeds["disturb"]).live.outputs
         return self.case.positional(self.case.function)(*self.used)

@@ -15,8 +15,8 @@ from pytest_kopt.honesty.transfer import (
     REJECT,
     UNSTATED,
     Claim,
-    Shown,
     Trace,
+    TransferEvidence,
     credited_pct,
     decision,
     step_saving_pct,
@@ -68,7 +68,7 @@ def _transfer(campaign: Campaign, round: Round, verdict: Verdict) -> dict[str, s
     return lines
 
 
-def transfer_lines(claim: Claim, evidence: Shown) -> list[tuple[str, str]]:
+def transfer_lines(claim: Claim, evidence: TransferEvidence) -> list[tuple[str, str]]:
     verdict, fresh = decision(claim, evidence), credited_pct(claim, evidence)
     benchmark = changed(evidence.change_pct)
     if fresh is not None and fresh != evidence.change_pct:
@@ -86,7 +86,7 @@ def transfer_lines(claim: Claim, evidence: Shown) -> list[tuple[str, str]]:
     ]
 
 
-def step_gain(claim: Claim, evidence: Shown) -> str:
+def step_gain(claim: Claim, evidence: TransferEvidence) -> str:
     """Return the gain of a training step in words; no benchmark says what a step takes."""
     if claim.step_ms is None:
         return "not estimated: the notes give no `step_ms`"
@@ -112,7 +112,7 @@ def trace_text(traces: Mapping[str, Trace | None] | None) -> str:
     return ", ".join(f"{kind} {rate:.0%}" for kind, rate in sorted(rates.items()))
 
 
-def _distributions(evidence: Shown) -> str:
+def _distributions(evidence: TransferEvidence) -> str:
     declared = ", ".join(sorted(set(evidence.distributions)))
     uneven = next((text for text in evidence.findings if text.startswith("uneven-groups")), None)
     if uneven:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_kopt.cases.result import CaseResult, seen_by
+from pytest_kopt.cases.result import CaseResult, observed_by
 from pytest_kopt.decide.verdict import Verdict
 from pytest_kopt.honesty.fingerprint import Harness
 from pytest_kopt.trials.harness import PytestSetup
@@ -19,7 +19,7 @@ def harness_of(root: Path, results: Sequence[CaseResult], setup: PytestSetup) ->
     homes = {result.evidence.home for result in results}.difference(tests)
     kernel = tuple(sorted(filter(None, homes)))
     harness = Harness(root, tuple(tests), kernel, setup.folders, setup.plugins)
-    return {*harness.take({}, {}, seen_by(results)).files}
+    return {*harness.take({}, {}, observed_by(results)).files}
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from pytest_kopt.campaign.prerequisites import tree_gaps
 from pytest_kopt.campaign.workspace import extraction
 from pytest_kopt.cases.collector import Collector
 from pytest_kopt.cases.details import in_a_line
-from pytest_kopt.cases.result import loaded_by, seen_by
+from pytest_kopt.cases.result import loaded_by, observed_by
 from pytest_kopt.decide.classes import measured_classes
 from pytest_kopt.decide.hard_gates import (
     checked_shape,
@@ -165,7 +165,7 @@ def _unused(gathered: Gathered) -> Iterator[str]:
 
 def _editable(gathered: Gathered) -> Iterator[str]:
     """Say so where a candidate may edit what it is judged by."""
-    judging = seen_by(gathered.results).judged_by
+    judging = observed_by(gathered.results).judged_by
     if editable := sorted({*judging} & {*gathered.opened.campaign.candidate().files}):
         yield (
             f"code in {editable[0]} draws the inputs or runs in the reference, and a candidate may "
