@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Generator
 from pathlib import Path
 
@@ -19,6 +20,8 @@ class Activation:
         self._config = config
         self._ids: list[str] = []
         self._is_open = False
+        # pytest makes the modules of a folder again for every file of it that is named.
+        self._will_use_kopt = functools.cache(will_use_kopt)
 
     def open(self) -> None:
         if not self._is_open:
@@ -32,7 +35,7 @@ class Activation:
 
     def pytest_pycollect_makemodule(self, module_path: Path) -> None:
         """Set up Triton's interpreter before a test file that uses kopt imports Triton."""
-        if will_use_kopt(module_path):
+        if self._will_use_kopt(module_path):
             from pytest_kopt.session.worker import worker_of
 
             self.open()
