@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,6 +24,7 @@ from pytest_kopt.schema.profile import Column, Schema
 from pytest_kopt.session.worker import Worker
 from pytest_kopt.trials.judging import cut_off
 from tests.scripted import Clock
+from tests.sessions.project import Project
 
 #: Calls whose answers are held against the reference, and those of the training loop's probe.
 JUDGED, PROBED = 6, 4
@@ -189,13 +192,14 @@ def test_what_a_test_does_wrong_is_told_once(
     assert "During handling of the above exception" not in text
 
 
-def test_a_second_call_is_refused_and_no_kernel_s_fault(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(
-        DECLARED.replace("    pass\n", "    declare(kopt, 4)\n    declare(kopt, 8)\n")
-    )
-    run = pytester.runpytest_subprocess("-p", "no:cacheprovider", "--kopt-check-only")
-    assert run.ret == 4
-    run.stderr.fnmatch_lines("*::test_never: kopt() was called a second time*-p no:NAME*")
+def test_a_second_call_is_refused_and_no_kernel_s_fault(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    calls = "    declare(kopt, 4)\n    declare(kopt, 8)\n"
+    project.write("test_twice.py", DECLARED.replace("    pass\n", calls))
+    run = project.pytest("-p", "no:cacheprovider", "--kopt-check-only")
+    assert run.code == 4, run.text
+    said = r"::test_never: kopt\(\) was called a second time.*-p no:NAME"
+    assert re.search(said, run.err), run.text
 
 
 def test_nothing_is_decided_where_a_case_never_called() -> None:
