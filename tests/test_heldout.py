@@ -331,7 +331,7 @@ def test_refusing(kopt, n, request):
     kopt(good, inputs=lambda: (torch.randn(n, 4),), reference=lambda x: 2 * x.double(),
          dims={"n": n})
     assert SEEN[0]["uneven"].outcomes["candidate"] == "raises"
-    assert "AssertionError" in SEEN[0]["uneven"].problems["candidate"]
+    assert "AssertionError" in SEEN[0]["uneven"].what["candidate"]
 
 
 @pytest.mark.parametrize("n", [64])

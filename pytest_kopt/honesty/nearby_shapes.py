@@ -100,7 +100,7 @@ _CASES = 2
 class Tried:
     """One shape, or other inputs, and what became of the versions there.
 
-    `outcomes` by version's name, `problems` the first line of what went wrong, `variant` which
+    `outcomes` by version's name, `what` the first line of what went wrong, `variant` which
     input was changed; `seconds` of a call here, and `declared_seconds` of one at the declared
     shape, where they were measured. Without outcomes it could not be tried, for the reason in
     `untried`.
@@ -110,7 +110,8 @@ class Tried:
     kind: Kind
     dims: dict[str, Any]
     outcomes: dict[str, Outcome] = field(default_factory=dict)
-    problems: dict[str, str] = field(default_factory=dict)
+    # Its name stands in the evidence of earlier rounds.
+    what: dict[str, str] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     declared_seconds: dict[str, float] = field(default_factory=dict)
     variant: str = ""
@@ -130,7 +131,7 @@ class Tried:
         return replace(
             self,
             outcomes=self.outcomes | more.outcomes,
-            problems=self.problems | more.problems,
+            what=self.what | more.what,
             seconds=self.seconds | more.seconds,
             declared_seconds=self.declared_seconds | more.declared_seconds,
         )
@@ -168,7 +169,7 @@ def held_out_findings(
     for trial in comparable:
         if candidate not in trial.outcomes:
             continue
-        finding = _finding(trial, trial.outcomes[candidate], trial.problems.get(candidate, ""))
+        finding = _finding(trial, trial.outcomes[candidate], trial.what.get(candidate, ""))
         finding = finding or _lost_speed(
             trial, trial.speedups(candidate, incumbent, gains), rejects=slower
         )

@@ -117,7 +117,7 @@ def try_shape(
             return None
         tried.outcomes[name] = outcome
         if problem:
-            tried.problems[name] = problem
+            tried.what[name] = problem
         if outcome != "right":
             # Where the incumbent is not right, nothing is asked of the candidate.
             break
