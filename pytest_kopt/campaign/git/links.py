@@ -5,10 +5,9 @@ from __future__ import annotations
 import posixpath
 from pathlib import PurePosixPath
 
-from pytest_kopt.campaign.git.repository import Repository
+from pytest_kopt.campaign.git.repository import LINK, SUBMODULE, Repository
 from pytest_kopt.errors import BadInput
 
-LINK, SUBMODULE = "120000", "160000"
 #: As many links on the way to a file the system follows.
 _MOST = 40
 

@@ -37,7 +37,7 @@ _SHOWN = 80
 #: Who commits where git has no identity.
 _NAME, _EMAIL = "pytest-kopt", "pytest-kopt@localhost"
 
-_ABSENT, _LINK, _SUBMODULE = "000000", "120000", "160000"
+_ABSENT, LINK, SUBMODULE = "000000", "120000", "160000"
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,8 +173,8 @@ class Repository:
         changes = []
         for head, path in zip(raw[::2], raw[1::2], strict=False):
             old, new, content = head.removeprefix(":").split()[:3]
-            module = content if _SUBMODULE in (old, new) else None
-            changes.append(TreeChange(path, old != _ABSENT, module, old == _LINK))
+            module = content if SUBMODULE in (old, new) else None
+            changes.append(TreeChange(path, old != _ABSENT, module, old == LINK))
         untracked = self._git("ls-files", "--others", "--exclude-standard", "-z").split("\0")
         # What HEAD lost and the tree has again is untracked too.
         added = {*filter(None, untracked)} - {change.path for change in changes}
