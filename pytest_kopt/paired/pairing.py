@@ -132,11 +132,6 @@ class Criteria:
     extra_benefit: str | None = None
     reached_only: bool = False
 
-    @property
-    def loss_limit_pct(self) -> float:
-        """What a case may lose, in percent."""
-        return self.policy.shape_gate_pct
-
 
 def judge(
     comparison: Comparison, results: Sequence[CaseResult], criteria: Criteria
@@ -153,7 +148,7 @@ def judge(
         claims_gain = bool(verdict.aggregate and (verdict.aggregate.low_pct or 0) > 0)
         is_gain = claims_gain and criteria.gate == "improve"
         gain_pct = verdict.aggregate.change_pct if verdict.aggregate else None
-        loss_pct = None if is_gain else criteria.loss_limit_pct
+        loss_pct = None if is_gain else criteria.policy.shape_gate_pct
         credit = examine(comparison, measured.every, gain_pct, loss_pct)
         verdict = _credited(verdict, credit)
     return measured.result(verdict, credit)

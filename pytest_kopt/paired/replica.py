@@ -6,11 +6,12 @@ import random
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pytest_kopt.cases import protocol
 from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, UNEVEN, WAYS
@@ -207,15 +208,15 @@ class Replica(Children):
         if nodeid != self._asked:
             self._ask(nodeid)
         self._referee.load(nodeid)
-        loaded = self._load(nodeid)
-        if loaded.same:
-            return loaded, []
+        case = self._load(nodeid)
+        if case.same:
+            return case, []
         self._referee.await_loaded(nodeid)
         device, placement = self._device, self._placement
         with placement.host.lock(device):
             placement.keep_strangers_off(device)
             since = time.time()
-            case, looks = self._timed(loaded, order, clear, cases)
+            looks = self._timed(case, order, clear, cases)
             case.timed = (since, time.time())
         self.held_seconds += case.timed[1] - case.timed[0]
         case.judged_inside = self._referee.why_not(nodeid)
@@ -246,8 +247,11 @@ class Replica(Children):
 
     def _timed(
         self, case: CaseQuads, order: random.Random, clear: Callable[[], None], cases: int
-    ) -> tuple[CaseQuads, list[Looks]]:
-        """Time the blocks of a loaded case, the device being this replica's alone."""
+    ) -> list[Looks]:
+        """Time the blocks of a loaded case, the device being this replica's alone.
+
+        Returns what was looked at in each process.
+        """
         for child in self.children:
             child.send(Prepare())
         prepared = [_wait(child, Prepared) for child in self.children]
@@ -276,28 +280,24 @@ class Replica(Children):
         case.not_captured = {
             direction: why for reply in prepared for direction, why in reply.not_captured.items()
         }
-        asked = Looks(case.nodeid, self._seed, [], engine, order.getrandbits(62), [])
-        return case, self._hand_over(replace(asked, sets=() if is_gpu else sets), blocks, folder)
+        secret, counts = order.getrandbits(62), () if is_gpu else sets
+        return [
+            Looks(case.nodeid, self._seed, seeds, engine, secret, files, counts, memory)
+            for seeds, files, memory in self._hand_over(blocks, secret, folder)
+        ]
 
-    def _hand_over(self, looks: Looks, blocks: Blocks, folder: Path | None) -> list[Looks]:
-        """Return what was looked at in each process, its memory in files of the folder."""
+    def _hand_over(
+        self, blocks: Blocks, secret: int, folder: Path | None
+    ) -> Iterator[tuple[list[tuple[str, int]], list[Any], list[Any]]]:
+        """Yield of each process its looked-at blocks, what it gave, and its memory in a folder."""
         for child in self.children:
-            child.send(HandOver(looks.secret, blocks.keeps(child)))
-        handed_over = []
+            child.send(HandOver(secret, blocks.keeps(child)))
         for child in self.children:
             files = _wait(child, HandedOver).looks
-            inspected = [block for block in blocks.looked_at if blocks.arms[block.arm] is child]
-            if not inspected:
-                continue
-            memory = [
-                document
-                for block in inspected
-                if folder
-                for document in block.documents(WAYS, folder)
-            ]
-            seeds = [(block.arm, block.seed) for block in inspected]
-            handed_over.append(replace(looks, blocks=seeds, looks=files, seen=memory))
-        return handed_over
+            if inspected := [b for b in blocks.looked_at if blocks.arms[b.arm] is child]:
+                memory = [b.documents(WAYS, folder) for b in inspected] if folder else []
+                seeds = [(block.arm, block.seed) for block in inspected]
+                yield seeds, files, [*chain.from_iterable(memory)]
 
     def _settle(self, case: CaseQuads) -> None:
         """Ask what gave the candidate away, and have the case end; Caught where something did."""
