@@ -89,7 +89,7 @@ def test_on_the_cpu_what_a_process_says_of_its_own_clock_counts_for_nothing() ->
     held = cast("Any", dict.fromkeys((CANDIDATE, INCUMBENT), Liar(0.004)))
     calls = {arm: [4, 2] for arm in held}
     time = Blocks(held, random.Random(7), "cpu", 1, calls).run(CANDIDATE, 5)
-    assert time == BlockTime(2.0, 4.0, counted=16.0, outside=19.0, passed=16.0)
+    assert time == BlockTime(2.0, 4.0, counted=16.0, outside=22.0, passed=16.0)
     time = Blocks(held, random.Random(7), "cuda", 1, calls).run(CANDIDATE, 5)
     assert time == BlockTime(0.001, 0.002, counted=0.008, outside=16.0, passed=16.0)
 

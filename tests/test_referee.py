@@ -137,9 +137,9 @@ class Runner:
     def _all_orders(self) -> Iterator[Order]:
         keep = None
         for place, (arm, seed) in enumerate(self.blocks):
-            yield Write(arm, seed, is_looked_at=True, keep=keep)
             self.seen.append(SeenBlock(arm, seed))
-            for _ in self._calls[arm]:
+            for way in range(len(self._calls[arm])):
+                yield Write(arm, seed, way, is_looked_at=True, keep=keep)
                 yield Time()
             keep = Keep(place, self.seen[-1].calls)
         yield HandOver(NO_SEED, keep)

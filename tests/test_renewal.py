@@ -17,8 +17,10 @@ from pytest_kopt.cases.running.bench import Bench
 from pytest_kopt.cases.running.runner import run_case
 from pytest_kopt.cases.running.spot_checks import RecordedCalls, Spotted, wrong_results
 from pytest_kopt.cases.running.timed_calls import Content, Forward, input_sets
+from pytest_kopt.cases.running.timing import prepare_blocks
 from pytest_kopt.honesty.inputs import RestoredArguments
 from pytest_kopt.honesty.renewal import Renewal
+from pytest_kopt.measure.cold import InputPool
 from pytest_kopt.measure.wall import WallBlock, WallEngine
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.float8_e4m3fn)
@@ -30,7 +32,7 @@ def content(tensor: torch.Tensor) -> bytes:
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_no_content_comes_twice(dtype: torch.dtype) -> None:
-    tensor = torch.randn(16, 16).to(dtype)
+    tensor = torch.randn(64, 64, generator=torch.Generator().manual_seed(1)).to(dtype)
     renewal = Renewal([tensor])
     seen = {content(tensor)}
     for number in range(300):
@@ -253,3 +255,76 @@ def test_a_function_of_sorted_rows_is_timed_where_the_case_says_so(domain: str) 
     result = run_case(case, Bench("cpu", "auto", 1, cpu=WallEngine(block_seconds=0.005))).result
     assert result.check == ("PASS" if domain else "ERROR"), result.diagnosis
     assert ("domain='declared order'" in result.diagnosis) == (not domain)
+
+
+class Numbered(torch.autograd.Function):
+    """The identity; its backward multiplies by how many forwards there had been at its own."""
+
+    forwards = 0
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        Numbered.forwards += 1
+        ctx.number = Numbered.forwards
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+        return grad * ctx.number
+
+
+def test_a_backward_goes_over_the_graph_of_the_forward_that_was_timed_before_it() -> None:
+    """A forward that is not timed could do the backward's work."""
+    case = declare(
+        "t.py::test_it",
+        "memory",
+        Numbered.apply,
+        inputs=lambda: (torch.randn(8, requires_grad=True),),
+        reference=Numbered.apply,
+        dims={"n": 8},
+        backward=True,
+        nbytes=64,
+    )
+    bench = Bench("cpu", "auto", 1)
+    pool = InputPool(input_sets([case], 1, range(SETS)), 1, 0, 1)
+    versions = {"": Numbered.apply}
+    (blocks,) = prepare_blocks(versions, [case], pool, bench, 1, engines=["auto"]).values()
+    forward, backward = blocks
+    forward.write(5)
+    before = Numbered.forwards
+    forward.run_written()
+    backward.write(5)
+    incoming = [recorder.call.changing[0].clone() for recorder in backward._recorders]
+    backward.run_written()
+    assert Numbered.forwards == before + SETS, "no forward but those that were timed"
+    for number, recorder in enumerate(backward._recorders):
+        assert torch.equal(recorder.result[0], incoming[number] * (before + number + 1))
+
+
+def test_answers_to_content_that_other_arms_meet_are_wiped_out() -> None:
+    """Both versions of a pair get the same integers; one could find the other's results."""
+    weight, index = torch.randn(64, 4), torch.randint(64, (32,))
+
+    def lookup(index: torch.Tensor, weight: torch.Tensor) -> list[torch.Tensor]:
+        return [weight[index], weight[:2]]
+
+    case = declare(
+        "t.py::test_it",
+        "single",
+        lookup,
+        inputs=lambda: (index.clone(), weight),
+        reference=lookup,
+        dims={"n": 64},
+        weights=(1,),
+    )
+    sets = dict(enumerate(input_sets([case], 0, range(SETS))))
+    calls = [Forward(case, lookup, RestoredArguments(held, ())) for held in sets.values()]
+    recorded = RecordedCalls(case, calls, Content([case], sets, SETS))
+    spotted = Spotted(WallBlock(recorded.recorders, SETS), recorded)
+    spotted.write(5)
+    spotted.run_written()
+    rows, view = recorded.recorders[0].result
+    assert rows.any()
+    spotted.release()
+    assert not rows.any()
+    assert view.all(), "what is the weight's own memory is no answer"

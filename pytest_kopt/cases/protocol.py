@@ -11,7 +11,7 @@ each case begins with one of the case orders, and what follows it is ended by `C
       Leave           CaseFinished
       Prepare         Prepared
       Agree           Ready
-      Write           Written; the blocks of an arm are then timed, forward and backward:
+      Write           Written; the block of an arm's forward, then of its backward, is there
       Time            Timed, and Looked where the block is looked at
       HandOver        HandedOver
       Settle          Findings, CaseFinished
@@ -131,12 +131,14 @@ class Keep:
 class Write:
     """Write the content of an arm's next block, which follows from its seed.
 
-    On a GPU it is said before the block whether it is looked at; on the CPU the next order says
-    which calls to `keep`. A graph's calls are run so many `times` over, 0: once, by its own clock.
+    `way` is 0 for its forward, then 1 for its backward, of the same seed. On a GPU it is said
+    before the block whether it is looked at; on the CPU the next forward's order says which calls
+    to `keep`. A graph's calls are run so many `times` over, 0: once, by its own clock.
     """
 
     arm: str
     seed: int
+    way: int = 0
     is_looked_at: bool = False
     keep: Keep | None = None
     times: int = 0

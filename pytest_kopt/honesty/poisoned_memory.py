@@ -1,10 +1,10 @@
-"""Poisoned memory: fresh memory holds NaN, and never an earlier answer."""
+"""Memory that holds no earlier answer: fresh memory is full of NaN, results are wiped out."""
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,7 +12,9 @@ import torch
 import torch.utils.deterministic
 
 from pytest_kopt.honesty.finding import Finding
+from pytest_kopt.honesty.inputs import once
 from pytest_kopt.measure.wall import LARGEST_KEPT
+from pytest_kopt.numerics.nested import storages, tensors
 
 #: What torch.use_deterministic_algorithms calls; that one imports the compiler first, for seconds.
 _set_deterministic = torch._C._set_deterministic_algorithms
@@ -33,6 +35,15 @@ def poison_freed(like: Iterable[torch.Tensor]) -> None:
         blocks = [torch.full((count,), math.nan, dtype=torch.float32, device=tensor.device)]
         blocks += [blocks[0].clone() for _ in range(_BLOCKS - 1)]
         del blocks
+
+
+def wipe(results: Any, kept: Sequence[Any]) -> None:
+    """Write zeros over tensors, but for those that share memory with what is `kept`."""
+    memory = storages(kept)
+    with torch.inference_mode():
+        for tensor in tensors(results):
+            if tensor.layout is torch.strided and not storages(tensor) & memory:
+                once(tensor).zero_()
 
 
 @contextmanager

@@ -163,12 +163,12 @@ class Blocks:
             # The arm before this one has left results of the content that both meet, in memory that
             # this one's may lie in.
             seed = self._order.getrandbits(62)
-        child.send(Write(arm, seed, is_looked_at=before, keep=self.keeps(child)))
-        child.expect(Written)
-        written = child.waited_ms
-        per_call, counted, waited = list[float](), 0.0, 0.0
-        block, place = SeenBlock(arm, seed), None
+        per_call, counted, written, waited = list[float](), 0.0, 0.0, 0.0
+        block, place, keep = SeenBlock(arm, seed), None, self.keeps(child)
         for way, calls in enumerate(self._calls[arm]):
+            child.send(Write(arm, seed, way, is_looked_at=before, keep=keep))
+            child.expect(Written)
+            written += child.waited_ms
             ms, passed_ms = self._timed(child)
             if before:
                 child.expect(Looked)
@@ -251,10 +251,12 @@ class Blocks:
 
     def _over(self, arm: str, times: int) -> list[float]:
         """Return how many ms pass while an arm's forward, and its backward, is run many times."""
-        child = self.arms[arm]
-        child.send(Write(arm, self._order.getrandbits(62), times=times))
-        child.expect(Written)
-        return [self._timed(child)[1] for _ in self._calls[arm]]
+        child, seed, passed = self.arms[arm], self._order.getrandbits(62), list[float]()
+        for way in range(len(self._calls[arm])):
+            child.send(Write(arm, seed, way, times=times))
+            child.expect(Written)
+            passed.append(self._timed(child)[1])
+        return passed
 
     def keeps(self, child: Child) -> Keep | None:
         """Return, once, the place of what a process is to keep of its last block, and the calls."""

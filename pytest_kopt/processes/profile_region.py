@@ -15,7 +15,7 @@ from pytest_kopt.cases.case import Case
 from pytest_kopt.cases.running.bench import Bench
 from pytest_kopt.cases.running.execution import LAUNCHED, make_inputs, watch_frames
 from pytest_kopt.cases.running.reference import observed
-from pytest_kopt.cases.running.timed_calls import Backward, Forward
+from pytest_kopt.cases.running.timed_calls import Forward, RepeatedBackward
 from pytest_kopt.cases.seeds import derive
 from pytest_kopt.devices.lock import timing_lock
 from pytest_kopt.honesty.inputs import RestoredArguments
@@ -63,9 +63,11 @@ def _prepare(case: Case, bench: Bench, steps: int) -> tuple[Step, int]:
     pool = input_pool(lambda i: make_inputs(case, seed + i), bench.device, function)
     sets = [RestoredArguments(inputs, case.rewritten) for inputs in pool.sets]
     calls = [Forward(case, case.function, held_inputs) for held_inputs in sets]
-    back: list[Backward] = []
+    back: list[RepeatedBackward] = []
     if case.backward:
-        back = [Backward(case, case.function, held_inputs.source, seed) for held_inputs in sets]
+        back = [
+            RepeatedBackward(case, case.function, held_inputs.source, seed) for held_inputs in sets
+        ]
 
     def step(number: int) -> object:
         place = number % len(calls)

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from pytest_kopt.cases.case import Case, declare
-from pytest_kopt.cases.running.timed_calls import Backward
+from pytest_kopt.cases.running.timed_calls import RepeatedBackward
 from pytest_kopt.honesty.renewal import known_content_gain
 from pytest_kopt.measure.choice import prepare
 from pytest_kopt.measure.cold import input_pool, launch_stream
@@ -230,7 +230,7 @@ def test_a_backward_is_captured(function: Any, shapes: list[tuple[int, int]]) ->
     """On the stream of its forward, with the same gradients as eager mode."""
     given = tuple(randn(*shape, grad=True) for shape in shapes)
     with launch_stream("cuda"):
-        call = Backward(case_of(function, given), function, given, 7)
+        call = RepeatedBackward(case_of(function, given), function, given, 7)
     kept = Kept(call)
     block = prepare("auto", "cuda", False, [kept])
     assert block.engine == "graph", "autograd allows it here"
@@ -252,7 +252,7 @@ def test_a_backward_that_cannot_be_captured_is_timed_with_a_full_queue() -> None
 
     given = (randn(4096, 4096, grad=True),)
     with launch_stream("cuda"):
-        call = Backward(case_of(Syncing.apply, given), Syncing.apply, given, 7)
+        call = RepeatedBackward(case_of(Syncing.apply, given), Syncing.apply, given, 7)
     block = prepare("auto", "cuda", False, [call])
     assert block.engine == "events" and block.run() > 0
     assert block.queue_full is False, "a call that waits for the device empties its queue"

@@ -29,6 +29,7 @@ from pytest_kopt.cases.running.timed_calls import (
 )
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.outputs import snapshots
+from pytest_kopt.honesty.poisoned_memory import wipe
 from pytest_kopt.honesty.renewal import known_content_finding, known_content_gain
 from pytest_kopt.measure.cold import forbid_persisting_lines
 from pytest_kopt.measure.engine import Block
@@ -130,8 +131,9 @@ class Spotted(Block):
         recorded: RecordedCalls,
         dice: random.Random | None = None,
         rounds: int = 1,
+        forward: Spotted | None = None,
     ) -> None:
-        """Wrap a block of recorded calls.
+        """Wrap a block of recorded calls; those of backwards go over the graphs of a `forward`'s.
 
         Where no other process orders the blocks, `dice` draw what they meet and which one is looked
         at; a run is then of so many `rounds`.
@@ -144,6 +146,7 @@ class Spotted(Block):
         self._recorders, self._content = recorded.recorders, recorded.content
         self._dice = dice or random.SystemRandom()
         self._rounds = rounds
+        self._forward = forward
         self._runs = 0
         self._seed, self._number = 0, -1
         self._kept_calls: dict[int, _Kept] = {}
@@ -176,9 +179,22 @@ class Spotted(Block):
             self._content.write(seed, self._arm)
             for recorder in self._recorders:
                 recorder.call.restore()
+            if self._forward is not None:
+                self._follow(self._forward, seed)
         elif is_looked_at:
             self._number = random.Random(seed).randrange(min(len(self._recorders), self.calls))
             write_content(self.case, self._recorders[self._number].call, seed)
+
+    def _follow(self, forward: Spotted, seed: int) -> None:
+        """Take over the graphs of the forward's block of a seed; run it where nobody has.
+
+        What a forward prepares for its backward is then timed with the forward.
+        """
+        if forward._seed != seed:
+            forward.write(seed)
+            forward.run_written()
+        for recorder, ran in zip(self._recorders, forward._recorders, strict=True):
+            _go_back_over(recorder, ran)
 
     def run_written(self) -> float:
         """Run without the garbage collector, as timing loops do; return the time in ms per call."""
@@ -200,10 +216,16 @@ class Spotted(Block):
         self._kept_calls[place] = self._seed, number, results
 
     def release(self) -> None:
-        """Give back the memory of the last run's results; a GPU's graph writes to it again."""
-        if self._content is not None:
-            for recorder in self._recorders:
-                recorder.result = None
+        """Give back the memory of the last run's results; a GPU's graph writes to it again.
+
+        Where the other arms meet the same content, answers to it are wiped out before.
+        """
+        if self._content is None:
+            return
+        for recorder in self._recorders:
+            if not self._content.is_free:
+                wipe(recorder.result, recorder.call.live)
+            recorder.result = None
 
     def look(self) -> None:
         """Have what the last run gave for a call's own content be judged."""
@@ -227,30 +249,50 @@ class Spotted(Block):
         return known_content_gain(self._inner, changing, seed, in_order=in_order)
 
     def _spot(self, kept_call: _Kept) -> Spot:
-        assert self._content is not None
         seed, number, results = kept_call
         recorder = self._recorders[number]
         # What knows content as a multiple of its last call's must not find that one there.
-        write_content(self.case, recorder.call, seed ^ 1)
-        _results_now(recorder)
-        self._content.write_one(number, seed, self._arm)
+        self._write_own(number, seed ^ 1)
+        self._results_now(number)
+        self._write_timed(number, seed)
         spot = recorder.spot(results, seed, number, number + 1)
-        again = _results_now(recorder)
-        write_content(self.case, recorder.call, seed)
+        again = self._results_now(number)
+        self._write_own(number, seed)
         own_content = recorder.spot({}, seed, number)
         return replace(
-            spot, again=again, own_content=replace(own_content, results=_results_now(recorder))
+            spot, again=again, own_content=replace(own_content, results=self._results_now(number))
         )
 
+    def _write_own(self, number: int, seed: int) -> None:
+        """Write what the case draws under a seed where a call looks."""
+        if self._forward is not None:
+            self._forward._write_own(number, seed)
+        write_content(self.case, self._recorders[number].call, seed)
 
-def _results_now(recorder: Recorder) -> Mapping[str, Any]:
-    """Call once more; return what that gave, nothing where it raised."""
-    recorder.call.restore()
-    try:
-        recorder()
-    except Exception:
-        return {}
-    return recorder.take()
+    def _write_timed(self, number: int, seed: int) -> None:
+        """Write what a call met in the block of a seed."""
+        assert self._content is not None
+        if self._forward is not None:
+            self._forward._write_timed(number, seed)
+        self._content.write_one(number, seed, self._arm)
+
+    def _results_now(self, number: int) -> Mapping[str, Any]:
+        """Call once more; return what that gave, nothing where it raised."""
+        recorder = self._recorders[number]
+        recorder.call.restore()
+        try:
+            if self._forward is not None:
+                self._forward._results_now(number)
+                _go_back_over(recorder, self._forward._recorders[number])
+            recorder()
+        except Exception:
+            return {}
+        return recorder.take()
+
+
+def _go_back_over(backward: Recorder, forward: Recorder) -> None:
+    assert isinstance(backward.call, Backward)
+    backward.call.follow(forward.result)
 
 
 @contextmanager

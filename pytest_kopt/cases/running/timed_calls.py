@@ -30,18 +30,20 @@ class Forward:
         self, case: Case, function: Callable[..., Any], restored: inputs.RestoredArguments
     ) -> None:
         self._function = case.positional(function)
-        self._case = case
         self._restored = restored
         self._same = {*case.weights, *case.rewritten}
+        self.case = case
         self.restore = restored.restore
         self.inputs = restored.source
+        #: The arguments themselves.
+        self.live = restored.live
         #: What it writes its results to.
         self.written = [restored.live[place] for place in case.writes]
         self.incoming: dict[str, torch.Tensor] | None = None
         self.changing = inputs.activations(self.inputs, case.weights)
 
     def __call__(self) -> Any:
-        return self._function(*self._restored.live)
+        return self._function(*self.live)
 
     def take_new_tensors(self) -> None:
         """Have calls be given tensors that none was given before, over the same memory.
@@ -49,40 +51,36 @@ class Forward:
         A step of training brings new ones, but for weights: what is only fast for known ones is
         no gain.
         """
-        live = self._restored.live
+        live = self.live
         live[:] = [x if place in self._same else _new(x) for place, x in enumerate(live)]
 
     def named(self, returned: Any) -> dict[str, Any]:
-        return results_of(self._case, returned, self._restored.live)
+        return results_of(self.case, returned, self.live)
 
 
 class Backward:
-    """One backward over a graph that was built once, on inputs as the forward left them."""
+    """The backward of a forward call, over the graph that it left."""
 
-    def __init__(
-        self, case: Case, function: Callable[..., Any], arguments: Sequence[Any], seed: int
-    ) -> None:
-        """Run the forward; the incoming gradients are drawn under `seed`."""
-        forward = inputs.RestoredArguments(fresh_copies(arguments), case.rewritten)
-        self.inputs = forward.source
+    def __init__(self, forward: Forward, seed: int) -> None:
+        """Call the forward once; the incoming gradients are drawn under `seed`."""
+        self._forward = forward
+        self.inputs = forward.inputs
+        self.live = forward.live
         self.written: list[Any] = []
-        self.leaves = list(inputs.leaves(forward.live).values())
-        returned = case.positional(function)(*forward.live)
-        self._outputs = roots(results_of(case, returned, forward.live))
+        forward.restore()
+        self.follow(forward())
         drawn = [grad_out(out, seed) for out in self._outputs.values()]
-        consumed = range(len(drawn)) if case.consumes_incoming else ()
+        consumed = range(len(drawn)) if forward.case.consumes_incoming else ()
         self._incoming = inputs.RestoredArguments(drawn, consumed)
         self.changing = self._incoming.source
         self.incoming: dict[str, torch.Tensor] | None = dict(
             zip(self._outputs, self.changing, strict=True)
         )
-        self._saved = inputs.RestoredArguments(forward.live, case.rewritten)
-        # torch refuses a backward over memory whose version is another than the forward's.
-        self._versions = [
-            _unsafe_preserve_version_counter(tensor)
-            for place in case.rewritten
-            for tensor in tensors(forward.live[place])
-        ]
+
+    def follow(self, returned: Any) -> None:
+        """Have calls go back over the graph of the forward's last call, by what it returned."""
+        self.leaves = list(inputs.leaves(self.live).values())
+        self._outputs = roots(self._forward.named(returned))
 
     def __call__(self) -> tuple[torch.Tensor, ...]:
         gradients: tuple[torch.Tensor, ...] = torch.autograd.grad(
@@ -100,13 +98,33 @@ class Backward:
             self._incoming.live[:] = map(_new, self._incoming.live)
 
     def restore(self) -> None:
-        self._saved.restore()
         self._incoming.restore()
-        for version in self._versions:
-            version.__exit__(None, None, None)
 
     def named(self, returned: Any) -> dict[str, Any]:
         return {str(place): gradient for place, gradient in enumerate(returned)}
+
+
+class RepeatedBackward(Backward):
+    """A backward over a graph that was built once, on inputs as the forward left them."""
+
+    def __init__(
+        self, case: Case, function: Callable[..., Any], arguments: Sequence[Any], seed: int
+    ) -> None:
+        restored = inputs.RestoredArguments(fresh_copies(arguments), case.rewritten)
+        super().__init__(Forward(case, function, restored), seed)
+        self._saved = inputs.RestoredArguments(self.live, case.rewritten)
+        # torch refuses a backward over memory whose version is another than the forward's.
+        self._versions = [
+            _unsafe_preserve_version_counter(tensor)
+            for place in case.rewritten
+            for tensor in tensors(self.live[place])
+        ]
+
+    def restore(self) -> None:
+        self._saved.restore()
+        super().restore()
+        for version in self._versions:
+            version.__exit__(None, None, None)
 
 
 def _new(value: Any) -> Any:
@@ -134,11 +152,12 @@ class Content:
         """
         self._cases, self._sets = cases, sets
         case = cases[0]
+        #: Whether no two arms meet the same.
+        self.is_free = _is_free(case, [*sets.values()])
         self._shapes = {number: shapes(arguments) for number, arguments in sets.items()}
-        self._is_free = _is_free(case, [*sets.values()])
         nbytes = sum(tensor.nbytes for tensor in tensors(next(iter(sets.values()))))
         self._renewals: dict[int, Renewal] = {}
-        if self._is_free and nbytes * calls > _MOST_DRAWN:
+        if self.is_free and nbytes * calls > _MOST_DRAWN:
             self._renewals = {
                 number: Renewal(
                     inputs.activations(arguments, case.weights), in_order=case.keeps_order
@@ -158,7 +177,7 @@ class Content:
         Arms get content of their own: results of another's block must be no answers. What is no
         floating-point number can say how much there is to do: there the arms get the same.
         """
-        set_seed = derive(seed, arm if self._is_free else "", f"content {number}")
+        set_seed = derive(seed, arm if self.is_free else "", f"content {number}")
         if self._renewals:
             self._renewals[number].write(set_seed, places or _places(seed, arm))
             return
@@ -168,13 +187,16 @@ class Content:
         if shapes(drawn) != self._shapes[number]:
             return
         inputs.overwrite(arguments, drawn, case.weights, only_activations=True)
-        if not self._is_free:
+        if not self.is_free:
             activations = inputs.activations(arguments, case.weights)
             Renewal(activations, in_order=case.keeps_order).write(derive(set_seed, arm, "scaled"))
 
 
 class Gradients:
     """What the incoming gradients of a case's backwards hold in a block."""
+
+    #: No two arms meet the same.
+    is_free = True
 
     def __init__(self, incoming: Mapping[int, Sequence[torch.Tensor]]) -> None:
         """Write to the gradients of sets by number."""

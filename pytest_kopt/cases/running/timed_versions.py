@@ -33,6 +33,7 @@ from pytest_kopt.cases.protocol import (
     Findings,
     HandedOver,
     HandOver,
+    Keep,
     Leave,
     Loaded,
     Looked,
@@ -124,29 +125,23 @@ class _Arms:
             places = {name: [block.places for block in arm] for name, arm in arms.items()}
             client.send(Ready(calls, places))
             last: list[Spotted] = []
-            while True:
-                order = client.receive()
-                keep = order.keep if isinstance(order, Write | HandOver) else None
-                for way, block in enumerate(last):
-                    if keep is not None:
-                        block.keep(keep.place, keep.calls[way])
-                    block.release()
-                if not isinstance(order, Write):
-                    break
-                last = arms[order.arm]
-                for block in last:
-                    block.write(order.seed, is_looked_at=order.is_looked_at)
+            while isinstance(order := client.receive(), Write):
+                if order.way == 0:
+                    _leave(last, order.keep)
+                    last = arms[order.arm]
+                block = last[order.way]
+                block.write(order.seed, is_looked_at=order.is_looked_at)
                 client.send(Written())
-                for block in last:
-                    client.receive()
-                    if order.times:
-                        block.run_on(order.times)
-                    ms = 0.0 if order.times else block.run_written() * block.calls
-                    client.send(Timed(ms))
-                    if order.is_looked_at:
-                        # The backward's replay writes to memory of the forward's results.
-                        block.look()
-                        client.send(Looked())
+                client.receive()
+                if order.times:
+                    block.run_on(order.times)
+                ms = 0.0 if order.times else block.run_written() * block.calls
+                client.send(Timed(ms))
+                if order.is_looked_at:
+                    # The backward's replay writes to memory of the forward's results.
+                    block.look()
+                    client.send(Looked())
+            _leave(last, order.keep if isinstance(order, HandOver) else None)
             secret = order.secret if isinstance(order, HandOver) else 0
             findings = bench.heard()
             if children():
@@ -276,6 +271,14 @@ class _Arms:
             raise _SameCode
         old, new = (RECORDING.dump_python(recording, mode="json") for recording in (before, after))
         return MachineCode(old, new, architecture())
+
+
+def _leave(blocks: Sequence[Spotted], keep: Keep | None) -> None:
+    """Have what the last run of these blocks gave be forgotten, but for what is to be kept."""
+    for way, block in enumerate(blocks):
+        if keep is not None:
+            block.keep(keep.place, keep.calls[way])
+        block.release()
 
 
 def serve_arms(case: Case, bench: Bench, order: ArmsOrder, client: Client) -> None:

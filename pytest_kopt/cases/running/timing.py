@@ -29,6 +29,7 @@ from pytest_kopt.cases.running.timed_calls import (
     Content,
     Forward,
     Gradients,
+    RepeatedBackward,
     input_set,
     input_sets,
     most_sets,
@@ -179,7 +180,7 @@ def pool_of(
         pool = input_pool(make, bench.device, *calls)
         return replace(pool, sets=[*pool.sets, *map(make, range(len(pool.sets), len(cases)))])
     (first,) = input_sets(cases, seed, [0])
-    copies = 1 + 2 * len(functions) * case.backward
+    copies = 1 + len(functions) * case.backward
     room = min(most or MOST_SETS, most_sets(case, first, copies))
     count = room
     if room > 1 and most is None:
@@ -225,6 +226,7 @@ def prepare_blocks(
         engine: str,
         calls: Sequence[Forward | Backward],
         content: Content | Gradients | None,
+        forward: Spotted | None = None,
     ) -> Spotted:
         recorded = RecordedCalls(case, calls, content, arm)
         recorders = recorded.recorders
@@ -262,17 +264,22 @@ def prepare_blocks(
             for recorder, view in zip(recorders, views, strict=True):
                 recorder.result = view
         dice = None if looks is None else random.Random(looks)
-        return Spotted(block, recorded, dice, pool.rounds)
+        return Spotted(block, recorded, dice, pool.rounds, forward)
 
     def directions(arm: str, function: Callable[..., Any]) -> Iterator[Spotted]:
         front = [Forward(case, function, restored) for restored in sets]
-        yield spotted(arm, engines[0], front, content)
+        forward = spotted(arm, engines[0], front, content)
+        yield forward
         if not case.backward:
+            return
+        if content is not None:
+            back = [Backward(call, seed) for call in front]
+            gradients = Gradients({number: call.changing for number, call in enumerate(back)})
+            yield spotted(arm, engines[-1], back, gradients, forward)
             return
         # Autograd runs a backward on its forward's stream, and only there can it be captured.
         with launch_stream(bench.device):
-            back = [Backward(case, function, restored.source, seed) for restored in sets]
-        incoming = {number: call.changing for number, call in enumerate(back)}
-        yield spotted(arm, engines[-1], back, Gradients(incoming) if has_new_content else None)
+            repeated = [RepeatedBackward(case, function, held.source, seed) for held in sets]
+        yield spotted(arm, engines[-1], repeated, None)
 
     return {arm: [*directions(arm, function)] for arm, function in versions.items()}

@@ -44,10 +44,10 @@ from pytest_kopt.cases.running.inspected_results import (
 )
 from pytest_kopt.cases.running.reference import observed
 from pytest_kopt.cases.running.timed_calls import (
-    Backward,
     Content,
     Forward,
     Gradients,
+    RepeatedBackward,
     content_seed,
     input_set,
     input_sets,
@@ -341,25 +341,32 @@ class _RedrawnContent:
         )
 
     def _inputs(self, look: Mapping[str, Any]) -> Spot:
+        inputs = self._given(look)
         if look["way"] == WAYS[0]:
-            return Spot(self._forward(look).inputs, None, {})
+            return Spot(inputs, None, {})
         likes = {description["name"]: _like(description) for description in look["incoming"]}
         incoming = [grad_out(like, self._seed) for like in likes.values()]
         self._write_gradients(incoming, look)
-        return Spot(self._set(look), dict(zip(likes, incoming, strict=True)), {})
+        return Spot(inputs, dict(zip(likes, incoming, strict=True)), {})
 
     def answer(self, look: Mapping[str, Any]) -> Spot:
         """Call the function as it is here on what a look was given."""
         case = self.case_of(look["arm"])
-        call: Forward | Backward
+        call: Forward | RepeatedBackward
         if look["way"] == WAYS[0]:
             call = self._forward(look)
         else:
-            call = Backward(case, case.function, self._set(look), self._seed)
+            call = RepeatedBackward(case, case.function, self._given(look), self._seed)
             self._write_gradients(call.changing, look)
         call.restore()
         place = {name: look[name] for name in ("seed", "number", "call")}
         return Spot(call.inputs, call.incoming, call.named(call()), **place)
+
+    def _given(self, look: Mapping[str, Any]) -> Sequence[Any]:
+        """Return what a look's forward was given: a GPU's backwards repeat one of their sets."""
+        if look["way"] == WAYS[0] or self._sets:
+            return self._forward(look).inputs
+        return self._set(look)
 
     def _forward(self, look: Mapping[str, Any]) -> Forward:
         case, number = self.case_of(look["arm"]), look["number"]
