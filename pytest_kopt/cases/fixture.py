@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_kopt.cases.evidence import SLOW
-from pytest_kopt.cases.result import OUTSIDE, PROPERTY, CaseResult
+from pytest_kopt.cases.result import PROPERTY, CaseResult
 from pytest_kopt.errors import BadInput
 from pytest_kopt.schema.profile import Scalar, Schema
 
@@ -48,17 +48,15 @@ class Kopt:
         test: pytest.Item,
         schema: str | Schema,
         bench: Bench,
-        run_arms: Callable[[Case, Bench], None] | None = None,
-        declared: Callable[[CaseResult], None] = lambda result: None,
+        declared: Callable[[Case], None] = lambda case: None,
     ) -> None:
-        """Serve one test; with `run_arms` the case is compared or profiled instead.
+        """Serve one test; `declared` gets its case before anything of it runs.
 
-        `declared` is told the row of a case before anything of it runs.
+        It may raise what ends the test there.
         """
         self._test = test
         self._schema = schema
         self._bench = bench
-        self._run_arms = run_arms
         self._declared = declared
         self.is_called = False
 
@@ -110,7 +108,6 @@ class Kopt:
         declared = dict(locals())
         del declared["self"], declared["fn"]
         from pytest_kopt.cases.case import declare
-        from pytest_kopt.cases.running.bench import hold_against_baseline
         from pytest_kopt.cases.running.execution import forget_compiled, keep_graphs
         from pytest_kopt.cases.running.loaded_versions import files_used
         from pytest_kopt.cases.running.runner import run_case
@@ -136,14 +133,7 @@ class Kopt:
             if self._bench.is_judged:
                 called = getattr(fn, "__module__", None) or ""
                 check_imported_here(root, called, f"case {nodeid}")
-            skip_outside(self._test, case.label, self._bench.selected)
-            self._declared(
-                CaseResult.undecided(nodeid, case.schema, case.dims, case.label, backward=backward)
-            )
-            if self._run_arms is not None:
-                hold_against_baseline(case, self._bench.expected)
-                self._run_arms(case, self._bench)
-                pytest.skip("run for a comparison or a profile")
+            self._declared(case)
             outcome = run_case(case, self._bench)
         except BadInput as error:
             message = str(error) if nodeid in str(error) else f"case {nodeid}: {error}"
@@ -210,13 +200,6 @@ class Kopt:
         named = arguments if isinstance(arguments, Mapping) else {}
         benchmark(awaited(fn, self.device), *(() if named else arguments), **named)
         return measurement
-
-
-def skip_outside(test: pytest.Item, label: str, selected: Sequence[str]) -> None:
-    """Skip a case that the campaign's target_shapes leave out, and tell its label."""
-    if selected and label not in selected and test.nodeid not in selected:
-        test.user_properties.append((OUTSIDE, label))
-        pytest.skip(f"{label} is not in target_shapes")
 
 
 def send(test: pytest.Item, result: CaseResult) -> None:

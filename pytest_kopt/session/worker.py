@@ -6,11 +6,12 @@ import os
 from collections.abc import Callable, Generator
 from contextlib import nullcontext, suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_kopt.cases.fixture import Kopt, marked_schema, send, skip_outside
+from pytest_kopt.cases.fixture import Kopt, marked_schema, send
 from pytest_kopt.cases.order import ArmsOrder, WorkerOrders
 from pytest_kopt.cases.protocol import (
     Check,
@@ -22,7 +23,7 @@ from pytest_kopt.cases.protocol import (
     Profiled,
     TryNearby,
 )
-from pytest_kopt.cases.result import LOST, NEVER, PROPERTY, CaseResult, named
+from pytest_kopt.cases.result import LOST, NEVER, OUTSIDE, PROPERTY, CaseResult, named
 from pytest_kopt.cases.running.switches import replaced_operators, switches_kept
 from pytest_kopt.devices import context
 from pytest_kopt.devices.visible import interpreter_environment
@@ -51,6 +52,10 @@ _PLAIN_CALLS, _PLAIN_SECONDS = 50, 0.5
 WORKER = "kopt-worker"
 
 
+class _CaseServed(BaseException):
+    """Leaves a test whose case was served; none that the test itself would catch."""
+
+
 class Worker:
     """Registered in every process that runs tests; knows its orders, decides nothing."""
 
@@ -70,13 +75,8 @@ class Worker:
         if self._audit_hook is None:
             self._audit_hook = audit_hook_of(test.config)
         try:
-            return Kopt(
-                test,
-                marked_schema(test),
-                self._bench_of(test),
-                self._run_arms(test),
-                self._declare,
-            )
+            bench = self._bench_of(test)
+            return Kopt(test, marked_schema(test), bench, partial(self._declared, test, bench))
         except BadInput as error:
             send(test, CaseResult(test.nodeid, refusal=str(error)))
             raise pytest.fail.Exception(str(error), pytrace=False) from None
@@ -128,13 +128,30 @@ class Worker:
                 audit_hook=self._audit_hook,
                 operators=self._operators,
                 classes=Classes(orders.classes),
-                selected=orders.selected,
                 depth=orders.depth,
                 compared=orders.compared,
                 language=orders.language,
                 **more,
             )
         return self._bench
+
+    def _declared(self, test: pytest.Function, bench: Bench, case: Case) -> None:
+        """Leave a test whose case is not to be checked: it is not selected, or it is served here.
+
+        A case is served within its test, in whatever contexts that has entered.
+        """
+        self._skip_outside(test, case.label)
+        self._declare(
+            CaseResult.undecided(
+                case.nodeid, case.schema, case.dims, case.label, backward=case.backward
+            )
+        )
+        if run_arms := self._run_arms(test):
+            from pytest_kopt.cases.running.bench import hold_against_baseline
+
+            hold_against_baseline(case, bench.expected)
+            run_arms(case, bench)
+            raise _CaseServed
 
     def _run_arms(self, test: pytest.Function) -> Callable[[Case, Bench], None] | None:
         """Return what a case is run for, None where that is to check and time it."""
@@ -242,6 +259,12 @@ class Worker:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_pyfunc_call(self, pyfuncitem: pytest.Function) -> Generator[None, object, object]:
+        """Have a test that was left since its case was served end as one that returned."""
+        with suppress(_CaseServed):
+            return (yield from self._called(pyfuncitem))
+        return True
+
+    def _called(self, pyfuncitem: pytest.Function) -> Generator[None, object, object]:
         """Make a row of what pytest-benchmark's fixture measured; note a case without any."""
         if not is_marked(pyfuncitem):
             return (yield)
@@ -254,7 +277,7 @@ class Worker:
 
         dims = scalar_parameters(pyfuncitem, None)
         label = named(pyfuncitem.nodeid, dims)
-        skip_outside(pyfuncitem, label, self.orders.selected)
+        self._skip_outside(pyfuncitem, label)
         with benchmark.stand_in(pyfuncitem) as timed:
             outcome = yield
         if _has_row(pyfuncitem):
@@ -307,6 +330,13 @@ class Worker:
             if test.get_closest_marker(name):
                 return f"{name} suite: run with {option}"
         return None
+
+    def _skip_outside(self, test: pytest.Item, label: str) -> None:
+        """Skip a case that the campaign's target_shapes leave out; its report tells the label."""
+        selected = self.orders.selected
+        if selected and label not in selected and test.nodeid not in selected:
+            test.user_properties.append((OUTSIDE, label))
+            pytest.skip(f"{label} is not in target_shapes")
 
     def _declare(self, result: CaseResult) -> None:
         self._undecided[result.nodeid] = result

@@ -31,9 +31,8 @@ class Bench:
     than kernels replaced in it. Every case has to have the columns that tell the `classes` apart,
     and is gone into as far as `depth` says: it is timed by `repeats` samples in blocks of `cpu`, or
     of `gpu_block_ms` at least. If it is `compared` later, it is asked there what known content is
-    worth. A label or node id that is not among the `selected` (none: all) is left out. `waiting` is
-    entered while a case waits for its turn on the device. A candidate is to be written in
-    `language` ("": any).
+    worth. `waiting` is entered while a case waits for its turn on the device. A candidate is to be
+    written in `language` ("": any).
     """
 
     device: str
@@ -48,7 +47,6 @@ class Bench:
     audit_hook: AuditHook | None = None
     operators: frozenset[str] = frozenset()
     classes: Classes = NO_CLASSES
-    selected: tuple[str, ...] = ()
     depth: Depth = Depth.TIMES
     compared: bool = False
     repeats: int = 3
