@@ -12,6 +12,7 @@ from hypothesis import settings
 from pytest_kopt.campaign import ledger
 from pytest_kopt.campaign.notes import Notes
 from pytest_kopt.cases.case import Case
+from pytest_kopt.cases.order import Purpose
 from pytest_kopt.cases.result import ExpectedCase
 from pytest_kopt.cases.running.bench import Bench
 from pytest_kopt.decide.verdict import Aggregate, Decision
@@ -123,12 +124,14 @@ def a_bench(
     accuracy: Mapping[str, Accuracy] | None = None,
     by_torch: str = "",
     seed: int = 20260101,
+    freezes: bool = False,
     **more: Any,
 ) -> Bench:
-    """Return where a case is checked that a baseline with this accuracy froze."""
+    """Return where a case is checked that a baseline with this accuracy froze, or now freezes."""
     known = {"accuracy": dict(accuracy or {}), "by_torch": by_torch}
     frozen = ExpectedCase(case.nodeid, case.label, case.header, case.dims, **known)  # type: ignore[arg-type]
-    return Bench("cpu", "auto", seed, {case.nodeid: frozen}, **more)
+    more = {"purpose": Purpose.VERDICT, **more}
+    return Bench("cpu", "auto", seed, None if freezes else {case.nodeid: frozen}, **more)
 
 
 def decided(

@@ -17,7 +17,7 @@ import torch
 from pytest_kopt import policies
 from pytest_kopt.cases.case import Case, declare
 from pytest_kopt.cases.collector import Collector
-from pytest_kopt.cases.order import Depth, WorkerOrders
+from pytest_kopt.cases.order import Depth, Purpose, WorkerOrders
 from pytest_kopt.cases.running.bench import Bench
 from pytest_kopt.cases.running.runner import Outcome, run_case
 from pytest_kopt.schema.profile import Column, Schema
@@ -104,9 +104,9 @@ def test_a_gate_on_a_time_is_not_asked(gate: str, check: str) -> None:
 def test_what_the_interpreter_ran_is_timed_for_a_record_only() -> None:
     plain = plain_bench()
     assert plain.times(False) and not plain.times(True)
-    assert replace(plain, freezes=True).times(True)
-    assert replace(plain, expected={}).times(True)
-    assert not replace(plain, expected={}, depth=Depth.CHECKS).times(False)
+    judging = replace(plain, purpose=Purpose.VERDICT)
+    assert judging.times(True)
+    assert not replace(judging, depth=Depth.CHECKS).times(False)
 
 
 @pytest.mark.parametrize(("seconds", "most"), [(0.06, 40), (0.35, JUDGED + PROBED)])

@@ -128,7 +128,7 @@ class Arms:
         self.started: list[str] = []
         self._gain_pct, self._refuses, self._refused = gain_pct, refuses, False
 
-    def start(self, *where: Any, tells_more: bool = False) -> Any:
+    def start(self, *where: Any) -> Any:
         return self._started("replica")
 
     def start_alone(self, place: Place) -> Any:

@@ -28,8 +28,8 @@ class Carrier:
 
     are_orphans = False
 
-    def __init__(self, how: str, fails: list[Refused], *, tells_more: bool) -> None:
-        self.how, self.tells_more = how, tells_more
+    def __init__(self, how: str, fails: list[Refused], number: int | None = None) -> None:
+        self.how, self.number = how, number
         self.held_seconds = 0.5
         self.tried: list[object] = []
         self.joined: list[object] = []
@@ -65,12 +65,12 @@ class Starting:
         self.fell_back: list[Refused] = []
         self.fails = [*fails]
 
-    def start(self, *where: object, tells_more: bool = False) -> Carrier:
-        self.started.append(Carrier(self.how, self.fails, tells_more=tells_more))
+    def start(self, place: Place, referee: object, number: int) -> Carrier:
+        self.started.append(Carrier(self.how, self.fails, number))
         return self.started[-1]
 
     def start_alone(self, place: Place) -> object:
-        self.alone.append(Carrier(self.how, [], tells_more=False))
+        self.alone.append(Carrier(self.how, []))
         return self.alone[-1]
 
     def start_nearby(self, place: Place) -> object:
@@ -118,7 +118,7 @@ def test_every_replica_has_a_process_of_its_own(kind: str) -> None:
     arms = Starting()
     lane = lane_of(arms, kind)
     lane.measure(FINAL_LOOK, None)
-    assert [process.tells_more for process in arms.started] == [True] + [False] * (FINAL_LOOK - 1)
+    assert [process.number for process in arms.started] == [*range(FINAL_LOOK)]
     lane.close()
     assert all(process.has_ended for process in arms.started)
     assert lane.held_seconds == FINAL_LOOK * 0.5

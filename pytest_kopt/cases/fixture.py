@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_kopt.cases.evidence import SLOW
+from pytest_kopt.cases.order import Purpose
 from pytest_kopt.cases.result import PROPERTY, CaseResult
 from pytest_kopt.errors import BadInput
 from pytest_kopt.schema.profile import Scalar, Schema
@@ -130,7 +131,7 @@ class Kopt:
                 problem = "reference is the function itself, right whatever it computes"
                 raise case.refusal(problem, legal="another function, of none of the kernel's code")
             root = self._test.config.rootpath.resolve()
-            if self._bench.is_judged:
+            if self._bench.purpose.decides:
                 called = getattr(fn, "__module__", None) or ""
                 check_imported_here(root, called, f"case {nodeid}")
             self._declared(case)
@@ -149,8 +150,8 @@ class Kopt:
             below = (place.relative_to(root) for place in places if place.is_relative_to(root))
             return tuple(path.as_posix() for path in below)
 
-        used = None
-        if self._bench.compared and evidence.interpreted and outcome.result.check == "PASS":
+        used, compared = None, self._bench.purpose is Purpose.COMPARISON
+        if compared and evidence.interpreted and outcome.result.check == "PASS":
             # No process that compares versions will say so: it is not timed.
             used = inside(*map(str, files_used(case, root, self._bench.session_seed)))
         evidence = replace(

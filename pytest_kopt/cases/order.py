@@ -28,27 +28,39 @@ RESULTS, PLACES = 8, 1 + 8 * 2
 class ArmsOrder:
     """Which arms this process holds and where the other versions lie.
 
-    `names` in the order in which they are prepared; `project_version` names the version that lies
-    in the project, `tree_versions` those that lie in the overlay `trees`, in that order. In a race
-    the project's is the incumbent's, and the others are its copy and the candidates. `changed` are
-    the paths below `root` that differ (none: whatever file a case's function stands in). Without
-    trees the process runs only the version of `tree`, which must use none of the changed files
-    below `root`, or the project's. Where it `tells_more` it is told what the arms have a GPU do
-    before they are timed (which they are where that is the same only with `measure_same`) and what
-    known content is worth to the candidate. `domains` are, by node id, all that a case may say of
-    what its kernels need not support; others say what they like.
+    In a race the project's version is the incumbent's, and the others are its copy and the
+    candidates. Without trees the process runs only the version of `tree`, which must use none of
+    the changed files below `root`, or the project's.
     """
 
+    #: The arms, in the order in which they are prepared; none: the process judges others'.
     names: tuple[str, ...]
+    #: The project's folder.
     root: str = ""
+    #: The tree of the one version that this process runs ("": it is the project's, or there are
+    #: several).
     tree: str = ""
+    #: The overlays of the other versions.
     trees: tuple[str, ...] = ()
+    #: The paths below `root` that differ (none: whatever file a case's function stands in).
     changed: tuple[str, ...] = ()
-    tells_more: bool = False
-    measure_same: bool = False
+    #: Of these, the paths of which the one version of this process has to use one for the change to
+    #: concern a case (none: it concerns every case).
+    concerning: tuple[str, ...] = ()
+    #: The number of this process's replica in the comparison (None: it is of none). The first looks
+    #: at what once is enough for: memory, machine code, and what known content is worth.
+    replica: int | None = None
+    #: The version that lies in the project.
     project_version: str = CANDIDATE
+    #: The versions that lie in `trees`, in that order.
     tree_versions: tuple[str, ...] = (INCUMBENT, PLACEBO)
+    #: By node id, all that a case may say of what its kernels need not support; others say what
+    #: they like.
     domains: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def is_first_replica(self) -> bool:
+        return self.replica == 0
 
     @property
     def is_referee(self) -> bool:
@@ -90,42 +102,71 @@ class Depth(str, Enum):
     TIMES = "times"
 
 
+class Purpose(str, Enum):
+    """What the rows of cases are for."""
+
+    #: Whoever reads them; other tests run beside the cases.
+    ROWS = "rows"
+    #: A verdict that rests on the times in them, or a baseline.
+    VERDICT = "verdict"
+    #: A verdict that rests on a comparison of two versions, which follows.
+    COMPARISON = "comparison"
+
+    @property
+    def decides(self) -> bool:
+        return self is not Purpose.ROWS
+
+
+class SameCode(str, Enum):
+    """What follows where both versions of a case have a GPU do the same."""
+
+    #: The case is not timed.
+    LEFT_OUT = "left out"
+    TIMED = "timed"
+
+
 @dataclass(frozen=True, slots=True)
 class WorkerOrders:
-    """What a worker has to know of the session.
+    """What a worker has to know of the session."""
 
-    `expected` are the baseline's cases (None: nothing is frozen); `classes` columns that every case
-    has to have; `cases_only` deselects every test that is no case; with `one_schema` the rows stand
-    in one CSV; `ignored` are node ids to leave out (skipped at the baseline), `selected` the labels
-    or node ids that alone are measured (none: all). `arms` says which versions a worker of a
-    comparison has, and where they lie. Cases are gone into as far as `depth` says. With
-    `measure_same` arms are timed that have a GPU do the same. Of cases that are `compared` later,
-    what a comparison asks as well is left to it. `repeats` and `iterations` are the samples of a
-    case and, on the CPU, the most calls in one (None: as ever). `target` is the architecture and
-    `language` the one that a campaign is for, `metric` what decides there. `markers` are those that
-    the session has registered.
-    """
-
+    #: torch's name of the kind of device.
     device: str
+    #: What times, one of the option's names.
     engine: str
     session_seed: int
+    #: Seconds that a case may take.
     timeout: float
+    #: Which of the option's suites runs.
     suite: str
-    cases_only: bool = False
+    #: What rows are for; a test that is no case runs only where they decide nothing.
+    purpose: Purpose = Purpose.ROWS
+    #: Whether all rows stand in one CSV.
     one_schema: bool = False
+    #: The baseline's cases (None: nothing is frozen).
     expected: tuple[ExpectedCase, ...] | None = None
+    #: Node ids to leave out: skipped at the baseline.
     ignored: tuple[str, ...] = ()
+    #: Columns that every case has to have.
     classes: tuple[str, ...] = ()
+    #: Labels or node ids that alone are measured (none: all).
     selected: tuple[str, ...] = ()
+    #: Which versions a worker of a comparison has, and where they lie.
     arms: ArmsOrder | None = None
+    #: How far cases are gone into.
     depth: Depth = Depth.TIMES
-    compared: bool = False
-    measure_same: bool = False
+    #: Whether arms are timed that have a GPU do the same.
+    same_code: SameCode = SameCode.LEFT_OUT
+    #: Samples of a case (None: as ever).
     repeats: int | None = None
+    #: On the CPU, the most calls in a sample (None: as ever).
     iterations: int | None = None
+    #: The architecture that a campaign is for.
     target: str | None = None
+    #: The language that a campaign is for.
     language: str = ""
+    #: What decides in the campaign.
     metric: str | None = None
+    #: The markers that the session has registered.
     markers: tuple[str, ...] = ()
 
     def to_json(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -141,17 +141,10 @@ class Arms:
             if self.how == ONE_PROCESS:
                 self.how, self.why_two = TWO_PROCESSES, reason
 
-    def start(
-        self,
-        place: Place,
-        referee: Referee,
-        names: Sequence[str] = (),
-        *,
-        tells_more: bool = False,
-    ) -> Replica:
-        """Start the processes of a replica that holds these arms, all where none is named."""
-        how, order = self.how, ArmsOrder((), tells_more=tells_more)
-        children_of = self._holding(place, how, [*(names or self._versions.arms)], order)
+    def start(self, place: Place, referee: Referee, number: int) -> Replica:
+        """Start the processes of the replica of this number, which holds all arms."""
+        how, order = self.how, ArmsOrder((), replica=number)
+        children_of = self._holding(place, how, [*self._versions.arms], order)
         candidates = None if how == ONE_PROCESS else children_of[CANDIDATE]
         children, accuracy = dict.fromkeys(children_of.values()), self._accuracy
         return Replica(children, how, place, referee, accuracy, candidates, self._out)
@@ -191,7 +184,6 @@ class Arms:
             root=str(site.path(versions.root)),
             trees=tuple(str(site.tree(versions.root, tree)) for tree in versions.trees),
             changed=versions.changed,
-            measure_same=self._blind.measure_same,
             project_version=own_arm,
             tree_versions=tuple(tree_arms),
         )
@@ -210,7 +202,7 @@ class Arms:
             tree=str(site.tree(versions.root, tree)) if tree else "",
             changed=versions.changed,
             # What a build makes of a change is not seen in the sources.
-            measure_same=self._blind.measure_same or versions.rebuilt,
+            concerning=() if versions.rebuilt else versions.changed,
         )
         return self._child(place, order, tree)
 

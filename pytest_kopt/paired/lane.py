@@ -128,7 +128,7 @@ class Lane:
         self.pool.stop()
         # With all arms, as in a round: what holds the incumbent up there does so here.
         place = self.place._replace(ids=ids)
-        replica = self.pool.start(place)
+        replica = self.pool.start(place, self._measured)
         replica.join(self._arms.start_alone(place))
         try:
             return replica.measure(ids, self._arms.random, self.pool.await_leaving)

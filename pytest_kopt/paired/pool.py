@@ -46,11 +46,11 @@ class Pool:
     def fill(self, measured: int, most: int) -> None:
         """Start the next replicas; so many are `measured`, and `most` more may be."""
         while len(self.replicas) < max(1, min(self.room, self.ahead, most)):
-            number = measured + len(self.replicas)
-            self.start(self.place, tells_more=not number)
+            self.start(self.place, measured + len(self.replicas))
 
-    def start(self, place: Place, *, tells_more: bool = False) -> Replica:
-        replica = self._arms.start(place, self._judge(), tells_more=tells_more)
+    def start(self, place: Place, number: int) -> Replica:
+        """Start a replica of this number in the comparison."""
+        replica = self._arms.start(place, self._judge(), number)
         self.replicas.append(replica)
         return replica
 

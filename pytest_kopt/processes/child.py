@@ -150,7 +150,7 @@ class Child:
             moved_environment({**starter.environ, **env}, moved),
             moved(str(config.invocation_params.dir)),
         )
-        hidden = config.stash.get(HIDDEN, None) if orders.cases_only else None
+        hidden = config.stash.get(HIDDEN, None) if orders.purpose.decides else None
         if hidden and orders.arms and orders.arms.is_referee:
             # It reads what others hand over, from folders that are not there yet.
             hidden = ()

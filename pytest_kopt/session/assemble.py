@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_kopt.cases.order import Depth, WorkerOrders
+from pytest_kopt.cases.order import Depth, SameCode, WorkerOrders
 from pytest_kopt.cases.seeds import fresh_session_seed
 from pytest_kopt.devices.visible import choose
 from pytest_kopt.options.declare import BELOW, SERVE, WORKERINPUT
@@ -108,7 +108,7 @@ def _assemble_main(config: pytest.Config, settings: Settings) -> None:
         settings.suite,
         one_schema=settings.one_schema,
         depth=Depth.CHECKS if settings.check_only else Depth.TIMES,
-        measure_same=settings.measure_same,
+        same_code=SameCode.TIMED if settings.measure_same else SameCode.LEFT_OUT,
         repeats=settings.repeats,
         iterations=settings.iterations,
         markers=tuple(config.getini("markers")),

@@ -11,7 +11,7 @@ import pytest
 
 from pytest_kopt.campaign import running
 from pytest_kopt.cases.collector import Collector
-from pytest_kopt.cases.order import WorkerOrders
+from pytest_kopt.cases.order import Purpose, WorkerOrders
 from pytest_kopt.decide.inference import load_student
 from pytest_kopt.devices.idle import AllGpusBusy
 from pytest_kopt.errors import BadInput, CannotFinish, storage_told
@@ -133,7 +133,7 @@ class Controller:
                     self.wait_minutes, self.say, serves_itself=not self.settings.active
                 )
             blocked = self.trial.begin() if self.trial else ""
-        if self.orders.compared and not self.is_settled:
+        if self.orders.purpose is Purpose.COMPARISON and not self.is_settled:
             # The parent of the processes imports torch meanwhile.
             with kept_bytecode():
                 load_student()

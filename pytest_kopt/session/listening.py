@@ -45,7 +45,7 @@ def runs_cases_of_a_trial(config: pytest.Config) -> bool:
     """Say, before conftest files are read, whether this process will run kernels for a verdict."""
     serve = config.pluginmanager.get_plugin(SERVE)
     if serve is not None:
-        return bool(serve.orders.cases_only)
+        return bool(serve.orders.purpose.decides)
     options = vars(config.known_args_namespace)
     return "PYTEST_XDIST_WORKER" in os.environ and any(
         options.get(name) for name in JUDGING.values()

@@ -14,7 +14,7 @@ import pytest
 
 from pytest_kopt.campaign.running import COMPARING
 from pytest_kopt.cases.collector import Collector
-from pytest_kopt.cases.order import Depth, WorkerOrders
+from pytest_kopt.cases.order import Depth, Purpose, WorkerOrders
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.devices.placement import Placement, place
 from pytest_kopt.options.settings import Settings
@@ -321,11 +321,13 @@ class HostMeasurements:
         for nodeid, how in self._collector.crashed.items():
             (where,) = self.sites.lanes({nodeid: None}, measured=False)
             # A session without a trial runs other tests as well; those are not run again.
-            again = self._rerun(where, lives=1, cases_only=True).run()
+            decides = self.orders.purpose.decides
+            purpose = self.orders.purpose if decides else Purpose.VERDICT
+            again = self._rerun(where, lives=1, purpose=purpose).run()
             self._collector.results |= again.results
             if nodeid in again.dead:
                 self._collector.dead[nodeid] = f"{how}\n{again.dead[nodeid]}"
-            elif nodeid in again.order or self.orders.cases_only:
+            elif nodeid in again.order or decides:
                 self._collector.lost.append(f"{nodeid}: {how.splitlines()[0]}")
 
     def end(self) -> None:

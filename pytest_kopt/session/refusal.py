@@ -25,7 +25,7 @@ _REFUSED = "kopt refused"
 def refusal_of(cases: Sequence[pytest.Item], orders: WorkerOrders) -> pytest.CollectReport | None:
     """Return the report that refuses these cases, None when they can be measured."""
     try:
-        if orders.cases_only:
+        if orders.purpose.decides:
             _have_references(cases)
         if orders.one_schema and orders.expected is None:
             _have_one_schema(cases)

@@ -114,7 +114,7 @@ class Worker:
                 more["gpu_block_ms"] = _PAIR_GPU_MS
             elif orders.iterations:
                 more["cpu"] = WallEngine(iterations=orders.iterations)
-            elif not orders.cases_only:
+            elif not orders.purpose.decides:
                 calls, seconds = _PLAIN_CALLS, _PLAIN_SECONDS
                 more["cpu"] = WallEngine(iterations=calls, block_seconds=seconds, fewest=1)
             self._bench = Bench(
@@ -124,12 +124,12 @@ class Worker:
                 frozen,
                 uuid=device.uuid,
                 read=lambda: host.read(device),
-                freezes=orders.cases_only and orders.expected is None,
                 audit_hook=self._audit_hook,
                 operators=self._operators,
                 classes=Classes(orders.classes),
                 depth=orders.depth,
-                compared=orders.compared,
+                purpose=orders.purpose,
+                same_code=orders.same_code,
                 language=orders.language,
                 **more,
             )
@@ -203,14 +203,14 @@ class Worker:
 
         Where nothing is judged, what builds for long at its import may do so.
         """
-        if not self.orders.cases_only or not isinstance(collector, pytest.Module):
+        if not self.orders.purpose.decides or not isinstance(collector, pytest.Module):
             return (yield)
         with self._time_limit(collector.config).watching():
             return (yield)
 
     def select(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         """Leave the cases of the round, and of the special suites only what was asked for."""
-        if self.orders.cases_only:
+        if self.orders.purpose.decides:
             keep = [test for test in items if self._is_case(test)]
             dropped = [test for test in items if not self._is_case(test)]
             if dropped:
@@ -283,7 +283,7 @@ class Worker:
         if _has_row(pyfuncitem):
             return outcome
         measured = benchmark.result(pyfuncitem, timed, dims, label)
-        if measured is not None and self.orders.cases_only:
+        if measured is not None and self.orders.purpose.decides:
             measured = CaseResult(pyfuncitem.nodeid, refusal=str(benchmark.undecidable(pyfuncitem)))
         if measured is not None:
             send(pyfuncitem, measured)

@@ -12,7 +12,7 @@ from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.kernel import KernelVersion
 from pytest_kopt.campaign.recording import record_no_idle_gpu
 from pytest_kopt.cases.collector import Collector
-from pytest_kopt.cases.order import Depth, WorkerOrders
+from pytest_kopt.cases.order import Depth, Purpose, WorkerOrders
 from pytest_kopt.devices.idle import AllGpusBusy
 from pytest_kopt.devices.visible import choose
 from pytest_kopt.errors import BadInput
@@ -104,14 +104,14 @@ class CampaignTrial:
         device = session.device
         if target == "cpu":
             device = choose(self._asked.settings.device, target=target)
+        is_compared = bool(opened.frozen) and self._asked.settings.compare != "stored"
         unexpected = (name for name in opened.frozen if name not in opened.expected)
         return replace(
             session,
             device=device,
             engine=engine_of(opened),
             depth=self._question.depth,
-            cases_only=True,
-            compared=bool(opened.frozen) and self._asked.settings.compare != "stored",
+            purpose=Purpose.COMPARISON if is_compared else Purpose.VERDICT,
             classes=opened.classes.columns,
             expected=tuple(opened.frozen.values()) or None,
             target=target,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pytest_kopt.cases.case import Case
-from pytest_kopt.cases.order import Depth
+from pytest_kopt.cases.order import Depth, Purpose, SameCode
 from pytest_kopt.cases.result import ExpectedCase
 from pytest_kopt.cases.running.switches import new_operators
 from pytest_kopt.devices.lock import Waiting
@@ -23,44 +23,50 @@ from pytest_kopt.schema.table import NO_CLASSES, Classes, describe_header_drift
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """Where and how the cases of this process are measured.
+    """Where and how the cases of this process are measured."""
 
-    `device` is torch's name, `uuid` what its host calls it, `read` returns its state. `expected`
-    holds the baseline's cases by node id, None when nothing is frozen yet; a run that `freezes` is
-    the baseline itself. `audit_hook` is this process's, `operators` are those of torch that others
-    than kernels replaced in it. Every case has to have the columns that tell the `classes` apart,
-    and is gone into as far as `depth` says: it is timed by `repeats` samples in blocks of `cpu`, or
-    of `gpu_block_ms` at least. If it is `compared` later, it is asked there what known content is
-    worth. `waiting` is entered while a case waits for its turn on the device. A candidate is to be
-    written in `language` ("": any).
-    """
-
+    #: torch's name of the kind of device.
     device: str
+    #: What times, one of the option's names.
     engine: str
     session_seed: int
+    #: The baseline's cases by node id, None when nothing is frozen yet.
     expected: Mapping[str, ExpectedCase] | None = None
+    #: Blocks on the CPU.
     cpu: WallEngine = field(default_factory=WallEngine)
+    #: The least length of a block on a GPU.
     gpu_block_ms: float = BLOCK_MS
+    #: What the device's host calls it.
     uuid: str = "cpu"
+    #: Returns the device's state.
     read: Callable[[], Reading] = Reading
-    freezes: bool = False
+    #: This process's.
     audit_hook: AuditHook | None = None
+    #: Those of torch that others than kernels replaced here.
     operators: frozenset[str] = frozenset()
+    #: Columns that tell the classes apart, which every case has to have.
     classes: Classes = NO_CLASSES
+    #: How far a case is gone into.
     depth: Depth = Depth.TIMES
-    compared: bool = False
+    #: What a case's row is for.
+    purpose: Purpose = Purpose.ROWS
+    #: Whether versions are timed that have a GPU do the same.
+    same_code: SameCode = SameCode.LEFT_OUT
+    #: Samples of a case.
     repeats: int = 3
+    #: Entered while a case waits for its turn on the device.
     waiting: Waiting = nullcontext
+    #: What a candidate is to be written in ("": any).
     language: str = ""
 
     def times(self, interpreted: bool) -> bool:
         """Say whether a case is timed; one that was interpreted only where a row has to be full."""
-        return self.depth is Depth.TIMES and (self.is_judged or not interpreted)
+        return self.depth is Depth.TIMES and (self.purpose.decides or not interpreted)
 
     @property
-    def is_judged(self) -> bool:
-        """Whether the session decides on what these cases come to."""
-        return self.freezes or self.expected is not None
+    def freezes(self) -> bool:
+        """Whether this run is the baseline itself, or decides without any."""
+        return self.purpose.decides and self.expected is None
 
     def frozen(self, nodeid: str) -> ExpectedCase:
         """Return what the baseline knows of a case, one of which nothing is known without it."""

@@ -102,9 +102,9 @@ def load_versions(
 
 
 def is_reached(case: Case, order: ArmsOrder, seed: int, hook: AuditHook | None) -> bool:
-    """Say whether the one version of this process imports, runs or reads a changed file."""
+    """Say whether the one version of this process imports, runs or reads a file of the change."""
     here = Path(order.tree or order.root)
-    files = {(here / path).resolve() for path in order.changed}
+    files = {(here / path).resolve() for path in order.concerning}
     used, modules = files_used(case, here, seed), project_modules(here)
     by = {"", *(name for name, path in modules.items() if path in used)}
     opened = hook.opened if hook else {}

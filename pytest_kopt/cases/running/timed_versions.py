@@ -25,6 +25,7 @@ from pytest_kopt.cases.order import (
     UNEVEN,
     WAYS,
     ArmsOrder,
+    SameCode,
 )
 from pytest_kopt.cases.protocol import (
     Agree,
@@ -155,7 +156,7 @@ class _Arms:
             ]
             for name in suspects:
                 # Once a comparison is enough: it takes as long as a fifth of the blocks.
-                asks_known = self.order.tells_more and name == CANDIDATE
+                asks_known = self.order.is_first_replica and name == CANDIDATE
                 findings += known_content(arms[name]) if asks_known else ()
         with bench.waiting():
             client.send(HandedOver(looks))
@@ -255,7 +256,7 @@ class _Arms:
         Raises _SameCode where both do the same and need not be timed.
         """
         case, order = self.case, self.order
-        if self.bench.device != "cuda" or not (order.tells_more and order.changed):
+        if self.bench.device != "cuda" or not (order.is_first_replica and order.changed):
             return None
         if not {CANDIDATE, INCUMBENT} <= versions.keys():
             return None
@@ -267,7 +268,8 @@ class _Arms:
             record(one_call(case, versions[name], inputs)) for name in (INCUMBENT, CANDIDATE)
         )
         on_device = {*engines_of(case, self.bench)} <= {"auto", "graph"}
-        if before.is_same(after) and on_device and not order.measure_same:
+        is_left_out = self.bench.same_code is SameCode.LEFT_OUT
+        if is_left_out and on_device and before.is_same(after):
             raise _SameCode
         old, new = (RECORDING.dump_python(recording, mode="json") for recording in (before, after))
         return MachineCode(old, new, architecture())
@@ -318,7 +320,7 @@ def _loaded(
             memory: dict[str, int] = {}
 
             def first_call(arm: str, call: Callable[[], Any]) -> None:
-                if order.tells_more and arm in (CANDIDATE, INCUMBENT):
+                if order.is_first_replica and arm in (CANDIDATE, INCUMBENT):
                     memory[arm] = peak_bytes(call, bench.device)
                 else:
                     call()
@@ -326,8 +328,7 @@ def _loaded(
             versions = load_versions(case, order, seed, bench.audit_hook, first_call)
             arms = _Arms(case, bench, order, client, seed)
             code = arms.machine_code(versions)
-            reached = order.measure_same or not order.changed or bool(order.trees)
-            reached = reached or is_reached(case, order, seed, bench.audit_hook)
+            reached = not order.concerning or is_reached(case, order, seed, bench.audit_hook)
     except Unreached:
         client.send(Loaded(same="source"))
     except _SameCode:

@@ -12,7 +12,7 @@ from typing import Any
 
 from pytest_kopt.cases.case import Case
 from pytest_kopt.cases.evidence import ColdCache
-from pytest_kopt.cases.order import WAYS
+from pytest_kopt.cases.order import WAYS, Purpose
 from pytest_kopt.cases.running.bench import Bench
 from pytest_kopt.cases.running.check import CheckedCase
 from pytest_kopt.cases.running.execution import make_inputs
@@ -113,7 +113,8 @@ def judge_timed(checked: CheckedCase, blocks: Sequence[Spotted]) -> None:
     """Judge what timed blocks gave."""
     snr_floors = floors(checked.evidence.accuracy or {}, _OWN_SLACK_DB)
     checked.findings += wrong_results(blocks, snr_floors)
-    if not checked.bench.compared:
+    # A comparison asks its own blocks what known content is worth.
+    if checked.bench.purpose is not Purpose.COMPARISON:
         checked.findings += known_content(blocks)
 
 

@@ -11,7 +11,7 @@ import pytest
 from pytest_kopt import policies
 from pytest_kopt.cases.collector import Collector
 from pytest_kopt.cases.details import in_a_line, with_details
-from pytest_kopt.cases.order import WorkerOrders
+from pytest_kopt.cases.order import Purpose, WorkerOrders
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.errors import BadInput
@@ -48,7 +48,7 @@ class VersionGate(Trial):
     ) -> None:
         self.config, self.settings = config, settings
         self.policy = policies.load(settings.policy or "primus")
-        self._orders = replace(session, cases_only=True, compared=True, **orders)
+        self._orders = replace(session, purpose=Purpose.COMPARISON, **orders)
 
     def orders(self, session: WorkerOrders) -> WorkerOrders:
         return self._orders
