@@ -41,8 +41,8 @@ _OPTIONS = {
     "set)",
     "--kopt-compare": "paired: measure both versions now; stored: use the incumbent's recorded "
     "figures",
-    "--kopt-base REF": "no campaign: compare the working tree with the merge base of REF and HEAD, "
-    "paired",
+    "--kopt-base REF|PATH": "no campaign: compare the working tree with the merge base of REF and "
+    "HEAD, or with the version of some files at PATH, paired",
     "--kopt-base-python PATH": "no campaign: compare this interpreter with another one on the same "
     "tree, paired; write --kopt-base-python=PATH, or pytest takes the path for a test's",
     "--kopt-gate": "what --kopt-base demands of the change (default: no-regression)",
@@ -100,7 +100,7 @@ def options() -> Iterator[tuple[list[str], dict[str, Any]]]:
             keywords = {"choices": CHOICES[dest]}
         elif is_flag:
             keywords = {"action": "store_true"}
-        elif last == "PATH|REF":
+        elif dest == "kopt_candidates":
             keywords |= {"action": "append", "default": []}
         yield names, {**keywords, "dest": dest, "help": text}
 

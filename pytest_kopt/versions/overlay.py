@@ -5,7 +5,7 @@ from __future__ import annotations
 import filecmp
 import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
 #: Never mirrored: they would let a process write into the user's caches through the overlay.
@@ -65,17 +65,21 @@ def build(
 
 def _with_sources(root: Path) -> set[PurePosixPath]:
     """Return the folders that hold sources of the project, and those above, relative to it."""
-    folders: set[PurePosixPath] = set()
+    sources = (path for path in project_files(root) if path.suffix == ".py")
+    return {folder for path in sources for folder in path.parents}
+
+
+def project_files(root: Path) -> Iterator[PurePosixPath]:
+    """Yield the files below a folder, relative to it, but hidden folders' and environments'."""
     for folder, names, files in os.walk(root):
-        names[:] = [name for name in names if not _is_no_projects(Path(folder, name))]
-        if any(name.endswith(".py") for name in files):
-            here = PurePosixPath(Path(folder).relative_to(root))
-            folders |= {here, *here.parents}
-    return folders
+        names[:] = sorted(name for name in names if not _is_no_projects(Path(folder, name)))
+        here = PurePosixPath(Path(folder).relative_to(root))
+        yield from (here / name for name in sorted(files))
 
 
 def _is_no_projects(folder: Path) -> bool:
-    return folder.name.startswith(".") or (folder / "pyvenv.cfg").exists()
+    is_hidden = folder.name.startswith(".") or folder.name in _LEFT_OUT
+    return is_hidden or (folder / "pyvenv.cfg").exists()
 
 
 def current_folder(root: Path) -> str:

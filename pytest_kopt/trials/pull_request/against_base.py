@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
 import pytest
 
@@ -47,7 +47,8 @@ class PullRequestGate(VersionGate):
         # A bisection asks which commit of a history is slower; each was taken in when it was made.
         step = config.pluginmanager.has_plugin(STEP)
         super().__init__(config, settings, session, depth=Depth.RESULTS if step else session.depth)
-        self.other = base = Base.of(settings.base, settings.root)
+        here = Path(config.invocation_params.dir)
+        self.other = base = Base.of(settings.base, settings.root, here)
         files = {path: base.root / path for path in base.old}
         now = {path: file.read_bytes() if file.is_file() else None for path, file in files.items()}
         #: The changed files that are other code than at the base.
@@ -66,7 +67,7 @@ class PullRequestGate(VersionGate):
         rebuild = self._rebuild
         self._trees = trees_of(self._held, lambda old: overlays(base.root, old, rebuild))
         #: Sources that git ignores, as far as no build makes them for each version.
-        self._ignored = frozenset[str]() if rebuild else ignored_code(base.root)
+        self._ignored = ignored_code(base.root) if base.commit and not rebuild else frozenset()
         self._reach = Reach(base.root, settings.root, self._differing, rebuilds=bool(command))
 
     @property
@@ -129,7 +130,8 @@ class PullRequestGate(VersionGate):
             verdict = self.wrong([], f"the kernel does not build: {detail.splitlines()[0]}")
         elif verdict is None:
             verdict, detail = self._judge(collector, measurements)
-        return self.closed(verdict, self.other.commit, collector.in_order(), detail)
+        base = self.other.commit or self.other.name
+        return self.closed(verdict, base, collector.in_order(), detail)
 
     def release(self) -> None:
         self._held.close()

@@ -21,31 +21,44 @@ from pytest_kopt.paired.remeasure import Rerun
 from pytest_kopt.processes.child import Child, mover
 from pytest_kopt.trials.trees import overlays
 from pytest_kopt.trials.trial import InCopies, Measurements
+from pytest_kopt.versions.elsewhere import contents_of
 
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """The merge base of a ref and HEAD, and what the work tree changed since.
+    """The merge base of a ref and HEAD, or files elsewhere, and what the tree has otherwise."""
 
-    `old` maps each changed path, relative to `root` (the work tree's), to its content there; None
-    where it did not exist.
-    """
-
-    ref: str
+    #: As the command has it: a git ref or a path.
+    name: str
+    #: The merge base's hash; "" for files.
     commit: str
+    #: The work tree; for files, pytest's root directory.
     root: Path
+    #: The base's content of each changed path below the root, None where it did not exist.
     old: Mapping[str, bytes | None]
 
     def __str__(self) -> str:
-        return f"--kopt-base {self.ref} ({self.commit[:12]})"
+        return f"--kopt-base {self.name}" + (f" ({self.commit[:12]})" if self.commit else "")
 
     @classmethod
-    def of(cls, ref: str, directory: Path) -> Base:
+    def of(cls, name: str, root: Path, here: Path) -> Base:
+        """Find what a ref, or a path relative to `here`, stands for; BadInput for anything else.
+
+        `root` is pytest's root directory. A word that git knows is a ref.
+        """
+        repository = Repository.around(root)
+        is_ref = repository is not None and repository.commit_of(name) is not None
+        if name and not is_ref and (here / name).exists():
+            return cls(name, "", root.resolve(), contents_of(here / name, root.resolve()))
+        return cls._of_ref(name, repository)
+
+    @classmethod
+    def _of_ref(cls, ref: str, repository: Repository | None) -> Base:
         """Find the merge base and the changes; BadInput where there is none."""
         refused = partial(BadInput, where=f"--kopt-base {ref}")
-        repository = Repository.around(directory)
         if repository is None or repository.head is None:
-            raise refused("this is no git repository with a commit")
+            what = "it is no path, and this is no git repository with a commit"
+            raise refused(what, legal="a folder or file with the other version, or a git ref")
         named = repository.commit_of(ref)
         cut = (
             "this clone is shallow: git fetch --unshallow (in CI: fetch-depth: 0)"
@@ -53,7 +66,8 @@ class Base:
             else ""
         )
         if named is None:
-            raise refused("is unknown here", legal=cut or "a branch, tag or commit; git fetch")
+            legal = cut or "a branch, tag or commit (git fetch), or a path"
+            raise refused("is unknown here", legal=legal)
         commit = repository.merge_base(named)
         if commit is None:
             what = "has no common history with HEAD here"
