@@ -64,6 +64,6 @@ def test_a_base_is_a_path_where_git_knows_no_such_ref(root: Path, tmp_path: Path
     write(tmp_path, gemm="old")
     base = Base.of("../gemm.py", root, root)
     assert (base.commit, dict(base.old)) == ("", {"kernels/gemm.py": b"old"})
-    assert str(base) == "--kopt-base ../gemm.py"
+    assert str(base) == "../gemm.py"
     with pytest.raises(BadInput, match="no path, and this is no git repository"):
         Base.of("../other.py", root, root)

@@ -7,7 +7,6 @@ import hashlib
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,10 +19,8 @@ from pytest_kopt.bisect.history import Commit, refused
 from pytest_kopt.bisect.session import Answer, compare
 from pytest_kopt.bisect.walk import Change, Culprit, History, Pair
 from pytest_kopt.campaign.git.repository import Repository
-from pytest_kopt.campaign.running import is_left_behind
 from pytest_kopt.decide.verdict import Verdict
 
-_PREFIX = "kopt-bisect-"
 #: How many sessions in a row may come to nothing before a commit is skipped.
 _TRIES = 2
 
@@ -33,7 +30,7 @@ class Journal:
 
     def __init__(self, repository: Repository, key: Sequence[str]) -> None:
         name = hashlib.sha256("\0".join(key).encode()).hexdigest()[:16]
-        self.directory = repository.database / _PREFIX.strip("-") / name
+        self.directory = repository.database / "kopt-bisect" / name
         self._file = self.directory / "journal.jsonl"
 
     @contextmanager
@@ -155,21 +152,3 @@ class Bisection:
         self.journal.add(*key, answer)
         self.say(f"{commit.short}: {answer.reason}")
         return answer
-
-
-@contextmanager
-def other_tree(repository: Repository, commit: str) -> Iterator[Repository]:
-    """Yield a work tree of the repository, gone afterwards; those that kills left go first."""
-    for tree in repository.trees:
-        if is_left_behind(tree.parent.name, _PREFIX):
-            repository.remove_tree(tree)
-            tree.parent.rmdir()
-    with tempfile.TemporaryDirectory(prefix=f"{_PREFIX}{os.getpid()}-") as directory:
-        path = Path(directory).resolve() / repository.root.name
-        repository.add_tree_at(path, commit)
-        try:
-            other = Repository.around(path)
-            assert other is not None
-            yield other
-        finally:
-            repository.remove_tree(path)

@@ -15,6 +15,7 @@ from pytest_kopt.cli.agents.mcp import mcp
 from pytest_kopt.cli.bisect import bisect
 from pytest_kopt.cli.calibrate import calibrate
 from pytest_kopt.cli.campaigns import abandon, discard, note, restore, retry, stop
+from pytest_kopt.cli.compare import compare
 from pytest_kopt.cli.decide import decide
 from pytest_kopt.cli.demo import demo
 from pytest_kopt.cli.init import init
@@ -27,9 +28,11 @@ from pytest_kopt.show.words import visible
 
 _PACKAGE = "pytest-kopt"
 _COMMANDS = (
-    *(demo, init, status, advise, note, decide, report, export, calibrate, bisect),
+    *(compare, demo, init, status, advise, note, decide, report, export, calibrate, bisect),
     *(TIPS, MEMORY, restore, retry, discard, stop, abandon, mcp),
 )
+#: Commands whose words after "--" are another program's.
+_PASS_WORDS_ON = (["bisect"], ["compare"])
 
 
 class _Visible(io.TextIOBase):
@@ -77,8 +80,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> int:
     # argparse's own exit code for usage is 2; ours is 4, as pytest's.
     words = list(sys.argv[1:] if argv is None else argv)
-    # Argparse would take pytest's arguments for ours, "--" or not.
-    ours = words[: words.index("--")] if words[:1] == ["bisect"] and "--" in words else words
+    # Argparse would take another program's arguments for ours, "--" or not.
+    passes = words[:1] in _PASS_WORDS_ON and "--" in words
+    ours = words[: words.index("--")] if passes else words
     try:
         arguments = parser.parse_args(ours, argparse.Namespace(words=words[len(ours) + 1 :]))
     except SystemExit as stop:

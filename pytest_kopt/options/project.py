@@ -17,22 +17,29 @@ from pytest_kopt.options.settings import DEFAULT_WORKSPACE, workspace_of
 
 @dataclass(frozen=True, slots=True)
 class Project:
-    """Root, workspace and settings file (relative to the root), as a pytest run here sees them."""
+    """A project as a pytest run in the current directory sees it."""
 
     root: Path
+    #: Where its campaigns are.
     workspace: Path
+    #: Its settings file, relative to the root.
     settings: Path | None = None
+    #: What its settings say where tests are, relative to the root.
+    test_paths: tuple[str, ...] = ()
+    #: Whether its settings have a command that builds kernels.
+    builds: bool = False
 
     @classmethod
-    def here(cls) -> Project:
-        """Find the project around the current directory through pytest's own rules."""
-        config = pytest.Config.fromdictargs({}, ["--noconftest", *LOADED_BEFORE])
+    def here(cls, *paths: str) -> Project:
+        """Find the project through pytest's own rules; `paths` are those of a run's tests."""
+        config = pytest.Config.fromdictargs({}, ["--noconftest", *LOADED_BEFORE, *paths])
         try:
             workspace = workspace_of(config)
+            builds = bool(config.getini("kopt_rebuild_command"))
         except (ValueError, KeyError):  # the plugin is switched off here: no ini of ours
-            workspace = keeper(config.rootpath) / DEFAULT_WORKSPACE
-        file = config.inipath
-        return cls(config.rootpath, workspace, file and file.relative_to(config.rootpath))
+            workspace, builds = keeper(config.rootpath) / DEFAULT_WORKSPACE, False
+        file = config.inipath and config.inipath.relative_to(config.rootpath)
+        return cls(config.rootpath, workspace, file, tuple(config.getini("testpaths")), builds)
 
     def keep_workspace_out_of_git(self) -> None:
         """List the workspace in `.git/info/exclude` where it lies inside the repository.

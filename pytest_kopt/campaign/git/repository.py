@@ -279,6 +279,11 @@ class Repository:
         self._git("worktree", "prune")
         self._git("worktree", "add", "--quiet", "--detach", "--force", str(path), commit)
 
+    def successor(self, parent: str, commit: str) -> str:
+        """Return a new commit, on no branch, with the contents of one and another as parent."""
+        words = ("commit-tree", f"{commit}^{{tree}}", "-p", parent, "-m", f"As {commit}")
+        return self._git(*words, env=self._identity())
+
     def move_to(self, commit: str) -> None:
         """Have this work tree hold a commit and nothing else but what git ignores."""
         self._git("checkout", "--quiet", "--detach", "--force", commit)

@@ -38,7 +38,7 @@ class Base:
     old: Mapping[str, bytes | None]
 
     def __str__(self) -> str:
-        return f"--kopt-base {self.name}" + (f" ({self.commit[:12]})" if self.commit else "")
+        return f"--kopt-base {self.name} ({self.commit[:12]})" if self.commit else self.name
 
     @classmethod
     def of(cls, name: str, root: Path, here: Path) -> Base:

@@ -1,0 +1,111 @@
+"""A session of pytest in another tree of a project: its environment, its end, its verdict."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from importlib import metadata
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from pydantic import ValidationError
+
+from pytest_kopt.decide.verdict import Verdict
+from pytest_kopt.options.declare import LOADED_BEFORE, STEP
+from pytest_kopt.process_tree import end_with_parent
+from pytest_kopt.standalone.trees import MadeTree
+
+#: A runner's files are about the run as a whole, not about one of its comparisons.
+_NOT_INHERITED = ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY")
+_RUN = "from pytest_kopt.standalone.child_session import {0}; {0}()"
+
+
+def run(words: Sequence[str], made: MadeTree, output: Path | None, *, is_step: bool = False) -> int:
+    """Run pytest with these words in a tree; it prints to `output`, or (None) where we do.
+
+    Returns the exit code; KeyboardInterrupt where the session was interrupted.
+    """
+    with contextlib.ExitStack() as files:
+        log = None if output is None else files.enter_context(output.open("wb"))
+        process = subprocess.Popen(
+            [sys.executable, "-c", _RUN.format("step" if is_step else "main"), *words],
+            cwd=made.directory,
+            env=_environment(made.root, made.tree),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT if log else None,
+        )
+    try:
+        code = process.wait()
+    except KeyboardInterrupt as interrupt:
+        # At a terminal it was interrupted as well. It ends in order.
+        if interrupt.args:
+            os.kill(process.pid, signal.SIGTERM)
+        process.wait()
+        raise
+    if code == pytest.ExitCode.INTERRUPTED:
+        raise KeyboardInterrupt
+    return code
+
+
+def verdict_in(file: Path) -> Verdict | None:
+    """Return the verdict that a session wrote; None where it wrote none."""
+    try:
+        return Verdict.model_validate_json(file.read_text())
+    except (OSError, ValidationError):
+        return None
+
+
+def last_words(log: Path) -> str:
+    """Return the refusal in a session's output, else its last line."""
+    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    refusal = next((line for line in lines if line.startswith("ERROR: ")), "")
+    return refusal.removeprefix("ERROR: ") or (lines[-1].strip("= ") if lines else "no output")
+
+
+def main(*plugins: object) -> None:
+    """Run pytest as `python -m pytest` does, and end with the process that started it."""
+    end_with_parent()
+    sys.path[0] = os.getcwd()
+    sys.exit(pytest.main([*sys.argv[1:], *LOADED_BEFORE], plugins=plugins))
+
+
+def step() -> None:
+    """Run pytest as a step of a bisection."""
+    main(ModuleType(STEP))
+
+
+def _environment(root: Path, tree: Path) -> dict[str, str]:
+    """Return this process's environment, its imports led from the project into its other tree."""
+    env = {name: text for name, text in os.environ.items() if name not in _NOT_INHERITED}
+    variable = env.get("PYTHONPATH", "").split(os.pathsep)
+    paths = {text: Path(text).resolve() for text in (*variable, *sys.path, *_editable()) if text}
+    moved = {
+        text: str(tree / path.relative_to(root))
+        for text, path in paths.items()
+        if path.is_dir()
+        and path.is_relative_to(root)
+        # An environment that lies in the project is no part of it.
+        and not path.is_relative_to(Path(sys.prefix).resolve())
+    }
+    python_path = [moved.get(text, text) for text in paths if text in variable or text in moved]
+    # A source of the same size may follow within the second that caches go by.
+    return env | {"PYTHONPATH": os.pathsep.join(python_path), "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+def _editable() -> Iterator[str]:
+    """Yield the folders of packages that were installed as editable: a path entry comes first."""
+    for distribution in metadata.distributions():
+        if '"editable": true' not in (distribution.read_text("direct_url.json") or ""):
+            continue
+        for name in (distribution.read_text("top_level.txt") or "").split():
+            spec = importlib.util.find_spec(name)
+            if spec is not None and spec.origin:
+                file = Path(spec.origin)
+                yield str(file.parents[1] if spec.submodule_search_locations else file.parent)

@@ -1,0 +1,71 @@
+"""`kopt compare`: two files, folders or refs, whose project stays as it is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .paired import FASTER, OLD, PLAIN, SLOWER, kernel, traced, write_paired
+from .project import Project
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    """A project without git."""
+    project = Project(tmp_path / "project")
+    write_paired(project)
+    return project
+
+
+def compared(project: Project, *words: str, code: int) -> dict[str, Any]:
+    """Run `kopt compare`, which leaves nothing behind; return what it prints."""
+    before = project.contents()
+    variables = traced(project.root.parent)
+    variables["PYTHONPATH"] = str(project.root)
+    temporary = project.root.parent / "tmp"
+    temporary.mkdir(exist_ok=True)
+    run = project.kopt("compare", *words, "--json", TMPDIR=str(temporary), **variables)
+    assert run.code == code, run.text
+    assert project.contents() == before
+    left = [path.name for path in temporary.iterdir() if path.name.startswith("kopt-")]
+    assert not left, left
+    document: dict[str, Any] = json.loads(run.out)
+    assert document["exit_code"] == code
+    return document
+
+
+def test_two_files_at_the_place_that_the_tests_import(project: Project, tmp_path: Path) -> None:
+    old, new = tmp_path / "old.py", tmp_path / "plain.py"
+    old.write_text(kernel(OLD, "old"))
+    new.write_text(kernel(FASTER, "new"))
+    document = compared(project, str(old), str(new), "tests/test_plain.py", code=0)
+    (shape,) = document["verdict"]["shapes"]
+    assert shape["change_pct"] == pytest.approx(100 * (OLD / FASTER - 1))
+    assert document["verdict"]["outcome"] == "faster"
+    new.write_text(kernel(OLD, "new", factor=3.0))
+    document = compared(project, str(old), str(new), code=1)
+    assert document["verdict"]["outcome"] == "wrong"
+
+
+def test_two_folders_and_two_refs(project: Project, tmp_path: Path) -> None:
+    """Refs in either order: there is no merge base to go by."""
+    folders = [Project(tmp_path / name) for name in ("slow", "plain")]
+    for folder, cost, who in zip(folders, (SLOWER, OLD), ("new", "old"), strict=True):
+        folder.write(PLAIN, kernel(cost, who))
+    slow, plain = (str(folder.root) for folder in folders)
+    assert compared(project, plain, slow, code=8)["verdict"]["outcome"] == "slower"
+    project.write(PLAIN, kernel(FASTER, "old"))
+    project.commit_all("Faster")
+    project.write(PLAIN, kernel(OLD, "new"))
+    project.commit_all("Slower")
+    document = compared(project, "HEAD~1", "HEAD", code=8)
+    assert document["verdict"]["base"] == project.git("rev-parse", "HEAD~1").strip()
+    assert compared(project, "HEAD", "HEAD~1", code=0)["verdict"]["outcome"] == "faster"
+
+
+def test_what_is_no_pair_is_refused(project: Project) -> None:
+    run = project.kopt("compare", PLAIN, "HEAD", "tests")
+    assert run.code == 4 and "neither two files, two folders nor two git refs" in run.refusal

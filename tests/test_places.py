@@ -1,0 +1,69 @@
+"""Which file of the project two files are versions of: what the tests import."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pytest_kopt.errors import BadInput
+from pytest_kopt.standalone.comparison import Cases
+from pytest_kopt.standalone.places import imported, place_of
+from pytest_kopt.standalone.trees import MadeTree
+
+from .test_elsewhere import write
+
+
+def test_every_way_to_import_is_read(tmp_path: Path) -> None:
+    source = tmp_path / "test_x.py"
+    source.write_text("import a.b, c\nfrom d.e import f\nfrom . import g\ndef late(): import h\n")
+    assert {*imported(source)} >= {"a.b", "c", "d.e", "d.e.f", "g", "h"}
+    source.write_text("def (")
+    assert not [*imported(source)]
+
+
+@pytest.mark.parametrize(
+    ("line", "versions", "place"),
+    [
+        ("from kernels.gemm import gemm", ("kernels/gemm.py", "../new.py"), "kernels/gemm.py"),
+        ("from kernels import gemm", ("../old.py", "kernels/gemm.py"), "kernels/gemm.py"),
+        ("import gemm", ("../a/gemm.py", "../b/other.py"), "kernels/gemm.py"),
+        ("from old import gemm", ("old.py", "new.py"), "old.py"),
+        ("import kernels", ("kernels/__init__.py", "../new.py"), "kernels/__init__.py"),
+    ],
+)
+def test_the_place_is_what_the_tests_import(
+    line: str, versions: tuple[str, str], place: str, tmp_path: Path
+) -> None:
+    root = write(tmp_path / "project", kernels__gemm="", kernels____init__="", old="", new="")
+    test = write(root, test_x=line) / "test_x.py"
+    paths = [(root / version).resolve() for version in versions]
+    assert place_of(paths, root, [test]) == place
+
+
+def test_a_place_that_is_not_known_is_asked_for(tmp_path: Path) -> None:
+    root = write(tmp_path, a="", b="", test_x="import c", test_y="import a, b")
+    versions = [root / "a.py", root / "b.py"]
+    with pytest.raises(BadInput, match=r"import neither .*a\.py and .*--at"):
+        place_of(versions, root, [root / "test_x.py"])
+    with pytest.raises(BadInput, match=r"may be versions of a\.py, b\.py .*--at"):
+        place_of(versions, root, [root / "test_y.py"])
+
+
+def test_words_name_the_same_cases_in_a_tree(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = write(tmp_path / "project", tests__test_x="", tests__sub__test_y="")
+    (root / "pytest.ini").write_text("[pytest]\ntestpaths = tests\n")
+    monkeypatch.chdir(root / "tests")
+    made = MadeTree(root, tmp_path / "tree")
+    assert made.directory == tmp_path / "tree/tests"
+    cases = Cases.named(["test_x.py::test_x[1]", str(root / "tests/sub")])
+    assert cases.within(made) == [
+        f"{tmp_path}/tree/tests/test_x.py::test_x[1]",
+        f"{tmp_path}/tree/tests/sub",
+    ]
+    by_settings = Cases.named([]).files
+    assert sorted(by_settings) == sorted(cases.files) and len(by_settings) == 2
+    with pytest.raises(BadInput, match="no such file"):
+        Cases.named(["nowhere.py"]).files  # noqa: B018
