@@ -13,10 +13,13 @@ from pytest_kopt.cases.case import Case, declare
 from pytest_kopt.cases.groups import Groups, find_groups, redrawn, with_steady_groups
 from pytest_kopt.cases.order import CANDIDATE, UNEVEN, ArmsOrder
 from pytest_kopt.cases.protocol import (
+    Agree,
     Findings,
     HandedOver,
     HandOver,
     Order,
+    Prepare,
+    Prepared,
     Ready,
     Reply,
     Settle,
@@ -341,10 +344,12 @@ class _Commands:
         self.arms: list[str] = []
         self.times: list[float] = []
         self.findings: list[object] = []
-        self._orders: list[Order] = []
+        self._orders: list[Order] = [Prepare()]
 
     def send(self, reply: Reply) -> None:
         match reply:
+            case Prepared(engine, sets):
+                self._orders = [Agree(engine, sets)]
             case Ready(calls):
                 self.arms = [*calls]
                 # Each is started on its own, once for its forward.

@@ -23,7 +23,9 @@ each case begins with one of the case orders, and what follows it is ended by `C
       Leave           CaseFinished
     StopWorker      nothing: the worker ends
 
-Every case sends CaseStarted and Reports. Confined ends the session at any time.
+Every case sends CaseStarted and Reports. Confined ends the session at any time. An order out of its
+turn ends the case that is under way, StopWorker the worker as well; between cases it is passed
+over.
 """
 
 from __future__ import annotations

@@ -117,9 +117,12 @@ class Serve:
     def receive(self) -> Order:
         """Wait for the next order, `StopWorker` where the client is gone."""
         try:
-            return self._channel.receive()
+            order = self._channel.receive()
         except EOFError:
-            return StopWorker()
+            order = StopWorker()
+        # The case that takes it ends, and no other is begun.
+        self._leaving |= isinstance(order, StopWorker)
+        return order
 
     def _serialized(self, report: pytest.CollectReport | pytest.TestReport) -> dict[str, object]:
         assert self._config is not None

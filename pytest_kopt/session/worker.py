@@ -52,7 +52,7 @@ _PLAIN_CALLS, _PLAIN_SECONDS = 50, 0.5
 WORKER = "kopt-worker"
 
 
-class _CaseServed(BaseException):
+class CaseServed(BaseException):
     """Leaves a test whose case was served; none that the test itself would catch."""
 
 
@@ -76,7 +76,7 @@ class Worker:
             self._audit_hook = audit_hook_of(test.config)
         try:
             bench = self._bench_of(test)
-            return Kopt(test, marked_schema(test), bench, partial(self._declared, test, bench))
+            return Kopt(test, marked_schema(test), bench, partial(self.declared, test, bench))
         except BadInput as error:
             send(test, CaseResult(test.nodeid, refusal=str(error)))
             raise pytest.fail.Exception(str(error), pytrace=False) from None
@@ -135,7 +135,7 @@ class Worker:
             )
         return self._bench
 
-    def _declared(self, test: pytest.Function, bench: Bench, case: Case) -> None:
+    def declared(self, test: pytest.Function, bench: Bench, case: Case) -> None:
         """Leave a test whose case is not to be checked: it is not selected, or it is served here.
 
         A case is served within its test, in whatever contexts that has entered.
@@ -151,7 +151,7 @@ class Worker:
 
             hold_against_baseline(case, bench.expected)
             run_arms(case, bench)
-            raise _CaseServed
+            raise CaseServed
 
     def _run_arms(self, test: pytest.Function) -> Callable[[Case, Bench], None] | None:
         """Return what a case is run for, None where that is to check and time it."""
@@ -260,7 +260,7 @@ class Worker:
     @pytest.hookimpl(wrapper=True)
     def pytest_pyfunc_call(self, pyfuncitem: pytest.Function) -> Generator[None, object, object]:
         """Have a test that was left since its case was served end as one that returned."""
-        with suppress(_CaseServed):
+        with suppress(CaseServed):
             return (yield from self._called(pyfuncitem))
         return True
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -35,14 +35,15 @@ from pytest_kopt.cases.protocol import (
     HandedOver,
     HandOver,
     Keep,
-    Leave,
     Loaded,
     Looked,
     MachineCode,
+    Prepare,
     Prepared,
     Reached,
     Ready,
     Settle,
+    Time,
     Timed,
     TriedShape,
     Write,
@@ -98,6 +99,11 @@ class _SameCode(Exception):
     """Both versions have the GPU do the same."""
 
 
+class _Left(Exception):
+    """The client goes on no further with the case."""
+
+
+_Order = TypeVar("_Order")
 #: The blocks of an arm: forward, and backward where there is one.
 _Arm = list[Spotted]
 
@@ -133,7 +139,7 @@ class _Arms:
                 block = last[order.way]
                 block.write(order.seed, is_looked_at=order.is_looked_at)
                 client.send(Written())
-                client.receive()
+                _ordered(client, Time)
                 if order.times:
                     block.run_on(order.times)
                 ms = 0.0 if order.times else block.run_written() * block.calls
@@ -142,14 +148,15 @@ class _Arms:
                     # The backward's replay writes to memory of the forward's results.
                     block.look()
                     client.send(Looked())
-            _leave(last, order.keep if isinstance(order, HandOver) else None)
-            secret = order.secret if isinstance(order, HandOver) else 0
+            if not isinstance(order, HandOver):
+                raise _Left
+            _leave(last, order.keep)
             findings = bench.heard()
             if children():
                 findings += still_busy(lambda: None)
             suspects = arms.keys() - {INCUMBENT, PLACEBO, ALONE, UNEVEN[INCUMBENT]}
             looks = [
-                hand_over(name, way, spot, client.scratch, secret)
+                hand_over(name, way, spot, client.scratch, order.secret)
                 for name in suspects
                 for way, block in zip(WAYS, arms[name], strict=False)
                 for spot in block.spots
@@ -160,8 +167,8 @@ class _Arms:
                 findings += known_content(arms[name]) if asks_known else ()
         with bench.waiting():
             client.send(HandedOver(looks))
-            settle = client.receive()
-        if isinstance(settle, Settle) and settle.accuracy is not None:
+            settle = _ordered(client, Settle)
+        if settle.accuracy is not None:
             snr_floors = floors(settle.accuracy, SLACK_DB)
             for name in suspects:
                 findings += wrong_results(arms[name], snr_floors)
@@ -193,10 +200,8 @@ class _Arms:
             own_engine = agreed(map(_engine, arms.values()))
             own_sets = [len(pool.sets) for pool in pools]
             self.client.send(Prepared(own_engine, own_sets, reasons))
-            common = self.client.receive()
-        engine, sets = own_engine, own_sets
-        if isinstance(common, Agree):
-            engine, sets = common.engine, [*common.sets]
+            common = _ordered(self.client, Agree)
+        engine, sets = common.engine, [*common.sets]
         # Blocks of all processes have the same calls.
         is_equal = bench.device != "cpu" or sets == own_sets
         if is_equal and {*map(_engine, arms.values())} == {engine}:
@@ -288,12 +293,19 @@ def serve_arms(case: Case, bench: Bench, order: ArmsOrder, client: Client) -> No
     if (loaded := _loaded(case, bench, order, client)) is None:
         return
     arms, versions, reply = loaded
-    with bench.waiting():
-        # It is long, and read when the case's turn comes: nobody may wait for a lock meanwhile.
-        client.send(reply)
-        if isinstance(client.receive(), Leave):
-            return
-    arms.time(versions)
+    with suppress(_Left):
+        with bench.waiting():
+            # It is long, and read when the case's turn comes: nobody may wait for a lock meanwhile.
+            client.send(reply)
+            _ordered(client, Prepare)
+        arms.time(versions)
+
+
+def _ordered(client: Client, kind: type[_Order]) -> _Order:
+    """Return the next order, which is of this kind; any other leaves the case."""
+    if not isinstance(order := client.receive(), kind):
+        raise _Left
+    return order
 
 
 def try_nearby(

@@ -1,0 +1,165 @@
+"""Every order of the protocol in every state of a worker: the reply, or the end of the case."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast, get_args
+
+import pytest
+import torch
+
+from pytest_kopt.cases.case import declare
+from pytest_kopt.cases.order import CANDIDATE, ArmsOrder, WorkerOrders
+from pytest_kopt.cases.protocol import (
+    Agree,
+    Begin,
+    CaseFinished,
+    Check,
+    HandOver,
+    Judge,
+    Leave,
+    LoadReference,
+    LoadVersions,
+    Looks,
+    Order,
+    Prepare,
+    Profile,
+    Recompute,
+    Reply,
+    Settle,
+    StopWorker,
+    Time,
+    TryNearby,
+    Write,
+)
+from pytest_kopt.cases.running import timed_versions
+from pytest_kopt.cases.running.bench import Bench
+from pytest_kopt.measure.wall import WallEngine
+from pytest_kopt.processes.served import Serve
+from pytest_kopt.session.worker import CaseServed, Worker
+
+CASE = "t.py::test"
+ORDERS = WorkerOrders("cpu", "auto", 1, 60.0, "standard")
+LOOKS = Looks(CASE, 5, [], "wall", 1, [], [1])
+#: One of each order.
+EVERY: tuple[Order, ...] = (
+    Begin(ORDERS, [], [], []),
+    *(kind(CASE) for kind in (Check, Profile, LoadVersions, TryNearby, LoadReference)),
+    *(Leave(), Prepare(), Agree("wall", [2]), Write(CANDIDATE, 5), Time(), HandOver(1)),
+    *(Settle(None), Judge(LOOKS), Recompute(LOOKS), StopWorker()),
+)
+BLOCKS: list[Order] = [LoadVersions(CASE), Prepare(), Agree("wall", [2])]
+#: By its name, what a client has sent when a worker is in a state.
+STATES: dict[str, list[Order]] = {
+    "between cases": [],
+    "versions loaded": BLOCKS[:1],
+    "versions prepared": BLOCKS[:2],
+    "between blocks": BLOCKS,
+    "block written": [*BLOCKS, Write(CANDIDATE, 5)],
+    "block timed": [*BLOCKS, Write(CANDIDATE, 5), Time()],
+    "handed over": [*BLOCKS, HandOver(1)],
+    "case over": [*BLOCKS, HandOver(1), Settle(None)],
+    "reference loaded": [LoadReference(CASE)],
+    "reference judged": [LoadReference(CASE), Judge(LOOKS)],
+    "ended": [StopWorker()],
+}
+_NEXT_CASE: dict[type[Any], str] = {
+    Check: "FallbackRow",
+    Profile: "Profiled",
+    LoadVersions: "Loaded",
+    TryNearby: "TriedShape",
+    LoadReference: "Loaded",
+}
+_NEXT_BLOCK: dict[type[Any], str] = {Write: "Written", HandOver: "HandedOver"}
+_NEXT_LOOKS: dict[type[Any], str] = {Judge: "Verification", Recompute: "HandedOver"}
+#: By state, the reply to each order that has its turn there.
+TURNS: dict[str, dict[type[Any], str]] = {
+    "between cases": _NEXT_CASE,
+    "versions loaded": {Prepare: "Prepared"},
+    "versions prepared": {Agree: "Ready"},
+    "between blocks": _NEXT_BLOCK,
+    "block written": {Time: "Timed"},
+    "block timed": _NEXT_BLOCK,
+    "handed over": {Settle: "Findings"},
+    "case over": _NEXT_CASE,
+    "reference loaded": _NEXT_LOOKS,
+    "reference judged": _NEXT_LOOKS,
+    "ended": {},
+}
+#: States in which no case is under way: what has no turn there is passed over.
+IDLE = {"between cases", "case over", "ended"}
+
+
+def double(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+class Line:
+    """A channel whose client sends these orders, and then is gone."""
+
+    def __init__(self, orders: Sequence[Order]) -> None:
+        self._orders = [*orders]
+        self.replies: list[Reply] = []
+
+    def receive(self) -> Order:
+        if not self._orders:
+            raise EOFError
+        return self._orders.pop(0)
+
+    def send(self, reply: Reply) -> None:
+        self.replies.append(reply)
+
+
+def played(orders: Sequence[Order], scratch: Path) -> list[Reply]:
+    """Return the replies of a worker that gets these orders."""
+    line = Line(orders)
+    serve = Serve(cast("Any", line), Begin(ORDERS, [], [], []), scratch)
+    worker = Worker(replace(ORDERS, arms=ArmsOrder((CANDIDATE,), root=str(scratch))), serve)
+    bench = Bench("cpu", "auto", 1, cpu=WallEngine(block_seconds=0.0005))
+
+    def run(item: Any, nextitem: Any) -> None:
+        case = declare(
+            CASE,
+            "single",
+            double,
+            inputs=lambda: (torch.randn(4, 4),),
+            reference=lambda x: x.double() * 2,
+            dims={"n": 4},
+        )
+        with suppress(CaseServed):
+            worker.declared(item, bench, case)
+
+    config = SimpleNamespace(hook=SimpleNamespace(pytest_runtest_protocol=run))
+    test = SimpleNamespace(nodeid=CASE, config=config)
+    serve.pytest_runtestloop(cast("Any", SimpleNamespace(items=[test])))
+    return line.replies
+
+
+def test_the_table_has_every_order() -> None:
+    assert {type(order) for order in EVERY} == {*get_args(Order)}
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_an_order_has_its_reply_or_ends_the_case(
+    state: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(timed_versions, "held_out_cases", lambda *case: iter(()))
+    # A client that is gone ends what is under way, which is the last reply.
+    reached = len(played(STATES[state], tmp_path)) - (state not in IDLE)
+    for order in EVERY:
+        replies = played([*STATES[state], order], tmp_path)[reached:]
+        names = [type(reply).__name__ for reply in replies]
+        if turn := TURNS[state].get(type(order)):
+            assert names[0] == turn, order
+        else:
+            assert names == ["CaseFinished"] * (state not in IDLE), order
+
+
+@pytest.mark.parametrize("state", [state for state in STATES if state not in IDLE])
+def test_a_worker_that_is_stopped_begins_no_other_case(state: str, tmp_path: Path) -> None:
+    orders = [*STATES[state], StopWorker(), LoadVersions(CASE)]
+    assert played(orders, tmp_path)[-1] == CaseFinished(CASE, leaving=True)
