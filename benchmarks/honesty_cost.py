@@ -6,7 +6,7 @@ Both kinds of round are whole pytest runs of the same project, from start to exi
 candidate is checked, timed and compared with its incumbent in fresh processes. There is no option
 that leaves the checks out. A plugin of this script's does so in every process of one kind of round:
 of a check it leaves the comparison with the reference on fresh inputs, and no further contents,
-training loop, new content for timed calls, looks at timed results, referee, audit hook,
+training loop, new content for timed calls, looks at timed results, verifier, audit hook,
 isolation, nearby shapes, audit or time alone. The two kinds take turns,
 each time in a copy of a project whose baseline was measured in the same way; the first pair does
 not count.
@@ -102,8 +102,8 @@ replace(blocks, "_LOOKS", 0)
 replace(arms.Arms, "asks_more", False)
 replace(
     arms.Arms,
-    "start_referee",
-    lambda *given: verifier_process.Referee(None, broken="left out"),  # type: ignore[arg-type]
+    "start_verifier",
+    lambda *given: verifier_process.Verifier(None, broken="left out"),  # type: ignore[arg-type]
 )
 
 if "pytest_kopt.processes.served" in sys.modules:

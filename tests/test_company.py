@@ -134,7 +134,7 @@ class Arms:
     def start_alone(self, place: Place) -> Any:
         self.started.append(BESIDE)
 
-    def start_referee(self, *where: Any) -> Any:
+    def start_verifier(self, *where: Any) -> Any:
         return SimpleNamespace(has_died=False, **dict.fromkeys(("kill", "end"), lambda: None))
 
     def start_nearby(self, *where: Any) -> Any:

@@ -65,7 +65,7 @@ class Starting:
         self.fell_back: list[Refused] = []
         self.fails = [*fails]
 
-    def start(self, place: Place, referee: object, number: int) -> Carrier:
+    def start(self, place: Place, verifier: object, number: int) -> Carrier:
         self.started.append(Carrier(self.how, self.fails, number))
         return self.started[-1]
 
@@ -78,7 +78,7 @@ class Starting:
         told = {"are_orphans": False, "same": {}, "died": "", "died_in": "", "how": self.how}
         return SimpleNamespace(**told, wait=nothing, end=nothing, kill=nothing)
 
-    def start_referee(self, *where: object) -> object:
+    def start_verifier(self, *where: object) -> object:
         quiet: Callable[[], None] = lambda: None  # noqa: E731
         return SimpleNamespace(has_died=False, kill=quiet, end=quiet)
 

@@ -53,7 +53,7 @@ from pytest_kopt.measure.wall import WallBlock, WallEngine
 from pytest_kopt.paired.noise import NoiseHistory
 from pytest_kopt.paired.pairing import Criteria, PairedMetric, judge
 from pytest_kopt.paired.replica import CaseQuads, Refused, Replica
-from pytest_kopt.paired.verifier_process import Referee
+from pytest_kopt.paired.verifier_process import Verifier
 from pytest_kopt.processes.site import Place
 from pytest_kopt.schema.profile import MEMORY
 from pytest_kopt.trials import comparing
@@ -315,7 +315,7 @@ def replica(seed: int = 1, device: Device = CPU) -> tuple[CaseQuads, list[_Child
         cast("Any", children),
         "two processes",
         Place(cast("Any", SimpleNamespace(placement=placement)), device, ["a"]),
-        Referee(lambda: cast("Any", None), "no other process"),
+        Verifier(lambda: cast("Any", None), "no other process"),
         {},
         cast("Any", children[0]),
     )

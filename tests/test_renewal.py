@@ -148,7 +148,7 @@ def test_no_content_of_a_block_is_a_multiple_of_another() -> None:
 
 
 def test_a_block_meets_what_its_seed_says_whatever_was_before() -> None:
-    """So a referee can draw it anew, and nobody knows it before the order comes."""
+    """So a verifier can draw it anew, and nobody knows it before the order comes."""
     seen: list[bytes] = []
 
     def noting(x: torch.Tensor) -> torch.Tensor:

@@ -63,7 +63,7 @@ class ArmsOrder:
         return self.replica == 0
 
     @property
-    def is_referee(self) -> bool:
+    def is_verifier(self) -> bool:
         """Whether this process holds no arm and judges what others' gave."""
         return not self.names
 

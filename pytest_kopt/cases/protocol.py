@@ -1,7 +1,7 @@
 """Everything that a worker and its client say to each other, each message as a type.
 
 A worker is a process that runs kernel code. Its client is the process that started it: a session, a
-comparison, the verifier's keeper, the profiler. `Begin` comes first, and the worker collects; then
+comparison, the profiler. `Begin` comes first, and the worker collects; then
 each case begins with one of the case orders, and what follows it is ended by `CaseFinished`:
 
     Begin           Collected, before that a CollectError for each file that cannot be imported

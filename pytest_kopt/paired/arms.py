@@ -14,7 +14,7 @@ from pytest_kopt.cases.order import ALONE, CANDIDATE, INCUMBENT, PLACEBO, ArmsOr
 from pytest_kopt.options.declare import STEP
 from pytest_kopt.paired.nearby import Nearby
 from pytest_kopt.paired.replica import Died, Refused, Replica
-from pytest_kopt.paired.verifier_process import Referee
+from pytest_kopt.paired.verifier_process import Verifier
 from pytest_kopt.processes.child import MAX_DEATHS, Child
 from pytest_kopt.processes.site import Place
 from pytest_kopt.processes.toolchain import Toolchain
@@ -141,13 +141,13 @@ class Arms:
             if self.how == ONE_PROCESS:
                 self.how, self.why_two = TWO_PROCESSES, reason
 
-    def start(self, place: Place, referee: Referee, number: int) -> Replica:
+    def start(self, place: Place, verifier: Verifier, number: int) -> Replica:
         """Start the processes of the replica of this number, which holds all arms."""
         how, order = self.how, ArmsOrder((), replica=number)
         children_of = self._holding(place, how, [*self._versions.arms], order)
         candidates = None if how == ONE_PROCESS else children_of[CANDIDATE]
         children, accuracy = dict.fromkeys(children_of.values()), self._accuracy
-        return Replica(children, how, place, referee, accuracy, candidates, self._out)
+        return Replica(children, how, place, verifier, accuracy, candidates, self._out)
 
     def start_alone(self, place: Place) -> Child:
         """Start a process that holds the incumbent alone."""
@@ -160,10 +160,10 @@ class Arms:
         children = [*dict.fromkeys(children_of.values())]
         return Nearby(children, how, place.ids, self.random.getrandbits(62))
 
-    def start_referee(self, place: Place) -> Referee:
+    def start_verifier(self, place: Place) -> Verifier:
         versions = self._versions
         why = "another interpreter may draw other inputs from a seed" if versions.other else ""
-        return Referee(lambda: self._alone(place, ArmsOrder(()), versions.trees[0]), why)
+        return Verifier(lambda: self._alone(place, ArmsOrder(()), versions.trees[0]), why)
 
     def _holding(
         self, place: Place, how: str, names: list[str], order: ArmsOrder
@@ -208,7 +208,7 @@ class Arms:
 
     def _child(self, place: Place, order: ArmsOrder, tree: Path | None) -> Child:
         site, device, ids = place
-        orders = self._orders if order.is_referee else self._blind
+        orders = self._orders if order.is_verifier else self._blind
         env = site.environment_on(device) | _PASSIVE
         copy = site.copy(self._versions.root, tree)
         if tree is not None and copy is not None:

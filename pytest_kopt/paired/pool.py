@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pytest_kopt.paired.arms import ONE_PROCESS, Arms
 from pytest_kopt.paired.nearby import Nearby
 from pytest_kopt.paired.replica import Replica
-from pytest_kopt.paired.verifier_process import Referee
+from pytest_kopt.paired.verifier_process import Verifier
 from pytest_kopt.processes.child import Children
 from pytest_kopt.processes.site import Place
 
@@ -34,7 +34,7 @@ class Pool:
         #: How many are started before they are needed, the next one included.
         self.ahead = 1
         self._leaving: Replica | None = None
-        self._verifier: Referee | None = None
+        self._verifier: Verifier | None = None
         #: The incumbent alone, where it was started before it was known to be needed.
         self._spare = Children()
 
@@ -107,11 +107,11 @@ class Pool:
         self.stop()
         self._end_verifier()
 
-    def _judge(self) -> Referee:
+    def _judge(self) -> Verifier:
         """Return what judges the replicas; one that died is replaced."""
         if self._verifier is None or self._verifier.has_died:
             self._end_verifier()
-            self._verifier = self._arms.start_referee(self.place)
+            self._verifier = self._arms.start_verifier(self.place)
         return self._verifier
 
     def _end_verifier(self) -> None:

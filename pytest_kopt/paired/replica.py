@@ -39,7 +39,7 @@ from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.nearby_shapes import Outcome, Tried
 from pytest_kopt.measure.engine import agreed
 from pytest_kopt.paired.blocks import PAIRS, Blocks, Kind, Quad
-from pytest_kopt.paired.verifier_process import Referee, why_ended
+from pytest_kopt.paired.verifier_process import Verifier, why_ended
 from pytest_kopt.processes.child import Child, ChildDied, Children
 from pytest_kopt.processes.site import Place
 from pytest_kopt.sameness.launch_recording import differences_later
@@ -119,7 +119,7 @@ class Replica(Children):
         children: Iterable[Child],
         how: str,
         place: Place,
-        referee: Referee,
+        verifier: Verifier,
         accuracy: Mapping[str, Mapping[str, Accuracy]],
         alone: Child | None = None,
         out: Collection[str] = (),
@@ -132,7 +132,7 @@ class Replica(Children):
         super().__init__(children)
         self._alone = alone
         self._out = out
-        self._referee = referee
+        self._verifier = verifier
         self._accuracy = accuracy
         self._device, self._placement = place.device, place.site.placement
         self.how = how
@@ -145,7 +145,7 @@ class Replica(Children):
         """Have the processes load a case, the first to be measured, while others are measured."""
         if self._asked is None:
             self._ask(nodeid)
-            self._referee.load(nodeid)
+            self._verifier.load(nodeid)
 
     def join(self, child: Child) -> None:
         """Have another process's arm timed beside these from now on."""
@@ -207,11 +207,11 @@ class Replica(Children):
         """Measure one of so many cases; return it with what is still to be judged of it."""
         if nodeid != self._asked:
             self._ask(nodeid)
-        self._referee.load(nodeid)
+        self._verifier.load(nodeid)
         case = self._load(nodeid)
         if case.same:
             return case, []
-        self._referee.await_loaded(nodeid)
+        self._verifier.await_loaded(nodeid)
         device, placement = self._device, self._placement
         with placement.host.lock(device):
             placement.keep_strangers_off(device)
@@ -219,7 +219,7 @@ class Replica(Children):
             looks = self._timed(case, order, clear, cases)
             case.timed = (since, time.time())
         self.held_seconds += case.timed[1] - case.timed[0]
-        case.judged_inside = self._referee.why_not(nodeid)
+        case.judged_inside = self._verifier.why_not(nodeid)
         self._settle(case)
         return case, [] if case.judged_inside else looks
 
@@ -269,7 +269,7 @@ class Replica(Children):
         if not is_gpu:
             calls = {arm: [sets[arm in UNEVEN.values()]] * len(calls[arm]) for arm in arms}
         clear()
-        folder = None if is_gpu else self._referee.folder
+        folder = None if is_gpu else self._verifier.folder
         blocks = Blocks(arms, order, self._device.kind, cases, calls, places if folder else {})
         blocks.warm_up()
         host, device = self._placement.host, self._device
@@ -309,8 +309,8 @@ class Replica(Children):
             _wait(child, CaseFinished)
 
     def _judge(self, looks: Looks) -> bool:
-        """Say whether the referee can judge what was looked at; Caught or Refused if wrong."""
-        wrong = self._referee.judge(looks)
+        """Say whether the verifier can judge what was looked at; Caught or Refused if wrong."""
+        wrong = self._verifier.judge(looks)
         if not wrong:
             return wrong is not None
         if wrong[0].check != "timed-result":
@@ -318,7 +318,7 @@ class Replica(Children):
             why = {CANDIDATE: wrong[0].message}
             self.tried.append(Tried(looks.nodeid, "renewed", {}, outcomes, why))
             return True
-        if not self._referee.stands(looks):
+        if not self._verifier.stands(looks):
             return False
         raise Caught(wrong)
 

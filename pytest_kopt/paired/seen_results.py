@@ -1,6 +1,6 @@
 """What calls of a block gave, read from their process's memory at the moment the block is over.
 
-That is what the referee judges: whoever fills a result in, or exchanges one, when the clock has
+That is what the verifier judges: whoever fills a result in, or exchanges one, when the clock has
 stopped, is too late.
 """
 
@@ -41,7 +41,7 @@ class SeenBlock:
             self.memory.append(_results(process, places, call))
 
     def documents(self, ways: Sequence[str], folder: Path) -> Iterator[dict[str, Any]]:
-        """Yield what a referee is told, with files of a folder that kernel code cannot write to."""
+        """Yield what a verifier gets, with files of a folder that kernel code cannot write to."""
         for way, call, memory in zip(ways, self.calls, self.memory, strict=False):
             where = {"arm": self.arm, "seed": self.seed, "way": way, "call": call}
             if memory is None:

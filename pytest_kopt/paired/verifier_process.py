@@ -1,4 +1,4 @@
-"""The deciding process's side of a referee: it judges what a replica looked at, in its own process.
+"""The verifier as its client has it: a process of the incumbent's, which judges what was looked at.
 
 A finding of its counts where a second process of the incumbent's, asked for the same, is found
 right: else what a case computes differs from process to process, and only the one that holds the
@@ -33,7 +33,7 @@ from pytest_kopt.processes.child import Child, ChildDied, Children
 _Reply = TypeVar("_Reply", HandedOver, Verification, Loaded, CaseFinished)
 
 
-class Referee(Children):
+class Verifier(Children):
     """A process of the incumbent's tree, which loads one case after the other and judges it."""
 
     def __init__(self, start: Callable[[], Child], broken: str = "") -> None:
@@ -83,7 +83,7 @@ class Referee(Children):
 
     def stands(self, looks: Looks) -> bool:
         """Say whether a finding stands: another process of the incumbent's is found right."""
-        second = Referee(self._start)
+        second = Verifier(self._start)
         try:
             second.await_loaded(looks.nodeid)
             answer = second._reply(looks, Recompute(looks), HandedOver)
@@ -120,7 +120,7 @@ class Referee(Children):
                 if not isinstance(reply, CaseFinished):
                     return reply
         except ChildDied as death:
-            self._broken = why or f"the referee died: {death}".splitlines()[0]
+            self._broken = why or f"the verifier died: {death}".splitlines()[0]
             return None
         self._case = ""
         return None

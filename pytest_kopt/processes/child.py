@@ -151,7 +151,7 @@ class Child:
             moved(str(config.invocation_params.dir)),
         )
         hidden = config.stash.get(HIDDEN, None) if orders.purpose.decides else None
-        if hidden and orders.arms and orders.arms.is_referee:
+        if hidden and orders.arms and orders.arms.is_verifier:
             # It reads what others hand over, from folders that are not there yet.
             hidden = ()
         self._launched = launched

@@ -172,9 +172,9 @@ class Worker:
                     Profiled(profile_case(case, bench, by_vendor=by_vendor))
                 )
             case LoadReference():
-                from pytest_kopt.cases.running.verifier import serve_referee
+                from pytest_kopt.cases.running.verifier import serve_verifier
 
-                return lambda case, bench: serve_referee(admitted(case), bench, arms, client)
+                return lambda case, bench: serve_verifier(admitted(case), bench, arms, client)
             case LoadVersions(out=out):
                 from pytest_kopt.cases.running.timed_versions import serve_arms
 

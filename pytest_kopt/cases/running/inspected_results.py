@@ -1,4 +1,4 @@
-"""What was looked at, judged when the clock has stopped: by the process itself or by a referee."""
+"""What was looked at, judged when the clock has stopped: by the process itself or by a verifier."""
 
 from __future__ import annotations
 

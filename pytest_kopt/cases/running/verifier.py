@@ -1,8 +1,8 @@
-"""The referee of a comparison: judges what was looked at, in a process without the candidate.
+"""The verifier of a comparison: judges what was looked at, in a process without the candidate.
 
 The process that runs the candidate (the runner) leaves what the looked-at calls gave in files, as
-plain bytes; of large results it is elements that are drawn when the calls are over. The referee has
-the test module and the incumbent; it draws the very content from the seeds that the deciding
+plain bytes; of large results it is elements that are drawn when the calls are over. The verifier
+has the test module and the incumbent; it draws the very content from the seeds that the deciding
 process gave with the blocks, and asks its own reference.
 """
 
@@ -213,11 +213,11 @@ def _in_memory(
     return results
 
 
-def serve_referee(case: Case, bench: Bench, arms: ArmsOrder, client: Client) -> None:
+def serve_verifier(case: Case, bench: Bench, arms: ArmsOrder, client: Client) -> None:
     """Load a case of the incumbent's tree; judge what a runner handed over, or answer it."""
     try:
         with one_thread(), checking_lock(bench.uuid, bench.waiting):
-            case = observed(case, derive(bench.session_seed, case.nodeid, "referee"))
+            case = observed(case, derive(bench.session_seed, case.nodeid, "verifier"))
             _check_tree(arms)
     except NotLoadable as reason:
         client.send(CannotLoad(str(reason)))

@@ -1,4 +1,4 @@
-"""The referee of a comparison draws what a runner's calls met anew, and judges what they gave."""
+"""The verifier of a comparison draws what a runner's calls met anew, and judges what they gave."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ from pytest_kopt.cases.protocol import (
 from pytest_kopt.cases.running.bench import Bench
 from pytest_kopt.cases.running.execution import make_inputs
 from pytest_kopt.cases.running.timed_versions import serve_arms
-from pytest_kopt.cases.running.verifier import serve_referee
+from pytest_kopt.cases.running.verifier import serve_verifier
 from pytest_kopt.devices.inspected import Inspected
 from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.measure.cold import InputPool
 from pytest_kopt.measure.wall import WallEngine
 from pytest_kopt.paired.seen_results import SeenBlock
-from pytest_kopt.paired.verifier_process import Referee
+from pytest_kopt.paired.verifier_process import Verifier
 
 SESSION_SEED, NO_SEED = 77, 0
 FAST = WallEngine(iterations=10, block_seconds=0.05)
@@ -146,7 +146,7 @@ class Runner:
 
 
 class Asking:
-    """Has a referee judge once, or answer where there is nothing to judge."""
+    """Has a verifier judge once, or answer where there is nothing to judge."""
 
     def __init__(self, scratch: Path, runner: Runner, looks: Any, seen: Sequence[Any]) -> None:
         self.scratch = scratch
@@ -189,7 +189,7 @@ def runs(case: Case, scratch: Path) -> Runner:
 def asked(case: Case, runner: Runner, looks: Any, seen: Sequence[Any] = ()) -> Asking:
     asking = Asking(runner.scratch, runner, looks, seen)
     order = ArmsOrder((), root=str(runner.scratch))
-    serve_referee(case, Baseline("cpu", "auto", 1, cpu=FAST), order, cast("Any", asking))
+    serve_verifier(case, Baseline("cpu", "auto", 1, cpu=FAST), order, cast("Any", asking))
     return asking
 
 
@@ -411,7 +411,7 @@ def test_what_cannot_be_told_is_left_to_the_process_itself(tmp_path: Path) -> No
 
 
 class _Process:
-    """A referee's process, as scripted: what it says after each question."""
+    """A verifier's process, as scripted: what it says after each question."""
 
     has_died = False
     inspected = scratch = None
@@ -443,31 +443,31 @@ def test_a_finding_stands_where_the_incumbent_elsewhere_is_right(stands: bool) -
     first = _Process(LOADED, Verification([WRONG]), LOADED, again)
     second = _Process(LOADED, HANDED)
     processes = [first, second]
-    referee = Referee(lambda: cast("Any", processes.pop(0)))
+    verifier = Verifier(lambda: cast("Any", processes.pop(0)))
     looks = Looks("a", 1, [(CANDIDATE, 5)], "wall", 3, [])
-    referee.await_loaded("a")
-    assert referee.judge(looks) == [WRONG]
-    assert referee.stands(looks) == stands
+    verifier.await_loaded("a")
+    assert verifier.judge(looks) == [WRONG]
+    assert verifier.stands(looks) == stands
     assert (first.heard, second.heard) == (
         ["LoadReference a", "Judge", "Judge"],
         ["LoadReference a", "Recompute"],
     )
-    assert bool(referee.why_not("a")) == (not stands)
+    assert bool(verifier.why_not("a")) == (not stands)
 
 
-def test_a_referee_goes_from_case_to_case_and_leaves_out_what_it_cannot_judge() -> None:
+def test_a_verifier_goes_from_case_to_case_and_leaves_out_what_it_cannot_judge() -> None:
     refusal, finished, right = (
         CannotLoad("it is another's code"),
         CaseFinished("a"),
         Verification([]),
     )
     process = _Process(LOADED, right, LOADED, finished, refusal, finished, LOADED, right)
-    referee = Referee(lambda: cast("Any", process))
+    verifier = Verifier(lambda: cast("Any", process))
     for nodeid, found in (("a", []), ("b", None), ("c", [])):
-        referee.await_loaded(nodeid)
-        assert referee.judge(Looks(nodeid, 1, [], "wall", 3, [])) == found
+        verifier.await_loaded(nodeid)
+        assert verifier.judge(Looks(nodeid, 1, [], "wall", 3, [])) == found
     assert process.heard == [
         *("LoadReference a", "Judge", "Leave"),
         *("LoadReference b", "LoadReference c", "Judge"),
     ]
-    assert [referee.why_not(nodeid) for nodeid in "abc"] == ["", "it is another's code", ""]
+    assert [verifier.why_not(nodeid) for nodeid in "abc"] == ["", "it is another's code", ""]
