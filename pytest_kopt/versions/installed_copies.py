@@ -24,15 +24,18 @@ def check_imported_here(root: Path, called: str, where: str) -> None:
     It is a copy, or a link leads out of the repository. Of several the one of the `called` function
     is named.
     """
-    _check_links(root, where)
+    loaded = {
+        name: file
+        for name, module in list(sys.modules.items())
+        if (file := getattr(module, "__file__", None))
+    }
+    _check_links(loaded, root, where)
     # A process of another version runs in a tree of its own.
     here = Path.cwd()
     elsewhere = {
         name: file
-        for name, module in list(sys.modules.items())
-        if (file := getattr(module, "__file__", None))
-        and name.partition(".")[0] not in sys.stdlib_module_names
-        and _is_elsewhere(file, root, here)
+        for name, file in loaded.items()
+        if name.partition(".")[0] not in sys.stdlib_module_names and _is_elsewhere(file, root, here)
     }
     homes = _homes(root, frozenset(name.partition(".")[0] for name in elsewhere))
     own_files = {name: path for name in elsewhere if (path := _own_file(homes, name))}
@@ -49,16 +52,15 @@ def check_imported_here(root: Path, called: str, where: str) -> None:
         )
 
 
-def _check_links(root: Path, where: str) -> None:
-    """Raise BadInput where a module of the project is a link out of its repository.
+def _check_links(loaded: Mapping[str, str], root: Path, where: str) -> None:
+    """Raise BadInput where a `loaded` module of the project is a link out of its repository.
 
     A tree of another version has no repository, and links to the project.
     """
     trees = [tree for tree in (root, *root.parents) if (tree / ".git").exists()]
     if not trees:
         return
-    for name, module in list(sys.modules.items()):
-        file = getattr(module, "__file__", None) or ""
+    for name, file in loaded.items():
         if _leads_out(file, root, trees[-1]):
             raise BadInput(
                 f"module {name!r} is {os.path.relpath(file, root)}, a link to "
