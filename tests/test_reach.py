@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_kopt.sameness.program import differing
-from pytest_kopt.sameness.reach import unreached
+from pytest_kopt.sameness.sources import differing, unreached
 from tests.source_edits import mutants, project
 
 OPS = """\

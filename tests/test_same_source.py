@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_kopt.sameness.program import differing
+from pytest_kopt.sameness.sources import differing
 from tests.source_edits import HARMLESS, MAIN, mutants, project
 
 _DICE = st.randoms(use_true_random=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_kopt.campaign.settling import CommitRound, Nothing, Restore, Step, Withdraw, plan
+from pytest_kopt.campaign.campaign import CommitRound, Nothing, Restore, Step, Withdraw, plan
 from pytest_kopt.campaign.state import fold
 from pytest_kopt.decide.verdict import Decision
 from tests.builders import attempt_events, decided

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from pytest_kopt.bisect.bisection import Bisection
-from pytest_kopt.bisect.history import Commit
+from pytest_kopt.bisect.bisection import Bisection, Commit
 from pytest_kopt.bisect.walk import Change, Culprit, Pair
 from pytest_kopt.decide.inference import percent
 from pytest_kopt.exit_codes import ExitCode

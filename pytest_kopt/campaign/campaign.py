@@ -5,9 +5,9 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pytest_kopt import policies
 from pytest_kopt.campaign import ledger, tips
@@ -22,13 +22,64 @@ from pytest_kopt.campaign.layout import Layout
 from pytest_kopt.campaign.manifest import Manifest
 from pytest_kopt.campaign.notes import Notes
 from pytest_kopt.campaign.running import hold
-from pytest_kopt.campaign.settling import CommitRound, Restore, Withdraw, plan
 from pytest_kopt.campaign.state import CampaignState, Round, fold
 from pytest_kopt.cases.evidence import CaseEvidence
 from pytest_kopt.cases.result import ExpectedCase
 from pytest_kopt.clock import now
 from pytest_kopt.decide.policy import STOP_LIMITS, Policy
+from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.errors import BadInput
+
+Action = Literal["commit", "restore", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class CommitRound:
+    """Commit the attempt's kernel files; those that only `before` had, the current best, go."""
+
+    action: ClassVar[Action] = "commit"
+    before: Attempt | None
+
+
+@dataclass(frozen=True, slots=True)
+class Restore:
+    """Put the kernel of the current best, `best`, back into the tree."""
+
+    action: ClassVar[Action] = "restore"
+    best: Attempt
+
+
+@dataclass(frozen=True, slots=True)
+class Withdraw:
+    """Restore, and commit that too: a commit holds the version, whose round had been kept."""
+
+    action: ClassVar[Action] = "restore"
+    best: Attempt
+
+
+@dataclass(frozen=True, slots=True)
+class Nothing:
+    """Leave tree and history as they are."""
+
+    action: ClassVar[Action] = "none"
+
+
+Step = CommitRound | Restore | Withdraw | Nothing
+
+
+def plan(state: CampaignState, attempt: Attempt, *, commits: bool) -> Step:
+    """Return the step for a decided attempt of a campaign that makes `commits` or none."""
+    decision = attempt.outcome().decision
+    if not decision.keeps:
+        best = state.incumbent
+        assert best is not None
+        decided = (earlier.decided for earlier in state.rounds[attempt.round].attempts.values())
+        was_kept = any(earlier and earlier.decision.keeps for earlier in decided)
+        return Withdraw(best) if commits and was_kept else Restore(best)
+    if not commits or decision is Decision.BASELINE:
+        return Nothing()
+    before = state.incumbent_as_of(attempt.round - 1)
+    return CommitRound(state.rounds[before].last if before else None)
 
 
 class Campaign:

@@ -6,7 +6,7 @@ import warnings
 
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.errors import BadInput, KernelError
-from pytest_kopt.sameness.program import differing
+from pytest_kopt.sameness.sources import differing
 
 
 def check_parses(campaign: Campaign) -> None:

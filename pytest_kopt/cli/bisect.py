@@ -25,8 +25,7 @@ def bisect(arguments: argparse.Namespace) -> int:
     import pytest
 
     from pytest_kopt.bisect.bisect_report import exit_code, lines, report
-    from pytest_kopt.bisect.bisection import Bisection, Journal
-    from pytest_kopt.bisect.history import history
+    from pytest_kopt.bisect.bisection import Bisection, Journal, history
     from pytest_kopt.campaign.git.repository import Repository
     from pytest_kopt.standalone.trees import other_tree
 

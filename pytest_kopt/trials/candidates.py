@@ -13,7 +13,7 @@ from pytest_kopt.campaign.git import lineage
 from pytest_kopt.campaign.kernel import KernelFile, KernelVersion, files_of
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.errors import BadInput
-from pytest_kopt.sameness.program import differing
+from pytest_kopt.sameness.sources import differing
 
 refused = partial(BadInput, where="--kopt-candidates")
 

@@ -19,7 +19,7 @@ from pytest_kopt.honesty.audit_hook import AuditHook
 from pytest_kopt.honesty.inputs import RestoredArguments
 from pytest_kopt.honesty.outputs import in_order
 from pytest_kopt.numerics.nested import fresh_copies, tensors
-from pytest_kopt.sameness.reach import unreached
+from pytest_kopt.sameness.sources import unreached
 from pytest_kopt.versions import executed_files, twin
 from pytest_kopt.versions.affected_modules import (
     NATIVE_SUFFIXES,

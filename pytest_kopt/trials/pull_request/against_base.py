@@ -20,7 +20,7 @@ from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.options.declare import STEP
 from pytest_kopt.options.settings import Settings
 from pytest_kopt.paired.arms import Versions
-from pytest_kopt.sameness.program import differing
+from pytest_kopt.sameness.sources import differing
 from pytest_kopt.show.standing import Closing
 from pytest_kopt.trials import judging
 from pytest_kopt.trials.harness import PytestSetup

@@ -30,7 +30,7 @@ from pytest_kopt.figures import changed
 from pytest_kopt.honesty.audit import audit
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.transfer import BOUNDED, Claim, bucket_findings, caches_weights
-from pytest_kopt.sameness.program import differing
+from pytest_kopt.sameness.sources import differing
 from pytest_kopt.show.standing import Closing
 from pytest_kopt.trials import judging
 from pytest_kopt.trials.campaign_trial import Question
