@@ -11,7 +11,7 @@ from pytest_kopt.cases.evidence import CaseEvidence
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.knowledge import ceilings
 from pytest_kopt.show import standing
-from pytest_kopt.show.advice_text import lines
+from pytest_kopt.show.standing import advice_lines as lines
 from tests.campaigns import campaign_at, record
 from tests.test_ceilings import measured
 

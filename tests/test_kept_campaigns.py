@@ -14,7 +14,7 @@ import pytest
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.layout import Layout
 from pytest_kopt.errors import BadInput
-from pytest_kopt.show.report.document import document
+from pytest_kopt.show.report.page import document
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 

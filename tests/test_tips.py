@@ -9,8 +9,8 @@ from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.notes import Notes
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.errors import BadInput
-from pytest_kopt.show.advice_text import tip_lines as lines
 from pytest_kopt.show.files import projections
+from pytest_kopt.show.standing import tip_lines as lines
 from tests.campaigns import campaign_at, record
 
 FOLDER = "agent/historical_experience/sm_90/softmax/triton"

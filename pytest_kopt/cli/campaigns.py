@@ -1,4 +1,8 @@
-"""`kopt note`, `restore`, `retry`, `discard`, `stop`, `abandon`: they change a campaign."""
+"""Commands about one campaign.
+
+`kopt status` and `advise` show it; `note`, `restore`, `retry`, `discard`, `stop` and `abandon`
+change it.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +17,39 @@ from typing import Literal
 from pytest_kopt.campaign import notes
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.history import stops
-from pytest_kopt.cli.command_line import EXAMPLE, NAME, ROUND, argument, changing, command
+from pytest_kopt.campaign.outlook.advice import advice as advice_document
+from pytest_kopt.campaign.outlook.status import status as status_document
+from pytest_kopt.cli.command_line import (
+    EXAMPLE,
+    JSON,
+    NAME,
+    ROUND,
+    argument,
+    changing,
+    command,
+    show,
+)
 from pytest_kopt.errors import BadInput
+from pytest_kopt.options.project import Project
 from pytest_kopt.show.files import projections
+from pytest_kopt.show.standing import advice_lines, status_lines
+from pytest_kopt.trials.harness import edited_harness
 from pytest_kopt.trials.rounds.discard import discard as discard_round
+
+
+@command("kopt status --json", NAME, JSON)
+def status(arguments: argparse.Namespace) -> None:
+    """Show where a campaign stands and what is next."""
+    project = Project.here()
+    campaign = project.campaign(arguments.name)
+    document = status_document(campaign, project.root, edited_harness(campaign))
+    show(arguments, document, status_lines)
+
+
+@command(f"kopt advise {EXAMPLE}", NAME, JSON)
+def advise(arguments: argparse.Namespace) -> None:
+    """Show what to read, what bounds the cases, what was learned, and what was not tried yet."""
+    show(arguments, advice_document(Project.here().campaign(arguments.name)), advice_lines)
 
 
 @command(

@@ -14,6 +14,7 @@ from typing import Any
 from pytest_kopt import policies
 from pytest_kopt.bundled import bundled
 from pytest_kopt.campaign import manifest as manifests
+from pytest_kopt.campaign import workspace
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.git import worktrees
 from pytest_kopt.campaign.git.repository import Repository
@@ -21,7 +22,6 @@ from pytest_kopt.campaign.layout import Layout, campaigns, check_name
 from pytest_kopt.campaign.manifest import Manifest
 from pytest_kopt.campaign.prerequisites import gaps, listed, tree_gaps
 from pytest_kopt.campaign.running import hold
-from pytest_kopt.campaign.workspace import extraction
 from pytest_kopt.cli import manifest_options, quick_bench
 from pytest_kopt.cli.command_line import argument, command, one_of
 from pytest_kopt.clock import now
@@ -29,8 +29,8 @@ from pytest_kopt.documents import usable
 from pytest_kopt.errors import BadInput
 from pytest_kopt.options.project import Project
 from pytest_kopt.schema.table import write_atomically
-from pytest_kopt.show.advice_text import tip_lines
 from pytest_kopt.show.files.campaign_readme import campaign_readme
+from pytest_kopt.show.standing import tip_lines
 from pytest_kopt.trials.harness import HarnessWatch, PytestSetup, declaring, pytest_section
 
 _PACKAGE = "kernels/__init__.py"
@@ -161,7 +161,7 @@ def _written(
         if arguments.execution_mode == "workspace":
             settings = pytest_section(project.settings and root / project.settings)
             place, manifest = making.enter_context(
-                extraction.extracted(manifest, root, layout, arguments.bench, settings)
+                workspace.extracted(manifest, root, layout, arguments.bench, settings)
             )
         home = root if manifest.upstream is None else layout.directory
         script, command = quick_bench.script(home, layout.quick_bench)

@@ -11,16 +11,15 @@ from contextlib import contextmanager, redirect_stdout
 from importlib.metadata import version
 from typing import TextIO
 
-from pytest_kopt.cli.agents.mcp import mcp
 from pytest_kopt.cli.bisect import bisect
 from pytest_kopt.cli.calibrate import calibrate
-from pytest_kopt.cli.campaigns import abandon, discard, note, restore, retry, stop
+from pytest_kopt.cli.campaigns import abandon, advise, discard, note, restore, retry, status, stop
 from pytest_kopt.cli.compare import compare
 from pytest_kopt.cli.decide import decide
 from pytest_kopt.cli.demo import demo
 from pytest_kopt.cli.init import init
 from pytest_kopt.cli.learned import MEMORY, TIPS
-from pytest_kopt.cli.outlook import advise, status
+from pytest_kopt.cli.mcp import mcp
 from pytest_kopt.cli.report import export, report
 from pytest_kopt.errors import BadInput
 from pytest_kopt.exit_codes import ExitCode

@@ -1,12 +1,13 @@
-"""The state of a campaign and the next action as text: after a verdict, and for `kopt status`."""
+"""A campaign as it stands, in text: after a verdict, for `kopt status`, and before a round."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from pytest_kopt.campaign import running
+from pytest_kopt.campaign import running, tips
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.git import lineage
 from pytest_kopt.campaign.history import counters, stops
@@ -18,6 +19,8 @@ from pytest_kopt.campaign.outlook.status_model import Status
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.verdict import Verdict
 from pytest_kopt.profiling.kernel_table import CaseProfile
+from pytest_kopt.roofline import Roofline
+from pytest_kopt.show.rooflines import roofline_lines
 from pytest_kopt.show.templates import rendered
 
 
@@ -91,3 +94,28 @@ def status_lines(status: Status) -> list[str]:
         },
     )
     return text.rstrip("\n").split("\n")
+
+
+def advice_lines(document: dict[str, Any]) -> list[str]:
+    rooflines = [Roofline.model_validate(line) for line in document["rooflines"]]
+    text = rendered(
+        "advice.txt.j2",
+        **document,
+        roofline_table=[line for line in roofline_lines(rooflines) if line],
+        cited=sorted({source for line in rooflines for source in line.sources}),
+        enough=NEW_DIRECTIONS,
+    )
+    return text.rstrip("\n").split("\n")
+
+
+def tip_lines(campaign: Campaign) -> Iterator[str]:
+    """Yield the project's skill, where the tips lie, and each entry with its takeaway."""
+    if campaign.manifest.project_skill:
+        yield f"project skill: {campaign.manifest.project_skill}"
+    path = tips.path_of(campaign.home, campaign.manifest)
+    entries = tips.entries(path)
+    if not entries:
+        return
+    yield f"tips: {path.relative_to(campaign.home)} ({len(entries)})"
+    for entry in entries:
+        yield f"  {entry.number}. {entry.title}: {tips.fields(entry.text).get('Takeaway', '')}"

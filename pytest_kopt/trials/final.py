@@ -22,7 +22,7 @@ from pytest_kopt.campaign.history.final_report import compose
 from pytest_kopt.campaign.history.trend import chain_of_best
 from pytest_kopt.campaign.kernel import KernelVersion
 from pytest_kopt.campaign.recording import record_final
-from pytest_kopt.campaign.workspace.upstream import UpstreamCampaign
+from pytest_kopt.campaign.workspace import UpstreamCampaign
 from pytest_kopt.cases.details import with_details
 from pytest_kopt.decide.verdict import Applied, Decision
 from pytest_kopt.errors import BadInput

@@ -7,7 +7,7 @@ from pytest_kopt.campaign import notes, running
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.git.worktrees import choose_campaign
 from pytest_kopt.campaign.notes import Notes
-from pytest_kopt.campaign.workspace.upstream import UpstreamCampaign
+from pytest_kopt.campaign.workspace import UpstreamCampaign
 from pytest_kopt.clock import now
 from pytest_kopt.errors import BadInput
 from pytest_kopt.options.settings import Settings

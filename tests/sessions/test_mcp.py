@@ -164,7 +164,7 @@ def test_a_cancelled_round_leaves_what_ctrl_c_leaves(started: Project, forks: st
 
 def test_a_cancelled_command_ends_where_interrupts_are_ignored(tmp_path: Path) -> None:
     """As below an agent that a shell started in its background; rounds were decided after all."""
-    from pytest_kopt.cli.agents import agent_commands
+    from pytest_kopt.cli import agent_tools
 
     (tmp_path / "test_slow.py").write_text(
         "import pathlib, time\n"
@@ -174,7 +174,7 @@ def test_a_cancelled_command_ends_where_interrupts_are_ignored(tmp_path: Path) -
     async def play() -> None:
         with anyio.fail_after(HANG):
             async with anyio.create_task_group() as group:
-                group.start_soon(agent_commands.run, ["pytest", "test_slow.py"], tmp_path)
+                group.start_soon(agent_tools.run, ["pytest", "test_slow.py"], tmp_path)
                 while not (tmp_path / "began").exists():
                     await anyio.sleep(0.1)
                 group.cancel_scope.cancel()

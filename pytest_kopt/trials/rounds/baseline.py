@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from pytest_kopt.campaign import hypothesis, levels
+from pytest_kopt.campaign import hypothesis, levels, workspace
 from pytest_kopt.campaign.prerequisites import tree_gaps
-from pytest_kopt.campaign.workspace import extraction
 from pytest_kopt.cases.collector import Collector
 from pytest_kopt.cases.details import in_a_line
 from pytest_kopt.cases.result import loaded_by, observed_by
@@ -27,8 +26,7 @@ from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.transfer import bucket_findings
 from pytest_kopt.schema.metrics import aggregate, parse_primary
-from pytest_kopt.show.advice_text import tip_lines
-from pytest_kopt.show.standing import Closing
+from pytest_kopt.show.standing import Closing, tip_lines
 from pytest_kopt.trials import judging
 from pytest_kopt.trials.campaign_trial import Question
 from pytest_kopt.trials.gathering import gather
@@ -45,7 +43,7 @@ def open_baseline(asked: Asked) -> OpenTrial:
     levels.always_full(asked.settings.level, "the baseline")
     different = [
         *tree_gaps(campaign.manifest, campaign.root, campaign.repository),
-        *extraction.edited(campaign.manifest, campaign.root),
+        *workspace.edited(campaign.manifest, campaign.root),
     ]
     if different:
         raise BadInput("; ".join(different), where="--kopt-round 1")

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
+import anyio
 from mcp.server import MCPServer
 from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
@@ -19,9 +24,9 @@ from pydantic import BaseModel, Field
 
 from pytest_kopt.bundled import bundled
 from pytest_kopt.campaign.campaign import Campaign
-from pytest_kopt.cli.agents.agent_commands import run
 from pytest_kopt.decide.verdict import Verdict
 from pytest_kopt.errors import BadInput
+from pytest_kopt.exit_codes import ExitCode
 from pytest_kopt.options.project import Project
 
 _INSTRUCTIONS = (
@@ -256,3 +261,84 @@ def _campaign(name: str) -> Campaign:
 
 def _text(path: Path) -> str:
     return path.read_text() if path.is_file() else ""
+
+
+_PAUSE_SECONDS = 0.2
+#: How long an interrupted session may take to put back what it changed.
+_GRACE_SECONDS = 120
+#: As much of the output as an agent has use for: the verdict is at its end.
+_MOST = 6000
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A command that has ended: exit code, what it printed, what it complained about."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def tail(self) -> str:
+        """The end of both."""
+        return (self.out + self.err)[-_MOST:]
+
+
+async def run(words: Sequence[str], root: Path, agent: Context | None = None) -> Finished:
+    """Run a module, its lines as progress for an agent; ToolError if it refuses its input.
+
+    Cancelling is Ctrl-C.
+    """
+    with tempfile.TemporaryFile("w+b") as out, tempfile.TemporaryFile("w+b") as err:
+        process = await anyio.open_process(
+            [sys.executable, "-m", *words],
+            cwd=root,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            # Our own are the connection with the agent.
+            stdin=subprocess.DEVNULL,
+            stdout=out.fileno(),
+            stderr=err.fileno(),
+        )
+        try:
+            await (_follow(process, out.fileno(), agent) if agent else process.wait())
+        finally:
+            with anyio.CancelScope(shield=True):
+                await _ended(process)
+        finished = Finished(
+            process.returncode or 0, *(_printed(stream.fileno()) for stream in (out, err))
+        )
+    if finished.code == ExitCode.USAGE:
+        lines = [*finished.err.splitlines(), *finished.out.splitlines()]
+        refusal = next((line for line in lines if line.startswith("ERROR: ")), "")
+        raise ToolError(refusal.removeprefix("ERROR: ") or finished.tail)
+    return finished
+
+
+async def _follow(process: anyio.abc.Process, out: int, agent: Context) -> None:
+    count = 0
+    while True:
+        running = process.returncode is None
+        *lines, _ = _printed(out).split("\n")
+        for number, line in enumerate(lines[count:], start=count + 1):
+            if line.strip():
+                await agent.report_progress(number, None, line.strip())
+        count = len(lines)
+        if not running:
+            return
+        await anyio.sleep(_PAUSE_SECONDS)
+
+
+async def _ended(process: anyio.abc.Process) -> None:
+    """End what still runs by SIGTERM, which a session takes for Ctrl-C, and wait for it."""
+    if process.returncode is None:
+        process.terminate()
+        with anyio.move_on_after(_GRACE_SECONDS):
+            await process.wait()
+    if process.returncode is None:
+        process.kill()
+        await process.wait()
+
+
+def _printed(descriptor: int) -> str:
+    size = os.fstat(descriptor).st_size
+    return os.pread(descriptor, size, 0).decode(errors="replace")

@@ -14,7 +14,7 @@ from pytest_kopt.errors import BadInput
 def mcp(_: argparse.Namespace) -> None:
     """Serve this project's campaigns to an agent: Model Context Protocol over stdin and stdout."""
     try:
-        from pytest_kopt.cli.agents.agent_tools import server
+        from pytest_kopt.cli.agent_tools import server
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "mcp":
             raise

@@ -1,1 +1,0 @@
-"""Campaigns on copies of an upstream project's files."""
