@@ -42,12 +42,12 @@ CALL_STARTS = ("os.exec", "os.spawn", "os.posix_spawn")
 EXCEPTIONS = {
     ("documents.py", "yaml.load"): "its loader is a SafeLoader without tags and aliases",
     ("campaign/hypothesis.py", "compile"): "sees whether a kernel parses, and runs nothing",
-    ("versions/loader.py", "importlib.util.spec_from_file_location"): "loads that snapshot",
+    ("versions/twin.py", "importlib.util.spec_from_file_location"): "loads that snapshot",
     (
         "show/templates/__init__.py",
         "jinja2.Environment(autoescape=jinja2.select_autoescape(['html.j2']))",
     ): "HTML is escaped; text and Markdown have their own way to make text safe",
-    ("versions/loader.py", "builtins.__import__"): "an import statement of the user's kernel",
+    ("versions/twin.py", "builtins.__import__"): "an import statement of the user's kernel",
 }
 
 

@@ -17,7 +17,7 @@ from pytest_kopt.errors import BadInput
 from pytest_kopt.numerics.gates import snr, tolerance
 from pytest_kopt.numerics.nested import flatten, fresh_copies, tensors
 from pytest_kopt.versions import twin
-from pytest_kopt.versions.load_errors import NotLoadable
+from pytest_kopt.versions.affected_modules import NotLoadable
 from tests.builders import a_bench
 
 from .test_writes import case_of, check, timed

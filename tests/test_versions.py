@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from pytest_kopt.versions import executed_files, overlay, twin
-from pytest_kopt.versions.load_errors import NotLoadable
-from pytest_kopt.versions.loader import SecondVersion
+from pytest_kopt.versions.affected_modules import NotLoadable
+from pytest_kopt.versions.twin import SecondVersion
 
 Layout = dict[str, str]
 Twin = tuple[Callable[..., Any], Callable[..., Any], SecondVersion]

@@ -12,7 +12,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import TypeAlias
 
-from pytest_kopt.versions.load_errors import NotLoadable
+
+class NotLoadable(Exception):
+    """Both versions cannot live in one process; the message says why in a few words."""
+
+
+class Unreached(NotLoadable):
+    """The change does not reach the function through any import: both versions are the same."""
+
 
 #: Calls that write to a registry of torch's or build an extension: a second registration of one
 #: name raises, or silently changes what the first version returns.

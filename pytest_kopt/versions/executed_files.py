@@ -16,7 +16,7 @@ from types import FrameType
 from typing import Any
 
 from pytest_kopt.profile_hook import profile_hook
-from pytest_kopt.versions.load_errors import NotLoadable
+from pytest_kopt.versions.affected_modules import NotLoadable
 
 
 def files_run(call: Callable[[], object]) -> set[str]:

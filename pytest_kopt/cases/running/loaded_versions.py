@@ -23,12 +23,13 @@ from pytest_kopt.sameness.sources import unreached
 from pytest_kopt.versions import executed_files, twin
 from pytest_kopt.versions.affected_modules import (
     NATIVE_SUFFIXES,
+    NotLoadable,
+    Unreached,
     home,
     imported_by,
     project_modules,
     readers,
 )
-from pytest_kopt.versions.load_errors import NotLoadable, Unreached
 
 #: The arms' functions by name.
 Versions = Mapping[str, Callable[..., Any]]

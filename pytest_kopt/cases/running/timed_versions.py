@@ -78,7 +78,7 @@ from pytest_kopt.measure.memory_use import peak_bytes
 from pytest_kopt.measure.wall import one_thread
 from pytest_kopt.numerics.nested import tensors
 from pytest_kopt.process_tree import children
-from pytest_kopt.versions.load_errors import NotLoadable, Unreached
+from pytest_kopt.versions.affected_modules import NotLoadable, Unreached
 
 #: So many other shapes and inputs are tried however long they take, and more for so long.
 _TRIED, _TRYING_SECONDS = 4, 3.0

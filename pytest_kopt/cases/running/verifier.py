@@ -61,9 +61,8 @@ from pytest_kopt.honesty.inputs import RestoredArguments, overwrite
 from pytest_kopt.honesty.nearby_shapes import RENEWED
 from pytest_kopt.measure.engine import EVENTS
 from pytest_kopt.measure.wall import one_thread
-from pytest_kopt.versions.affected_modules import project_modules
+from pytest_kopt.versions.affected_modules import NotLoadable, project_modules
 from pytest_kopt.versions.executed_files import check_moved
-from pytest_kopt.versions.load_errors import NotLoadable
 
 #: How far below the baseline's SNR a timed result may lie, in dB, before it is plainly wrong.
 SLACK_DB = 40.0
