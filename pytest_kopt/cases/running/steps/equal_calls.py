@@ -1,14 +1,21 @@
-"""Many calls on equal content: each result is the same, or right all the same."""
+"""Calls on equal content: each result is the same, or right, and follows from no earlier memory."""
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
+from pytest_kopt.cases.running.against_reference import nans, pairs
 from pytest_kopt.cases.running.checking import Checking
+from pytest_kopt.cases.running.execution import Pass, make_inputs
+from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.honesty.finding import Finding
+from pytest_kopt.honesty.inputs import SCALABLE
 from pytest_kopt.numerics.determinism import same_bits
-from pytest_kopt.numerics.nested import fresh_copies
+from pytest_kopt.numerics.nested import fresh_copies, tensors
+from pytest_kopt.numerics.snr import compute_snr
 
 #: So many calls, and so long at most: one wrong result in a hundred calls shows.
 _CALLS, _SECONDS = 600, 0.1
@@ -45,3 +52,56 @@ def equal_calls(checking: Checking) -> Iterator[Finding]:
             advice="look for a race, or for state that a call leaves to the next",
             rejects=False,
         )
+
+
+#: dB by which two calls on equal inputs may differ less than each of them errs, and the error still
+#: be what differs.
+_SLACK_DB = 12.0
+
+
+def stale_memory(checking: Checking, reached: dict[str, Accuracy]) -> Iterator[Finding]:
+    """Say why the results in `reached` are no more exact, if a workspace is the reason."""
+    if places := _read_workspaces(checking):
+        yield Finding(
+            "unwritten-output",
+            f"the result depends on what input {places[0]} holds before the call, and the "
+            "reference's does not",
+            advice="write all of a workspace before reading it",
+            rejects=False,
+        )
+        return
+    before = _run(checking, checking.pristine)
+    _run(checking, make_inputs(checking.case, checking.seeds["again"]))
+    after = _run(checking, checking.pristine)
+    for name, first, second in pairs(before, after):
+        error = reached.get(name)
+        if error and compute_snr(first, second) < error.snr_db + _SLACK_DB:
+            yield Finding(
+                "not-deterministic",
+                f"{name} depends on the calls before, by as much as it errs: "
+                f"{compute_snr(first, second):.1f} dB of SNR between two calls on equal inputs",
+                advice="write all of a workspace that the kernel keeps before reading it",
+                rejects=False,
+            )
+            return
+
+
+def _run(checking: Checking, inputs: Sequence[Any]) -> Pass:
+    return checking.candidate(fresh_copies(inputs), checking.seeds["last"]).copies
+
+
+def _read_workspaces(checking: Checking) -> list[int]:
+    """Return the inputs whose content before a call shows in the candidate's result alone."""
+    read = []
+    for place in sorted(checking.case.rewritten):
+        spoiled = fresh_copies(checking.pristine)
+        for tensor in tensors(spoiled[place]):
+            if tensor.dtype in SCALABLE:
+                tensor.detach().fill_(math.nan)
+        if not _has_nan(checking.expected_of(spoiled)) and _has_nan(_run(checking, spoiled)):
+            read.append(place)
+    return read
+
+
+def _has_nan(run: Pass) -> bool:
+    return any(bool(nans(result).any()) for result in run.results)
