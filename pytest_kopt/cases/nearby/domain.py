@@ -39,9 +39,14 @@ from pytest_kopt.cases.nearby.layouts import (
     transposed,
     with_gaps,
 )
-from pytest_kopt.cases.nearby.masks import other_masks, with_no_rows
 from pytest_kopt.cases.nearby.numbers import absent, of_the_other_sign, other_numbers
-from pytest_kopt.cases.nearby.places import from_the_end, other_order, other_places
+from pytest_kopt.cases.nearby.places import (
+    from_the_end,
+    other_masks,
+    other_order,
+    other_places,
+    with_no_rows,
+)
 from pytest_kopt.cases.nearby.second_order import of_one_result, twice
 from pytest_kopt.cases.nearby.sizes import longer, of_rows
 from pytest_kopt.cases.nearby.variant import Drawn, Variant, floating
