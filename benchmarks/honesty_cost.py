@@ -87,7 +87,7 @@ UNCHECKED = '''\
 import importlib
 import sys
 
-from pytest_kopt.paired import arms, blocks, company, credit, verifier_process
+from pytest_kopt.paired import arms, blocks, credit, verifier_process
 from pytest_kopt.trials.rounds import candidate
 
 
@@ -97,7 +97,7 @@ def replace(owner, name, value):
 
 
 replace(candidate.Examination, "_audited", property(lambda self: []))
-replace(credit, "look_alone", lambda *given: company.Company())
+replace(credit, "look_alone", lambda *given: credit.Company())
 replace(blocks, "_LOOKS", 0)
 replace(arms.Arms, "asks_more", False)
 replace(

@@ -16,7 +16,7 @@ from pytest_kopt.devices.vendor import CPU
 from pytest_kopt.paired import credit
 from pytest_kopt.paired.arms import ONE_PROCESS
 from pytest_kopt.paired.blocks import Quad
-from pytest_kopt.paired.company import Company, look_alone
+from pytest_kopt.paired.credit import Company, look_alone
 from pytest_kopt.paired.lane import Lane
 from pytest_kopt.paired.noise import NoiseHistory
 from pytest_kopt.paired.replica import CaseQuads, Refused

@@ -1,19 +1,76 @@
-"""The blocks of a case's arms in one replica: in which order they run, and which are looked at."""
+"""The blocks of a case's arms in one replica: their order, which are looked at, and what they gave.
+
+Results are read from their process's memory at the moment the block is over, and judged by the
+verifier: whoever fills a result in, or exchanges one, when the clock has stopped, is too late.
+"""
 
 from __future__ import annotations
 
 import math
 import random
 import statistics
-from collections.abc import Collection, Mapping, Sequence
+import tempfile
+from array import array
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
-from pytest_kopt.cases.order import ALONE, CANDIDATE, INCUMBENT, PLACEBO, UNEVEN
+from pytest_kopt.cases.order import ALONE, CANDIDATE, INCUMBENT, PLACEBO, PLACES, RESULTS, UNEVEN
 from pytest_kopt.cases.protocol import Keep, Looked, Time, Timed, Write, Written
-from pytest_kopt.devices.inspected import Unseen
-from pytest_kopt.paired.seen_results import SeenBlock
+from pytest_kopt.devices.inspected import Inspected, Unseen
 from pytest_kopt.processes.child import Child
+
+#: Of a larger result nothing is read.
+_MOST_BYTES = 1 << 28
+
+
+@dataclass(slots=True)
+class SeenBlock:
+    """A block one call of which is judged: `calls` are those of its forward and backward.
+
+    `memory` is what their results were, in order; None where that could not be read, and nothing of
+    a process whose memory is not looked at.
+    """
+
+    arm: str
+    seed: int
+    calls: list[int] = field(default_factory=list)
+    memory: list[list[bytes] | None] = field(default_factory=list)
+
+    def see(self, child: Child, places: int, call: int) -> None:
+        """Read what a call of the block that has just ended gave, 0 for `places`: nothing."""
+        self.calls.append(call)
+        if places and (process := child.inspected):
+            self.memory.append(_results(process, places, call))
+
+    def documents(self, ways: Sequence[str], folder: Path) -> Iterator[dict[str, Any]]:
+        """Yield what a verifier gets, with files of a folder that kernel code cannot write to."""
+        for way, call, memory in zip(ways, self.calls, self.memory, strict=False):
+            where = {"arm": self.arm, "seed": self.seed, "way": way, "call": call}
+            if memory is None:
+                yield {**where, "file": "", "sizes": []}
+                continue
+            with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
+                file.write(b"".join(memory))
+            yield {**where, "file": file.name, "sizes": [*map(len, memory)]}
+
+
+def _results(process: Inspected, places: int, call: int) -> list[bytes] | None:
+    """Return the memory of a call's results; `places` is where its process says where they lie."""
+    addresses, results = array("Q"), []
+    width = PLACES * addresses.itemsize
+    try:
+        with process.stopped():
+            addresses.frombytes(process.read(places + call * width, width))
+            for number in range(1, 1 + min(addresses[0], RESULTS)):
+                address, size = addresses[2 * number - 1 : 2 * number + 1]
+                results.append(process.read(address, min(size, _MOST_BYTES)) if size else b"")
+    except Unseen:
+        return None
+    return results
+
 
 #: The comparison, the A/A control, the comparison with the group sizes of a grouped GEMM drawn
 #: anew, by their names in pairs.csv, and the incumbent beside the candidate against itself alone.

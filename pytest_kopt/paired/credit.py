@@ -1,15 +1,102 @@
-"""Whether a gain is credited: what a version that would be kept is asked beyond its ratios."""
+"""Whether a gain is credited: what a version that would be kept is asked beyond its ratios.
+
+The incumbent has to be as fast beside the candidate as in a process without it. A candidate can
+slow down whoever runs beside it, by a hook in an allocator, a scheduling class, a cache of the
+machine: incumbent and control alike, so that no ratio inside of its process shows it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from pytest_kopt.decide.inference import KNOWN_BIAS_PCT, Estimate, percent
 from pytest_kopt.honesty.finding import Finding
-from pytest_kopt.paired.company import Company, look_alone
 from pytest_kopt.paired.comparison import Comparison
-from pytest_kopt.paired.replica import CaseQuads, Caught
+from pytest_kopt.paired.replica import CaseQuads, Caught, Refused
 from pytest_kopt.paired.witness import Witness, hidden_time, look_outside
+
+#: While the mean is above this, in percent, and above this share of the gain, the incumbent is
+#: timed alone so many times in all: by some percent processes differ anyway.
+_SUSPECT_PCT, _SUSPECT_SHARE, _TIMES = 2.0, 0.25, 4
+#: A gain of which so much is the incumbent's loss is no gain; less is told.
+_SHARE = 0.5
+#: One-sided level of the bound on how much slower it is.
+_LEVEL = 0.005
+
+
+@dataclass(frozen=True, slots=True)
+class Company:
+    """What was measured, in percent by process: how much slower the incumbent was in company.
+
+    `why_not` says why it could not be timed alone, `doubt` why the gain may be the incumbent's loss
+    where that was not shown.
+    """
+
+    slower_pct: tuple[float, ...] = ()
+    finding: Finding | None = None
+    why_not: str = ""
+    doubt: str = ""
+
+    def to_document(self) -> dict[str, object]:
+        return {
+            "slower_pct": list(self.slower_pct),
+            "why_not": self.why_not,
+            "doubt": self.doubt,
+        }
+
+
+def look_alone(
+    in_company: Callable[[], Mapping[str, CaseQuads]], gain_pct: float | None
+) -> Company:
+    """Time the incumbent alone, more than once where that differs; `gain_pct` is the candidate's.
+
+    Each time `in_company` returns it beside the candidate against itself alone, by node id. Raises
+    what that raises, but for Refused.
+    """
+    slower: list[float] = []
+    gain = math.log1p((gain_pct or 0.0) / 100)
+    suspect = max(math.log1p(_SUSPECT_PCT / 100), _SUSPECT_SHARE * gain)
+    try:
+        for _ in range(_TIMES):
+            slower.append(_slower(in_company()))
+            if statistics.fmean(slower) <= suspect:
+                break
+    except Refused as reason:
+        if not slower:
+            return Company(why_not=str(reason))
+    slower_pct = tuple(map(percent, slower))
+    if len(slower) < 2:
+        return Company(slower_pct)
+    estimate = Estimate.of(tuple(slower))
+    finding = _slowed(estimate.mean, gain)
+    if estimate.lower(_LEVEL) > math.log1p(KNOWN_BIAS_PCT / 100):
+        return Company(slower_pct, finding)
+    if finding.rejects and estimate.mean > math.log1p(_SUSPECT_PCT / 100):
+        return Company(
+            slower_pct, doubt=f"{finding.message}, in the mean of {len(slower_pct)} that scatter"
+        )
+    return Company(slower_pct)
+
+
+def _slowed(slower: float, gain: float) -> Finding:
+    """Return the finding that the incumbent is so much slower in company; both are log-ratios."""
+    return Finding(
+        "incumbent-slowed",
+        f"the incumbent is {percent(slower):.1f} % slower beside the candidate than in a "
+        "process without it",
+        advice="leave the process, its libraries and the machine as they are: only what the "
+        "kernel's own calls gain counts",
+        rejects=slower >= _SHARE * gain,
+    )
+
+
+def _slower(cases: Mapping[str, CaseQuads]) -> float:
+    """Return how much longer the incumbent takes in company, as a log-ratio over all cases."""
+    timed: Sequence[CaseQuads] = [quads for quads in cases.values() if not quads.is_same]
+    return statistics.fmean(-quads.ratio("step", "alone") for quads in timed) if timed else 0.0
 
 
 @dataclass(frozen=True, slots=True)
