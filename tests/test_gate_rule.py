@@ -12,7 +12,7 @@ from pytest_kopt.decide.known_noise import DEVICE_TIMED, Noise
 from pytest_kopt.decide.paired import decide_paired
 from pytest_kopt.decide.paired_evidence import PairedCase, PairedEvidence
 from pytest_kopt.decide.verdict import Decision, Verdict
-from pytest_kopt.trials.pull_request.removed_cases import without
+from pytest_kopt.trials.pull_request.gate import without
 
 PRIMUS = policies.load("primus")
 

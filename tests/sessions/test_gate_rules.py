@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_kopt.errors import BadInput
-from pytest_kopt.options.commanded import commanded
+from pytest_kopt.trials.pull_request.own_rules import commanded
 
 from .paired import FASTER, OLD, PLAIN, SAME, SLOWER, Gate, cases, kernel, project_at
 from .project import Project

@@ -26,12 +26,10 @@ from pytest_kopt.trials import judging
 from pytest_kopt.trials.harness import PytestSetup
 from pytest_kopt.trials.project_command import ProjectCommand
 from pytest_kopt.trials.pull_request import declarations
-from pytest_kopt.trials.pull_request.affected_cases import Reach
 from pytest_kopt.trials.pull_request.base import Base, removed, take_inventory
-from pytest_kopt.trials.pull_request.gate import COMPUTE, VersionGate
+from pytest_kopt.trials.pull_request.gate import COMPUTE, VersionGate, without
 from pytest_kopt.trials.pull_request.own_rules import check_rules
-from pytest_kopt.trials.pull_request.removed_cases import without
-from pytest_kopt.trials.pull_request.unknown_files import check_known, ignored_code
+from pytest_kopt.trials.pull_request.used_files import Reach, check_known, ignored_code
 from pytest_kopt.trials.trees import overlays, trees_of, why_not_in_place
 from pytest_kopt.trials.trial import InCopies, Measurements
 

@@ -10,7 +10,7 @@ from pytest_kopt.cases.result import CaseResult, observed_by
 from pytest_kopt.decide.verdict import Verdict
 from pytest_kopt.honesty.fingerprint import Harness
 from pytest_kopt.trials.harness import PytestSetup
-from pytest_kopt.trials.pull_request.removed_cases import some
+from pytest_kopt.trials.pull_request.gate import some
 
 
 def harness_of(root: Path, results: Sequence[CaseResult], setup: PytestSetup) -> set[str]:

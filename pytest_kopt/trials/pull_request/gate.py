@@ -23,7 +23,6 @@ from pytest_kopt.paired.replica import Caught
 from pytest_kopt.show.standing import Closing
 from pytest_kopt.show.words import gate_outcome
 from pytest_kopt.trials import judging
-from pytest_kopt.trials.pull_request.removed_cases import some
 from pytest_kopt.trials.trial import Measurements, Trial
 
 COMPUTE = "compute what the cases ask for"
@@ -158,3 +157,25 @@ class VersionGate(Trial):
     def wrong(self, results: Sequence[CaseResult], reason: str) -> Verdict:
         step = "correct what the reason names; nothing was compared"
         return judging.uncompared(results, self.policy, Decision.REPAIR, reason, step)
+
+
+def without(gone: Sequence[str], new: Sequence[str], verdict: Verdict) -> Verdict:
+    """Return the verdict on a change that removes cases: refused, unless it is worse as it is."""
+    if not gone or not (verdict.decision.keeps or verdict.decision is Decision.INCONCLUSIVE):
+        return verdict
+    names = some(gone)
+    renamed = f" or have a new name ({some(new)})" if new else ""
+    return verdict.model_copy(
+        update={
+            "decision": Decision.ROLLED_BACK,
+            "reason": f"{len(gone)} case(s) of the base are gone, skipped or xfailed, and nothing "
+            f"says that their shapes are not slower: {names}; of the others: {verdict.reason}",
+            "next_step": "bring them back, or pass --kopt-allow-removed if they are meant to go"
+            + renamed,
+            "removed": list(gone),
+        }
+    )
+
+
+def some(ids: Sequence[str]) -> str:
+    return ", ".join(ids[:3]) + (", …" if len(ids) > 3 else "")
