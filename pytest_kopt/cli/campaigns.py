@@ -15,10 +15,12 @@ from pathlib import Path
 from typing import Literal
 
 from pytest_kopt.campaign import notes
+from pytest_kopt.campaign.attempt import Evidence
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.history import stops
 from pytest_kopt.campaign.outlook.advice import advice as advice_document
 from pytest_kopt.campaign.outlook.status import status as status_document
+from pytest_kopt.campaign.recording import record_attempt
 from pytest_kopt.cli.command_line import (
     EXAMPLE,
     JSON,
@@ -29,12 +31,14 @@ from pytest_kopt.cli.command_line import (
     command,
     show,
 )
+from pytest_kopt.clock import now
+from pytest_kopt.decide.hard_gates import uncompared
+from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.errors import BadInput
 from pytest_kopt.options.project import Project
 from pytest_kopt.show.files import projections
 from pytest_kopt.show.standing import advice_lines, status_lines
 from pytest_kopt.trials.harness import edited_harness
-from pytest_kopt.trials.rounds.discard import discard as discard_round
 
 
 @command("kopt status --json", NAME, JSON)
@@ -108,7 +112,7 @@ def discard(arguments: argparse.Namespace) -> None:
     """End the open round: it is rolled back, and its version is kept."""
     with changing(arguments.name) as campaign:
         _settle(campaign)
-        number = discard_round(campaign)
+        number = _discarded(campaign)
         _settle(campaign)
     print(f"round {number} was discarded; round {campaign.state.incumbent_round}'s version is back")
 
@@ -147,3 +151,27 @@ def _put_back(campaign: Campaign, number: int) -> None:
     replaced = campaign.layout.replaced(len(campaign.state.restores))
     what = f"{', '.join(files)} restored; what was there is kept in {replaced}"
     print(f"round {number}: {what if files else 'its version is in the tree already'}", flush=True)
+
+
+def _discarded(campaign: Campaign) -> int:
+    """Decide the open round and return its number; BadInput where none is open, and for round 1."""
+    number = campaign.state.next_round
+    if campaign.state.baseline is None or not campaign.state.has_begun(number):
+        raise BadInput("no round after the baseline is open", where=campaign.name)
+    last = campaign.state.rounds[number].last
+    before = last.decided
+    after = f" after {before.decision}: {before.reason}" if before else ""
+    record_attempt(
+        campaign,
+        number,
+        started=now(),
+        level=last.level,
+        evidence=Evidence(campaign.candidate(), (), None, {"started": now(), "discarded": True}),
+        verdict=uncompared(
+            campaign.policy(),
+            Decision.ROLLED_BACK,
+            f"discarded by its author{after}",
+            "the incumbent is back; go on with the next round",
+        ).model_copy(update={"level": last.level}),
+    )
+    return number

@@ -14,7 +14,7 @@ from pytest_kopt.cases.result import device_model_of
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.schema.table import write_atomically
 from pytest_kopt.show.exports.output_files import benchmark_json
-from pytest_kopt.show.files import optimize_log, performance_log, trend_table
+from pytest_kopt.show.files import logs, trend_table
 from pytest_kopt.show.files.campaign_readme import baseline_report, with_baseline
 from pytest_kopt.show.files.summary import summary
 from pytest_kopt.show.profiles import read_profiles
@@ -77,7 +77,7 @@ def append_logs(campaign: Campaign) -> None:
         # Nobody asked for a file in the repository; `git add -f` shares it.
         campaign.repository.exclude(path.parent)
     append(campaign.layout.trend, lambda text: trend_table.missing_text(text, campaign.state))
-    append(campaign.layout.optimize_log, lambda text: optimize_log.missing_text(text, campaign))
+    append(campaign.layout.optimize_log, lambda text: logs.missing_entries(text, campaign))
     performance(campaign)
 
 
@@ -88,8 +88,8 @@ def performance(campaign: Campaign) -> list[Path]:
         return []
     # A workspace keeps its own: upstream gets the kernel and nothing else.
     workspace = campaign.manifest.upstream is not None
-    path = (campaign.layout.directory if workspace else campaign.root) / performance_log.NAME
-    append(path, lambda text: performance_log.missing_text(text, campaign))
+    path = (campaign.layout.directory if workspace else campaign.root) / logs.PERFORMANCE
+    append(path, lambda text: logs.missing_performance(text, campaign))
     return [path]
 
 

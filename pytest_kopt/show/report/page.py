@@ -21,7 +21,7 @@ from pytest_kopt.decide.verdict import Verdict
 from pytest_kopt.errors import BadInput
 from pytest_kopt.figures import changed, interval
 from pytest_kopt.show.columns import CANDIDATES, CASES, CLASSES, TOTALS, Column, rows
-from pytest_kopt.show.files.optimize_log import outlook
+from pytest_kopt.show.files.logs import outlook
 from pytest_kopt.show.report import charts
 from pytest_kopt.show.templates import rendered
 from pytest_kopt.show.words import all_visible, kernel_rows, visible
