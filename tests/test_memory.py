@@ -182,7 +182,7 @@ def test_a_restart_masks_half_never_the_baseline_nor_the_best(
     decisions: list[Decision], masked: set[int], seed: int
 ) -> None:
     state = state_of(decisions, sorted(v for v in masked if v <= len(decisions)))
-    best = memory.version_of(state.incumbent_round or 1)
+    best = state.rounds[state.incumbent_round or 1].version
     free = set(memory.versions(state)) - state.masked - {0, best}
     if not free:
         with pytest.raises(BadInput, match="no memory to mask"):

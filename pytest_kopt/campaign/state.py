@@ -29,6 +29,11 @@ class Round:
     last_event: int = 0
 
     @property
+    def version(self) -> int:
+        """Its version in the iteration memory; 0 is the baseline."""
+        return self.number - 1
+
+    @property
     def last(self) -> Attempt:
         """The latest attempt with a verdict; the latest of all where no attempt came so far.
 

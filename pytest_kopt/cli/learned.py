@@ -19,7 +19,6 @@ from pytest_kopt.cli.command_line import (
     command,
 )
 from pytest_kopt.clock import now
-from pytest_kopt.errors import BadInput
 from pytest_kopt.figures import changed
 from pytest_kopt.options.project import Project
 from pytest_kopt.show.files import projections
@@ -106,13 +105,11 @@ def memory_list(arguments: argparse.Namespace) -> None:
     """List the versions."""
     campaign = Project.here().campaign(arguments.name)
     for round in campaign.state.decided_rounds():
-        version = memory.version_of(round.number)
-        decided = round.verdict
-        assert decided is not None
+        decided = round.last.outcome()
         total = decided.aggregate
         change = f" {changed(total.change_pct)}" if total and total.change_pct is not None else ""
-        masked = " (masked)" if version in campaign.state.masked else ""
-        print(f"v{version} round {round.number}: {decided.decision}{change}{masked}")
+        masked = " (masked)" if round.version in campaign.state.masked else ""
+        print(f"v{round.version} round {round.number}: {decided.decision}{change}{masked}")
 
 
 @command(f"kopt memory show {EXAMPLE} v3", NAME, argument("version", metavar="VERSION"))
@@ -122,8 +119,7 @@ def memory_show(arguments: argparse.Namespace) -> None:
     version = memory.parse_version(arguments.version)
     path = campaign.layout.memory(version)
     if version not in memory.versions(campaign.state) or not path.is_file():
-        legal = [f"v{there}" for there in memory.versions(campaign.state)] or "none yet"
-        raise BadInput(f"v{version} does not exist", where="kopt memory", legal=legal)
+        raise memory.missing(campaign.state, version)
     print(path.read_text().rstrip())
 
 

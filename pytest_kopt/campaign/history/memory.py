@@ -19,10 +19,6 @@ _VERSION = re.compile(r"v(\d+)")
 _TIMES = ("Forward Time (ms)", "Backward Time (ms)", "Time (ms)")
 
 
-def version_of(number: int) -> int:
-    return number - 1
-
-
 def parse_version(text: str) -> int:
     version = _VERSION.fullmatch(text if text.startswith("v") else f"v{text}")
     if not version:
@@ -32,22 +28,24 @@ def parse_version(text: str) -> int:
 
 def versions(state: CampaignState) -> list[int]:
     """Return the versions there are: one for every decided round."""
-    return [version_of(round.number) for round in state.decided_rounds()]
+    return [round.version for round in state.decided_rounds()]
 
 
 def unmasked_rounds(state: CampaignState) -> list[Round]:
-    return [
-        round for round in state.decided_rounds() if version_of(round.number) not in state.masked
-    ]
+    return [round for round in state.decided_rounds() if round.version not in state.masked]
+
+
+def missing(state: CampaignState, version: int) -> BadInput:
+    """Return the refusal of a version that does not exist."""
+    legal = [f"v{there}" for there in versions(state)] or "none yet"
+    return BadInput(f"v{version} does not exist", where="kopt memory", legal=legal)
 
 
 def check_versions(state: CampaignState, named: Iterable[int], *, masked: bool) -> None:
     """Raise BadInput for a version that does not exist or is (un)masked already."""
-    there = versions(state)
     for version in named:
-        if version not in there:
-            legal = [f"v{version}" for version in there] or "none yet"
-            raise BadInput(f"v{version} does not exist", where="kopt memory", legal=legal)
+        if version not in versions(state):
+            raise missing(state, version)
         if (version in state.masked) == masked:
             what = f"v{version} is {'masked' if masked else 'not masked'} already"
             raise BadInput(what, where="kopt memory")
@@ -56,7 +54,7 @@ def check_versions(state: CampaignState, named: Iterable[int], *, masked: bool) 
 def draw_restart(state: CampaignState, seed: int) -> list[int]:
     """Return about half of the unmasked versions, by a seed: never v0, nor the best one."""
     best = state.incumbent_round
-    protected = {0, version_of(best) if best else 0}
+    protected = {0, state.rounds[best].version if best else 0}
     free = [v for v in versions(state) if v not in state.masked and v not in protected]
     if not free:
         legal = "rounds beside the baseline and the best one"
@@ -84,9 +82,9 @@ def document(campaign: Campaign, round: Round, profiles: Sequence[CaseProfile]) 
         if (row := case.hottest)
     ]
     content: dict[str, Any] = {
-        "version": f"v{version_of(round.number)}",
+        "version": f"v{round.version}",
         "round": round.number,
-        "masked": version_of(round.number) in campaign.state.masked,
+        "masked": round.version in campaign.state.masked,
         "timestamp": decided.time,
         "performance": _performance(verdict, table, previous),
         "optimization": {

@@ -14,7 +14,7 @@ from pytest_kopt.campaign import hypothesis, running
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.git import lineage
 from pytest_kopt.campaign.history import counters, stops
-from pytest_kopt.campaign.history.memory import unmasked_rounds, version_of
+from pytest_kopt.campaign.history.memory import unmasked_rounds
 from pytest_kopt.campaign.history.stops import Stop
 from pytest_kopt.campaign.kernel import files_of
 from pytest_kopt.campaign.outlook.status_model import (
@@ -94,9 +94,7 @@ def status(
         candidates=verdict.candidates if verdict else [],
         cases=verdict.shapes if verdict else [],
         masked=[f"v{version}" for version in sorted(state.masked)],
-        rounds=[
-            RoundStatus.of(round) for round in begun if version_of(round.number) not in state.masked
-        ],
+        rounds=[RoundStatus.of(round) for round in begun if round.version not in state.masked],
         same_code=verdict.same_code if verdict else "",
     )
 

@@ -96,7 +96,7 @@ def performance(campaign: Campaign) -> list[Path]:
 def _memory(campaign: Campaign, round: Round) -> None:
     profiles = read_profiles(campaign.layout, round.number, round.last.number)
     text = json.dumps(memory.document(campaign, round, profiles), indent=1) + "\n"
-    write_atomically(campaign.layout.memory(memory.version_of(round.number)), text)
+    write_atomically(campaign.layout.memory(round.version), text)
 
 
 def _round_files(campaign: Campaign, round: Round) -> None:
