@@ -32,9 +32,8 @@ from pytest_kopt.show.standing import Closing
 from pytest_kopt.trials import judging
 from pytest_kopt.trials.campaign_trial import Question, carry_out
 from pytest_kopt.trials.comparing import broken, compare_paired
-from pytest_kopt.trials.gathering import frozen_cases, gather
 from pytest_kopt.trials.rounds.common import evidence
-from pytest_kopt.trials.stages import Asked, Gathered, Judged, OpenTrial, Ran
+from pytest_kopt.trials.stages import Asked, Gathered, Judged, OpenTrial, Ran, frozen_cases, gather
 from pytest_kopt.trials.withdrawal import Withdrawn, overfit, withdraw
 
 _refused = partial(BadInput, where="--kopt-round final")

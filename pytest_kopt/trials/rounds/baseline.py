@@ -29,9 +29,8 @@ from pytest_kopt.schema.metrics import aggregate, parse_primary
 from pytest_kopt.show.standing import Closing, tip_lines
 from pytest_kopt.trials import judging
 from pytest_kopt.trials.campaign_trial import Question
-from pytest_kopt.trials.gathering import gather
 from pytest_kopt.trials.rounds.common import check_target_class, open_round, profiled, record_round
-from pytest_kopt.trials.stages import Asked, Begun, Gathered, Judged, OpenTrial, Ran
+from pytest_kopt.trials.stages import Asked, Begun, Gathered, Judged, OpenTrial, Ran, gather
 
 
 def open_baseline(asked: Asked) -> OpenTrial:

@@ -35,9 +35,17 @@ from pytest_kopt.show.standing import Closing
 from pytest_kopt.trials import judging
 from pytest_kopt.trials.campaign_trial import Question
 from pytest_kopt.trials.comparing import broken, compare_paired, compare_stored
-from pytest_kopt.trials.gathering import frozen_cases, gather
 from pytest_kopt.trials.rounds.common import check_target_class, open_round, profiled, record_round
-from pytest_kopt.trials.stages import Asked, Begun, Gathered, Judged, OpenTrial, Ran
+from pytest_kopt.trials.stages import (
+    Asked,
+    Begun,
+    Gathered,
+    Judged,
+    OpenTrial,
+    Ran,
+    frozen_cases,
+    gather,
+)
 
 _PUT_BACK = "the incumbent is back; put the harness back too"
 
