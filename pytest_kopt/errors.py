@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 #: What the operating system says of a disk that takes no more, or takes nothing from this user.
 _STORAGE = {
@@ -67,3 +69,15 @@ def storage_told() -> Iterator[None]:
             raise
         place = error.filename or "the disk of the campaign"
         raise CannotFinish(f"{place}: {error.strerror}") from error
+
+
+def of_extra(extra: str, module: str, package: str = "") -> Any:
+    """Import a module that an extra of ours brings; BadInput where its package is missing.
+
+    The package has the module's name unless one is given.
+    """
+    try:
+        return import_module(module)
+    except ImportError:
+        what = f"{package or module} is not installed"
+        raise BadInput(what, where=extra, legal=f"pip install 'pytest-kopt[{extra}]'") from None

@@ -10,7 +10,6 @@ import json
 import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
-from importlib import import_module
 from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
@@ -23,7 +22,7 @@ from pytest_kopt.campaign.history.trend import over_baseline
 from pytest_kopt.campaign.layout import Layout, find
 from pytest_kopt.campaign.state import Round, fold
 from pytest_kopt.cases.result import CaseResult
-from pytest_kopt.errors import BadInput
+from pytest_kopt.errors import BadInput, of_extra
 from pytest_kopt.options.project import Project
 from pytest_kopt.profiling.kernel_table import KernelRow
 from pytest_kopt.schema.metrics import RATE_UNITS
@@ -223,7 +222,7 @@ def load(*campaigns: str | Path) -> Frames:
     Raises BadInput for a campaign that is not there or has no decided round, for evidence that is
     not what the ledger names, and for two campaigns of one name. It also does without pandas.
     """
-    pandas = _needed("pandas")
+    pandas = of_extra("analysis", "pandas")
     sources = [CampaignRecords(layout) for layout in _layouts(campaigns)]
 
     def records(name: str) -> list[Any]:
@@ -261,7 +260,7 @@ def export(frames: Frames, directory: Path, format: Format | None = None) -> dic
     if format is None:
         format = "parquet" if find_spec("pyarrow") else "csv"
     if format == "parquet":
-        _needed("pyarrow")
+        of_extra("analysis", "pyarrow")
     directory.mkdir(parents=True, exist_ok=True)
     written = {}
     for name, frame in frames.tables().items():
@@ -330,12 +329,3 @@ def _layouts(campaigns: Sequence[str | Path]) -> list[Layout]:
             what = f"two campaigns are named {layout.name!r}: {places}"
             raise BadInput(what, where="load", legal="one of them, or a copy under another name")
     return list(layouts.values())
-
-
-def _needed(package: str) -> Any:
-    """Import a package of the extra `analysis`; BadInput where it is missing."""
-    try:
-        return import_module(package)
-    except ImportError:
-        legal = "pip install 'pytest-kopt[analysis]'"
-        raise BadInput(f"{package} is not installed", where="analysis", legal=legal) from None

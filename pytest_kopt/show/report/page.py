@@ -9,7 +9,6 @@ import gzip
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
-from importlib import import_module
 from typing import Any
 
 from pytest_kopt.campaign.campaign import Campaign
@@ -18,7 +17,7 @@ from pytest_kopt.campaign.outlook.status import status
 from pytest_kopt.campaign.state import Round
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.verdict import Verdict
-from pytest_kopt.errors import BadInput
+from pytest_kopt.errors import BadInput, of_extra
 from pytest_kopt.figures import changed, interval
 from pytest_kopt.show.columns import CANDIDATES, CASES, CLASSES, TOTALS, Column, rows
 from pytest_kopt.show.files.logs import outlook
@@ -178,16 +177,8 @@ def _page(name: str, **values: Any) -> str:
 @functools.cache
 def _bundle() -> str:
     """Return Vega, Vega-Lite and Vega-Embed, packed, as one script that sets `vegaEmbed`."""
-    vega = _needed("vl_convert", "vl-convert-python")
+    vega = of_extra("report", "vl_convert", "vl-convert-python")
     return packed_text(vega.javascript_bundle("window.vegaEmbed = vegaEmbed;"))
-
-
-def _needed(module: str, package: str) -> Any:
-    try:
-        return import_module(module)
-    except ImportError:
-        legal = "pip install 'pytest-kopt[report]'"
-        raise BadInput(f"the report needs {package}", where="kopt report", legal=legal) from None
 
 
 def packed(data: Any) -> str:
