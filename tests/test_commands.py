@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_kopt.campaign import commands
+from pytest_kopt.campaign.manifest import split_command
 from pytest_kopt.errors import BadInput
 from pytest_kopt.processes.isolation import lacking
 from pytest_kopt.trials.project_command import ProjectCommand
@@ -40,13 +40,13 @@ def script(directory: Path, text: str) -> Path:
 def test_leading_assignments_go_to_the_environment_and_the_rest_is_split_as_a_shell_would(
     command: str, environment: dict[str, str], words: list[str]
 ) -> None:
-    assert commands.split(command) == (environment, words)
+    assert split_command(command) == (environment, words)
 
 
 @pytest.mark.parametrize("command", ["", "   ", "FOO=1", "echo 'open", 'echo "open', "echo \\"])
 def test_a_command_that_cannot_be_split_or_names_no_program_is_refused(command: str) -> None:
     with pytest.raises(BadInput) as refusal:
-        commands.split(command)
+        split_command(command)
     assert repr(command) in str(refusal.value)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
@@ -108,6 +109,7 @@ def parse_target(text: str) -> PerformanceTarget:
 
 _PLACEHOLDER = re.compile(r"<[a-z][a-z0-9_]*>")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 _STAMP = "%Y-%m-%d %H:%M"
 _BRANCH = re.compile(r"(?!-)(?!.*(\.\.|//|@\{|\\))[\w./+-]+(?<![./])")
 
@@ -314,3 +316,21 @@ def check_kernel_paths(sources: Iterable[str], root: Path, repository: Path) -> 
             if not target.is_relative_to(home) or ".git" in target.relative_to(home).parts:
                 what = f"kernel {file.relative_to(root).as_posix()!r} lies outside the repository"
                 raise BadInput(what, where="kernel_source", legal=f"paths below {repository}")
+
+
+def split_command(command: str) -> tuple[dict[str, str], list[str]]:
+    """Return the leading NAME=value words and the command's, as shlex splits; or BadInput."""
+    if "\0" in command:
+        raise BadInput(f"{command!r} holds NUL", where="command")
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise BadInput(f"{command!r} cannot be split: {error}", where="command") from None
+    environment = {}
+    while words and (assignment := _ASSIGNMENT.fullmatch(words[0])):
+        environment[assignment[1]] = assignment[2]
+        words.pop(0)
+    if not words:
+        what = f"{command!r} names no program"
+        raise BadInput(what, where="command", legal="[NAME=value] PROGRAM …")
+    return environment, words

@@ -15,13 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_kopt import policies, wire
-from pytest_kopt.campaign import commands
 from pytest_kopt.campaign.git.lineage import check_repository
 from pytest_kopt.campaign.git.repository import Repository
 from pytest_kopt.campaign.git.submodules import nested_around
 from pytest_kopt.campaign.git.worktrees import counterpart
 from pytest_kopt.campaign.kernel import files_of
-from pytest_kopt.campaign.manifest import Manifest, check_kernel_paths
+from pytest_kopt.campaign.manifest import Manifest, check_kernel_paths, split_command
 from pytest_kopt.devices.pinning import discover, for_target
 from pytest_kopt.errors import BadInput
 from pytest_kopt.profiling import ncu, rocprof
@@ -118,7 +117,7 @@ def _program_gaps(manifest: Manifest, root: Path) -> Iterator[str]:
         if text is None:
             continue
         try:
-            extra, words = commands.split(text)
+            extra, words = split_command(text)
         except BadInput as error:
             yield f"{key}: {error}"
             continue

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pytest_kopt.campaign.commands import CommandResult, split
+from pytest_kopt.campaign.manifest import split_command
 from pytest_kopt.process_tree import adopt_orphans, end_with_parent, leave
 from pytest_kopt.processes.isolation import isolate
 
@@ -23,6 +23,21 @@ from pytest_kopt.processes.isolation import isolate
 _SHOWN = 4000
 #: The exit status of a shell for a program that is not there.
 _NOT_FOUND = 127
+
+
+@dataclass(frozen=True, slots=True)
+class CommandResult:
+    """A finished command; `output` holds the end of stdout and stderr together."""
+
+    command: str
+    returncode: int
+    output: str
+
+    @property
+    def failure(self) -> str:
+        """How it failed and what it printed, "" where it did not."""
+        how = f"`{self.command}` ended with status {self.returncode}\n{self.output}"
+        return how.rstrip() if self.returncode else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +53,7 @@ class ProjectCommand:
 
     def run(self, folder: Path, more: Mapping[str, str] | None = None) -> CommandResult:
         """Run it in a folder, with `more` in its environment."""
-        extra, words = split(self.text)
+        extra, words = split_command(self.text)
         confined = "confined" if self.is_confined else "open"
         here = [sys.executable, "-m", __name__, confined, str(folder.resolve())]
         env = {**os.environ, **self.env, **(more or {}), **extra}

@@ -13,7 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TypeAlias
 
-from pytest_kopt.campaign import commands
+from pytest_kopt.campaign.manifest import split_command
 from pytest_kopt.campaign.running import is_left_behind
 from pytest_kopt.paired.arms import NotComparable, Versions
 from pytest_kopt.processes.launched import SCRATCH
@@ -95,7 +95,7 @@ def trees_of(
 
 def why_not_in_place(command: str) -> str:
     """Return why a rebuild_command cannot build two versions side by side, "" where it can."""
-    if not _INSTALLS & set(commands.split(command)[1]):
+    if not _INSTALLS & set(split_command(command)[1]):
         return ""
     return (
         f"rebuild_command `{command}` installs: it would replace the candidate in the environment "
