@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from pytest_kopt.errors import BadInput
-from pytest_kopt.standalone.comparison import Cases
-from pytest_kopt.standalone.places import imported, place_of
+from pytest_kopt.standalone.cases import Cases
+from pytest_kopt.standalone.places import names_in, place_of
 from pytest_kopt.standalone.trees import MadeTree
 
 from .test_elsewhere import write
@@ -17,9 +17,8 @@ from .test_elsewhere import write
 def test_every_way_to_import_is_read(tmp_path: Path) -> None:
     source = tmp_path / "test_x.py"
     source.write_text("import a.b, c\nfrom d.e import f\nfrom . import g\ndef late(): import h\n")
-    assert {*imported(source)} >= {"a.b", "c", "d.e", "d.e.f", "g", "h"}
-    source.write_text("def (")
-    assert not [*imported(source)]
+    assert names_in(source.read_bytes()) == {"a.b", "c", "d.e", "d.e.f", "g", "h"}
+    assert not names_in(b"def (")
 
 
 @pytest.mark.parametrize(
@@ -58,12 +57,13 @@ def test_words_name_the_same_cases_in_a_tree(
     monkeypatch.chdir(root / "tests")
     made = MadeTree(root, tmp_path / "tree")
     assert made.directory == tmp_path / "tree/tests"
-    cases = Cases.named(["test_x.py::test_x[1]", str(root / "tests/sub")])
+    folder = [root]
+    cases = Cases.named(["test_x.py::test_x[1]", str(root / "tests/sub")], folder, None)
     assert cases.within(made) == [
         f"{tmp_path}/tree/tests/test_x.py::test_x[1]",
         f"{tmp_path}/tree/tests/sub",
     ]
-    by_settings = Cases.named([]).files
-    assert sorted(by_settings) == sorted(cases.files) and len(by_settings) == 2
+    by_settings = Cases.named([], folder, None).files
+    assert sorted(by_settings) == ["tests/sub/test_y.py", "tests/test_x.py"] == sorted(cases.files)
     with pytest.raises(BadInput, match="no such file"):
-        Cases.named(["nowhere.py"]).files  # noqa: B018
+        Cases.named(["nowhere.py"], folder, None)

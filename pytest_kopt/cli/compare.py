@@ -4,21 +4,43 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
+from pathlib import Path
 
-from pytest_kopt.cli.command_line import JSON, argument, command
-from pytest_kopt.standalone.comparison import Cases, Outcome, both, check
+from pytest_kopt.cli.command_line import JSON, Argument, argument, command
+from pytest_kopt.errors import BadInput
+from pytest_kopt.standalone import comparison
+from pytest_kopt.standalone.cases import Cases
+from pytest_kopt.standalone.comparison import Outcome
 
-_TESTS = argument(
-    "tests",
-    nargs="*",
-    metavar="TESTS",
-    help="files, folders or cases; default: testpaths of the project's settings",
-)
-_AT = argument(
-    "--at",
-    metavar="PATH",
-    help="the file of the project that they are versions of, where the tests do not tell: "
-    "kernels/softmax.py",
+_CASES: tuple[Argument, ...] = (
+    argument(
+        "tests",
+        nargs="*",
+        metavar="TESTS",
+        help="files, folders or cases; default: testpaths of the project's settings",
+    ),
+    argument(
+        "--at",
+        metavar="PATH",
+        help="the file of the project that they are versions of, where the tests do not tell: "
+        "kernels/softmax.py",
+    ),
+    argument("--call", metavar="NAME", help="instead of TESTS: call this function: softmax"),
+    argument(
+        "--shapes",
+        action="append",
+        default=[],
+        metavar="ARGUMENTS",
+        help="the arguments of a case with --call, may be repeated: 'f32[4096,1024] eps=1e-5', "
+        "'x=bf16[8,128] index=i64[8]<128'",
+    ),
+    argument(
+        "--write-test",
+        metavar="FILE",
+        help="keep the test that --call and --shapes make: tests/test_softmax.py",
+    ),
+    JSON,
 )
 
 
@@ -26,24 +48,79 @@ _AT = argument(
     "kopt compare old.py new.py tests/test_softmax.py",
     argument("old", metavar="OLD", help="a file, a folder or a git ref"),
     argument("new", metavar="NEW", help="the same kind: the version that is judged"),
-    _TESTS,
-    _AT,
-    JSON,
+    *_CASES,
 )
 def compare(arguments: argparse.Namespace) -> int:
     """Check two versions and compare them, without git and without a campaign: the PR check
     (pytest --kopt-base) in a copy of the project, which stays as it is. Words after -- go to
     pytest. Exit codes: 0 not slower, 8 slower or refused, 9 undecided, 1 wrong, 4 bad input.
     """
-    cases = Cases.named(arguments.tests)
-    with both(arguments.old, arguments.new, cases, arguments.at) as made:
+    cases = _cases(arguments, [Path(arguments.old), Path(arguments.new)])
+    with comparison.both(arguments.old, arguments.new, cases) as made:
         words = [*cases.within(made), *arguments.words]
-        outcome = check(made, words, silent=arguments.json)
+        outcome = comparison.check(made, words, silent=arguments.json)
     if arguments.json:
-        print(json.dumps(_document(outcome), indent=1))
+        verdict = outcome.verdict and outcome.verdict.model_dump(mode="json")
+        _print(outcome, cases, verdict=verdict)
     return outcome.code
 
 
-def _document(outcome: Outcome) -> dict[str, object]:
-    verdict = outcome.verdict and outcome.verdict.model_dump(mode="json")
-    return {"exit_code": outcome.code, "reason": outcome.reason, "verdict": verdict}
+@command(
+    "kopt time kernels/softmax.py",
+    argument("file", type=Path, metavar="FILE", help="the kernel's file"),
+    *_CASES,
+)
+def time(arguments: argparse.Namespace) -> int:
+    """Check and time one version of a kernel, with its roofline: the cases that import it. Words
+    after -- go to pytest. Exit codes: 0 right, 1 wrong, 4 bad input.
+    """
+    if not arguments.file.is_file():
+        raise BadInput("there is no such file", where=str(arguments.file))
+    file = arguments.file.resolve()
+    cases = _cases(arguments, [file]).of_its_place()
+    with comparison.alone(file, cases) as made:
+        words = [*cases.within(made), *arguments.words]
+        outcome = comparison.time(made, words, silent=arguments.json)
+    if arguments.json:
+        _print(outcome, cases, rows=list(outcome.rows))
+    return outcome.code
+
+
+def _cases(arguments: argparse.Namespace, versions: Sequence[Path]) -> Cases:
+    """Return the cases that the arguments name or describe, which are said and kept."""
+    versions = [version.resolve() for version in versions]
+    if not arguments.call:
+        if arguments.shapes or arguments.write_test:
+            what = "--shapes and --write-test are about a function that is called"
+            raise BadInput(what, legal="--call NAME with them")
+        return Cases.named(arguments.tests, versions, arguments.at)
+    if arguments.tests or not arguments.shapes:
+        legal = "--call NAME --shapes 'f32[4096,1024]', without TESTS"
+        raise BadInput("a function is called with arguments of given shapes", legal=legal)
+    if not all(version.is_file() for version in versions):
+        raise BadInput("a function is called in two files", where="--call", legal="files")
+    kept = Path(arguments.write_test).resolve() if arguments.write_test else None
+    name = kept.name if kept else f"test_kopt_{arguments.call}.py"
+    cases = Cases.made(arguments.call, arguments.shapes, versions, arguments.at, name)
+    if kept:
+        for path, source in cases.files.items():
+            _keep(kept.with_name(path), source)
+    if not arguments.json:
+        print(f"reference: {cases.reference}", flush=True)
+    return cases
+
+
+def _keep(file: Path, source: bytes) -> None:
+    """Write a file that is not there yet; BadInput where another one is."""
+    if file.exists() and file.read_bytes() != source:
+        raise BadInput("exists and differs", where=str(file), legal="another --write-test FILE")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(source)
+
+
+def _print(outcome: Outcome, cases: Cases, **document: object) -> None:
+    """Print how it ended as one document."""
+    about = {"exit_code": outcome.code, "reason": outcome.reason}
+    if cases.reference:
+        about["reference"] = cases.reference
+    print(json.dumps(about | document, indent=1))

@@ -14,7 +14,7 @@ from typing import TextIO
 from pytest_kopt.cli.bisect import bisect
 from pytest_kopt.cli.calibrate import calibrate
 from pytest_kopt.cli.campaigns import abandon, advise, discard, note, restore, retry, status, stop
-from pytest_kopt.cli.compare import compare
+from pytest_kopt.cli.compare import compare, time
 from pytest_kopt.cli.decide import decide
 from pytest_kopt.cli.demo import demo
 from pytest_kopt.cli.init import init
@@ -27,11 +27,11 @@ from pytest_kopt.show.words import visible
 
 _PACKAGE = "pytest-kopt"
 _COMMANDS = (
-    *(compare, demo, init, status, advise, note, decide, report, export, calibrate, bisect),
+    *(compare, time, demo, init, status, advise, note, decide, report, export, calibrate, bisect),
     *(TIPS, MEMORY, restore, retry, discard, stop, abandon, mcp),
 )
 #: Commands whose words after "--" are another program's.
-_PASS_WORDS_ON = (["bisect"], ["compare"])
+_PASS_WORDS_ON = (["bisect"], ["compare"], ["time"])
 
 
 class _Visible(io.TextIOBase):

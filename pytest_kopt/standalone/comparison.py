@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,85 +13,51 @@ from pathlib import Path
 from pytest_kopt.campaign.git.repository import Repository
 from pytest_kopt.decide.verdict import Verdict
 from pytest_kopt.errors import BadInput
-from pytest_kopt.options.project import Project
+from pytest_kopt.standalone.cases import Cases
 from pytest_kopt.standalone.child_session import last_words, run, verdict_in
-from pytest_kopt.standalone.places import place_of, tests_below
 from pytest_kopt.standalone.trees import MadeTree, tree_of_refs, tree_with
 from pytest_kopt.versions.overlay import project_files
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a session ended: its exit code, its verdict if it came to one, and why."""
+    """How a session ended."""
 
+    #: The exit code.
     code: int
+    #: Of a comparison that came to one.
     verdict: Verdict | None
+    #: The verdict's, else the refusal; "" where the session printed it.
     reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Cases:
-    """Where the cases of a session are: the project, and the words of the command for them."""
-
-    project: Project
-    words: tuple[str, ...]
-
-    @classmethod
-    def named(cls, words: Sequence[str]) -> Cases:
-        """Find the project of some files, folders or cases; of its settings where there is none."""
-        return cls(Project.here(*words), tuple(words))
-
-    @property
-    def root(self) -> Path:
-        return self.project.root.resolve()
-
-    @property
-    def files(self) -> list[Path]:
-        """The Python files that may hold the cases, conftest files among them; or BadInput."""
-        named = [Path(word.partition("::")[0]).resolve() for word in self.words]
-        paths = named or [self.root / path for path in self.project.test_paths]
-        if not paths:
-            what = "no tests are named, and the project's settings have no testpaths"
-            raise BadInput(what, legal="TESTS, or --call NAME --shapes 'f32[4096,1024]'")
-        if missing := [path for path in paths if not path.exists()]:
-            raise BadInput("there is no such file or folder", where=str(missing[0]))
-        if outside := [path for path in paths if not path.is_relative_to(self.root)]:
-            raise BadInput(f"lies outside of the project {self.root}", where=str(outside[0]))
-        return tests_below(paths)
-
-    def within(self, made: MadeTree) -> list[str]:
-        """Return the words as they name the same in a tree."""
-        words = []
-        for word in self.words:
-            path, *case = word.split("::")
-            place = Path(path).resolve().relative_to(made.root)
-            words.append("::".join([str(made.tree / place), *case]))
-        return words
+    #: Where one version is timed, a row of each case by its columns.
+    rows: Sequence[Mapping[str, str]] = ()
 
 
 @contextmanager
-def both(old: str, new: str, cases: Cases, at: str | None) -> Iterator[MadeTree]:
+def both(old: str, new: str, cases: Cases) -> Iterator[MadeTree]:
     """Yield a tree with version `new` in it and `old` beside it; BadInput for what is none.
 
-    They are two files, two folders, or two git refs; `at` says of which file two files are
-    versions.
+    They are two files, two folders, or two git refs.
     """
     paths = Path(old).resolve(), Path(new).resolve()
     if all(path.is_file() for path in paths):
-        tests = cases.files
-        place = at or place_of(paths, cases.root, tests)
-        before, after = ({place: path.read_bytes()} for path in paths)
+        before, after = ({cases.place: path.read_bytes()} for path in paths)
     elif all(path.is_dir() for path in paths):
         before, after = map(_contents, paths)
-        tests = [file for file in cases.files if file.is_relative_to(cases.root)]
     else:
         with tree_of_refs(*_refs(old, new, cases.root)) as made:
             yield made
         return
-    # As files of their own, so that what a test finds beside itself is this tree's.
-    near = {test.relative_to(cases.root).as_posix(): test.read_bytes() for test in tests}
-    name = Path(old).name
-    with tree_with(cases.root, near | after, (name, before), builds=cases.project.builds) as made:
+    files, other = {**cases.files, **after}, (paths[0].name, before)
+    with tree_with(cases.root, files, other, builds=cases.builds) as made:
+        yield made
+
+
+@contextmanager
+def alone(file: Path, cases: Cases) -> Iterator[MadeTree]:
+    """Yield a tree with one version of a file."""
+    files = {**cases.files, cases.place: file.read_bytes()}
+    with tree_with(cases.root, files, builds=cases.builds) as made:
         yield made
 
 
@@ -105,6 +72,21 @@ def check(made: MadeTree, words: Sequence[str], *, silent: bool) -> Outcome:
         verdict = verdict_in(verdict_file)
         reason = verdict.reason if verdict else last_words(log) if silent else ""
         return Outcome(code, verdict, reason)
+
+
+def time(made: MadeTree, words: Sequence[str], *, silent: bool) -> Outcome:
+    """Check and time the cases there; it prints what it shows unless `silent`."""
+    with tempfile.TemporaryDirectory() as directory:
+        tables, log = Path(directory) / "rows", Path(directory) / "output"
+        words = [f"--kopt-summary-csv={tables}/", "--no-header", *words]
+        code = run(words, made, log if silent else None)
+        rows = [row for file in sorted(tables.glob("*.csv")) for row in _rows(file)]
+        return Outcome(code, None, "" if rows or not silent else last_words(log), rows)
+
+
+def _rows(file: Path) -> list[dict[str, str]]:
+    with file.open(newline="") as table:
+        return list(csv.DictReader(table))
 
 
 def _contents(folder: Path) -> dict[str, bytes]:

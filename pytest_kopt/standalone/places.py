@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
@@ -19,14 +19,14 @@ def place_of(versions: Sequence[Path], root: Path, tests: Iterable[Path]) -> str
     That is one of the files themselves, or the only file of the project with the name of one.
     BadInput where there is none, or more than one.
     """
-    names = {name for test in tests for name in imported(test)}
+    names = {name for test in tests for name in names_in(test.read_bytes())}
     inside = (PurePosixPath(v.relative_to(root)) for v in versions if v.is_relative_to(root))
-    places = {path.as_posix() for path in inside if _is_imported(path, names)}
+    places = {path.as_posix() for path in inside if is_imported(path, names)}
     shown = " and ".join(str(version) for version in versions)
     if not places:
         same_name = {version.name for version in versions}
         files = (path for path in project_files(root) if path.name in same_name)
-        places = {path.as_posix() for path in files if _is_imported(path, names)}
+        places = {path.as_posix() for path in files if is_imported(path, names)}
     if not places:
         what = f"the tests import neither {shown}, nor a file of the project by such a name"
         raise BadInput(what, legal=_NAMED)
@@ -35,18 +35,20 @@ def place_of(versions: Sequence[Path], root: Path, tests: Iterable[Path]) -> str
     return places.pop()
 
 
-def imported(source: Path) -> Iterator[str]:
-    """Yield the dotted names that a source imports, "" before relative ones left out.
+def names_in(source: bytes) -> set[str]:
+    """Return the dotted names that a source imports, relative ones without their dots.
 
     Of `from a.b import c` these are `a.b` and `a.b.c`, of which the latter may be no module.
     """
+    names: set[str] = set()
     with suppress(SyntaxError, ValueError):
-        for node in ast.walk(ast.parse(source.read_bytes())):
+        for node in ast.walk(ast.parse(source)):
             if isinstance(node, ast.Import):
-                yield from (alias.name for alias in node.names)
+                names |= {alias.name for alias in node.names}
             elif isinstance(node, ast.ImportFrom):
-                yield from (".".join(filter(None, (node.module, a.name))) for a in node.names)
-                yield node.module or ""
+                names |= {".".join(filter(None, (node.module, a.name))) for a in node.names}
+                names |= {node.module} if node.module else set()
+    return names
 
 
 def tests_below(paths: Iterable[Path]) -> list[Path]:
@@ -58,7 +60,7 @@ def tests_below(paths: Iterable[Path]) -> list[Path]:
     return found
 
 
-def _is_imported(path: PurePosixPath, names: set[str]) -> bool:
+def is_imported(path: PurePosixPath, names: Collection[str]) -> bool:
     """Say whether a file below the root is a module by one of these dotted names."""
     parts = path.with_suffix("").parts
     if path.suffix != ".py":

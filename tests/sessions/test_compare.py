@@ -20,14 +20,14 @@ def project(tmp_path: Path) -> Project:
     return project
 
 
-def compared(project: Project, *words: str, code: int) -> dict[str, Any]:
-    """Run `kopt compare`, which leaves nothing behind; return what it prints."""
+def compared(project: Project, *words: str, code: int, command: str = "compare") -> dict[str, Any]:
+    """Run `kopt compare` or `time`, which leaves nothing behind; return what it prints."""
     before = project.contents()
     variables = traced(project.root.parent)
     variables["PYTHONPATH"] = str(project.root)
     temporary = project.root.parent / "tmp"
     temporary.mkdir(exist_ok=True)
-    run = project.kopt("compare", *words, "--json", TMPDIR=str(temporary), **variables)
+    run = project.kopt(command, *words, "--json", TMPDIR=str(temporary), **variables)
     assert run.code == code, run.text
     assert project.contents() == before
     left = [path.name for path in temporary.iterdir() if path.name.startswith("kopt-")]
@@ -69,3 +69,26 @@ def test_two_folders_and_two_refs(project: Project, tmp_path: Path) -> None:
 def test_what_is_no_pair_is_refused(project: Project) -> None:
     run = project.kopt("compare", PLAIN, "HEAD", "tests")
     assert run.code == 4 and "neither two files, two folders nor two git refs" in run.refusal
+
+
+def test_without_tests_the_older_version_says_what_is_right(
+    project: Project, tmp_path: Path
+) -> None:
+    """The test that was made for it is kept, and times one version."""
+    old, new = tmp_path / "plain.py", project.root / PLAIN
+    old.write_text("def plain(x):\n    return 2 * x\n")
+    kept = tmp_path / "kept" / "test_doubled.py"
+    words = ("--call", "plain", "--shapes", "f32[4,8]", "--write-test", str(kept))
+    new.write_text(kernel(FASTER, "new", factor=3.0))
+    document = compared(project, str(old), PLAIN, *words, code=1)
+    assert document["reference"] == "plain.py in float64"
+    assert document["verdict"]["outcome"] == "wrong"
+    assert [path.name for path in sorted(kept.parent.iterdir())] == [
+        "reference_plain.py",
+        "test_doubled.py",
+    ]
+    for file in kept.parent.iterdir():
+        project.write(f"tests/{file.name}", file.read_text())
+    new.write_text(kernel(FASTER, "new"))
+    timed = compared(project, PLAIN, "tests/test_doubled.py", command="time", code=0)
+    assert [(row["Check"], float(row["Time (ms)"])) for row in timed["rows"]] == [("PASS", FASTER)]

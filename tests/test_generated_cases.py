@@ -1,0 +1,100 @@
+"""Cases from shapes: what a line says, and the test file that comes of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pytest_kopt.errors import BadInput
+from pytest_kopt.standalone.cases import Cases
+from pytest_kopt.standalone.generated_cases import is_plain_torch
+from pytest_kopt.standalone.shapes import Argument, parse
+
+OLD = "import torch\n\n\ndef f(x, *rest):\n    return torch.exp(x)\n"
+
+
+def test_a_line_has_tensors_and_literals() -> None:
+    assert parse("f32[4096, 1024] i64[8]<100 3 None 1e-5") == (
+        Argument("", "f32", (4096, 1024)),
+        Argument("", "i64", (8,), 100),
+        *(Argument("", literal=text) for text in ("3", "None", "1e-5")),
+    )
+    assert parse("x=bf16[8] eps=1e-5") == (
+        Argument("x", "bf16", (8,)),
+        Argument("eps", literal="1e-5"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("", "no tensor"),
+        ("3", "no tensor"),
+        ("f33[4]", "no known dtype"),
+        ("f32[4", "neither a tensor nor a literal"),
+        ("f32[4] __import__('os')", "neither a tensor nor a literal"),
+        ("i32[4]", "i32[4]<1000"),
+        ("x=f32[4] f32[4]", "all by name or all by position"),
+        ("f32[4] 'open", "quotation"),
+    ],
+)
+def test_what_is_no_line_is_refused(line: str, said: str) -> None:
+    with pytest.raises(BadInput) as refused:
+        parse(line)
+    assert said in str(refused.value) and "--shapes" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("source", "is_plain"),
+    [
+        ("import torch\nimport math", True),
+        ("from torch.nn import functional as F", True),
+        ("import torch\nimport triton", False),
+        ("from torch.utils.cpp_extension import load_inline", False),
+        ("import torch\ny = torch.ops.mine.gemm", False),
+        ("import torch\ny = lambda a: torch._scaled_mm(a)", False),
+    ],
+)
+def test_plain_torch_computes_in_float64(source: str, is_plain: bool) -> None:
+    assert is_plain_torch(source.encode()) == is_plain
+
+
+def made(folder: Path, *lines: str, function: str = "f", at: str | None = None) -> Cases:
+    """Make cases for two files beside each other."""
+    for name in ("old", "new"):
+        (folder / f"{name}.py").write_text(OLD)
+    paths = [folder / "old.py", folder / "new.py"]
+    return Cases.made(function, lines, paths, at, "test_f.py")
+
+
+def test_sizes_that_are_always_equal_are_one_parameter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    cases = made(tmp_path, "f32[64,32] f32[32,64]", "f32[16,8] f32[8,4]", "f16[1,8]", "f16[1,8]")
+    assert (cases.place, cases.words) == ("new.py", ("test_f.py",))
+    assert cases.files["reference_f.py"].decode() == OLD
+    text = cases.files["test_f.py"].decode()
+    compile(text, "test_f.py", "exec")
+    assert '"n0, n1, n2", [(64, 32, 64), (16, 8, 4)])' in text
+    assert "torch.randn((n1, n2), dtype=torch.float32" in text
+    assert '"n0", [8])' in text and "torch.randn((1, n0), dtype=torch.float16" in text
+    assert cases.reference == "old.py in float64"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"function": "g"}, "old.py does not define 'g'"),
+        ({"at": "soft-max.py"}, "no name that a test can import"),
+    ],
+)
+def test_a_function_that_no_test_could_import_is_refused(
+    arguments: dict[str, str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(BadInput, match=said):
+        made(tmp_path, "f32[4]", **arguments)
+    with pytest.raises(BadInput, match="no size of a case is above 1"):
+        made(tmp_path, "f32[1]")
