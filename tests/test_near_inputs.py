@@ -229,7 +229,7 @@ VERSIONS = {
         "places",
         looked_up,
         lambda table, places: table[places.clamp_max(len(table) - 2)],
-        lambda table, places: table.take_along_dim(places[:, None] % len(table), 0),
+        lambda table, places: table.take_along_dim(places[:, None].long() % len(table), 0),
         lambda: (torch.randn(1024, 8), torch.randint(0, 1000, (16,))),
     ),
     "one tensor as two inputs": Versions(

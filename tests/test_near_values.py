@@ -310,3 +310,99 @@ def test_switches_that_calls_leave_are_named(leave: Callable[[], object]) -> Non
         (finding,) = left_switches(before)
     assert finding.check == "switch-left" and not finding.rejects
     assert [*left_switches(before)] == []
+
+
+@pytest.mark.parametrize(
+    ("candidate", "found"),
+    [
+        (lambda x, steps: torch.roll(x, abs(steps), 1), {"signs input 1"}),
+        (lambda x, steps: torch.roll(x, steps % 48, 1), set()),
+    ],
+)
+def test_positive_integers_are_tried_with_the_other_sign(
+    candidate: Function, found: set[str]
+) -> None:
+    def rolled(x: Tensor, steps: int) -> Tensor:
+        return torch.roll(x, steps, 1)
+
+    said = wrong(rolled, candidate, lambda: (torch.randn(8, 48), 3), rolled)
+    assert said == found
+
+
+def test_a_count_that_the_reference_refuses_below_zero_is_not_asked() -> None:
+    def largest(x: Tensor, count: int) -> Tensor:
+        return x.topk(count, 1).values
+
+    found = told(largest, largest, lambda: (torch.randn(8, 48), 3), lambda x, k: largest(x, k))
+    assert "signs input 1" not in found
+
+
+def as_in_memory(table: Tensor, at: Tensor, dtype: torch.dtype) -> Tensor:
+    """Read the memory of indices as that of a dtype, as what is handed an address does."""
+    memory = torch.empty(0, dtype=dtype).set_(at.untyped_storage())
+    return table[memory[: at.numel()].long() % len(table)]
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+@pytest.mark.parametrize(
+    ("candidate", "found"), [(as_in_memory, {"integers input 1"}), (None, set())]
+)
+def test_indices_are_tried_in_the_other_width(
+    candidate: Any, found: set[str], dtype: torch.dtype
+) -> None:
+    def inputs() -> tuple[Tensor, Tensor]:
+        return torch.randn(64, 16), torch.randint(64, (32,), dtype=dtype)
+
+    def called(table: Tensor, at: Tensor) -> Tensor:
+        return candidate(table, at, dtype) if candidate else table[at.int()]
+
+    told_of = told(rows_of, called, inputs, lambda table, at: table.double()[at])
+    assert "integers input 1" in told_of
+    said = {name for name, outcome in told_of.items() if outcome == "wrong"}
+    assert {name for name in said if name.startswith("integers")} == found
+
+
+def standardised(x: Tensor) -> Tensor:
+    x = x - x.mean(-1, keepdim=True)
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-5)
+
+
+def by_squares(x: Tensor) -> Tensor:
+    mean = x.mean(-1, keepdim=True)
+    variance = (x.square().mean(-1, keepdim=True) - mean.square()).clamp_min(0)
+    return (x - mean) * torch.rsqrt(variance + 1e-5)
+
+
+def by_layer_norm(x: Tensor) -> Tensor:
+    return torch.nn.functional.layer_norm(x, x.shape[-1:])
+
+
+@pytest.mark.parametrize(
+    ("candidate", "found"), [(by_squares, {"far"}), (by_layer_norm, set()), (standardised, set())]
+)
+def test_a_mean_far_from_zero_shows_squares_that_cancel(
+    candidate: Function, found: set[str]
+) -> None:
+    def inputs() -> tuple[Tensor]:
+        return (torch.randn(8, 256),)
+
+    told_of = told(standardised, candidate, inputs, lambda x: standardised(x.double()))
+    assert "far" in told_of
+    assert {name for name, outcome in told_of.items() if outcome == "wrong"} == found
+
+
+@pytest.mark.parametrize(
+    ("function", "dtype"), [(standardised, torch.bfloat16), (lambda x: (999 * x).sin(), None)]
+)
+def test_where_last_bits_decide_far_from_zero_nothing_is_asked(
+    function: Function, dtype: torch.dtype | None
+) -> None:
+    """A coarse format keeps nothing of what lies around such a mean."""
+
+    def run(x: Tensor) -> Tensor:
+        return function(x.double()).to(x.dtype)  # type: ignore[no-any-return]
+
+    def inputs() -> tuple[Tensor]:
+        return (torch.randn(8, 256, dtype=dtype),)
+
+    assert "far" not in told(run, run, inputs, lambda x: function(x.double()))

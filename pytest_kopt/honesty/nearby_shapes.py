@@ -48,6 +48,7 @@ PATTERNS: dict[Kind, Pattern] = {
     "masked": Pattern("infinities, such as masks make", _VALUES, "finite"),
     "padded": Pattern("NaN where lengths or a mask say that nothing is read", _VALUES, "finite"),
     "constant": Pattern("rows of one value", _VALUES, _MODERATE),
+    "far": Pattern("a mean far from zero", _VALUES, _MODERATE),
     "tiny": Pattern("inputs 4096 times smaller", _VALUES, _MODERATE),
     "exact": Pattern("-1, 0 and 1, whose result is exact", _VALUES, _MODERATE),
     "filled": Pattern("numbers where a tensor holds zeros only", _VALUES, "declared zeros"),
@@ -74,6 +75,7 @@ PATTERNS: dict[Kind, Pattern] = {
     "twice": Pattern("gradients of its gradients", _GRADIENTS, "declared gradients"),
     "single": Pattern("a gradient of one result alone", _GRADIENTS, "declared gradients"),
     "wider": Pattern("inputs of the next wider dtype", _DTYPE, "declared dtypes"),
+    "integers": Pattern("32-bit integers for 64-bit ones, or reverse", _DTYPE, "declared dtypes"),
 }
 #: A test's parameters are moved to these, and the sizes of inputs to the kinds of `_SHAPE`.
 SHAPES: tuple[Kind, ...] = ("aligned", "uneven")

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from pytest_kopt.cases.nearby.variant import Change, Drawn, Variant, floating
+from pytest_kopt.cases.nearby.variant import Change, Drawn, Variant, differ, floating
 from pytest_kopt.honesty.inputs import SCALABLE
 from pytest_kopt.honesty.nearby_shapes import LARGER
 from pytest_kopt.numerics.gates import snr
@@ -28,6 +28,12 @@ _WIDER = {
 
 #: No rounding to a narrow dtype gets there.
 _WIDE_DB = 60.0
+
+#: By so many times its size content is moved: the variance as a difference of squares, whose
+#: rounding in float32 is then larger than it, is not plainly right, and by residuals it is.
+_FAR = 2.0**12
+#: A result that a few last bits of float32 in the inputs change by more is nobody's to give.
+_FIRM_DB, _LAST_BITS = 40.0, 2.0**-22
 
 
 GRAIN = 256
@@ -171,6 +177,29 @@ def close_together(drawn: Drawn) -> Iterator[Variant]:
         ("one huge element a row", _huge),
     ):
         yield Variant(drawn.everywhere(floating(change), backward=False), where)
+
+
+def _far(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Return the same around a mean that is far from zero, in its own dtype."""
+    moved = x + _FAR * x.float().square().mean().sqrt().to(x) if x.numel() else x
+    return moved if bool(moved.isfinite().all()) else x
+
+
+def _nudged(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Return that with other last bits, in float32 at least."""
+    far = _far(x, generator)
+    wide = far if far.dtype is torch.float64 else far.float()
+    signs = torch.randint(2, x.shape, generator=generator).to(wide) * 2 - 1
+    return wide * (1 + signs * _LAST_BITS)
+
+
+def far_from_zero(drawn: Drawn) -> Iterator[Variant]:
+    """Move the mean of all inputs far from zero, where the result is firm there."""
+    case = drawn.everywhere(floating(_far), gate=snr(PLAINLY_RIGHT_DB), backward=False)
+    results = drawn.results(case)
+    nudged = drawn.results(drawn.everywhere(floating(_nudged)))
+    if results and nudged and not differ(results, nudged, _FIRM_DB):
+        yield Variant(case)
 
 
 def _says_something(x: torch.Tensor) -> bool:

@@ -127,6 +127,39 @@ def other_order(drawn: Drawn) -> Iterator[Variant]:
         yield Variant(drawn.everywhere(_reordered))
 
 
+def of_another_width(drawn: Drawn) -> Iterator[Variant]:
+    """Have integers come in 32 bits for 64, and in 64 for 32, each alone.
+
+    There is as much memory behind narrower ones as who takes them for the wider would read.
+    """
+    for place, number, _ in drawn.alone(_is_wide):
+        if place in drawn.case.rewritten or has_skew(drawn.case):
+            continue
+        case = drawn.changed(alone(place, number, _in_the_other_width))
+        if drawn.is_supported(case):
+            with_room = alone(place, number, _with_room)
+            yield Variant(
+                case,
+                f"input {place}",
+                lay=lambda given, lay=with_room: lay(given, torch.Generator()),  # type: ignore[misc]
+            )
+
+
+def _is_wide(x: Any) -> bool:
+    return isinstance(x, torch.Tensor) and x.dtype in (torch.int32, torch.int64)
+
+
+def _in_the_other_width(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    return x.int() if x.dtype is torch.int64 else x.long()
+
+
+def _with_room(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Return the same at the beginning of memory for twice as many, the others zeros."""
+    memory = x.new_zeros(2 * x.numel())
+    memory[: x.numel()] = x.flatten()
+    return memory[: x.numel()].view(x.shape)
+
+
 def _places(drawn: Drawn) -> Iterator[tuple[int, int, torch.Tensor, list[int]]]:
     """Yield integers that may name places, and the sizes of what they may name them in."""
     if has_skew(drawn.case):

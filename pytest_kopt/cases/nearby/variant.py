@@ -15,6 +15,7 @@ from pytest_kopt.cases.seeds import seed_everything
 from pytest_kopt.honesty.inputs import SCALABLE, says_twice
 from pytest_kopt.honesty.nearby_shapes import Kind
 from pytest_kopt.numerics.nested import mapped, tensors
+from pytest_kopt.numerics.snr import compute_snr
 
 _CHANGEABLE = (torch.Tensor, torch.dtype, bool, int, float)
 
@@ -112,6 +113,21 @@ class Drawn(NamedTuple):
     @property
     def sizes(self) -> set[Any]:
         return {*self.case.dims.values(), *(n for x in tensors(self.inputs) for n in x.shape)}
+
+
+def differ(
+    one: Sequence[torch.Tensor] | None, other: Sequence[torch.Tensor] | None, below_db: float
+) -> bool:
+    """Say whether two results are known and further apart than an SNR says."""
+    if one is None or other is None or len(one) != len(other):
+        return False
+    # NaN, and formats that torch computes nothing with, show nothing.
+    with suppress(Exception):
+        return any(
+            a.shape != b.shape or compute_snr(b, a) < below_db
+            for a, b in zip(one, other, strict=True)
+        )
+    return False
 
 
 def _in_order(item: Any) -> list[Any]:
