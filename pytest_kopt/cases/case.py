@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pytest_kopt.cases.result import named
 from pytest_kopt.errors import BadInput
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from pytest_kopt.numerics.gates import Gate
 
 Work = float | tuple[float, float]
+#: Makes the error about an argument of a case.
+Refusal: TypeAlias = Callable[..., BadInput]
 #: How the names of returned results begin.
 RETURNED = "out"
 #: What stands in `consumes` for the gradients that a backward is given.
@@ -136,74 +139,114 @@ class Case:
         return self.schema.header(tuple(self.dims))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Declaration:
+    """What a test says of its case, as the arguments of `kopt()`; see there."""
+
+    # What makes fresh arguments, and what computes the same in a higher precision.
+    inputs: Callable[[], Sequence[Any] | Mapping[str, Any]] | None = None
+    reference: Callable[..., Any] | None = None
+    # What tells the case from others, and the name that this gives it.
+    dims: Mapping[str, Scalar] | None = None
+    label: str | None = None
+    # Whether gradients are checked and timed too.
+    backward: bool = False
+    # Positions of inputs: parameters, results, and what may hold anything after the call.
+    weights: Sequence[int] = ()
+    writes: Sequence[int] = ()
+    consumes: Sequence[int | str] = ()
+    # The work of a forward, or of forward and backward.
+    flops: Work | None = None
+    nbytes: Work | None = None
+    gate: Gate | Mapping[str, Gate] | None = None
+    # The position of a grouped GEMM's group sizes, which are multiples of the next.
+    groups: int | None = None
+    group_multiple: int = 1
+    # What the function need not support, and whether NaN may be an answer.
+    domain: str | Sequence[str] = ()
+    nan: str | None = None
+
+    def check(self, function: object, refusal: Refusal) -> None:
+        """Raise BadInput, naming the argument that does not fit and what would."""
+        for name, argument, legal in (
+            ("function", function, "the function itself, uncalled"),
+            (
+                "inputs",
+                self.inputs,
+                "a function that makes fresh arguments: lambda: (torch.randn(…), …)",
+            ),
+            ("reference", self.reference, "a function of the same arguments in a higher precision"),
+            ("dims", self.dims, "what tells this case from others: {'n': 4096}"),
+        ):
+            if not (isinstance(argument, Mapping) if name == "dims" else callable(argument)):
+                problem = "missing" if argument is None else f"a {type(argument).__name__}"
+                raise refusal(f"{name} is {problem}", legal=legal)
+        gates = self.gate.values() if isinstance(self.gate, Mapping) else [self.gate]
+        if not all(gate is None or hasattr(gate, "passes") for gate in gates):
+            raise refusal(
+                f"gate is {self.gate!r}",
+                legal="None, snr(…), tolerance(…), bitwise(), or a dict of them by name of the "
+                "output",
+            )
+        for name, number, least in (
+            ("groups", self.groups, 0),
+            ("group_multiple", self.group_multiple, 1),
+        ):
+            is_number = type(number) is int and number >= least
+            if not is_number and (name, number) != ("groups", None):
+                raise refusal(f"{name} is {number!r}", legal=f"an integer of at least {least}")
+        if self.nan not in (None, EQUAL):
+            raise refusal(
+                f"nan is {self.nan!r}", legal=f"None, or {EQUAL!r} where NaN is the answer"
+            )
+        for unknown in {*self.excluded}.difference(DOMAIN):
+            raise refusal(f"domain has {unknown!r}", legal=DOMAIN)
+
+    @property
+    def excluded(self) -> tuple[str, ...]:
+        """The words of `domain`."""
+        words = self.domain.split(",") if isinstance(self.domain, str) else self.domain
+        return tuple(filter(None, (word.strip() for word in words)))
+
+    def work(
+        self, schema: Schema, dims: Mapping[str, Scalar], refusal: Refusal
+    ) -> dict[str, tuple[float, float] | None]:
+        """Return FLOPs and bytes, each (forward, backward); a GEMM's FLOPs follow from its dims."""
+        flops = self.flops
+        if flops is None and schema.name == "gemm":
+            flops = 2.0 * math.prod(int(dims[name]) for name in "BMNK")
+        work = {
+            "flops": _pair("flops", flops, refusal),
+            "nbytes": _pair("nbytes", self.nbytes, refusal),
+        }
+        if schema.work is not None and work[schema.work] is None:
+            legal = f"{schema.work}=NUMBER or a pair (forward, backward)"
+            raise refusal(f"schema {schema.name!r} needs {schema.work}", legal=legal)
+        return work
+
+
 def declare(
-    nodeid: str,
-    schema: str | Schema,
-    function: Callable[..., Any],
-    *,
-    inputs: Callable[[], Sequence[Any] | Mapping[str, Any]] | None,
-    reference: Callable[..., Any] | None,
-    dims: Mapping[str, Scalar] | None,
-    label: str | None = None,
-    backward: bool = False,
-    weights: Sequence[int] = (),
-    writes: Sequence[int] = (),
-    consumes: Sequence[int | str] = (),
-    flops: Work | None = None,
-    nbytes: Work | None = None,
-    gate: Gate | Mapping[str, Gate] | None = None,
-    groups: int | None = None,
-    group_multiple: int = 1,
-    domain: str | Sequence[str] = (),
-    nan: str | None = None,
+    nodeid: str, schema: str | Schema, function: Callable[..., Any], **arguments: Any
 ) -> Case:
-    """Build a case; BadInput names the argument that does not fit and what would."""
+    """Build a case of a Declaration's arguments; BadInput names one that does not fit."""
+    declared = Declaration(**arguments)
     refusal = functools.partial(BadInput, where=f"case {nodeid}")
-    for name, argument, legal in (
-        ("function", function, "the function itself, uncalled"),
-        ("inputs", inputs, "a function that makes fresh arguments: lambda: (torch.randn(…), …)"),
-        ("reference", reference, "a function of the same arguments in a higher precision"),
-        ("dims", dims, "what tells this case from others: {'n': 4096}"),
-    ):
-        if not (isinstance(argument, Mapping) if name == "dims" else callable(argument)):
-            problem = "missing" if argument is None else f"a {type(argument).__name__}"
-            raise refusal(f"{name} is {problem}", legal=legal)
-    assert inputs and reference and dims is not None
+    declared.check(function, refusal)
+    inputs, reference, weights = declared.inputs, declared.reference, declared.weights
+    assert inputs and reference and declared.dims is not None
     if _holds_tensors(function):
         function, inputs, reference, weights = _opened(
             function, inputs, reference, weights, refusal
         )
-    gates = list(gate.values()) if isinstance(gate, Mapping) else [gate]
-    if not all(
-        declared_gate is None or hasattr(declared_gate, "passes") for declared_gate in gates
-    ):
-        raise refusal(
-            f"gate is {gate!r}",
-            legal="None, snr(…), tolerance(…), bitwise(), or a dict of them by name of the output",
-        )
-    for name, number, least in (("groups", groups, 0), ("group_multiple", group_multiple, 1)):
-        is_number = type(number) is int and number >= least
-        if not is_number and (name, number) != ("groups", None):
-            raise refusal(f"{name} is {number!r}", legal=f"an integer of at least {least}")
-    if nan not in (None, EQUAL):
-        raise refusal(f"nan is {nan!r}", legal=f"None, or {EQUAL!r} where NaN is the answer")
     profile = resolve(schema, nodeid)
-    full = profile.complete_dims(dims, nodeid)
-    if backward and not _has_backward(profile):
+    full = profile.complete_dims(declared.dims, nodeid)
+    if declared.backward and not _has_backward(profile):
         raise refusal(
             f"backward=True, but schema {profile.name!r} has no backward column",
             legal=[*(name for name, s in BUILT_IN.items() if _has_backward(s)), "backward=False"],
         )
-    if flops is None and profile.name == "gemm":
-        flops = 2.0 * int(full["B"]) * int(full["M"]) * int(full["N"]) * int(full["K"])
-    work = {"flops": _pair("flops", flops, refusal), "nbytes": _pair("nbytes", nbytes, refusal)}
-    if profile.work is not None and work[profile.work] is None:
-        legal = f"{profile.work}=NUMBER or a pair (forward, backward)"
-        raise refusal(f"schema {profile.name!r} needs {profile.work}", legal=legal)
-    words = [word.strip() for word in (domain.split(",") if isinstance(domain, str) else domain)]
-    for unknown in {*filter(None, words)}.difference(DOMAIN):
-        raise refusal(f"domain has {unknown!r}", legal=DOMAIN)
-    positions = [place for place in consumes if place != GRAD_OUT]
+    work = declared.work(profile, full, refusal)
+    positions = [place for place in declared.consumes if place != GRAD_OUT]
     return Case(
         nodeid=nodeid,
         function=function,
@@ -211,20 +254,20 @@ def declare(
         reference=reference,
         schema=profile,
         dims=full,
-        label=label or named(nodeid, full),
-        backward=backward,
+        label=declared.label or named(nodeid, full),
+        backward=declared.backward,
         weights=tuple(weights),
-        writes=_positions("writes", writes, refusal),
+        writes=_positions("writes", declared.writes, refusal),
         owed=(),
         consumes=_positions("consumes", positions, refusal),
-        consumes_incoming=GRAD_OUT in consumes,
+        consumes_incoming=GRAD_OUT in declared.consumes,
         flops=work["flops"],
         nbytes=work["nbytes"],
-        gate=gate,
-        groups=groups,
-        group_multiple=group_multiple,
-        domain=tuple(filter(None, words)),
-        nan=nan,
+        gate=declared.gate,
+        groups=declared.groups,
+        group_multiple=declared.group_multiple,
+        domain=declared.excluded,
+        nan=declared.nan,
     )
 
 
@@ -249,7 +292,7 @@ def _opened(
     inputs: Callable[[], Any],
     reference: Any,
     weights: Sequence[int],
-    refusal: Callable[..., BadInput],
+    refusal: Refusal,
 ) -> tuple[Callable[..., Any], Callable[[], Any], Callable[..., Any], tuple[int, ...]]:
     """Return a module as a function of its inputs and its state; the reference likewise."""
     from torch.func import functional_call
@@ -294,9 +337,7 @@ def is_floating(value: Any) -> bool:
     return getattr(value, "is_floating_point", bool)()
 
 
-def _positions(
-    name: str, positions: Sequence[Any], refusal: Callable[..., BadInput]
-) -> tuple[int, ...]:
+def _positions(name: str, positions: Sequence[Any], refusal: Refusal) -> tuple[int, ...]:
     if isinstance(positions, str) or not all(
         type(place) is int and place >= 0 for place in positions
     ):
@@ -309,9 +350,7 @@ def function_name(function: Callable[..., Any]) -> str:
     return getattr(function, "__qualname__", type(function).__name__)
 
 
-def _pair(
-    name: str, work: Work | None, refusal: Callable[..., BadInput]
-) -> tuple[float, float] | None:
+def _pair(name: str, work: Work | None, refusal: Refusal) -> tuple[float, float] | None:
     """Return (forward, backward); the backward counts double unless told."""
     if work is None:
         return None

@@ -148,7 +148,7 @@ def propose_gate(
     than torch reaches. Raises BadInput as a case does.
     """
     declaration = {"inputs": inputs, "reference": reference, "dims": {"n": 1}, "nbytes": 1.0}
-    case = observed(declare("propose_gate", "memory", reference, **declaration), 0)  # type: ignore[arg-type]
+    case = observed(declare("propose_gate", "memory", reference, **declaration), 0)
     case = replace(case, backward=bool(leaves(make_inputs(case, 0))))
     compared = [pair for seed in range(3) for pair in _torchs(case, dtype, seed)]
     reached = {name: min(c.snr_db for n, c in compared if n == name) for name, _ in compared}
