@@ -163,3 +163,15 @@ def test_an_order_has_its_reply_or_ends_the_case(
 def test_a_worker_that_is_stopped_begins_no_other_case(state: str, tmp_path: Path) -> None:
     orders = [*STATES[state], StopWorker(), LoadVersions(CASE)]
     assert played(orders, tmp_path)[-1] == CaseFinished(CASE, leaving=True)
+
+
+def test_a_test_whose_case_was_served_ends_as_one_that_returned() -> None:
+    properties: list[Any] = []
+    test = SimpleNamespace(
+        get_closest_marker=lambda name: name, fixturenames=("kopt",), user_properties=properties
+    )
+    call = Worker(ORDERS).pytest_pyfunc_call(cast("Any", test))
+    next(call)
+    with pytest.raises(StopIteration) as end:
+        call.throw(CaseServed())
+    assert end.value.value is True and not properties
