@@ -98,6 +98,8 @@ class World:
         self.hangs = threading.Event()
         self.heard: list[tuple[str, str]] = []
         self.proceeds: Callable[[], bool] = lambda: True
+        #: Whether what was collected has to run, or waits to be asked for.
+        self.selects = True
 
     def run(self, most: int) -> None:
         self.processes(most).run()
@@ -116,7 +118,8 @@ class Ear(Listener):
         self._world = world
 
     def collected(self, ids: list[str]) -> list[str]:
-        return ids
+        self._hear("collected", None)
+        return ids if self._world.selects else []
 
     def _hear(self, kind: str, nodeid: str | None) -> None:
         self._world.heard.append((kind, str(nodeid)))
@@ -150,10 +153,32 @@ def told(nodeid: str) -> list[tuple[str, str]]:
 
 def test_one_process_runs_all_in_order_and_knows_what_comes_next(world: World) -> None:
     world.run(most=1)
-    assert world.heard == [entry for nodeid in CASES for entry in told(nodeid)]
+    assert world.heard[1:] == [entry for nodeid in CASES for entry in told(nodeid)]
     assert world.asked == [
         (0, nodeid, following) for nodeid, following in zip(CASES, [*CASES[1:], None], strict=True)
     ]
+
+
+def test_cases_that_are_asked_for_one_by_one(world: World) -> None:
+    """Each begins when it is asked for, also where the one before has ended its process."""
+    world.selects, world.deadly, world.leaving = False, {"case1"}, {"case2", "case4"}
+    processes = world.processes(most=1)
+    steps = processes.steps()
+
+    def until(kind: str, nodeid: str | None) -> None:
+        for _ in steps:
+            if (kind, str(nodeid)) in world.heard:
+                return
+
+    until("collected", None)
+    processes.add(CASES[0])
+    for nodeid, following in zip(CASES, [*CASES[1:], None], strict=True):
+        assert nodeid not in [name for _, name, _ in world.asked]
+        if following:
+            processes.add(following)
+        until("died 2" if nodeid in world.deadly else "finished", nodeid)
+        assert world.asked[-1][1:] == (nodeid, following)
+    assert not list(steps) and world.finished() == [c for c in CASES if c not in world.deadly]
 
 
 def test_several_share_the_cases_and_what_one_says_of_a_case_stands_together(world: World) -> None:

@@ -1,17 +1,22 @@
-"""Rows of a case whose test a plugin runs again, as they reach the deciding process."""
+"""What is run again, by a plugin or as its process has ended, and reaches the deciding process."""
 
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from pytest_kopt.cases.collector import Collector
-from pytest_kopt.cases.result import PROPERTY, CaseResult
+from pytest_kopt.cases.result import PROPERTY, CaseResult, ExpectedCase
+from pytest_kopt.session.replay import Replay
+
+CASE = "test_x.py::test_x"
 
 
 def row(check: str, diagnosis: str) -> tuple[str, object]:
-    document = json.loads(CaseResult("test_x.py::test_x").to_json())
+    document = json.loads(CaseResult(CASE).to_json())
     return PROPERTY, json.dumps({**document, "check": check, "diagnosis": diagnosis})
 
 
@@ -30,9 +35,81 @@ def test_a_later_row_replaces_a_pass_and_no_failure(checks: tuple[str, ...], tol
         # A second run of a test adds to the properties of the first.
         properties.append(row(check, str(number)))
         report = pytest.TestReport(
-            "test_x.py::test_x", ("test_x.py", 1, "test_x"), {}, "passed", None, "call",
+            CASE, ("test_x.py", 1, "test_x"), {}, "passed", None, "call",
             user_properties=properties,
         )  # fmt: skip
         collector.add_report(report)
     assert not collector.refusals
-    assert collector.results["test_x.py::test_x"].diagnosis == told
+    assert collector.results[CASE].diagnosis == told
+
+
+class Hooks:
+    """Hands reports on to a collector as xdist does, through JSON."""
+
+    def __init__(self) -> None:
+        self.collector = Collector()
+
+    def pytest_report_from_serializable(self, config: object, data: dict[str, Any]) -> Any:
+        return pytest.TestReport(**data)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.collector.add_report(pytest.TestReport._from_json(sent(report)))
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        self.collector.add_collect_error(pytest.CollectReport._from_json(sent(report)))
+
+
+def sent(report: pytest.TestReport | pytest.CollectReport) -> dict[str, object]:
+    document: dict[str, object] = json.loads(json.dumps(report._to_json()))
+    return document
+
+
+@pytest.fixture
+def hooks() -> Hooks:
+    return Hooks()
+
+
+@pytest.fixture
+def replay(hooks: Hooks) -> Replay:
+    config: Any = SimpleNamespace(hook=hooks)
+    replay = Replay(config)
+    result = CaseResult.failed(CASE, ExpectedCase(CASE, "x", ("label", "Check"), {}), "")
+    replay.declared(result.to_json())
+    return replay
+
+
+REPORT: dict[str, Any] = {
+    "nodeid": CASE, "location": ("test_x.py", 1, "test_x"), "keywords": {}, "outcome": "passed",
+    "longrepr": None, "when": "call",
+}  # fmt: skip
+
+
+def test_a_case_whose_second_run_goes_through_was_lost_once(hooks: Hooks, replay: Replay) -> None:
+    """Whatever its first run has sent, the second one's row stands."""
+    replay.report({**REPORT, "user_properties": [row("FAIL", "first")]})
+    replay.died(CASE, "by SIGKILL\nand more", 1)
+    for when in ("setup", "call"):
+        replay.report({**REPORT, "when": when, "user_properties": [row("PASS", "second")]})
+    collector = hooks.collector
+    assert collector.lost == collector.lost_after_all() == [f"{CASE}: by SIGKILL"]
+    assert collector.results[CASE].diagnosis == "second" and not collector.dead
+
+
+def test_a_case_that_ends_its_process_twice_gets_the_row_that_it_declared(
+    hooks: Hooks, replay: Replay
+) -> None:
+    replay.report({**REPORT, "user_properties": [row("PASS", "first")]})
+    for times in (1, 2):
+        replay.died(CASE, "by SIGSEGV\nand more", times)
+    collector = hooks.collector
+    assert collector.dead == {CASE: "by SIGSEGV\nand more"} and not collector.lost_after_all()
+    assert collector.results[CASE].check == "ERROR"
+    assert collector.results[CASE].diagnosis == "by SIGSEGV\nand more"
+
+
+def test_processes_that_could_not_collect_are_told_of(hooks: Hooks, replay: Replay) -> None:
+    replay.died(None, "an import", 1)
+    assert not hooks.collector.collect_errors
+    replay.died(None, "an import", 2)
+    assert hooks.collector.startup_death == "an import"
+    assert hooks.collector.collect_errors == {"": "no case could be collected: an import"}

@@ -6,7 +6,16 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from pytest_kopt.cases.result import LOST, NEVER, OUTSIDE, PROPERTY, CaseResult, table_of
+from pytest_kopt.cases.result import (
+    DEAD,
+    DIED,
+    LOST,
+    NEVER,
+    OUTSIDE,
+    PROPERTY,
+    CaseResult,
+    table_of,
+)
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.schema.table import Table
 
@@ -17,8 +26,7 @@ class Collector:
 
     `order` are the collected node ids in declaration order. `lost` describes workers that died
     while a case ran which later ran through; `dead` maps a case to how it killed its worker twice,
-    `crashed` one that killed an xdist worker and waits for its second run. `undecided` are the rows
-    of cases that were declared, for those that die. `context_lost` are
+    `crashed` one that killed an xdist worker and waits for its second run. `undecided` are the rows of cases that were declared, for those that die. `context_lost` are
     cases after which their process had no working GPU: their rows stand, the process was replaced.
     `outside` are the labels of cases that target_shapes leaves out, `silent` the node ids of marked
     tests that passed and never called their fixture. A test that fails as its xfail mark expects is
@@ -53,6 +61,8 @@ class Collector:
         if report.failed and report.when in ("setup", "call"):
             self.failures[report.nodeid] = report.longreprtext
         for name, text in report.user_properties:
+            if name in (DIED, DEAD):
+                self._note_end(report.nodeid, str(text), is_last=name == DEAD)
             if name == PROPERTY and isinstance(text, str):
                 self._add(text)
             if name == LOST:
@@ -69,17 +79,22 @@ class Collector:
 
     def add_collect_error(self, report: pytest.CollectReport) -> None:
         self.collect_errors[report.nodeid] = report.longreprtext
+        self.startup_death = getattr(report, DIED, self.startup_death)
 
     def died(self, nodeid: str | None, how: str, times: int, limit: int) -> None:
         """Keep a worker's death: while starting, or while a case ran for the first or last time."""
-        # It may have sent its row before it died; the second run sends another.
-        self.results.pop(nodeid or "", None)
         if nodeid is None:
             self.startup_death = how if times >= limit else self.startup_death
-        elif times >= limit:
+            return
+        self._note_end(nodeid, how, is_last=times >= limit)
+        if nodeid in self.dead and nodeid in self.undecided:
+            self.results[nodeid] = replace(self.undecided[nodeid], diagnosis=how)
+
+    def _note_end(self, nodeid: str, how: str, *, is_last: bool) -> None:
+        # It may have sent its row before it died; the second run sends another.
+        self.results.pop(nodeid, None)
+        if is_last:
             self.dead[nodeid] = how
-            if nodeid in self.undecided:
-                self.results[nodeid] = replace(self.undecided[nodeid], diagnosis=how)
         else:
             self.lost.append(f"{nodeid}: {how.splitlines()[0]}")
 

@@ -29,6 +29,9 @@ LOST = "kopt-context-lost"
 OUTSIDE = "kopt-outside"
 #: Property of the report of a marked test that passed without a call of its fixture.
 NEVER = "kopt-never-called"
+#: Properties of a report whose case has ended its process, and how: it ran once more, or was given
+#: up. Of a report of a collection the first is an attribute: no process came so far.
+DIED, DEAD = "kopt-died", "kopt-dead"
 WIRE_VERSION = 1
 
 #: UNCHECKED rows have times and nothing else: no reference says what is right. No campaign decides

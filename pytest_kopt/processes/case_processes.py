@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.connection import wait
@@ -80,10 +80,12 @@ class Listener:
 class _Worker:
     """A child, the case that it runs, the one that comes next, and what is to be reported.
 
-    `is_crowded` says whether others may have held memory while it ran.
+    `is_free` says that it has collected and runs none, `is_crowded` whether others may have held
+    memory while it ran.
     """
 
     child: Child
+    is_free: bool = False
     current: str | None = None
     following: str | None = None
     is_crowded: bool = False
@@ -135,9 +137,17 @@ class CaseProcesses:
 
     def run(self) -> None:
         """Collect and run everything that the listener selects."""
+        for _ in self.steps():
+            pass
+
+    def steps(self) -> Iterator[None]:
+        """Do so step by step: before each a case may be added, and none begins between two."""
         try:
             self._open_for(max(1, self._foreseen))
             while self._workers:
+                yield
+                for worker in [worker for worker in self._workers if worker.is_free]:
+                    self._go_on(worker)
                 for worker in self._ready():
                     self._advance(worker)
         except BaseException:
@@ -147,6 +157,11 @@ class CaseProcesses:
         finally:
             for child in self._children:
                 child.stop()
+
+    def add(self, nodeid: str) -> None:
+        """Have one more of the collected cases run, after those that are waiting."""
+        assert self._waiting is not None
+        self._waiting.append(nodeid)
 
     def _open_for(self, cases: int) -> None:
         while len(self._workers) < min(self._most, (cases + 1) // 2):
@@ -172,7 +187,7 @@ class CaseProcesses:
 
     def _ready(self) -> list[_Worker]:
         """Return the workers that have something to say."""
-        if len(self._workers) == 1:
+        if len(self._workers) < 2:
             return list(self._workers)
         readers: dict[object, _Worker] = {w.child.reader: w for w in self._workers}
         return [readers[reader] for reader in wait([w.child.reader for w in self._workers])]
@@ -189,7 +204,7 @@ class CaseProcesses:
         match reply:
             case Collected(ids):
                 self._collected(ids)
-                self._go_on(worker)
+                worker.is_free = True
             case CollectError(data):
                 listener.collect_error(data)
             case FallbackRow(result):
@@ -224,10 +239,11 @@ class CaseProcesses:
             self._close(worker)
             self._replace()
         else:
-            self._go_on(worker)
+            worker.is_free = True
 
     def _go_on(self, worker: _Worker) -> None:
         """Have a worker run its next case; it ends where there is none."""
+        worker.is_free = False
         worker.current, worker.following = worker.following or self._take(), None
         worker.lacked_memory, worker.is_crowded = False, len(self._children) > 1
         if worker.current is None or not self._listener.proceed():

@@ -147,7 +147,7 @@ class HostMeasurements:
         assert self.session is not None
         self.session.testscollected += len(ids)
         self.progress.begin("checking", len(ids))
-        replay = Replay(self._config, self._collector)
+        replay = Replay(self._config)
         devices = {case.nodeid: case.device for case in self.orders.expected or ()}
         homes = {nodeid: devices.get(nodeid) for nodeid in ids}
         for where in self.sites.lanes(homes, measured=False):

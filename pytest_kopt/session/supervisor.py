@@ -19,7 +19,7 @@ class Supervisor(Replay):
     """Takes collection and test loop away from this process and replays the child's reports."""
 
     def __init__(self, config: pytest.Config, controller: Controller) -> None:
-        super().__init__(config, controller.collector)
+        super().__init__(config)
         self._controller = controller
         self._session: pytest.Session | None = None
         #: A process that collects as well, where the ids of the cases are to be frozen.
