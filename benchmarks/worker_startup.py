@@ -2,7 +2,8 @@
 
 python benchmarks/worker_startup.py docs/results/worker_startup_cpu.json
 
-Workers of pytest-xdist are interpreters; forked, they would begin where the parent's replicas do.
+A worker of pytest-xdist starts an interpreter for its cases; forked, it would begin where the
+parent's replicas do.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_kopt.options.declare import (
+    ACTIVE,
     MARKER,
     NAMED,
     SERVE,
@@ -26,7 +27,7 @@ from pytest_kopt.options.declare import (
 from pytest_kopt.processes.bytecode import kept_bytecode
 from pytest_kopt.session import hookspecs
 from pytest_kopt.session.activation import Activation
-from pytest_kopt.session.listening import audit_hook_of, runs_cases_of_a_trial
+from pytest_kopt.session.listening import audit_hook_of
 
 if TYPE_CHECKING:
     from pytest_kopt.cases.fixture import Kopt
@@ -71,16 +72,17 @@ def pytest_load_initial_conftests(
 
 
 def _before_conftests(early_config: pytest.Config, args: list[str]) -> None:
-    options = early_config.known_args_namespace
-    is_served = early_config.pluginmanager.has_plugin(SERVE)
-    if runs_cases_of_a_trial(early_config):
-        audit_hook_of(early_config)
-        if not is_served:
-            from pytest_kopt.processes.guests import SetAside
-
-            early_config.pluginmanager.register(SetAside(), "kopt-set-aside")
-    if is_served:
+    serve = early_config.pluginmanager.get_plugin(SERVE)
+    if serve is not None:
+        if serve.orders.purpose.decides:
+            audit_hook_of(early_config)
         return
+    options = early_config.known_args_namespace
+    if "PYTEST_XDIST_WORKER" in os.environ and any(vars(options)[name] for name in ACTIVE):
+        from pytest_kopt.processes.guests import SetAside
+
+        # Others would run, or limit, tests that run elsewhere.
+        early_config.pluginmanager.register(SetAside(), "kopt-set-aside")
     if options.kopt_round:
         with kept_bytecode():
             from pytest_kopt.session.arguments import take_from_manifest

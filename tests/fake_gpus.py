@@ -43,6 +43,7 @@ class FakeVendor:
 # Signatures and units as in the NVML API reference; docs.nvidia.com/deploy/nvml-api.
 _PYNVML = """\
 import json
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -100,7 +101,8 @@ def nvmlDeviceGetMemoryInfo(handle):
 
 def nvmlDeviceGetUtilizationRates(handle):
     gpu = _gpus()[handle]
-    with (HERE / "asked.log").open("a") as log:
+    # Processes that run kernel code may not write there.
+    with suppress(PermissionError), (HERE / "asked.log").open("a") as log:
         print(gpu["uuid"], file=log)
     return SimpleNamespace(gpu=gpu["utilisation"])
 
@@ -126,8 +128,9 @@ def nvmlDeviceGetCurrentClocksThrottleReasons(handle):
 """
 
 
-#: They cannot be woken up either.
+#: They cannot be woken up either. Loaded at once they are found whatever path a process gets later.
 _SITE = """\
+import pynvml
 from pytest_kopt.devices import context
 
 context.rouse = lambda kind: None

@@ -25,8 +25,8 @@ class Collector:
     """Results by node id, and everything that went wrong on the way.
 
     `order` are the collected node ids in declaration order. `lost` describes workers that died
-    while a case ran which later ran through; `dead` maps a case to how it killed its worker twice,
-    `crashed` one that killed an xdist worker and waits for its second run. `undecided` are the rows of cases that were declared, for those that die. `context_lost` are
+    while a case ran which later ran through; `dead` maps a case to how it killed its worker twice.
+    `undecided` are the rows of cases that were declared, for those that die. `context_lost` are
     cases after which their process had no working GPU: their rows stand, the process was replaced.
     `outside` are the labels of cases that target_shapes leaves out, `silent` the node ids of marked
     tests that passed and never called their fixture. A test that fails as its xfail mark expects is
@@ -40,7 +40,6 @@ class Collector:
     collect_errors: dict[str, str] = field(default_factory=dict)
     dead: dict[str, str] = field(default_factory=dict)
     lost: list[str] = field(default_factory=list)
-    crashed: dict[str, str] = field(default_factory=dict)
     undecided: dict[str, CaseResult] = field(default_factory=dict)
     context_lost: set[str] = field(default_factory=set)
     outside: dict[str, str] = field(default_factory=dict)

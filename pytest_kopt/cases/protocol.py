@@ -1,8 +1,8 @@
 """Everything that a worker and its client say to each other, each message as a type.
 
 A worker is a process that runs kernel code. Its client is the process that started it: a session, a
-comparison, the profiler. `Begin` comes first, and the worker collects; then
-each case begins with one of the case orders, and what follows it is ended by `CaseFinished`:
+worker of xdist, a comparison, the profiler. `Begin` comes first, and the worker collects; then each
+case begins with one of the case orders, and what follows it is ended by `CaseFinished`:
 
     Begin           Collected, before that a CollectError for each file that cannot be imported
     Check           FallbackRow, CaseStarted, Reports, CaseFinished
@@ -50,7 +50,8 @@ class Begin:
     those that the campaign puts in front of them, `args` the node ids or paths that replace all
     that these name (None: nothing does). `hidden` are folders that kernel code may not read (None:
     the process is not confined). One that `is_watched` by a vendor's tool ends as an interpreter
-    does, so that the tool can write what it saw.
+    does, so that the tool can write what it saw. `workerinput` is what a worker of xdist that has
+    its tests run here was given, and they may ask for.
     """
 
     orders: WorkerOrders
@@ -61,6 +62,7 @@ class Begin:
     args: list[str] | None = None
     hidden: list[str] | None = None
     is_watched: bool = False
+    workerinput: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)

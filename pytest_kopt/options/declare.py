@@ -168,8 +168,9 @@ def is_asked_for(config: pytest.Config) -> bool:
 #: Names under which processes of ours find their orders: a child's plugin, an xdist worker's input.
 SERVE = "kopt-serve"
 WORKERINPUT = "kopt_orders"
-#: Beside it: whether the worker is a child of the process that decides.
-BELOW = "kopt-below"
+#: Beside it: whether the worker is a child of the process that decides, and whether it leaves its
+#: tests to a process of its own.
+BELOW, CLIENT = "kopt-below", "kopt-client"
 
 #: Behind the words of a pytest that is set up after this package was imported: no error of
 #: `filterwarnings` or of `-W error`.
@@ -184,6 +185,9 @@ JUDGING = {
     "--kopt-base": "kopt_base",
     "--kopt-base-python": "kopt_base_python",
 }
+
+#: Where the values of all options are with which tests run in a process of their own.
+ACTIVE = (*JUDGING.values(), "kopt_summary_csv", "kopt_calibrate")
 
 #: The process's own stderr, kept before pytest redirects it: where a stuck case's stacks go.
 STDERR: pytest.StashKey[int] = pytest.StashKey()

@@ -9,7 +9,7 @@ import pytest
 
 from pytest_kopt.cases.collector import Collector
 from pytest_kopt.processes.case_processes import CaseProcesses, Listener
-from pytest_kopt.processes.child import Child
+from pytest_kopt.processes.child import MAX_DEATHS, Child
 
 
 class Rerun(Listener):
@@ -20,8 +20,8 @@ class Rerun(Listener):
         config: pytest.Config,
         start: Callable[[], Child],
         ids: Sequence[str],
-        lives: int,
-        most: int,
+        most: int = 1,
+        lives: int = MAX_DEATHS,
     ) -> None:
         """Prepare the run in processes by `start`, up to `most` at once; none is started yet."""
         super().__init__(config, Collector(), lives)

@@ -13,7 +13,7 @@ import pytest
 from pytest_kopt.cases.order import Depth, SameCode, WorkerOrders
 from pytest_kopt.cases.seeds import fresh_session_seed
 from pytest_kopt.devices.visible import choose
-from pytest_kopt.options.declare import BELOW, SERVE, WORKERINPUT
+from pytest_kopt.options.declare import BELOW, CLIENT, SERVE, WORKERINPUT
 from pytest_kopt.process_tree import end_with_parent
 from pytest_kopt.processes.child import HIDDEN
 from pytest_kopt.session.worker import WORKER, Worker
@@ -35,14 +35,18 @@ def assemble(config: pytest.Config) -> None:
     """Register the plugins of a process that runs cases, has them run, or both; or UsageError."""
     manager = config.pluginmanager
     serve = manager.get_plugin(SERVE)
-    orders = getattr(config, "workerinput", {}).get(WORKERINPUT)
+    from_session = getattr(config, "workerinput", {})
     if serve is not None:
         _register(config, Worker(serve.orders, serve))
         return
-    if orders is not None:
-        if config.workerinput.get(BELOW):  # type: ignore[attr-defined]
+    if WORKERINPUT in from_session:
+        if from_session[BELOW]:
             end_with_parent()
-        _register(config, Worker(WorkerOrders.from_json(orders)))
+        orders = WorkerOrders.from_json(from_session[WORKERINPUT])
+        if from_session[CLIENT]:
+            _assemble_client(config, orders)
+        else:
+            _register(config, Worker(orders))
         return
     from pytest_kopt.options.settings import Settings
     from pytest_kopt.session.controller import told
@@ -84,6 +88,23 @@ def _register(config: pytest.Config, worker: Worker) -> None:
     config.pluginmanager.register(worker, WORKER)
 
 
+def _assemble_client(config: pytest.Config, orders: WorkerOrders) -> None:
+    """Have this process, a worker of xdist, leave its tests to another."""
+    from pytest_kopt.session.xdist_client import XdistClient
+
+    _hide_records(config)
+    config.pluginmanager.register(XdistClient(config, orders), "kopt-client")
+
+
+def _hide_records(config: pytest.Config) -> None:
+    """Have processes that run kernel code for a verdict be confined, unless that is off."""
+    from pytest_kopt.campaign.layout import kept_records
+    from pytest_kopt.options.settings import choice, workspace_of
+
+    if choice(config, "kopt_isolation") == "on":
+        config.stash[HIDDEN] = tuple(kept_records(workspace_of(config)))
+
+
 def _leave() -> None:
     """Spare the interpreter a search for garbage in all that is loaded, of which it makes three."""
     gc.collect()
@@ -91,7 +112,6 @@ def _leave() -> None:
 
 
 def _assemble_main(config: pytest.Config, settings: Settings) -> None:
-    from pytest_kopt.campaign.layout import kept_records
     from pytest_kopt.session.controller import Controller
     from pytest_kopt.session.distribution import is_distributed
 
@@ -118,8 +138,7 @@ def _assemble_main(config: pytest.Config, settings: Settings) -> None:
         # A verdict needs every case, also those behind one that fails.
         config.option.maxfail = 0
         orders = trial.orders(orders)
-        if settings.isolates:
-            config.stash[HIDDEN] = tuple(kept_records(settings.workspace))
+        _hide_records(config)
     controller = Controller(config, settings, orders, trial)
     manager.register(controller, _CONTROLLER)
     if controller.is_settled:

@@ -253,8 +253,6 @@ class Controller:
         if self.trial:
             self.progress.begin("deciding")
         with undisturbed, told(lasting, self):
-            if not interrupted:
-                self.measurements.second_runs()
             if self.trial:
                 self._closing = self.trial.close(self.collector, self.measurements, interrupted)
                 self._publish(self._closing.verdict)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import importlib
-import os
 from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_kopt.options.declare import JUDGING, SERVE
+from pytest_kopt.options.declare import SERVE
 from pytest_kopt.processes.bytecode import kept_bytecode
 
 if TYPE_CHECKING:
@@ -39,14 +38,3 @@ def audit_hook_of(config: pytest.Config) -> AuditHook:
             for name in _MEASURING:
                 importlib.import_module(name)
     return config.stash[_HOOK]
-
-
-def runs_cases_of_a_trial(config: pytest.Config) -> bool:
-    """Say, before conftest files are read, whether this process will run kernels for a verdict."""
-    serve = config.pluginmanager.get_plugin(SERVE)
-    if serve is not None:
-        return bool(serve.orders.purpose.decides)
-    options = vars(config.known_args_namespace)
-    return "PYTEST_XDIST_WORKER" in os.environ and any(
-        options.get(name) for name in JUDGING.values()
-    )

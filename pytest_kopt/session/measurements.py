@@ -14,11 +14,11 @@ import pytest
 
 from pytest_kopt.campaign.running import COMPARING
 from pytest_kopt.cases.collector import Collector
-from pytest_kopt.cases.order import Depth, Purpose, WorkerOrders
+from pytest_kopt.cases.order import Depth, WorkerOrders
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.devices.placement import Placement, place
 from pytest_kopt.options.settings import Settings
-from pytest_kopt.processes.child import MAX_DEATHS, NO_MEMORY, Child, without_records
+from pytest_kopt.processes.child import NO_MEMORY, Child, without_records
 from pytest_kopt.processes.launcher import launcher_of
 from pytest_kopt.processes.site import Place, Site
 from pytest_kopt.session.distribution import has_local_workers, is_distributed, local_workers
@@ -120,13 +120,12 @@ class HostMeasurements:
         self,
         where: Place,
         copy: tuple[Path, Path] | None = None,
-        lives: int = MAX_DEATHS,
         most: int = 1,
         **changes: Any,
     ) -> Rerun:
         from pytest_kopt.paired.remeasure import Rerun
 
-        return Rerun(self._config, self._starts(where, copy, **changes), where.ids, lives, most)
+        return Rerun(self._config, self._starts(where, copy, **changes), where.ids, most)
 
     def _starts(
         self, where: Place, copy: tuple[Path, Path] | None = None, **changes: Any
@@ -316,19 +315,6 @@ class HostMeasurements:
 
         here = self.sites.here
         return Profiler(self._config, self.orders, here.environment_on(here.placement.best))
-
-    def second_runs(self) -> None:
-        for nodeid, how in self._collector.crashed.items():
-            (where,) = self.sites.lanes({nodeid: None}, measured=False)
-            # A session without a trial runs other tests as well; those are not run again.
-            decides = self.orders.purpose.decides
-            purpose = self.orders.purpose if decides else Purpose.VERDICT
-            again = self._rerun(where, lives=1, purpose=purpose).run()
-            self._collector.results |= again.results
-            if nodeid in again.dead:
-                self._collector.dead[nodeid] = f"{how}\n{again.dead[nodeid]}"
-            elif nodeid in again.order or decides:
-                self._collector.lost.append(f"{nodeid}: {how.splitlines()[0]}")
 
     def end(self) -> None:
         if self._opened is not None:

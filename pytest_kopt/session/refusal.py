@@ -32,8 +32,13 @@ def refusal_of(cases: Sequence[pytest.Item], orders: WorkerOrders) -> pytest.Col
         if orders.metric:
             have_metric(cases, orders.metric)
     except BadInput as error:
-        return pytest.CollectReport("", "failed", str(error), [], [(_REFUSED, "")])
+        return refusal(str(error))
     return None
+
+
+def refusal(why: str) -> pytest.CollectReport:
+    """Return a report with which the session ends."""
+    return pytest.CollectReport("", "failed", why, [], [(_REFUSED, "")])
 
 
 def refused(report: pytest.CollectReport) -> str:

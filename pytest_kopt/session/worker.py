@@ -216,10 +216,6 @@ class Worker:
             if dropped:
                 items[:] = keep
                 config.hook.pytest_deselected(items=dropped)
-        if hasattr(config, "workerinput") and self.orders.expected:
-            # The longest first, so that no device is left with it at the end.
-            seconds = {case.nodeid: case.seconds for case in self.orders.expected}
-            items.sort(key=lambda test: -seconds.get(test.nodeid, 0.0))
         for test in filter(uses_kopt, items):
             reason = self._skip_reason(test)
             if reason:
@@ -245,17 +241,11 @@ class Worker:
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
-        """Declare the row that a case gets if it ends its process; leave where the GPU is lost."""
-        if not is_marked(item):
-            return (yield)
-        guess = None if self.orders.expected else self._error_result(item)
+        """Declare the row that a case gets if it ends its process."""
+        guess = self._error_result(item) if is_marked(item) and not self.orders.expected else None
         if guess is not None:
             self._declare(guess)
-        outcome = yield
-        if self.context_lost and hasattr(item.config, "workerinput"):
-            # The reports are on their way; xdist starts another worker, on the same device.
-            os._exit(1)
-        return outcome
+        return (yield)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_pyfunc_call(self, pyfuncitem: pytest.Function) -> Generator[None, object, object]:

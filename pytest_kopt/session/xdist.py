@@ -1,4 +1,4 @@
-"""A round under pytest-xdist: orders, device and environment for its workers, and their deaths.
+"""A round under pytest-xdist: orders, device and environment for its workers.
 
 A worker on this host is pinned through its spec's environment, which a replacement inherits. One
 on another host (`--tx ssh=…`, `popen//python=srun …`, or `via=` a proxy) finds that host's GPUs
@@ -17,8 +17,7 @@ from typing import Any
 import pytest
 
 from pytest_kopt.devices.idle import AllGpusBusy
-from pytest_kopt.options.declare import BELOW, WORKERINPUT
-from pytest_kopt.processes.child import MAX_DEATHS
+from pytest_kopt.options.declare import BELOW, CLIENT, WORKERINPUT
 from pytest_kopt.processes.remote_host import RemoteHost
 from pytest_kopt.session.controller import Controller, told
 from pytest_kopt.session.distribution import connection_of, host_of, proxies_of
@@ -50,7 +49,6 @@ class XdistBridge:
 
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
-        self._early_deaths = 0
         # By identity: specs of one host compare equal.
         self._far: dict[int, _Far] = {}
         self._taken: Counter[str] = Counter()
@@ -111,9 +109,12 @@ class XdistBridge:
             self._reach(node, far)
         node.workerinput[WORKERINPUT] = orders.to_json()
         node.workerinput[BELOW] = far is None and not spec.via
+        node.workerinput[CLIENT] = self._controller.settings.active
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, ids: list[str]) -> None:
+        if self._controller.collector.startup_death:
+            return
         # Workers run the longest cases first; rows stand in the order of declaration.
         expected = self._controller.orders.expected or ()
         place = {case.nodeid: i for i, case in enumerate(expected)}
@@ -141,25 +142,3 @@ class XdistBridge:
         for gateway in self._gateways:
             with suppress(OSError):
                 gateway._io.kill()
-
-    @pytest.hookimpl(optionalhook=True)
-    def pytest_testnodedown(self, node: Any, error: object | None) -> None:
-        """Count workers that died before they had collected."""
-        if error and not self._controller.collector.order:
-            self._early_deaths += 1
-            how = f"worker {node.gateway.id}: {error}"
-            self._controller.collector.died(None, how, self._early_deaths, MAX_DEATHS)
-            distribution = node.config.pluginmanager.get_plugin("dsession")
-            if self._early_deaths >= MAX_DEATHS and distribution is not None:
-                # Whoever comes next would die of the same, an import that hangs after minutes.
-                distribution._max_worker_restart = 0
-
-    @pytest.hookimpl(optionalhook=True)
-    def pytest_handlecrashitem(self, crashitem: str, report: Any) -> None:
-        """Note a case that killed its worker; it is run once more when all others have run.
-
-        Not one that took the device's context along: that worker has reported it and left.
-        """
-        collector = self._controller.collector
-        if self._controller.settings.active and crashitem not in collector.context_lost:
-            collector.crashed[crashitem] = str(report.longrepr)

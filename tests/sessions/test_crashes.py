@@ -53,12 +53,8 @@ def test_a_segfault_and_a_hang_are_error_rows(started: Project, mode: tuple[str,
     segfault, hang = (result["diagnosis"] for result in started.evidence(2)["results"])
     # The stack begins where the kernel hangs.
     assert re.search(r'kernels/doubled\.py", line \d+ in doubled$', hang, re.MULTILINE), hang
-    if mode == SERIAL:
-        assert "SIGSEGV" in segfault and segfault.splitlines()[0] in run.out
-        assert "--kopt-timeout" in hang and hang.splitlines()[0] in run.out
-    else:
-        # Workers of xdist write to the terminal themselves.
-        assert "Segmentation fault" in run.text and "Timeout (0:00:00.1" in run.text
+    assert "SIGSEGV" in segfault and segfault.splitlines()[0] in run.out
+    assert "--kopt-timeout" in hang and hang.splitlines()[0] in run.out
 
 
 def test_a_kernel_that_ends_its_process_does_not_take_others_along(

@@ -11,6 +11,7 @@ import pytest
 from pytest_kopt.processes.isolation import lacking
 
 from .paired import PLAIN, Gate, kernel, project_at
+from .project import TWO_WORKERS
 
 needs_landlock = pytest.mark.skipif(bool(lacking()), reason="this system cannot refuse all of it")
 
@@ -67,6 +68,24 @@ def test_a_kernel_that_leaves_its_bounds_is_told_of(
     for text in told:
         said = text.format(root=project.root)
         assert any(said in flag for flag in done.judged["flags"]), (said, done.judged["flags"])
+    assert project.read("README.md") == "A project.\n"
+
+
+IN_A_WORKER = """
+import os
+from pathlib import Path
+
+if "PYTEST_XDIST_WORKER" in os.environ:
+    Path("README.md").write_text("A better project.")
+"""
+
+
+@needs_landlock
+def test_xdist_has_cases_checked_by_confined_processes(tmp_path: Path) -> None:
+    project = project_at(tmp_path / "project")
+    project.write(PLAIN, kernel(cost=187.5, who="plain new", imports=IN_A_WORKER))
+    done = Gate(project)(*TWO_WORKERS)
+    assert done.run.code == 1 and "Permission denied: 'README.md'" in done.run.out, done.run.text
     assert project.read("README.md") == "A project.\n"
 
 

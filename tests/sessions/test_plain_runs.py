@@ -399,6 +399,30 @@ def test_a_hang_and_a_crash_are_error_rows(empty: Project, words: tuple[str, ...
     assert empty.read("unmarked.log") == "ran\n", "no other test is run again"
 
 
+ASKS_WHERE_IT_IS = """\
+import os
+
+
+def test_it(worker_id, testrun_uid, request):
+    own = request.config.workerinput
+    assert worker_id == own["workerid"] == os.environ["PYTEST_XDIST_WORKER"] == "gw0"
+    assert testrun_uid == own["testrunuid"] and own["database"] == "first"
+"""
+GIVES_TO_WORKERS = """\
+def pytest_configure_node(node):
+    node.workerinput["database"] = "first"
+"""
+
+
+def test_a_test_knows_its_worker_of_xdist(empty: Project) -> None:
+    """And what the project gave to that, by xdist's fixtures and by its interface."""
+    empty.write("pyproject.toml", SETTINGS)
+    empty.write("conftest.py", GIVES_TO_WORKERS)
+    empty.write("tests/test_it.py", ASKS_WHERE_IT_IS)
+    run = empty.pytest("--summary-csv", "rows.csv", "-n", "1")
+    assert run.code == 0 and "1 passed" in run.out, run.text
+
+
 def test_a_file_that_does_not_import_stops_the_session_as_ever(gemm: Project) -> None:
     gemm.write("tests/test_broken.py", "import no_such_module\n")
     run = gemm.pytest("--summary-csv", "rows.csv")

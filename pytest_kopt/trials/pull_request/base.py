@@ -91,7 +91,7 @@ def take_inventory(config: pytest.Config, orders: WorkerOrders, base: Base) -> C
             env = interpreter_environment(orders.device)
             start = partial(Child, config, orders, env, args, copy)
             # What is collected is told, and none of it asked for.
-            found = Rerun(config, start, ids=(), lives=1, most=1).run()
+            found = Rerun(config, start, ids=(), lives=1).run()
             errors = found.collect_errors.items()
             found.collect_errors = {i: text.replace(f"{copy[1]}/", "") for i, text in errors}
     if death := found.startup_death:
