@@ -29,16 +29,15 @@ class ArmsOrder:
     """Which arms this process holds and where the other versions lie.
 
     In a race the project's version is the incumbent's, and the others are its copy and the
-    candidates. Without trees the process runs only the version of `tree`, which must use none of
-    the changed files below `root`, or the project's.
+    candidates. A process that runs in a `tree` must use none of the changed files below `root`;
+    without `trees` it runs no other version than that one, or the project's.
     """
 
     #: The arms, in the order in which they are prepared; none: the process judges others'.
     names: tuple[str, ...]
     #: The project's folder.
     root: str = ""
-    #: The tree of the one version that this process runs ("": it is the project's, or there are
-    #: several).
+    #: The tree in which this process runs ("": it runs in the project).
     tree: str = ""
     #: The overlays of the other versions.
     trees: tuple[str, ...] = ()

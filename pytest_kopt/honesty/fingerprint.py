@@ -96,7 +96,7 @@ class Harness:
         conftests = [path for test in self.tests for path in self._conftests(root / test)]
         start = [*(root / test for test in self.tests), *conftests]
         start += [path for name in self.plugins for path in finder.files(name)]
-        needed = finder.reached(self._kernel_files(), self._is_ignored)
+        needed = self._needed(finder)
         harness = finder.reached(start, self._is_kernel)
         harness = {path for path in harness if self._is_harness(path, conftests, finder)}
         also_loaded = {
@@ -133,6 +133,13 @@ class Harness:
         sources = (source for path in kernel for source in finder.sources(path))
         judging = (path for path in self._judging(sources, finder) if not self._is_ignored(path))
         return sorted(map(self._name, judging))
+
+    def needed(self) -> set[str]:
+        """Return the project files that importing the kernel runs, its own among them."""
+        return {*map(self._name, self._needed(self._finder()))}
+
+    def _needed(self, finder: Finder) -> set[Path]:
+        return finder.reached(self._kernel_files(), self._is_ignored)
 
     def _finder(self) -> Finder:
         root = self.root

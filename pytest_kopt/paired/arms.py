@@ -47,6 +47,8 @@ class Versions:
     is the project itself in processes of that. In a race the project itself
     is the incumbent, the first tree its copy, and the others hold the candidates in `raced`.
     `seals` are what the trees were when they had been made. `domains` are those of an `ArmsOrder`.
+    `own` is a tree of the project in which its own version runs, with other tests around it (None:
+    it runs in the project).
     """
 
     root: Path
@@ -58,6 +60,7 @@ class Versions:
     raced: tuple[str, ...] = ()
     seals: tuple[Mapping[str, object], ...] = ()
     domains: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    own: Path | None = None
 
     @property
     def written(self) -> str:
@@ -172,7 +175,7 @@ class Arms:
         self.random.shuffle(names)
         versions, site = self._versions, place.site
         if how == TWO_PROCESSES:
-            tree_of = dict(zip(versions.arms, (None, *versions.trees), strict=True))
+            tree_of = dict(zip(versions.arms, (versions.own, *versions.trees), strict=True))
             return {
                 name: self._alone(place, replace(order, names=(name,)), tree_of[name])
                 for name in names
@@ -182,12 +185,13 @@ class Arms:
             order,
             names=tuple(names),
             root=str(site.path(versions.root)),
+            tree=str(site.tree(versions.root, versions.own)) if versions.own else "",
             trees=tuple(str(site.tree(versions.root, tree)) for tree in versions.trees),
             changed=versions.changed,
             project_version=own_arm,
             tree_versions=tuple(tree_arms),
         )
-        return dict.fromkeys(names, self._child(place, order, None))
+        return dict.fromkeys(names, self._child(place, order, versions.own))
 
     def _alone(self, place: Place, order: ArmsOrder, tree: Path | None) -> Child:
         """Start a process that holds one arm, in a tree of the incumbent or in the project."""
@@ -212,7 +216,8 @@ class Arms:
         env = site.environment_on(device) | _PASSIVE
         copy = site.copy(self._versions.root, tree)
         if tree is not None and copy is not None:
-            extensions = self._versions.extensions if copy[1] == tree else None
+            is_shared = copy[1] == tree and tree != self._versions.own
+            extensions = self._versions.extensions if is_shared else None
             env["TORCH_EXTENSIONS_DIR"] = str(extensions or copy[1] / overlay.BUILDS)
         order = replace(order, domains=self._versions.domains)
         orders = replace(orders, device=site.kind, arms=order)

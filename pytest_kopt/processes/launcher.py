@@ -41,6 +41,7 @@ class Launcher:
 
     def __init__(self) -> None:
         self.environ: Mapping[str, str] = os.environ
+        self._first_environ = dict(os.environ)
         self.sys_path: Sequence[str] = sys.path
         self._why_fresh = ""
         self._parent: WarmParent | None = None
@@ -52,6 +53,10 @@ class Launcher:
             self._why_fresh = self._parent.why_ended()
         return self._why_fresh
 
+    def forget_variables(self) -> None:
+        """Start processes with the environment of this one as it was when this was made."""
+        self.environ = self._first_environ
+
     def warm(self, env: Mapping[str, str], directory: str, modules: Sequence[str] = ()) -> None:
         """Start the parent that others are forked from; `env` comes on top of our own.
 
@@ -61,7 +66,7 @@ class Launcher:
         self._why_fresh = why_none()
         if self._why_fresh:
             return
-        environment = {**os.environ, **env}
+        environment = {**self.environ, **env}
         if self._parent is not None and not self._parent.fits(environment, directory):
             self._parent.end()
             self._parent = None

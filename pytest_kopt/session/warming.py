@@ -15,6 +15,7 @@ EARLY_LOOK: pytest.StashKey[EarlyLook] = pytest.StashKey()
 def begin_to_warm(config: pytest.Config) -> None:
     """Start it for a command of which nothing is parsed yet; another replaces what does not fit."""
     kind = choose(device_of([*map(str, config.invocation_params.args)]))
+    # No conftest file has changed the environment yet.
     launcher_of(config).warm(interpreter_environment(kind), str(config.invocation_params.dir))
     if kind == "cuda":
         config.stash[EARLY_LOOK] = EarlyLook()

@@ -33,12 +33,15 @@ def overlays(
     old: Mapping[str, bytes | None],
     rebuild: ProjectCommand | None = None,
     builds: Path | None = None,
+    *,
+    copies_sources: bool = False,
 ) -> Iterator[Versions]:
     """Make two trees of the incumbent and remove them afterwards.
 
     `old` are the files that differ, by path below `root`; None for those that only the candidate
     has. With `rebuild` the trees are full copies in which that command has built the incumbent, or
-    NotComparable. What it compiles inline is kept in `builds`, by its content.
+    NotComparable. What it compiles inline is kept in `builds`, by its content. A tree that
+    `copies_sources` holds all of the project's sources, and can stand for it.
     """
     _sweep()
     incumbent = {path: content for path, content in old.items() if content is not None}
@@ -47,8 +50,9 @@ def overlays(
         base = Path(directory).resolve()
         first, second = (base / name / root.name for name in ("first", "second"))
         if rebuild is None:
+            start = overlay.current_folder(root)
             for tree in (first, second):
-                overlay.build(root, tree, incumbent, absent, overlay.current_folder(root))
+                overlay.build(root, tree, incumbent, absent, start, copies_sources=copies_sources)
         else:
             overlay.copy(root, first, incumbent, absent)
             _build(rebuild, first)

@@ -16,7 +16,7 @@ from types import FrameType
 from typing import Any
 
 from pytest_kopt.profile_hook import profile_hook
-from pytest_kopt.versions.affected_modules import NotLoadable
+from pytest_kopt.versions.affected_modules import NotLoadable, project_modules
 
 
 def files_run(call: Callable[[], object]) -> set[str]:
@@ -56,14 +56,22 @@ def check_moved(
     tree: Path,
     changed: Iterable[str],
     opened: Container[str] = (),
+    *,
+    is_own: bool = False,
 ) -> None:
     """Raise NotLoadable when a process that runs in `tree`, a copy of `root`, uses the original.
 
     An editable install, for one, leads back to it whatever sys.path says, and so does a library
     that was built in the project and is only linked to in the copy. `opened` are the files that
-    the process opened.
+    the process opened. Where `tree` holds the project's own version (`is_own`) it may use what is
+    linked to.
     """
-    check_untouched(call, {str(root / path) for path in changed})
+    files = {root / path for path in changed}
+    check_untouched(call, {*map(str, files)})
+    if originals := sorted(files.intersection(project_modules(root).values())):
+        raise NotLoadable(f"a tree of its own imports the project's {originals[0].name}")
+    if is_own:
+        return
     if path := shared(root, tree, changed, opened):
         raise NotLoadable(
             f"the incumbent opens the candidate's {root / path}; a kernel has to look for it from "

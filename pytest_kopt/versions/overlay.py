@@ -20,13 +20,16 @@ def build(
     files: Mapping[str, bytes],
     absent: Iterable[str] = (),
     start: str = ".",
+    *,
+    copies_sources: bool = False,
 ) -> Path:
     """Fill `target` with links to the project's entries, and `files` as real files on top.
 
     `files` are the contents by path relative to `root`; `absent` are paths that the other version
     does not have. Only the folders on the way to one of them are real, and in them the sources, so
     that code which resolves its own path before it reads a file beside it stays in this version;
-    where one of them is no source, so are all folders with sources, which may look for it anywhere.
+    where one of them is no source, so are all folders with sources, which may look for it anywhere,
+    and where it `copies_sources`.
     Everything else is a link: data files and sources stay reachable from either version. The folder
     `start`, in which a process shall start, is real too: through a link it would start in the
     project.
@@ -35,7 +38,7 @@ def build(
     removed = {PurePosixPath(path) for path in absent}
     real = {folder for path in (*replaced, *removed) for folder in path.parents}
     real |= {PurePosixPath(start), *PurePosixPath(start).parents}
-    if any(path.suffix != ".py" for path in (*replaced, *removed)):
+    if copies_sources or any(path.suffix != ".py" for path in (*replaced, *removed)):
         real |= _with_sources(root)
 
     def fill(folder: PurePosixPath) -> None:

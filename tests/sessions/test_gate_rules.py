@@ -10,7 +10,18 @@ import pytest
 from pytest_kopt.errors import BadInput
 from pytest_kopt.trials.pull_request.own_rules import commanded
 
-from .paired import FASTER, OLD, PLAIN, SAME, SLOWER, Gate, cases, kernel, project_at
+from .paired import (
+    FASTER,
+    OLD,
+    PLAIN,
+    PLAIN_CASES,
+    SAME,
+    SLOWER,
+    Gate,
+    cases,
+    kernel,
+    project_at,
+)
 from .project import Project
 
 
@@ -231,3 +242,70 @@ def test_what_the_command_selects_is_no_case_that_is_gone(gate: Gate) -> None:
     for words in (("-k", "other"), ("tests/test_other.py",)):
         done = gate(*words)
         assert done.run.code == 0 and done.judged["flags"] == [], done.run.text
+
+
+# Nor is what runs around its cases while they are timed.
+
+PATCHES = "import kernels.plain\nkernels.plain.COST_MS = {cost}\n"
+FIXTURE = """\
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def around(monkeypatch):
+    monkeypatch.setattr("kernels.plain.COST_MS", {cost})
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("conftest.py", FIXTURE),
+        ("tests/test_plain.py", PATCHES + PLAIN_CASES),
+        ("tests/helper.py", FIXTURE),
+    ],
+    ids=["fixture", "test", "plugin"],
+)
+def test_what_surrounds_a_case_is_timed_as_at_the_base(gate: Gate, path: str, text: str) -> None:
+    gate.project.write(path, text.replace("{cost}", str(OLD)))
+    if path == "tests/helper.py":
+        settings(gate.project, addopts='["-p", "helper", "-p", "no:cacheprovider"]')
+    gate.project.write(PLAIN, kernel(SLOWER, "new"))
+    done = gate()
+    assert done.run.code == 8, done.run.text
+    assert {"old", "new"} in done.processes.values(), "in one process"
+
+
+def test_variables_that_a_conftest_file_sets_reach_no_kernel(gate: Gate) -> None:
+    gate.project.write("conftest.py", 'import os\nos.environ["FAST"] = "1"\n')
+    cost = f'{SLOWER} - {SLOWER - OLD} * ("FAST" in os.environ)'
+    gate.project.write(PLAIN, kernel(cost, "new", imports="import os"))
+    assert gate().run.code == 8
+
+
+def test_a_fixture_and_a_case_that_are_new_are_judged(gate: Gate) -> None:
+    """What the base has is timed as it was there, and what it has not as it is now."""
+    project = gate.project
+    project.write("conftest.py", "import pytest\n\n\n@pytest.fixture\ndef rows():\n    return 2\n")
+    more = PLAIN_CASES.partition("\n\n\n")[2].replace("test_plain(kopt)", "test_rows(kopt, rows)")
+    more = more.replace("ones(1, 8)", "ones(rows, 8)").replace('"rows": 1', '"rows": rows')
+    project.write("tests/test_plain.py", f"{PLAIN_CASES}\n\n{more}")
+    project.write(PLAIN, kernel(FASTER, "new"))
+    done = gate()
+    assert done.run.code == 0, done.run.text
+    assert {rows: shape["change_pct"] for rows, shape in done.shapes.items()} == {
+        rows: pytest.approx(100 * (OLD / FASTER - 1)) for rows in (1, 2)
+    }
+    project.write(PLAIN, kernel(SLOWER, "new"))
+    done = gate()
+    assert done.run.code == 8 and "of the other cases" in done.judged["reason"]
+
+
+def test_what_the_bases_conftest_file_sets_is_the_bases(gate: Gate) -> None:
+    text = CONFIGURES.format("config.option.kopt_timeout = 100.0")
+    gate.project.write("conftest.py", text)
+    gate.project.commit_all("A time limit")
+    gate.project.write(PLAIN, kernel(SLOWER, "new"))
+    assert gate().run.code == 8
+    gate.project.write("conftest.py", f"{text}\n\nMORE = 1\n")
+    assert "conftest.py sets --kopt-timeout to 100.0" in refusal(gate)

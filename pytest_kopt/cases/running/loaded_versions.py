@@ -46,14 +46,17 @@ def load_versions(
 
     `first_call` makes an arm's first call in this process, given the arm's name.
     """
-    root = Path(order.root)
+    root = Path(order.tree or order.root)
+    if order.tree:
+        call = one_call(case, case.function, make_inputs(case, seed))
+        # Files that are opened in calls alone are heard of then.
+        call()
+        opened = hook.opened if hook else {}
+        is_own = order.project_version in order.names
+        executed_files.check_moved(
+            call, Path(order.root), root, order.changed, opened, is_own=is_own
+        )
     if not order.trees:
-        if order.tree:
-            call = one_call(case, case.function, make_inputs(case, seed))
-            # Files that are opened in calls alone are heard of then.
-            call()
-            opened = hook.opened if hook else {}
-            executed_files.check_moved(call, root, Path(order.tree), order.changed, opened)
         return dict.fromkeys(order.names, case.function)
     trees = [*map(Path, order.trees)]
     gone = [path for path in order.changed if not (root / path).exists()]

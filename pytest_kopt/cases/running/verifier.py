@@ -61,7 +61,7 @@ from pytest_kopt.honesty.inputs import RestoredArguments, overwrite
 from pytest_kopt.honesty.nearby_shapes import RENEWED
 from pytest_kopt.measure.engine import EVENTS
 from pytest_kopt.measure.wall import one_thread
-from pytest_kopt.versions.affected_modules import NotLoadable, project_modules
+from pytest_kopt.versions.affected_modules import NotLoadable
 from pytest_kopt.versions.executed_files import check_moved
 
 #: How far below the baseline's SNR a timed result may lie, in dB, before it is plainly wrong.
@@ -257,9 +257,6 @@ def _judged_by(content: _RedrawnContent, looks: Looks, floors: dict[str, float])
 
 def _check_tree(order: ArmsOrder) -> None:
     root = Path(order.root)
-    changed = {(root / path).resolve() for path in order.changed}
-    if strange := sorted(changed.intersection(project_modules(root).values())):
-        raise NotLoadable(f"the incumbent's tree imports the candidate's {strange[0].name}")
     check_moved(lambda: None, root, Path(order.tree), order.changed)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import pytest
 
@@ -20,6 +20,7 @@ from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.options.declare import STEP
 from pytest_kopt.options.settings import Settings
 from pytest_kopt.paired.arms import Versions
+from pytest_kopt.processes.launcher import launcher_of
 from pytest_kopt.sameness.sources import differing
 from pytest_kopt.show.standing import Closing
 from pytest_kopt.trials import judging
@@ -27,8 +28,13 @@ from pytest_kopt.trials.harness import PytestSetup
 from pytest_kopt.trials.project_command import ProjectCommand
 from pytest_kopt.trials.pull_request import declarations
 from pytest_kopt.trials.pull_request.base import Base, removed, take_inventory
-from pytest_kopt.trials.pull_request.gate import COMPUTE, VersionGate, without
-from pytest_kopt.trials.pull_request.own_rules import check_rules
+from pytest_kopt.trials.pull_request.gate import COMPUTE, VersionGate, without, worst
+from pytest_kopt.trials.pull_request.own_rules import (
+    check_rules,
+    edited_around,
+    edited_settings,
+    plugin_files,
+)
 from pytest_kopt.trials.pull_request.used_files import Reach, check_known, ignored_code
 from pytest_kopt.trials.trees import overlays, trees_of, why_not_in_place
 from pytest_kopt.trials.trial import InCopies, Measurements
@@ -59,11 +65,17 @@ class PullRequestGate(VersionGate):
         self._then, self._unbuilt = Collector(), ""
         #: What kernels need not support by the base's cases, where today's say more.
         self._domains: dict[str, tuple[str, ...]] = {}
+        #: Files around the kernels that differ, as the base has them, and the cases by these.
+        self._around: dict[str, bytes | None] = {}
+        self._as_then: dict[str, CaseResult] = {}
         self._held = ExitStack()
         command = settings.rebuild_command
         self._rebuild = ProjectCommand(command, is_confined=settings.isolates) if command else None
         rebuild = self._rebuild
         self._trees = trees_of(self._held, lambda old: overlays(base.root, old, rebuild))
+        self._own_trees = trees_of(
+            self._held, lambda old: overlays(base.root, old, rebuild, copies_sources=True)
+        )
         #: Sources that git ignores, as far as no build makes them for each version.
         self._ignored = ignored_code(base.root) if base.commit and not rebuild else frozenset()
         self._reach = Reach(base.root, settings.root, self._differing, rebuilds=bool(command))
@@ -83,6 +95,8 @@ class PullRequestGate(VersionGate):
             return ""
         if not self.config.pluginmanager.has_plugin(STEP):
             check_rules(self.config, self.settings, self.other, self._differing)
+        if edited_around(self.config, self.other, self._differing):
+            launcher_of(self.config).forget_variables()
         rebuild, base = self._rebuild, self.other
         check_known(base, (), [path for path in self._differing if path.endswith(".py")])
         problem = why_not_in_place(rebuild.text) if rebuild else ""
@@ -110,9 +124,11 @@ class PullRequestGate(VersionGate):
                 )
 
     def get_ahead(self, ids: Sequence[str], measurements: Measurements) -> None:
-        # A build is left for when the cases have passed, and so is what may have no reader.
+        # A build is left for when the cases have passed, and so are what may have no reader and
+        # what may be timed with other tests around it.
         is_code = any(path.endswith(".py") for path in self._changed)
-        if is_code and not (self._unbuilt or self.settings.rebuild_command):
+        is_whole = {*self._differing} == {*self._changed}
+        if is_code and is_whole and not (self._unbuilt or self.settings.rebuild_command):
             measurements.get_ahead(ids, self._beside())
 
     def close(
@@ -166,12 +182,11 @@ class PullRequestGate(VersionGate):
 
         Returns the verdict on wrong ones; fills in what is `declared` otherwise by which labels.
         """
-        harness = self._harness_of(results).intersection(self._differing)
-        touched = {path: self.other.old[path] for path in sorted(harness)}
+        touched = self._touched(results)
         wanted = [result for result in results if result.nodeid in self._then.order]
         if not (touched and wanted):
             return None
-        versions = self._trees(touched)
+        versions = self._own_trees(touched)
         copy, ids = (versions.root, versions.trees[0]), [result.nodeid for result in wanted]
         (there,) = measurements.run_in(InCopies([copy], ids), "checking by the base's cases")
         failed = []
@@ -183,6 +198,7 @@ class PullRequestGate(VersionGate):
                 text = f"cannot be run as the base declares it{why}"
                 declared.setdefault(declarations.Difference(text), []).append(now.label)
                 continue
+            self._as_then[now.nodeid] = then
             admitted = then.evidence.domain or ()
             if not {*admitted}.issuperset(now.evidence.domain or ()):
                 self._domains[now.nodeid] = admitted
@@ -202,13 +218,28 @@ class PullRequestGate(VersionGate):
         """Raise BadInput where it is not known what a file that the cases use was at the base."""
         used = self._reach.used(results)
         ignored = self._ignored & used
-        check_known(self.other, ignored and ignored - self._harness_of(results), used)
+        check_known(self.other, ignored and ignored - self._harness_of(results)[0], used)
 
-    def _harness_of(self, results: Sequence[CaseResult]) -> set[str]:
-        """Return the files that decide what is right in these cases."""
-        setup = PytestSetup.of(self.config)
-        names = declarations.harness_of(self.settings.root, results, setup)
-        return {*map(self._reach.in_tree, names)}
+    def _touched(self, results: Sequence[CaseResult]) -> dict[str, bytes | None]:
+        """Return what differs of the files that decide, or are run around the cases, at the base.
+
+        What of it no kernel imports is as at the base for times too.
+        """
+        differing, old = self._differing, self.other.old
+        harness, needed = self._harness_of(results)
+        touched = harness.intersection(differing) | {*filter(self._is_of_tests, differing)}
+        touched |= edited_settings(self.config, self.other, differing)
+        is_kernels = {path for path in needed if not self._is_of_tests(path)}
+        self._around = {path: old[path] for path in sorted(touched - is_kernels)}
+        return {path: old[path] for path in sorted(touched)}
+
+    def _harness_of(self, results: Sequence[CaseResult]) -> tuple[set[str], set[str]]:
+        """Return the files that decide what is right in these cases, and those of kernels."""
+        root, setup = self.settings.root, PytestSetup.of(self.config)
+        plugins = plugin_files(self.config, root.resolve())
+        harness, needed = declarations.harness_of(root, results, setup, plugins)
+        in_tree = self._reach.in_tree
+        return {*map(in_tree, harness)}, {*map(in_tree, needed)}
 
     def _beside(self) -> Versions:
         """Return trees of the base's kernels; NotComparable where these do not build.
@@ -217,6 +248,14 @@ class PullRequestGate(VersionGate):
         """
         versions = self._trees({path: self.other.old[path] for path in self._changed})
         return replace(versions, domains=dict(self._domains))
+
+    def _as_at_the_base(self) -> Versions:
+        """Return trees of the base's kernels and of today's, the base's tests around them all."""
+        old, around = self.other.old, self._around
+        kernels = {path: old[path] for path in self._changed}
+        versions = self._trees(kernels | around)
+        own, changed = self._own_trees(around).trees[0], tuple(sorted(kernels))
+        return replace(versions, changed=changed, own=own, domains=dict(self._domains))
 
     def _audit(self, results: Sequence[CaseResult]) -> list[Finding]:
         paths = sorted(
@@ -232,31 +271,44 @@ class PullRequestGate(VersionGate):
         """Compare the cases that the base has, or can run, on both versions of the kernels."""
         opened = self._reach.opened(results)
         of_tests = [path for path in self._changed if self._is_read_by_tests(opened.get(path))]
-        self._changed = [path for path in self._changed if path not in of_tests]
-        flags = [f"read by tests, and for both versions as it is now: {path}" for path in of_tests]
+        kernels = [path for path in self._changed if path not in (*of_tests, *self._around)]
+        self._changed = kernels
+        flags = [
+            f"read by tests, and for both versions as it is now: {path}"
+            for path in of_tests
+            if path not in self._around
+        ]
         unreached = f"the change since {self.other} reaches no case"
         if not self._changed:
             same_code = "the kernels are the same code as"
             why = same_code if self._sources and not of_tests else "no kernel code changed since"
             return judging.flagged(self._nothing(results, f"{why} {self.other}"), flags)
-        if not self._reach.any_used(self._changed, results):
+        if not self._reach.any_used(self._changed, [*results, *self._as_then.values()]):
             return judging.flagged(self._nothing(results, unreached), flags)
-        versions = self._beside()
-        alone = self._without_twin(new, versions, measurements)
-        both = [result for result in results if result.nodeid not in alone]
+        as_then = self._as_then if self._around else {}
+        alone = self._without_twin(new, measurements)
+        both = [as_then.get(r.nodeid, r) for r in results if r.nodeid not in alone]
         timed, interpreted = judging.by_clock(both)
         reached = [case for case in interpreted if self._reach.any_called(self._changed, case)]
-        paired = self.compare(timed, versions, measurements) if timed else None
-        same = dict(paired.same) if paired else {}
-        is_compared = paired is not None and len(same) < len(paired.results)
+        paired = [
+            self.compare(cases, versions(), measurements)
+            for versions, cases in (
+                (self._as_at_the_base, [case for case in timed if case.nodeid in as_then]),
+                (self._beside, [case for case in timed if case.nodeid not in as_then]),
+            )
+            if cases
+        ]
+        same = {nodeid: how for part in paired for nodeid, how in part.same.items()}
+        compared = [part.verdict for part in paired if len(part.same) < len(part.results)]
         same |= {case.nodeid: "source" for case in interpreted if case not in reached}
         rest = judging.shapes(results, same.keys() | alone.keys(), same)
         verdict = None
-        if paired and is_compared:
-            verdict = paired.verdict.model_copy(update={"shapes": paired.verdict.shapes + rest})
+        if compared:
+            verdict = worst(compared)
+            verdict = verdict.model_copy(update={"shapes": verdict.shapes + rest})
         elif rest:
             why = unreached if both else f"every case is new since {self.other}"
-            if paired and paired.has_same_machine_code:
+            if any(part.has_same_machine_code for part in paired):
                 why = f"the GPU does the same work as at {self.other}: the same machine code"
             verdict = self._nothing([], why).model_copy(update={"shapes": rest})
         verdict = self.without_times(reached, verdict)
@@ -270,14 +322,13 @@ class PullRequestGate(VersionGate):
 
     def _is_of_tests(self, path: str) -> bool:
         """Say whether a path is one of the cases' files, or of the conftest files."""
-        return path in self._tests or PurePosixPath(path).name == "conftest.py"
+        return path in self._tests or declarations.is_conftest(path)
 
-    def _without_twin(
-        self, new: Sequence[str], versions: Versions, measurements: Measurements
-    ) -> dict[str, str]:
+    def _without_twin(self, new: Sequence[str], measurements: Measurements) -> dict[str, str]:
         """Return the new cases that the base's kernels do not pass, each with what to say of it."""
         if not new or not self.other.old:
             return {}
+        versions = self._beside()
         (there,) = measurements.run_in(InCopies([(versions.root, versions.trees[0])], new))
         found = {i: there.results[i].check if i in there.results else "" for i in new}
         return {

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from pytest_kopt.cases.result import CaseResult, observed_by
 from pytest_kopt.decide.verdict import Verdict
@@ -13,13 +13,28 @@ from pytest_kopt.trials.harness import PytestSetup
 from pytest_kopt.trials.pull_request.gate import some
 
 
-def harness_of(root: Path, results: Sequence[CaseResult], setup: PytestSetup) -> set[str]:
-    """Return the files, below a root, that decide what is right in these cases."""
+def harness_of(
+    root: Path, results: Sequence[CaseResult], setup: PytestSetup, plugins: Collection[str]
+) -> tuple[set[str], set[str]]:
+    """Return the files, below a root, that decide what is right in these cases.
+
+    Beside them those that importing the kernels runs: a file may be both. `plugins` are files that
+    pytest loaded, conftest files among them. A function that stands in a test or in one of these
+    calls kernels anywhere in what was imported.
+    """
+    observed = observed_by(results)
     tests = dict.fromkeys(result.nodeid.partition("::")[0] for result in results)
-    homes = {result.evidence.home for result in results}.difference(tests)
-    kernel = tuple(sorted(filter(None, homes)))
-    harness = Harness(root, tuple(tests), kernel, setup.folders, setup.plugins)
-    return {*harness.take({}, {}, observed_by(results)).files}
+    around = {*tests, *plugins, *filter(is_conftest, observed.loaded)}
+    homes = {result.evidence.home or "" for result in results}
+    kernel = homes - {"", *around}
+    if kernel != homes:
+        kernel |= {*observed.loaded} - around - {*observed.judged_by}
+    harness = Harness(root, tuple(tests), tuple(sorted(kernel)), setup.folders, setup.plugins)
+    return {*harness.take({}, {}, observed).files}, harness.needed()
+
+
+def is_conftest(path: str) -> bool:
+    return PurePosixPath(path).name == "conftest.py"
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,26 @@ NEXT = {
 }
 
 
+#: The worst first.
+_WORST = (
+    *(Decision.REPAIR, Decision.REJECTED_OVERFIT, Decision.ROLLED_BACK, Decision.INCOMPLETE),
+    *(Decision.INCONCLUSIVE, Decision.ACCEPTED_WITH_NOTE, Decision.ACCEPTED),
+)
+
+
+def worst(verdicts: Sequence[Verdict]) -> Verdict:
+    """Return the worst verdict on parts of the cases, with the cases and flags of all parts."""
+    first, *others = sorted(verdicts, key=lambda verdict: _WORST.index(verdict.decision))
+    reasons = [first.reason, *(f"of the other cases: {verdict.reason}" for verdict in others)]
+    return first.model_copy(
+        update={
+            "reason": "; ".join(reasons),
+            "shapes": [shape for verdict in (first, *others) for shape in verdict.shapes],
+            "flags": [*dict.fromkeys(f for verdict in (first, *others) for f in verdict.flags)],
+        }
+    )
+
+
 class VersionGate(Trial):
     """A verdict without a campaign, on the tree beside an `other` side; leaves nothing behind."""
 

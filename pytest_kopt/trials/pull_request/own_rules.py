@@ -21,6 +21,8 @@ from pytest_kopt.options.settings import Settings
 from pytest_kopt.paired import noise
 from pytest_kopt.trials.harness import pytest_section, section_of
 from pytest_kopt.trials.pull_request.base import Base
+from pytest_kopt.trials.pull_request.declarations import is_conftest
+from pytest_kopt.versions.affected_modules import project_modules
 
 #: Where pytest looks for its settings in a folder, the first that has any; these always count.
 _OWN = ("pytest.toml", ".pytest.toml", "pytest.ini", ".pytest.ini")
@@ -42,15 +44,18 @@ def check_rules(
     edited += [places.get(Path(settings.policy).resolve(), "")] if settings.policy else []
     what = next((f"the change edits {path}, which judges it" for path in edited if path), "")
     commanded_values, here = commanded(config, settings_of(base, config)), in_force(config)
+    if not edited_around(config, base, differing):
+        # What the base's conftest files and plugins set is the base's.
+        commanded_values = here
     if name := next(
         (name for name in commanded_values if commanded_values[name] != here[name]), ""
     ):
-        where = [path for path in differing if Path(path).name == "conftest.py"]
+        where = edited_around(config, base, differing)
         by_settings = commanded(config, pytest_section(config.inipath))
         if by_settings[name] == here[name] and config.inipath:
             where = [os.path.relpath(config.inipath.resolve(), root)]
         what = (
-            f"{' or '.join(where) or 'a conftest file or plugin'} sets {spelled(name)} to "
+            f"{' or '.join(where)} sets {spelled(name)} to "
             f"{here[name] or 'nothing'}; the command and the base's settings, which say what "
             f"judges a change, have {commanded_values[name] or 'nothing'}"
         )
@@ -60,6 +65,31 @@ def check_rules(
             where=str(base),
             legal="the option on the command line, or a pull request of its own before",
         )
+
+
+def edited_around(config: pytest.Config, base: Base, differing: Collection[str]) -> list[str]:
+    """Return what differs of the conftest files, of what this process imported, and of settings.
+
+    This process imports conftest files, plugins and what they import, and no kernels.
+    """
+    root = base.root.resolve()
+    imported = {path.relative_to(root).as_posix() for path in project_modules(root).values()}
+    edited = {path for path in differing if is_conftest(path) or path in imported}
+    return sorted(edited | edited_settings(config, base, differing))
+
+
+def plugin_files(config: pytest.Config, root: Path) -> set[str]:
+    """Return the files below a root that pytest loaded as plugins, conftest files among them."""
+    files = (getattr(plugin, "__file__", None) for plugin in config.pluginmanager.get_plugins())
+    places = (Path(file).resolve() for file in files if file)
+    return {place.relative_to(root).as_posix() for place in places if place.is_relative_to(root)}
+
+
+def edited_settings(config: pytest.Config, base: Base, differing: Collection[str]) -> set[str]:
+    """Return the settings files that differ, where pytest's section is another than the base's."""
+    if settings_of(base, config) == pytest_section(config.inipath):
+        return set()
+    return {path for path in differing if Path(path).name in _SETTINGS_FILES}
 
 
 def settings_of(base: Base, config: pytest.Config) -> Mapping[str, Any]:
