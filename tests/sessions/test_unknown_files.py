@@ -12,7 +12,7 @@ from pytest_kopt.campaign.git.repository import Repository
 from pytest_kopt.campaign.git.submodules import contents_at
 from pytest_kopt.errors import BadInput
 
-from .paired import FASTER, OLD, PLAIN, SLOWER, Gate, kernel, project_at
+from .paired import FASTER, OLD, PLAIN, PLAIN_CASES, SLOWER, Gate, kernel, project_at
 from .project import Project
 
 NEW = kernel(SLOWER, "new")
@@ -174,6 +174,30 @@ def test_what_git_ignores_beside_the_kernel_is_nobodys_business(gate: Gate) -> N
     project.write("scratch.py", "def try_out():\n    pass\n")
     project.write(PLAIN, kernel(FASTER, "new", imports="from kernels._version import VERSION"))
     assert gate("--kopt-gate", "improve").run.code == 0
+
+
+@pytest.mark.parametrize("reader", ["kernel", "test"])
+def test_data_that_git_ignores_is_not_taken_for_the_bases(gate: Gate, reader: str) -> None:
+    """What a test reads and hands to the kernel is one for both versions."""
+    project = gate.project
+    project.write(".gitignore", "__pycache__/\n*.dat\n")
+    if reader == "kernel":
+        project.write(PLAIN, AT_IMPORT)
+    else:
+        reads = f"from pathlib import Path\n\nfloat({READS})\n"
+        project.write("tests/test_plain.py", f"{reads}{PLAIN_CASES}")
+    project.commit_all("With data")
+    project.write(f"{'kernels' if reader == 'kernel' else 'tests'}/table.dat", str(OLD))
+    text = project.read(PLAIN)
+    project.write(PLAIN, text.replace('"old"', '"new"'))
+    done = gate()
+    if reader == "test":
+        assert done.run.code == 0, done.run.text
+        return
+    assert done.run.code == 4 and done.verdict is None, done.run.text
+    refusal = done.run.text[done.run.text.index("ERROR: --kopt-base") :]
+    for part in (f"{TABLE} is used, and git ignores it", "git add --force", "rebuild_command"):
+        assert part in refusal
 
 
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:{}\nsize 5\n"

@@ -220,7 +220,7 @@ class Repository:
         """Return what HEAD holds of files, b"" for one that it lacks; without what git ignores."""
         paths = set(paths)
         contents = {}
-        for path in sorted(paths - self._ignored(paths)):
+        for path in sorted(paths - self.ignored(paths)):
             try:
                 contents[path] = self.content("HEAD", path)
             except BadInput:
@@ -232,7 +232,7 @@ class Repository:
         words = ("--others", "--ignored", "--exclude-standard", "-z", "--", "*.py")
         return [path for path in self._git("ls-files", *words).split("\0") if path]
 
-    def _ignored(self, paths: Iterable[str]) -> set[str]:
+    def ignored(self, paths: Iterable[str]) -> set[str]:
         """Return those of `paths` that git ignores; it tells of none in a submodule."""
         with tempfile.TemporaryFile() as names:
             names.write("".join(f"{path}\0" for path in paths).encode())
@@ -326,7 +326,7 @@ class Repository:
         busy = self.operation_in_progress()
         if busy:
             raise CannotFinish(f"git cannot commit: {busy} is in progress")
-        tracked = {path: files[path] for path in set(files) - self._ignored(files)}
+        tracked = {path: files[path] for path in set(files) - self.ignored(files)}
         for left in reversed(range(_TRIES)):
             try:
                 changes = self._index_changes(tracked)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -35,7 +35,12 @@ from pytest_kopt.trials.pull_request.own_rules import (
     edited_settings,
     plugin_files,
 )
-from pytest_kopt.trials.pull_request.used_files import Reach, check_known, ignored_code
+from pytest_kopt.trials.pull_request.used_files import (
+    Reach,
+    check_known,
+    ignored_among,
+    ignored_code,
+)
 from pytest_kopt.trials.trees import overlays, trees_of, why_not_in_place
 from pytest_kopt.trials.trial import InCopies, Measurements
 
@@ -215,10 +220,25 @@ class PullRequestGate(VersionGate):
         return verdict.model_copy(update={"next_step": step})
 
     def _check_known(self, results: Sequence[CaseResult]) -> None:
-        """Raise BadInput where it is not known what a file that the cases use was at the base."""
-        used = self._reach.used(results)
+        """Raise BadInput where it is not known what a file that the cases use was at the base.
+
+        What tests alone read is as it is now for both versions.
+        """
+        used, opened = self._reach.used(results), self._reach.opened(results)
         ignored = self._ignored & used
-        check_known(self.other, ignored and ignored - self._harness_of(results)[0], used)
+        if self.other.commit and not self._rebuild:
+            ignored |= ignored_among(self.other.root, opened)
+        if ignored:
+            harness, _ = self._harness_of(results)
+            is_kernels = {
+                path for path in ignored if path not in opened or self._reads(harness, opened[path])
+            }
+            ignored = frozenset(is_kernels - harness)
+        check_known(self.other, ignored, used)
+
+    def _reads(self, harness: Collection[str], readers: Iterable[str]) -> bool:
+        """Say whether one of the `readers` of a file, below the root, is no harness."""
+        return not {*map(self._reach.in_tree, filter(None, readers))}.issubset(harness)
 
     def _touched(self, results: Sequence[CaseResult]) -> dict[str, bytes | None]:
         """Return what differs of the files that decide, or are run around the cases, at the base.

@@ -94,6 +94,13 @@ def ignored_code(root: Path) -> frozenset[str]:
     )
 
 
+def ignored_among(root: Path, paths: Collection[str]) -> frozenset[str]:
+    """Return those of some paths of a work tree that git ignores."""
+    repository = Repository.around(root)
+    assert repository is not None
+    return frozenset(repository.ignored(paths))
+
+
 def check_known(base: Base, ignored: Collection[str], used: Iterable[str]) -> None:
     """Raise BadInput where paths that cases `used` cannot be what they were at the base."""
     for path in sorted(used):
@@ -101,8 +108,8 @@ def check_known(base: Base, ignored: Collection[str], used: Iterable[str]) -> No
             raise BadInput(
                 f"{path} is used, and git ignores it: what it was at the base is not known",
                 where=str(base),
-                legal="a file that git knows, or kopt_rebuild_command, which makes it for each "
-                "version",
+                legal="a file that git knows (git add --force), kopt_rebuild_command, which makes "
+                "it for each version, or a test that reads it and hands it to the kernel",
             )
         place = base.root / path
         here = place.read_bytes() if place.is_file() else b""
