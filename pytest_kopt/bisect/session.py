@@ -58,7 +58,7 @@ def compare(tree: Path, root: Path, base: str, words: Sequence[str], output: Pat
     verdict_file.unlink(missing_ok=True)
     check = ("--kopt-base", base, "--kopt-gate", "improve", "--kopt-allow-removed")
     words = (*check, f"--kopt-verdict={verdict_file}", *words)
-    code = run(words, made, output, is_step=True)
+    code = run(words, made, output, "step")
     if code == ExitCode.NO_IDLE_GPU:
         raise CannotFinish(last_words(output))
     verdict = verdict_in(verdict_file)

@@ -18,6 +18,7 @@ from pytest_kopt.cli.compare import compare, time
 from pytest_kopt.cli.decide import decide
 from pytest_kopt.cli.demo import demo
 from pytest_kopt.cli.init import init
+from pytest_kopt.cli.judge import judge
 from pytest_kopt.cli.learned import MEMORY, TIPS
 from pytest_kopt.cli.mcp import mcp
 from pytest_kopt.cli.report import export, report
@@ -27,11 +28,25 @@ from pytest_kopt.show.words import visible
 
 _PACKAGE = "pytest-kopt"
 _COMMANDS = (
-    *(compare, time, demo, init, status, advise, note, decide, report, export, calibrate, bisect),
+    *(
+        compare,
+        time,
+        judge,
+        demo,
+        init,
+        status,
+        advise,
+        note,
+        decide,
+        report,
+        export,
+        calibrate,
+        bisect,
+    ),
     *(TIPS, MEMORY, restore, retry, discard, stop, abandon, mcp),
 )
 #: Commands whose words after "--" are another program's.
-_PASS_WORDS_ON = (["bisect"], ["compare"], ["time"])
+_PASS_WORDS_ON = (["bisect"], ["compare"], ["time"], ["judge"])
 
 
 class _Visible(io.TextIOBase):

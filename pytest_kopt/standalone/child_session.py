@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
@@ -26,21 +26,12 @@ _NOT_INHERITED = ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY")
 _RUN = "from pytest_kopt.standalone.child_session import {0}; {0}()"
 
 
-def run(words: Sequence[str], made: MadeTree, output: Path | None, *, is_step: bool = False) -> int:
-    """Run pytest with these words in a tree; it prints to `output`, or (None) where we do.
+def run(words: Sequence[str], made: MadeTree, output: Path | None, entry: str = "main") -> int:
+    """Run pytest with these words in a tree, and return the exit code.
 
-    Returns the exit code; KeyboardInterrupt where the session was interrupted.
+    It prints to `output`, or (None) where we do. KeyboardInterrupt if it was interrupted.
     """
-    with contextlib.ExitStack() as files:
-        log = None if output is None else files.enter_context(output.open("wb"))
-        process = subprocess.Popen(
-            [sys.executable, "-c", _RUN.format("step" if is_step else "main"), *words],
-            cwd=made.directory,
-            env=_environment(made.root, made.tree),
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT if log else None,
-        )
+    process = start(words, made, output, entry)
     try:
         code = process.wait()
     except KeyboardInterrupt as interrupt:
@@ -52,6 +43,28 @@ def run(words: Sequence[str], made: MadeTree, output: Path | None, *, is_step: b
     if code == pytest.ExitCode.INTERRUPTED:
         raise KeyboardInterrupt
     return code
+
+
+def start(
+    words: Sequence[str],
+    made: MadeTree,
+    output: Path | None,
+    entry: str = "main",
+    variables: Mapping[str, str] | None = None,
+    first: Callable[[], None] | None = None,
+) -> subprocess.Popen[bytes]:
+    """Start it by a function of this module, with these variables more; it calls `first` before."""
+    with contextlib.ExitStack() as files:
+        log = None if output is None else files.enter_context(output.open("wb"))
+        return subprocess.Popen(
+            [sys.executable, "-c", _RUN.format(entry), *words],
+            cwd=made.directory,
+            env=_environment(made.root, made.tree) | dict(variables or {}),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT if log else None,
+            preexec_fn=first,
+        )
 
 
 def verdict_in(file: Path) -> Verdict | None:

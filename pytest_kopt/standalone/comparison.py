@@ -61,14 +61,19 @@ def alone(file: Path, cases: Cases) -> Iterator[MadeTree]:
         yield made
 
 
+def check_words(made: MadeTree, verdict_file: Path) -> tuple[str, ...]:
+    """Return the options of the PR check there."""
+    is_path = isinstance(made.base, Path)
+    base = os.path.relpath(made.base, made.directory) if is_path else made.base
+    return f"--kopt-base={base}", f"--kopt-verdict={verdict_file}", "--no-header"
+
+
 def check(made: MadeTree, words: Sequence[str], *, silent: bool) -> Outcome:
     """Run the PR check there, which prints what it shows unless `silent`."""
     with tempfile.TemporaryDirectory() as directory:
         verdict_file, log = Path(directory) / "verdict.json", Path(directory) / "output"
-        is_path = isinstance(made.base, Path)
-        base = os.path.relpath(made.base, made.directory) if is_path else made.base
-        check = (f"--kopt-base={base}", f"--kopt-verdict={verdict_file}", "--no-header")
-        code = run([*check, *words], made, log if silent else None)
+        words = (*check_words(made, verdict_file), *words)
+        code = run(words, made, log if silent else None)
         verdict = verdict_in(verdict_file)
         reason = verdict.reason if verdict else last_words(log) if silent else ""
         return Outcome(code, verdict, reason)
