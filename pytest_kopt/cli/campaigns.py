@@ -1,7 +1,7 @@
 """Commands about one campaign.
 
-`kopt status` and `advise` show it; `note`, `restore`, `retry`, `discard`, `stop` and `abandon`
-change it.
+`kopt status` and `advise` show it; `note`, `restore`, `retry`, `discard`, `stop`, `abandon` and
+`remove` change it.
 """
 
 from __future__ import annotations
@@ -17,10 +17,13 @@ from typing import Literal
 from pytest_kopt.campaign import notes
 from pytest_kopt.campaign.attempt import Evidence
 from pytest_kopt.campaign.campaign import Campaign
+from pytest_kopt.campaign.git.repository import Repository
 from pytest_kopt.campaign.history import stops
+from pytest_kopt.campaign.layout import find
 from pytest_kopt.campaign.outlook.advice import advice as advice_document
 from pytest_kopt.campaign.outlook.status import status as status_document
 from pytest_kopt.campaign.recording import record_attempt
+from pytest_kopt.campaign.removal import remove as remove_campaign
 from pytest_kopt.cli.command_line import (
     EXAMPLE,
     JSON,
@@ -35,6 +38,7 @@ from pytest_kopt.clock import now
 from pytest_kopt.decide.hard_gates import uncompared
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.errors import BadInput
+from pytest_kopt.exit_codes import ExitCode
 from pytest_kopt.options.project import Project
 from pytest_kopt.show.files import projections
 from pytest_kopt.show.standing import advice_lines, status_lines
@@ -129,6 +133,33 @@ def stop(arguments: argparse.Namespace) -> None:
 def abandon(arguments: argparse.Namespace) -> None:
     """Give a campaign up: no further rounds and no final comparison. Everything is kept."""
     _end(arguments, "abandoned")
+
+
+@command(
+    f"kopt remove {EXAMPLE}",
+    argument("name", metavar="NAME", help="the campaign"),
+    argument("--yes", action="store_true", help="do not ask"),
+)
+def remove(arguments: argparse.Namespace) -> int:
+    """Take a campaign away: its directory is packed into a tarball in the workspace and deleted.
+    Branch and kernel files stay. It asks first.
+    """
+    # Pytest, which finds the project, puts a stream of its own in this one's place.
+    terminal = sys.stdin
+    project = Project.here()
+    layout = find(project.workspace, arguments.name)
+    if not arguments.yes:
+        if not terminal.isatty():
+            raise BadInput("it asks before it deletes", where="kopt remove", legal="--yes")
+        print(f"pack and delete {layout.directory}? [y/N] ", end="", flush=True)
+        if terminal.readline().strip().lower() not in ("y", "yes"):
+            print("nothing was changed")
+            return int(ExitCode.USAGE)
+    print(f"removed; kept as {remove_campaign(layout)}")
+    branch, repository = f"optimize/{layout.name}", Repository.around(project.root)
+    if repository is not None and repository.has_branch(branch):
+        print(f"branch {branch} is left: git branch -D {branch} deletes it")
+    return int(ExitCode.OK)
 
 
 def _end(arguments: argparse.Namespace, how: Literal["stopped", "abandoned"]) -> None:

@@ -13,7 +13,17 @@ from typing import TextIO
 
 from pytest_kopt.cli.bisect import bisect
 from pytest_kopt.cli.calibrate import calibrate
-from pytest_kopt.cli.campaigns import abandon, advise, discard, note, restore, retry, status, stop
+from pytest_kopt.cli.campaigns import (
+    abandon,
+    advise,
+    discard,
+    note,
+    remove,
+    restore,
+    retry,
+    status,
+    stop,
+)
 from pytest_kopt.cli.compare import compare, time
 from pytest_kopt.cli.decide import decide
 from pytest_kopt.cli.demo import demo
@@ -43,7 +53,7 @@ _COMMANDS = (
         calibrate,
         bisect,
     ),
-    *(TIPS, MEMORY, restore, retry, discard, stop, abandon, mcp),
+    *(TIPS, MEMORY, restore, retry, discard, stop, abandon, remove, mcp),
 )
 #: Commands whose words after "--" are another program's.
 _PASS_WORDS_ON = (["bisect"], ["compare"], ["time"], ["judge"])

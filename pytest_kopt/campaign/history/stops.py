@@ -95,7 +95,7 @@ def lines(conditions: Mapping[str, str], reasons: Mapping[str, str] | None = Non
     texts = []
     for name, words in TITLES.items():
         why = conditions.get(name) or reasons.get(name)
-        mark = "✅" if name in conditions else "❌"
+        mark = "✅" if name in conditions else "no"
         texts.append(f"- {f'{name} {words}'.rstrip()}: {mark}{f' ({why})' if why else ''}")
     return [*texts, f"-> Satisfied condition(s): {', '.join(conditions) or 'none'}"]
 
