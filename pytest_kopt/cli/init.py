@@ -24,6 +24,7 @@ from pytest_kopt.campaign.prerequisites import gaps, listed, tree_gaps
 from pytest_kopt.campaign.running import hold
 from pytest_kopt.cli import manifest_options, quick_bench
 from pytest_kopt.cli.command_line import argument, command, one_of
+from pytest_kopt.cli.inferred import fill_in
 from pytest_kopt.clock import now
 from pytest_kopt.documents import usable
 from pytest_kopt.errors import BadInput
@@ -59,13 +60,17 @@ _STAND_INS: dict[str, Any] = {
     "kopt init softmax_triton_sm90_20261121 --op softmax --kernel kernels/softmax.py "
     "--backend TRITON --gpu H200 --tests tests/test_softmax.py",
     one_of(
-        argument("name", nargs="?", metavar="NAME", help="<op>_<backend>_<gpu>_<YYYYMMDD>, or any"),
+        argument(
+            "name",
+            nargs="?",
+            metavar="NAME",
+            help="default: <op>_<backend>_<gpu>_<YYYYMMDD>",
+        ),
         argument(
             "--template",
             metavar="NAME",
             help=f"put a template into the project instead: {', '.join(TEMPLATES)}",
         ),
-        required=True,
     ),
     manifest_options.add_options,
     argument(
@@ -90,21 +95,28 @@ _STAND_INS: dict[str, Any] = {
     argument("-v", "--verbose", action="store_true", help="show the whole manifest"),
 )
 def init(arguments: argparse.Namespace) -> None:
-    """Set up a campaign: write its manifest, check what it needs, check out its branch."""
+    """Set up a campaign: write its manifest, check what it needs, check out its branch. What the
+    tree tells need not be given: the kernel that tests import, its backend, this machine's GPU.
+    """
     project = Project.here()
     if arguments.template:
         placed = [f"written: {path}" for path in place_template(arguments.template, project.root)]
         print("\n".join(placed) or "nothing to do: every file is there already")
         return
+    found = [] if arguments.old and arguments.name else fill_in(arguments, project)
     repository = Repository.around(project.root)
     arguments.bench = [_relative(path, project.root) for path in arguments.bench]
     manifest = _checked(arguments, project, repository)
     branch_before = repository.branch if repository else None
     manifest = _written(arguments, project, repository, manifest)
-    print(manifest.to_yaml() if arguments.verbose else "\n".join(_in_short(manifest)))
-    if not arguments.worktree and repository is not None and manifest.git_branch != "none":
+    if repository is None:
+        print("no git repository: snapshots keep every version, and nothing is committed")
+    elif not arguments.worktree and manifest.git_branch != "none":
         before = branch_before or "no branch"
         print(f"branch: {manifest.git_branch}, checked out now; {before} is as it was")
+    if found:
+        print(f"found out, options say otherwise: {', '.join(found)}")
+    print(manifest.to_yaml() if arguments.verbose else "\n".join(_in_short(manifest)))
     if repository is not None and manifest.git_commit:
         print(f"commits: by {repository.committer}; without hooks or signatures")
     print("\n".join(_what_follows(project.campaign(arguments.name), project.root)))
@@ -121,7 +133,7 @@ def _checked(
             raise BadInput(f"campaign {arguments.name!r} exists already", legal="another name")
     document = _document(arguments, project, repository, missing)
     manifest, wrong = usable(Manifest, document, _STAND_INS)
-    missing += wrong
+    missing += map(manifest_options.by_option, wrong)
     if wrong and manifest.kernel_source == _STAND_INS["kernel_source"]:
         manifest = manifest.model_copy(update={"kernel_source": []})
     with listed(missing):

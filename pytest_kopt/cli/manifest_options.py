@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, get_args, get_origin
 
@@ -17,13 +18,25 @@ _SHORT = {
     "kernel_source": "kernel",
     "git_branch": "branch",
 }
+#: The options by how often they are needed; the others are rare.
+_GROUPS = {
+    "needed, where the tree does not tell": (
+        *("kernel_source", "target_op", "target_backend", "target_gpu", "target_lang"),
+    ),
+    "common": (
+        *("tests", "primary_metric", "performance_target", "policy", "rebuild_command"),
+        *("test_command", "git_branch", "git_commit"),
+    ),
+}
+_RARE = "rare"
 #: What a key is for, and an example of it.
 _HELP = {
-    "target_op": "target operator: gemm_fp8_blockwise",
-    "target_backend": "TRITON, CK, HIPBLASLT, TURBO, FLYDSL, TORCH, …",
+    "target_op": "target operator: gemm_fp8_blockwise (default: the kernel file's name)",
+    "target_backend": "TRITON, CK, HIPBLASLT, TURBO, FLYDSL, TORCH, … (default: by what the "
+    "kernel imports)",
     "target_lang": "language, if the backend does not imply it: CUTEDSL",
     "target_gpu": "H200, MI300X, … (on this machine, or see --elsewhere); an architecture (sm_90, "
-    "gfx942), whose peaks are unknown; or cpu",
+    "gfx942), whose peaks are unknown; or cpu (default: this machine's)",
     "target_model": "the GPU's model, if --gpu names its architecture: H200",
     "execution_mode": "run here (repo), or on copies of kernel and tests in the campaign's "
     "directory (workspace)",
@@ -31,8 +44,10 @@ _HELP = {
     "performance_target": "when to stop: '>500 TFLOPS', '>60%% peak efficiency', '<12 us'",
     "primary_metric": "what decides: 'Forward TFLOPS' (default: combined step or forward)",
     "target_shapes": "the cases of interest: gemm B=1 M=512 N=512 K=512 (default: all)",
-    "kernel_source": "file or folder to optimise: kernels/gemm.py",
-    "tests": "pytest arguments that select the cases: 'tests/test_gemm.py -k bf16'",
+    "kernel_source": "file or folder to optimise: kernels/gemm.py (default: the only one "
+    "that tests import)",
+    "tests": "pytest arguments that select the cases: 'tests/test_gemm.py -k bf16' "
+    "(default: all that pytest collects)",
     "test_command": "must pass before every round: 'pytest -q tests/unit'",
     "benchmark_command": "the project's own benchmark: 'python bench.py'",
     "representative_shapes": "label of a case for quick rounds, 3 to 5: "
@@ -42,7 +57,7 @@ _HELP = {
     "git_branch": "auto (optimize/NAME), none, or a branch name: tune/gemm",
     "core_shapes": "label of a case that the gate guards: gemm B=1 M=512 N=512 K=512 (default: "
     "all)",
-    "policy": "decision policy: primus, kernel-opt, or a file mine.yaml",
+    "policy": "decision policy: primus (default), kernel-opt, or a file mine.yaml",
     "engine": "timing engine: graph",
     "classes": "dims that tell classes of cases apart: M, or M,N",
     "env": "set in every worker: PRIMUS_TURBO_GEMM_BACKEND=TRITON",
@@ -53,9 +68,10 @@ _HELP = {
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options, each under its key's name too; their values are checked by the manifest."""
+    groups = {title: parser.add_argument_group(title) for title in (*_GROUPS, _RARE)}
+    titles = {key: title for title, keys in _GROUPS.items() for key in keys}
     for key in _keys():
-        short = _SHORT.get(key, key.removeprefix("target_").removesuffix("_command"))
-        names = dict.fromkeys(f"--{name.replace('_', '-')}" for name in (short, key))
+        names = _names(key)
         kinds = _kinds(key)
         text = _HELP.get(key) or Manifest.model_fields[key].description or f"{key} of the manifest"
         settings: dict[str, Any] = {"metavar": _metavar(key, kinds)}
@@ -63,7 +79,22 @@ def add_options(parser: argparse.ArgumentParser) -> None:
             settings = {"action": argparse.BooleanOptionalAction}
         elif kinds & {list, dict}:
             text, settings["action"] = f"{text}; may be repeated", "append"
-        parser.add_argument(*names, dest=key, help=text, **settings)
+        groups[titles.get(key, _RARE)].add_argument(*names, dest=key, help=text, **settings)
+
+
+def by_option(sentence: str) -> str:
+    """Return a sentence about a key of the manifest as one about the option that sets it."""
+
+    def option(found: re.Match[str]) -> str:
+        return next(iter(_names(found[1]))) if found[1] in _keys() else found[0]
+
+    return re.sub(r"(?:key )?'(\w+)'", option, sentence, count=1)
+
+
+def _names(key: str) -> dict[str, None]:
+    """Return a key's options, the short one first."""
+    short = _SHORT.get(key, key.removeprefix("target_").removesuffix("_command"))
+    return dict.fromkeys(f"--{name.replace('_', '-')}" for name in (short, key))
 
 
 def given(arguments: argparse.Namespace, missing: list[str]) -> dict[str, Any]:

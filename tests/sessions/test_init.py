@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import sys
 
 import pytest
@@ -73,7 +74,7 @@ def test_a_campaign_is_set_up(ready: Project) -> None:
     for key in manifest:
         assert re.search(rf"^{key}:", run.out, re.MULTILINE), "every field is printed to confirm"
     assert f"pytest --kopt-campaign {CAMPAIGN} --kopt-round 1" in run.out
-    assert f"branch: optimize/{CAMPAIGN}, checked out now; main is as it was" in run.out
+    assert run.out.startswith(f"branch: optimize/{CAMPAIGN}, checked out now; main is as it was")
     assert re.search(r"^commits: by .+ <.+>.*; without hooks or signatures$", run.out, re.MULTILINE)
     readme = (ready.campaign / "README.md").read_text()
     for title in ("Target", "Inputs", "Hard constraints", "Hardware facts", "Roofline"):
@@ -90,6 +91,21 @@ def test_a_campaign_is_set_up(ready: Project) -> None:
     run = ready.kopt("init", CAMPAIGN, *GIVEN, *words)
     assert run.code == 4 and "exists already" in run.refusal
     assert ready.contents() == before
+
+
+def test_a_tree_with_one_kernel_and_one_test_needs_no_option(ready: Project) -> None:
+    """Nor a repository: then snapshots keep the versions."""
+    shutil.rmtree(ready.root / ".git")
+    run = ready.kopt("init")
+    assert run.code == 0, run.text
+    first, second, *_ = run.out.splitlines()
+    assert first.startswith("no git repository: snapshots keep every version")
+    for text in (f"--kernel {KERNEL}", "--op doubled", "--backend TORCH", "--gpu cpu"):
+        assert text in second
+    (name,) = (path.name for path in (ready.root / "agent/workspace").iterdir())
+    assert re.fullmatch(r"doubled_torch_cpu_\d{8}", name)
+    run = ready.kopt("init", "--kernel", "kernels")
+    assert run.code == 4 and "NAME, or what it is made of: --op" in run.refusal
 
 
 def test_settings_are_taken_over_from_another_campaign(fresh: Project) -> None:
@@ -134,7 +150,7 @@ def test_every_gap_is_listed_at_once(ready: Project) -> None:
         r"test_command: .*unbalanced.* cannot be split",
         r"no test marked kopt",
         r"kernel 'kernels/absent.py' does not exist",
-        r"'max_iterations' is 120 .*119",
+        r"--max-iterations is 120 .*119",
         r"no gfx942 here.*--elsewhere.*--gpu cpu",
         r"format_command: the program './no-such-prog' is not on PATH",
         r"benchmark_command: the program 'not-there' is not on PATH",
@@ -179,11 +195,11 @@ def test_a_kernel_that_is_not_imported_from_here_is_a_gap(ready: Project) -> Non
         ),
         (
             (CAMPAIGN, "--kernel", KERNEL, "--backend", "CUDA", "--gpu", "H2000"),
-            ("'target_op' is missing", "'target_lang' is missing", "'target_gpu' .*H2000.*sm_90"),
+            ("--lang is missing", "--gpu .*H2000.*sm_90"),
         ),
         (
             (CAMPAIGN, *GIVEN, "--kernel", KERNEL, "--max-iterations", "120", "--target", "500"),
-            ("'max_iterations' is 120 .*119", "'performance_target' is '500' .*TFLOPS"),
+            ("--max-iterations is 120 .*119", "--target is '500' .*TFLOPS"),
         ),
         (
             (CAMPAIGN, *GIVEN, "--kernel", KERNEL, "--env", "BACKEND=<target_backend>"),
