@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from pytest_kopt.numerics.determinism import assert_deterministic
     from pytest_kopt.numerics.gates import bitwise, get_tolerances, snr, tolerance
     from pytest_kopt.numerics.snr import compute_snr
+    from pytest_kopt.recording.recorded_cases import RecordedCase, recorded
+    from pytest_kopt.recording.recorder import record
     from pytest_kopt.schema.profile import Column, Schema
 
 _ROOMS = {
@@ -29,6 +31,8 @@ _ROOMS = {
     "numerics.determinism": ("assert_deterministic",),
     "numerics.gates": ("bitwise", "get_tolerances", "snr", "tolerance"),
     "numerics.snr": ("compute_snr",),
+    "recording.recorded_cases": ("RecordedCase", "recorded"),
+    "recording.recorder": ("record",),
     "schema.profile": ("Column", "Schema"),
 }
 
@@ -37,6 +41,7 @@ __all__ = [
     "Frames",
     "Kopt",
     "Measurement",
+    "RecordedCase",
     "Schema",
     "assert_deterministic",
     "assert_matches",
@@ -46,6 +51,8 @@ __all__ = [
     "get_tolerances",
     "load",
     "propose_gate",
+    "record",
+    "recorded",
     "skewed_groups",
     "snr",
     "tolerance",

@@ -31,6 +31,7 @@ from pytest_kopt.cli.init import init
 from pytest_kopt.cli.judge import judge
 from pytest_kopt.cli.learned import MEMORY, TIPS
 from pytest_kopt.cli.mcp import mcp
+from pytest_kopt.cli.record import record
 from pytest_kopt.cli.report import export, report
 from pytest_kopt.errors import BadInput
 from pytest_kopt.exit_codes import ExitCode
@@ -38,25 +39,12 @@ from pytest_kopt.show.words import visible
 
 _PACKAGE = "pytest-kopt"
 _COMMANDS = (
-    *(
-        compare,
-        time,
-        judge,
-        demo,
-        init,
-        status,
-        advise,
-        note,
-        decide,
-        report,
-        export,
-        calibrate,
-        bisect,
-    ),
+    *(compare, time, judge, record, bisect, demo),
+    *(init, status, advise, note, decide, report, export, calibrate),
     *(TIPS, MEMORY, restore, retry, discard, stop, abandon, remove, mcp),
 )
 #: Commands whose words after "--" are another program's.
-_PASS_WORDS_ON = (["bisect"], ["compare"], ["time"], ["judge"])
+_PASS_WORDS_ON = (["bisect"], ["compare"], ["time"], ["judge"], ["record"])
 
 
 class _Visible(io.TextIOBase):

@@ -39,6 +39,8 @@ SLOW = {
     *(
         "docs/campaigns-elsewhere.md",
         "docs/cases.md",
+        "docs/compare.md",
+        "docs/judge.md",
         "docs/languages.md",
         "docs/laptop.md",
         "docs/many-gpus.md",

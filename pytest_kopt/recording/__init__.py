@@ -1,0 +1,1 @@
+"""Arguments of a function from a real run, and cases that draw such arguments again."""

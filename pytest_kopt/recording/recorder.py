@@ -1,0 +1,192 @@
+"""Records with which arguments a function is called, how often, and how long it takes."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from pytest_kopt.errors import BadInput
+from pytest_kopt.recording import safetensors
+
+#: The format of record.json.
+VERSION = 1
+RECORD, CONTENTS = "record.json", "contents.safetensors"
+#: Of a larger tensor statistics are kept, and no contents.
+_MOST_BYTES = 64 << 20
+
+
+@dataclass(slots=True)
+class _Signature:
+    """Calls with arguments of the same shapes, dtypes, strides and scalars."""
+
+    #: As record.json has them.
+    arguments: list[dict[str, Any]]
+    #: By position where there are none.
+    names: list[str] | None
+    calls: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(slots=True)
+class _Recorder:
+    """The calls of one function so far."""
+
+    function: Callable[..., Any]
+    keeps_contents: bool
+    signatures: dict[str, _Signature] = field(default_factory=dict)
+    #: What is kept of tensors, by the key that record.json names.
+    contents: dict[str, Any] = field(default_factory=dict)
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        import torch
+
+        values, names = self._bound(arguments, named)
+        key = repr((names, [_plain(value) for value in values]))
+        if key not in self.signatures:
+            place = len(self.signatures)
+            described = [self._described(x, f"{place}.{i}") for i, x in enumerate(values)]
+            self.signatures[key] = _Signature(described, names)
+        on_gpu = any(isinstance(x, torch.Tensor) and x.is_cuda for x in values)
+        if on_gpu:
+            torch.cuda.synchronize()
+        began = perf_counter()
+        result = self.function(*arguments, **named)
+        if on_gpu:
+            torch.cuda.synchronize()
+        signature = self.signatures[key]
+        signature.calls += 1
+        signature.seconds += perf_counter() - began
+        return result
+
+    def _bound(
+        self, arguments: tuple[Any, ...], named: dict[str, Any]
+    ) -> tuple[list[Any], list[str] | None]:
+        """Return the arguments in order, with their names where all can be given by name."""
+        try:
+            bound = inspect.signature(self.function).bind(*arguments, **named)
+        except (TypeError, ValueError):
+            return [*arguments, *named.values()], None
+        kinds = {bound.signature.parameters[name].kind for name in bound.arguments}
+        if kinds <= {inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY}:
+            return [*bound.arguments.values()], [*bound.arguments]
+        return [*arguments, *named.values()], None
+
+    def _described(self, value: Any, key: str) -> dict[str, Any]:
+        import torch
+
+        plain = _plain(value)
+        if not isinstance(value, torch.Tensor):
+            return plain
+        dtype = str(value.dtype).removeprefix("torch.")
+        plain["statistics"] = _statistics(value)
+        small = value.numel() * value.element_size() <= _MOST_BYTES
+        if self.keeps_contents and small and dtype in safetensors.DTYPES.values():
+            self.contents[key] = value.detach().cpu().contiguous().clone()
+            plain["contents"] = key
+        return plain
+
+
+def _plain(value: Any) -> dict[str, Any]:
+    """Return what of an argument tells signatures apart, as record.json has it."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return {
+            "dtype": str(value.dtype).removeprefix("torch."),
+            "shape": [*value.shape],
+            "stride": [*value.stride()],
+            "requires_grad": value.requires_grad,
+        }
+    if value is None or isinstance(value, bool | int | float | str):
+        return {"value": value}
+    return {"unknown": type(value).__qualname__}
+
+
+def _statistics(tensor: Any) -> dict[str, float]:
+    """Return mean, standard deviation, least and largest of the finite elements."""
+    import torch
+
+    values = tensor.detach().double().reshape(-1)
+    values = values[torch.isfinite(values)]
+    if not values.numel():
+        return {"mean": 0.0, "std": 0.0, "min": 0.0, "max": 0.0}
+    return {
+        "mean": float(values.mean()),
+        "std": float(values.std(correction=0)),
+        "min": float(values.min()),
+        "max": float(values.max()),
+    }
+
+
+@contextmanager
+def record(target: str, into: str | Path, *, contents: bool = False) -> Iterator[None]:
+    """Record the calls of a function, `pkg.mod:function`, while the block runs.
+
+    The folder `into` gets record.json: of each distinct signature (shapes, dtypes, strides,
+    scalars) the arguments of its first call with statistics of tensors, how often it was called and
+    how long calls took. With `contents` also contents.safetensors, with tensors of up to 64 MiB.
+    Modules that hold the function already get the recording one too. BadInput where there is no
+    such function, or the folder holds a record.
+    """
+    module_name, _, name = target.partition(":")
+    folder = Path(into)
+    if (folder / RECORD).exists():
+        raise BadInput("it holds a record already", where=str(folder), legal="another folder")
+    try:
+        function = getattr(import_module(module_name), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise BadInput(f"{target!r}: {error}", legal="pkg.mod:function") from None
+    recorder = _Recorder(function, contents)
+
+    @functools.wraps(function)
+    def recording(*arguments: Any, **named: Any) -> Any:
+        return recorder(*arguments, **named)
+
+    _replace(function, recording)
+    began = perf_counter()
+    try:
+        yield
+    finally:
+        seconds = perf_counter() - began
+        # Modules that were imported meanwhile hold it as well.
+        _replace(recording, function)
+        _write(recorder, target, seconds, folder)
+
+
+def _replace(function: Any, other: Any) -> None:
+    """Have every module that holds a function hold another one in its place."""
+    for module in [*sys.modules.values()]:
+        names = [*vars(module).items()] if hasattr(module, "__dict__") else ()
+        for name, value in names:
+            if value is function:
+                setattr(module, name, other)
+
+
+def _write(recorder: _Recorder, target: str, seconds: float, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    if recorder.contents:
+        safetensors.save(recorder.contents, folder / CONTENTS)
+    document = {
+        "schema_version": VERSION,
+        "function": target,
+        "seconds": seconds,
+        "signatures": [
+            {
+                "arguments": signature.arguments,
+                "names": signature.names,
+                "calls": signature.calls,
+                "seconds": signature.seconds,
+            }
+            for signature in recorder.signatures.values()
+        ],
+    }
+    (folder / RECORD).write_text(json.dumps(document, indent=1) + "\n")

@@ -1,0 +1,115 @@
+"""Recorded cases: what a run called, and inputs like those."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+from pytest_kopt import record, recorded
+from pytest_kopt.cli.main import main
+from pytest_kopt.errors import BadInput
+from pytest_kopt.recording import safetensors
+
+
+@pytest.fixture
+def kernels(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """A module with a function, and another one that holds the function already."""
+    module, user = ModuleType("recorded_kernels"), ModuleType("recorded_user")
+    source = "def scale(x, factor=2, bias=None):\n    return x * factor\n"
+    exec(source, vars(module))
+    vars(user)["scale"] = vars(module)["scale"]
+    for made in (module, user):
+        monkeypatch.setitem(sys.modules, made.__name__, made)
+    return user
+
+
+def test_each_signature_is_kept_with_how_often_it_was_called(
+    kernels: ModuleType, tmp_path: Path
+) -> None:
+    before = kernels.scale
+    wide = torch.arange(12.0).reshape(3, 4)
+    with record("recorded_kernels:scale", into=tmp_path / "r"):
+        for _ in range(3):
+            assert torch.equal(kernels.scale(wide), wide * 2)
+        kernels.scale(wide.T, 3)
+        kernels.scale(x=torch.ones(4, dtype=torch.int64), bias=None)
+    assert kernels.scale is before
+    cases = {case.label: case for case in recorded(tmp_path / "r")}
+    assert {label: case.calls for label, case in cases.items()} == {
+        "scale x=float32[3x4]": 3,
+        "scale x=float32[4x3] stride [1, 4] factor=3": 1,
+        "scale x=int64[4] bias=None": 1,
+    }
+    assert sum(case.weight for case in cases.values()) == pytest.approx(1)
+    turned = cases["scale x=float32[4x3] stride [1, 4] factor=3"].inputs()
+    assert isinstance(turned, dict) and turned["factor"] == 3
+    assert turned["x"].stride() == (1, 4) and turned["x"].shape == (4, 3)
+    assert turned["x"].min() >= 0 and turned["x"].max() <= 11
+    whole = cases["scale x=int64[4] bias=None"].inputs()
+    assert isinstance(whole, dict) and whole["bias"] is None
+    assert torch.equal(whole["x"], torch.ones(4, dtype=torch.int64))
+    assert not (tmp_path / "r" / "contents.safetensors").exists(), "nobody asked for contents"
+
+
+def test_contents_come_back_where_they_were_asked_for(kernels: ModuleType, tmp_path: Path) -> None:
+    x = torch.randn(2, 5).to(torch.bfloat16).requires_grad_()
+    with record("recorded_kernels:scale", into=tmp_path, contents=True):
+        kernels.scale(x)
+    (case,) = recorded(tmp_path)
+    first, second = case.inputs(), case.inputs()
+    assert isinstance(first, dict) and isinstance(second, dict)
+    assert torch.equal(first["x"], x) and first["x"].requires_grad
+    assert first["x"].data_ptr() != second["x"].data_ptr(), "fresh ones each time"
+
+
+@pytest.mark.parametrize("dtype", [*safetensors.DTYPES.values()])
+def test_a_file_holds_what_was_saved(dtype: str, tmp_path: Path) -> None:
+    tensor = torch.ones(2, 3).to(getattr(torch, dtype))
+    file = tmp_path / "x.safetensors"
+    safetensors.save({"a": tensor, "none": tensor[:0].contiguous()}, file)
+    found = safetensors.load(file)
+    assert torch.equal(found["a"].float(), tensor.float()) and found["a"].dtype == tensor.dtype
+    assert found["none"].shape == (0, 3)
+    file.write_bytes(file.read_bytes()[:20])
+    with pytest.raises(BadInput, match="cannot be read"):
+        safetensors.load(file)
+
+
+def test_what_cannot_be_recorded_or_drawn_is_named(kernels: ModuleType, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"pkg\.mod:function"), record("recorded_kernels:none", "r"):
+        pass
+    with record("recorded_kernels:scale", into=tmp_path):
+        kernels.scale(torch.ones(1), factor=torch.nn.Identity().training and 2, bias=object())
+    with pytest.raises(BadInput, match="an argument of the type object"):
+        recorded(tmp_path)
+    with (
+        pytest.raises(BadInput, match="holds a record already"),
+        record("recorded_kernels:scale", into=tmp_path),
+    ):
+        pass
+    with pytest.raises(BadInput, match="holds no record"):
+        recorded(tmp_path / "nowhere")
+
+
+def test_a_program_is_recorded_from_outside(tmp_path: Path) -> None:
+    (tmp_path / "ops.py").write_text("def scale(x):\n    return 2 * x\n")
+    text = "import sys, torch\nfrom ops import scale\nscale(torch.ones(int(sys.argv[1])))\n"
+    (tmp_path / "train.py").write_text(text)
+    command = ("-m", "pytest_kopt.cli", "record", "--call", "ops:scale", "--into", "r")
+    words = [sys.executable, *command, "--", "python", "train.py", "7"]
+    subprocess.run(words, cwd=tmp_path, check=True, timeout=300)
+    (case,) = recorded(tmp_path / "r")
+    assert case.label == "scale x=float32[7]"
+    document = json.loads((tmp_path / "r" / "record.json").read_text())
+    assert document["function"] == "ops:scale" and document["signatures"][0]["calls"] == 1
+
+
+def test_only_python_programs_are_recorded(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["record", "--call", "ops:scale", "--", "make", "train"]) == 4
+    assert "no Python program" in capsys.readouterr().err
