@@ -200,6 +200,19 @@ def test_data_that_git_ignores_is_not_taken_for_the_bases(gate: Gate, reader: st
         assert part in refusal
 
 
+def test_what_a_command_makes_need_not_be_there_before(gate: Gate) -> None:
+    """A fresh check-out has nothing of it, and the base's cases import it."""
+    project = gate.project
+    project.write(".gitignore", "__pycache__/\nkernels/made.py\n")
+    project.write("kernels/made.in", f"COST = {OLD}\n")
+    project.write(PLAIN, kernel("COST", imports="from kernels.made import COST"))
+    project.commit_all("Generated")
+    project.write("kernels/made.in", f"COST = {SLOWER}\n")
+    words = "--kopt-base=main", "-o", "kopt_rebuild_command=cp kernels/made.in kernels/made.py"
+    done = project.pytest(*words, **gate.variables())
+    assert done.code == 8, done.text
+
+
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:{}\nsize 5\n"
 TABLE = "kernels/table.dat"
 READS = '(Path(__file__).parent / "table.dat").read_text()'

@@ -107,10 +107,11 @@ class PullRequestGate(VersionGate):
         problem = why_not_in_place(rebuild.text) if rebuild else ""
         if problem:
             raise BadInput(problem, where="kopt_rebuild_command")
-        if base.old:
-            self._then = take_inventory(self.config, self._orders, base)
         if rebuild:
+            # The base's cases may import what it makes, which a fresh check-out lacks.
             self._unbuilt = rebuild.run(base.root).failure
+        if base.old and not self._unbuilt:
+            self._then = take_inventory(self.config, self._orders, base)
         return self._unbuilt
 
     def check_collection(self, ids: Sequence[str], collector: Collector, filtered: bool) -> None:
