@@ -11,7 +11,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from pytest_kopt.cases.order import ALONE, CANDIDATE, INCUMBENT, PLACEBO
-from pytest_kopt.cases.protocol import Looked, Time, Timed, Write, Written
+from pytest_kopt.cases.protocol import Time, Write
+from pytest_kopt.cases.replies import Looked, Timed, Written
 from pytest_kopt.paired.blocks import Blocks, BlockTime
 
 

@@ -11,15 +11,8 @@ from typing import Any
 
 import pytest
 
-from pytest_kopt.cases.protocol import (
-    CaseFinished,
-    CaseStarted,
-    Check,
-    Collected,
-    Reply,
-    Report,
-    Timed,
-)
+from pytest_kopt.cases.protocol import Check
+from pytest_kopt.cases.replies import CaseFinished, CaseStarted, Collected, Reply, Report, Timed
 from pytest_kopt.paired.remeasure import SideBySide
 from pytest_kopt.processes.case_processes import Abandoned, CaseProcesses, Listener
 from pytest_kopt.processes.child import MAX_DEATHS, NO_MEMORY, ChildDied

@@ -13,17 +13,9 @@ from typing import get_args, get_type_hints
 
 import pytest
 
-from pytest_kopt.cases import protocol
-from pytest_kopt.cases.protocol import (
-    Collected,
-    Loaded,
-    MachineCode,
-    Order,
-    Reply,
-    StopWorker,
-    Timed,
-    Write,
-)
+from pytest_kopt.cases import replies
+from pytest_kopt.cases.protocol import Order, StopWorker, Write
+from pytest_kopt.cases.replies import Collected, Loaded, MachineCode, Reply, Timed
 from pytest_kopt.honesty import nearby_shapes
 from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.honesty.finding import Finding
@@ -66,15 +58,15 @@ def test_messages_hold_other_values_than_those_of_json() -> None:
     code = MachineCode({"launches": []}, {}, "sm_90")
     shape = nearby_shapes.Tried("a", "uneven", {"n": 3}, {"candidate": "right"})
     for sent in (
-        protocol.Findings([finding]),
+        replies.Findings([finding]),
         Loaded(memory={"candidate": 5}, code=code),
-        protocol.TriedShape(shape),
-        protocol.Reached("candidate", {"out": Accuracy("float32", float("inf"), 150.0)}, 8.0),
-        protocol.CaseStarted("a", ("a.py", None, "a")),
+        replies.TriedShape(shape),
+        replies.Reached("candidate", {"out": Accuracy("float32", float("inf"), 150.0)}, 8.0),
+        replies.CaseStarted("a", ("a.py", None, "a")),
     ):
         assert read_reply(text_of(sent)) == sent
-    profile = read_reply(text_of(protocol.Report({"value": object})))
-    assert isinstance(profile, protocol.Report) and "object" in profile.data["value"]
+    profile = read_reply(text_of(replies.Report({"value": object})))
+    assert isinstance(profile, replies.Report) and "object" in profile.data["value"]
 
 
 def test_no_message_is_both_an_order_and_a_reply_and_each_can_be_read() -> None:

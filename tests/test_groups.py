@@ -12,21 +12,8 @@ from torch import Tensor
 from pytest_kopt.cases.case import Case, declare
 from pytest_kopt.cases.groups import Groups, find_groups, redrawn, with_steady_groups
 from pytest_kopt.cases.order import CANDIDATE, UNEVEN, ArmsOrder
-from pytest_kopt.cases.protocol import (
-    Agree,
-    Findings,
-    HandedOver,
-    HandOver,
-    Order,
-    Prepare,
-    Prepared,
-    Ready,
-    Reply,
-    Settle,
-    Time,
-    Timed,
-    Write,
-)
+from pytest_kopt.cases.protocol import Agree, HandOver, Order, Prepare, Settle, Time, Write
+from pytest_kopt.cases.replies import Findings, HandedOver, Prepared, Ready, Reply, Timed
 from pytest_kopt.cases.running.bench import Bench
 from pytest_kopt.cases.running.check import CheckedCase, check_case
 from pytest_kopt.cases.running.execution import make_inputs

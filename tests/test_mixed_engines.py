@@ -18,25 +18,19 @@ from torch import Tensor
 from pytest_kopt import policies
 from pytest_kopt.cases.case import declare
 from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, PLACEBO, ArmsOrder
-from pytest_kopt.cases.protocol import (
-    Agree,
+from pytest_kopt.cases.protocol import Agree, HandOver, Order, Prepare, Settle, Time, Write
+from pytest_kopt.cases.replies import (
     CaseFinished,
     Collected,
     Findings,
     HandedOver,
-    HandOver,
     Loaded,
     Looked,
     MachineCode,
-    Order,
-    Prepare,
     Prepared,
     Ready,
     Reply,
-    Settle,
-    Time,
     Timed,
-    Write,
     Written,
 )
 from pytest_kopt.cases.result import CaseResult, ExpectedCase

@@ -7,7 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from pytest_kopt.cases.protocol import (
+from pytest_kopt.cases.protocol import TryNearby
+from pytest_kopt.cases.replies import (
     CaseFinished,
     Collected,
     Findings,
@@ -15,7 +16,6 @@ from pytest_kopt.cases.protocol import (
     Reply,
     Report,
     TriedShape,
-    TryNearby,
 )
 from pytest_kopt.honesty import nearby_shapes
 from pytest_kopt.paired.nearby import AHEAD, Nearby

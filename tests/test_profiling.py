@@ -10,7 +10,8 @@ import pytest
 from pytest_kopt import policies, wire
 from pytest_kopt.campaign.layout import Layout
 from pytest_kopt.cases.order import WorkerOrders
-from pytest_kopt.cases.protocol import Begin, Profile, Profiled, StopWorker
+from pytest_kopt.cases.protocol import Begin, Profile, StopWorker
+from pytest_kopt.cases.replies import Profiled
 from pytest_kopt.decide.kernel_time import ProfilePair, judge_kernel_time, kernel_time
 from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.processes.channel import read_replies, write_orders

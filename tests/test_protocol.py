@@ -17,7 +17,6 @@ from pytest_kopt.cases.order import CANDIDATE, ArmsOrder, WorkerOrders
 from pytest_kopt.cases.protocol import (
     Agree,
     Begin,
-    CaseFinished,
     Check,
     HandOver,
     Judge,
@@ -29,13 +28,13 @@ from pytest_kopt.cases.protocol import (
     Prepare,
     Profile,
     Recompute,
-    Reply,
     Settle,
     StopWorker,
     Time,
     TryNearby,
     Write,
 )
+from pytest_kopt.cases.replies import CaseFinished, Reply
 from pytest_kopt.cases.running import timed_versions
 from pytest_kopt.cases.running.bench import Bench
 from pytest_kopt.measure.wall import WallEngine

@@ -18,28 +18,30 @@ from pytest_kopt.cases.case import Case, declare
 from pytest_kopt.cases.order import CANDIDATE, UNEVEN, WAYS, ArmsOrder
 from pytest_kopt.cases.protocol import (
     Agree,
-    CannotLoad,
-    CaseFinished,
-    Findings,
-    HandedOver,
     HandOver,
     Judge,
     Keep,
     Leave,
-    Loaded,
     LoadReference,
     Looks,
     Order,
     Prepare,
-    Prepared,
-    Ready,
     Recompute,
-    Reply,
     Settle,
     Time,
+    Write,
+)
+from pytest_kopt.cases.replies import (
+    CannotLoad,
+    CaseFinished,
+    Findings,
+    HandedOver,
+    Loaded,
+    Prepared,
+    Ready,
+    Reply,
     Timed,
     Verification,
-    Write,
 )
 from pytest_kopt.cases.running.bench import Bench
 from pytest_kopt.cases.running.execution import make_inputs

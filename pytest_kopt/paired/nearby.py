@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-from pytest_kopt.cases import protocol
+from pytest_kopt.cases import replies
 from pytest_kopt.cases.order import CANDIDATE, INCUMBENT
 from pytest_kopt.cases.protocol import TryNearby
 from pytest_kopt.decide.verdict import Same
@@ -21,7 +21,7 @@ from pytest_kopt.processes.child import Child, ChildDied, Children
 #: who fills it waits for a process that may wait for its own answers to be read.
 AHEAD = 16
 #: What a process says last of a case: what it found there, or why it tries nothing.
-_LAST = (protocol.Findings, protocol.Loaded, protocol.CannotLoad)
+_LAST = (replies.Findings, replies.Loaded, replies.CannotLoad)
 
 
 class Nearby(Children):
@@ -83,18 +83,18 @@ class Nearby(Children):
         for place, nodeid in enumerate(self._ids):
             why, is_whole = "", False
             try:
-                while not isinstance(reply := child.receive(), protocol.CaseFinished):
+                while not isinstance(reply := child.receive(), replies.CaseFinished):
                     why = why or why_ended(reply)
                     is_whole |= isinstance(reply, _LAST)
                     match reply:
-                        case protocol.TriedShape(shape):
+                        case replies.TriedShape(shape):
                             tried.append(shape)
-                        case protocol.Reached(version, accuracy, elements):
+                        case replies.Reached(version, accuracy, elements):
                             self._reached[nodeid][version] = accuracy
                             self._elements[nodeid] = elements
-                        case protocol.Loaded(same=how) if how:
+                        case replies.Loaded(same=how) if how:
                             self.same[nodeid] = how
-                        case protocol.Findings(findings) if findings:
+                        case replies.Findings(findings) if findings:
                             raise Caught(findings)
                 if not is_whole:
                     broken = f"trying them broke off ({why or 'for no known reason'})"

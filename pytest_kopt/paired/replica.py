@@ -13,23 +13,17 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pytest_kopt.cases import protocol
+from pytest_kopt.cases import replies
 from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, UNEVEN, WAYS
-from pytest_kopt.cases.protocol import (
-    Agree,
+from pytest_kopt.cases.protocol import Agree, HandOver, Leave, LoadVersions, Looks, Prepare, Settle
+from pytest_kopt.cases.replies import (
     CannotLoad,
     CaseFinished,
     Collected,
     HandedOver,
-    HandOver,
-    Leave,
     Loaded,
-    LoadVersions,
-    Looks,
-    Prepare,
     Prepared,
     Ready,
-    Settle,
 )
 from pytest_kopt.decide.inference import replica_ratio
 from pytest_kopt.decide.verdict import KernelChange, Same
@@ -304,7 +298,7 @@ class Replica(Children):
         accuracy = dict(self._accuracy.get(case.nodeid, {})) if case.judged_inside else None
         for child in self.children:
             child.send(Settle(accuracy))
-            if findings := _wait(child, protocol.Findings).findings:
+            if findings := _wait(child, replies.Findings).findings:
                 raise Caught(findings)
             _wait(child, CaseFinished)
 

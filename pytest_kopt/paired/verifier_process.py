@@ -12,17 +12,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pytest_kopt.cases.protocol import (
+from pytest_kopt.cases.protocol import Judge, Leave, LoadReference, Looks, Recompute
+from pytest_kopt.cases.replies import (
     CannotLoad,
     CaseFinished,
     CollectError,
     HandedOver,
-    Judge,
-    Leave,
     Loaded,
-    LoadReference,
-    Looks,
-    Recompute,
     Reply,
     Report,
     Verification,

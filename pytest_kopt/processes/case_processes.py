@@ -12,14 +12,13 @@ from typing import Any
 import pytest
 
 from pytest_kopt.cases.collector import Collector
-from pytest_kopt.cases.protocol import (
+from pytest_kopt.cases.protocol import Check, Profile
+from pytest_kopt.cases.replies import (
     CaseFinished,
     CaseStarted,
-    Check,
     Collected,
     CollectError,
     FallbackRow,
-    Profile,
     Profiled,
     Report,
 )

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar, get_args
 
 from pytest_kopt import wire
-from pytest_kopt.cases.protocol import Order, Reply
+from pytest_kopt.cases.protocol import Order
+from pytest_kopt.cases.replies import Reply
 
 _Sent = TypeVar("_Sent", bound=Order | Reply)
 _Received = TypeVar("_Received", bound=Order | Reply)

@@ -17,7 +17,8 @@ from typing import TypeVar
 import pytest
 
 from pytest_kopt.cases.order import WorkerOrders
-from pytest_kopt.cases.protocol import Begin, Confined, Order, Reply, StopWorker
+from pytest_kopt.cases.protocol import Begin, Order, StopWorker
+from pytest_kopt.cases.replies import Confined, Reply
 from pytest_kopt.devices.inspected import Inspected
 from pytest_kopt.errors import BadInput
 from pytest_kopt.options.declare import (

@@ -15,7 +15,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import IO, Protocol
 
-from pytest_kopt.cases.protocol import Order, Reply
+from pytest_kopt.cases.protocol import Order
+from pytest_kopt.cases.replies import Reply
 from pytest_kopt.process_tree import end_descendants
 from pytest_kopt.processes.channel import Channel, read_reply
 

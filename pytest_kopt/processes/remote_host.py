@@ -16,7 +16,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from pytest_kopt.cases.protocol import Order, Reply
+from pytest_kopt.cases.protocol import Order
+from pytest_kopt.cases.replies import Reply
 from pytest_kopt.devices.idle import AllGpusBusy
 from pytest_kopt.devices.vendor import Device, Reading
 from pytest_kopt.errors import BadInput, CannotFinish

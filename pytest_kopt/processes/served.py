@@ -12,19 +12,15 @@ from typing import NoReturn
 
 import pytest
 
-from pytest_kopt.cases.protocol import (
-    Begin,
+from pytest_kopt.cases.protocol import Begin, CaseOrder, Check, Order, StopWorker
+from pytest_kopt.cases.replies import (
     CaseFinished,
-    CaseOrder,
     CaseStarted,
-    Check,
     Collected,
     CollectError,
     Confined,
-    Order,
     Reply,
     Report,
-    StopWorker,
 )
 from pytest_kopt.cases.result import LOST
 from pytest_kopt.devices import context

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from pytest_kopt.cases.protocol import Collected
+from pytest_kopt.cases.replies import Collected
 from pytest_kopt.errors import BadInput
 from pytest_kopt.processes.case_processes import CaseProcesses
 from pytest_kopt.processes.child import Child, ChildDied, Children

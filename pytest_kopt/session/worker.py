@@ -16,13 +16,12 @@ from pytest_kopt.cases.order import ArmsOrder, WorkerOrders
 from pytest_kopt.cases.protocol import (
     Check,
     Client,
-    FallbackRow,
     LoadReference,
     LoadVersions,
     Profile,
-    Profiled,
     TryNearby,
 )
+from pytest_kopt.cases.replies import FallbackRow, Profiled
 from pytest_kopt.cases.result import LOST, NEVER, OUTSIDE, PROPERTY, CaseResult, named
 from pytest_kopt.cases.running.switches import replaced_operators, switches_kept
 from pytest_kopt.devices import context

@@ -27,26 +27,19 @@ from pytest_kopt.cases.order import (
     ArmsOrder,
     SameCode,
 )
-from pytest_kopt.cases.protocol import (
-    Agree,
+from pytest_kopt.cases.protocol import Agree, Client, HandOver, Keep, Prepare, Settle, Time, Write
+from pytest_kopt.cases.replies import (
     CannotLoad,
-    Client,
     Findings,
     HandedOver,
-    HandOver,
-    Keep,
     Loaded,
     Looked,
     MachineCode,
-    Prepare,
     Prepared,
     Reached,
     Ready,
-    Settle,
-    Time,
     Timed,
     TriedShape,
-    Write,
     Written,
 )
 from pytest_kopt.cases.running.bench import Bench

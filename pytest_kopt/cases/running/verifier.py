@@ -22,16 +22,8 @@ import torch
 from pytest_kopt.cases.case import Case
 from pytest_kopt.cases.groups import uneven_cases
 from pytest_kopt.cases.order import RESULTS, UNEVEN, WAYS, ArmsOrder
-from pytest_kopt.cases.protocol import (
-    CannotLoad,
-    Client,
-    HandedOver,
-    Judge,
-    Loaded,
-    Looks,
-    Recompute,
-    Verification,
-)
+from pytest_kopt.cases.protocol import Client, Judge, Looks, Recompute
+from pytest_kopt.cases.replies import CannotLoad, HandedOver, Loaded, Verification
 from pytest_kopt.cases.running.bench import Bench
 from pytest_kopt.cases.running.execution import grad_out, make_inputs
 from pytest_kopt.cases.running.inspected_results import (
