@@ -14,10 +14,10 @@ WATCHER = """
 import subprocess, sys
 from pathlib import Path
 from pytest_kopt.process_tree import adopt_orphans, children
-from pytest_kopt.standalone.limits import Limits
+from pytest_kopt.standalone.limits import ProcessLimits
 
 adopt_orphans()
-limits = Limits(seconds=float(sys.argv[2]), memory=600 << 20, disk=8 << 20, processes=6)
+limits = ProcessLimits(seconds=float(sys.argv[2]), memory=600 << 20, disk=8 << 20, processes=6)
 words = [sys.executable, "-c", sys.argv[3]]
 process = subprocess.Popen(words, cwd=sys.argv[1], preexec_fn=limits.apply)
 print(limits.wait(process, Path(sys.argv[1])), process.returncode, sorted(children()))

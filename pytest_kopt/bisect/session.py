@@ -13,7 +13,7 @@ from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.errors import CannotFinish
 from pytest_kopt.exit_codes import ExitCode
 from pytest_kopt.standalone.child_session import last_words, run, verdict_in
-from pytest_kopt.standalone.trees import MadeTree
+from pytest_kopt.standalone.made_trees import MadeTree
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ def bisect(arguments: argparse.Namespace) -> int:
     from pytest_kopt.bisect.bisect_report import exit_code, lines, report
     from pytest_kopt.bisect.bisection import Bisection, Journal, history
     from pytest_kopt.campaign.git.repository import Repository
-    from pytest_kopt.standalone.trees import other_tree
+    from pytest_kopt.standalone.made_trees import other_tree
 
     def say(line: str) -> None:
         print(line, file=sys.stderr, flush=True)

@@ -10,8 +10,8 @@ from pathlib import Path
 from pytest_kopt.cli.command_line import argument, command
 from pytest_kopt.errors import BadInput
 from pytest_kopt.standalone.cases import Cases
-from pytest_kopt.standalone.judge import judge as judge_submission
-from pytest_kopt.standalone.limits import Limits
+from pytest_kopt.standalone.limits import ProcessLimits
+from pytest_kopt.standalone.submissions import judge as judge_submission
 
 
 @command(
@@ -48,7 +48,7 @@ def judge(arguments: argparse.Namespace) -> int:
     paths = [Path(os.path.abspath(path)) for path in submissions]
     mib = 1 << 20
     memory, disk = arguments.memory * mib, arguments.disk * mib
-    limits = Limits(arguments.seconds, memory, disk, arguments.processes)
+    limits = ProcessLimits(arguments.seconds, memory, disk, arguments.processes)
     os.chdir(problem)
     codes = []
     for shown, path in zip(submissions, paths, strict=True):

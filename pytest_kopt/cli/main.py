@@ -24,7 +24,6 @@ from pytest_kopt.cli.campaigns import (
     status,
     stop,
 )
-from pytest_kopt.cli.compare import compare, time
 from pytest_kopt.cli.decide import decide
 from pytest_kopt.cli.demo import demo
 from pytest_kopt.cli.init import init
@@ -33,6 +32,7 @@ from pytest_kopt.cli.learned import MEMORY, TIPS
 from pytest_kopt.cli.mcp import mcp
 from pytest_kopt.cli.record import record
 from pytest_kopt.cli.report import export, report
+from pytest_kopt.cli.standalone import compare, time
 from pytest_kopt.errors import BadInput
 from pytest_kopt.exit_codes import ExitCode
 from pytest_kopt.show.words import visible

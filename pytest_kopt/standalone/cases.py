@@ -10,9 +10,9 @@ from pathlib import Path, PurePosixPath
 from pytest_kopt.errors import BadInput
 from pytest_kopt.options.project import Project
 from pytest_kopt.standalone.generated_cases import generate
-from pytest_kopt.standalone.places import is_imported, names_in, place_of, tests_below
+from pytest_kopt.standalone.kernel_places import is_imported, names_in, place_of, tests_below
+from pytest_kopt.standalone.made_trees import MadeTree
 from pytest_kopt.standalone.shapes import parse
-from pytest_kopt.standalone.trees import MadeTree
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from pytest_kopt.decide.verdict import Verdict
 from pytest_kopt.options.declare import LOADED_BEFORE, STEP
 from pytest_kopt.process_tree import end_with_parent
-from pytest_kopt.standalone.trees import MadeTree
+from pytest_kopt.standalone.made_trees import MadeTree
 
 #: A runner's files are about the run as a whole, not about one of its comparisons.
 _NOT_INHERITED = ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY")

@@ -10,7 +10,7 @@ from itertools import groupby
 from pathlib import Path, PurePosixPath
 
 from pytest_kopt.errors import BadInput
-from pytest_kopt.standalone.places import names_in
+from pytest_kopt.standalone.kernel_places import names_in
 from pytest_kopt.standalone.shapes import Argument
 
 #: Modules of a source that computes in float64 if its inputs are float64.

@@ -29,7 +29,7 @@ _SHARED = Path("/dev/shm")  # noqa: S108 - torch shares by it, so that kernel co
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ProcessLimits:
     """What a session may use together with all that it starts."""
 
     seconds: float

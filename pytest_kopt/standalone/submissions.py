@@ -20,9 +20,9 @@ from pytest_kopt.processes.launched import SCRATCH
 from pytest_kopt.show.words import gate_outcome
 from pytest_kopt.standalone.cases import Cases
 from pytest_kopt.standalone.child_session import last_words, start, verdict_in
-from pytest_kopt.standalone.comparison import check_words
-from pytest_kopt.standalone.limits import Limits, private_folder, remove
-from pytest_kopt.standalone.trees import tree_with
+from pytest_kopt.standalone.limits import ProcessLimits, private_folder, remove
+from pytest_kopt.standalone.made_trees import tree_with
+from pytest_kopt.standalone.two_versions import check_words
 
 #: A larger file is no kernel's source.
 _MOST_BYTES = 1 << 20
@@ -31,7 +31,7 @@ _CONFINED = ("-o", "kopt_isolation=on", "-p", "no:cacheprovider", "--kopt-gate=i
 
 
 def judge(
-    submission: Path, cases: Cases, limits: Limits, words: Sequence[str] = ()
+    submission: Path, cases: Cases, limits: ProcessLimits, words: Sequence[str] = ()
 ) -> dict[str, Any]:
     """Judge a file in the place of the problem's own, which is the baseline.
 

@@ -15,12 +15,12 @@ from pytest_kopt.decide.verdict import Verdict
 from pytest_kopt.errors import BadInput
 from pytest_kopt.standalone.cases import Cases
 from pytest_kopt.standalone.child_session import last_words, run, verdict_in
-from pytest_kopt.standalone.trees import MadeTree, tree_of_refs, tree_with
+from pytest_kopt.standalone.made_trees import MadeTree, tree_of_refs, tree_with
 from pytest_kopt.versions.overlay import project_files
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class SessionEnd:
     """How a session ended."""
 
     #: The exit code.
@@ -68,7 +68,7 @@ def check_words(made: MadeTree, verdict_file: Path) -> tuple[str, ...]:
     return f"--kopt-base={base}", f"--kopt-verdict={verdict_file}", "--no-header"
 
 
-def check(made: MadeTree, words: Sequence[str], *, silent: bool) -> Outcome:
+def check(made: MadeTree, words: Sequence[str], *, silent: bool) -> SessionEnd:
     """Run the PR check there, which prints what it shows unless `silent`."""
     with tempfile.TemporaryDirectory() as directory:
         verdict_file, log = Path(directory) / "verdict.json", Path(directory) / "output"
@@ -76,17 +76,17 @@ def check(made: MadeTree, words: Sequence[str], *, silent: bool) -> Outcome:
         code = run(words, made, log if silent else None)
         verdict = verdict_in(verdict_file)
         reason = verdict.reason if verdict else last_words(log) if silent else ""
-        return Outcome(code, verdict, reason)
+        return SessionEnd(code, verdict, reason)
 
 
-def time(made: MadeTree, words: Sequence[str], *, silent: bool) -> Outcome:
+def time(made: MadeTree, words: Sequence[str], *, silent: bool) -> SessionEnd:
     """Check and time the cases there; it prints what it shows unless `silent`."""
     with tempfile.TemporaryDirectory() as directory:
         tables, log = Path(directory) / "rows", Path(directory) / "output"
         words = [f"--kopt-summary-csv={tables}/", "--no-header", *words]
         code = run(words, made, log if silent else None)
         rows = [row for file in sorted(tables.glob("*.csv")) for row in _rows(file)]
-        return Outcome(code, None, "" if rows or not silent else last_words(log), rows)
+        return SessionEnd(code, None, "" if rows or not silent else last_words(log), rows)
 
 
 def _rows(file: Path) -> list[dict[str, str]]:

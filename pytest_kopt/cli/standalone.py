@@ -9,9 +9,9 @@ from pathlib import Path
 
 from pytest_kopt.cli.command_line import JSON, Argument, argument, command
 from pytest_kopt.errors import BadInput
-from pytest_kopt.standalone import comparison
+from pytest_kopt.standalone import two_versions
 from pytest_kopt.standalone.cases import Cases
-from pytest_kopt.standalone.comparison import Outcome
+from pytest_kopt.standalone.two_versions import SessionEnd
 
 _CASES: tuple[Argument, ...] = (
     argument(
@@ -56,9 +56,9 @@ def compare(arguments: argparse.Namespace) -> int:
     pytest. Exit codes: 0 not slower, 8 slower or refused, 9 undecided, 1 wrong, 4 bad input.
     """
     cases = _cases(arguments, [Path(arguments.old), Path(arguments.new)])
-    with comparison.both(arguments.old, arguments.new, cases) as made:
+    with two_versions.both(arguments.old, arguments.new, cases) as made:
         words = [*cases.within(made), *arguments.words]
-        outcome = comparison.check(made, words, silent=arguments.json)
+        outcome = two_versions.check(made, words, silent=arguments.json)
     if arguments.json:
         verdict = outcome.verdict and outcome.verdict.model_dump(mode="json")
         _print(outcome, cases, verdict=verdict)
@@ -78,9 +78,9 @@ def time(arguments: argparse.Namespace) -> int:
         raise BadInput("there is no such file", where=str(arguments.file))
     file = arguments.file.resolve()
     cases = _cases(arguments, [file]).of_its_place()
-    with comparison.alone(file, cases) as made:
+    with two_versions.alone(file, cases) as made:
         words = [*cases.within(made), *arguments.words]
-        outcome = comparison.time(made, words, silent=arguments.json)
+        outcome = two_versions.time(made, words, silent=arguments.json)
     if arguments.json:
         _print(outcome, cases, rows=list(outcome.rows))
     return outcome.code
@@ -118,7 +118,7 @@ def _keep(file: Path, source: bytes) -> None:
     file.write_bytes(source)
 
 
-def _print(outcome: Outcome, cases: Cases, **document: object) -> None:
+def _print(outcome: SessionEnd, cases: Cases, **document: object) -> None:
     """Print how it ended as one document."""
     about = {"exit_code": outcome.code, "reason": outcome.reason}
     if cases.reference:
