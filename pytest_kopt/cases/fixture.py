@@ -113,7 +113,6 @@ class Kopt:
         from pytest_kopt.cases.running.loaded_versions import files_used
         from pytest_kopt.cases.running.runner import run_case
         from pytest_kopt.versions.affected_modules import project_modules
-        from pytest_kopt.versions.installed_copies import check_imported_here
 
         nodeid = self._test.nodeid
         try:
@@ -131,9 +130,6 @@ class Kopt:
                 problem = "reference is the function itself, right whatever it computes"
                 raise case.refusal(problem, legal="another function, of none of the kernel's code")
             root = self._test.config.rootpath.resolve()
-            if self._bench.purpose.decides:
-                called = getattr(fn, "__module__", None) or ""
-                check_imported_here(root, called, f"case {nodeid}")
             self._declared(case)
             outcome = run_case(case, self._bench)
         except BadInput as error:

@@ -139,6 +139,13 @@ class Worker:
 
         A case is served within its test, in whatever contexts that has entered.
         """
+        if bench.purpose.decides:
+            from pytest_kopt.versions.installed_copies import check_imported_here
+
+            root, where = test.config.rootpath.resolve(), f"case {case.nodeid}"
+            called = getattr(case.function, "__module__", None) or ""
+            trees = self.orders.arms.trees if self.orders.arms else ()
+            check_imported_here(root, called, where, trees)
         self._skip_outside(test, case.label)
         self._declare(
             CaseResult.undecided(

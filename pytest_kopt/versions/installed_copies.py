@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from pytest_kopt.errors import BadInput
@@ -18,11 +18,11 @@ _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}"
 _BUILT = frozenset({"build", "dist"})
 
 
-def check_imported_here(root: Path, called: str, where: str) -> None:
+def check_imported_here(root: Path, called: str, where: str, trees: Iterable[str] = ()) -> None:
     """Raise BadInput where the project uses a module of its own that lies elsewhere.
 
     It is a copy, or a link leads out of the repository. Of several the one of the `called` function
-    is named.
+    is named. `trees` are those of other versions that this process holds.
     """
     loaded = {
         name: file
@@ -31,11 +31,12 @@ def check_imported_here(root: Path, called: str, where: str) -> None:
     }
     _check_links(loaded, root, where)
     # A process of another version runs in a tree of its own.
-    here = Path.cwd()
+    homes_of_versions = (root, Path.cwd(), *map(Path, trees))
     elsewhere = {
         name: file
         for name, file in loaded.items()
-        if name.partition(".")[0] not in sys.stdlib_module_names and _is_elsewhere(file, root, here)
+        if name.partition(".")[0] not in sys.stdlib_module_names
+        and _is_elsewhere(file, *homes_of_versions)
     }
     homes = _homes(root, frozenset(name.partition(".")[0] for name in elsewhere))
     own_files = {name: path for name in elsewhere if (path := _own_file(homes, name))}

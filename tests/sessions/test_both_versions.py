@@ -70,6 +70,11 @@ def scaled(x, factor):
     spend({cost}, "{who}")
     return factor * x
 """
+DROPPING = """\
+{imports}def dropping(x):
+    spend({cost}, "dropping {version}")
+    return 2.0 * x
+"""
 WRAPPED = """
 
 def wrapped(x):
@@ -100,6 +105,10 @@ def write_layouts(project: Project, version: str, cost: float) -> None:
     project.write(
         "late_kernel.py", "def late(x):\n    from late_core import core\n\n    return core(x)\n"
     )
+    imports = "import pack.helping\n\n\n" if version == "old" else ""
+    dropping = DROPPING.format(imports=imports, cost=cost, version=version)
+    project.write("pack/helping.py", "")
+    project.write("dropping_kernel.py", spending(dropping))
     project.write("src/below/__init__.py", "")
     project.write("src/below/kernel.py", core("below", "below"))
 
@@ -107,7 +116,7 @@ def write_layouts(project: Project, version: str, cost: float) -> None:
 LAYOUTS = (
     *(("pack", "relative"), ("state", "stateful"), ("configured_kernel", "configured")),
     *(("cached_kernel", "cached"), ("scaled_kernel", "scaled"), ("inner_kernel", "inner")),
-    *(("late_kernel", "late"), ("below.kernel", "below")),
+    *(("late_kernel", "late"), ("dropping_kernel", "dropping"), ("below.kernel", "below")),
 )
 
 
@@ -130,7 +139,10 @@ def test_layouts_in_one_process(tmp_path: Path, words: tuple[str, ...]) -> None:
     done = Gate(project)(*words)
     is_the_truth(done)
     assert done.judged["flags"] == [], "one process held both"
-    layouts = ["relative", "stateful", "configured", "cached", "scaled", "wrapped", "late", "below"]
+    layouts = [
+        *("relative", "stateful", "configured", "cached", "scaled", "wrapped", "late", "dropping"),
+        "below",
+    ]
     everyone = {f"{layout} {version}" for layout in layouts for version in ("old", "new")}
     # Two for the look, in the second's company the incumbent is timed; one for what lies near.
     assert sum(ran == everyone for ran in done.processes.values()) == 3
