@@ -233,8 +233,8 @@ def _finding(trial: Tried, outcome: Outcome, problem: str) -> Finding | None:
         pattern.check,
         f"{outcome} {place}, where the incumbent is right: {problem}",
         where=trial.nodeid,
-        advice=f"{example}: support what the incumbent does, or say in the case of a new campaign "
-        f"that it need not: domain={pattern.excluded_by!r}",
+        advice=f"{example}: support what the incumbent does, or declare that it need not, in a new "
+        f"campaign or at the base first: domain={pattern.excluded_by!r}",
         rejects=outcome == "wrong",
     )
 

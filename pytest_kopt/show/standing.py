@@ -57,7 +57,7 @@ def _uncommitted_lines(campaign: Campaign) -> Iterator[str]:
     if files:
         names = " ".join(map(shlex.quote, files))
         yield (
-            f"HEAD still holds the version that was rolled back: {', '.join(files)} differ(s) from "
+            f"HEAD holds another version than the current best: {', '.join(files)} differ(s) from "
             f"it now. Fix: git commit -m 'Back to the current best' -- {names}"
         )
 

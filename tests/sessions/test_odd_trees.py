@@ -230,7 +230,7 @@ def test_a_candidate_that_was_committed_by_hand_and_rolled_back(started: Project
     run = started.round("next")
     assert run.code == 8
     command = f"git commit -m 'Back to the current best' -- {KERNEL}"
-    assert f"HEAD still holds the version that was rolled back: {KERNEL}" in run.text
+    assert f"HEAD holds another version than the current best: {KERNEL}" in run.text
     assert command in run.text
     started.git("commit", "--quiet", "-m", "Back", "--", KERNEL)
     assert not started.git("status", "--porcelain", "--", KERNEL)
