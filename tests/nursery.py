@@ -209,18 +209,16 @@ def _run(words: Sequence[str], **given: Any) -> Any:
 def _call(words: Sequence[str], cwd: Path) -> int:
     """Run a command with the streams of this process and return its exit code.
 
-    That may be a worker of execnet's. A fork gets the signals that this process gets.
+    That may be a worker of execnet's. The command gets the signals that this process gets.
     """
     if words[1] == "-u" and fits(os.environ):
         worker = {"worker": words[-1], "cwd": str(cwd), "env": dict(os.environ)}
         return int(_ask(os.environ[SOCKET], worker, (1, 2, 0)).wait())
     order = _command(words, cwd, os.environ)
-    if not order:
-        return subprocess.call(words, cwd=cwd)
-    fork = _ask(os.environ[SOCKET], order, (1, 2))
+    process = _ask(os.environ[SOCKET], order, (1, 2)) if order else subprocess.Popen(words, cwd=cwd)
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda number, frame: os.kill(fork.pid, number))
-    return int(fork.wait())
+        signal.signal(number, lambda number, frame: os.kill(process.pid, number))
+    return int(process.wait())
 
 
 def _have_workers_forked() -> None:
