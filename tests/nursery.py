@@ -56,6 +56,8 @@ _AT_IMPORT = {
     "OPENBLAS_NUM_THREADS": "1",
     "TRITON_INTERPRET": "1",
 }
+#: Read there as well, and set by a machine for all its processes.
+_OF_MACHINES = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")
 _READ_AT_IMPORT = ("TRITON_", "OMP_", "OPENBLAS_", "MKL_", "LD_", "PYTORCH_", "CUDA_VISIBLE")
 _BOOT = re.compile(r"(?:import sys; sys\.path\[:0\] = .*; )?from (\S+) import (\w+); \w+\(\)")
 #: In the environment of whatever they fork, and of workers that share them.
@@ -71,7 +73,8 @@ INTERPRETERS = {sys.executable}
 
 def fits(env: Mapping[str, str]) -> bool:
     """Say whether a process with this environment may be a fork."""
-    early = {name: env[name] for name in env if name.startswith(_READ_AT_IMPORT) and env[name]}
+    names = [name for name in env if name.startswith(_READ_AT_IMPORT)]
+    early = {name: env[name] for name in names if env[name] and name not in _OF_MACHINES}
     return not (env.keys() & FRESH.keys() or early.items() - _AT_IMPORT.items())
 
 
