@@ -59,7 +59,12 @@ def start(
         return subprocess.Popen(
             [sys.executable, "-c", _RUN.format(entry), *words],
             cwd=made.directory,
-            env=_environment(made.root, made.tree) | dict(variables or {}),
+            # What it says last has to be there, however it ends.
+            env={
+                **_environment(made.root, made.tree),
+                "PYTHONUNBUFFERED": "1",
+                **(variables or {}),
+            },
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT if log else None,
