@@ -151,13 +151,14 @@ def _tests(function: str, cases: Sequence[tuple[Argument, ...]]) -> Iterator[str
         pairs = (f'"{name}": {text}' for name, text in drawn)
         by_position = f"({', '.join(text for _, text in drawn)},)"
         sizes = list(names.values())
+        dims = ", ".join(f'"{size}": {size}' for size in sizes)
         yield _TEST.format(
             function=function,
             name=function + (f"_{number}" if number else ""),
             sizes=", ".join(sizes),
             values=[column if len(sizes) > 1 else column[0] for column in zip(*names, strict=True)],
             inputs=f"{{{', '.join(pairs)}}}" if drawn[0][0] else by_position,
-            dims=f"{{{', '.join(f'{chr(34)}{size}{chr(34)}: {size}' for size in sizes)}}}",
+            dims=f"{{{dims}}}",
         )
 
 

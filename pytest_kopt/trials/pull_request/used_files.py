@@ -15,6 +15,11 @@ from pytest_kopt.honesty.file_watch import FileWatch
 from pytest_kopt.trials.pull_request.base import Base
 from pytest_kopt.versions.affected_modules import is_built
 
+#: How a file begins that git-lfs put in place of a large one.
+_POINTER = b"version https://git-lfs.github.com/spec/"
+#: Folders of builds and environments, which hold copies.
+_COPIES = frozenset({"build", "dist", "site-packages"})
+
 
 class Reach:
     """Tells who uses changed files; a path is one in the work tree, a case's are below the root."""
@@ -75,12 +80,6 @@ class Reach:
             or place.relative_to(self._root).as_posix() in loaded
             or any(name in (self._root / file).read_bytes() for file in loaded)
         )
-
-
-#: How a file begins that git-lfs put in place of a large one.
-_POINTER = b"version https://git-lfs.github.com/spec/"
-#: Folders of builds and environments, which hold copies.
-_COPIES = frozenset({"build", "dist", "site-packages"})
 
 
 def ignored_code(root: Path) -> frozenset[str]:

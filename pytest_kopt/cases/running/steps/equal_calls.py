@@ -19,6 +19,9 @@ from pytest_kopt.numerics.snr import compute_snr
 
 #: So many calls, and so long at most: one wrong result in a hundred calls shows.
 _CALLS, _SECONDS = 600, 0.1
+#: dB by which two calls on equal inputs may differ less than each of them errs, and the error still
+#: be what differs.
+_SLACK_DB = 12.0
 
 
 def equal_calls(checking: Checking) -> Iterator[Finding]:
@@ -52,11 +55,6 @@ def equal_calls(checking: Checking) -> Iterator[Finding]:
             advice="look for a race, or for state that a call leaves to the next",
             rejects=False,
         )
-
-
-#: dB by which two calls on equal inputs may differ less than each of them errs, and the error still
-#: be what differs.
-_SLACK_DB = 12.0
 
 
 def stale_memory(checking: Checking, reached: dict[str, Accuracy]) -> Iterator[Finding]:
