@@ -28,6 +28,7 @@ from pytest_kopt.decide.verdict import Verdict
 from pytest_kopt.errors import BadInput
 from pytest_kopt.exit_codes import ExitCode
 from pytest_kopt.options.project import Project
+from pytest_kopt.standalone.child_session import refusal_in
 
 _INSTRUCTIONS = (
     "Optimise a GPU kernel in rounds: one hypothesis, one change in the kernel files, one measured "
@@ -309,8 +310,7 @@ async def run(words: Sequence[str], root: Path, agent: Context | None = None) ->
         )
     if finished.code == ExitCode.USAGE:
         lines = [*finished.err.splitlines(), *finished.out.splitlines()]
-        refusal = next((line for line in lines if line.startswith("ERROR: ")), "")
-        raise ToolError(refusal.removeprefix("ERROR: ") or finished.tail)
+        raise ToolError(refusal_in(lines) or finished.tail)
     return finished
 
 

@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
@@ -59,7 +59,7 @@ def start(
         return subprocess.Popen(
             [sys.executable, "-c", _RUN.format(entry), *words],
             cwd=made.directory,
-            # What it says last has to be there, however it ends.
+            # Its two streams share a file: a refusal would stand in the middle of a line.
             env={
                 **_environment(made.root, made.tree),
                 "PYTHONUNBUFFERED": "1",
@@ -83,8 +83,13 @@ def verdict_in(file: Path) -> Verdict | None:
 def last_words(log: Path) -> str:
     """Return the refusal in a session's output, else its last line."""
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    return refusal_in(lines) or (lines[-1].strip("= ") if lines else "no output")
+
+
+def refusal_in(lines: Iterable[str]) -> str:
+    """Return why a session or command refused its input, "" where no line says so."""
     refusal = next((line for line in lines if line.startswith("ERROR: ")), "")
-    return refusal.removeprefix("ERROR: ") or (lines[-1].strip("= ") if lines else "no output")
+    return refusal.removeprefix("ERROR: ")
 
 
 def main(*plugins: object) -> None:
