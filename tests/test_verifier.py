@@ -300,6 +300,21 @@ def test_what_memory_held_is_judged_and_not_what_is_handed_over(kind: str, tmp_p
     assert found.startswith("timed-result: ")
 
 
+def test_inputs_that_are_drawn_otherwise_beside_the_candidate_are_its_doing(tmp_path: Path) -> None:
+    case = case_of(product, inputs=lambda: (torch.randn(16, 8), torch.randn(8, 8)))
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        runner = runs(case, tmp_path)
+    finally:
+        torch.set_default_dtype(before)
+    (found,) = asked(case, runner, runner.looks).found
+    assert found.startswith(
+        "process-state: the kernel's import changes what its case draws: inputs of bfloat16 [16, 8]"
+    )
+    assert "without it of float32 [16, 8] on cpu" in found
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is read on Linux")
 @pytest.mark.parametrize(
     "change",

@@ -53,6 +53,7 @@ from pytest_kopt.honesty.inputs import RestoredArguments, overwrite
 from pytest_kopt.honesty.nearby_shapes import RENEWED
 from pytest_kopt.measure.engine import EVENTS
 from pytest_kopt.measure.wall import one_thread
+from pytest_kopt.numerics.nested import tensors
 from pytest_kopt.versions.affected_modules import NotLoadable
 from pytest_kopt.versions.executed_files import check_moved
 
@@ -101,6 +102,7 @@ def hand_over(arm: str, way: str, spot: Spot, folder: Path, secret: int) -> dict
     place = {"seed": spot.seed, "number": spot.number, "call": spot.call}
     description = {
         "file": name,
+        "inputs": _input_descriptions(spot.inputs),
         "incoming": incoming,
         **dict(zip(_CALLS, handed_over, strict=True)),
     }
@@ -137,6 +139,12 @@ def _tensor_description(tensor: torch.Tensor) -> dict[str, Any]:
         "strides": strides,
         "device": tensor.device.type,
     }
+
+
+def _input_descriptions(inputs: Sequence[Any]) -> list[str]:
+    """Return dtype, shape and kind of device of the tensors among inputs, in order."""
+    described = map(_tensor_description, tensors(inputs))
+    return [f"{each['dtype']} {each['shape']} on {each['device']}" for each in described]
 
 
 def _like(description: Mapping[str, Any]) -> torch.Tensor:
@@ -272,6 +280,8 @@ def _wrong(
             if look is None:
                 return [_amiss(f"of a {way} was not handed over")]
             case, spot = content.case_of(arm), content.spot(look)
+            if (drawn := _input_descriptions(spot.inputs)) != look["inputs"]:
+                return [_other_inputs(look["inputs"], drawn)]
             if memory := memories.get((arm, seed, way)):
                 in_memory = _in_memory(look, memory, looked_at.secret)
                 if in_memory is None:
@@ -303,6 +313,16 @@ def _judged(look: Mapping[str, Any], secret: int) -> Drawn:
 
 def _amiss(problem: str) -> Finding:
     return Finding("timed-result", f"a result that was looked at {problem}", bucket="W2")
+
+
+def _other_inputs(drawn: Sequence[str], without: Sequence[str]) -> Finding:
+    """Return a finding for inputs that are drawn otherwise in a process without the candidate."""
+    return Finding(
+        "process-state",
+        f"the kernel's import changes what its case draws: inputs of {', '.join(drawn)}, without "
+        f"it of {', '.join(without)}",
+        advice="a kernel must leave torch as it was, for whatever else runs in the process",
+    )
 
 
 class _RedrawnContent:
