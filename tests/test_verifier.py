@@ -259,7 +259,7 @@ def _scaled(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(params=["all elements", "elements drawn", "content scaled"])
 def _elements(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "elements drawn":
-        monkeypatch.setattr("pytest_kopt.cases.running.verifier._JUDGED", 20)
+        monkeypatch.setattr("pytest_kopt.cases.running.handed_over._JUDGED", 20)
     if request.param == "content scaled":
         request.getfixturevalue("_scaled")
 
@@ -308,7 +308,7 @@ def test_inputs_that_are_drawn_otherwise_beside_the_candidate_are_its_doing(tmp_
         runner = runs(case, tmp_path)
     finally:
         torch.set_default_dtype(before)
-    (found,) = asked(case, runner, runner.looks).found
+    (found,) = asked(case, runner, runner.looks).found or [""]
     assert found.startswith(
         "process-state: the kernel's import changes what its case draws: inputs of bfloat16 [16, 8]"
     )

@@ -44,6 +44,7 @@ from pytest_kopt.cases.replies import (
 )
 from pytest_kopt.cases.running.bench import Bench
 from pytest_kopt.cases.running.execution import forget_compiled, make_inputs
+from pytest_kopt.cases.running.handed_over import hand_over
 from pytest_kopt.cases.running.heldout import (
     held_out_cases,
     reached,
@@ -61,7 +62,7 @@ from pytest_kopt.cases.running.timing import (
     pool_of,
     prepare_blocks,
 )
-from pytest_kopt.cases.running.verifier import SLACK_DB, hand_over
+from pytest_kopt.cases.running.verifier import SLACK_DB
 from pytest_kopt.cases.seeds import derive
 from pytest_kopt.devices.lock import checking_lock, timing_lock
 from pytest_kopt.honesty import nearby_shapes

@@ -8,26 +8,30 @@ process gave with the blocks, and asks its own reference.
 
 from __future__ import annotations
 
-import math
-import os
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
-import numpy
 import torch
 
 from pytest_kopt.cases.case import Case
 from pytest_kopt.cases.groups import uneven_cases
-from pytest_kopt.cases.order import RESULTS, UNEVEN, WAYS, ArmsOrder
+from pytest_kopt.cases.order import UNEVEN, WAYS, ArmsOrder
 from pytest_kopt.cases.protocol import Client, Judge, Looks, Recompute
 from pytest_kopt.cases.replies import CannotLoad, HandedOver, Loaded, Verification
 from pytest_kopt.cases.running.bench import Bench
 from pytest_kopt.cases.running.execution import grad_out, make_inputs
+from pytest_kopt.cases.running.handed_over import (
+    Unjudged,
+    hand_over,
+    in_memory,
+    input_descriptions,
+    judged_elements,
+    like,
+    read,
+)
 from pytest_kopt.cases.running.inspected_results import (
-    Drawn,
     Spot,
     floors,
     judge_spot,
@@ -53,7 +57,6 @@ from pytest_kopt.honesty.inputs import RestoredArguments, overwrite
 from pytest_kopt.honesty.nearby_shapes import RENEWED
 from pytest_kopt.measure.engine import EVENTS
 from pytest_kopt.measure.wall import one_thread
-from pytest_kopt.numerics.nested import tensors
 from pytest_kopt.versions.affected_modules import NotLoadable
 from pytest_kopt.versions.executed_files import check_moved
 
@@ -62,154 +65,8 @@ SLACK_DB = 40.0
 #: What another process of the incumbent's gives is the same from here on, in dB: weights that two
 #: processes drew, a few of them, may by chance be nearer than what is plainly wrong.
 _SAME_DB = 20.0
-#: Of a larger tensor so many elements are judged: what is wrong in 1 of 200,000 shows.
-_JUDGED = 1 << 20
-#: What JSON carries as it is.
-_PLAIN = (bool, int, float, str, type(None))
-#: What is handed over of a look: what its call gave, and what calls on the same content and on the
-#: case's own gave afterwards.
-_CALLS = ("results", "again", "own")
 #: What of the inputs' domain a case excludes that need not be right on what blocks are timed on.
 _BEYOND = RENEWED.excluded_by
-
-
-class _Unjudged(Exception):
-    """What was looked at cannot be judged in another process; the message says why."""
-
-
-def hand_over(arm: str, way: str, spot: Spot, folder: Path, secret: int) -> dict[str, Any]:
-    """Write what a looked-at call gave into a file in a folder; return how to read it.
-
-    Of what is large, elements drawn under a `secret` that nobody knew when it was called; of what
-    is no plain tensor, number, text or None, its type.
-    """
-    descriptor, name = tempfile.mkstemp(dir=folder)
-    with os.fdopen(descriptor, "wb") as file:
-        handed_over = [
-            None
-            if results is None
-            else [{"name": n, **_written(result, file, secret)} for n, result in results.items()]
-            for results in (
-                spot.results,
-                spot.again,
-                spot.own_content.results if spot.own_content else None,
-            )
-        ]
-    incoming = [
-        {"name": n, **_tensor_description(gradient)}
-        for n, gradient in (spot.incoming or {}).items()
-    ]
-    place = {"seed": spot.seed, "number": spot.number, "call": spot.call}
-    description = {
-        "file": name,
-        "inputs": _input_descriptions(spot.inputs),
-        "incoming": incoming,
-        **dict(zip(_CALLS, handed_over, strict=True)),
-    }
-    return {"arm": arm, "way": way, **place, **description}
-
-
-def _written(result: Any, file: BinaryIO, secret: int) -> dict[str, Any]:
-    if type(result) in _PLAIN:
-        return {"value": result}
-    if not isinstance(result, torch.Tensor) or result.layout is not torch.strided:
-        return {"type": type(result).__name__}
-    drawn = _drawn(result.detach(), secret)
-    plain = drawn.resolve_conj().resolve_neg().cpu().contiguous()
-    file.write(plain.flatten().view(torch.uint8).numpy().data)
-    return _tensor_description(result)
-
-
-def _drawn(tensor: torch.Tensor, secret: int) -> torch.Tensor:
-    if tensor.numel() <= _JUDGED:
-        return tensor
-    # On the host, whatever holds them: a reference may compute there.
-    places = torch.randint(
-        tensor.numel(), (_JUDGED,), generator=torch.Generator().manual_seed(secret)
-    )
-    return tensor.reshape(-1)[places.to(tensor.device)]
-
-
-def _tensor_description(tensor: torch.Tensor) -> dict[str, Any]:
-    dtype = str(tensor.dtype).removeprefix("torch.")
-    strides = list(tensor.stride())
-    return {
-        "dtype": dtype,
-        "shape": list(tensor.shape),
-        "strides": strides,
-        "device": tensor.device.type,
-    }
-
-
-def _input_descriptions(inputs: Sequence[Any]) -> list[str]:
-    """Return dtype, shape and kind of device of the tensors among inputs, in order."""
-    described = map(_tensor_description, tensors(inputs))
-    return [f"{each['dtype']} {each['shape']} on {each['device']}" for each in described]
-
-
-def _like(description: Mapping[str, Any]) -> torch.Tensor:
-    return torch.empty(
-        description["shape"],
-        dtype=getattr(torch, description["dtype"]),
-        device=description["device"],
-    )
-
-
-def _read(look: Mapping[str, Any]) -> Iterator[dict[str, Any] | None]:
-    """Yield what was handed over of each of the calls, by name; None where there was none."""
-    data, start = numpy.fromfile(look["file"], numpy.uint8), 0
-    for call_name in _CALLS:
-        results: dict[str, Any] = {}
-        for description in look[call_name] or ():
-            if "type" in description:
-                raise _Unjudged(f"{description['name']} is a {description['type']}")
-            if "value" in description:
-                results[description["name"]] = description["value"]
-                continue
-            shape = (
-                description["shape"] if math.prod(description["shape"]) <= _JUDGED else [_JUDGED]
-            )
-            result = _like({**description, "shape": shape})
-            end = start + result.numel() * result.element_size()
-            if result.numel():
-                plain = torch.from_numpy(data[start:end].copy()).view(result.dtype)
-                result.copy_(plain.reshape(shape))
-            results[description["name"]], start = result, end
-        yield None if look[call_name] is None else results
-
-
-def _in_memory(
-    look: Mapping[str, Any], memory: Mapping[str, Any], secret: int
-) -> dict[str, Any] | None:
-    """Return a call's results as its process's memory held them, None where it did not.
-
-    What is no tensor is as it was handed over.
-    """
-    if not memory["file"] or look["number"] != memory["call"]:
-        return None
-    data, start = numpy.fromfile(memory["file"], numpy.uint8), 0
-    sizes = iter(memory["sizes"])
-    results: dict[str, Any] = {}
-    for description in look["results"] or ():
-        if "value" in description or "type" in description:
-            continue
-        size = next(sizes, None)
-        if size is None:
-            # More results than are written down.
-            return results if len(memory["sizes"]) == RESULTS else None
-        dtype = getattr(torch, description["dtype"])
-        part = torch.from_numpy(data[start : start + size // dtype.itemsize * dtype.itemsize])
-        start += size
-        try:
-            tensor = (
-                part.clone().view(dtype).as_strided(description["shape"], description["strides"])
-            )
-        except RuntimeError:
-            return None
-        results[description["name"]] = (
-            _drawn(tensor, secret) if tensor.numel() > _JUDGED else tensor
-        )
-    return results
 
 
 def serve_verifier(case: Case, bench: Bench, arms: ArmsOrder, client: Client) -> None:
@@ -249,7 +106,7 @@ def _judged_by(content: _RedrawnContent, looks: Looks, floors: dict[str, float])
         floors |= {name: max(floors.get(name, _SAME_DB), _SAME_DB) for name in names}
     try:
         return Verification(_wrong(content, looks, floors))
-    except _Unjudged as reason:
+    except Unjudged as reason:
         return Verification([], str(reason))
     except Exception as error:
         return Verification([_amiss(f"cannot be judged ({type(error).__name__}: {error})")])
@@ -280,14 +137,14 @@ def _wrong(
             if look is None:
                 return [_amiss(f"of a {way} was not handed over")]
             case, spot = content.case_of(arm), content.spot(look)
-            if (drawn := _input_descriptions(spot.inputs)) != look["inputs"]:
+            if (drawn := input_descriptions(spot.inputs)) != look["inputs"]:
                 return [_other_inputs(look["inputs"], drawn)]
             if memory := memories.get((arm, seed, way)):
-                in_memory = _in_memory(look, memory, looked_at.secret)
-                if in_memory is None:
+                held = in_memory(look, memory, looked_at.secret)
+                if held is None:
                     return [_amiss(f"of a {way} was not in memory when its block was over")]
-                spot = replace(spot, results={**spot.results, **in_memory})
-            wrong, beyond = judge_spot(case, spot, floors, _judged(look, looked_at.secret))
+                spot = replace(spot, results={**spot.results, **held})
+            wrong, beyond = judge_spot(case, spot, floors, judged_elements(look, looked_at.secret))
             if wrong is None:
                 continue
             if beyond is None:
@@ -296,19 +153,6 @@ def _wrong(
             if _BEYOND not in case.domain and plainly_wrong(case, recomputed, beyond) is None:
                 return [Finding("held-out-range", wrong.diagnosis().splitlines()[0])]
     return []
-
-
-def _judged(look: Mapping[str, Any], secret: int) -> Drawn:
-    """Return what takes from an expected result the elements that were handed over."""
-    shapes = {description["name"]: description.get("shape") for description in look["results"]}
-
-    def drawn(name: str, expected: Any) -> Any:
-        # A result of another shape is held against the whole, and so is wrong.
-        if isinstance(expected, torch.Tensor) and shapes.get(name) == [*expected.shape]:
-            return _drawn(expected, secret)
-        return expected
-
-    return drawn
 
 
 def _amiss(problem: str) -> Finding:
@@ -340,7 +184,7 @@ class _RedrawnContent:
 
     def spot(self, look: Mapping[str, Any]) -> Spot:
         """Return what a look was given, as it is drawn here, with what it gave."""
-        results, again, own_content = _read(look)
+        results, again, own_content = read(look)
         spot = replace(self._inputs(look), results=results or {}, again=again)
         if own_content is None:
             return spot
@@ -352,7 +196,7 @@ class _RedrawnContent:
         inputs = self._given(look)
         if look["way"] == WAYS[0]:
             return Spot(inputs, None, {})
-        likes = {description["name"]: _like(description) for description in look["incoming"]}
+        likes = {description["name"]: like(description) for description in look["incoming"]}
         incoming = [grad_out(like, self._seed) for like in likes.values()]
         self._write_gradients(incoming, look)
         return Spot(inputs, dict(zip(likes, incoming, strict=True)), {})
@@ -386,7 +230,7 @@ class _RedrawnContent:
             return Forward(case, case.function, restored)
         drawn = make_inputs(case, content_seed(look["seed"]))
         if shapes(restored.source) != shapes(drawn):
-            raise _Unjudged("its inputs have other shapes each time")
+            raise Unjudged("its inputs have other shapes each time")
         overwrite(restored.source, drawn, case.weights, only_activations=True)
         return Forward(case, case.function, restored)
 
