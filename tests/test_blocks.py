@@ -80,6 +80,26 @@ def test_the_incumbent_alone_is_compared_no_more_often_for_that() -> None:
     }
 
 
+@given(
+    races=st.sets(st.sampled_from(["first", "second", "third"])),
+    more=st.sets(st.sampled_from([PLACEBO, ALONE])),
+    seed=st.integers(0, 1000),
+)
+def test_a_lap_goes_there_and_back_with_the_incumbent_between_the_others(
+    races: set[str], more: set[str], seed: int
+) -> None:
+    names = {INCUMBENT, *more, *(races or {CANDIDATE})}
+    held = cast("Any", dict.fromkeys(names, Process(5.0)))
+    blocks = Blocks(held, random.Random(seed), "cpu", 1, {arm: [1] for arm in held})
+    order = [arm for arm, _ in blocks._lap(names)]
+    there, back = order[: len(names)], order[len(names) :]
+    assert there == back[::-1] and {*there} == names
+    beside = [arm for arm in there if arm != ALONE]
+    assert (ALONE in more) == (there[0] == ALONE)
+    place, others = beside.index(INCUMBENT), len(beside) - 1
+    assert place in (others // 2, (others + 1) // 2)
+
+
 def test_on_the_cpu_what_a_process_says_of_its_own_clock_counts_for_nothing() -> None:
     """Nor does what its content took to write count as time of its calls."""
 

@@ -179,15 +179,15 @@ def exchange(tensor: torch.Tensor, places: torch.Tensor, *, moves: bool = True) 
     of a timed call before its clock starts.
     """
     flat = bits(tensor).flatten()
-    at_once = flat.device.type == "cpu"
-    where = numpy.where if at_once else torch.where
-    elements: Any
-    elements, order = (flat.numpy(), places.numpy()) if at_once else (flat, places)
-    half = len(order) // 2
-    first, second = order[:half], order[half : 2 * half]
-    left, right = elements[first], elements[second]
-    swapped = (left != 0) & (right != 0) & moves
-    elements[first], elements[second] = where(swapped, right, left), where(swapped, left, right)
+    pairs_of_places = places[: len(places) // 2 * 2].view(2, -1)
+    if flat.device.type == "cpu":
+        elements, order = flat.numpy(), pairs_of_places.numpy()
+        pairs = elements[order]
+        elements[order] = numpy.where((pairs != 0).all(0) & moves, pairs[::-1], pairs)
+    else:
+        exchanged = flat[pairs_of_places]
+        swaps = (exchanged != 0).all(0) & moves
+        flat[pairs_of_places] = torch.where(swaps, exchanged.flip(0), exchanged)
     if not tensor.is_contiguous():
         tensor.copy_(flat.view(tensor.dtype).view(tensor.shape))
 

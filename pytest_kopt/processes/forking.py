@@ -28,6 +28,7 @@ from _pytest.config import default_plugins
 from pytest_kopt.cases.running.switches import compile_here
 from pytest_kopt.process_tree import adopt_orphans, end_descendants, end_with_parent, leave
 from pytest_kopt.processes.bytecode import kept_bytecode
+from pytest_kopt.versions.affected_modules import project_modules
 
 #: Without these no case runs. What is not there, like Triton or a vendor's library, is left out.
 _LIBRARIES = ("torch", "triton")
@@ -64,6 +65,8 @@ def main() -> None:
     hashing = threading.Thread(target=_hash_triton)
     hashing.start()
     _import(_FIRST)
+    # Where sources lie is kept: a fork that asked the system for all of them would need 20 ms.
+    project_modules(Path.cwd())
     hashing.join()
     # The system's thread is there for a moment longer.
     begin = time.monotonic()
