@@ -214,6 +214,35 @@ def test_a_sum_of_close_values_may_round() -> None:
     assert not [name for name in found if name.startswith("close")]
 
 
+def test_what_is_left_of_a_row_of_one_value_is_rounding() -> None:
+    def normed_rows(x: Tensor, mean: Tensor) -> Tensor:
+        centred = x - mean
+        return centred * torch.rsqrt(centred.square().mean(-1, keepdim=True) + 1e-5)
+
+    def exact(x: Tensor) -> Tensor:
+        return normed_rows(x, x.double().mean(-1, keepdim=True).to(x))
+
+    def by_halves(x: Tensor) -> Tensor:
+        halves = [half.sum(-1, keepdim=True) for half in x.split(x.shape[-1] // 2 + 1, -1)]
+        return normed_rows(x, sum(halves) / x.shape[-1] * (1 + 1e-7))
+
+    def one_off(x: Tensor) -> Tensor:
+        return normed_rows(x, x[:, 1:].sum(-1, keepdim=True) / x.shape[-1])
+
+    def no_epsilon(x: Tensor) -> Tensor:
+        return x.sub(x.mean(-1, keepdim=True)) / x.std(-1, keepdim=True, correction=0)
+
+    def inputs() -> tuple[Tensor]:
+        return (torch.randn(8, 64),)
+
+    def reference(x: Tensor) -> Tensor:
+        return exact(x.double())
+
+    assert "constant" not in wrong(exact, by_halves, inputs, reference)
+    for candidate in (one_off, no_epsilon):
+        assert "constant" in wrong(exact, candidate, inputs, reference)
+
+
 class Squares(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:

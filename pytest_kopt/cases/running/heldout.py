@@ -25,8 +25,9 @@ from pytest_kopt.cases.running.against_reference import (
     judge_twice,
     nearest,
     nearly_right,
+    pairs,
 )
-from pytest_kopt.cases.running.execution import CandidateFunction, Pass, make_inputs
+from pytest_kopt.cases.running.execution import CandidateFunction, Pass, Run, make_inputs
 from pytest_kopt.cases.running.reference import Reference
 from pytest_kopt.cases.seeds import derive
 from pytest_kopt.devices.context import is_lost
@@ -36,11 +37,13 @@ from pytest_kopt.honesty.nearby_shapes import CLOSE, SHAPES, SIZES, TIED, Outcom
 from pytest_kopt.honesty.precision import accuracy_of, least_exact
 from pytest_kopt.numerics.compare import Comparison
 from pytest_kopt.numerics.gates import snr
-from pytest_kopt.numerics.nested import fresh_copies
+from pytest_kopt.numerics.nested import fresh_copies, mapped
 
 _TRIES, _PAIRS = 3, 7
 #: By so many times its tolerance such a share of a result may err near the declared inputs.
 _HAIR, _FEW = 1.5, 1e-5
+#: Inputs that are rounded may move a result by so many times less than it errs.
+_ROUNDINGS = 8
 
 
 class Declared(Exception):
@@ -239,7 +242,11 @@ class _TriedContent:
                 for comparison in comparisons
                 if not (comparison.passed or (comparison.figures and comparison.name in unsaid))
             ]
-            if not wrong or self._misses_by_a_hair(wrong, expected, run.copies):
+            if (
+                not wrong
+                or self._misses_by_a_hair(wrong, expected, run.copies)
+                or self._is_rounding(wrong, run)
+            ):
                 return "right", ""
             # A kernel that takes a wider dtype's memory for another's cannot say so.
             loose = replace(case, gate=snr(PLAINLY_RIGHT_DB))
@@ -264,9 +271,30 @@ class _TriedContent:
         nearly = nearly_right(self._variant.case, expected, results, _HAIR)
         return nearly.issuperset(comparison.name for comparison in wrong)
 
-    def _in_float64(self, like: Pass) -> Pass | None:
+    def _is_rounding(self, wrong: Sequence[Comparison], run: Run) -> bool:
+        """Say whether results err by what the reference moves when its inputs are rounded.
+
+        Of a row of one value without its mean nothing is left but rounding, and a kernel's is its
+        own. Inputs move by float32's epsilon: a narrower dtype is no reason to compute in it.
+        """
+        exact = self._in_float64(run.live)
+        moved = self._in_float64(run.live, partial(_rounded, seed=self._seed))
+        if exact is None or moved is None:
+            return False
+        moves = {name: other for name, _, other in pairs(exact, moved)}
+        errors = {name: (ref, out) for name, ref, out in pairs(exact, run.copies)}
+        return all(
+            comparison.figures and _errs_within(*errors[comparison.name], moves[comparison.name])
+            for comparison in wrong
+        )
+
+    def _in_float64(
+        self, like: Pass, inputs: Callable[[Any], Any] = lambda wide: wide
+    ) -> Pass | None:
         reference = self._reference
-        return reference.in_float64(self._inputs, lambda wide: reference(wide, like, self._seed))
+        return reference.in_float64(
+            self._inputs, lambda wide: reference(inputs(wide), like, self._seed)
+        )
 
     def _expected_of(self, like: Pass) -> Pass:
         """Return the reference's results; incoming gradients are of the outputs' dtypes."""
@@ -275,3 +303,28 @@ class _TriedContent:
             expected = self._reference(fresh_copies(self._inputs), like, self._seed)
             self._expected[key] = expected
         return self._expected[key]
+
+
+def _rounded(inputs: Sequence[Any], seed: int) -> Sequence[Any]:
+    """Return inputs whose floating-point numbers moved by float32's epsilon, up or down."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def moved(tensor: Any) -> Any:
+        if type(tensor) is not torch.Tensor or not tensor.is_floating_point():
+            return tensor
+        signs = torch.randint(0, 2, tensor.shape, generator=generator).to(tensor) * 2 - 1
+        step = 1 + signs * torch.finfo(torch.float32).eps
+        return (tensor.detach() * step).requires_grad_(tensor.requires_grad)
+
+    rounded: Sequence[Any] = mapped(inputs, moved, (torch.Tensor,))
+    return rounded
+
+
+def _errs_within(reference: Any, result: Any, moved: Any) -> bool:
+    """Say whether a result's error is, by its square, at most so many of the reference's moves."""
+    if not (isinstance(result, torch.Tensor) and result.is_floating_point()):
+        return False
+    error, move = (
+        (value.double() - reference.double()).square().mean() for value in (result, moved)
+    )
+    return bool(error <= _ROUNDINGS**2 * move)
