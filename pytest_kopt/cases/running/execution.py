@@ -239,7 +239,9 @@ def roots(outputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
 
 def forget_compiled() -> None:
     """Have torch.compile forget what it made: of one function it makes eight versions, no more."""
-    if dynamo := sys.modules.get("torch._dynamo"):
+    dynamo: Any = sys.modules.get("torch._dynamo")
+    # To forget nothing would import the whole compiler where a GPU is, for seconds.
+    if dynamo and getattr(dynamo.convert_frame, "FRAME_COUNTER", 1):
         dynamo.reset()
 
 
