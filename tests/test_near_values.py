@@ -287,7 +287,7 @@ class Once(Squares):
     ("function", "outcome"),
     [
         (Squares, "right"),
-        (Detached, "wrong"),
+        (Detached, "raises"),
         (Partly, "right"),
         (Slightly, "right"),
         (Once, "raises"),

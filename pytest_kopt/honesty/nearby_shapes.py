@@ -84,6 +84,8 @@ SHAPES: tuple[Kind, ...] = ("aligned", "uneven")
 TIED: tuple[Kind, ...] = ("large", "masked", "constant", "exact", "expanded")
 #: With this, places alone are judged: what else is computed of such values may round.
 CLOSE: Kind = "close"
+#: What a kernel has no way to refuse: where it is plainly wrong, it does not support that.
+UNSAID: tuple[Kind, ...] = ("wider", "twice")
 #: What is met in timed blocks, and not tried for itself.
 RENEWED = Pattern("what it was timed on", _VALUES, _MODERATE)
 #: What a case may say of what its kernels need not support.

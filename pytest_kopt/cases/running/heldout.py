@@ -33,7 +33,7 @@ from pytest_kopt.cases.seeds import derive
 from pytest_kopt.devices.context import is_lost
 from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.honesty.inputs import RestoredArguments
-from pytest_kopt.honesty.nearby_shapes import CLOSE, SHAPES, SIZES, TIED, Outcome, Tried
+from pytest_kopt.honesty.nearby_shapes import CLOSE, SHAPES, SIZES, TIED, UNSAID, Outcome, Tried
 from pytest_kopt.honesty.precision import accuracy_of, least_exact
 from pytest_kopt.numerics.compare import Comparison
 from pytest_kopt.numerics.gates import snr
@@ -248,12 +248,13 @@ class _TriedContent:
                 or self._is_rounding(wrong, run)
             ):
                 return "right", ""
-            # A kernel that takes a wider dtype's memory for another's cannot say so.
+            # A kernel that takes a wider dtype's memory for another's cannot say so, nor one whose
+            # backward is its own that this has no gradient.
             loose = replace(case, gate=snr(PLAINLY_RIGHT_DB))
             plainly_right = all(
                 comparison.passed for comparison in judge(loose, expected, run.copies)
             )
-            foreign = kind == "wider" and not plainly_right
+            foreign = kind in UNSAID and not plainly_right
             return "raises" if foreign else "wrong", wrong[0].diagnosis().splitlines()[0]
         return None, ""
 
