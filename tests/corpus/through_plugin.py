@@ -19,7 +19,7 @@ import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -284,8 +284,8 @@ def main() -> int:
         bench = Bench(Path(scratch), asked.device)
         done = {outcome.kernel for outcome in outcomes}
         paths = [p for p in kernels(asked.device, asked.names) if p.stem not in done]
-        for outcome in pool.map(bench.judge, paths):
-            outcomes.append(outcome)
+        for judged in as_completed([pool.submit(bench.judge, path) for path in paths]):
+            outcomes.append(outcome := judged.result())
             print(table([outcome]), flush=True)
             if asked.results:
                 with asked.results.open("a") as file:

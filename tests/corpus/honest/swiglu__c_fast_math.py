@@ -41,7 +41,7 @@ def _load():
 
 
 def swiglu(gate, up):
-    gate, up = gate.contiguous(), up.contiguous()
-    out = torch.empty_like(gate)
-    _load().swiglu(gate.data_ptr(), up.data_ptr(), out.data_ptr(), gate.numel())
-    return out
+    on_host = [x.detach().cpu().contiguous() for x in (gate, up)]
+    out = torch.empty_like(on_host[0])
+    _load().swiglu(*(x.data_ptr() for x in (*on_host, out)), out.numel())
+    return out.to(gate.device)
