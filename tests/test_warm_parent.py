@@ -302,25 +302,63 @@ def test_no_two_forks_draw_the_same() -> None:
     assert drawn() != drawn()
 
 
-def test_what_the_baselines_cases_had_to_import_is_imported_once(
-    parent: WarmParent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_what_cases_are_going_to_import_is_imported_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     evidence = CaseEvidence(engine="wall", libraries=SLOW)
     result = CaseResult("t.py::test_x", header=("label", "Check"), evidence=evidence)
     orders = WorkerOrders("cpu", "auto", 1, 60.0, "", expected=(ExpectedCase.of(result),))
-    launcher = SimpleNamespace(warm=lambda env, directory, modules: parent.load(modules))
+    (tmp_path / "test_x.py").write_text("import kernel\n")
+    (tmp_path / "kernel.py").write_text("import xml.dom.minidom\n")
+    loaded = list[str]()
+    launcher = SimpleNamespace(warm=lambda env, directory, modules: loaded.extend(modules))
     monkeypatch.setattr(measurements, "launcher_of", lambda config: launcher)
-    plugins = SimpleNamespace(list_plugin_distinfo=list)
-    config = SimpleNamespace(pluginmanager=plugins, invocation_params=SimpleNamespace(dir=tmp_path))
-    site: Any = SimpleNamespace(here=SimpleNamespace(environment={}))
+    settings = {"pythonpath": [], "norecursedirs": [".*"], "python_files": ["test_*.py"]}
+    config = SimpleNamespace(
+        pluginmanager=SimpleNamespace(list_plugin_distinfo=list),
+        invocation_params=SimpleNamespace(dir=tmp_path),
+        args=[str(tmp_path)],
+        getini=settings.__getitem__,
+    )
     session: Any = SimpleNamespace(
-        _config=config, _settings=SimpleNamespace(forks=True), orders=orders, sites=site
+        _config=config,
+        _root=tmp_path,
+        _settings=SimpleNamespace(forks=True),
+        orders=orders,
+        sites=SimpleNamespace(here=SimpleNamespace(environment={})),
     )
     measurements.HostMeasurements.warm_up(session)
+    assert {*loaded} == {*SLOW, "xml.dom.minidom"}
+
+
+#: Folders of a user's installed packages, of which the interpreter knows one.
+LIBRARIES = {
+    "threaded": "import threading\n"
+    "threading.Thread(target=threading.Event().wait, daemon=True).start()\n",
+    "quiet": "",
+}
+
+
+def test_a_library_that_starts_threads_is_left_to_the_forks(tmp_path: Path) -> None:
+    base = {**ENV, "PYTHONUSERBASE": str(tmp_path)}
+    ask = [sys.executable, "-c", "import site; print(site.getusersitepackages())"]
+    folder = Path(subprocess.check_output(ask, env=base, text=True).strip())
+    folder.mkdir(parents=True)
+    for name, text in LIBRARIES.items():
+        (folder / f"{name}.py").write_text(text)
+    (tmp_path / "project.py").write_text("")
+    env = {**base, "PYTHONPATH": os.pathsep.join([str(folder), str(tmp_path)])}
+    parent = WarmParent(env, str(tmp_path))
+    parent.load(["threaded"])
+    parent.load(["quiet", "project"])
     (tmp_path / "conftest.py").write_text(
-        f"import sys\nassert {{*{SLOW}}} <= {{*sys.modules}}\nopen('there', 'w').close()\n"
+        "import sys\nwith open('there', 'w') as file:\n"
+        "    file.write(' '.join({'threaded', 'quiet', 'project'} & {*sys.modules}))\n"
     )
-    fork = greeted(parent, tmp_path, orders)
-    until((tmp_path / "there").exists)
+    fork = forked(parent, env, tmp_path)
+    greet(fork, tmp_path, WorkerOrders("cpu", "auto", 1, 60.0, ""))
+    until(lambda: (tmp_path / "there").exists() and (tmp_path / "there").read_text())
+    assert (tmp_path / "there").read_text() == "quiet"
     fork.kill()
     fork.close()
+    parent.end()

@@ -6,8 +6,10 @@ at before every fork, since a context, or a lock that a thread holds, would be b
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import importlib
+import importlib.util
 import json
 import os
 import random
@@ -18,14 +20,15 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
 from _pytest.config import default_plugins
 
 from pytest_kopt.cases.running.switches import compile_here
+from pytest_kopt.libraries import is_library
 from pytest_kopt.process_tree import adopt_orphans, end_descendants, end_with_parent, leave
 from pytest_kopt.processes.bytecode import kept_bytecode
 from pytest_kopt.versions.affected_modules import project_modules
@@ -44,6 +47,8 @@ _FIRST = (
 #: Device files of NVIDIA's and AMD's drivers, open in a process that has a context.
 _DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/dxg")
 _ENDING_SECONDS = 1.0
+#: torch's variable for how it finds out whether there are GPUs.
+_ASKS_NVML = "PYTORCH_NVML_BASED_CUDA_CHECK"
 #: How far the first allocations on the host are shifted, at most, in pages.
 _PAGES = 512
 _BALLAST: list[bytearray] = []
@@ -80,7 +85,7 @@ def main() -> None:
             # Left behind by a fork that has ended.
             end_descendants(but=children)
         if control.fileno() in ready:
-            _answer(control, (waking, wake), children)
+            waking, wake = _answer(control, (waking, wake), children)
 
 
 def _import(names: Iterable[str]) -> None:
@@ -125,14 +130,18 @@ def _threads() -> int:
     return len(os.listdir("/proc/self/task"))
 
 
-def _answer(control: socket.socket, waking: tuple[int, int], children: dict[int, int]) -> None:
-    """Fork once, or import more; the parent and all forks end where nobody is left to ask."""
+def _answer(
+    control: socket.socket, waking: tuple[int, int], children: dict[int, int]
+) -> tuple[int, int]:
+    """Fork once, or import more; the parent and all forks end where nobody is left to ask.
+
+    Returns the pipe that wakes from then on.
+    """
     order, descriptors, _, _ = socket.recv_fds(control, 1 << 16, 4, socket.MSG_CMSG_CLOEXEC)
     if not order:
         leave(0)
     if not descriptors:
-        _import(json.loads(order))
-        return
+        return _import_in_successor(control, waking, children, json.loads(order))
     reader, writer, log, status = descriptors
     reply: dict[str, Any]
     parent = os.getpid()
@@ -157,6 +166,77 @@ def _answer(control: socket.socket, waking: tuple[int, int], children: dict[int,
         reply = {"pid": pid}
     with suppress(BrokenPipeError):
         control.send(json.dumps(reply).encode())
+    return waking
+
+
+def _import_in_successor(
+    control: socket.socket, waking: tuple[int, int], children: dict[int, int], names: Iterable[str]
+) -> tuple[int, int]:
+    """Import installed modules in a fork that takes this process's place, if it can be forked.
+
+    A library may start threads, or open a device, as it is imported: then this process stays.
+    """
+    if children or unfit():
+        return waking
+    told, tell = os.pipe()
+    parent = os.getpid()
+    try:
+        successor = os.fork()
+    except OSError:
+        # Whoever asks for a fork is told.
+        return waking
+    if successor == 0:
+        end_with_parent()
+        adopt_orphans()
+        if os.getppid() != parent:
+            os._exit(1)
+        with _no_context():
+            _import(filter(_is_installed, names))
+        if unfit():
+            os._exit(0)
+        new = wakes_when_forks_end()
+        os.write(tell, b"1")
+        for descriptor in (told, tell, *waking):
+            os.close(descriptor)
+        return new
+    os.close(tell)
+    has_succeeded = bool(os.read(told, 1))
+    os.close(told)
+    if has_succeeded:
+        # What asked for forks hears from the successor alone.
+        control.close()
+    os.waitpid(successor, 0)
+    if has_succeeded:
+        leave(0)
+    return waking
+
+
+def _is_installed(module: str) -> bool:
+    """Say whether a module is an installed package's: nothing of the project is imported here."""
+    with suppress(ImportError, ValueError):
+        spec = importlib.util.find_spec(module.partition(".")[0])
+        folders = [] if spec is None else [spec.origin, *(spec.submodule_search_locations or ())]
+        return any(folder and is_library(folder) for folder in folders)
+    return False
+
+
+@contextmanager
+def _no_context() -> Iterator[None]:
+    """Have torch ask the driver's management library whether there are GPUs, and close that again.
+
+    The driver itself cannot be used in a fork of a process that has asked it.
+    """
+    before = os.environ.get(_ASKS_NVML)
+    os.environ[_ASKS_NVML] = "1"
+    try:
+        yield
+    finally:
+        os.environ.pop(_ASKS_NVML)
+        os.environ.update({} if before is None else {_ASKS_NVML: before})
+        with suppress(OSError, AttributeError):
+            nvml = ctypes.CDLL("libnvidia-ml.so.1", os.RTLD_LAZY | os.RTLD_NOLOAD)
+            while nvml.nvmlShutdown() == 0:
+                pass
 
 
 def wakes_when_forks_end() -> tuple[int, int]:

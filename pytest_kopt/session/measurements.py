@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from fnmatch import fnmatch
 from functools import partial
 from itertools import cycle
 from pathlib import Path
@@ -25,6 +26,7 @@ from pytest_kopt.session.distribution import has_local_workers, is_distributed, 
 from pytest_kopt.session.progress import Progress
 from pytest_kopt.session.sites import Sites
 from pytest_kopt.session.warming import EARLY_LOOK
+from pytest_kopt.versions.imported_libraries import imported_libraries
 
 _CHECKERS = 3
 #: Most of what a check on a GPU needs of the host is not its kernel's one thread.
@@ -282,6 +284,8 @@ class HostMeasurements:
             modules.append(_GRADIENTS)
         if self.orders.device == "cuda":
             modules += _LAUNCHING
+        folders = [self._root, *self._config.getini("pythonpath"), self._root / "src"]
+        modules += sorted(imported_libraries(_test_files(self._config), folders))
         directory = str(config.invocation_params.dir)
         launcher_of(config).warm(self.sites.here.environment, directory, modules)
 
@@ -322,3 +326,21 @@ class HostMeasurements:
         self.end_begun()
         launcher_of(self._config).end()
         self.sites.end()
+
+
+def _test_files(config: pytest.Config) -> Iterator[Path]:
+    """Yield the files that pytest is about to collect tests from, by their names."""
+    asked = [config.invocation_params.dir / str(word).partition("::")[0] for word in config.args]
+    yield from (path for path in asked if path.is_file())
+    for top in filter(Path.is_dir, asked):
+        for folder, below, files in os.walk(top):
+            below[:] = [name for name in below if not _is_matched(config, "norecursedirs", name)]
+            if "pyvenv.cfg" in files:
+                below.clear()
+                continue
+            matched = (name for name in files if _is_matched(config, "python_files", name))
+            yield from (Path(folder, name) for name in matched)
+
+
+def _is_matched(config: pytest.Config, setting: str, name: str) -> bool:
+    return any(fnmatch(name, pattern) for pattern in config.getini(setting))
