@@ -18,7 +18,8 @@ from pytest_kopt.decide.kernel_time import judge_kernel_time
 from pytest_kopt.decide.paired import decide_metrics, decide_paired
 from pytest_kopt.decide.paired_evidence import PairedCase, PairedEvidence
 from pytest_kopt.decide.policy import Policy
-from pytest_kopt.decide.stored import StoredEvidence, decide_stored, remeasurements_needed
+from pytest_kopt.decide.stored import decide_stored, remeasurements_needed
+from pytest_kopt.decide.stored_evidence import StoredEvidence
 from pytest_kopt.decide.verdict import ConfigClass, Decision, Verdict
 from pytest_kopt.errors import BadInput
 from pytest_kopt.profiling.kernel_table import CaseProfile, KernelRow

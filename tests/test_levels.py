@@ -15,7 +15,8 @@ from pytest_kopt.campaign.ledger import AnyEvent, Decided, Opened, PairedChange
 from pytest_kopt.campaign.manifest import Manifest
 from pytest_kopt.campaign.state import fold
 from pytest_kopt.cases.result import CaseResult
-from pytest_kopt.decide.stored import StoredEvidence, asks_for_full, decide_stored
+from pytest_kopt.decide.stored import asks_for_full, decide_stored
+from pytest_kopt.decide.stored_evidence import StoredEvidence
 from pytest_kopt.decide.verdict import Aggregate, Decision, Level, Verdict
 from pytest_kopt.documents import validate
 from pytest_kopt.errors import BadInput

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from pytest_kopt import policies
 from pytest_kopt.cli.command_line import argument, command
-from pytest_kopt.decide.stored import StoredEvidence, decide_stored
+from pytest_kopt.decide.stored import decide_stored
+from pytest_kopt.decide.stored_evidence import StoredEvidence
 from pytest_kopt.schema.table import Classes, read_csv
 from pytest_kopt.show.terminal import verdict_lines
 

@@ -11,11 +11,11 @@ from pytest_kopt.cases.collector import Collector
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.hard_gates import checked_shape, metrics_verdict
 from pytest_kopt.decide.stored import (
-    StoredEvidence,
     asks_for_full,
     decide_stored,
     remeasurements_needed,
 )
+from pytest_kopt.decide.stored_evidence import StoredEvidence
 from pytest_kopt.decide.verdict import Verdict
 from pytest_kopt.devices.machine import elsewhere
 from pytest_kopt.errors import BadInput
