@@ -9,7 +9,7 @@ import pytest
 from pytest_kopt.cases.evidence import CaseEvidence
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.numerics.gates import Gate, bitwise, snr, tolerance
-from pytest_kopt.trials.pull_request.declarations import differences
+from pytest_kopt.trials.pull_request.declarations import by_base, differences
 
 CLOSE, FAR = tolerance(rtol=1e-4, atol=1e-4), tolerance(rtol=1e-2, atol=1e-4)
 NEAR = "allclose(rtol=0.0001, atol=0.0001)"
@@ -64,13 +64,16 @@ def declared(**changes: Any) -> CaseResult:
             {"flops": (2.0, 3.0)},
             ["declares flops=(2.0, 3.0), the base (2.0, 4.0)"],
         ),
+        ({"limit_pct": 2.0}, {}, ["may be slower by 5 %, at the base by 2 %"]),
+        ({}, {"limit_pct": 8.0}, ["may be slower by 8 %, at the base by 5 %"]),
+        ({"weight": 3.0}, {}, ["has weight 1, at the base 3"]),
         ({}, {"drawn": "b"}, ["draws other inputs"]),
         ({}, {"dims": {"n": 2}, "drawn": "b"}, ["has the dims {'n': 2}, at the base {'n': 1}"]),
     ],
 )
 def test_what_is_looser(then: dict[str, Any], now: dict[str, Any], looser: list[str]) -> None:
-    assert [item.text for item in differences(declared(**then), declared(**now))] == looser
-    assert all(item.loosens for item in differences(declared(**then), declared(**now)))
+    assert [item.text for item in differences(declared(**then), declared(**now), 5.0)] == looser
+    assert all(item.loosens for item in differences(declared(**then), declared(**now), 5.0))
 
 
 @pytest.mark.parametrize(
@@ -84,11 +87,20 @@ def test_what_is_looser(then: dict[str, Any], now: dict[str, Any], looser: list[
         ({"nan": "equal"}, {}),
         ({"group_multiple": 16}, {"group_multiple": 8}),
         ({}, {"weights": ()}),
+        ({}, {"limit_pct": 2.0}),
+        ({}, {"weight": 3.0}),
         ({}, {"flops": (2.0, 4.0)}),
     ],
 )
 def test_what_is_no_looser_is_named_as_well(then: dict[str, Any], now: dict[str, Any]) -> None:
-    assert [item.loosens for item in differences(declared(**then), declared(**now))] == [False]
+    assert [item.loosens for item in differences(declared(**then), declared(**now), 5.0)] == [False]
+
+
+def test_limit_and_weight_are_the_bases() -> None:
+    now = declared(limit_pct=50.0, weight=0.1)
+    judged = by_base(now, declared(limit_pct=2.0)).evidence
+    assert (judged.limit_pct, judged.weight) == (2.0, None)
+    assert by_base(now, None) is now, "the base does not have the case"
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from pytest_kopt import policies
 from pytest_kopt.cases.details import in_a_line
 from pytest_kopt.cases.order import INCUMBENT, PLACEBO, ArmsOrder
+from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.inference import LOOKS, log_ratio
 from pytest_kopt.decide.known_noise import DEVICE_TIMED, Noise
 from pytest_kopt.decide.paired_evidence import PairedCase, PairedEvidence
@@ -169,7 +170,11 @@ class Heats:
             def ratio(way: str, name: str, wobble: float = wobble) -> float:
                 return log_ratio(self.gains.get(name, 0.0) + wobble)
 
-            yield {"a": SimpleNamespace(ratio=ratio, device="", same=None, is_same=False)}
+            yield {
+                "a": SimpleNamespace(
+                    ratio=ratio, device="", same=None, is_same=False, incumbent_ms=lambda _: 1.0
+                )
+            }
 
 
 class Begun:
@@ -191,7 +196,7 @@ class Begun:
 
 
 def a_race(heats: Heats, begun: Begun) -> Raced:
-    one: Any = SimpleNamespace(nodeid="a", label="a", dims={}, key=("a",))
+    one = CaseResult("a", label="a")
     metric: Any = SimpleNamespace(name="step speed", way="step", on_both_sides=lambda *_: None)
     history: Any = SimpleNamespace(noise=lambda *_: Noise((), DEVICE_TIMED))
     compare: Any = heats.compare

@@ -38,7 +38,9 @@ class Case:
     with `consumes_incoming` also the gradients that a backward is given. `groups` is the position
     of a grouped GEMM's group sizes (None: they are looked for), which are drawn anew in multiples
     of `group_multiple`. `domain` says what of the incumbent's domain a kernel need not support.
-    With `nan` "equal" a result is NaN exactly where the reference's is. `fills` are the positions
+    With `nan` "equal" a result is NaN exactly where the reference's is. `limit_pct` is the case's
+    own regression limit in percent (None: the policy's), `weight` what its time counts for in the
+    weighted time of all cases. `fills` are the positions
     of lists, dicts or dataclasses that a call puts results into.
     `keywords` are the inputs' names where they have some. `returns` are the
     names of what the reference returns besides what it writes (None: not seen yet).
@@ -64,6 +66,8 @@ class Case:
     group_multiple: int = 1
     domain: tuple[str, ...] = ()
     nan: str | None = None
+    limit_pct: float | None = None
+    weight: float = 1.0
     keywords: tuple[str, ...] = ()
     fills: tuple[int, ...] = ()
     returns: frozenset[str] | None = None
@@ -165,6 +169,9 @@ class Declaration:
     # What the function need not support, and whether NaN may be an answer.
     domain: str | Sequence[str] = ()
     nan: str | None = None
+    # The case's own regression limit in percent, and what its time counts for.
+    limit_pct: float | None = None
+    weight: float = 1.0
 
     def check(self, function: object, refusal: Refusal) -> None:
         """Raise BadInput, naming the argument that does not fit and what would."""
@@ -195,6 +202,14 @@ class Declaration:
             is_number = type(number) is int and number >= least
             if not is_number and (name, number) != ("groups", None):
                 raise refusal(f"{name} is {number!r}", legal=f"an integer of at least {least}")
+        for name, figure, most, legal in (
+            ("limit_pct", self.limit_pct, 100, "None, or a percentage above 0, at most 100"),
+            ("weight", self.weight, math.inf, "a number above 0"),
+        ):
+            is_number = isinstance(figure, int | float) and not isinstance(figure, bool)
+            is_legal = is_number and 0 < (figure or 0) <= most and math.isfinite(figure or 0)
+            if not is_legal and (name, figure) != ("limit_pct", None):
+                raise refusal(f"{name} is {figure!r}", legal=legal)
         if self.nan not in (None, EQUAL):
             raise refusal(
                 f"nan is {self.nan!r}", legal=f"None, or {EQUAL!r} where NaN is the answer"
@@ -268,6 +283,8 @@ def declare(
         group_multiple=declared.group_multiple,
         domain=declared.excluded,
         nan=declared.nan,
+        limit_pct=declared.limit_pct,
+        weight=declared.weight,
     )
 
 

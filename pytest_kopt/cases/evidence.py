@@ -77,12 +77,13 @@ class CaseEvidence:
     are taken in; `groups` are group sizes by their distribution. `accuracy` is by name of the
     result. `timed` is from when to when the device was the case's, in seconds since the epoch,
     `seconds` the whole case. `tolerances` are the gates by name of the result, `drawn` tells apart
-    what the case draws; `weights`, `writes`, `consumes`, `domain`, `nan` and `group_multiple` are
-    as declared. `home` is the project's file that defines the function, `judged_by` are those whose
-    code drew the inputs and ran in the reference; paths are relative to the root. `loaded` are the
-    project's files that the process had imported, `opened` those that it had opened, each with the
-    files that had it opened ("": not known); `used` are those that the function of an
-    interpreted case can import or ran; `libraries` are those of `SLOW` ones that it had.
+    what the case draws; `weights`, `writes`, `consumes`, `domain`, `nan`, `group_multiple`,
+    `limit_pct` and `weight` are as declared. `home` is the project's file that defines the
+    function, `judged_by` are those whose code drew the inputs and ran in the reference; paths are
+    relative to the root. `loaded` are the project's files that the process had imported, `opened`
+    those that it had opened, each with the files that had it opened ("": not known); `used` are
+    those that the function of an interpreted case can import or ran; `libraries` are those of
+    `SLOW` ones that it had.
     """
 
     schema: str | None = None
@@ -108,6 +109,8 @@ class CaseEvidence:
     domain: tuple[str, ...] | None = None
     nan: str | None = None
     group_multiple: int | None = None
+    limit_pct: float | None = None
+    weight: float | None = None
     groups: dict[str, tuple[int, ...]] | None = None
     better: dict[str, Better] | None = None
     torch: str | None = None

@@ -85,6 +85,8 @@ class Kopt:
         group_multiple: int = 1,
         domain: str | Sequence[str] = (),
         nan: str | None = None,
+        limit_pct: float | None = None,
+        weight: float = 1.0,
     ) -> Measurement:
         """Check `fn` against `reference`, time it, and emit the case's row.
 
@@ -101,7 +103,9 @@ class Kopt:
         round the function has to be right wherever the incumbent is; `domain` says what it need not
         support: "contiguous", "finite", "moderate values", "declared dtypes", "declared shapes".
         With `nan="equal"`, or NaN among the inputs, results are NaN exactly where the reference's
-        are; else the reference may hold none.
+        are; else the reference may hold none. A version that is slower by `limit_pct` percent or
+        more in this case is not kept, whatever the policy allows; `weight` is what its time counts
+        for in the weighted time of all cases. Neither changes after the baseline.
 
         Fails the test, with the diagnosis, when a gate does not hold; the row is emitted all the
         same. Arguments that do not fit the schema or the baseline end the session with exit code 4.

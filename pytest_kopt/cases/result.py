@@ -71,6 +71,11 @@ class CaseResult:
         return self.evidence.schema or ""
 
     @property
+    def weight(self) -> float:
+        """What its time counts for in the weighted time of all cases."""
+        return 1.0 if self.evidence.weight is None else self.evidence.weight
+
+    @property
     def trace(self) -> Trace | None:
         """What the simulated training loop saw of caches, None where it did not run."""
         return self.evidence.training.trace if self.evidence.training else None
@@ -194,6 +199,7 @@ class ExpectedCase:
     The incumbent was measured on `device` (its UUID), in `seconds`; "" and 0 where not known.
     `accuracy` is what the baseline's results reached, by name; `by_torch` tells
     which operators of torch alone made them, `libraries` what its process had to import.
+    `limit_pct` and `weight` are as declared.
     """
 
     nodeid: str
@@ -206,6 +212,8 @@ class ExpectedCase:
     device: str = ""
     accuracy: dict[str, Accuracy] = field(default_factory=dict)
     by_torch: str = ""
+    limit_pct: float | None = None
+    weight: float = 1.0
     libraries: tuple[str, ...] = ()
 
     @property
@@ -236,5 +244,7 @@ class ExpectedCase:
             result.evidence.engine or "",
             accuracy=result.evidence.accuracy or {},
             by_torch=result.evidence.by_torch or "",
+            limit_pct=result.evidence.limit_pct,
+            weight=result.weight,
             libraries=result.evidence.libraries or (),
         )

@@ -17,7 +17,8 @@ Both rules, the stored one and the paired one, ask in this order; the first that
 6.  What has to improve, did: the target class where the notes name one, else the aggregate, beyond
     the minimum gain and, where stored, confirmed by re-measurements inside the noise band. An equal
     version is kept for a stated benefit; paired, equal is an interval inside the policy's noise.
-7.  Slower cases that all this lets through are noted (ACCEPTED_WITH_NOTE).
+7.  Slower cases that all this lets through are noted (ACCEPTED_WITH_NOTE), and so is a fall of the
+    figure of all cases that does not decide: the weighted time, or the geometric mean.
 
 Lost and gained: stored, a class's change reaches the policy's noise. Paired, a gain's interval lies
 above zero and a loss's beyond the known bias (families of classes by Holm); nothing is accepted

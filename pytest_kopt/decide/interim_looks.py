@@ -69,11 +69,14 @@ def decide_under_skew(
     verdict = decide_metrics(declared, policy, extra_benefit)
     if verdict is None or not uneven:
         return verdict
-    named = [replace(evidence, metric=f"{evidence.metric} {UNDER_SKEW}") for evidence in uneven]
-    skewed = decide_metrics(named, policy, extra_benefit)
+    skewed = decide_metrics(uneven, policy, extra_benefit)
     if skewed is None:
         return None if verdict.decision.keeps else verdict
-    totals = [total for total in (skewed.aggregate, *skewed.secondary) if total]
+    totals = [
+        total.model_copy(update={"metric": f"{total.metric} {UNDER_SKEW}"})
+        for total in (skewed.aggregate, *skewed.secondary)
+        if total
+    ]
     verdict = verdict.model_copy(update={"secondary": [*verdict.secondary, *totals]})
     if not verdict.decision.keeps:
         return verdict

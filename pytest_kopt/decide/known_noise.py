@@ -42,10 +42,10 @@ class Record:
     source: str
     series: tuple[Mapping[str, Ratios], ...]
 
-    def prior(self, cases: Collection[str]) -> Prior | None:
+    def prior(self, cases: Collection[str], shares: Sequence[float] | None = None) -> Prior | None:
         """Return the pooled variance of the cases' mean, None where too little is known of it."""
         complete = [series for series in self.series if all(case in series for case in cases)]
-        means = (mean_of([series[case] for case in cases]) for series in complete)
+        means = (mean_of([series[case] for case in cases], shares) for series in complete)
         variance, freedom = variance_of(*means)
         if freedom < ENOUGH or not variance:
             return None
@@ -75,18 +75,27 @@ class Noise:
     records: tuple[Record, ...]
     default: Prior
 
-    def prior(self, cases: Collection[str]) -> Prior:
-        """Return the prior of the mean of these cases (at least one)."""
+    def prior(self, cases: Collection[str], shares: Sequence[float] | None = None) -> Prior:
+        """Return the prior of the mean of these cases (at least one), each with its share in it.
+
+        Without `shares` all have the same, which add up to 1.
+        """
+        shares = shares or [1 / len(cases)] * len(cases)
         for record in self.records:
-            prior = record.prior(cases)
+            prior = record.prior(cases, shares)
             if prior:
                 return prior
-        return self.default.times((1 - _IN_COMMON) / len(cases) + _IN_COMMON)
+        own = math.fsum(share**2 for share in shares)
+        return self.default.times((1 - _IN_COMMON) * own + _IN_COMMON * math.fsum(shares) ** 2)
 
 
-def mean_of(cases: Sequence[Ratios]) -> list[float]:
-    """Return the mean over cases of each replica's log-ratio."""
-    return [math.fsum(ratios) / len(cases) for ratios in zip(*cases, strict=True)]
+def mean_of(cases: Sequence[Ratios], shares: Sequence[float] | None = None) -> list[float]:
+    """Return the mean over cases of each replica's log-ratio, all alike or by their shares."""
+    shares = shares or [1 / len(cases)] * len(cases)
+    return [
+        math.fsum(share * ratio for share, ratio in zip(shares, ratios, strict=True))
+        for ratios in zip(*cases, strict=True)
+    ]
 
 
 def variance_of(*series: Ratios) -> tuple[float, int]:

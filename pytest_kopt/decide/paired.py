@@ -50,8 +50,9 @@ def _decide_metrics(evidences: Sequence[PairedEvidence], policy: Policy) -> Verd
 
 
 def _leading(lead: Verdict, verdicts: Sequence[Verdict]) -> Verdict:
-    secondary = [verdict.aggregate for verdict in verdicts if verdict is not lead]
-    return lead.model_copy(update={"secondary": [total for total in secondary if total]})
+    others = [verdict.aggregate for verdict in verdicts if verdict is not lead]
+    secondary = [*lead.secondary, *(total for total in others if total)]
+    return lead.model_copy(update={"secondary": secondary})
 
 
 def decide_paired(evidence: PairedEvidence, policy: Policy) -> Verdict | None:
@@ -94,15 +95,15 @@ def _decide(judged: JudgedLook, evidence: PairedEvidence, policy: Policy) -> Ver
     if judged.regressed:
         return judged.verdict(
             Decision.ROLLED_BACK,
-            f"{judged.worst(judged.regressed)}, beyond the gate of {policy.shape_gate_pct:g} %; "
-            f"{evidence.speed} {interval}",
+            f"{judged.worst(judged.regressed)}, beyond {judged.limit_of_worst}; "
+            f"{judged.speed} {interval}",
             after_regression(some_gained=judged.some_gained),
         )
     asks_less = evidence.gate == "no-regression"
     is_harmless = asks_less and not judged.open_shapes
     may_be_harmless = is_harmless or (asks_less and not evidence.at_end)
     # Also a round about one class may not lower the whole, as the chain of rounds never falls.
-    for name, estimate in {evidence.speed: total, judged.goal_name: goal}.items():
+    for name, estimate in {judged.speed: total, judged.goal_name: goal}.items():
         if estimate.upper(level) < 0 and not may_be_harmless:
             return judged.verdict(
                 Decision.ROLLED_BACK,
@@ -115,23 +116,26 @@ def _decide(judged: JudgedLook, evidence: PairedEvidence, policy: Policy) -> Ver
         return None
     if is_harmless:
         safe = (
-            f"no case is slower by {policy.shape_gate_pct:g} % or more, at "
-            f"{100 * (1 - GATE_LEVEL):g} %; {evidence.speed} {interval}"
+            f"no case is slower by {judged.limits} or more, at "
+            f"{100 * (1 - GATE_LEVEL):g} %; {judged.speed} {interval}"
         )
-        if judged.slower:
-            note = f"{safe}; {judged.worst(judged.slower)}"
-            return judged.verdict(Decision.ACCEPTED_WITH_NOTE, note, "mind the slower case")
-        return judged.verdict(Decision.ACCEPTED, safe, "")
+        return _kept(judged, safe, judged.worst(judged.slower), "")
     if goal.lower(level) <= log_ratio(policy.minimum_gain_pct):
         return None
     gain = f"{judged.goal_name} improved: {judged.shown(goal)}"
-    if judged.slower:
-        return judged.verdict(
-            Decision.ACCEPTED_WITH_NOTE,
-            f"{gain}; {judged.worst(judged.slower)}, less than the gate",
-            "go on with the next round; mind the slower case",
-        )
-    return judged.verdict(Decision.ACCEPTED, gain, "go on with the next round")
+    slower = f"{judged.worst(judged.slower)}, less than the gate" if judged.slower else ""
+    return _kept(judged, gain, slower, "go on with the next round")
+
+
+def _kept(judged: JudgedLook, why: str, slower: str, step: str) -> Verdict:
+    """Return the verdict on a version that is kept; slower cases and totals are noted."""
+    if not (slower or judged.fallen):
+        return judged.verdict(Decision.ACCEPTED, why, step)
+    return judged.verdict(
+        Decision.ACCEPTED_WITH_NOTE,
+        "; ".join(filter(None, (why, judged.fallen and f"but {judged.fallen}", slower))),
+        "; ".join(filter(None, (step, "mind the slower case"))),
+    )
 
 
 def _is_futile(judged: JudgedLook, evidence: PairedEvidence, policy: Policy) -> bool:

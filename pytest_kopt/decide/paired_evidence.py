@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -20,7 +21,9 @@ class PairedCase:
 
     `placebo` are those of the incumbent against its own copy, from the same replicas. The shape
     gate guards the `core` cases. `values` are the candidate's and the incumbent's metric, for
-    display. A case that is the `same` in both versions was not compared.
+    display. A case that is the `same` in both versions was not compared. `incumbent_ms` is the time
+    of a call that the metric is about, None where it is not known. `limit_pct` is the case's own
+    regression limit; it guards the case whether it is a core one or not.
     """
 
     name: str
@@ -32,6 +35,13 @@ class PairedCase:
     core: bool = True
     values: tuple[float, float] | None = None
     same: Same | None = None
+    incumbent_ms: float | None = None
+    limit_pct: float | None = None
+    weight: float = 1.0
+
+    @property
+    def is_guarded(self) -> bool:
+        return self.core or self.limit_pct is not None
 
     @property
     def level(self) -> float:
@@ -87,9 +97,16 @@ class PairedEvidence:
             if (prior := self.prior([case]))
         )
 
-    def prior(self, cases: Sequence[PairedCase]) -> Prior | None:
+    @property
+    def shares(self) -> Sequence[float]:
+        """Each case's share in the incumbent's weighted time, none where a time is not known."""
+        times = [case.weight * case.incumbent_ms for case in self.cases if case.incumbent_ms]
+        return [ms / math.fsum(times) for ms in times] if len(times) == len(self.cases) else ()
+
+    def prior(self, cases: Sequence[PairedCase], shares: Sequence[float] = ()) -> Prior | None:
         """Return the prior of these cases' mean; a case that is not timed adds nothing to it."""
-        timed = [case.name for case in cases if case.is_timed]
+        shares = shares or [1 / len(cases)] * len(cases)
+        timed = {case.name: s for case, s in zip(cases, shares, strict=True) if case.is_timed}
         if self.noise is None or not timed:
             return None
-        return self.noise.prior(timed).times((len(timed) / len(cases)) ** 2)
+        return self.noise.prior([*timed], [*timed.values()])

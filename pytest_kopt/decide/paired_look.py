@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pytest_kopt.decide.classes import ClassStanding, Status
@@ -16,7 +16,7 @@ from pytest_kopt.decide.inference import (
     log_ratio,
     percent,
 )
-from pytest_kopt.decide.known_noise import mean_of
+from pytest_kopt.decide.known_noise import Prior, Ratios, mean_of
 from pytest_kopt.decide.paired_evidence import PairedCase, PairedEvidence
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.verdict import (
@@ -28,7 +28,7 @@ from pytest_kopt.decide.verdict import (
     Verdict,
 )
 from pytest_kopt.figures import changed, changed_within
-from pytest_kopt.schema.metrics import geomean
+from pytest_kopt.schema.metrics import WEIGHTED_TIME, geomean
 
 
 def slower_by(pct: float) -> float:
@@ -47,9 +47,12 @@ def judge_look(evidence: PairedEvidence, policy: Policy, level: float) -> Judged
     by_name = {case.name: case for case in evidence.cases}
     groups = {name: [by_name[case] for case in case_names] for name, case_names in members.items()}
     classes = {name: _together(cases, evidence, excess) for name, cases in groups.items()}
-    gate = slower_by(policy.shape_gate_pct)
-    core = {case.name for case in evidence.cases if case.core}
-    beyond = {key: shapes[key].p_below(gate) for key in core}
+    limits = {
+        case.name: slower_by(case.limit_pct or policy.shape_gate_pct)
+        for case in evidence.cases
+        if case.is_guarded
+    }
+    beyond = {key: shapes[key].p_below(limit) for key, limit in limits.items()}
     slower = {key: estimate.p_below(0.0) for key, estimate in shapes.items()}
     return JudgedLook(
         evidence,
@@ -57,11 +60,14 @@ def judge_look(evidence: PairedEvidence, policy: Policy, level: float) -> Judged
         level,
         excess,
         _together(evidence.cases, evidence, excess),
+        _weighted(evidence, excess),
         shapes,
         regressed=frozenset(holm_rejects(beyond, level)),
         slower=frozenset(holm_rejects(slower, level)),
         open_shapes=frozenset(
-            key for key in core if shapes[key].lower(evidence.level_of(by_name[key])) <= gate
+            key
+            for key, limit in limits.items()
+            if shapes[key].lower(evidence.level_of(by_name[key])) <= limit
         ),
         groups=groups,
         classes=classes,
@@ -74,13 +80,17 @@ def judge_look(evidence: PairedEvidence, policy: Policy, level: float) -> Judged
 
 @dataclass(frozen=True, slots=True)
 class JudgedLook:
-    """A look's estimates; `regressed` holds the cases that roll a round back."""
+    """A look's estimates; `regressed` holds the cases that roll a round back.
+
+    `weighted` is the estimate of the weighted time, None where a case's time is not known.
+    """
 
     evidence: PairedEvidence
     policy: Policy
     level: float
     excess: float
-    total: Estimate
+    geomean: Estimate
+    weighted: Estimate | None
     shapes: Mapping[str, Estimate]
     regressed: frozenset[str]
     slower: frozenset[str]
@@ -92,13 +102,36 @@ class JudgedLook:
     target: str | None
 
     @property
+    def is_by_weight(self) -> bool:
+        """Whether the weighted time decides."""
+        return self.policy.decided_by == "weighted-time" and self.weighted is not None
+
+    @property
+    def total(self) -> Estimate:
+        """The estimate of all cases that decides."""
+        return self.weighted if self.is_by_weight and self.weighted else self.geomean
+
+    @property
+    def speed(self) -> str:
+        return WEIGHTED_TIME.speed if self.is_by_weight else self.evidence.speed
+
+    @property
     def goal(self) -> Estimate:
         return self.classes[self.target] if self.target else self.total
 
     @property
     def goal_name(self) -> str:
-        metric = self.evidence.speed
-        return f"{metric} of {self.target!r}" if self.target else metric
+        return f"{self.evidence.speed} of {self.target!r}" if self.target else self.speed
+
+    @property
+    def fallen(self) -> str:
+        """What to note of the figure of all cases that does not decide: that it fell, or ""."""
+        estimate, name = self.weighted, WEIGHTED_TIME.speed
+        if self.is_by_weight:
+            estimate, name = self.geomean, self.evidence.speed
+        if len(self.shapes) < 2 or estimate is None or estimate.upper(SHAPE_LEVEL) >= 0:
+            return ""
+        return f"{name} fell: {_shown(estimate, SHAPE_LEVEL)}"
 
     def step_when_open(self) -> str:
         """Return what to do where nothing is decided; a case that is shown to lose is named."""
@@ -136,8 +169,30 @@ class JudgedLook:
         return _shown(estimate, self.level)
 
     def worst(self, keys: frozenset[str]) -> str:
-        name = min(keys, key=lambda key: self.shapes[key].mean)
+        """Return how much slower the slowest of these cases is, "" for none."""
+        if not keys:
+            return ""
+        name = self._slowest(keys)
         return f"case {self._label(name)!r} is slower: {changed(percent(self.shapes[name].mean))}"
+
+    @property
+    def limits(self) -> str:
+        """The regression limits in words: the policy's, or each case's own."""
+        if all(case.limit_pct is None for case in self.evidence.cases):
+            return f"{self.policy.shape_gate_pct:g} %"
+        return "its limit"
+
+    @property
+    def limit_of_worst(self) -> str:
+        """The limit of the slowest of the regressed cases, in words."""
+        name = self._slowest(self.regressed)
+        own = next(case.limit_pct for case in self.evidence.cases if case.name == name)
+        if own is None:
+            return f"the gate of {self.policy.shape_gate_pct:g} %"
+        return f"its limit of {own:g} %"
+
+    def _slowest(self, keys: frozenset[str]) -> str:
+        return min(keys, key=lambda key: self.shapes[key].mean)
 
     def _label(self, name: str) -> str:
         return next(case.label for case in self.evidence.cases if case.name == name)
@@ -158,26 +213,46 @@ class JudgedLook:
 
     def verdict(self, decision: Decision, reason: str, step: str) -> Verdict:
         evidence = self.evidence
-        candidate, incumbent = _values(evidence.cases)
+        mean, weighted = self._geomean(), self._weighted_time()
         return Verdict(
             decision=decision,
             reason=reason,
             next_step=step,
             compare="paired",
             policy=self.policy.name,
-            aggregate=Aggregate(
-                metric=evidence.metric,
-                better=evidence.better,
-                candidate=candidate,
-                incumbent=incumbent,
-                confidence=1 - 2 * self.level,
-                **self.total.figures(self.level),
-            ),
+            aggregate=weighted if self.is_by_weight else mean,
+            weighted_time=weighted if len(evidence.cases) > 1 else None,
+            secondary=[mean] if self.is_by_weight else [],
             shapes=[self._shape(case) for case in evidence.cases],
             classes=[self._class(name) for name in self.groups],
             target_class=self.target,
             noise=self._known_noise(),
             flags=list(evidence.flags),
+        )
+
+    def _geomean(self) -> Aggregate:
+        candidate, incumbent = _values(self.evidence.cases)
+        return Aggregate(
+            metric=self.evidence.metric,
+            better=self.evidence.better,
+            candidate=candidate,
+            incumbent=incumbent,
+            confidence=1 - 2 * self.level,
+            **self.geomean.figures(self.level),
+        )
+
+    def _weighted_time(self) -> Aggregate | None:
+        if self.weighted is None:
+            return None
+        cases = self.evidence.cases
+        before = math.fsum(case.weight * (case.incumbent_ms or 0.0) for case in cases)
+        return Aggregate(
+            metric=WEIGHTED_TIME.name,
+            better=WEIGHTED_TIME.better,
+            candidate=before * math.exp(-self.weighted.mean),
+            incumbent=before,
+            confidence=1 - 2 * self.level,
+            **self.weighted.figures(self.level),
         )
 
     def _known_noise(self) -> KnownNoise | None:
@@ -194,7 +269,7 @@ class JudgedLook:
     def _shape(self, case: PairedCase) -> Shape:
         estimate = self.shapes[case.name]
         status: Status = "improved" if estimate.lower(case.level) > 0 else "unchanged"
-        gate = slower_by(self.policy.shape_gate_pct)
+        gate = slower_by(case.limit_pct or self.policy.shape_gate_pct)
         if case.name in self.regressed or estimate.upper(case.level) < gate:
             status = "regressed"
         shape = Shape(
@@ -230,12 +305,34 @@ def whole(evidence: PairedEvidence) -> Estimate:
 
 
 def _together(cases: Sequence[PairedCase], evidence: PairedEvidence, excess: float) -> Estimate:
-    prior = evidence.prior(cases)
+    return _combined(cases, evidence.prior(cases), excess, mean_of)
+
+
+def _weighted(evidence: PairedEvidence, excess: float) -> Estimate | None:
+    """Return the estimate of the weighted time of all cases, None where one is not known."""
+    shares, cases = evidence.shares, evidence.cases
+    if not shares:
+        return None
+
+    def of_time(series: Sequence[Ratios]) -> list[float]:
+        # A mean of logarithms by shares would miss how shares move with large changes.
+        left = [[math.exp(-ratio) for ratio in ratios] for ratios in series]
+        return [-math.log(time) for time in mean_of(left, shares)]
+
+    return _combined(cases, evidence.prior(cases, shares), excess, of_time)
+
+
+def _combined(
+    cases: Sequence[PairedCase],
+    prior: Prior | None,
+    excess: float,
+    combine: Callable[[Sequence[Ratios]], list[float]],
+) -> Estimate:
     common = min(len(case.ratios) for case in cases)
     control: Sequence[float] = ()
     if all(case.placebo for case in cases):
-        control = mean_of([case.placebo[:common] for case in cases])
-    ratios = mean_of([case.ratios[:common] for case in cases])
+        control = combine([case.placebo[:common] for case in cases])
+    ratios = combine([case.ratios[:common] for case in cases])
     return Estimate.of(ratios, control, prior and prior.times(excess))
 
 

@@ -40,11 +40,13 @@ class Policy(Document):
     A quick gain below `full_below_pct` is decided by all cases.
     With `kernel_time` a round is kept only if the mean GPU kernel time improved too, by at least
     the noise; with `performance_log` what is kept stands in performance.md too.
-    `max_regressions` measured regressions in a row stop the campaign.
+    `max_regressions` measured regressions in a row stop the campaign. `decided_by` is the figure of
+    all cases that has to improve; where the other one falls, what is kept is kept with a note.
     """
 
     name: str
     shape_gate_pct: Percent = 5.0
+    decided_by: Literal["geomean", "weighted-time"] = "geomean"
     noise_pct: Percent = 2.0
     minimum_gain_pct: Percent = 0.0
     full_below_pct: Percent = 5.0

@@ -21,7 +21,10 @@ from pytest_kopt.decide.stored_evidence import Changes, StoredEvidence, class_vi
 from pytest_kopt.decide.verdict import Aggregate, ConfigClass, Decision, Level, Shape, Verdict
 from pytest_kopt.errors import BadInput
 from pytest_kopt.figures import changed
-from pytest_kopt.schema.metrics import parse_primary
+from pytest_kopt.schema.metrics import (
+    WEIGHTED_TIME,
+    parse_primary,
+)
 from pytest_kopt.schema.table import Key, Row
 
 
@@ -36,8 +39,6 @@ def decide_stored(evidence: StoredEvidence, policy: Policy) -> Verdict:
                 where=incumbent.source or "incumbent",
                 legal="an incumbent whose rows all PASS",
             )
-    groups = evidence.classes.group({row.key: row.dims for row in incumbent.rows})
-    target = evidence.classes.target_among(groups)
     for table in tables:
         check_same_schema(table, incumbent, where=table.source or "candidate")
         absent = missing_cases(table, incumbent)
@@ -53,8 +54,7 @@ def decide_stored(evidence: StoredEvidence, policy: Policy) -> Verdict:
         if gated:
             return gated
     compared, *again = (
-        [compare(table, incumbent, metric, groups, target) for metric in metrics]
-        for table in tables
+        [compare(table, evidence, metric, policy) for metric in metrics] for table in tables
     )
     return _judge(evidence, policy, compared, again)
 
@@ -68,10 +68,10 @@ def _judge(
     labels = {row.key: row.label for row in evidence.incumbent.rows}
     lead = max(compared, key=lambda changes: changes.goal_pct)
     best, target = lead.goal_pct, lead.target
-    goal = f"{lead.metric.speed} of {target!r}" if target else lead.metric.speed
+    goal = f"{lead.metric.speed} of {target!r}" if target else lead.speed
     repeats = [comparisons[compared.index(lead)].goal_pct for comparisons in again]
-    core = {key for key in labels if evidence.core is None or key in evidence.core}
-    regressed = _regressed(compared, again, policy, core)
+    guarded = {key: limit for key in labels if (limit := evidence.limit(key, policy)) is not None}
+    regressed = _regressed(compared, again, policy, guarded)
     slower = _slower(compared)
     views = [
         (changes, ClassStanding.by_noise(view, policy))
@@ -89,7 +89,11 @@ def _judge(
             compare="stored",
             policy=policy.name,
             aggregate=_aggregate(lead),
-            secondary=[_aggregate(changes) for changes in compared if changes is not lead],
+            weighted_time=_weighted_time(lead) if len(labels) > 1 else None,
+            secondary=[
+                *([_geomean(lead)] if lead.is_by_weight else []),
+                *(_aggregate(changes) for changes in compared if changes is not lead),
+            ],
             shapes=_shapes(evidence, policy, lead, regressed),
             classes=_classes(evidence, lead, standing),
             target_class=target,
@@ -103,7 +107,7 @@ def _judge(
         return verdict(
             Decision.ROLLED_BACK,
             f"case {labels[key]!r} regressed: {changed(change)} "
-            f"(gate {policy.shape_gate_pct:g} %) while the aggregate changed by "
+            f"(gate {guarded[key]:g} %) while the aggregate changed by "
             f"{changed(lead.total.change_pct)}",
             after_regression(
                 some_gained=any(policy.exceeds(change, 0) for change in lead.by_case.values())
@@ -113,7 +117,7 @@ def _judge(
     if len(compared) > 1 and policy.below(worst.goal_pct, 0):
         return verdict(
             Decision.ROLLED_BACK,
-            f"{worst.metric.speed} fell: {changed(worst.goal_pct)}; of several primary metrics "
+            f"{worst.speed} fell: {changed(worst.goal_pct)}; of several primary metrics "
             "none may regress",
             "try another hypothesis, or judge by a combined metric",
         )
@@ -127,7 +131,7 @@ def _judge(
     if target and policy.below(worst.total.change_pct, -policy.chain_noise_pct):
         return verdict(
             Decision.ROLLED_BACK,
-            f"{worst.metric.speed} fell: {changed(worst.total.change_pct)} over all cases, more "
+            f"{worst.speed} fell: {changed(worst.total.change_pct)} over all cases, more "
             f"than the {policy.chain_noise_pct:g} % that a chain of rounds allows",
             "the incumbent stays; keep the change away from the other classes",
         )
@@ -174,6 +178,8 @@ def _judge(
     else:
         confirmation = ""
     gain = f"{goal} improved: {changed(best)}{confirmation}"
+    fallen = next((changes.fallen for changes in compared if changes.fallen), "")
+    gain += f"; but {fallen}" if fallen else ""
     if slower:
         key, change = min(slower.items(), key=lambda loss: loss[1])
         return verdict(
@@ -182,16 +188,17 @@ def _judge(
             f"{labels[key]!r}: {changed(change)}",
             "go on with the next round; mind the slower case",
         )
-    return verdict(Decision.ACCEPTED, gain, "go on with the next round")
+    decision = Decision.ACCEPTED_WITH_NOTE if fallen else Decision.ACCEPTED
+    return verdict(decision, gain, "go on with the next round")
 
 
 def _regressed(
     compared: Sequence[Changes],
     again: Sequence[Sequence[Changes]],
     policy: Policy,
-    core: set[Key],
+    limits: Mapping[Key, float],
 ) -> dict[Key, float]:
-    """Cases at or beyond the shape gate in the run itself, or on average in its repetitions."""
+    """Cases at or beyond their limit in the run itself, or on average in its repetitions."""
     losses: dict[Key, float] = {}
     averages = [
         {key: statistics.fmean(run[i].by_case[key] for run in again) for key in comparison.by_case}
@@ -200,7 +207,7 @@ def _regressed(
     ]
     for changes in [*(comparison.by_case for comparison in compared), *averages]:
         for key, change in changes.items():
-            if key in core and policy.reaches(-change, policy.shape_gate_pct):
+            if key in limits and policy.reaches(-change, limits[key]):
                 losses[key] = min(change, losses.get(key, change))
     return losses
 
@@ -230,8 +237,20 @@ def _confirmed(repeats: Sequence[float], policy: Policy) -> tuple[bool, str]:
 
 
 def _aggregate(changes: Changes) -> Aggregate:
-    aggregate = Aggregate(metric=changes.metric.name, better=changes.metric.better)
-    return aggregate.model_copy(update=asdict(changes.total))
+    weighted = _weighted_time(changes) if changes.is_by_weight else None
+    return weighted or _geomean(changes)
+
+
+def _geomean(changes: Changes) -> Aggregate:
+    metric = changes.metric
+    return Aggregate(metric=metric.name, better=metric.better, **asdict(changes.geomean))
+
+
+def _weighted_time(changes: Changes) -> Aggregate | None:
+    if changes.weighted is None:
+        return None
+    metric = WEIGHTED_TIME
+    return Aggregate(metric=metric.name, better=metric.better, **asdict(changes.weighted))
 
 
 def _classes(evidence: StoredEvidence, lead: Changes, standing: ClassStanding) -> list[ConfigClass]:

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from pytest_kopt.schema.metrics import Metric, geomean, improvement, value
-from pytest_kopt.schema.table import NO_CLASSES, Classes, Key, Table
+from pytest_kopt.decide.policy import TOLERANCE_PCT, Policy
+from pytest_kopt.errors import BadInput
+from pytest_kopt.figures import changed
+from pytest_kopt.schema.metrics import (
+    WEIGHTED_TIME,
+    Metric,
+    geomean,
+    improvement,
+    time_ms,
+    value,
+)
+from pytest_kopt.schema.table import NO_CLASSES, Classes, Key, Row, Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +44,32 @@ class Changes:
 
     metric: Metric
     by_case: dict[Key, float]
-    total: Total
+    geomean: Total
+    #: In ms, None where a row has no time.
+    weighted: Total | None
     by_class: dict[str, Total]
     target: str | None
+    is_by_weight: bool
+
+    @property
+    def total(self) -> Total:
+        """The figure of all cases that decides."""
+        return self.weighted if self.is_by_weight and self.weighted else self.geomean
+
+    @property
+    def speed(self) -> str:
+        return WEIGHTED_TIME.speed if self.is_by_weight else self.metric.speed
+
+    @property
+    def fallen(self) -> str:
+        """What to note of the figure of all cases that does not decide: that it fell, or ""."""
+        pair = (
+            (self.weighted, WEIGHTED_TIME) if not self.is_by_weight else (self.geomean, self.metric)
+        )
+        total, metric = pair
+        if len(self.by_case) < 2 or total is None or total.change_pct > -TOLERANCE_PCT:
+            return ""
+        return f"{metric.speed} fell: {changed(total.change_pct)}"
 
     @property
     def goal_pct(self) -> float:
@@ -44,12 +78,14 @@ class Changes:
 
 def compare(
     candidate: Table,
-    incumbent: Table,
+    evidence: StoredEvidence,
     metric: Metric,
-    groups: Mapping[str, Sequence[Key]],
-    target: str | None,
+    policy: Policy,
 ) -> Changes:
-    """Return how a table's rows changed; `groups` are the cases of each class, by its name."""
+    """Return how a table's rows changed; BadInput where times are to decide and are not there."""
+    incumbent = evidence.incumbent
+    groups = evidence.classes.group({row.key: row.dims for row in incumbent.rows})
+    is_by_weight = policy.decided_by == "weighted-time"
     rows = candidate.by_key()
     pairs = {
         row.key: (value(rows[row.key], metric) or 0.0, value(row, metric) or 0.0)
@@ -59,7 +95,30 @@ def compare(
     by_class = {
         name: Total.of([pairs[key] for key in keys], metric) for name, keys in groups.items()
     }
-    return Changes(metric, by_case, Total.of([*pairs.values()], metric), by_class, target)
+    weighted = _weighted([(rows[row.key], row) for row in incumbent.rows], evidence, metric)
+    if is_by_weight and weighted is None:
+        raise BadInput(
+            "the weighted time is to decide, and not every row has a time",
+            where=incumbent.source or "incumbent",
+            legal="rows with a column of times in ms, or a policy with `decided_by: geomean`",
+        )
+    total, target = Total.of([*pairs.values()], metric), evidence.classes.target_among(groups)
+    return Changes(metric, by_case, total, weighted, by_class, target, is_by_weight)
+
+
+def _weighted(
+    rows: Sequence[tuple[Row, Row]], evidence: StoredEvidence, metric: Metric
+) -> Total | None:
+    """Return the weighted time of pairs of rows (candidate, incumbent), None without times."""
+    weights = evidence.weights
+    sums = []
+    for side in zip(*rows, strict=True):
+        times = [(weights.get(row.key, 1.0), time_ms(row, metric)) for row in side]
+        if not all(time is not None and math.isfinite(time) and time > 0 for _, time in times):
+            return None
+        sums.append(math.fsum(weight * (time or 0.0) for weight, time in times))
+    now, before = sums
+    return Total(now, before, (before / now - 1) * 100)
 
 
 def class_views(changes: Changes, again: Sequence[Changes]) -> list[dict[str, float]]:
@@ -79,7 +138,9 @@ class StoredEvidence:
 
     `remeasurements` are further tables of the candidate; `extra_benefit` is what the author claims
     for a round that is equal in speed. `core` are the cases that the shape gate guards (None: all).
-    With a target among the `classes` that class has to improve, not the aggregate.
+    With a target among the `classes` that class has to improve, not the aggregate. `limits` are the
+    regression limits in percent of cases that have their own, which are guarded like core ones;
+    `weights` are those that are not 1.
     """
 
     candidate: Table
@@ -91,3 +152,10 @@ class StoredEvidence:
     devices: Mapping[Key, str] | None = None
     core: frozenset[Key] | None = None
     classes: Classes = NO_CLASSES
+    limits: Mapping[Key, float] = field(default_factory=dict)
+    weights: Mapping[Key, float] = field(default_factory=dict)
+
+    def limit(self, key: Key, policy: Policy) -> float | None:
+        """Return a case's regression limit in percent, None where nothing guards it."""
+        is_core = self.core is None or key in self.core
+        return self.limits.get(key, policy.shape_gate_pct if is_core else None)

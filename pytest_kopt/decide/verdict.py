@@ -57,7 +57,10 @@ _EXIT = {
 
 
 class Aggregate(Document):
-    """The geometric mean over cases, in the metric's unit; the interval is null when stored."""
+    """A figure of all cases, in the metric's unit; the interval is null when stored.
+
+    It is their geometric mean, or their weighted time.
+    """
 
     metric: str
     better: Literal["higher", "lower"] = Field(
@@ -264,7 +267,14 @@ class Verdict(Document):
     engine: str | None = None
     policy: str
     thresholds: dict[str, Any] = Field(default={}, description="the policy's keys and values")
-    aggregate: Aggregate | None = None
+    aggregate: Aggregate | None = Field(
+        default=None, description="the one that decides: see the policy's decided_by"
+    )
+    weighted_time: Aggregate | None = Field(
+        default=None,
+        description="ms of a call of each case times its weight, all cases together; null for one "
+        "case, and where a time is not known",
+    )
     secondary: list[Aggregate] = Field(
         default=[], description="further primary metrics, and each under skew for grouped GEMMs"
     )
@@ -315,6 +325,12 @@ class Verdict(Document):
     @property
     def exit_code(self) -> ExitCode:
         return self.decision.exit_code
+
+    @property
+    def totals(self) -> list[Aggregate]:
+        """The figures of all cases, each once; the one that decides comes first."""
+        totals = (self.aggregate, self.weighted_time, *self.secondary)
+        return [*{total.metric: total for total in totals if total}.values()]
 
     @property
     def same_code(self) -> str:

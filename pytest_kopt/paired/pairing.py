@@ -314,9 +314,28 @@ def cases_of(
             core=core is None or result.nodeid in core,
             same=replicas[0][result.nodeid].same,
             values=metric.on_both_sides(result.key, statistics.fmean(ratios(result.nodeid))),
+            incumbent_ms=_incumbent_ms(result, metric.way, replicas),
+            limit_pct=result.evidence.limit_pct,
+            weight=result.weight,
         )
         for result in results
     )
+
+
+def _incumbent_ms(
+    result: CaseResult, way: Way, replicas: Sequence[Mapping[str, CaseQuads]]
+) -> float | None:
+    """Return the time of the incumbent's call, of one that is the same as in its row."""
+    times = [
+        ms for r in replicas if result.nodeid in r if (ms := r[result.nodeid].incumbent_ms(way))
+    ]
+    if times:
+        return statistics.fmean(times)
+    ways = ("forward", "backward") if way == "step" else (way,)
+    medians = [
+        statistics.median(samples) for w in ways if (samples := result.evidence.samples_ms(w))
+    ]
+    return math.fsum(medians) or None
 
 
 def _uneven(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import secrets
+import statistics
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -71,6 +72,12 @@ class CaseQuads:
     @property
     def is_same(self) -> bool:
         return not self.quads
+
+    def incumbent_ms(self, way: str) -> float | None:
+        """Return the time of a call beside the candidate, None where nothing was timed."""
+        blocks = (block for quad in self.quads.get(CANDIDATE, ()) for block in quad)
+        times = [time.of(way) for arm, time in blocks if arm == INCUMBENT]
+        return statistics.median(times) if times else None
 
     def ratio(self, way: str, kind: Kind = "candidate") -> float:
         """Return the replica's log-ratio of a direction: forward, backward or step (both)."""

@@ -27,6 +27,10 @@ class Metric:
         return self.name if self.better == "higher" else f"speed by {self.name}"
 
 
+#: The sum over cases of weight and time of a call.
+WEIGHTED_TIME = Metric("Weighted time (ms)", "lower")
+
+
 def direction(column: str, declared: Mapping[str, Better]) -> Better:
     """Say which way a metric improves: as declared, else rates up and times down; or BadInput."""
     if column in declared:
@@ -109,6 +113,22 @@ def value(row: Row, metric: Metric) -> float | None:
         t_forward, t_backward = (float(time or 0) for time in times)
         return (forward * t_forward + backward * t_backward) / (t_forward + t_backward)
     return 6 / (2 / forward + 4 / backward)
+
+
+def time_ms(row: Row, metric: Metric) -> float | None:
+    """Return the time of the call that a metric is about, None where the row has none.
+
+    The combined step takes forward and backward.
+    """
+    forward, backward, only = (
+        row.number(column) if column in row.cells else None
+        for column in ("Forward Time (ms)", "Backward Time (ms)", "Time (ms)")
+    )
+    if forward is None:
+        return only
+    if metric.name.startswith("Backward"):
+        return backward
+    return forward + (backward or 0.0) if metric.name.startswith(COMBINED) else forward
 
 
 def improvement(candidate: float, incumbent: float, metric: Metric) -> float:

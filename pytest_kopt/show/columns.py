@@ -30,7 +30,8 @@ CANDIDATE: Column = ("Candidate", lambda record: figure(record.candidate))
 STATUS: Column = ("Status", attrgetter("status"))
 CHECK: Column = ("Check", attrgetter("check"))
 
-TOTALS = (("Geomean", attrgetter("metric")), INCUMBENT, CANDIDATE, CHANGE, INTERVAL)
+GEOMEANS = (("Geomean", attrgetter("metric")), INCUMBENT, CANDIDATE, CHANGE, INTERVAL)
+SUMS = (("All cases", attrgetter("metric")), INCUMBENT, CANDIDATE, CHANGE, INTERVAL)
 CASES = (
     ("Case", attrgetter("label")),
     ("Dims", lambda case: ", ".join(f"{name}={value}" for name, value in case.dims.items())),

@@ -21,7 +21,6 @@ from pytest_kopt.show.words import (
     memory,
     outcome,
     printed,
-    together,
     within,
 )
 
@@ -99,10 +98,10 @@ def verdict_lines(verdict: Verdict) -> Iterator[str]:
         figures = "" if raced.change_pct is None else f" {within(raced)}"
         why = "" if raced.place == 1 else f" ({raced.reason})"
         yield f"candidate {raced.place}, {raced.name}: {raced.decision}{figures}{why}"
-    for total in (verdict.aggregate, *verdict.secondary):
-        if total is not None and total.change_pct is not None:
+    for total in verdict.totals:
+        if total.change_pct is not None:
             yield f"{total.metric}: {_shown(total)}"
-    yield from filter(None, (together(verdict), memory(verdict)))
+    yield from filter(None, [memory(verdict)])
     for group in verdict.classes:
         about = " (target)" if group.name == verdict.target_class else ""
         yield f"class {group.name}{about}: {_shown(group)}"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tabulate import tabulate
 
-from pytest_kopt.figures import changed_within, figure
+from pytest_kopt.figures import changed_within
 
 if TYPE_CHECKING:
     from pytest_kopt.decide.verdict import (
@@ -54,23 +54,6 @@ def gate_outcome(verdict: Verdict) -> str:
         "REJECTED_OVERFIT": "refused",
         "INCOMPLETE": "not judged",
     }.get(decision, decision)
-
-
-def together(verdict: Verdict) -> str:
-    """Return the time of one call of each compared case, before and now; "" where not known.
-
-    The geometric mean has every case weigh the same, however short it is.
-    """
-    total, shapes = verdict.aggregate, [s for s in verdict.shapes if s.change_pct is not None]
-    is_step = total is not None and "step" in total.metric.lower()
-    if len(shapes) < 2 or any(s.forward_ms is None for s in shapes):
-        return ""
-    if not is_step and any(s.backward_ms for s in shapes):
-        return ""
-    now = [(s.forward_ms or 0.0) + (s.backward_ms or 0.0) for s in shapes]
-    before = [ms * (1 + (s.change_pct or 0.0) / 100) for ms, s in zip(now, shapes, strict=True)]
-    times = f"{figure(sum(before))} -> {figure(sum(now))} ms"
-    return f"a call of each of the {len(shapes)} cases, together: {times}"
 
 
 def memory(verdict: Verdict) -> str:

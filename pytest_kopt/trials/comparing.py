@@ -95,6 +95,8 @@ def compare_stored(gathered: Gathered) -> Verdict:
         core=None if core is None else frozenset(opened.frozen[name].key for name in core),
         classes=opened.classes,
         devices={result.key: result.evidence.device or "" for result in results},
+        limits={r.key: limit for r in results if (limit := r.evidence.limit_pct) is not None},
+        weights={result.key: result.weight for result in results},
     )
     verdict = decide_stored(evidence, policy)
     if asks_for_full(opened.level, verdict, policy):

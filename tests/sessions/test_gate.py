@@ -159,13 +159,25 @@ def test_what_a_pull_request_declares_less_is_named_first(gate: Gate) -> None:
         "tests/test_plain.py", "import torch", "import torch\nfrom pytest_kopt import *"
     )
     project.replace("tests/test_plain.py", "torch.ones(1, 8)", "2 * torch.ones(1, 8)")
+    project.replace("tests/test_plain.py", "dims=", "limit_pct=50, dims=")
     done = gate()
     assert done.run.code == 0, done.run.text
     assert done.judged["reason"].startswith(
         "the cases declare less than the base's: plain rows=1 accepts allclose(rtol=0.1, atol=0.1) "
         "for out, the base allclose(rtol=0.0001, atol=0.0001); plain rows=1 excludes contiguous by "
-        "its domain; plain rows=1 draws other inputs; no kernel code changed"
+        "its domain; plain rows=1 may be slower by 50 %, at the base by 5 %; "
+        "plain rows=1 draws other inputs; no kernel code changed"
     )
+
+
+def test_a_slower_kernel_is_judged_by_the_bases_limit(gate: Gate) -> None:
+    project = gate.project
+    project.write(PLAIN, kernel(SLOWER, "new"))
+    project.replace("tests/test_plain.py", "dims=", "limit_pct=100, dims=")
+    done = gate()
+    assert done.run.code == 8, done.run.text
+    assert "may be slower by 100 %, at the base by 5 %" in done.judged["reason"]
+    assert "beyond the gate of 5 %" in done.judged["reason"]
 
 
 def test_a_kernel_that_only_a_looser_declaration_lets_pass_is_wrong(gate: Gate) -> None:

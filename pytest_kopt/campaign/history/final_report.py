@@ -23,6 +23,7 @@ from pytest_kopt.honesty.transfer import (
     decision,
 )
 from pytest_kopt.knowledge.routing import Direction, Route, route
+from pytest_kopt.schema.metrics import WEIGHTED_TIME
 
 NEXT_DIRECTIONS = 3
 
@@ -57,7 +58,8 @@ def transfer_evidence(campaign: Campaign, round: Round, verdict: Verdict) -> Tra
 
 def _saved_ms(verdict: Verdict) -> float | None:
     """Return what one call of each compared case saves, in the passes that the metric covers."""
-    metric = verdict.aggregate.metric if verdict.aggregate else ""
+    metrics = (total.metric for total in verdict.totals)
+    metric = next((name for name in metrics if name != WEIGHTED_TIME.name), "")
     compared = [case for case in verdict.shapes if case.change_pct is not None]
     saved = 0.0
     for case in compared:

@@ -111,3 +111,7 @@ def hold_against_baseline(case: Case, expected: Mapping[str, ExpectedCase] | Non
         raise case.refusal(f"backward is {case.backward} now", f"the baseline's {had_backward}")
     if case.dims != frozen.dims:
         raise case.refusal(f"dims drifted: {case.dims}", f"the baseline's {frozen.dims}")
+    for name in ("limit_pct", "weight"):
+        now, then = getattr(case, name), getattr(frozen, name)
+        if now != then:
+            raise case.refusal(f"{name} is {now!r} now", f"the baseline's {then!r}")

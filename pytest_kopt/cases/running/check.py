@@ -195,6 +195,8 @@ def _evidence(case: Case, bench: Bench, seeds: dict[str, int]) -> CaseEvidence:
         domain=case.domain or None,
         nan=case.nan,
         group_multiple=case.group_multiple,
+        limit_pct=case.limit_pct,
+        weight=case.weight,
         better={c.name: c.better for c in case.schema.columns if c.better},
         torch=torch.__version__,
     )

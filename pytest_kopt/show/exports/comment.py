@@ -24,7 +24,6 @@ from pytest_kopt.show.words import (
     memory,
     one_line,
     outcome,
-    together,
     visible,
 )
 
@@ -52,7 +51,7 @@ def pytest_kopt_verdict(config: pytest.Config, verdict: Verdict) -> Iterator[str
 
 def comment(verdict: Verdict) -> str:
     """Return the Markdown; text from the session can neither be markup nor mention anyone."""
-    totals = [total for total in (verdict.aggregate, *verdict.secondary) if total]
+    totals = verdict.totals
     is_compared = any(total.change_pct is not None for total in totals)
     # A gate compares times of many schemas: it has no figure of its own.
     has_figures = any(total.candidate is not None for total in totals)
@@ -65,7 +64,7 @@ def comment(verdict: Verdict) -> str:
         outcome=outcome(verdict).replace("_", " ").lower(),
         verdict=verdict,
         totals=rows(totals if is_compared else (), *columns),
-        sums=[text for text in (together(verdict), memory(verdict)) if text],
+        sums=[text for text in [memory(verdict)] if text],
         cases=rows(worst[:_MOST_ROWS], *_CASES),
         kernels=kernel_lines(verdict),
         most_rows=_MOST_ROWS,
@@ -89,7 +88,7 @@ def _plain(text: str) -> str:
     return text.replace("@", "@\u2060")
 
 
-_METRIC: Column = ("Geomean", lambda total: _plain(total.metric))
+_METRIC: Column = ("Metric", lambda total: _plain(total.metric))
 _BEFORE, _NOW = headed(INCUMBENT, "Before"), headed(CANDIDATE, "Now")
 _CHANGE = (headed(CHANGE, "Change"), INTERVAL)
 _CASES = (("Case", lambda case: _plain(case.label)), CHECK, *_CHANGE, ("Status", _status))

@@ -46,7 +46,7 @@ def summary(campaign: Campaign, round: Round, verdict: Verdict) -> str:
         notes=round.notes,
         tests=campaign.manifest.tests,
         verdict=verdict,
-        totals=[total for total in (verdict.aggregate, *verdict.secondary) if total],
+        totals=verdict.totals,
         tables={
             "cases": rows(verdict.shapes, *CASES),
             "classes": rows(verdict.classes, *CLASSES),

@@ -16,10 +16,11 @@ from pytest_kopt.campaign.history.trend import over_baseline
 from pytest_kopt.campaign.outlook.status import status
 from pytest_kopt.campaign.state import Round
 from pytest_kopt.cases.result import CaseResult
-from pytest_kopt.decide.verdict import Verdict
+from pytest_kopt.decide.verdict import Aggregate, Verdict
 from pytest_kopt.errors import BadInput, of_extra
 from pytest_kopt.figures import changed, interval
-from pytest_kopt.show.columns import CANDIDATES, CASES, CLASSES, TOTALS, Column, rows
+from pytest_kopt.schema.metrics import WEIGHTED_TIME
+from pytest_kopt.show.columns import CANDIDATES, CASES, CLASSES, GEOMEANS, SUMS, Column, rows
 from pytest_kopt.show.files.logs import outlook
 from pytest_kopt.show.report import charts
 from pytest_kopt.show.templates import rendered
@@ -93,8 +94,13 @@ def _rounds(campaign: Campaign) -> Iterator[dict[str, Any]]:
 
 def _round(round: Round, verdict: Verdict) -> dict[str, Any]:
     notes, total, applied = round.notes, verdict.aggregate, verdict.applied
+
+    def is_sum(figures: Aggregate) -> bool:
+        return figures.metric.startswith(WEIGHTED_TIME.name)
+
     tables = (
-        rows([mean for mean in (total, *verdict.secondary) if mean], *TOTALS),
+        rows([mean for mean in verdict.totals if not is_sum(mean)], *GEOMEANS),
+        rows(filter(is_sum, verdict.totals), *SUMS),
         rows(verdict.classes, *CLASSES),
         rows(verdict.shapes, *CASES, _DEVICE),
         rows(verdict.candidates, *CANDIDATES),

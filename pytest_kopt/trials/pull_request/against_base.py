@@ -208,7 +208,7 @@ class PullRequestGate(VersionGate):
             admitted = then.evidence.domain or ()
             if not {*admitted}.issuperset(now.evidence.domain or ()):
                 self._domains[now.nodeid] = admitted
-            for difference in declarations.differences(then, now):
+            for difference in declarations.differences(then, now, self.policy.shape_gate_pct):
                 declared.setdefault(difference, []).append(now.label)
             failed += [then] if then.check == "FAIL" else []
         if not (failed and self._changed):
@@ -308,7 +308,11 @@ class PullRequestGate(VersionGate):
             return judging.flagged(self._nothing(results, unreached), flags)
         as_then = self._as_then if self._around else {}
         alone = self._without_twin(new, measurements)
-        both = [as_then.get(r.nodeid, r) for r in results if r.nodeid not in alone]
+        both = [
+            as_then.get(r.nodeid) or declarations.by_base(r, self._as_then.get(r.nodeid))
+            for r in results
+            if r.nodeid not in alone
+        ]
         timed, interpreted = judging.by_clock(both)
         reached = [case for case in interpreted if self._reach.any_called(self._changed, case)]
         paired = [

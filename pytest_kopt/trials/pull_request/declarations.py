@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from pytest_kopt.cases.result import CaseResult, observed_by
@@ -45,8 +45,19 @@ class Difference:
     loosens: bool = True
 
 
-def differences(then: CaseResult, now: CaseResult) -> Iterator[Difference]:
-    """Yield what a case declares otherwise than it did, or what else it draws."""
+def by_base(now: CaseResult, then: CaseResult | None) -> CaseResult:
+    """Return a case with the limit and the weight that the base declares, where it has the case."""
+    if then is None:
+        return now
+    limit_pct, weight = then.evidence.limit_pct, then.evidence.weight
+    return replace(now, evidence=replace(now.evidence, limit_pct=limit_pct, weight=weight))
+
+
+def differences(then: CaseResult, now: CaseResult, limit_pct: float) -> Iterator[Difference]:
+    """Yield what a case declares otherwise than it did, or what else it draws.
+
+    `limit_pct` is the policy's regression limit, that of a case without its own.
+    """
     before, after = then.evidence, now.evidence
     gates, gates_now = before.tolerances or {}, after.tolerances or {}
     for name, gate in gates.items():
@@ -76,6 +87,13 @@ def differences(then: CaseResult, now: CaseResult) -> Iterator[Difference]:
         yield Difference(text, multiples[0] % multiples[1] != 0)
     if before.groups and not after.groups:
         yield Difference("draws no other group sizes")
+    limits = [evidence.limit_pct or limit_pct for evidence in (before, after)]
+    if limits[0] != limits[1]:
+        text = "may be slower by {1:g} %, at the base by {0:g} %".format(*limits)
+        yield Difference(text, limits[1] > limits[0])
+    if then.weight != now.weight:
+        text = f"has weight {now.weight:g}, at the base {then.weight:g}"
+        yield Difference(text, now.weight < then.weight)
     for unit in ("flops", "nbytes"):
         old_work, new_work = getattr(before, unit), getattr(after, unit)
         if old_work != new_work:
