@@ -1,11 +1,11 @@
-"""What a verdict says of the memory that both versions take."""
+"""What a verdict says of the memory and the first call of both versions."""
 
 from __future__ import annotations
 
 import pytest
 
-from pytest_kopt.decide.verdict import Decision, Memory, Shape, Verdict
-from pytest_kopt.show.words import memory
+from pytest_kopt.decide.verdict import Decision, FirstCall, Memory, Shape, Verdict
+from pytest_kopt.show.words import first_calls, memory
 
 MIB = 1 << 20
 
@@ -40,3 +40,25 @@ def test_the_case_that_differs_most_is_shown(taken: list[tuple[int, int]], shown
 
 def test_of_memory_that_is_the_same_nothing_is_said() -> None:
     assert memory(verdict((MIB, MIB), (100 * MIB, 100 * MIB + 8), None)) == ""
+
+
+@pytest.mark.parametrize(
+    ("calls", "shown"),
+    [
+        ([(50.0, 60.0), (3.0, 1.0)], []),
+        ([(4000.0, 90.0), (3.0, 1.0), None], ["4000 -> 90", "3 -> 1", ""]),
+        ([(9.0, 30.0)], ["9 -> 30"]),
+        ([None], []),
+    ],
+    ids=["alike and short", "long", "twice as long", "not measured"],
+)
+def test_first_calls_are_shown_where_one_is_long_or_differs(
+    calls: list[tuple[float, float] | None], shown: list[str]
+) -> None:
+    shapes = [
+        shape.model_copy(
+            update={"first_call_ms": both and FirstCall(incumbent=both[0], candidate=both[1])}
+        )
+        for shape, both in zip(verdict(*[None] * len(calls)).shapes, calls, strict=True)
+    ]
+    assert first_calls(shapes) == shown

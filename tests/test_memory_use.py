@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from pytest_kopt.measure.memory_use import peak_bytes  # noqa: E402
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+
+from pytest_kopt.measure.memory_use import Clocked, peak_bytes  # noqa: E402
 
 MIB = 1 << 20
 
@@ -50,3 +54,51 @@ def test_what_is_kept_between_calls_counts() -> None:
 def test_a_call_that_writes_in_place_takes_none() -> None:
     x = torch.ones(MIB // 4)
     assert peak_bytes(lambda: x.mul_(2), "cpu") < 0.01 * MIB
+
+
+def test_only_the_first_call_is_clocked() -> None:
+    calls: list[int] = []
+    clocked = Clocked(lambda: calls.append(1), "cpu")
+    clocked()
+    first = clocked.first_ms
+    clocked()
+    assert len(calls) == 2 and clocked.first_ms == first >= 0
+
+
+def counted(function: Callable[[], object]) -> int:
+    """Count the most bytes at once in another way: by the lives of what operators return."""
+    live: dict[int, int] = {}
+    most = 0
+
+    class Counting(TorchDispatchMode):
+        def __torch_dispatch__(
+            self, op: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            nonlocal most
+            result = op(*args, **(kwargs or {}))
+            for tensor in torch.utils._pytree.tree_leaves(result):
+                storage = tensor.untyped_storage()
+                if storage.data_ptr() not in held and storage.data_ptr() not in live:
+                    live[storage.data_ptr()] = storage.nbytes()
+                    weakref.finalize(storage, live.pop, storage.data_ptr(), None)
+            most = max(most, sum(live.values()))
+            return result
+
+    held = {X.untyped_storage().data_ptr()}
+    with Counting():  # type: ignore[no-untyped-call]
+        function()
+    return most
+
+
+X = torch.linspace(0.0, 1.0, 512 * 512).reshape(512, 512)
+KERNELS: dict[str, Callable[[], object]] = {
+    "layer norm by hand": lambda: (X - X.mean(1, keepdim=True)) / (X.var(1, keepdim=True) + 1e-6),
+    "softmax in place": lambda: X.exp().div_(X.exp().sum(1, keepdim=True)),
+    "attention": lambda: torch.softmax(X @ X.t(), 1) @ X,
+    "matmul in halves": lambda: torch.cat([X[:256] @ X, X[256:] @ X]),
+}
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_it_agrees_with_an_independent_count(name: str) -> None:
+    assert peak_bytes(KERNELS[name], "cpu") == pytest.approx(counted(KERNELS[name]), rel=0.02)

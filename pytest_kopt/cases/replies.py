@@ -90,13 +90,15 @@ class Loaded:
     """A case is loaded.
 
     `same` is how both versions are known to be one, by their source or by the machine code that
-    they run; then the case is over. `reached` says whether the change concerns it, `memory` the
-    bytes that a call of an arm takes, `code` what differs in the machine code, where that is asked.
+    they run; then the case is over. `reached` says whether the change concerns it. By arm, `memory`
+    is the bytes that a call takes and `first_call_ms` the time of the first. `code` is what differs
+    in the machine code, where that is asked.
     """
 
     same: Literal["source", "machine"] | None = None
     reached: bool = True
     memory: dict[str, int] = field(default_factory=dict)
+    first_call_ms: dict[str, float] = field(default_factory=dict)
     code: MachineCode | None = None
 
 

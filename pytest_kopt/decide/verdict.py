@@ -104,6 +104,13 @@ class Memory(Document):
         return high / low
 
 
+class FirstCall(Document):
+    """What the first call in a fresh process took, in ms: what is compiled and tuned is in it."""
+
+    candidate: float
+    incumbent: float
+
+
 class Shape(Document):
     """One case in the verdict."""
 
@@ -119,6 +126,9 @@ class Shape(Document):
     forward_ms: float | None = Field(default=None, description="the candidate's, per call")
     backward_ms: float | None = Field(default=None, description="the candidate's, per call")
     memory: Memory | None = None
+    first_call_ms: FirstCall | None = Field(
+        default=None, description="of both versions; it never judges"
+    )
     diagnosis: Diagnosis | None = Field(default=None, description="of a case that did not pass")
     same: Same | None = Field(
         default=None, description="both versions run the same code: not compared"

@@ -1,8 +1,10 @@
-"""The memory that a call of a version takes, as torch's allocators count it."""
+"""What a version's first calls cost: their memory, as torch's allocators count it, and the time."""
 
 from __future__ import annotations
 
 import gc
+import math
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +13,27 @@ from torch.autograd import profiler
 
 #: How torch's profiler names what an allocator gives or takes back, in bytes.
 _ALLOCATION = "[memory]"
+
+
+class Clocked:
+    """A call of a version that takes the time of the first one.
+
+    Beyond the time of later calls it holds what is compiled, tuned or read once.
+    """
+
+    def __init__(self, call: Callable[[], Any], device: str) -> None:
+        self._call = call
+        self._device = device
+        #: In ms; nan before the first call.
+        self.first_ms = math.nan
+
+    def __call__(self) -> None:
+        start = time.perf_counter()
+        self._call()
+        if self._device == "cuda":
+            torch.cuda.synchronize()
+        if math.isnan(self.first_ms):
+            self.first_ms = (time.perf_counter() - start) * 1e3
 
 
 def peak_bytes(call: Callable[[], Any], device: str) -> int:

@@ -17,6 +17,7 @@ from pytest_kopt.decide.paired_evidence import PairedCase, PairedEvidence
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.verdict import (
     Decision,
+    FirstCall,
     KernelChange,
     Memory,
     Replicas,
@@ -226,7 +227,7 @@ class _Measured:
         engines = sorted({quads.engine for quads in replicas[0].values() if not quads.is_same})
         update = {
             "engine": ", ".join(engines) or None,
-            "shapes": _with_memory(verdict.shapes, self._evidence[0].cases, self.every),
+            "shapes": _with_costs(verdict.shapes, self._evidence[0].cases, self.every),
             "kernels": _kernels(results, replicas),
             "replicas": Replicas(processes=len(self.every)),
         }
@@ -258,22 +259,23 @@ class _Measured:
         }
 
 
-def _with_memory(
+def _with_costs(
     shapes: Sequence[Shape],
     cases: Sequence[PairedCase],
     replicas: Sequence[Mapping[str, CaseQuads]],
 ) -> list[Shape]:
-    """Return the cases with what a call takes, of those where it was measured of both versions."""
+    """Return the cases with what a call takes, and the first, where both versions were measured."""
     labels = {case.name: case.label for case in cases}
-    known = {
-        labels[nodeid]: Memory(
-            candidate_bytes=case.memory[CANDIDATE], incumbent_bytes=case.memory[INCUMBENT]
-        )
-        for replica in replicas
-        for nodeid, case in replica.items()
-        if nodeid in labels and {CANDIDATE, INCUMBENT} <= case.memory.keys()
-    }
-    return [shape.model_copy(update={"memory": known.get(shape.label)}) for shape in shapes]
+    costs: dict[str, dict[str, object]] = {}
+    for replica in replicas:
+        for nodeid, case in replica.items():
+            if nodeid in labels and {CANDIDATE, INCUMBENT} <= case.memory.keys():
+                candidate, incumbent = (case.memory[arm] for arm in (CANDIDATE, INCUMBENT))
+                costs[labels[nodeid]] = {
+                    "memory": Memory(candidate_bytes=candidate, incumbent_bytes=incumbent),
+                    "first_call_ms": FirstCall(**case.first_call_ms),
+                }
+    return [shape.model_copy(update=costs.get(shape.label, {})) for shape in shapes]
 
 
 def _kernels(

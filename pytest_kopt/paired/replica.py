@@ -64,6 +64,8 @@ class CaseQuads:
     same: Same | None = None
     #: The bytes that a call of a version takes, by arm, where they were measured.
     memory: Mapping[str, int] = field(default_factory=dict)
+    #: What the first call of a version in this process took, by arm, where it was measured.
+    first_call_ms: Mapping[str, float] = field(default_factory=dict)
     #: The candidate's gain by the clock of the deciding process, as log-ratios.
     outside: tuple[float, ...] = ()
     #: What differs in their machine code, as far as it is told.
@@ -227,7 +229,7 @@ class Replica(Children):
     def _load(self, nodeid: str) -> CaseQuads:
         """Wait until the case is loaded; it is the same where the change does not concern it."""
         loaded = CaseQuads(nodeid, "", device=self._device.uuid)
-        reached, memory = False, dict[str, int]()
+        reached, memory, first_call_ms = False, dict[str, int](), dict[str, float]()
         for child in self.children:
             reply = _wait(child, Loaded)
             if reply.same:
@@ -237,13 +239,14 @@ class Replica(Children):
                 loaded.kernels = differences_later(code.before, code.after, code.arch)
             reached |= reply.reached
             memory |= reply.memory
+            first_call_ms |= reply.first_call_ms
         if not reached:
             for child in self.children:
                 child.send(Leave())
             for child in self.children:
                 _wait(child, CaseFinished)
             return CaseQuads(nodeid, "", same="source")
-        loaded.memory = memory
+        loaded.memory, loaded.first_call_ms = memory, first_call_ms
         return loaded
 
     def _timed(

@@ -17,6 +17,7 @@ from pytest_kopt.show.profiles import profile_lines
 from pytest_kopt.show.rooflines import roofline_lines
 from pytest_kopt.show.words import (
     clipped,
+    first_calls,
     kernel_lines,
     memory,
     outcome,
@@ -193,6 +194,8 @@ def _columns(
         "same code" if shape and shape.same else changed(shape.change_pct if shape else None)
         for shape in cases
     ]
+    if verbosity >= 0 and (first := first_calls(cases)):
+        columns["1st call ms"] = first
     if verbosity >= 0:
         axis = Axis.of([shape for shape in cases if shape])
         columns[axis.title] = [axis.bar(shape) if shape else "" for shape in cases]

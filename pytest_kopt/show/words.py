@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tabulate import tabulate
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pytest_kopt.decide.verdict import (
         Aggregate,
         ConfigClass,
+        FirstCall,
         KernelChange,
         RaceCandidate,
         Shape,
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 _Figure = tuple[str, str, str]
 #: Characters from which on a failure's text is not told for every case.
 _LONG = 160
+#: First calls above this are shown, in ms, and above the second if versions differ by a factor 2.
+_LONG_MS, _NOTABLE_MS = 100.0, 10.0
 #: Of memory less than this apart nothing is said.
 _SAME_MEMORY = 1.01
 _OTHER = "other instructions or arguments"
@@ -54,6 +57,22 @@ def gate_outcome(verdict: Verdict) -> str:
         "REJECTED_OVERFIT": "refused",
         "INCOMPLETE": "not judged",
     }.get(decision, decision)
+
+
+def first_calls(shapes: Sequence[Shape | None]) -> list[str]:
+    """Return what the first call of each case took, before -> now in ms; [] where all are alike.
+
+    The figure is worth a column where it is long in one case: a short one differs by chance.
+    """
+    calls = [shape.first_call_ms if shape else None for shape in shapes]
+    if not any(call and _is_long(call) for call in calls):
+        return []
+    return [f"{call.incumbent:.0f} -> {call.candidate:.0f}" if call else "" for call in calls]
+
+
+def _is_long(call: FirstCall) -> bool:
+    low, high = sorted((call.candidate, call.incumbent))
+    return high > _LONG_MS or (high > _NOTABLE_MS and high > 2 * low)
 
 
 def memory(verdict: Verdict) -> str:

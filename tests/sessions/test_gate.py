@@ -91,6 +91,12 @@ def test_what_a_change_reaches_is_compared_and_the_rest_is_not(tmp_path: Path) -
     assert changes[1] == pytest.approx(100 * (OLD / SLOWER - 1)), "by a module it imports"
     assert changes[2] == pytest.approx(100 * (OLD / FASTER - 1)), "by a file it reads"
     assert changes[3] is None, "by nothing: not compared"
+    whole = verdict["weighted_time"]
+    times = 100 * ((OLD + OLD) / (SLOWER + FASTER) - 1)
+    assert whole["metric"] == "Weighted time (ms)" and whole["change_pct"] == pytest.approx(times)
+    assert "Weighted time (ms): " in done.run.out
+    measured = {rows: (s["memory"], s["first_call_ms"]) for rows, s in shapes.items()}
+    assert all(measured[1]) and all(measured[2]) and not any((*measured[3], *measured[4]))
     assert changes[4] is None, "new"
     found = [shapes[rows]["status"] for rows in (1, 2, 3, 4)]
     assert found == ["regressed", "improved", "unchanged", "unchanged"]
@@ -246,6 +252,9 @@ def test_a_kernel_as_exact_as_the_bases_passes_in_two_processes(gate: Gate) -> N
     done = gate()
     assert done.run.code == 0 and done.judged["findings"] == [], done.run.text
     assert any("two processes" in flag for flag in done.judged["flags"]), done.judged["flags"]
+    (shape,) = done.judged["shapes"]
+    assert shape["memory"]["candidate_bytes"] > 0 and shape["memory"]["incumbent_bytes"] > 0
+    assert shape["first_call_ms"]["candidate"] > 0 and shape["first_call_ms"]["incumbent"] > 0
 
 
 def test_a_kernel_that_does_not_import_is_wrong(gate: Gate) -> None:

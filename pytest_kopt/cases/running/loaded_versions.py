@@ -47,15 +47,19 @@ def load_versions(
     `first_call` makes an arm's first call in this process, given the arm's name.
     """
     root = Path(order.tree or order.root)
+    inputs = make_inputs(case, seed)
+    call = one_call(case, case.function, inputs)
+    # What a function imports or opens only when it is called has to be known before it is checked
+    # and doubled.
+    first_call(order.project_version if order.trees else next(iter(order.names), ""), call)
+    opened = hook.opened if hook else {}
     if order.tree:
-        call = one_call(case, case.function, make_inputs(case, seed))
-        # Files that are opened in calls alone are heard of then.
-        call()
-        opened = hook.opened if hook else {}
         is_own = order.project_version in order.names
         executed_files.check_moved(
             call, Path(order.root), root, order.changed, opened, is_own=is_own
         )
+    # It holds copies of the inputs, which need not lie beside those of the versions.
+    del call
     if not order.trees:
         return dict.fromkeys(order.names, case.function)
     trees = [*map(Path, order.trees)]
@@ -63,11 +67,7 @@ def load_versions(
     if data := [path for path in gone if not path.endswith(".py")]:
         raise NotLoadable(f"{data[0]} is gone, which the incumbent may read")
     changed = {(root / path).resolve() for path in order.changed} or twin.own_file(case.function)
-    inputs = make_inputs(case, seed)
     functions: dict[str, Callable[..., Any]] = {order.project_version: case.function}
-    # What a function imports only when it is called has to be loaded before it can be doubled.
-    first_call(order.project_version, one_call(case, case.function, inputs))
-    opened = hook.opened if hook else {}
     files: dict[str, set[str]] = {}
     if order.changed and INCUMBENT in order.tree_versions:
         base = Path(order.trees[order.tree_versions.index(INCUMBENT)])

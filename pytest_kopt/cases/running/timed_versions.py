@@ -68,7 +68,7 @@ from pytest_kopt.devices.lock import checking_lock, timing_lock
 from pytest_kopt.honesty import nearby_shapes
 from pytest_kopt.honesty.nearby_shapes import SIZES
 from pytest_kopt.measure.engine import agreed
-from pytest_kopt.measure.memory_use import peak_bytes
+from pytest_kopt.measure.memory_use import Clocked, peak_bytes
 from pytest_kopt.measure.wall import one_thread
 from pytest_kopt.numerics.nested import tensors
 from pytest_kopt.process_tree import children
@@ -324,10 +324,13 @@ def _loaded(
         with one_thread(), checking_lock(bench.uuid, bench.waiting):
             case = observed(case, seed)
             memory: dict[str, int] = {}
+            first_call_ms: dict[str, float] = {}
 
             def first_call(arm: str, call: Callable[[], Any]) -> None:
                 if order.is_first_replica and arm in (CANDIDATE, INCUMBENT):
-                    memory[arm] = peak_bytes(call, bench.device)
+                    clocked = Clocked(call, bench.device)
+                    memory[arm] = peak_bytes(clocked, bench.device)
+                    first_call_ms[arm] = clocked.first_ms
                 else:
                     call()
 
@@ -342,5 +345,9 @@ def _loaded(
     except NotLoadable as reason:
         client.send(CannotLoad(str(reason)))
     else:
-        return arms, versions, Loaded(reached=reached, memory=memory, code=code)
+        return (
+            arms,
+            versions,
+            Loaded(reached=reached, memory=memory, first_call_ms=first_call_ms, code=code),
+        )
     return None

@@ -31,6 +31,7 @@ _OF_VERDICT = {
     *("level", "decision", "reason", "next_step", "compare", "engine", "policy", "flags"),
     *("aggregate", "shapes", "rooflines"),
 }
+_ONLY_IN_TABLES = {"shapes": {"__all__": {"first_call_ms"}}}
 _DEVICE: Column = ("Device", lambda case: case.device or "")
 _OF_ATTEMPT = {"attempt", "time", "decision", "reason"}
 _KERNELS = ("Kernel", "First in", "What", "Incumbent", "Candidate")
@@ -108,7 +109,7 @@ def _round(round: Round, verdict: Verdict) -> dict[str, Any]:
         [{"Notes": name, "": str(value)} for name, value in notes.given().items()],
     )
     return {
-        **verdict.model_dump(mode="json", include=_OF_VERDICT),
+        **verdict.model_dump(mode="json", include=_OF_VERDICT, exclude=_ONLY_IN_TABLES),
         "number": round.number,
         "time": round.last.started,
         "keeps": verdict.decision.keeps,
