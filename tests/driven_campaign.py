@@ -216,7 +216,7 @@ class DrivenCampaign:
         notes = None
         if outcome.benefit:
             notes = self.root.with_name("notes.yaml")
-            notes.write_text("extra_benefit: less memory\n")
+            notes.write_text("extra_benefit: easier to read\n")
         settings = Settings(
             root=self.root,
             workspace=self.layout.directory.parent,

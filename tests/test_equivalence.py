@@ -9,18 +9,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_kopt import policies
+from pytest_kopt.decide.benefit import is_of_memory
 from pytest_kopt.decide.inference import FINAL_LOOK, LOOKS, log_ratio
 from pytest_kopt.decide.known_noise import DEVICE_TIMED, Noise
 from pytest_kopt.decide.paired import WORTH_PCT, decide_metrics
 from pytest_kopt.decide.paired_evidence import PairedCase, PairedEvidence
 from pytest_kopt.decide.policy import Policy
-from pytest_kopt.decide.verdict import Decision, Verdict
+from pytest_kopt.decide.verdict import Decision, Memory, Verdict
 from pytest_kopt.schema.table import Classes
 from tests.builders import few_examples
 
 PRIMUS, KERNEL_OPT = policies.load("primus"), policies.load("kernel-opt")
 KNOWN = Noise((), DEVICE_TIMED)
-BENEFIT = "half the memory"
+BENEFIT = "half the lines"
 
 
 def evidence_of(
@@ -52,6 +53,42 @@ def test_equal_and_a_benefit_is_kept_with_both_named(look: int) -> None:
     assert total is not None and total.low_pct is not None and total.high_pct is not None
     assert f"equal within 2 %: {total.change_pct:+.2f} % [{total.low_pct:+.2f}" in verdict.reason
     assert -2 < total.low_pct < total.high_pct < 2
+
+
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("taken", "known"),
+    [
+        ([(64, 32), (8, 8), None], "(measured: 64 -> 32 MiB in the case that differs most)"),
+        ([None, None, None], "(stated, not measured)"),
+        ([(64, 64), (8, 8), None], "takes no less memory than before, as its extra benefit says: "),
+        (
+            [(64, 32), (8, 9), None],
+            "takes no less memory than before, as its extra benefit says: 8",
+        ),
+    ],
+    ids=["less", "not measured", "the same", "more in one case"],
+)
+def test_a_benefit_of_memory_is_measured_or_refused(
+    taken: list[tuple[int, int] | None], known: str
+) -> None:
+    evidence = replace(evidence_of(*[0.0] * len(taken)), noise=KNOWN)
+    cases = [
+        replace(
+            case,
+            memory=both and Memory(incumbent_bytes=both[0] * MIB, candidate_bytes=both[1] * MIB),
+        )
+        for case, both in zip(evidence.cases, taken, strict=True)
+    ]
+    verdict = judged(replace(evidence, cases=tuple(cases)), "half the memory")
+    assert known in verdict.reason
+    assert verdict.decision.keeps == ("no less memory" not in verdict.reason)
+
+
+def test_shared_memory_is_in_no_allocator() -> None:
+    assert is_of_memory("Half the MEMORY") and not is_of_memory("half the shared memory")
 
 
 def test_the_whole_interval_has_to_lie_inside_the_policys_noise() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_kopt.decide.verdict import Decision, FirstCall, Memory, Shape, Verdict
+from pytest_kopt.show.columns import COSTS, rows
 from pytest_kopt.show.words import first_calls, memory
 
 MIB = 1 << 20
@@ -62,3 +63,14 @@ def test_first_calls_are_shown_where_one_is_long_or_differs(
         for shape, both in zip(verdict(*[None] * len(calls)).shapes, calls, strict=True)
     ]
     assert first_calls(shapes) == shown
+
+
+def test_the_report_has_both_of_every_case() -> None:
+    measured, unmeasured = verdict((MIB, 2 * MIB), None).shapes
+    measured = measured.model_copy(
+        update={"first_call_ms": FirstCall(incumbent=1.4, candidate=2500)}
+    )
+    assert rows([measured, unmeasured], *COSTS) == [
+        {"Memory": "1 -> 2 MiB", "First call (ms)": "1 -> 2500"},
+        {"Memory": "", "First call (ms)": ""},
+    ]

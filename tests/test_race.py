@@ -172,7 +172,12 @@ class Heats:
 
             yield {
                 "a": SimpleNamespace(
-                    ratio=ratio, device="", same=None, is_same=False, incumbent_ms=lambda _: 1.0
+                    ratio=ratio,
+                    device="",
+                    same=None,
+                    is_same=False,
+                    memory={},
+                    incumbent_ms=lambda _: 1.0,
                 )
             }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 
 from pytest_kopt.campaign.campaign import Campaign
+from pytest_kopt.decide.benefit import is_of_memory
 from pytest_kopt.errors import BadInput, KernelError
 from pytest_kopt.sameness.sources import differing
 
@@ -30,12 +31,13 @@ def check_parses(campaign: Campaign) -> None:
 def check_differs(campaign: Campaign, extra_benefit: str | None) -> int | None:
     """Return the round whose code the kernel files hold, None where theirs is another.
 
-    BadInput where they hold the incumbent's and no benefit is claimed for them.
+    BadInput where they hold the incumbent's and no benefit is claimed for them; the same code takes
+    the same memory.
     """
     number = campaign.state.incumbent_round
     if number is None or differing(campaign.incumbent().sources, campaign.candidate().sources):
         return None
-    if extra_benefit:
+    if extra_benefit and not is_of_memory(extra_benefit):
         return number
     is_open = campaign.state.has_begun(campaign.state.next_round)
     raise BadInput(

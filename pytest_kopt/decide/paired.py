@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from pytest_kopt.decide.benefit import evidence_for, refuted
 from pytest_kopt.decide.hard_gates import after_regression
 from pytest_kopt.decide.inference import FINAL_LOOK, GATE_LEVEL, LOOKS, Estimate, log_ratio
 from pytest_kopt.decide.paired_evidence import PairedEvidence
@@ -23,11 +24,18 @@ def decide_metrics(
     """Judge several primary metrics at one look: none may regress, at least one must improve.
 
     Where none is shown to improve, a stated benefit is enough if all are equal within the noise.
+    One of memory has to be there where memory is measured.
     """
     verdict = _decide_metrics(evidences, policy)
     benefit = (extra_benefit or "").strip()
     if not benefit or (verdict and verdict.decision is not Decision.INCONCLUSIVE):
         return verdict
+    taken = [case.memory for case in evidences[0].cases]
+    known = evidence_for(benefit, taken)
+    if not known:
+        why = verdict and f"{verdict.reason}; {refuted(taken)}"
+        return verdict and verdict.model_copy(update={"reason": why})
+    benefit = f"({known}): {benefit}"
     equal = [decide_equal(evidence, policy, benefit) for evidence in evidences]
     equivalent = [verdict for verdict in equal if verdict is not None]
     if len(equivalent) == len(evidences):
@@ -159,6 +167,7 @@ def _is_futile(judged: JudgedLook, evidence: PairedEvidence, policy: Policy) -> 
 def decide_equal(evidence: PairedEvidence, policy: Policy, benefit: str) -> Verdict | None:
     """Return the verdict on a version that is equal in speed and has a benefit, None where not.
 
+    `benefit` says how far it is known, too.
     Two one-sided tests at the look's level: both intervals lie inside the policy's noise, and no
     case and no class may have lost. Asked only where nothing is shown slower.
     """
@@ -175,7 +184,7 @@ def decide_equal(evidence: PairedEvidence, policy: Policy, benefit: str) -> Verd
     return judged.verdict(
         Decision.ACCEPTED_WITH_NOTE,
         f"{judged.goal_name} is equal within {policy.noise_pct:g} %: {judged.shown(judged.goal)}"
-        f"{slower}; kept for its extra benefit (stated, not measured): {benefit}",
+        f"{slower}; kept for its extra benefit {benefit}",
         "go on with the next round",
     )
 

@@ -9,7 +9,7 @@ from typing import Literal
 
 from pytest_kopt.decide.inference import ALONE_LEVEL, FINAL_LOOK, GATE_LEVEL, SHAPE_LEVEL
 from pytest_kopt.decide.known_noise import Noise, Prior, excess_of
-from pytest_kopt.decide.verdict import Same
+from pytest_kopt.decide.verdict import FirstCall, Memory, Same
 from pytest_kopt.schema.metrics import Metric
 from pytest_kopt.schema.profile import Better, Scalar
 from pytest_kopt.schema.table import NO_CLASSES, Classes
@@ -38,6 +38,9 @@ class PairedCase:
     incumbent_ms: float | None = None
     limit_pct: float | None = None
     weight: float = 1.0
+    #: What a call takes, and the first one, where both versions were measured.
+    memory: Memory | None = None
+    first_call_ms: FirstCall | None = None
 
     @property
     def is_guarded(self) -> bool:

@@ -279,6 +279,8 @@ class JudgedLook:
             status=status,
             device=case.device,
             same=case.same,
+            memory=case.memory,
+            first_call_ms=case.first_call_ms,
         )
         return shape.model_copy(update={} if case.same else estimate.figures(case.level))
 

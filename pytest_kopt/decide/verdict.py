@@ -17,6 +17,10 @@ Level = Literal["quick", "full"]
 Same = Literal["source", "machine"]
 
 
+#: Of memory less than this apart nothing is said.
+_SAME_MEMORY = 1.01
+
+
 class Decision(str, Enum):
     """What became of a round."""
 
@@ -102,6 +106,17 @@ class Memory(Document):
         """The larger over the smaller."""
         low, high = sorted((max(self.candidate_bytes, 1), max(self.incumbent_bytes, 1)))
         return high / low
+
+    @property
+    def differs(self) -> bool:
+        """Whether the versions are further apart than allocators' rounding."""
+        return self.ratio > _SAME_MEMORY
+
+    @property
+    def in_mib(self) -> str:
+        """Both in words, the incumbent's first."""
+        before, now = (f"{n / 2**20:.4g}" for n in (self.incumbent_bytes, self.candidate_bytes))
+        return f"{before} -> {now} MiB"
 
 
 class FirstCall(Document):

@@ -7,6 +7,7 @@ import statistics
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypedDict
 
 from pytest_kopt.campaign.ledger import PairedChange
 from pytest_kopt.cases.order import CANDIDATE, INCUMBENT
@@ -22,7 +23,6 @@ from pytest_kopt.decide.verdict import (
     Memory,
     Replicas,
     Same,
-    Shape,
     Verdict,
 )
 from pytest_kopt.devices.conditions import by_kind
@@ -43,6 +43,11 @@ from pytest_kopt.schema.table import NO_CLASSES, Classes, Key, Table
 
 #: What a flag says where no other process judged the timed results of a case.
 _INSIDE = "what timed calls gave was judged in their own process"
+
+
+class _Costs(TypedDict, total=False):
+    memory: Memory
+    first_call_ms: FirstCall
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +232,6 @@ class _Measured:
         engines = sorted({quads.engine for quads in replicas[0].values() if not quads.is_same})
         update = {
             "engine": ", ".join(engines) or None,
-            "shapes": _with_costs(verdict.shapes, self._evidence[0].cases, self.every),
             "kernels": _kernels(results, replicas),
             "replicas": Replicas(processes=len(self.every)),
         }
@@ -257,25 +261,6 @@ class _Measured:
             "priors": {evidence.metric: _priors(evidence) for evidence in self._evidence},
             **Scatter.of(self._replicas).model_dump(),
         }
-
-
-def _with_costs(
-    shapes: Sequence[Shape],
-    cases: Sequence[PairedCase],
-    replicas: Sequence[Mapping[str, CaseQuads]],
-) -> list[Shape]:
-    """Return the cases with what a call takes, and the first, where both versions were measured."""
-    labels = {case.name: case.label for case in cases}
-    costs: dict[str, dict[str, object]] = {}
-    for replica in replicas:
-        for nodeid, case in replica.items():
-            if nodeid in labels and {CANDIDATE, INCUMBENT} <= case.memory.keys():
-                candidate, incumbent = (case.memory[arm] for arm in (CANDIDATE, INCUMBENT))
-                costs[labels[nodeid]] = {
-                    "memory": Memory(candidate_bytes=candidate, incumbent_bytes=incumbent),
-                    "first_call_ms": FirstCall(**case.first_call_ms),
-                }
-    return [shape.model_copy(update=costs.get(shape.label, {})) for shape in shapes]
 
 
 def _kernels(
@@ -319,9 +304,22 @@ def cases_of(
             incumbent_ms=_incumbent_ms(result, metric.way, replicas),
             limit_pct=result.evidence.limit_pct,
             weight=result.weight,
+            **_costs([replica[result.nodeid] for replica in replicas if result.nodeid in replica]),
         )
         for result in results
     )
+
+
+def _costs(measured: Sequence[CaseQuads]) -> _Costs:
+    """Return what a call of both versions takes, which one of the replicas measures."""
+    both = (case for case in measured if {CANDIDATE, INCUMBENT} <= case.memory.keys())
+    if (case := next(both, None)) is None:
+        return {}
+    candidate, incumbent = (case.memory[arm] for arm in (CANDIDATE, INCUMBENT))
+    return {
+        "memory": Memory(candidate_bytes=candidate, incumbent_bytes=incumbent),
+        "first_call_ms": FirstCall(**case.first_call_ms),
+    }
 
 
 def _incumbent_ms(

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pytest_kopt.figures import changed, figure, interval
+
+if TYPE_CHECKING:
+    from pytest_kopt.decide.verdict import FirstCall
 
 Column = tuple[str, Callable[[Any], str]]
 
@@ -14,6 +17,11 @@ Column = tuple[str, Callable[[Any], str]]
 def rows(records: Iterable[Any], *columns: Column) -> list[dict[str, str]]:
     """Return a row for each record, its cells by heading."""
     return [{heading: cell(record) for heading, cell in columns} for record in records]
+
+
+def first_call(call: FirstCall | None) -> str:
+    """Return the first calls' times, before -> now in ms."""
+    return f"{call.incumbent:.0f} -> {call.candidate:.0f}" if call else ""
 
 
 def headed(column: Column, heading: str) -> Column:
@@ -36,6 +44,11 @@ CASES = (
     ("Case", attrgetter("label")),
     ("Dims", lambda case: ", ".join(f"{name}={value}" for name, value in case.dims.items())),
     *(CHECK, CHANGE, INTERVAL, STATUS),
+)
+#: Of cases in which both versions were measured: before -> now.
+COSTS: tuple[Column, ...] = (
+    ("Memory", lambda case: case.memory.in_mib if case.memory else ""),
+    ("First call (ms)", lambda case: first_call(case.first_call_ms)),
 )
 CLASSES = (
     ("Class", attrgetter("name")),

@@ -199,6 +199,9 @@ def _columns(
     if verbosity >= 0:
         axis = Axis.of([shape for shape in cases if shape])
         columns[axis.title] = [axis.bar(shape) if shape else "" for shape in cases]
+    if verbosity > 0 and any(shape and shape.memory for shape in cases):
+        peaks = [shape.memory if shape else None for shape in cases]
+        columns["memory"] = [peak.in_mib if peak else "" for peak in peaks]
     if verbosity > 0:
         columns["interval"] = [
             interval(shape.change_pct, shape.low_pct, shape.high_pct) if shape else ""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tabulate import tabulate
 
 from pytest_kopt.figures import changed_within
+from pytest_kopt.show.columns import first_call
 
 if TYPE_CHECKING:
     from pytest_kopt.decide.verdict import (
@@ -27,8 +28,6 @@ _Figure = tuple[str, str, str]
 _LONG = 160
 #: First calls above this are shown, in ms, and above the second if versions differ by a factor 2.
 _LONG_MS, _NOTABLE_MS = 100.0, 10.0
-#: Of memory less than this apart nothing is said.
-_SAME_MEMORY = 1.01
 _OTHER = "other instructions or arguments"
 
 
@@ -67,7 +66,7 @@ def first_calls(shapes: Sequence[Shape | None]) -> list[str]:
     calls = [shape.first_call_ms if shape else None for shape in shapes]
     if not any(call and _is_long(call) for call in calls):
         return []
-    return [f"{call.incumbent:.0f} -> {call.candidate:.0f}" if call else "" for call in calls]
+    return [first_call(call) for call in calls]
 
 
 def _is_long(call: FirstCall) -> bool:
@@ -78,12 +77,11 @@ def _is_long(call: FirstCall) -> bool:
 def memory(verdict: Verdict) -> str:
     """Return what a call holds at most, in the case where the versions differ most; "" if none."""
     peaks = [shape.memory for shape in verdict.shapes if shape.memory]
-    apart = [peak for peak in peaks if peak.ratio > _SAME_MEMORY]
+    apart = [peak for peak in peaks if peak.differs]
     if not apart:
         return ""
     most = max(apart, key=lambda peak: peak.ratio)
-    before, now = (f"{n / 2**20:.4g}" for n in (most.incumbent_bytes, most.candidate_bytes))
-    return f"memory of a call at its peak, in the case that differs most: {before} -> {now} MiB"
+    return f"memory of a call at its peak, in the case that differs most: {most.in_mib}"
 
 
 def kernel_lines(verdict: Verdict) -> list[str]:

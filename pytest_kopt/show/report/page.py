@@ -20,7 +20,7 @@ from pytest_kopt.decide.verdict import Aggregate, Verdict
 from pytest_kopt.errors import BadInput, of_extra
 from pytest_kopt.figures import changed, interval
 from pytest_kopt.schema.metrics import WEIGHTED_TIME
-from pytest_kopt.show.columns import CANDIDATES, CASES, CLASSES, GEOMEANS, SUMS, Column, rows
+from pytest_kopt.show.columns import CANDIDATES, CASES, CLASSES, COSTS, GEOMEANS, SUMS, Column, rows
 from pytest_kopt.show.files.logs import outlook
 from pytest_kopt.show.report import charts
 from pytest_kopt.show.templates import rendered
@@ -96,6 +96,8 @@ def _rounds(campaign: Campaign) -> Iterator[dict[str, Any]]:
 def _round(round: Round, verdict: Verdict) -> dict[str, Any]:
     notes, total, applied = round.notes, verdict.aggregate, verdict.applied
 
+    has_costs = any(shape.memory for shape in verdict.shapes)
+
     def is_sum(figures: Aggregate) -> bool:
         return figures.metric.startswith(WEIGHTED_TIME.name)
 
@@ -103,7 +105,7 @@ def _round(round: Round, verdict: Verdict) -> dict[str, Any]:
         rows([mean for mean in verdict.totals if not is_sum(mean)], *GEOMEANS),
         rows(filter(is_sum, verdict.totals), *SUMS),
         rows(verdict.classes, *CLASSES),
-        rows(verdict.shapes, *CASES, _DEVICE),
+        rows(verdict.shapes, *CASES, *(COSTS if has_costs else ()), _DEVICE),
         rows(verdict.candidates, *CANDIDATES),
         [dict(zip(_KERNELS, row, strict=True)) for row in kernel_rows(verdict)],
         [{"Notes": name, "": str(value)} for name, value in notes.given().items()],
