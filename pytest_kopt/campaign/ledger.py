@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, TypeAdapter, ValidationError
 
 from pytest_kopt.campaign.notes import Notes
-from pytest_kopt.decide.verdict import Aggregate, Decision, KernelTime, Level
+from pytest_kopt.decide.verdict import Aggregate, Decision, EndToEnd, KernelTime, Level
 from pytest_kopt.documents import key_of, legal
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.transfer import UNCLASSIFIED
@@ -195,6 +195,7 @@ class Final(Event):
     decision: Decision
     reason: str
     aggregate: Aggregate | None = None
+    e2e: EndToEnd | None = None
     evidence: dict[str, str]
     report: FinalReport | None = None
 

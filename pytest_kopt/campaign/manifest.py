@@ -209,7 +209,8 @@ class Manifest(Document):
     Paths are relative to the project root, where pytest's configuration lies. `tests` are the
     pytest arguments that select the campaign's tests, `target_shapes` the cases among them. These,
     `representative_shapes` and `core_shapes` name a case by its label, by its node id where others
-    share that. `benchmark_command` is run before baseline and final comparison.
+    share that. `benchmark_command` is run before baseline and final comparison. `e2e_command`
+    prints what a run of a whole program takes; the final comparison runs it for both versions.
     """
 
     model_config = ConfigDict(populate_by_name=True)
@@ -236,6 +237,7 @@ class Manifest(Document):
     tests: Annotated[str, _checked(_check_filled_in)] = ""
     test_command: Command | None = None
     benchmark_command: Command | None = None
+    e2e_command: Command | None = None
     quick_command: Text | None = None
     representative_shapes: Annotated[
         Annotated[list[Text], Field(min_length=3, max_length=5)] | None, _EACH_ONCE

@@ -87,7 +87,7 @@ def record_final(
     verdict = verdict.model_copy(update={"campaign": campaign.name})
     hashes = keep(campaign.layout, directory, evidence, verdict)
     best = campaign.state.incumbent_round or 1
-    copied = {name: getattr(verdict, name) for name in ("decision", "reason", "aggregate")}
+    copied = {name: getattr(verdict, name) for name in ("decision", "reason", "aggregate", "e2e")}
     final = ledger.Final(time=now(), best=best, **copied, evidence=hashes, report=report)
     campaign.append(final)
     return verdict

@@ -50,6 +50,7 @@ _HELP = {
     "(default: all that pytest collects)",
     "test_command": "must pass before every round: 'pytest -q tests/unit'",
     "benchmark_command": "the project's own benchmark: 'python bench.py'",
+    "e2e_command": "prints the time of a run of a whole model: 'python step.py'",
     "representative_shapes": "label of a case for quick rounds, 3 to 5: "
     "'gemm B=1 M=512 N=512 K=512' (default: the baseline's proposal)",
     "git_commit": "commit accepted rounds (default: if there is a repository)",

@@ -234,6 +234,19 @@ class NextAction(Document):
     arguments: dict[str, Any] = {}
 
 
+class EndToEnd(Document):
+    """What a run of a whole program took with both versions, in the unit that it printed."""
+
+    command: str
+    candidate: float = Field(description="median of its runs")
+    incumbent: float
+    change_pct: float = Field(description="positive is better")
+    low_pct: float
+    high_pct: float
+    confidence: float
+    runs: int = Field(description="of each version, without a first one that is not counted")
+
+
 class NamedFinding(Document):
     """What a check of honesty found; docs/honesty.md says what each name means."""
 
@@ -322,6 +335,9 @@ class Verdict(Document):
     rooflines: list[Roofline] = Field(default=[], description="by case and direction")
     kernel_time: KernelTime | None = Field(
         default=None, description="of a round that was profiled or judged by it"
+    )
+    e2e: EndToEnd | None = Field(
+        default=None, description="of a final comparison with an e2e_command; it never judges"
     )
     kernels: list[KernelChange] = Field(
         default=[], description="what changed in the machine code, where that is known"

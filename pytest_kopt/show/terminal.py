@@ -17,6 +17,7 @@ from pytest_kopt.show.profiles import profile_lines
 from pytest_kopt.show.rooflines import roofline_lines
 from pytest_kopt.show.words import (
     clipped,
+    end_to_end,
     first_calls,
     kernel_lines,
     memory,
@@ -102,7 +103,7 @@ def verdict_lines(verdict: Verdict) -> Iterator[str]:
     for total in verdict.totals:
         if total.change_pct is not None:
             yield f"{total.metric}: {_shown(total)}"
-    yield from filter(None, [memory(verdict)])
+    yield from filter(None, [memory(verdict), end_to_end(verdict)])
     for group in verdict.classes:
         about = " (target)" if group.name == verdict.target_class else ""
         yield f"class {group.name}{about}: {_shown(group)}"

@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from tabulate import tabulate
 
-from pytest_kopt.figures import changed_within
+from pytest_kopt.figures import changed, changed_within, figure
 from pytest_kopt.show.columns import first_call
 
 if TYPE_CHECKING:
+    from pytest_kopt.campaign.ledger import Final
     from pytest_kopt.decide.verdict import (
         Aggregate,
         ConfigClass,
+        EndToEnd,
         FirstCall,
         KernelChange,
         RaceCandidate,
@@ -31,7 +33,7 @@ _LONG_MS, _NOTABLE_MS = 100.0, 10.0
 _OTHER = "other instructions or arguments"
 
 
-def within(figures: Aggregate | Shape | ConfigClass | RaceCandidate) -> str:
+def within(figures: Aggregate | Shape | ConfigClass | EndToEnd | RaceCandidate) -> str:
     return changed_within(figures.change_pct, figures.low_pct, figures.high_pct)
 
 
@@ -72,6 +74,18 @@ def first_calls(shapes: Sequence[Shape | None]) -> list[str]:
 def _is_long(call: FirstCall) -> bool:
     low, high = sorted((call.candidate, call.incumbent))
     return high > _LONG_MS or (high > _NOTABLE_MS and high > 2 * low)
+
+
+def end_to_end(verdict: Verdict | Final) -> str:
+    """Return the kernels' gain beside that of a whole program, "" where none was run."""
+    run, total = verdict.e2e, verdict.aggregate
+    if run is None or total is None:
+        return ""
+    return (
+        f"{changed(total.change_pct)} in the kernels, {within(run)} end to end: "
+        f"`{run.command}` took {figure(run.incumbent)} -> {figure(run.candidate)} "
+        f"in {run.runs} runs each"
+    )
 
 
 def memory(verdict: Verdict) -> str:

@@ -23,7 +23,7 @@ from pytest_kopt.campaign.history.trend import chain_of_best
 from pytest_kopt.campaign.kernel import KernelVersion
 from pytest_kopt.campaign.recording import record_final
 from pytest_kopt.campaign.workspace import UpstreamCampaign
-from pytest_kopt.cases.details import with_details
+from pytest_kopt.cases.details import in_a_line, with_details
 from pytest_kopt.decide.verdict import Applied, Decision
 from pytest_kopt.errors import BadInput
 from pytest_kopt.figures import changed
@@ -32,6 +32,8 @@ from pytest_kopt.show.standing import Closing
 from pytest_kopt.trials import judging
 from pytest_kopt.trials.campaign_trial import Question, carry_out
 from pytest_kopt.trials.comparing import broken, compare_paired
+from pytest_kopt.trials.end_to_end import InBoth, NoFigure
+from pytest_kopt.trials.project_command import ProjectCommand
 from pytest_kopt.trials.rounds.common import evidence
 from pytest_kopt.trials.stages import Asked, Gathered, Judged, OpenTrial, Ran, frozen_cases, gather
 from pytest_kopt.trials.withdrawal import Withdrawn, overfit, withdraw
@@ -118,7 +120,7 @@ def _prepare(opened: OpenTrial, stack: ExitStack) -> OpenTrial:
 def close_final(ran: Ran, next_steps: Mapping[Decision, str] = _NEXT, **facts: Any) -> Closing:
     """Gather, judge, and record; `facts` are what the session's evidence holds besides."""
     gathered, opened = gather(ran), ran.opened
-    judged = _judge(gathered, next_steps).saying_why_blocked()
+    judged = _end_to_end(_judge(gathered, next_steps)).saying_why_blocked()
     judged = judged.saying(thresholds=opened.asked.policy.model_dump(mode="json"))
     judged = judged.of(with_details(judged.verdict, gathered.results))
     campaign = opened.campaign
@@ -165,6 +167,25 @@ def _judge(gathered: Gathered, next_steps: Mapping[Decision, str]) -> Judged:
         flags.append(f"withdrawn: {opened.withdrawn} ({opened.withdrawn.why})")
     next_step = next_steps.get(verdict.decision, verdict.next_step)
     return judged.saying(next_step=next_step, flags=flags)
+
+
+def _end_to_end(judged: Judged) -> Judged:
+    """Run the manifest's e2e_command with both versions, where they were compared."""
+    begun = judged.gathered.ran.begun
+    opened, campaign = begun.opened, begun.opened.campaign
+    manifest, confined = campaign.manifest, opened.asked.settings.isolates
+    if manifest.e2e_command is None or judged.paired is None:
+        return judged
+    command, rebuild = (
+        ProjectCommand(text, env=manifest.env, is_confined=confined) if text else None
+        for text in (manifest.e2e_command, manifest.rebuild_command)
+    )
+    assert command is not None
+    runs = InBoth(command, rebuild, campaign.root.resolve())
+    try:
+        return judged.saying(e2e=runs.measure(campaign.baseline(), begun.kernel))
+    except NoFigure as why:
+        return judged.flagged(f"e2e_command gave no figure: {in_a_line(str(why))}")
 
 
 def _check_tree(campaign: Campaign) -> None:

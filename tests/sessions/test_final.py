@@ -60,8 +60,12 @@ def test_the_best_version_meets_the_baseline(tmp_path: Path) -> None:
     refuses_without_an_accepted_round(played)
     played.accept(2, FASTER, *STORED)
     refuses_an_edited_kernel(played)
+    played.project.write("step.py", "from kernels import plain\nprint(plain.COST_MS)\n")
+    played.project.edit_manifest(e2e_command="python step.py")
     run, event = played.final()
     assert run.code == 0, run.text
+    assert (event["e2e"]["incumbent"], event["e2e"]["candidate"]) == (OLD, FASTER)
+    assert "+33.3 % in the kernels, +33.3 % [+33.3, +33.3] end to end: " in run.out
     total = event["aggregate"]
     assert (event["event"], event["best"], event["decision"]) == ("final", 2, "ACCEPTED")
     assert total["change_pct"] == pytest.approx(100 * (OLD / FASTER - 1))

@@ -23,7 +23,7 @@ from pytest_kopt.figures import changed, figure
 from pytest_kopt.honesty.transfer import ALLOWED_GAP_PCT
 from pytest_kopt.show.columns import AUDIT, REGRESSIONS, rows
 from pytest_kopt.show.templates import rendered
-from pytest_kopt.show.words import markdown_table, one_line
+from pytest_kopt.show.words import end_to_end, markdown_table, one_line
 
 
 def missing_entries(text: str, campaign: Campaign) -> str:
@@ -94,6 +94,7 @@ def final_text(campaign: str, final: Final) -> str:
         campaign=campaign,
         final=final,
         report=final.report,
+        e2e=end_to_end(final),
         audit=rows(audit, *AUDIT),
         unclaimed=[audited.round for audited in audit if audited.bucket is None],
         allowed_gap_pct=ALLOWED_GAP_PCT,
