@@ -41,7 +41,7 @@ def test_what_a_user_has_to_install_is_this_and_no_more() -> None:
 
 def test_all_is_every_extra_that_is_the_same_on_any_machine() -> None:
     """As the README says, whose line for a project installs that."""
-    extras = ["xdist", "benchmark", "analysis", "report", "mcp"]
+    extras = ["xdist", "benchmark", "analysis", "report", "mcp", "record"]
     for name in extras:
         assert re.search(rf'^{name} = \["', PROJECT, re.MULTILINE), name
     assert f'\nall = ["pytest-kopt[{",".join(extras)}]"]' in PROJECT

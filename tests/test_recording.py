@@ -14,7 +14,8 @@ import torch
 from pytest_kopt import record, recorded
 from pytest_kopt.cli.main import main
 from pytest_kopt.errors import BadInput
-from pytest_kopt.recording import safetensors
+from pytest_kopt.recording import recorded_cases
+from pytest_kopt.recording.recorder import DTYPES
 
 
 @pytest.fixture
@@ -22,8 +23,9 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """A module with a function, and another one that holds the function already."""
     module, user = ModuleType("recorded_kernels"), ModuleType("recorded_user")
     source = "def scale(x, factor=2, bias=None):\n    return x * factor\n"
+    source += "def first(*values):\n    return values[0]\n"
     exec(source, vars(module))
-    vars(user)["scale"] = vars(module)["scale"]
+    vars(user).update(scale=vars(module)["scale"], first=vars(module)["first"])
     for made in (module, user):
         monkeypatch.setitem(sys.modules, made.__name__, made)
     return user
@@ -66,19 +68,56 @@ def test_contents_come_back_where_they_were_asked_for(kernels: ModuleType, tmp_p
     assert isinstance(first, dict) and isinstance(second, dict)
     assert torch.equal(first["x"], x) and first["x"].requires_grad
     assert first["x"].data_ptr() != second["x"].data_ptr(), "fresh ones each time"
-
-
-@pytest.mark.parametrize("dtype", [*safetensors.DTYPES.values()])
-def test_a_file_holds_what_was_saved(dtype: str, tmp_path: Path) -> None:
-    tensor = torch.ones(2, 3).to(getattr(torch, dtype))
-    file = tmp_path / "x.safetensors"
-    safetensors.save({"a": tensor, "none": tensor[:0].contiguous()}, file)
-    found = safetensors.load(file)
-    assert torch.equal(found["a"].float(), tensor.float()) and found["a"].dtype == tensor.dtype
-    assert found["none"].shape == (0, 3)
+    file = tmp_path / "contents.safetensors"
     file.write_bytes(file.read_bytes()[:20])
+    recorded_cases._contents.cache_clear()
     with pytest.raises(BadInput, match="cannot be read"):
-        safetensors.load(file)
+        case.inputs()
+
+
+@pytest.mark.parametrize("shape", [(2, 3), (0, 3), ()], ids=str)
+def test_contents_are_kept_in_every_dtype(
+    shape: tuple[int, ...], kernels: ModuleType, tmp_path: Path
+) -> None:
+    tensors = [torch.ones(shape).to(getattr(torch, dtype)) for dtype in DTYPES]
+    with record("recorded_kernels:first", into=tmp_path, contents=True):
+        kernels.first(*tensors)
+    (case,) = recorded(tmp_path)
+    for drawn, tensor in zip(case.inputs(), tensors, strict=True):
+        assert drawn.dtype == tensor.dtype and torch.equal(drawn.float(), tensor.float())
+
+
+def test_contents_of_an_expanded_tensor_are_fresh_too(kernels: ModuleType, tmp_path: Path) -> None:
+    with record("recorded_kernels:scale", into=tmp_path, contents=True):
+        kernels.scale(torch.ones(1).expand(4))
+    (case,) = recorded(tmp_path)
+    for _ in range(2):
+        arguments = case.inputs()
+        assert isinstance(arguments, dict) and arguments["x"].sum() == 4
+        arguments["x"].zero_()
+
+
+def test_contents_need_a_package_and_the_run_does_not_start_without(
+    kernels: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "safetensors.torch", None)
+    with (
+        pytest.raises(BadInput, match=r"safetensors is not installed.*pytest-kopt\[record\]"),
+        record("recorded_kernels:scale", into=tmp_path / "all", contents=True),
+    ):
+        pytest.fail("the program runs")
+    with record("recorded_kernels:scale", into=tmp_path / "shapes"):
+        kernels.scale(torch.ones(3))
+    assert recorded(tmp_path / "shapes")[0].inputs()
+
+
+def test_a_tensor_of_a_dtype_that_is_not_drawn_ends_no_run(
+    kernels: ModuleType, tmp_path: Path
+) -> None:
+    with record("recorded_kernels:scale", into=tmp_path, contents=True):
+        kernels.scale(torch.ones(2, dtype=torch.complex128))
+    with pytest.raises(BadInput, match="complex128 tensor"):
+        recorded(tmp_path)
 
 
 def test_what_cannot_be_recorded_or_drawn_is_named(kernels: ModuleType, tmp_path: Path) -> None:

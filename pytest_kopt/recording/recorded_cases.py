@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_kopt.errors import BadInput
-from pytest_kopt.recording import safetensors
-from pytest_kopt.recording.recorder import CONTENTS, RECORD, VERSION
+from pytest_kopt.recording.recorder import CONTENTS, DTYPES, RECORD, VERSION, safetensors
 
 if TYPE_CHECKING:
     import torch
@@ -59,7 +58,10 @@ class RecordedCase:
             # An expanded tensor has one element for many places; a copy into it would not do.
             stride = None
         key = argument.get("contents")
-        drawn = _contents(self.folder)[key].to(device) if key else _random(argument, dtype, device)
+        if key:
+            drawn = _contents(self.folder)[key].to(device, copy=True)
+        else:
+            drawn = _random(argument, dtype, device)
         if stride is not None:
             strided = torch.empty_strided(argument["shape"], stride, dtype=dtype, device=device)
             drawn = strided.copy_(drawn)
@@ -86,7 +88,11 @@ def recorded(folder: str | Path) -> list[RecordedCase]:
         arguments = signature["arguments"]
         if unknown := [a["unknown"] for a in arguments if "unknown" in a]:
             what = f"a call of {name} has an argument of the type {unknown[0]}"
-            raise BadInput(what, where=str(folder), legal="tensors, numbers, text and None")
+            raise BadInput(
+                what,
+                where=str(folder),
+                legal=f"tensors ({', '.join(DTYPES)}), numbers, text and None",
+            )
         weight = signature["seconds"] / total if total else 1 / len(signatures)
         names = signature["names"]
         dims = _dims(arguments, names)
@@ -142,4 +148,11 @@ def _random(argument: dict[str, Any], dtype: torch.dtype, device: str) -> torch.
 
 @functools.lru_cache(maxsize=8)
 def _contents(folder: Path) -> dict[str, torch.Tensor]:
-    return safetensors.load(folder / CONTENTS)
+    file, load = folder / CONTENTS, safetensors().load_file
+    from safetensors import SafetensorError
+
+    try:
+        tensors: dict[str, torch.Tensor] = load(file)
+    except (OSError, SafetensorError) as error:
+        raise BadInput(f"cannot be read: {error}", where=str(file)) from None
+    return tensors

@@ -14,12 +14,16 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from pytest_kopt.errors import BadInput
-from pytest_kopt.recording import safetensors
+from pytest_kopt.errors import BadInput, of_extra
 
 #: The format of record.json.
 VERSION = 1
 RECORD, CONTENTS = "record.json", "contents.safetensors"
+#: Dtypes, without `torch.`, of the tensors that can be drawn again.
+DTYPES = (
+    *("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"),
+    *("int64", "int32", "int16", "int8", "uint8", "bool"),
+)
 #: Of a larger tensor statistics are kept, and no contents.
 _MOST_BYTES = 64 << 20
 
@@ -84,12 +88,10 @@ class _Recorder:
         import torch
 
         plain = _plain(value)
-        if not isinstance(value, torch.Tensor):
+        if not isinstance(value, torch.Tensor) or "unknown" in plain:
             return plain
-        dtype = str(value.dtype).removeprefix("torch.")
         plain["statistics"] = _statistics(value)
-        small = value.numel() * value.element_size() <= _MOST_BYTES
-        if self.keeps_contents and small and dtype in safetensors.DTYPES.values():
+        if self.keeps_contents and value.numel() * value.element_size() <= _MOST_BYTES:
             self.contents[key] = value.detach().cpu().contiguous().clone()
             plain["contents"] = key
         return plain
@@ -100,8 +102,11 @@ def _plain(value: Any) -> dict[str, Any]:
     import torch
 
     if isinstance(value, torch.Tensor):
+        dtype = str(value.dtype).removeprefix("torch.")
+        if dtype not in DTYPES or value.layout != torch.strided:
+            return {"unknown": f"{dtype} tensor, {value.layout}, shape {[*value.shape]}"}
         return {
-            "dtype": str(value.dtype).removeprefix("torch."),
+            "dtype": dtype,
             "shape": [*value.shape],
             "stride": [*value.stride()],
             "requires_grad": value.requires_grad,
@@ -127,6 +132,11 @@ def _statistics(tensor: Any) -> dict[str, float]:
     }
 
 
+def safetensors() -> Any:
+    """Return the module that writes and reads contents; BadInput where it is not installed."""
+    return of_extra("record", "safetensors.torch", "safetensors")
+
+
 @contextmanager
 def record(target: str, into: str | Path, *, contents: bool = False) -> Iterator[None]:
     """Record the calls of a function, `pkg.mod:function`, while the block runs.
@@ -135,12 +145,15 @@ def record(target: str, into: str | Path, *, contents: bool = False) -> Iterator
     scalars) the arguments of its first call with statistics of tensors, how often it was called and
     how long calls took. With `contents` also contents.safetensors, with tensors of up to 64 MiB.
     Modules that hold the function already get the recording one too. BadInput where there is no
-    such function, or the folder holds a record.
+    such function, the folder holds a record, or what writes contents is not installed.
     """
     module_name, _, name = target.partition(":")
     folder = Path(into)
     if (folder / RECORD).exists():
         raise BadInput("it holds a record already", where=str(folder), legal="another folder")
+    if contents:
+        # Missing only when the program has run, it would cost that run.
+        _ = safetensors()
     try:
         function = getattr(import_module(module_name), name)
     except (ImportError, AttributeError, ValueError) as error:
@@ -174,7 +187,7 @@ def _replace(function: Any, other: Any) -> None:
 def _write(recorder: _Recorder, target: str, seconds: float, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     if recorder.contents:
-        safetensors.save(recorder.contents, folder / CONTENTS)
+        safetensors().save_file(recorder.contents, folder / CONTENTS)
     document = {
         "schema_version": VERSION,
         "function": target,
