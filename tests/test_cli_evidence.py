@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import argparse
 import re
 import subprocess
 import sys
@@ -8,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_kopt.cli.command_line import CommandParser
 from pytest_kopt.cli.init import init
 from pytest_kopt.cli.main import main
 from pytest_kopt.decide.verdict import Decision
@@ -56,7 +56,7 @@ def test_every_command_explains_itself_with_an_example(
 
 
 def test_every_option_of_init_has_an_example() -> None:
-    commands = argparse.ArgumentParser().add_subparsers()
+    commands = CommandParser().add_subparsers()
     init.add_to(commands)
     # The template's names and the choices of a mode stand in the help themselves.
     bare = {"help", "verbose", "name", "template", "mode"}

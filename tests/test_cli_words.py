@@ -45,6 +45,33 @@ def test_kernels_may_be_several_and_folders(capsys: pytest.CaptureFixture[str]) 
 @pytest.mark.parametrize(
     "words",
     [
+        "old.py new.py none.py --at new.py",
+        "old.py new.py --at new.py none.py",
+        "old.py --at new.py new.py --json none.py",
+        "--at new.py old.py new.py none.py -- -q",
+    ],
+)
+def test_tests_stand_before_or_after_options(
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("old.py", "new.py"):
+        (tmp_path / name).write_text("")
+    assert main(["compare", *words.split()]) == 4
+    assert "none.py: there is no such file or folder" in capsys.readouterr().err
+
+
+def test_a_template_has_no_campaign_to_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["init", "softmax", "--template", "gemm"]) == 4
+    assert "a template begins no campaign" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
         *[("status",), ("advise",), ("stop",), ("abandon",), ("discard",), ("memory", "list")],
         *[("restore", "3"), ("retry", "3"), ("note", "3", "notes.yaml"), ("tips", "show")],
         *[("tips", "add", "3", "text"), ("tips", "correct", "3", "text"), ("report",)],

@@ -24,6 +24,22 @@ Run = Callable[[argparse.Namespace], int | None]
 EXAMPLE = "softmax_triton_sm90_20261121"
 
 
+class CommandParser(argparse.ArgumentParser):
+    """Takes a command's arguments before, between and after its options."""
+
+    _is_intermixing = False
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        # Some versions of Python intermix by this very method.
+        if self._is_intermixing or self.get_default("run") is None:
+            return super().parse_known_args(args, namespace)
+        self._is_intermixing = True
+        try:
+            return self.parse_known_intermixed_args(args, namespace)
+        finally:
+            self._is_intermixing = False
+
+
 @dataclass(frozen=True, slots=True)
 class Command:
     """A command with its help, which ends with an example; one with `actions` runs one of them."""
@@ -35,7 +51,7 @@ class Command:
     run: Run | None = None
     actions: Sequence[Command] = ()
 
-    def add_to(self, commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    def add_to(self, commands: argparse._SubParsersAction[CommandParser]) -> None:
         parser = commands.add_parser(
             self.name,
             help=self.help,

@@ -23,7 +23,7 @@ from pytest_kopt.campaign.manifest import Manifest
 from pytest_kopt.campaign.prerequisites import gaps, listed, tree_gaps
 from pytest_kopt.campaign.running import hold
 from pytest_kopt.cli import manifest_options, quick_bench
-from pytest_kopt.cli.command_line import argument, command, one_of
+from pytest_kopt.cli.command_line import argument, command
 from pytest_kopt.cli.inferred import fill_in
 from pytest_kopt.clock import now
 from pytest_kopt.documents import usable
@@ -59,18 +59,11 @@ _STAND_INS: dict[str, Any] = {
 @command(
     "kopt init softmax_triton_sm90_20261121 --op softmax --kernel kernels/softmax.py "
     "--backend TRITON --gpu H200 --tests tests/test_softmax.py",
-    one_of(
-        argument(
-            "name",
-            nargs="?",
-            metavar="NAME",
-            help="default: <op>_<backend>_<gpu>_<YYYYMMDD>",
-        ),
-        argument(
-            "--template",
-            metavar="NAME",
-            help=f"put a template into the project instead: {', '.join(TEMPLATES)}",
-        ),
+    argument("name", nargs="?", metavar="NAME", help="default: <op>_<backend>_<gpu>_<YYYYMMDD>"),
+    argument(
+        "--template",
+        metavar="NAME",
+        help=f"put a template into the project instead: {', '.join(TEMPLATES)}",
     ),
     manifest_options.add_options,
     argument(
@@ -100,6 +93,9 @@ def init(arguments: argparse.Namespace) -> None:
     """
     project = Project.here()
     if arguments.template:
+        if arguments.name:
+            what = f"a template begins no campaign, and none of the name {arguments.name}"
+            raise BadInput(what, where="--template", legal="kopt init --template NAME")
         placed = [f"written: {path}" for path in place_template(arguments.template, project.root)]
         print("\n".join(placed) or "nothing to do: every file is there already")
         return

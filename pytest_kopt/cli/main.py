@@ -24,6 +24,7 @@ from pytest_kopt.cli.campaigns import (
     status,
     stop,
 )
+from pytest_kopt.cli.command_line import CommandParser
 from pytest_kopt.cli.decide import decide
 from pytest_kopt.cli.demo import demo
 from pytest_kopt.cli.init import init
@@ -75,7 +76,7 @@ class _Visible(io.TextIOBase):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="kopt",
         description="Kernel optimisation campaigns: everything around `pytest --kopt-round`.",
     )

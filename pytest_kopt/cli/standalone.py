@@ -17,6 +17,7 @@ _CASES: tuple[Argument, ...] = (
     argument(
         "tests",
         nargs="*",
+        default=[],
         metavar="TESTS",
         help="files, folders or cases; default: testpaths of the project's settings",
     ),
