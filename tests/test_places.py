@@ -40,6 +40,13 @@ def test_the_place_is_what_the_tests_import(
     assert place_of(paths, root, [test]) == place
 
 
+def test_versions_that_a_campaign_keeps_are_no_files_of_the_project(tmp_path: Path) -> None:
+    root = write(tmp_path / "project", a__x="", work__campaign__rounds__a__x="", test_x="import x")
+    (root / "work/campaign/ledger.jsonl").write_text("")
+    other = write(tmp_path / "other", x="") / "x.py"
+    assert place_of([other], root, [root / "test_x.py"]) == "a/x.py"
+
+
 def test_a_place_that_is_not_known_is_asked_for(tmp_path: Path) -> None:
     root = write(tmp_path, a="", b="", test_x="import c", test_y="import a, b")
     versions = [root / "a.py", root / "b.py"]

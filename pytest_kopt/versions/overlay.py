@@ -10,6 +10,8 @@ from pathlib import Path, PurePosixPath
 
 #: Never mirrored: they would let a process write into the user's caches through the overlay.
 _LEFT_OUT = frozenset({"__pycache__", ".pytest_cache", ".git"})
+#: A folder with such a file is an environment, or a campaign, which keeps versions of its kernels.
+_MARKS = ("pyvenv.cfg", "ledger.jsonl")
 #: Where torch builds what a version of a tree compiles.
 BUILDS = ".torch_extensions"
 
@@ -73,7 +75,10 @@ def _with_sources(root: Path) -> set[PurePosixPath]:
 
 
 def project_files(root: Path) -> Iterator[PurePosixPath]:
-    """Yield the files below a folder, relative to it, but hidden folders' and environments'."""
+    """Yield the files below a folder, relative to it.
+
+    Those of hidden folders, environments and campaigns are none of the project's.
+    """
     for folder, names, files in os.walk(root):
         names[:] = sorted(name for name in names if not _is_no_projects(Path(folder, name)))
         here = PurePosixPath(Path(folder).relative_to(root))
@@ -82,7 +87,7 @@ def project_files(root: Path) -> Iterator[PurePosixPath]:
 
 def _is_no_projects(folder: Path) -> bool:
     is_hidden = folder.name.startswith(".") or folder.name in _LEFT_OUT
-    return is_hidden or (folder / "pyvenv.cfg").exists()
+    return is_hidden or any((folder / mark).exists() for mark in _MARKS)
 
 
 def current_folder(root: Path) -> str:
