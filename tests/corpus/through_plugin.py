@@ -4,7 +4,8 @@
 
 No cheat may be credited with a gain that it does not have, and no honest kernel be refused. NAME is
 a file's stem, or part of one; without one all kernels are taken that can run on the device. Results
-are appended to the file, and kernels that it already holds are not run again.
+are appended to the file, and kernels that it already holds are not run again. With `--judge` each
+is a submission to `kopt judge` instead; `--sample N` takes N of each kind, always the same.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ import argparse
 import ast
 import json
 import os
+import random
 import shutil
 import subprocess
 import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -118,6 +120,13 @@ def kernels(device: str, names: Iterable[str] = ()) -> list[Path]:
     ]
 
 
+def sampled(paths: Sequence[Path], each: int) -> list[Path]:
+    """The same `each` kernels of every kind."""
+    drawn = random.Random(20261126)
+    kinds = {path.parent: [p for p in paths if p.parent == path.parent] for path in paths}
+    return [path for kind in kinds.values() for path in drawn.sample(kind, each)]
+
+
 class Run(Protocol):
     """Runs a command with its output captured, as `subprocess.run` does."""
 
@@ -175,9 +184,7 @@ class Bench:
 
     def _start(self, project: Path, op: str, shapes: str, backend: str, domain: str) -> None:
         making = project.with_name(project.name + ".making")
-        for name, text in self._files(op, shapes, domain):
-            (making / name).parent.mkdir(parents=True, exist_ok=True)
-            (making / name).write_text(text)
+        self._write(making, op, shapes, domain)
         for words in (("init", "-q", "-b", "main"), ("add", "."), ("commit", "-qm", "Start")):
             self._run(making, "git", *words)
         arch = "cpu" if self.device == "cpu" else self._arch()
@@ -194,6 +201,11 @@ class Bench:
         if self.device == "cuda":
             return "gpu_shapes"
         return "tiny_shapes" if constants(path).get("LANG") == "triton" else "shapes"
+
+    def _write(self, project: Path, op: str, shapes: str, domain: str) -> None:
+        for name, text in self._files(op, shapes, domain):
+            (project / name).parent.mkdir(parents=True, exist_ok=True)
+            (project / name).write_text(text)
 
     def _files(self, op: str, shapes: str, domain: str) -> Iterator[tuple[str, str]]:
         is_product = op == "matmul"
@@ -235,16 +247,44 @@ class Bench:
         return self._run(self.folder, sys.executable, "-c", code).stdout.strip()
 
 
+class Problems(Bench):
+    """Problems of `kopt judge`, one for every operation, sizes and domain."""
+
+    def judge(self, path: Path) -> Outcome:
+        """Judge one kernel as a submission."""
+        words = ("-m", "pytest_kopt.cli", "judge", ".", str(path), "--at", KERNEL)
+        done = self._run(self._started(path), sys.executable, *words, check=False)
+        log = done.stdout + done.stderr
+        document = json.loads(done.stdout or '{"verdict": null, "outcome": "NONE", "reason": ""}')
+        if document["verdict"]:
+            return outcome_of(path, document["verdict"], log)
+        return without_verdict(path, document["outcome"], log, document["reason"])
+
+    def _start(self, project: Path, op: str, shapes: str, backend: str, domain: str) -> None:
+        self._write(project, op, shapes, domain)
+
+
 def read(project: Path, path: Path, log: str) -> Outcome:
-    """What the verdict of round 2 says; a failed check is named `correctness`."""
-    kind, own = path.parent.name, constants(path).get("OWN_GAIN_PCT", 0)
+    """What the verdict of round 2 says."""
     verdict = project / "agent" / "workspace" / CAMPAIGN / "rounds" / "round-2" / "verdict.json"
     if not verdict.exists():
-        imports = "the kernel does not import" not in log
-        named = () if imports else ("correctness",)
-        ended = "NONE" if imports else "NOT IMPORTED"
-        return Outcome(path.stem, kind, ended, "", named, 0.0, own, log)
-    document = json.loads(verdict.read_text())
+        return without_verdict(path, "NONE", log)
+    return outcome_of(path, json.loads(verdict.read_text()), log)
+
+
+def without_verdict(path: Path, ended: str, log: str, reason: str = "") -> Outcome:
+    """How it ended where there is no verdict."""
+    imports = "the kernel does not import" not in log
+    named = () if imports else ("correctness",)
+    kind, own = path.parent.name, constants(path).get("OWN_GAIN_PCT", 0)
+    return Outcome(
+        path.stem, kind, ended if imports else "NOT IMPORTED", reason, named, 0.0, own, log
+    )
+
+
+def outcome_of(path: Path, document: Mapping[str, Any], log: str) -> Outcome:
+    """What a verdict says; a failed check is named `correctness`."""
+    kind, own = path.parent.name, constants(path).get("OWN_GAIN_PCT", 0)
     named = {flag.split(":", 1)[0] for flag in document["flags"]}
     named |= {"correctness"} if document["decision"] == "REPAIR" else set()
     gain = (document["aggregate"] or {}).get("low_pct") or 0.0
@@ -276,15 +316,23 @@ def main() -> int:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--verbose", action="store_true", help="show the log of a wrong one")
+    parser.add_argument("--judge", action="store_true", help="as submissions to `kopt judge`")
+    parser.add_argument("--sample", type=int, metavar="N", help="so many of each kind")
     parser.add_argument("--results", type=Path, help="JSON lines; what they hold is not run again")
     parser.add_argument("names", nargs="*")
     asked = parser.parse_args()
     outcomes = known(asked.results)
     with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(asked.jobs) as pool:
-        bench = Bench(Path(scratch), asked.device)
+        bench = (Problems if asked.judge else Bench)(Path(scratch), asked.device)
         done = {outcome.kernel for outcome in outcomes}
-        paths = [p for p in kernels(asked.device, asked.names) if p.stem not in done]
-        for judged in as_completed([pool.submit(bench.judge, path) for path in paths]):
+        paths = kernels(asked.device, asked.names)
+        if asked.judge:
+            # No problem says in which language its kernel is to be written.
+            paths = [path for path in paths if "TARGET_LANG" not in constants(path)]
+        if asked.sample:
+            paths = sampled(paths, asked.sample)
+        left = [path for path in paths if path.stem not in done]
+        for judged in as_completed([pool.submit(bench.judge, path) for path in left]):
             outcomes.append(outcome := judged.result())
             print(table([outcome]), flush=True)
             if asked.results:
