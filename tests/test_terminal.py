@@ -131,6 +131,13 @@ def test_milliseconds_stand_next_to_rates_unless_asked_for_less() -> None:
     ]
 
 
+def test_a_backward_is_shown_though_the_first_case_has_none() -> None:
+    cases = [a_case(0, backward=False), a_case(1)]
+    heading, _, forward_only, both, *_ = result_lines(cases, None)
+    assert "bwd ms" in heading
+    assert forward_only.count("123.5") == 2 and both.count("123.5") == 4
+
+
 def test_what_it_means_for_the_campaign_comes_last() -> None:
     cases = [a_case(0)]
     closing = replace(a_closing(cases, [3.0]), outlook=("Termination Check", "the end"))

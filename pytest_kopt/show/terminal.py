@@ -184,7 +184,8 @@ def _columns(
 ) -> dict[str, list[str]]:
     compared = any(shape and shape.change_pct is not None for shape in cases)
     columns = {"check": [str(result.check) for result in results]}
-    for name in results[0].cells:
+    # A case without a backward has fewer.
+    for name in max((result.cells for result in results), key=len):
         if verbosity > 0 or _is_shown(name, compared, short=verbosity < 0):
             short = name.replace("Forward", "fwd").replace("Backward", "bwd")
             cells = [_cell(result.cells.get(name)) for result in results]
