@@ -10,12 +10,16 @@ from types import ModuleType
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pytest_kopt import record, recorded
 from pytest_kopt.cli.main import main
 from pytest_kopt.errors import BadInput
 from pytest_kopt.recording import recorded_cases
+from pytest_kopt.recording.recorded_cases import _weights
 from pytest_kopt.recording.recorder import DTYPES
+from tests.builders import few_examples
 
 
 @pytest.fixture
@@ -132,6 +136,10 @@ def test_what_cannot_be_recorded_or_drawn_is_named(kernels: ModuleType, tmp_path
         record("recorded_kernels:scale", into=tmp_path),
     ):
         pass
+    with record("recorded_kernels:scale", into=tmp_path / "none"):
+        pass
+    with pytest.raises(BadInput, match="scale was not called"):
+        recorded(tmp_path / "none")
     with pytest.raises(BadInput, match="holds no record"):
         recorded(tmp_path / "nowhere")
 
@@ -142,13 +150,77 @@ def test_a_program_is_recorded_from_outside(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(text)
     command = ("-m", "pytest_kopt.cli", "record", "--call", "ops:scale", "--into", "r")
     words = [sys.executable, *command, "--", "python", "train.py", "7"]
-    subprocess.run(words, cwd=tmp_path, check=True, timeout=300)
+    run = subprocess.run(
+        words, cwd=tmp_path, check=True, timeout=300, capture_output=True, text=True
+    )
     (case,) = recorded(tmp_path / "r")
     assert case.label == "scale x=float32[7]"
     document = json.loads((tmp_path / "r" / "record.json").read_text())
     assert document["function"] == "ops:scale" and document["signatures"][0]["calls"] == 1
+    assert "1 calls of 1 signatures" in run.stderr
 
 
 def test_only_python_programs_are_recorded(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["record", "--call", "ops:scale", "--", "make", "train"]) == 4
     assert "no Python program" in capsys.readouterr().err
+
+
+class Block(torch.nn.Module):
+    """A layer whose norm a module `recorded_model` holds."""
+
+    def __init__(self, kernels: ModuleType) -> None:
+        super().__init__()
+        self.kernels = kernels
+        self.weight = torch.nn.Parameter(torch.ones(8))
+        self.inner = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.as_tensor(self.inner(self.kernels.norm(x, self.weight)))
+
+
+def test_a_training_step_and_a_growing_sequence(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Counts add up to the calls, weights to the time, and gradients are asked for in training."""
+    kernels = ModuleType("recorded_model")
+    exec(
+        "def norm(x, weight):\n    return x / x.norm(dim=-1, keepdim=True) * weight\n",
+        vars(kernels),
+    )
+    monkeypatch.setitem(sys.modules, kernels.__name__, kernels)
+    model = torch.nn.Sequential(Block(kernels), Block(kernels))
+    with record("recorded_model:norm", into=tmp_path / "training"):
+        for batch in (4, 4, 4, 2):
+            model(torch.randn(batch, 3, 8)).sum().backward()
+        with torch.no_grad():
+            model(torch.randn(4, 3, 8))
+    cases = {case.label: case for case in recorded(tmp_path / "training")}
+    # The first layer's input asks for no gradient; its weight does, unless gradients are off.
+    assert {label: (case.calls, case.backward) for label, case in cases.items()} == {
+        "norm x=float32[4x3x8] weight=float32[8] grad": (3, True),
+        "norm x=float32[4x3x8] grad weight=float32[8] grad": (3, True),
+        "norm x=float32[2x3x8] weight=float32[8] grad": (1, True),
+        "norm x=float32[2x3x8] grad weight=float32[8] grad": (1, True),
+        "norm x=float32[4x3x8] weight=float32[8]": (2, False),
+    }
+    with record("recorded_model:norm", into=tmp_path / "inference"), torch.inference_mode():
+        for length in range(1, 41):
+            model(torch.randn(1, length, 8))
+    whole, some = (recorded(tmp_path / "inference", most) for most in (None, 5))
+    assert len(whole) == 40 and {case.calls for case in whole} == {2}
+    assert len(some) <= 5 and {case.label for case in some} <= {case.label for case in whole}
+    for cases_of in (whole, some, [*cases.values()]):
+        assert sum(case.weight for case in cases_of) == pytest.approx(1)
+    assert not any(case.backward for case in whole)
+
+
+@few_examples
+@given(st.lists(st.floats(1e-6, 1.0), min_size=1, max_size=30), st.integers(1, 8))
+def test_some_stand_for_all(seconds: list[float], most: int) -> None:
+    weights = _weights(seconds, most)
+    assert sum(weights.values()) == pytest.approx(1)
+    assert len(weights) <= most
+    if len(seconds) > most:
+        # Each is off by less than one of the equal parts.
+        for place, part in enumerate(seconds):
+            assert abs(weights.get(place, 0) - part / sum(seconds)) <= 1 / most + 1e-9

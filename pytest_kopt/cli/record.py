@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 from pytest_kopt.cli.command_line import argument, command
 from pytest_kopt.recording.program import run_recorded
+from pytest_kopt.recording.recorded_cases import recorded
 
 
 @command(
@@ -24,7 +26,14 @@ from pytest_kopt.recording.program import run_recorded
 def record(arguments: argparse.Namespace) -> int:
     """Run a Python program and record with which arguments it calls a function: each signature,
     how often, and how long the calls take. Tests draw such arguments with
-    pytest_kopt.recorded(FOLDER). The exit code is the program's.
+    pytest_kopt.recorded(FOLDER). The exit code is the program's, or 4: nothing that can be drawn
+    was called.
     """
-    into = arguments.into.resolve()
-    return run_recorded(arguments.words, arguments.call, into, contents=arguments.contents)
+    into, contents = arguments.into.resolve(), arguments.contents
+    code = run_recorded(arguments.words, arguments.call, into, contents=contents)
+    if not code:
+        cases = recorded(into)
+        calls = sum(case.calls for case in cases)
+        # What the program prints may be data.
+        print(f"{into}: {calls} calls of {len(cases)} signatures", file=sys.stderr)
+    return code

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import functools
 import json
+import math
+from bisect import bisect
+from collections import Counter
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +29,7 @@ class RecordedCase:
     dims: dict[str, int | float | str | bool]
     #: How often it was called.
     calls: int
-    #: Its calls' part in the time of all recorded calls.
+    #: The part of the recorded time that it stands for, calls times the median; all add up to 1.
     weight: float
     #: As record.json has them.
     arguments: tuple[dict[str, Any], ...]
@@ -36,6 +40,11 @@ class RecordedCase:
 
     def __str__(self) -> str:
         return self.label
+
+    @property
+    def backward(self) -> bool:
+        """Whether a gradient was asked for."""
+        return any(argument.get("requires_grad") for argument in self.arguments)
 
     def inputs(self, device: str = "cpu") -> tuple[Any, ...] | dict[str, Any]:
         """Return fresh arguments, by name where the record has names.
@@ -68,10 +77,12 @@ class RecordedCase:
         return drawn.requires_grad_(argument["requires_grad"])
 
 
-def recorded(folder: str | Path) -> list[RecordedCase]:
-    """Return the cases of a record, those that took longest first.
+def recorded(folder: str | Path, most: int | None = None) -> list[RecordedCase]:
+    """Return the cases of a record, those that stand for most of the time first.
 
-    BadInput for a folder without one, or a call with an argument that cannot be drawn again.
+    Of more signatures than `most` some are taken, evenly by the time of smaller and larger ones,
+    and stand for the others: sequences that grow have one signature a length. BadInput for a folder
+    without a record or without calls, or a call with an argument that cannot be drawn again.
     """
     folder = Path(folder)
     try:
@@ -82,28 +93,44 @@ def recorded(folder: str | Path) -> list[RecordedCase]:
     if version != VERSION:
         what = f"record.json is of version {version}"
         raise BadInput(what, where=str(folder), legal=str(VERSION))
-    name, total = document["function"].partition(":")[2], sum(s["seconds"] for s in signatures)
+    name = document["function"].partition(":")[2]
+    if not signatures:
+        raise BadInput(f"{name} was not called", where=str(folder))
+    signatures = sorted(signatures, key=_elements)
+    # Not what calls took altogether: a kernel is compiled in one, and another waits for the system.
+    weights = _weights([s["median_seconds"] * s["calls"] for s in signatures], most)
     cases = []
-    for signature in sorted(signatures, key=lambda s: -s["seconds"]):
+    for place in sorted(weights, key=lambda place: -weights[place]):
+        signature = signatures[place]
         arguments = signature["arguments"]
         if unknown := [a["unknown"] for a in arguments if "unknown" in a]:
             what = f"a call of {name} has an argument of the type {unknown[0]}"
-            raise BadInput(
-                what,
-                where=str(folder),
-                legal=f"tensors ({', '.join(DTYPES)}), numbers, text and None",
-            )
-        weight = signature["seconds"] / total if total else 1 / len(signatures)
+            legal = f"tensors ({', '.join(DTYPES)}), numbers, text and None"
+            raise BadInput(what, where=str(folder), legal=legal)
         names = signature["names"]
         dims = _dims(arguments, names)
         label = " ".join([name, *(f"{key}={value}" for key, value in dims.items())])
         cases.append(
             RecordedCase(
-                *(label, dims, signature["calls"], weight, tuple(arguments)),
+                *(label, dims, signature["calls"], weights[place], tuple(arguments)),
                 *(names and tuple(names), folder.resolve()),
             )
         )
     return cases
+
+
+def _elements(signature: dict[str, Any]) -> int:
+    return sum(math.prod(a["shape"]) for a in signature["arguments"] if "shape" in a)
+
+
+def _weights(seconds: list[float], most: int | None) -> dict[int, float]:
+    """Return parts of a whole time by place: all, or `most` equal ones at even distances in it."""
+    total = sum(seconds)
+    if most is None or len(seconds) <= most:
+        return {place: part / total for place, part in enumerate(seconds)}
+    ends = [*accumulate(seconds)]
+    places = [bisect(ends, total * (number + 0.5) / most) for number in range(most)]
+    return {place: count / most for place, count in Counter(places).items()}
 
 
 def _dims(
@@ -118,7 +145,8 @@ def _dims(
             shape = "x".join(map(str, argument["shape"])) or "1"
             dense = argument["stride"] == _dense(argument["shape"])
             layout = "" if dense else f" stride {argument['stride']}"
-            dims[name] = f"{argument['dtype']}[{shape}]{layout}"
+            gradient = " grad" if argument["requires_grad"] else ""
+            dims[name] = f"{argument['dtype']}[{shape}]{layout}{gradient}"
     return dims
 
 

@@ -6,18 +6,20 @@ import functools
 import inspect
 import json
 import sys
+from array import array
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
+from statistics import median_low
 from time import perf_counter
 from typing import Any
 
 from pytest_kopt.errors import BadInput, of_extra
 
 #: The format of record.json.
-VERSION = 1
+VERSION = 2
 RECORD, CONTENTS = "record.json", "contents.safetensors"
 #: Dtypes, without `torch.`, of the tensors that can be drawn again.
 DTYPES = (
@@ -36,8 +38,8 @@ class _Signature:
     arguments: list[dict[str, Any]]
     #: By position where there are none.
     names: list[str] | None
-    calls: int = 0
-    seconds: float = 0.0
+    #: Seconds of each call.
+    times: array[float] = field(default_factory=lambda: array("d"))
 
 
 @dataclass(slots=True)
@@ -66,9 +68,7 @@ class _Recorder:
         result = self.function(*arguments, **named)
         if on_gpu:
             torch.cuda.synchronize()
-        signature = self.signatures[key]
-        signature.calls += 1
-        signature.seconds += perf_counter() - began
+        self.signatures[key].times.append(perf_counter() - began)
         return result
 
     def _bound(
@@ -109,7 +109,7 @@ def _plain(value: Any) -> dict[str, Any]:
             "dtype": dtype,
             "shape": [*value.shape],
             "stride": [*value.stride()],
-            "requires_grad": value.requires_grad,
+            "requires_grad": value.requires_grad and torch.is_grad_enabled(),
         }
     if value is None or isinstance(value, bool | int | float | str):
         return {"value": value}
@@ -142,8 +142,9 @@ def record(target: str, into: str | Path, *, contents: bool = False) -> Iterator
     """Record the calls of a function, `pkg.mod:function`, while the block runs.
 
     The folder `into` gets record.json: of each distinct signature (shapes, dtypes, strides,
-    scalars) the arguments of its first call with statistics of tensors, how often it was called and
-    how long calls took. With `contents` also contents.safetensors, with tensors of up to 64 MiB.
+    scalars, gradients asked for) the arguments of its first call with statistics of tensors, how
+    often it was called, and how long all calls and the median one took. With `contents` also
+    contents.safetensors, with tensors of up to 64 MiB.
     Modules that hold the function already get the recording one too. BadInput where there is no
     such function, the folder holds a record, or what writes contents is not installed.
     """
@@ -196,10 +197,13 @@ def _write(recorder: _Recorder, target: str, seconds: float, folder: Path) -> No
             {
                 "arguments": signature.arguments,
                 "names": signature.names,
-                "calls": signature.calls,
-                "seconds": signature.seconds,
+                "calls": len(signature.times),
+                "seconds": sum(signature.times),
+                "median_seconds": median_low(signature.times),
             }
             for signature in recorder.signatures.values()
+            # One whose calls all raised an error has none.
+            if signature.times
         ],
     }
     (folder / RECORD).write_text(json.dumps(document, indent=1) + "\n")
