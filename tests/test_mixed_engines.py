@@ -17,6 +17,7 @@ from torch import Tensor
 
 from pytest_kopt import policies
 from pytest_kopt.cases.case import declare
+from pytest_kopt.cases.details import in_a_line
 from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, PLACEBO, ArmsOrder
 from pytest_kopt.cases.protocol import Agree, HandOver, Order, Prepare, Settle, Time, Write
 from pytest_kopt.cases.replies import (
@@ -439,6 +440,7 @@ def test_a_kernel_that_raises_when_it_is_timed_is_told_by_its_own_frames(
     assert outcome.result.check == "ERROR"
     said = outcome.result.diagnosis
     assert said.startswith("passed its check but raises when it is timed")
+    assert in_a_line(said).endswith("RuntimeError: no more launches")
     assert "no more launches" in said and "in tired" in said and "pytest_kopt" not in said
 
 

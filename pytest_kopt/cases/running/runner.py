@@ -22,6 +22,7 @@ from pytest_kopt.measure.wall import one_thread
 from pytest_kopt.numerics.compare import InvalidReference
 from pytest_kopt.schema.profile import Scalar, gate_holds, parse_gate
 
+_RAISES = "passed its check but raises when it is timed"
 _IN_ORDER = (
     "timed content is what the case draws, scaled a little, and a few elements change places: if "
     "the function is not defined on that, say domain='declared order' in the case"
@@ -82,9 +83,12 @@ def _time(checked: CheckedCase) -> None:
         is_of_the_reference = isinstance(error, InvalidReference)
         text = str(error) if is_of_the_reference else kernel_traceback(error, bench)
         checked.check, checked.timings = "ERROR", ()
-        checked.diagnosis = f"passed its check but raises when it is timed\n{text}"
-        if not checked.case.keeps_order and not isinstance(error, torch.OutOfMemoryError):
-            checked.diagnosis += f"\n{_IN_ORDER}"
+        may_be_order = not checked.case.keeps_order and not isinstance(
+            error, torch.OutOfMemoryError
+        )
+        # A verdict takes the last line for the error.
+        lines = (_RAISES, *([_IN_ORDER] if may_be_order else []), text)
+        checked.diagnosis = "\n".join(lines)
 
 
 def _outcome(checked: CheckedCase, start: float) -> Outcome:
