@@ -8,6 +8,7 @@ import pytest
 
 from pytest_kopt.errors import BadInput
 from pytest_kopt.standalone.cases import Cases
+from pytest_kopt.standalone.child_session import last_words
 from pytest_kopt.standalone.kernel_places import names_in, place_of
 from pytest_kopt.standalone.made_trees import MadeTree
 
@@ -74,3 +75,13 @@ def test_words_name_the_same_cases_in_a_tree(
     assert sorted(by_settings) == ["tests/sub/test_y.py", "tests/test_x.py"] == sorted(cases.files)
     with pytest.raises(BadInput, match="no such file"):
         Cases.named(["nowhere.py"], folder, None)
+
+
+@pytest.mark.parametrize(
+    ("end", "words"),
+    [("ERROR: no tests\n\n", "no tests"), ("=== 1 failed ===\n", "1 failed"), ("", "y" * 20)],
+)
+def test_the_last_words_are_those_at_the_end(end: str, words: str, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text(("y" * 20 + "\n") * 100_000 + end)
+    assert last_words(log) == words

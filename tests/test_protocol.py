@@ -38,6 +38,7 @@ from pytest_kopt.cases.replies import CaseFinished, Reply
 from pytest_kopt.cases.running import timed_versions
 from pytest_kopt.cases.running.bench import Bench
 from pytest_kopt.measure.wall import WallEngine
+from pytest_kopt.processes.channel import text_of
 from pytest_kopt.processes.served import Serve
 from pytest_kopt.session.worker import CaseServed, Worker
 
@@ -174,3 +175,18 @@ def test_a_test_whose_case_was_served_ends_as_one_that_returned() -> None:
     with pytest.raises(StopIteration) as end:
         call.throw(CaseServed())
     assert end.value.value is True and not properties
+
+
+def test_what_a_case_prints_fits_into_a_message(
+    pytestconfig: pytest.Config, tmp_path: Path
+) -> None:
+    line = Line([])
+    serve = Serve(cast("Any", line), Begin(ORDERS, [], [], []), tmp_path)
+    serve._config = pytestconfig
+    printed = [("Captured stdout call", "y" * (3 << 20) + "the end")]
+    serve.pytest_runtest_logreport(
+        pytest.TestReport("t.py::t", ("t.py", 1, "t"), {}, "passed", None, "call", printed)
+    )
+    (reply,) = line.replies
+    text = text_of(reply)
+    assert len(text) < 2 << 20 and b"the end" in text

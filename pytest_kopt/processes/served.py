@@ -32,6 +32,9 @@ from pytest_kopt.processes.channel import Channel, read_order
 from pytest_kopt.processes.guests import NOT_GIVEN, RefusedToGuests, SetAside
 from pytest_kopt.processes.isolation import isolate, separate_caches
 
+#: The last characters of what a case prints that its report keeps.
+_MOST_PRINTED = 1 << 20
+
 
 class Serve:
     """Collects, then carries out the order of each case and streams its replies."""
@@ -124,6 +127,8 @@ class Serve:
 
     def _serialized(self, report: pytest.CollectReport | pytest.TestReport) -> dict[str, object]:
         assert self._config is not None
+        # A kernel may print more than a message holds.
+        report.sections = [(title, text[-_MOST_PRINTED:]) for title, text in report.sections]
         data: dict[str, object] = self._config.hook.pytest_report_to_serializable(
             config=self._config, report=report
         )

@@ -23,6 +23,8 @@ from pytest_kopt.standalone.made_trees import MadeTree
 
 #: A runner's files are about the run as a whole, not about one of its comparisons.
 _NOT_INHERITED = ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY")
+#: So many bytes at the end of a session's output hold its summary.
+_LAST_BYTES = 1 << 20
 _RUN = "from pytest_kopt.standalone.child_session import {0}; {0}()"
 
 
@@ -81,8 +83,12 @@ def verdict_in(file: Path) -> Verdict | None:
 
 
 def last_words(log: Path) -> str:
-    """Return the refusal in a session's output, else its last line."""
-    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    """Return the refusal at the end of a session's output, else its last line."""
+    with log.open("rb") as stream:
+        # A kernel may print more than memory holds.
+        stream.seek(max(0, log.stat().st_size - _LAST_BYTES))
+        text = stream.read().decode(errors="replace")
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
     return refusal_in(lines) or (lines[-1].strip("= ") if lines else "no output")
 
 
