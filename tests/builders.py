@@ -123,12 +123,17 @@ def a_bench(
     *,
     accuracy: Mapping[str, Accuracy] | None = None,
     by_torch: str = "",
+    bitwise_stable: bool = False,
     seed: int = 20260101,
     freezes: bool = False,
     **more: Any,
 ) -> Bench:
     """Return where a case is checked that a baseline with this accuracy froze, or now freezes."""
-    known = {"accuracy": dict(accuracy or {}), "by_torch": by_torch}
+    known = {
+        "accuracy": dict(accuracy or {}),
+        "by_torch": by_torch,
+        "bitwise_stable": bitwise_stable,
+    }
     frozen = ExpectedCase(case.nodeid, case.label, case.header, case.dims, **known)  # type: ignore[arg-type]
     more = {"purpose": Purpose.VERDICT, **more}
     return Bench("cpu", "auto", seed, None if freezes else {case.nodeid: frozen}, **more)

@@ -46,7 +46,11 @@ def case_of(function: Callable[..., Any], **changes: Any) -> Case:
 def check(function: Callable[..., Any], **changes: Any) -> CheckedCase:
     """Check a case, in a session that has no baseline where it is the `first`."""
     first = changes.pop("first", False)
-    asked = {name: changes.pop(name) for name in ("freezes", "accuracy", "seed") if name in changes}
+    asked = {
+        name: changes.pop(name)
+        for name in ("freezes", "accuracy", "seed", "bitwise_stable")
+        if name in changes
+    }
     case = case_of(function, **changes)
     bench = a_bench(case, **asked)
     return check_case(case, replace(bench, expected=None) if first else bench)

@@ -51,6 +51,7 @@ def declared(**changes: Any) -> CaseResult:
             ],
         ),
         ({}, {"nan": "equal"}, ["declares nan='equal', the base None"]),
+        ({"deterministic": True}, {}, ["declares deterministic=False, the base True"]),
         (
             {"groups": {"even": (4, 4)}, "group_multiple": 16},
             {"group_multiple": 48},

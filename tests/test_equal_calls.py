@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch import Tensor
 from pytest_kopt.cases.running import against_reference
 from pytest_kopt.cases.running import check as checks
 from pytest_kopt.cases.running.steps import equal_calls
+from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.numerics.gates import snr, tolerance
 from tests.checked import check, names
@@ -68,10 +70,30 @@ def test_a_race_is_a_failed_check_and_no_cheat(
     assert not names(report)
 
 
-@pytest.mark.parametrize("kernel", [row_sums, in_any_order])
-def test_other_bits_that_are_right_are_no_finding(kernel: Callable[..., Any]) -> None:
-    report = check(kernel, inputs=inputs, reference=reference, weights=())
-    assert (report.check, names(report)) == ("PASS", set())
+@pytest.mark.parametrize(
+    ("kernel", "declared", "result", "found"),
+    [
+        (row_sums, {"deterministic": True, "bitwise_stable": True}, "PASS", []),
+        (in_any_order, {}, "PASS", ["other-bits"]),
+        (in_any_order, {"first": True}, "PASS", ["other-bits"]),
+        (in_any_order, {"deterministic": True}, "FAIL", ["not-deterministic"]),
+        (in_any_order, {"bitwise_stable": True}, "FAIL", ["not-deterministic"]),
+    ],
+)
+def test_other_bits_that_are_right_count_where_equal_ones_are_owed(
+    kernel: Callable[..., Any], declared: dict[str, Any], result: str, found: list[str]
+) -> None:
+    report = check(kernel, inputs=inputs, reference=reference, weights=(), **declared)
+    assert (report.check, [finding.check for finding in report.findings]) == (result, found)
+    assert report.evidence.bitwise_stable is (kernel is row_sums)
+    for finding in report.findings:
+        assert re.search(r"\d+ of \d+ calls differ, in up to [\d.]+ % of the", finding.message)
+        assert not finding.rejects
+
+
+def test_deterministic_is_a_switch() -> None:
+    with pytest.raises(BadInput, match=r"deterministic is 'yes'.*True or False"):
+        check(row_sums, inputs=inputs, reference=reference, weights=(), deterministic="yes")
 
 
 def quantised(x: Tensor, w: Tensor) -> Tensor:

@@ -200,7 +200,10 @@ class Campaign:
             evidence = lately.get(result.nodeid, CaseEvidence())
             case = ExpectedCase.of(result)
             seconds, device = evidence.seconds or 0.0, evidence.device or ""
-            cases[result.nodeid] = replace(case, seconds=seconds, device=device)
+            stable = bool(evidence.bitwise_stable)
+            cases[result.nodeid] = replace(
+                case, seconds=seconds, device=device, bitwise_stable=stable
+            )
         return cases
 
     def skipped_at_baseline(self) -> list[str]:

@@ -40,7 +40,8 @@ class Case:
     of `group_multiple`. `domain` says what of the incumbent's domain a kernel need not support.
     With `nan` "equal" a result is NaN exactly where the reference's is. `limit_pct` is the case's
     own regression limit in percent (None: the policy's), `weight` what its time counts for in the
-    weighted time of all cases. `fills` are the positions
+    weighted time of all cases. Calls on equal inputs give equal bits where it is `deterministic`.
+    `fills` are the positions
     of lists, dicts or dataclasses that a call puts results into.
     `keywords` are the inputs' names where they have some. `returns` are the
     names of what the reference returns besides what it writes (None: not seen yet).
@@ -68,6 +69,7 @@ class Case:
     nan: str | None = None
     limit_pct: float | None = None
     weight: float = 1.0
+    deterministic: bool = False
     keywords: tuple[str, ...] = ()
     fills: tuple[int, ...] = ()
     returns: frozenset[str] | None = None
@@ -172,6 +174,8 @@ class Declaration:
     # The case's own regression limit in percent, and what its time counts for.
     limit_pct: float | None = None
     weight: float = 1.0
+    # Whether equal calls have to give equal bits, even where the incumbent's do not.
+    deterministic: bool = False
 
     def check(self, function: object, refusal: Refusal) -> None:
         """Raise BadInput, naming the argument that does not fit and what would."""
@@ -214,6 +218,9 @@ class Declaration:
             raise refusal(
                 f"nan is {self.nan!r}", legal=f"None, or {EQUAL!r} where NaN is the answer"
             )
+        for name in ("deterministic",):
+            if type(getattr(self, name)) is not bool:
+                raise refusal(f"{name} is {getattr(self, name)!r}", legal="True or False")
         for unknown in {*self.excluded}.difference(DOMAIN):
             raise refusal(f"domain has {unknown!r}", legal=DOMAIN)
 
@@ -285,6 +292,7 @@ def declare(
         nan=declared.nan,
         limit_pct=declared.limit_pct,
         weight=declared.weight,
+        deterministic=declared.deterministic,
     )
 
 

@@ -77,13 +77,13 @@ class CaseEvidence:
     are taken in; `groups` are group sizes by their distribution. `accuracy` is by name of the
     result. `timed` is from when to when the device was the case's, in seconds since the epoch,
     `seconds` the whole case. `tolerances` are the gates by name of the result, `drawn` tells apart
-    what the case draws; `weights`, `writes`, `consumes`, `domain`, `nan`, `group_multiple`,
-    `limit_pct` and `weight` are as declared. `home` is the project's file that defines the
-    function, `judged_by` are those whose code drew the inputs and ran in the reference; paths are
-    relative to the root. `loaded` are the project's files that the process had imported, `opened`
-    those that it had opened, each with the files that had it opened ("": not known); `used` are
-    those that the function of an interpreted case can import or ran; `libraries` are those of
-    `SLOW` ones that it had.
+    what the case draws; `weights`, `writes`, `consumes`, `domain`, `nan`, `deterministic`,
+    `group_multiple`, `limit_pct` and `weight` are as declared. `bitwise_stable`: all of many calls on equal inputs gave
+    equal bits. `home` is the project's file that defines the function, `judged_by` are those whose
+    code drew the inputs and ran in the reference; paths are relative to the root. `loaded` are the
+    project's files that the process had imported, `opened` those that it had opened, each with the
+    files that had it opened ("": not known); `used` are those that the function of an
+    interpreted case can import or ran; `libraries` are those of `SLOW` ones that it had.
     """
 
     schema: str | None = None
@@ -108,6 +108,7 @@ class CaseEvidence:
     consumes: tuple[int | str, ...] | None = None
     domain: tuple[str, ...] | None = None
     nan: str | None = None
+    deterministic: bool | None = None
     group_multiple: int | None = None
     limit_pct: float | None = None
     weight: float | None = None
@@ -115,6 +116,7 @@ class CaseEvidence:
     better: dict[str, Better] | None = None
     torch: str | None = None
     accuracy: dict[str, Accuracy] | None = None
+    bitwise_stable: bool | None = None
     training: Training | None = None
     engine: str | None = None
     threads: int | None = None

@@ -87,6 +87,7 @@ class Kopt:
         nan: str | None = None,
         limit_pct: float | None = None,
         weight: float = 1.0,
+        deterministic: bool = False,
     ) -> Measurement:
         """Check `fn` against `reference`, time it, and emit the case's row.
 
@@ -105,7 +106,9 @@ class Kopt:
         With `nan="equal"`, or NaN among the inputs, results are NaN exactly where the reference's
         are; else the reference may hold none. A version that is slower by `limit_pct` percent or
         more in this case is not kept, whatever the policy allows; `weight` is what its time counts
-        for in the weighted time of all cases. Neither changes after the baseline.
+        for in the weighted time of all cases. Neither changes after the baseline. With
+        `deterministic` calls on equal inputs give equal
+        bits, whatever the incumbent's do.
 
         Fails the test, with the diagnosis, when a gate does not hold; the row is emitted all the
         same. Arguments that do not fit the schema or the baseline end the session with exit code 4.

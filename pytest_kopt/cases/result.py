@@ -200,6 +200,7 @@ class ExpectedCase:
     `accuracy` is what the baseline's results reached, by name; `by_torch` tells
     which operators of torch alone made them, `libraries` what its process had to import.
     `limit_pct` and `weight` are as declared.
+    `bitwise_stable`: all the incumbent's calls on equal inputs gave equal bits.
     """
 
     nodeid: str
@@ -215,6 +216,7 @@ class ExpectedCase:
     limit_pct: float | None = None
     weight: float = 1.0
     libraries: tuple[str, ...] = ()
+    bitwise_stable: bool = False
 
     @property
     def key(self) -> tuple[str, ...]:

@@ -34,7 +34,7 @@ _NAMES = {
         "held-out-shape held-out-range held-out-layout held-out-dtype held-out-gradients"
     ),
     Consequence.NOTES: (
-        "global-generator narrow-reference output-order weight-cache "
+        "global-generator narrow-reference other-bits output-order weight-cache "
         "outside-write network not-captured held-out-untried held-out-death never-called "
         # The audit's.
         "identity-keyed-cache content-keyed-cache memoised-tensors fixed-group-size "

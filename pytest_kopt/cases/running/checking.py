@@ -67,6 +67,8 @@ class CheckFacts:
     groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
     #: A digest of torch's operators where these alone give the result.
     by_torch: str = ""
+    #: Whether all calls on equal inputs gave equal bits; None: not compared.
+    bitwise_stable: bool | None = None
 
 
 @dataclass(slots=True, kw_only=True)

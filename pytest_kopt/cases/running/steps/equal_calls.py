@@ -7,28 +7,37 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import torch
+
 from pytest_kopt.cases.running.against_reference import nans, pairs
 from pytest_kopt.cases.running.checking import Checking
 from pytest_kopt.cases.running.execution import Pass, make_inputs
 from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.inputs import SCALABLE
-from pytest_kopt.numerics.determinism import same_bits
+from pytest_kopt.numerics.determinism import bits, same_bits
 from pytest_kopt.numerics.nested import fresh_copies, tensors
 from pytest_kopt.numerics.snr import compute_snr
 
 #: So many calls, and so long at most: one wrong result in a hundred calls shows.
 _CALLS, _SECONDS = 600, 0.1
+#: So many calls that all gave equal bits say that a kernel owes them.
+_TELLING = 20
 #: dB by which two calls on equal inputs may differ less than each of them errs, and the error still
 #: be what differs.
 _SLACK_DB = 12.0
 
 
 def equal_calls(checking: Checking) -> Iterator[Finding]:
-    """Compare results bit by bit; judge those that differ from the first."""
+    """Compare results bit by bit; judge those that differ from the first.
+
+    Other bits that are right are a mistake where the case is `deterministic`, or the incumbent's
+    calls gave equal bits.
+    """
     seed = checking.seeds["disturb"]
     first, expected, before = None, None, checking.expected
     calls = differing = wrong = 0
+    share = 0.0
     end = time.perf_counter() + _SECONDS
     while calls < _CALLS and time.perf_counter() < end:
         checking.restore()
@@ -44,9 +53,13 @@ def equal_calls(checking: Checking) -> Iterator[Finding]:
             continue
         else:
             differing += 1
+            share = max(share, _differing_share(first, results))
         wrong += not all(comparison.passed for comparison in checking.judged(run))
     # Results of steps before and after it are not judged by this one's.
     checking.expected = before
+    case, facts = checking.case, checking.facts
+    if differing or calls >= _TELLING:
+        facts.bitwise_stable = not differing
     if differing and wrong:
         yield Finding(
             "not-deterministic",
@@ -55,6 +68,29 @@ def equal_calls(checking: Checking) -> Iterator[Finding]:
             advice="look for a race, or for state that a call leaves to the next",
             rejects=False,
         )
+    elif differing:
+        was_stable = checking.bench.frozen(case.nodeid).bitwise_stable
+        owed = "the case is declared deterministic" if case.deterministic else ""
+        owed = owed or ("the current best's calls all gave equal bits" if was_stable else "")
+        yield Finding(
+            "not-deterministic" if owed else "other-bits",
+            f"not deterministic: {differing} of {calls} calls differ, in up to {100 * share:.2g} % "
+            f"of the elements of a result, and all are right{owed and f'; {owed}'}",
+            where=case.label,
+            advice="add up in a fixed order: partial sums in places of their own, no atomics",
+            rejects=False,
+        )
+
+
+def _differing_share(first: Sequence[torch.Tensor], second: Sequence[torch.Tensor]) -> float:
+    """Return the largest share of elements whose bits differ, 1 for results that are not alike."""
+    shares = [
+        float((bits(one) != bits(other)).double().mean())
+        for one, other in zip(first, second, strict=False)
+        if one.shape == other.shape and one.dtype == other.dtype and one.element_size() <= 8
+        if one.numel()
+    ]
+    return max(shares, default=1.0) if len(first) == len(second) else 1.0
 
 
 def stale_memory(checking: Checking, reached: dict[str, Accuracy]) -> Iterator[Finding]:
