@@ -52,6 +52,7 @@ def declared(**changes: Any) -> CaseResult:
         ),
         ({}, {"nan": "equal"}, ["declares nan='equal', the base None"]),
         ({"deterministic": True}, {}, ["declares deterministic=False, the base True"]),
+        ({"batch_invariant": True}, {}, ["declares batch_invariant=False, the base True"]),
         (
             {"groups": {"even": (4, 4)}, "group_multiple": 16},
             {"group_multiple": 48},
@@ -86,6 +87,7 @@ def test_what_is_looser(then: dict[str, Any], now: dict[str, Any], looser: list[
         ({"domain": ("finite",)}, {}),
         ({"consumes": (1, "grad_out")}, {"consumes": ("grad_out",)}),
         ({"nan": "equal"}, {}),
+        ({}, {"deterministic": True}),
         ({"group_multiple": 16}, {"group_multiple": 8}),
         ({}, {"weights": ()}),
         ({}, {"limit_pct": 2.0}),

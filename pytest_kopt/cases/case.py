@@ -40,7 +40,8 @@ class Case:
     of `group_multiple`. `domain` says what of the incumbent's domain a kernel need not support.
     With `nan` "equal" a result is NaN exactly where the reference's is. `limit_pct` is the case's
     own regression limit in percent (None: the policy's), `weight` what its time counts for in the
-    weighted time of all cases. Calls on equal inputs give equal bits where it is `deterministic`.
+    weighted time of all cases. Calls on equal inputs give equal bits where it is `deterministic`,
+    and rows of any batch where it is `batch_invariant`.
     `fills` are the positions
     of lists, dicts or dataclasses that a call puts results into.
     `keywords` are the inputs' names where they have some. `returns` are the
@@ -70,6 +71,7 @@ class Case:
     limit_pct: float | None = None
     weight: float = 1.0
     deterministic: bool = False
+    batch_invariant: bool = False
     keywords: tuple[str, ...] = ()
     fills: tuple[int, ...] = ()
     returns: frozenset[str] | None = None
@@ -176,6 +178,8 @@ class Declaration:
     weight: float = 1.0
     # Whether equal calls have to give equal bits, even where the incumbent's do not.
     deterministic: bool = False
+    # Whether a row's result has to have equal bits in every batch.
+    batch_invariant: bool = False
 
     def check(self, function: object, refusal: Refusal) -> None:
         """Raise BadInput, naming the argument that does not fit and what would."""
@@ -218,7 +222,7 @@ class Declaration:
             raise refusal(
                 f"nan is {self.nan!r}", legal=f"None, or {EQUAL!r} where NaN is the answer"
             )
-        for name in ("deterministic",):
+        for name in ("deterministic", "batch_invariant"):
             if type(getattr(self, name)) is not bool:
                 raise refusal(f"{name} is {getattr(self, name)!r}", legal="True or False")
         for unknown in {*self.excluded}.difference(DOMAIN):
@@ -293,6 +297,7 @@ def declare(
         limit_pct=declared.limit_pct,
         weight=declared.weight,
         deterministic=declared.deterministic,
+        batch_invariant=declared.batch_invariant,
     )
 
 

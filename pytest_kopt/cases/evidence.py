@@ -78,8 +78,9 @@ class CaseEvidence:
     result. `timed` is from when to when the device was the case's, in seconds since the epoch,
     `seconds` the whole case. `tolerances` are the gates by name of the result, `drawn` tells apart
     what the case draws; `weights`, `writes`, `consumes`, `domain`, `nan`, `deterministic`,
-    `group_multiple`, `limit_pct` and `weight` are as declared. `bitwise_stable`: all of many calls on equal inputs gave
-    equal bits. `home` is the project's file that defines the function, `judged_by` are those whose
+    `batch_invariant`, `group_multiple`, `limit_pct` and `weight` are as declared. `bitwise_stable`:
+    all of many calls on equal inputs gave equal bits.
+    `home` is the project's file that defines the function, `judged_by` are those whose
     code drew the inputs and ran in the reference; paths are relative to the root. `loaded` are the
     project's files that the process had imported, `opened` those that it had opened, each with the
     files that had it opened ("": not known); `used` are those that the function of an
@@ -109,6 +110,7 @@ class CaseEvidence:
     domain: tuple[str, ...] | None = None
     nan: str | None = None
     deterministic: bool | None = None
+    batch_invariant: bool | None = None
     group_multiple: int | None = None
     limit_pct: float | None = None
     weight: float | None = None

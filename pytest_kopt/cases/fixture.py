@@ -88,6 +88,7 @@ class Kopt:
         limit_pct: float | None = None,
         weight: float = 1.0,
         deterministic: bool = False,
+        batch_invariant: bool = False,
     ) -> Measurement:
         """Check `fn` against `reference`, time it, and emit the case's row.
 
@@ -107,8 +108,9 @@ class Kopt:
         are; else the reference may hold none. A version that is slower by `limit_pct` percent or
         more in this case is not kept, whatever the policy allows; `weight` is what its time counts
         for in the weighted time of all cases. Neither changes after the baseline. With
-        `deterministic` calls on equal inputs give equal
-        bits, whatever the incumbent's do.
+        `deterministic` calls on equal inputs give equal bits, whatever the incumbent's do; with
+        `batch_invariant` a row's result has equal bits in every batch. Rows are dimension 0 of the
+        tensors that are no weights, and of the results.
 
         Fails the test, with the diagnosis, when a gate does not hold; the row is emitted all the
         same. Arguments that do not fit the schema or the baseline end the session with exit code 4.

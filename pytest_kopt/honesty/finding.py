@@ -29,7 +29,8 @@ _NAMES = {
         "held-out-speed incumbent-slowed declared-bucket bucket-mismatch"
     ),
     Consequence.REPAIRS: (
-        "output-type output-dtype output-layout constant-result not-deterministic empty-capture "
+        "output-type output-dtype output-layout constant-result not-deterministic batch-variant "
+        "empty-capture "
         "unwritten-output input-mutated input-moved generator-left switch-left threads-left "
         "held-out-shape held-out-range held-out-layout held-out-dtype held-out-gradients"
     ),

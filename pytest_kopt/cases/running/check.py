@@ -22,6 +22,7 @@ from pytest_kopt.cases.running.checking import PURPOSES, Checking
 from pytest_kopt.cases.running.reference import code_of, observed
 from pytest_kopt.cases.running.steps import contents
 from pytest_kopt.cases.running.steps.aftermath import aftermath, seeds_anew
+from pytest_kopt.cases.running.steps.batches import parts_of_a_batch
 from pytest_kopt.cases.running.steps.by_hand import by_hand
 from pytest_kopt.cases.running.steps.controls import controls
 from pytest_kopt.cases.running.steps.equal_calls import equal_calls, stale_memory
@@ -145,6 +146,8 @@ def _steps(checking: Checking) -> Iterator[CheckStep]:
         yield by_hand
     if checking.is_short:
         yield equal_calls
+    if checking.case.batch_invariant:
+        yield parts_of_a_batch
     yield contents.after_many_calls
     yield contents.other_addresses
     yield aftermath
@@ -195,6 +198,7 @@ def _evidence(case: Case, bench: Bench, seeds: dict[str, int]) -> CaseEvidence:
         domain=case.domain or None,
         nan=case.nan,
         deterministic=case.deterministic or None,
+        batch_invariant=case.batch_invariant or None,
         group_multiple=case.group_multiple,
         limit_pct=case.limit_pct,
         weight=case.weight,

@@ -81,10 +81,10 @@ def differences(then: CaseResult, now: CaseResult, limit_pct: float) -> Iterator
             yield Difference(f"no longer {text.format(', '.join(less))}", loosens=False)
     if before.nan != after.nan:
         yield Difference(f"declares nan={after.nan!r}, the base {before.nan!r}", bool(after.nan))
-    if bool(before.deterministic) != bool(after.deterministic):
-        now_asks = bool(after.deterministic)
-        text = f"declares deterministic={now_asks}, the base {not now_asks}"
-        yield Difference(text, not now_asks)
+    for name in ("deterministic", "batch_invariant"):
+        asked, asks = bool(getattr(before, name)), bool(getattr(after, name))
+        if asked != asks:
+            yield Difference(f"declares {name}={asks}, the base {asked}", asked)
     multiples = before.group_multiple or 1, after.group_multiple or 1
     if multiples[0] != multiples[1]:
         text = "draws group sizes in multiples of {1}, the base of {0}".format(*multiples)
