@@ -134,6 +134,11 @@ class Case:
         return {"flops": self.flops, "nbytes": self.nbytes, None: None}[self.schema.work]
 
     @property
+    def is_statistical(self) -> bool:
+        """Whether results have to have the reference's distribution, not its values."""
+        return getattr(self.gate, "error_rate", None) is not None
+
+    @property
     def keeps_order(self) -> bool:
         """Whether elements of the inputs are to keep their places, also in timed content."""
         return "declared order" in self.domain
@@ -180,6 +185,8 @@ class Declaration:
     deterministic: bool = False
     # Whether a row's result has to have equal bits in every batch.
     batch_invariant: bool = False
+    # Compare distributions, not values: how often an honest function may fail.
+    statistical: float | None = None
 
     def check(self, function: object, refusal: Refusal) -> None:
         """Raise BadInput, naming the argument that does not fit and what would."""
@@ -225,8 +232,27 @@ class Declaration:
         for name in ("deterministic", "batch_invariant"):
             if type(getattr(self, name)) is not bool:
                 raise refusal(f"{name} is {getattr(self, name)!r}", legal="True or False")
+        if self.statistical is not None:
+            if not (isinstance(self.statistical, float) and 0 < self.statistical < 1):
+                raise refusal(
+                    f"statistical is {self.statistical!r}", legal="an error rate such as 1e-6"
+                )
+            other = self.gate or self.deterministic or self.batch_invariant
+            if other:
+                raise refusal(
+                    "statistical beside gate, deterministic or batch_invariant",
+                    legal="one of them: a distribution is compared, and no element or bit",
+                )
         for unknown in {*self.excluded}.difference(DOMAIN):
             raise refusal(f"domain has {unknown!r}", legal=DOMAIN)
+
+    @property
+    def judged_by(self) -> Gate | Mapping[str, Gate] | None:
+        if self.statistical is None:
+            return self.gate
+        from pytest_kopt.numerics.gates import Gate
+
+        return Gate(error_rate=self.statistical)
 
     @property
     def excluded(self) -> tuple[str, ...]:
@@ -289,7 +315,7 @@ def declare(
         consumes_incoming=GRAD_OUT in declared.consumes,
         flops=work["flops"],
         nbytes=work["nbytes"],
-        gate=declared.gate,
+        gate=declared.judged_by,
         groups=declared.groups,
         group_multiple=declared.group_multiple,
         domain=declared.excluded,

@@ -89,6 +89,7 @@ class Kopt:
         weight: float = 1.0,
         deterministic: bool = False,
         batch_invariant: bool = False,
+        statistical: float | None = None,
     ) -> Measurement:
         """Check `fn` against `reference`, time it, and emit the case's row.
 
@@ -111,6 +112,8 @@ class Kopt:
         `deterministic` calls on equal inputs give equal bits, whatever the incumbent's do; with
         `batch_invariant` a row's result has equal bits in every batch. Rows are dimension 0 of the
         tensors that are no weights, and of the results.
+        With `statistical`, an error rate such as 1e-6, results have to have the reference's
+        distribution instead of its values: of samplers and dropout.
 
         Fails the test, with the diagnosis, when a gate does not hold; the row is emitted all the
         same. Arguments that do not fit the schema or the baseline end the session with exit code 4.

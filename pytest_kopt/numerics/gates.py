@@ -43,7 +43,8 @@ class Gate:
 
     That none does (allclose: |out − ref| ≤ atol + rtol·|ref| for every element); or an SNR in dB of
     `threshold`, with the `format` that it was named by, such as "e4m3"; or, where it `is_exact`,
-    that every element has the value of the reference.
+    that every element has the value of the reference. With an `error_rate` calls are compared in
+    distribution, elsewhere (`distribution.difference`), and one result passes if it is finite.
     """
 
     rtol: float = 0.0
@@ -51,14 +52,19 @@ class Gate:
     threshold: float | None = None
     format: str | None = None
     is_exact: bool = False
+    error_rate: float | None = None
 
     def passes(self, figures: Figures) -> bool:
+        if self.error_rate is not None:
+            return True
         if self.threshold is not None:
             return figures.snr_db >= self.threshold
         return figures.bitwise_equal if self.is_exact else figures.mismatch_share == 0
 
     def implies(self, looser: Gate) -> bool:
         """Say whether all that passes this gate passes another one."""
+        if self.error_rate is not None or looser.error_rate is not None:
+            return (self.error_rate or 0.0) >= (looser.error_rate or math.inf)
         if self.threshold is None and self.rtol == self.atol == 0:
             return True
         if self.threshold is not None and looser.threshold is not None:
@@ -74,6 +80,8 @@ class Gate:
 
     def describe(self) -> str:
         """Return the gate in a few words."""
+        if self.error_rate is not None:
+            return f"the reference's distribution, error rate {self.error_rate:g}"
         if self.threshold is not None:
             return f"SNR >= {self.threshold:g} dB"
         allclose = f"allclose(rtol={self.rtol:g}, atol={self.atol:g})"

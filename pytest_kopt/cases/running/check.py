@@ -25,6 +25,7 @@ from pytest_kopt.cases.running.steps.aftermath import aftermath, seeds_anew
 from pytest_kopt.cases.running.steps.batches import parts_of_a_batch
 from pytest_kopt.cases.running.steps.by_hand import by_hand
 from pytest_kopt.cases.running.steps.controls import controls
+from pytest_kopt.cases.running.steps.distribution import same_distribution
 from pytest_kopt.cases.running.steps.equal_calls import equal_calls, stale_memory
 from pytest_kopt.cases.running.steps.fresh_content import fresh_content
 from pytest_kopt.cases.running.switches import left_switches, left_threads, read_switches
@@ -123,7 +124,8 @@ def _take_steps(checking: Checking) -> None:
         if not (checking.passed or checking.invalid):
             checking.steady()
         # What a call wrote over its own tensors makes it wrong there as well.
-        if number and checking.is_short and not (checking.passed or refused or checking.broken):
+        is_due = number and checking.is_short and not checking.case.is_statistical
+        if is_due and not (checking.passed or refused or checking.broken):
             checking.add_findings(equal_calls(checking))
         is_wrong = checking.invalid or refused or not checking.passed
         if is_wrong or checking.bench.depth is Depth.RESULTS:
@@ -132,12 +134,24 @@ def _take_steps(checking: Checking) -> None:
 
 def _steps(checking: Checking) -> Iterator[CheckStep]:
     """Yield the steps; which are due is asked when those before have been taken."""
+    is_statistical = checking.case.is_statistical
     yield fresh_content
-    if checking.bench.is_first:
+    if checking.bench.is_first and not is_statistical:
         yield controls
     if checking.bench.freezes:
         yield _count_flops
+    if is_statistical:
+        yield same_distribution
     yield contents.same_addresses
+    if not is_statistical:
+        yield from _steps_on_values(checking)
+    yield aftermath
+    if checking.draws:
+        yield seeds_anew
+
+
+def _steps_on_values(checking: Checking) -> Iterator[CheckStep]:
+    """Yield those that hold the results of calls against each other, or against the reference's."""
     yield contents.other_groups
     yield contents.few_elements
     if checking.is_short:
@@ -150,9 +164,6 @@ def _steps(checking: Checking) -> Iterator[CheckStep]:
         yield parts_of_a_batch
     yield contents.after_many_calls
     yield contents.other_addresses
-    yield aftermath
-    if checking.draws:
-        yield seeds_anew
 
 
 def _count_flops(checking: Checking) -> None:
@@ -211,7 +222,8 @@ def _checked(checking: Checking, evidence: CaseEvidence) -> CheckedCase:
     comparisons = checking.comparisons
     failed = [comparison for comparison in comparisons if not comparison.passed]
     refused = checking.broken or any(finding.rejects for finding in checking.findings)
-    advice = checking.advice() if failed and not refused else {}
+    is_statistical = checking.case.is_statistical
+    advice = checking.advice() if failed and not (refused or is_statistical) else {}
     return CheckedCase(
         case=checking.case,
         bench=checking.bench,
