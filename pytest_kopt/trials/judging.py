@@ -110,6 +110,8 @@ def cut_off(
         )
     if not collector.in_order():
         why = collector.startup_death or next(iter(collector.collect_errors.values()), "")
+        if skipped := sorted(collector.skipped):
+            why = why or f"{len(skipped)} skipped: {', '.join(skipped[:3])}"
         reason = f"no case has a row; {in_a_line(why)}".rstrip("; ")
         return incomplete(policy, reason, "run every case")
     return None
