@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from pytest_kopt.campaign.verdict_log import SUFFIX, read
 from pytest_kopt.cli.command_line import EXAMPLE, argument, command
 from pytest_kopt.errors import BadInput
 from pytest_kopt.options.project import Project
@@ -34,7 +35,13 @@ _PAUSE = 2.0
     ),
 )
 def report(arguments: argparse.Namespace) -> None:
-    """Write a campaign's report as one HTML file; of several, an index and a file each."""
+    """Write a campaign's report as one HTML file; of several, an index and a file each.
+
+    Of a file of verdicts, NAME.jsonl, it is the trend.
+    """
+    if any(name.endswith(SUFFIX) for name in arguments.names):
+        _write_trend([*map(Path, arguments.names)], arguments.output, is_live=arguments.watch)
+        return
     project = Project.here()
     names: list[str | None] = list(dict.fromkeys(arguments.names)) or [None]
     if arguments.watch:
@@ -69,6 +76,18 @@ def export(arguments: argparse.Namespace) -> None:
     if frames.missing:
         gone = f"{len(frames.missing)} file(s) of evidence, such as {frames.missing[0]}"
         print(f"not there any more: {gone}")
+
+
+def _write_trend(names: Sequence[Path], output: Path | None, *, is_live: bool) -> None:
+    from pytest_kopt.show.report.nightly import nightly_page
+
+    if len(names) > 1 or is_live:
+        legal = "one such file, and no --watch"
+        raise BadInput("a file of verdicts has a page of its own", where=str(names[0]), legal=legal)
+    (path,) = names
+    target = output or path.with_suffix(".html")
+    write_atomically(target, nightly_page(path.name, read(path)))
+    print(target)
 
 
 def write(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -278,20 +278,26 @@ class Controller:
 
         root, results = self._config.rootpath.resolve(), self.collector.in_order()
         noise = calibrate(results, root, processes, self.measurements)
-        self._write_verdict(json.dumps(noise, indent=1))
+        self._write_verdict(noise)
         return noise
 
     def _publish(self, verdict: Verdict) -> None:
         from pytest_kopt.show.exports.publish import publish
 
-        self._write_verdict(verdict.model_dump_json(indent=1))
+        self._write_verdict(json.loads(verdict.model_dump_json()))
         self._published += publish(self._config, verdict, self.collector.in_order())
 
-    def _write_verdict(self, text: str) -> None:
+    def _write_verdict(self, document: Mapping[str, Any]) -> None:
+        from pytest_kopt.campaign import verdict_log
+        from pytest_kopt.campaign.git.repository import Repository
         from pytest_kopt.schema.table import write_atomically
 
-        if self.settings.verdict_path:
-            write_atomically(self.settings.verdict_path, text + "\n")
+        path = self.settings.verdict_path
+        if path and path.suffix == verdict_log.SUFFIX:
+            repository = Repository.around(self.settings.root)
+            verdict_log.append(path, document, repository.head if repository else None)
+        elif path:
+            write_atomically(path, json.dumps(document, indent=1, ensure_ascii=False) + "\n")
 
 
 @contextmanager

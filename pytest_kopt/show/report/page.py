@@ -152,7 +152,7 @@ def campaign_page(campaign: Campaign, *, live: bool = False) -> str:
         "data": packed({"rounds": rounds, "charts": specs}),
         "kernels": packed(all_visible(kernels(campaign, numbers))),
     }
-    frame = _page("campaign.html.j2", **values, pairs={}, left_out=[])
+    frame = filled("campaign.html.j2", **values, pairs={}, left_out=[])
     room = LIMIT - len(frame.encode()) - 10_000
     packed_pairs: dict[int, str] = {}
     left_out: list[int] = []
@@ -164,14 +164,14 @@ def campaign_page(campaign: Campaign, *, live: bool = False) -> str:
             left_out.append(number)
         elif text:
             packed_pairs[number] = text
-    return _page("campaign.html.j2", **values, pairs=packed_pairs, left_out=sorted(left_out))
+    return filled("campaign.html.j2", **values, pairs=packed_pairs, left_out=sorted(left_out))
 
 
 def index_page(campaigns: Sequence[Campaign], files: Sequence[str], *, live: bool = False) -> str:
     """Return the page over several campaigns, each with a link to its own file."""
     pages = [all_visible(document(campaign)) for campaign in campaigns]
     chart = {"comparison": charts.comparison(pages)}
-    return _page(
+    return filled(
         "index.html.j2",
         pages=list(zip(pages, files, strict=True)),
         live=live,
@@ -179,7 +179,8 @@ def index_page(campaigns: Sequence[Campaign], files: Sequence[str], *, live: boo
     )
 
 
-def _page(name: str, **values: Any) -> str:
+def filled(name: str, **values: Any) -> str:
+    """Return a page from a template, with what draws its charts."""
     return rendered(name, bundle=_bundle(), **values)
 
 
