@@ -237,3 +237,14 @@ def test_the_folder_to_start_in_is_no_link_into_the_project(tmp_path: Path) -> N
     assert start.resolve() == start
     assert (start / "data/table.csv").read_text() == "new"
     assert (tree / "packages/two").is_symlink()
+
+
+def test_a_folder_that_only_the_other_version_has_is_there_as_a_whole(tmp_path: Path) -> None:
+    root = tmp_path / "project"
+    (root / "ops").mkdir(parents=True)
+    (root / "ops" / "a.py").write_text("mine")
+    paths = ("kernels/__init__.py", "kernels/norm.py", "kernels/parts/scale.py", "ops/new/b.py")
+    files = {path: path.encode() for path in paths}
+    tree = overlay.build(root, tmp_path / "tree", files)
+    assert {path: (tree / path).read_bytes() for path in files} == files
+    assert (tree / "ops/a.py").read_text() == "mine"

@@ -58,13 +58,12 @@ def build(
                 shutil.copyfile(here, there)
             else:
                 there.symlink_to(here)
-        for path, content in replaced.items():
-            place = target / path
-            if folder in path.parents and (path.parent == folder or not place.parent.exists()):
-                place.parent.mkdir(parents=True, exist_ok=True)
-                place.write_bytes(content)
 
     fill(PurePosixPath())
+    for path, content in replaced.items():
+        place = target / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(content)
     return target
 
 
