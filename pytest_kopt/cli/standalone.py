@@ -98,8 +98,9 @@ def _cases(arguments: argparse.Namespace, versions: Sequence[Path]) -> Cases:
     if arguments.tests or not arguments.shapes:
         legal = "--call NAME --shapes 'f32[4096,1024]', without TESTS"
         raise BadInput("a function is called with arguments of given shapes", legal=legal)
-    if not all(version.is_file() for version in versions):
-        raise BadInput("a function is called in two files", where="--call", legal="files")
+    for version in versions:
+        if not version.is_file():
+            raise BadInput("is no file, in which --call calls a function", where=str(version))
     kept = Path(arguments.write_test).resolve() if arguments.write_test else None
     name = kept.name if kept else f"test_kopt_{arguments.call}.py"
     cases = Cases.made(arguments.call, arguments.shapes, versions, arguments.at, name)

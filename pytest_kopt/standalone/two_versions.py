@@ -101,6 +101,9 @@ def _contents(folder: Path) -> dict[str, bytes]:
 def _refs(old: str, new: str, root: Path) -> tuple[Repository, str, str]:
     repository = Repository.around(root)
     commits = [repository and repository.commit_of(name) for name in (old, new)]
+    for name, commit in zip((old, new), commits, strict=True):
+        if not commit and not Path(name).exists():
+            raise BadInput("there is no such file, folder or git ref", where=name)
     if repository is None or not all(commits):
         what = f"{old} and {new} are neither two files, two folders nor two git refs"
         raise BadInput(what, legal="both of one kind; a ref and the working tree: --kopt-base REF")

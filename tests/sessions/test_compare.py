@@ -67,8 +67,13 @@ def test_two_folders_and_two_refs(project: Project, tmp_path: Path) -> None:
 
 
 def test_what_is_no_pair_is_refused(project: Project) -> None:
-    run = project.kopt("compare", PLAIN, "HEAD", "tests")
+    run = project.kopt("compare", PLAIN, "kernels", "tests")
     assert run.code == 4 and "neither two files, two folders nor two git refs" in run.refusal
+    for unknown in ("HEAD", "kernels/nwe.py"):
+        run = project.kopt("compare", PLAIN, unknown, "tests")
+        assert (
+            run.code == 4 and f"{unknown}: there is no such file, folder or git ref" in run.refusal
+        )
 
 
 def test_without_tests_the_older_version_says_what_is_right(
