@@ -12,7 +12,7 @@ import pytest
 
 from pytest_kopt.campaign.git.worktrees import keeper
 from pytest_kopt.errors import BadInput
-from pytest_kopt.options.declare import CHOICES, PATH_OPTIONS, SUITES
+from pytest_kopt.options.declare import CHOICES, SUITES, options
 
 Gate = Literal["no-regression", "improve"]
 Suite = Literal["standard", "deterministic", "multigpu"]
@@ -107,8 +107,7 @@ class Settings:
             isolates=choice(config, "kopt_isolation") == "on",
         )
         settings._check(option)
-        if settings.round is not None:
-            _check_root(config)
+        _check_root(config)
         return settings
 
     def _check(self, option: Any) -> None:
@@ -171,9 +170,15 @@ def _check_root(config: pytest.Config) -> None:
     here, words = Path(config.invocation_params.dir), config.invocation_params.args
     if config.inipath or config.option.rootdir or config.rootpath not in here.parents:
         return
+    with_path = {
+        name
+        for names, how in options()
+        if {"PATH", "FILE"} & {*how.get("metavar", "").split("|")}
+        for name in names
+    }
     for option, word in pairwise(map(str, words)):
-        path = here / word
-        if option in PATH_OPTIONS and path.exists() and here not in path.parents:
+        path = Path(os.path.abspath(here / word))
+        if option in with_path and path.exists() and here not in path.parents:
             raise BadInput(
                 f"pytest took {word} for a path to tests and looks for the project in "
                 f"{config.rootpath}",

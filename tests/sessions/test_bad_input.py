@@ -412,6 +412,8 @@ def test_a_path_after_a_space_that_moved_the_root_is_named(fresh: Project, tmp_p
     words = ("--kopt-campaign", CAMPAIGN, "--kopt-round", "1", "--kopt-notes")
     run = fresh.pytest(*words, str(notes))
     assert run.code == 4 and run.text.count(f"--kopt-notes={notes}") == 1, run.text
+    run = fresh.pytest("--kopt-base", "../elsewhere")
+    says(run.refusal, f"looks for the project in {tmp_path}", "--kopt-base=../elsewhere")
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     run = fresh.pytest(*words, str(notes))
     assert run.code == 4 and f"Fix: --kopt-notes={notes}" in run.text
