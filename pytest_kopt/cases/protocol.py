@@ -83,9 +83,9 @@ class Check(_OfCase):
 
 @dataclass(frozen=True, slots=True)
 class Profile(_OfCase):
-    """Profile the steps of a case; for a vendor's tool they only run between its marks."""
+    """Profile the steps of a case; with `marked_steps`, only run so many between a tool's marks."""
 
-    by_vendor: bool = False
+    marked_steps: int = 0
 
 
 @dataclass(frozen=True, slots=True)

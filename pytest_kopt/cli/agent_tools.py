@@ -75,7 +75,7 @@ def server() -> MCPServer:
         "kopt", instructions=_INSTRUCTIONS, version=version("pytest-kopt"), log_level="WARNING"
     )
     tools = (status, advise, init, note, verdict, profile, tips, report, discard, stop)
-    for tool in (*tools, play_round, race, check, gate):
+    for tool in (*tools, play_round, race, check, sanitize, gate):
         # `round` is a function of Python's.
         tool_server.add_tool(tool, name="round" if tool is play_round else None)
     pages = {"kopt://skill": bundled("conftest_templates") / "SKILL.md"}
@@ -155,6 +155,20 @@ async def check(campaign: Name, context: Context) -> Done:
     """Check what the kernel files hold now, in seconds, without a round: `--kopt-check-only`."""
     opened = _campaign(campaign)
     words = ["pytest", "--kopt-check-only", *shlex.split(opened.manifest.tests)]
+    finished = await run(words, opened.root, context)
+    return Done(exit_code=finished.code, output=finished.tail)
+
+
+async def sanitize(
+    campaign: Name,
+    context: Context,
+    tools: Annotated[str, Field(description="of compute-sanitizer, comma-separated")] = (
+        "memcheck,racecheck,initcheck"
+    ),
+) -> Done:
+    """Look for bad accesses, races and unwritten memory in what the files hold: --kopt-sanitize."""
+    opened = _campaign(campaign)
+    words = ["pytest", f"--kopt-sanitize={tools}", *shlex.split(opened.manifest.tests)]
     finished = await run(words, opened.root, context)
     return Done(exit_code=finished.code, output=finished.tail)
 

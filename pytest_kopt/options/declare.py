@@ -49,6 +49,8 @@ _OPTIONS = {
     "--kopt-allow-removed": "let --kopt-base pass though cases of the base are gone",
     "--kopt-measure-same": "also time cases in which the GPU does the same work for both versions",
     "--kopt-check-only": "check the cases and what their kernels do; time and compare nothing",
+    "--kopt-sanitize TOOLS": "run the cases once under tools of NVIDIA's compute-sanitizer, "
+    "memcheck,racecheck,initcheck for example; time and compare nothing",
     "--kopt-candidates PATH|REF": "a version that races in one round, repeatable; the best is "
     "judged; a folder with kernel files at their paths below the root, or a git ref",
     "--kopt-calibrate N": "compare every case with itself in N fresh processes: the noise floor",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from pytest_kopt.campaign.git.worktrees import keeper
 from pytest_kopt.errors import BadInput
 from pytest_kopt.options.declare import CHOICES, SUITES, options
+from pytest_kopt.profiling import sanitizer
 
 Gate = Literal["no-regression", "improve"]
 Suite = Literal["standard", "deterministic", "multigpu"]
@@ -34,6 +36,7 @@ class Settings:
     measure_same: bool
     candidates: tuple[str, ...]
     check_only: bool
+    sanitize: tuple[str, ...]
     rebuild_command: str | None
     summary_csv: Path | None
     csv_per_schema: bool
@@ -90,6 +93,7 @@ class Settings:
             base_python=python and Path(os.path.abspath(here / python)),
             candidates=tuple(option.kopt_candidates),
             rebuild_command=config.getini("kopt_rebuild_command"),
+            sanitize=_sanitizers(option.kopt_sanitize),
             summary_csv=absolute(csv),
             csv_per_schema=bool(csv and (csv.endswith("/") or (here / csv).is_dir())),
             calibrate=_count("--kopt-calibrate", option.kopt_calibrate, 4, 1000),
@@ -140,10 +144,16 @@ class Settings:
             raise BadInput("a calibration judges nothing", where="--kopt-calibrate", legal=neither)
         timed = ("round", "base", "calibrate", "repeats", "iters-per-repeat")
         given = (n for n in timed if getattr(option, f"kopt_{n.replace('-', '_')}") is not None)
-        for name in (f"--kopt-{n}" for n in given if self.check_only):
-            what = f"times, judges and records nothing, but {name} asks for that"
-            legal = f"--kopt-check-only without {name}; it checks the tree as it is"
-            raise BadInput(what, where="--kopt-check-only", legal=legal)
+        modes = {"--kopt-check-only": self.check_only, "--kopt-sanitize": self.sanitize}
+        for mode in (mode for mode, is_asked in modes.items() if is_asked):
+            for name in (f"--kopt-{n}" for n in given):
+                what = f"times, judges and records nothing, but {name} asks for that"
+                legal = f"{mode} without {name}; it checks the tree as it is"
+                raise BadInput(what, where=mode, legal=legal)
+        if self.sanitize and (self.check_only or self.summary_csv):
+            what = "runs the cases under the sanitizer's tools, and makes no rows"
+            legal = "--kopt-sanitize without --kopt-check-only and --summary-csv"
+            raise BadInput(what, where="--kopt-sanitize", legal=legal)
         if self.base is not None and self.compare == "stored":
             what = "--kopt-base has no stored baseline to compare with"
             raise BadInput(what, where="--kopt-compare", legal=["auto", "paired"])
@@ -202,6 +212,23 @@ def _count(name: str, value: int | None, least: int = 1, most: int = 100_000) ->
     if value is not None and not least <= value <= most:
         raise BadInput(f"{value}", where=name, legal=f"{least} to {most}")
     return value
+
+
+def _sanitizers(text: str | None) -> tuple[str, ...]:
+    """Return the tools of compute-sanitizer that a text names; BadInput where one cannot run."""
+    names = tuple(filter(None, (word.strip() for word in (text or "").split(","))))
+    if unknown := [name for name in names if name not in sanitizer.TOOLS]:
+        what = f"{sanitizer.TOOL} has no {unknown[0]!r}"
+        raise BadInput(what, where="--kopt-sanitize", legal=sanitizer.TOOLS)
+    if text is not None and not names:
+        raise BadInput("names no tool", where="--kopt-sanitize", legal=sanitizer.TOOLS)
+    if names and shutil.which(sanitizer.TOOL) is None:
+        raise BadInput(
+            f"{sanitizer.TOOL} is not on PATH",
+            where="--kopt-sanitize",
+            legal="the bin folder of the CUDA toolkit on PATH, such as /usr/local/cuda/bin",
+        )
+    return names
 
 
 def _suite(option: Any) -> Suite:

@@ -25,9 +25,8 @@ from pytest_kopt.profiling import torch_trace
 from pytest_kopt.profiling.kernel_table import CaseProfile, KernelRow, rows_of
 
 _WARM_UP = 3
-#: With as many, identical code came out less than 1 % apart (docs/gpu.md). A vendor's tool, which
-#: replays every launch, gets fewer.
-_STEPS, _VENDOR_STEPS = 100, 20
+#: With as many, identical code came out less than 1 % apart (docs/gpu.md).
+_STEPS = 100
 #: On the CPU a step can be long, or be thousands of operators: fewer of them then.
 _CPU_STEPS, _CPU_SECONDS = 5, 0.2
 #: Between steps the device goes idle, as it does under a tool that replays launch by launch.
@@ -37,17 +36,17 @@ _NOTE = "Triton's interpreter ran this case: its times say nothing about a GPU"
 Step = Callable[[int], object]
 
 
-def profile_case(case: Case, bench: Bench, *, by_vendor: bool) -> CaseProfile:
+def profile_case(case: Case, bench: Bench, *, marked_steps: int) -> CaseProfile:
     """Run the steps of a case and return what was seen of them.
 
-    For a vendor's tool the steps only run between its marks, and it is how many there were.
+    For the tool of a vendor `marked_steps` only run between its marks.
     """
     with one_thread(), timing_lock(bench.uuid, bench.waiting):
         with watch_frames(LAUNCHED) as watch:
-            step, steps = _prepare(case, bench, _VENDOR_STEPS if by_vendor else _STEPS)
+            step, steps = _prepare(case, bench, marked_steps or _STEPS)
         rows: tuple[KernelRow, ...] = ()
         note = _NOTE if watch.seen else ""
-        if by_vendor and not note:
+        if marked_steps and not note:
             _between_marks(step, steps)
         elif not note:
             rows = _recorded(step, steps, bench.device)

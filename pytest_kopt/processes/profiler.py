@@ -22,12 +22,16 @@ from pytest_kopt.processes.case_processes import CaseProcesses, Listener
 from pytest_kopt.processes.channel import read_replies, write_orders
 from pytest_kopt.processes.child import Child, begin_of
 from pytest_kopt.processes.launched import boot
-from pytest_kopt.profiling import ncu, rocprof, torch_trace
+from pytest_kopt.profiling import ncu, rocprof, sanitizer, torch_trace
 from pytest_kopt.profiling.kernel_table import CaseProfile, rows_of
 
 _START_SECONDS = 120.0
+#: Files in the folder of a worker that a tool starts.
+_ORDERS, _REPLIES = "orders", "replies"
 #: The vendors' tools, each with a command line, a report and how launches are read out of it.
 _TOOLS = (ncu, rocprof)
+#: A vendor's profiler replays every launch; a sanitizer takes hundreds of times as long.
+_VENDOR_STEPS, _SANITIZED_STEPS = 20, 1
 
 
 class _Profiles(Listener):
@@ -83,28 +87,46 @@ class Profiler:
         ]
 
     def _vendor(self, tool: ModuleType, profile: CaseProfile) -> CaseProfile:
-        """Profile a case by a tool that starts the worker itself: orders and replies are files."""
+        """Profile a case by a tool that starts the worker itself."""
         nodeid = profile.nodeid
         with tempfile.TemporaryDirectory(prefix="kopt-profile-") as name:
             directory = Path(name)
-            orders, replies = directory / "orders", directory / "replies"
-            begin = begin_of(self.config, self.orders, [nodeid], str, sys.path)
-            begin = replace(begin, is_watched=True)
-            write_orders(orders, begin, Profile(nodeid, by_vendor=True), StopWorker())
-            words = [*boot("pytest_kopt.processes.served:main"), *map(str, (orders, replies, name))]
-            log = self._run([*tool.command(directory), *words])
+            log = self._run_under(tool.command(directory), directory, nodeid, _VENDOR_STEPS)
             try:
                 launches = tool.launches(tool.report(directory))
-                steps = [
-                    reply.profile.steps
-                    for reply in read_replies(replies)
-                    if isinstance(reply, Profiled)
-                ]
+                steps = _steps(directory)
             except (ValueError, OSError, KeyError) as error:
                 return _nothing(nodeid, tool.TOOL, f"{error}\n{log}")
         if not launches or not steps:
             return _nothing(nodeid, tool.TOOL, f"no kernel was seen\n{log}")
         return CaseProfile(nodeid, profile.label, tool.TOOL, "gpu", steps[0], rows_of(launches))
+
+    def sanitized(self, nodeid: str, tool: str) -> str:
+        """Return what a tool of compute-sanitizer says against a case, "" for nothing."""
+        with tempfile.TemporaryDirectory(prefix="kopt-sanitizer-") as name:
+            directory = Path(name)
+            profiler = replace(self, env={**self.env, **sanitizer.ENVIRONMENT})
+            words = sanitizer.command(tool, directory)
+            output = profiler._run_under(words, directory, nodeid, _SANITIZED_STEPS)
+            try:
+                reported = sanitizer.errors(sanitizer.log(directory))
+                finished = bool(reported or _steps(directory))
+            except (ValueError, OSError, KeyError) as error:
+                output, finished = f"{error}\n{output}", False
+        if not finished:
+            return f"the case did not run to its end under {tool}: {output.strip()}"
+        return "\n".join(map(str, reported))
+
+    def _run_under(
+        self, tool_words: Sequence[str], directory: Path, nodeid: str, steps: int
+    ) -> str:
+        """Run steps of a case in a worker that a tool starts: orders and replies are files."""
+        begin = begin_of(self.config, self.orders, [nodeid], str, sys.path)
+        begin = replace(begin, is_watched=True)
+        orders, replies = directory / _ORDERS, directory / _REPLIES
+        write_orders(orders, begin, Profile(nodeid, marked_steps=steps), StopWorker())
+        worker = boot("pytest_kopt.processes.served:main")
+        return self._run([*tool_words, *worker, *map(str, (orders, replies, directory))])
 
     def _run(self, words: Sequence[str]) -> str:
         """Run a command to its end and return the last of what it printed."""
@@ -126,6 +148,12 @@ class Profiler:
         except OSError as error:
             return str(error)
         return process.stdout[-1500:]
+
+
+def _steps(directory: Path) -> list[int]:
+    """Return how many steps ran, in a list of one; an empty one where the case did not end."""
+    replies = read_replies(directory / _REPLIES)
+    return [reply.profile.steps for reply in replies if isinstance(reply, Profiled)]
 
 
 def _nothing(nodeid: str, tool: str, why: str) -> CaseProfile:

@@ -13,6 +13,7 @@ import pytest
 from pytest_kopt.cases.order import Depth, SameCode, WorkerOrders
 from pytest_kopt.cases.seeds import fresh_session_seed
 from pytest_kopt.devices.visible import choose
+from pytest_kopt.errors import BadInput
 from pytest_kopt.options.declare import BELOW, CLIENT, SERVE, WORKERINPUT
 from pytest_kopt.process_tree import end_with_parent
 from pytest_kopt.processes.child import HIDDEN
@@ -120,6 +121,12 @@ def _assemble_main(config: pytest.Config, settings: Settings) -> None:
         atexit.register(_leave)
     seed = settings.seed if settings.seed is not None else fresh_session_seed()
     device = choose(settings.device)
+    if settings.sanitize and (device != "cuda" or is_distributed(config)):
+        raise BadInput(
+            f"runs one case at a time on an NVIDIA GPU, and the device is {device}",
+            where="--kopt-sanitize",
+            legal="a machine with a GPU, --kopt-device cuda, and no -n of xdist",
+        )
     orders = WorkerOrders(
         device,
         settings.engine,
@@ -154,6 +161,10 @@ def _assemble_main(config: pytest.Config, settings: Settings) -> None:
         manager.register(Supervisor(config, controller), "kopt-supervisor")
     else:
         manager.register(Worker(orders), WORKER)
+    if settings.sanitize and not config.option.collectonly:
+        from pytest_kopt.session.supervisor import Sanitizing
+
+        manager.register(Sanitizing(config, controller.measurements, settings.sanitize))
     if controller.judges and not controller.is_settled:
         controller.measurements.warm_up()
 

@@ -112,6 +112,8 @@ class Controller:
     def pytest_report_header(self) -> list[str]:
         if self.settings.check_only:
             return [f"kopt: {self.orders.device}, check only: nothing is timed"]
+        if tools := self.settings.sanitize:
+            return [f"kopt: {self.orders.device}, under {', '.join(tools)}: nothing is timed"]
         if not self.settings.active:
             return []
         if self.trial is None:

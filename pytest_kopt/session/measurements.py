@@ -303,6 +303,10 @@ class HostMeasurements:
         profiles = self._profiler.by_torch(ids)
         return [*profiles, *self._profiler.by_vendor(profiles)] if vendor else profiles
 
+    def sanitized(self, nodeid: str, tool: str) -> str:
+        """Return what a tool of compute-sanitizer says against a case, "" for nothing."""
+        return self._profiler.sanitized(nodeid, tool)
+
     def profile_pairs(self, ids: Sequence[str], copy: tuple[Path, Path]) -> list[ProfilePair]:
         def taken(*copies: tuple[Path, Path] | None) -> Iterator[list[CaseProfile]]:
             for tree in copies:

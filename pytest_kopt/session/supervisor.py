@@ -1,4 +1,7 @@
-"""A serial session with rows to write runs its tests in a child, so a crash is only a row."""
+"""Serial sessions whose tests run in other processes.
+
+That of one with rows to write is a child, so a crash is only a row.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,9 @@ from pytest_kopt.processes.case_processes import CaseProcesses
 from pytest_kopt.processes.child import Child, ChildDied, Children
 from pytest_kopt.processes.launcher import Launcher
 from pytest_kopt.session.controller import Controller, told
+from pytest_kopt.session.measurements import HostMeasurements
 from pytest_kopt.session.replay import Replay
+from pytest_kopt.session.usage import uses_kopt
 
 
 class Supervisor(Replay):
@@ -71,6 +76,43 @@ class Supervisor(Replay):
     def proceed(self) -> bool:
         assert self._session is not None
         return not (self._session.shouldfail or self._session.shouldstop)
+
+
+class Sanitizing:
+    """Takes the test loop of `--kopt-sanitize` over: a case with an error is a failed test.
+
+    Each case runs in a worker of its own, once for each tool.
+    """
+
+    def __init__(
+        self, config: pytest.Config, measurements: HostMeasurements, tools: Sequence[str]
+    ) -> None:
+        self._hook = config.hook
+        self._measurements = measurements
+        self._tools = tools
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        for test in filter(uses_kopt, session.items):
+            self._hook.pytest_runtest_logstart(nodeid=test.nodeid, location=test.location)
+            self._hook.pytest_runtest_logreport(report=self._report(test))
+            self._hook.pytest_runtest_logfinish(nodeid=test.nodeid, location=test.location)
+            if session.shouldfail:
+                raise session.Failed(session.shouldfail)
+        return True
+
+    def _report(self, test: pytest.Item) -> pytest.TestReport:
+        said = {tool: self._measurements.sanitized(test.nodeid, tool) for tool in self._tools}
+        lines = [f"{tool}: {line}" for tool, text in said.items() for line in text.splitlines()]
+        outcome, text = ("failed", "\n".join(lines)) if lines else ("passed", None)
+        return pytest.TestReport(
+            test.nodeid,
+            test.location,
+            {},
+            outcome,  # type: ignore[arg-type]
+            text,
+            "call",
+        )
 
 
 def _same_ids(ids: Sequence[str], twin: Child) -> None:

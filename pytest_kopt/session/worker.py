@@ -171,11 +171,11 @@ class Worker:
         match client.order:
             case Check():
                 return None
-            case Profile(by_vendor=by_vendor):
+            case Profile(marked_steps=steps):
                 from pytest_kopt.processes.profile_region import profile_case
 
                 return lambda case, bench: client.send(
-                    Profiled(profile_case(case, bench, by_vendor=by_vendor))
+                    Profiled(profile_case(case, bench, marked_steps=steps))
                 )
             case LoadReference():
                 from pytest_kopt.cases.running.verifier import serve_verifier

@@ -30,7 +30,7 @@ if find_spec("mcp") is None:
 
 TOOLS = {
     *("status", "advise", "init", "note", "round", "race", "gate", "verdict", "profile", "tips"),
-    *("report", "check", "discard", "stop"),
+    *("report", "check", "sanitize", "discard", "stop"),
 }
 DEMO = "rmsnorm_torch_cpu_demo"
 
