@@ -197,6 +197,8 @@ def _what_follows(campaign: Campaign, here: Path) -> Iterator[str]:
             f"may change; for a campaign that may: {declaring(campaign, helpers)}"
         )
     yield from tip_lines(campaign)
+    checked = f"pytest --kopt-check-only {campaign.manifest.tests}".rstrip()
+    yield f"what the cases cannot tell, in seconds: {checked}"
     yield f"written to {campaign.layout.manifest}; confirm it, then:"
     if campaign.root != here:
         yield f"  cd {shlex.quote(str(campaign.root))}"

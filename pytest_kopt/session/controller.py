@@ -221,6 +221,8 @@ class Controller:
             )
         )
         lines += [terminal.flag_line(str(flag)) for flag in flags]
+        if self.settings.check_only:
+            lines += terminal.blind_spot_lines(results)
         if lines or self.noise:
             terminalreporter.section("kopt")
         terminal.write(terminalreporter, lines)

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from pytest_kopt.cases.blind_spots import blind_spots
 from pytest_kopt.cases.details import of_shapes
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.exit_codes import ExitCode
@@ -135,6 +136,10 @@ def _command(verdict: Verdict) -> str:
 
 def flag_line(text: str) -> Line:
     return Line(f"flag: {text}", yellow=True)
+
+
+def blind_spot_lines(results: Sequence[CaseResult]) -> Iterator[Line]:
+    yield from (Line(f"the cases cannot tell: {text}") for text in blind_spots(results))
 
 
 def _shown(figures: Aggregate | ConfigClass) -> str:
