@@ -18,6 +18,11 @@ from pytest_kopt.numerics.nested import tensors
 PLAINLY_RIGHT_DB = 20.0
 
 
+#: Formats that hold -1, 0 and 1.
+_FP8 = (
+    *(torch.float8_e4m3fn, torch.float8_e4m3fnuz),
+    *(torch.float8_e5m2, torch.float8_e5m2fnuz),
+)
 #: Memory of a wider dtype is never too small for a kernel that takes it for what it expects.
 _WIDER = {
     torch.float32: torch.float64,
@@ -228,14 +233,22 @@ def _small_integers(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor
     return integers.to(x)
 
 
+_small = floating(_small_integers)
+
+
+def _exactly(x: Any, generator: torch.Generator) -> Any:
+    """Return integers for all floating-point tensors, those of 8 bits too."""
+    is_fp8 = isinstance(x, torch.Tensor) and x.dtype in _FP8
+    return _small_integers(x, generator) if is_fp8 else _small(x, generator)
+
+
 def _are_integers(given: Sequence[Any], expected: Sequence[Any]) -> bool:
     return all(torch.equal(out, out.round()) for out in tensors(expected) if out.dtype in SCALABLE)
 
 
 def exact(drawn: Drawn) -> Iterator[Variant]:
     """Ask for exact results of small integers: what a coarse tolerance hides shows there."""
-    change = floating(_small_integers)
-    case = drawn.everywhere(change, weights=True, gate=snr(_WIDE_DB), backward=False)
+    case = drawn.everywhere(_exactly, weights=True, gate=snr(_WIDE_DB), backward=False)
     yield Variant(case, counts=_are_integers)
 
 
