@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from pytest_kopt.cases.case import EQUAL, Case
+from pytest_kopt.cases.case import Case
+from pytest_kopt.cases.declaration import EQUAL
 from pytest_kopt.cases.running.against_reference import judge_twice
 from pytest_kopt.cases.running.execution import Pass
 from pytest_kopt.cases.running.reference import Reference
