@@ -72,6 +72,7 @@ _SETTINGS: dict[str, Any] = {
     "isolates": False,
     "candidates": (),
     "check_only": False,
+    "sanitize": (),
     "gate": "no-regression",
     "compare": "stored",
     "engine": "auto",

@@ -205,10 +205,14 @@ def _import_in_successor(
     if has_succeeded:
         # What asked for forks hears from the successor alone.
         control.close()
-    os.waitpid(successor, 0)
-    if has_succeeded:
-        leave(0)
-    return waking
+    code = os.waitstatus_to_exitcode(os.waitpid(successor, 0)[1])
+    if not has_succeeded:
+        return waking
+    end_descendants()
+    if code < 0:
+        # How the successor was killed is told of this process.
+        os.kill(os.getpid(), -code)
+    os._exit(code)
 
 
 def _is_installed(module: str) -> bool:
