@@ -3,7 +3,7 @@
 python benchmarks/performance.py docs/performance.md
 
 Measures here what needs no GPU: idle overhead, overhead a case, decision, status, trend and report
-at scale. What needs a GPU is read from `docs/results/`, where the scripts named beside it put it.
+at scale. GPU figures come from `docs/results/`, where the scripts named beside it put it.
 """
 
 from __future__ import annotations
@@ -296,12 +296,12 @@ def main() -> None:
     load = os.getloadavg()[0]
     busy = ", so wall times are longer than on a quiet machine" if load > 1 else ""
     parts = [
-        "# What the tool costs\n\n"
+        "# The tool's own cost\n\n"
         "`python benchmarks/performance.py docs/performance.md` writes this page. Measured here "
         "means\n"
         f"{cores} cores, {platform.machine()}, Python {platform.python_version()}, torch "
         f"{version('torch')}, {time.strftime('%Y-%m-%d')}. The load at the start\n"
-        f"was {load:.1f}{busy}. What needs a GPU is read from\n"
+        f"was {load:.1f}{busy}. GPU figures come from\n"
         "[results/](results); the devices are named in [paired.md](paired.md) and [gpu.md](gpu.md)."
     ]
     for title, source, measure in SECTIONS:
