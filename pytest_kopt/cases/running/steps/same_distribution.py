@@ -13,8 +13,8 @@ import torch
 from pytest_kopt.cases.running.checking import Checking
 from pytest_kopt.cases.running.execution import Pass, make_inputs
 from pytest_kopt.numerics.compare import Comparison
-from pytest_kopt.numerics.distribution import CallFigures, difference, draws_for
 from pytest_kopt.numerics.nested import fresh_copies, tensors
+from pytest_kopt.numerics.samples import CallFigures, difference, draws_for
 
 #: Calls of the reference that say where its results lie.
 _PILOT = 16
