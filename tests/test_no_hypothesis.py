@@ -83,6 +83,14 @@ def test_an_extra_benefit_keeps_the_same_code_at_once(project: DrivenCampaign) -
     assert decided and decided.paired and decided.paired.step_pct == 0.0, "the chain goes on"
 
 
+def test_the_incumbents_files_may_have_failed_before_they_became_its(tmp_path: Path) -> None:
+    project = DrivenCampaign(tmp_path / "project", {KERNEL: b"OLD = 1\n"}, in_git=False)
+    assert play(project, "wrong").verdict
+    assert play(project, "equal").verdict
+    ran = play(project, "equal with a benefit")
+    assert ran.verdict and ran.verdict.decision == "ACCEPTED_WITH_NOTE", ran
+
+
 def test_an_open_round_whose_kernel_was_put_back(project: DrivenCampaign) -> None:
     project.write(KERNEL, b"NEW = 1\n")
     assert play(project, "wrong").verdict

@@ -316,12 +316,13 @@ def _with_notes(judged: Judged, examination: Examination) -> Judged:
 def _as_before(judged: Judged) -> Judged:
     """Keep files that failed before only if the notes name what differs now.
 
-    A version that a cache or a race made right this time is wrong for the next user.
+    A version that a cache or a race made right this time is wrong for the next user. Files that are
+    the incumbent's have been decided on since they failed.
     """
     opened, kernel = judged.gathered.opened, judged.gathered.ran.begun.kernel.hashes
     rounds = opened.campaign.state.rounds.values()
     failed = next(filter(None, (of_round.failed_as(kernel) for of_round in rounds)), None)
-    if failed is None or not judged.verdict.decision.keeps:
+    if failed is None or opened.same_as is not None or not judged.verdict.decision.keeps:
         return judged
     before = f"the same files failed in round {failed.round}, attempt {failed.attempt}"
     if cause := opened.notes.root_cause:
