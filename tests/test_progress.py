@@ -284,8 +284,8 @@ def test_a_file_that_cannot_be_written_ends_nothing(tmp_path: Path) -> None:
 
 def test_the_page_has_every_word_of_the_next_action() -> None:
     page = (Path(__file__).parents[1] / "docs/what-next.md").read_text()
-    text = page.partition("## For agents")[2].replace("| `action` |", "")
-    assert re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE) == list(get_args(ActionWord))
+    table = page.partition("| `action` |")[2].partition("\n\n")[0]
+    assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == list(get_args(ActionWord))
 
 
 def test_who_holds_the_device_is_said_while_a_session_waits() -> None:

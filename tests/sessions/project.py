@@ -151,7 +151,10 @@ class Project:
         kept = {name: text for name, text in os.environ.items() if not name.startswith(strange)}
         if (self.root / SCRIPT).exists():
             kept["PYTEST_PLUGINS"] = Path(SCRIPT).stem
+        # A manifest's commands say `python`, a name that a system need not have.
+        path = os.pathsep.join([str(Path(sys.executable).parent), kept.get("PATH", os.defpath)])
         return kept | {
+            "PATH": path,
             "HOME": str(self.root.parent),
             "COLUMNS": "200",
             "NO_COLOR": "1",
