@@ -256,10 +256,10 @@ def tables(verdicts: int) -> str:
         tally = Simulation(cell, 2026).play(verdicts * 5 if column == "identical" else verdicts)
         found.setdefault(table, {}).setdefault(row, {})[column] = shown(column, cell, tally)
     parts = [
-        f"{verdicts} verdicts a cell, of identical code {5 * verdicts}; looks {dict(LOOKS)}. Shown "
-        "are % accepted (at losses: % rolled back or split) and the mean number of processes; of "
-        "identical code % accepted (% rolled back, % without a verdict since the A/A control "
-        "failed)."
+        f"{verdicts} verdicts a cell, of identical code {5 * verdicts}; looks {dict(LOOKS)}. A "
+        "cell shows % accepted (at losses: % rolled back or split) and the mean number of "
+        "processes. For identical code it shows % accepted (% rolled back, % without a verdict "
+        "because the A/A control failed)."
     ]
     for title, rows in found.items():
         columns = list(dict.fromkeys(name for row in rows.values() for name in row))
