@@ -159,7 +159,7 @@ def test_every_finding_is_explained_and_no_other() -> None:
     assert looked_up == {"check", "note.check", "pattern.check", "_MEMOISED"}, (
         "names no test knows of"
     )
-    section = (ROOT / "docs/honesty.md").read_text().partition("## What a finding means\n")[2]
+    section = (ROOT / "docs/honesty.md").read_text().partition("## Findings\n")[2]
     table, _, notes = section.partition("\n## ")[0].partition("\nNotes of the audit")
     told = " ".join(line.split("|")[1] for line in table.splitlines() if line.startswith("| `"))
     explained = set(re.findall(r"`([a-z0-9-]+)`", told + notes))
