@@ -1,4 +1,4 @@
-"""What README and the pages may say: figures with their source, no to-do, no claim for AMD."""
+"""What README and the pages may say: sourced figures, short sentences, no claim for AMD."""
 
 from __future__ import annotations
 
@@ -31,6 +31,11 @@ FIGURE = re.compile(
 )
 DEVICE = re.compile(r"\b(H100|H200|CPU)\b")
 SOURCE = re.compile(r"`(python|pytest|kopt) |\(docs/campaigns/|The last command")
+#: A sentence that begins so hides who acts.
+INVERTED = re.compile(r"(What|Where|Who|Whoever|Whatever|Whose|Of|Such)\b")
+ARCHAIC = re.compile(
+    r"\b(anew|mend(s|ed)?|whoever|beside|nobody's|multiprocessors?)\b", re.IGNORECASE
+)
 INDEX_HOSTS = re.compile(r"pypi\.org|pythonhosted|download\.pytorch|registry\.npmjs|deb\.debian")
 
 
@@ -38,6 +43,30 @@ def passages(text: str) -> list[str]:
     """Return the paragraphs, list items and table rows of a page without its code blocks."""
     text = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
     return [part for part in re.split(r"\n\s*\n|\n(?=[-|])", text) if part.strip()]
+
+
+def sentences(text: str) -> list[str]:
+    """Return the sentences, list items, headings and table cells of a page, code as one word."""
+    text = re.sub(r"```.*?```|`[^`]*`|<[^>]*>|\]\([^)]*\)", "x", text, flags=re.DOTALL)
+    blocks = re.split(r"\n\s*\n|\n(?=[-*|#\d])|\|", text)
+    plain = [" ".join(block.split()).strip("-*#> ") for block in blocks]
+    return [part for block in plain for part in re.split(r"(?<=[.!?])\s+", block) if part]
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        *("README.md", "CONTRIBUTING.md", "conftest_templates/README.md"),
+        "conftest_templates/SKILL.md",
+        *sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("docs/*.md")),
+    ],
+)
+def test_a_sentence_is_short_and_begins_with_the_noun_that_acts(page: str) -> None:
+    parts = sentences((ROOT / page).read_text())
+    assert parts
+    assert [part for part in parts if len(part.split()) > 30] == []
+    assert [part for part in parts if INVERTED.match(part) and len(part.split()) > 3] == []
+    assert [part for part in parts if ARCHAIC.search(part)] == []
 
 
 def test_a_figure_of_the_readme_names_device_date_and_command() -> None:
