@@ -69,6 +69,32 @@ def test_a_sentence_is_short_and_begins_with_the_noun_that_acts(page: str) -> No
     assert [part for part in parts if ARCHAIC.search(part)] == []
 
 
+def anchors(page: Path) -> set[str]:
+    """Return the anchors of a page as GitHub makes them, and those that it writes itself."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    plain = [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings]
+    return {*plain, *re.findall(r'<a id="([^"]+)"', text)}
+
+
+def test_every_link_to_a_heading_finds_it() -> None:
+    links = 0
+    for page in [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]:
+        for file, anchor in re.findall(r"\]\(([^)#:\s]*)#([^)]+)\)", page.read_text()):
+            target = page.parent / file if file else page
+            assert anchor in anchors(target), f"{page.name}: {file}#{anchor}"
+            links += 1
+    assert links > 20, "the pattern finds the links that are there"
+
+
+def test_troubleshooting_quotes_messages_that_the_package_has() -> None:
+    page = (ROOT / "docs/troubleshooting.md").read_text().partition("## By message\n")[2]
+    quoted = re.findall(r"^\| `([^`]+)` \|", page.partition("\n## ")[0], re.MULTILINE)
+    sources = [path.read_text() for path in (ROOT / "pytest_kopt").rglob("*.py")]
+    assert len(quoted) > 10
+    assert [part for part in quoted if not any(part in text for text in sources)] == []
+
+
 def test_a_figure_of_the_readme_names_device_date_and_command() -> None:
     text = (ROOT / "README.md").read_text()
     figures = [part for part in passages(text) if FIGURE.search(part)]
