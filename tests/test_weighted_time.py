@@ -164,7 +164,7 @@ def scaled_interval(total: Aggregate | None) -> tuple[float, float]:
 def test_a_whole_that_falls_while_the_mean_rises_is_noted(gate: str) -> None:
     verdict = paired(**BETTER_MEAN, gate=gate)
     assert verdict.decision is Decision.ACCEPTED_WITH_NOTE
-    assert "but speed by Weighted time (ms) fell: -3." in verdict.reason
+    assert "but speed by Time of all cases together (ms) fell: -3." in verdict.reason
     assert stored(**BETTER_MEAN).decision is Decision.ACCEPTED_WITH_NOTE
 
 
@@ -202,10 +202,10 @@ def test_one_case_has_no_weighted_time_beside_its_own() -> None:
 def test_the_whole_stands_where_the_mean_stands() -> None:
     verdict = paired(**BETTER_MEAN)
     assert any(
-        line.startswith("Weighted time (ms): 101.0 -> 104.8  speed -3.")
+        line.startswith("Time of all cases together (ms): 101.0 -> 104.8  speed -3.")
         for line in verdict_lines(verdict)
     )
-    assert "| Weighted time (ms) | 101.0    | 104.8 |" in comment(verdict)
+    assert "| Time of all cases together (ms) | 101.0    | 104.8 |" in comment(verdict)
 
 
 @few_examples

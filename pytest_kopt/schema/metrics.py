@@ -28,7 +28,7 @@ class Metric:
 
 
 #: The sum over cases of weight and time of a call.
-WEIGHTED_TIME = Metric("Weighted time (ms)", "lower")
+WEIGHTED_TIME = Metric("Time of all cases together (ms)", "lower")
 
 
 def direction(column: str, declared: Mapping[str, Better]) -> Better:

@@ -93,8 +93,10 @@ def test_what_a_change_reaches_is_compared_and_the_rest_is_not(tmp_path: Path) -
     assert changes[3] is None, "by nothing: not compared"
     whole = verdict["weighted_time"]
     times = 100 * ((OLD + OLD) / (SLOWER + FASTER) - 1)
-    assert whole["metric"] == "Weighted time (ms)" and whole["change_pct"] == pytest.approx(times)
-    assert "Weighted time (ms): " in done.run.out
+    assert whole["metric"] == "Time of all cases together (ms)" and whole[
+        "change_pct"
+    ] == pytest.approx(times)
+    assert "Time of all cases together (ms): " in done.run.out
     measured = {rows: (s["memory"], s["first_call_ms"]) for rows, s in shapes.items()}
     assert all(measured[1]) and all(measured[2]) and not any((*measured[3], *measured[4]))
     assert changes[4] is None, "new"
