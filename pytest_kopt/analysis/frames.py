@@ -22,7 +22,7 @@ from pytest_kopt.campaign.history.trend import over_baseline
 from pytest_kopt.campaign.layout import Layout, find
 from pytest_kopt.campaign.state import Round, fold
 from pytest_kopt.cases.result import CaseResult
-from pytest_kopt.decide.verdict import Shape
+from pytest_kopt.decide.verdict import Shape, Verdict
 from pytest_kopt.errors import BadInput, of_extra
 from pytest_kopt.options.project import Project
 from pytest_kopt.profiling.kernel_table import KernelRow
@@ -89,18 +89,12 @@ class CampaignRecords:
     def rounds(self) -> Iterator[Record]:
         gains = over_baseline(decided for _, decided in self._decided)
         for (round, decided), gain in zip(self._decided, gains, strict=True):
-            total, trend, notes = decided.aggregate, decided.trend, round.notes
+            trend, notes = decided.trend, round.notes
             yield {
                 **self._keys(round),
                 "attempts": len(round.attempts),
                 "started": round.last.started,
-                "level": decided.level,
-                "decision": str(decided.decision),
-                "kept": decided.decision.keeps,
-                "reason": decided.reason,
-                "metric": total and total.metric,
-                "unit": total and unit_of(total.metric),
-                **{name: getattr(total, name, None) for name in TOTAL},
+                **_judged(decided),
                 **{f"over_baseline_{name}": value for name, value in asdict(gain).items()},
                 "trend_unit": trend and unit_of(trend.unit),
                 **{name: getattr(trend, name, None) for name in TREND},
@@ -191,17 +185,11 @@ class LoggedRecords:
 
     def rounds(self) -> Iterator[Record]:
         for number, logged in enumerate(self._logged, start=1):
-            verdict, total = logged.verdict, logged.verdict.aggregate
+            verdict = logged.verdict
             yield {
                 **self._keys(number),
                 "started": logged.time,
-                "level": verdict.level,
-                "decision": str(verdict.decision),
-                "kept": verdict.decision.keeps,
-                "reason": verdict.reason,
-                "metric": total and total.metric,
-                "unit": total and unit_of(total.metric),
-                **{name: getattr(total, name, None) for name in TOTAL},
+                **_judged(verdict),
                 "trend_unit": None,
                 "flags": "; ".join(verdict.flags),
                 "git_commit": logged.commit,
@@ -228,6 +216,20 @@ class LoggedRecords:
     def _shapes(self) -> Iterator[tuple[int, Shape]]:
         for number, logged in enumerate(self._logged, start=1):
             yield from ((number, shape) for shape in logged.verdict.shapes)
+
+
+def _judged(decided: ledger.Decided | Verdict) -> Record:
+    """Return what became of a round, and how its aggregate changed."""
+    total = decided.aggregate
+    return {
+        "level": decided.level,
+        "decision": str(decided.decision),
+        "kept": decided.decision.keeps,
+        "reason": decided.reason,
+        "metric": total and total.metric,
+        "unit": total and unit_of(total.metric),
+        **{name: getattr(total, name, None) for name in TOTAL},
+    }
 
 
 Format = Literal["csv", "parquet"]
