@@ -32,7 +32,8 @@ __global__ void beyond_kernel(const float* x, float* out, int n) {
     int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i <= n) {
         float value = x[i];
-        if (i < n) out[i] = 2 * value;
+        // The compiler would leave out a read whose value nobody uses.
+        out[i < n ? i : 0] = i < n ? 2 * value : 2 * x[0] + 0 * value;
     }
 }
 

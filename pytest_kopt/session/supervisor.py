@@ -6,6 +6,7 @@ That of one with rows to write is a child, so a crash is only a row.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -81,7 +82,7 @@ class Supervisor(Replay):
 class Sanitizing:
     """Takes the test loop of `--kopt-sanitize` over: a case with an error is a failed test.
 
-    Each case runs in a worker of its own, once for each tool.
+    Each case runs in a worker of its own for each tool, all of them side by side.
     """
 
     def __init__(
@@ -102,8 +103,15 @@ class Sanitizing:
         return True
 
     def _report(self, test: pytest.Item) -> pytest.TestReport:
-        said = {tool: self._measurements.sanitized(test.nodeid, tool) for tool in self._tools}
-        lines = [f"{tool}: {line}" for tool, text in said.items() for line in text.splitlines()]
+        with ThreadPoolExecutor(len(self._tools)) as pool:
+            texts = pool.map(
+                lambda tool: self._measurements.sanitized(test.nodeid, tool), self._tools
+            )
+            lines = [
+                f"{tool}: {line}"
+                for tool, text in zip(self._tools, texts, strict=True)
+                for line in text.splitlines()
+            ]
         outcome, text = ("failed", "\n".join(lines)) if lines else ("passed", None)
         return pytest.TestReport(
             test.nodeid,
