@@ -116,6 +116,14 @@ class Purpose(str, Enum):
         return self is not Purpose.ROWS
 
 
+class Schemas(str, Enum):
+    """How many schemas the cases of a session may have."""
+
+    #: One, since all rows stand in one CSV.
+    ONE = "one"
+    ANY = "any"
+
+
 class SameCode(str, Enum):
     """What follows where both versions of a case have a GPU do the same."""
 
@@ -139,8 +147,8 @@ class WorkerOrders:
     suite: str
     #: What rows are for; a test that is no case runs only where they decide nothing.
     purpose: Purpose = Purpose.ROWS
-    #: Whether all rows stand in one CSV.
-    one_schema: bool = False
+    #: How many schemas cases may have that are not the baseline's.
+    schemas: Schemas = Schemas.ANY
     #: The baseline's cases (None: nothing is frozen).
     expected: tuple[ExpectedCase, ...] | None = None
     #: Node ids to leave out: skipped at the baseline.

@@ -64,12 +64,6 @@ class Settings:
         """Whether anything beyond running the tests was asked for."""
         return any((self.round, self.base, self.base_python, self.summary_csv, self.calibrate))
 
-    @property
-    def one_schema(self) -> bool:
-        """Whether all rows of the session have to have the same columns."""
-        one_file = self.summary_csv is not None and not self.csv_per_schema
-        return self.round is not None or one_file
-
     @classmethod
     def from_config(cls, config: pytest.Config) -> Settings:
         """Resolve the settings; BadInput names the option, its value and what is legal."""

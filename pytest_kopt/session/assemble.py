@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_kopt.cases.order import Depth, SameCode, WorkerOrders
+from pytest_kopt.cases.order import Depth, SameCode, Schemas, WorkerOrders
 from pytest_kopt.cases.seeds import fresh_session_seed
 from pytest_kopt.devices.visible import choose
 from pytest_kopt.errors import BadInput
@@ -127,13 +127,14 @@ def _assemble_main(config: pytest.Config, settings: Settings) -> None:
             where="--kopt-sanitize",
             legal="a machine with a GPU, --kopt-device cuda, and no -n of xdist",
         )
+    writes_one_csv = settings.summary_csv is not None and not settings.csv_per_schema
     orders = WorkerOrders(
         device,
         settings.engine,
         seed,
         settings.timeout,
         settings.suite,
-        one_schema=settings.one_schema,
+        schemas=Schemas.ONE if writes_one_csv or settings.round else Schemas.ANY,
         depth=Depth.CHECKS if settings.check_only else Depth.TIMES,
         same_code=SameCode.TIMED if settings.measure_same else SameCode.LEFT_OUT,
         repeats=settings.repeats,

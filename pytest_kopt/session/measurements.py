@@ -26,7 +26,8 @@ from pytest_kopt.session.distribution import has_local_workers, is_distributed, 
 from pytest_kopt.session.progress import Progress
 from pytest_kopt.session.sites import Sites
 from pytest_kopt.session.warming import EARLY_LOOK
-from pytest_kopt.versions.imported_libraries import imported_libraries
+from pytest_kopt.versions.imports import imported_libraries
+from pytest_kopt.versions.overlay import project_files
 
 _CHECKERS = 3
 #: Most of what a check on a GPU needs of the host is not its kernel's one thread.
@@ -336,14 +337,10 @@ def _test_files(config: pytest.Config) -> Iterator[Path]:
     """Yield the files that pytest is about to collect tests from, by their names."""
     asked = [config.invocation_params.dir / str(word).partition("::")[0] for word in config.args]
     yield from (path for path in asked if path.is_file())
+    is_left_out = partial(_is_matched, config, "norecursedirs")
     for top in filter(Path.is_dir, asked):
-        for folder, below, files in os.walk(top):
-            below[:] = [name for name in below if not _is_matched(config, "norecursedirs", name)]
-            if "pyvenv.cfg" in files:
-                below.clear()
-                continue
-            matched = (name for name in files if _is_matched(config, "python_files", name))
-            yield from (Path(folder, name) for name in matched)
+        files = project_files(top, is_left_out)
+        yield from (top / path for path in files if _is_matched(config, "python_files", path.name))
 
 
 def _is_matched(config: pytest.Config, setting: str, name: str) -> bool:

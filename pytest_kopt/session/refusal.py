@@ -13,7 +13,7 @@ import pytest
 
 from pytest_kopt.cases.benchmark import FIXTURE, undecidable
 from pytest_kopt.cases.fixture import marked_schema
-from pytest_kopt.cases.order import WorkerOrders
+from pytest_kopt.cases.order import Schemas, WorkerOrders
 from pytest_kopt.errors import BadInput
 from pytest_kopt.schema.metrics import primary_names
 from pytest_kopt.schema.profile import resolve
@@ -27,7 +27,7 @@ def refusal_of(cases: Sequence[pytest.Item], orders: WorkerOrders) -> pytest.Col
     try:
         if orders.purpose.decides:
             _have_references(cases)
-        if orders.one_schema and orders.expected is None:
+        if orders.schemas is Schemas.ONE and orders.expected is None:
             _have_one_schema(cases)
         if orders.metric:
             have_metric(cases, orders.metric)

@@ -12,6 +12,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import TypeAlias
 
+from pytest_kopt.versions.imports import import_statements
+
 
 class NotLoadable(Exception):
     """Both versions cannot live in one process; the message says why in a few words."""
@@ -175,33 +177,6 @@ def _imports_below(root: Path) -> tuple[dict[str, Path], dict[str, set[str]]]:
     return modules, {name: _imported(name, path, modules) for name, path in modules.items()}
 
 
-@functools.cache
-def _imports(path: Path) -> list[ast.Import | ast.ImportFrom]:
-    """Return the imports of a file; a package of hundreds is asked for them for every version."""
-    imports: list[ast.Import | ast.ImportFrom] = []
-    waiting: list[ast.AST] = [ast.parse(path.read_bytes())]
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            imports.append(node)
-        # No expression holds a statement.
-        waiting += [
-            child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.expr)
-        ]
-    return imports
-
-
-def imports_of(path: Path) -> set[str]:
-    """Return the modules that a file imports by their whole names."""
-    names = set[str]()
-    for node in _imports(path):
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif node.module and not node.level:
-            names.add(node.module)
-    return names
-
-
 def _closure(start: set[str], edges: Mapping[str, set[str]]) -> set[str]:
     reached, waiting = set(), [name for name in start if name in edges]
     while waiting:
@@ -216,7 +191,7 @@ def _imported(name: str, path: Path, modules: Mapping[str, Path]) -> set[str]:
     module = sys.modules[name]
     package = module.__name__ if hasattr(module, "__path__") else name.rpartition(".")[0]
     names: set[str] = set()
-    for node in _imports(path):
+    for node in import_statements(path):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         else:

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from pytest_kopt.errors import BadInput
-from pytest_kopt.versions.affected_modules import imports_of, project_modules
+from pytest_kopt.versions.affected_modules import project_modules
+from pytest_kopt.versions.imports import imports_of
 
 #: How many folders deep a project keeps its packages, at most.
 _DEPTH = 2

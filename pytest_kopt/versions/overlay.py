@@ -5,7 +5,7 @@ from __future__ import annotations
 import filecmp
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
 #: Never mirrored: they would let a process write into the user's caches through the overlay.
@@ -73,13 +73,18 @@ def _with_sources(root: Path) -> set[PurePosixPath]:
     return {folder for path in sources for folder in path.parents}
 
 
-def project_files(root: Path) -> Iterator[PurePosixPath]:
+def project_files(
+    root: Path, is_left_out: Callable[[str], bool] = lambda name: False
+) -> Iterator[PurePosixPath]:
     """Yield the files below a folder, relative to it.
 
-    Those of hidden folders, environments and campaigns are none of the project's.
+    Those of hidden folders, environments and campaigns are none of the project's, and those of
+    folders with a name that `is_left_out`.
     """
     for folder, names, files in os.walk(root):
-        names[:] = sorted(name for name in names if not _is_no_projects(Path(folder, name)))
+        names[:] = sorted(
+            name for name in names if not (is_left_out(name) or _is_no_projects(Path(folder, name)))
+        )
         here = PurePosixPath(Path(folder).relative_to(root))
         yield from (here / name for name in sorted(files))
 
