@@ -18,7 +18,7 @@ from typing import Any
 
 import yaml
 
-from pytest_kopt import wire
+from pytest_kopt import models
 from pytest_kopt.profiling.kernel_table import CaseProfile
 
 PROJECT = Path(__file__).parent / "gpu_project"
@@ -156,7 +156,7 @@ def main() -> None:
         campaign = workspace / "gpu"
         verdict = json.loads((campaign / "rounds" / "round-1" / "verdict.json").read_text())
         seen = json.loads((campaign / "profiles" / "round-1" / "attempt-1.json").read_text())
-        profiles = [wire.read(CaseProfile, item) for item in seen["profiles"]]
+        profiles = [models.read(CaseProfile, item) for item in seen["profiles"]]
         found: dict[str, Any] = {
             "ceilings": ceilings(workspace),
             "rooflines": verdict["rooflines"],

@@ -39,7 +39,7 @@ _RUNNING = (
     *("pytest_kopt.processes.served", "pytest_kopt.cases.running.timed_versions"),
     *("pytest_kopt.cases.running.runner", "pytest_kopt.sameness.launches"),
     *("pytest_kopt.session.assemble", "pytest_kopt.session.warming"),
-    *("pytest_kopt.versions.installed_copies", "pytest_kopt.bisect.session"),
+    *("pytest_kopt.versions.executed_files", "pytest_kopt.bisect.bisection"),
     *("pytest_kopt.campaign.prerequisites", "pytest_kopt.cli.campaigns"),
 )
 _DECIDING = (
@@ -308,7 +308,7 @@ def _load_plugins() -> None:
     What every case looks up of the libraries and of hardware, and how its result is written and
     read, is looked up as well.
     """
-    from pytest_kopt import wire
+    from pytest_kopt import models
     from pytest_kopt.cases.order import WorkerOrders
     from pytest_kopt.cases.result import CaseResult, ExpectedCase
 
@@ -319,7 +319,7 @@ def _load_plugins() -> None:
         )
         importlib.import_module("pytest_kopt.knowledge.facts").Facts().product("cpu")
         for kind in (CaseResult, ExpectedCase, WorkerOrders):
-            wire._adapter(kind)
+            models._adapter(kind)
 
 
 def _serve(listener: socket.socket, pipes: tuple[int, int], children: dict[int, int]) -> None:
@@ -355,7 +355,7 @@ def _become(order: Mapping[str, Any], out: int, err: int, *passed: int) -> NoRet
         for target, source in ((1, out), (2, err)):
             os.dup2(source, target)
             os.close(source)
-        from pytest_kopt.bisect import session
+        from pytest_kopt.bisect import bisection
         from pytest_kopt.campaign import prerequisites
         from pytest_kopt.cli import campaigns
         from pytest_kopt.processes import forking, launched, warm_parent
@@ -369,7 +369,7 @@ def _become(order: Mapping[str, Any], out: int, err: int, *passed: int) -> NoRet
             STDOUT=subprocess.STDOUT,
             TimeoutExpired=subprocess.TimeoutExpired,
         )
-        for module in (launched, warm_parent, prerequisites, session, campaigns):
+        for module in (launched, warm_parent, prerequisites, bisection, campaigns):
             vars(module)["subprocess"] = starting
         if "worker" in order:
             os.dup2(passed[0], 0)

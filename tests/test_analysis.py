@@ -20,7 +20,7 @@ from pytest_kopt.devices.conditions import Conditions
 from pytest_kopt.devices.vendor import Reading
 from pytest_kopt.errors import BadInput
 from pytest_kopt.profiling.kernel_table import CaseProfile, KernelRow
-from pytest_kopt.show.profiles import write_profiles
+from pytest_kopt.show.rooflines import write_profiles
 from tests.campaigns import campaign_at, record
 from tests.whole_campaign import a_campaign
 

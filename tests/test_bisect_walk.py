@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_kopt import policies
-from pytest_kopt.bisect.session import Answer
+from pytest_kopt.bisect.bisection import Answer
 from pytest_kopt.bisect.walk import PARTS, SESSIONS, Change, Culprit, History, Pair
 from pytest_kopt.decide.inference import FINAL_LOOK, LOOKS, log_ratio
 from pytest_kopt.decide.known_noise import DEVICE_TIMED, Noise

@@ -11,7 +11,7 @@ from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.manifest import ARCHITECTURES
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.knowledge.facts import Facts
-from pytest_kopt.show.files.campaign_readme import campaign_readme
+from pytest_kopt.show.files.summary import campaign_readme
 from tests.campaigns import campaign_at, record
 from tests.test_advice import EVIDENCE
 from tests.test_roofline import UNKNOWN, gemm

@@ -8,7 +8,7 @@ import pytest
 
 from pytest_kopt import policies
 from pytest_kopt.campaign import ledger
-from pytest_kopt.campaign.history.counters import KEPT, Counters, count
+from pytest_kopt.campaign.history.stops import KEPT, Counters, count
 from pytest_kopt.campaign.ledger import AnyEvent
 from pytest_kopt.campaign.notes import Notes
 from pytest_kopt.campaign.state import CampaignState, fold

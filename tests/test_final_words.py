@@ -8,7 +8,7 @@ import pytest
 
 from pytest_kopt.campaign import ledger
 from pytest_kopt.campaign.campaign import Campaign
-from pytest_kopt.campaign.history import final_report
+from pytest_kopt.campaign.history import trend
 from pytest_kopt.campaign.outlook.status import status
 from pytest_kopt.decide.verdict import Aggregate, Decision
 from pytest_kopt.show.files.logs import final_text as text
@@ -30,7 +30,7 @@ def finished(root: Path, bucket: str | None) -> tuple[Campaign, ledger.Final]:
         reason="Forward TFLOPS improved",
         aggregate=Aggregate(metric="Forward TFLOPS", change_pct=60.0, low_pct=55.0, high_pct=65.0),
         evidence={},
-        report=final_report.compose(campaign),
+        report=trend.compose(campaign),
     )
     ledger.append(campaign.layout.ledger, final)
     campaign.read_again()

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pytest_kopt import wire
+from pytest_kopt import models
 from pytest_kopt.honesty import fingerprint, imports
 from pytest_kopt.honesty.fingerprint import (
     NOTHING,
@@ -89,7 +89,7 @@ def test_what_belongs_to_the_harness(root: Path) -> None:
     assert set(found.dependencies) == {
         *("project/kernels/tiles.py", "project/kernels/__init__.py", "project/__init__.py"),
     }
-    assert wire.read(Fingerprint, asdict(found)) == found
+    assert models.read(Fingerprint, asdict(found)) == found
 
 
 def append(name: str) -> Callable[[Path], object]:

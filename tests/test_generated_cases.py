@@ -7,9 +7,7 @@ from pathlib import Path
 import pytest
 
 from pytest_kopt.errors import BadInput
-from pytest_kopt.standalone.cases import Cases
-from pytest_kopt.standalone.generated_cases import is_plain_torch
-from pytest_kopt.standalone.shapes import Argument, parse
+from pytest_kopt.standalone.cases import Argument, Cases, is_plain_torch, parse
 
 OLD = "import torch\n\n\ndef f(x, *rest):\n    return torch.exp(x)\n"
 

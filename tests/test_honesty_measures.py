@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from pytest_kopt import wire
+from pytest_kopt import models
 from pytest_kopt.cases.evidence import CaseEvidence
 from pytest_kopt.cases.result import CaseResult, ExpectedCase
 from pytest_kopt.cases.running.bench import Bench
@@ -381,7 +381,7 @@ def test_the_baselines_accuracy_comes_back_from_the_record_to_where_cases_run() 
     evidence = CaseEvidence(engine="wall", accuracy={"out": reached})
     result = CaseResult("t.py::test_x", header=("label", "Check"), evidence=evidence)
     document = json.loads(json.dumps(asdict(ExpectedCase.of(result))))
-    bench = Bench("cpu", "wall", 1, {"t.py::test_x": wire.read(ExpectedCase, document)})
+    bench = Bench("cpu", "wall", 1, {"t.py::test_x": models.read(ExpectedCase, document)})
     assert bench.frozen("t.py::test_x").accuracy == {"out": reached}
 
 

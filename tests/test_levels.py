@@ -20,7 +20,7 @@ from pytest_kopt.decide.stored_evidence import StoredEvidence
 from pytest_kopt.decide.verdict import Aggregate, Decision, Level, Verdict
 from pytest_kopt.documents import validate
 from pytest_kopt.errors import BadInput
-from pytest_kopt.show.files.trend_table import missing_text
+from pytest_kopt.show.files.summary import missing_text
 from tests.builders import NOW, attempt_events, gemm_table, manifest_document
 
 THREE = ["a", "b", "c"]

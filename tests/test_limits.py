@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from pytest_kopt.standalone.limits import private_folder, remove
+from pytest_kopt.standalone.submissions import private_folder, remove
 
 WATCHER = """
 import subprocess, sys
 from pathlib import Path
 from pytest_kopt.process_tree import adopt_orphans, children
-from pytest_kopt.standalone.limits import ProcessLimits
+from pytest_kopt.standalone.submissions import ProcessLimits
 
 adopt_orphans()
 limits = ProcessLimits(seconds=float(sys.argv[2]), memory=600 << 20, disk=8 << 20, processes=6)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_kopt.decide.verdict import Decision, FirstCall, Memory, Shape, Verdict
-from pytest_kopt.show.columns import COSTS, rows
-from pytest_kopt.show.words import first_calls, memory
+from pytest_kopt.show.words import COSTS, first_calls, memory, rows
 
 MIB = 1 << 20
 

@@ -27,7 +27,7 @@ from pytest_kopt.schema.metrics import (
 )
 from pytest_kopt.schema.profile import Better
 from pytest_kopt.schema.table import Row, make_row
-from pytest_kopt.show.files.trend_table import versus
+from pytest_kopt.show.files.summary import versus
 from tests.builders import GEMM_HEADER, few_examples, gemm_row, gemm_table, metric_table
 
 COMBINED = Metric("Combined Step TFLOPS", "higher")

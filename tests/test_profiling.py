@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_kopt import policies, wire
+from pytest_kopt import models, policies
 from pytest_kopt.campaign.layout import Layout
 from pytest_kopt.cases.order import WorkerOrders
 from pytest_kopt.cases.protocol import Begin, Profile, StopWorker
@@ -24,7 +24,7 @@ from pytest_kopt.profiling.kernel_table import (
     gpu_step_us,
     rows_of,
 )
-from pytest_kopt.show.profiles import page_of, profile_lines, read_profiles, write_profiles
+from pytest_kopt.show.rooflines import page_of, profile_lines, read_profiles, write_profiles
 
 NCU = """\
 ==PROF== Connected to process 4242 (/usr/bin/python3.12)
@@ -234,7 +234,7 @@ def test_a_page_without_profiles_is_empty() -> None:
 @pytest.mark.parametrize("document", [{}, {"rows": [{"kernel": "x"}]}, json.loads("[]")])
 def test_what_is_no_profile_is_refused(document: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="not a CaseProfile"):
-        wire.read(CaseProfile, document)
+        models.read(CaseProfile, document)
 
 
 KERNEL_OPT = policies.load("kernel-opt")

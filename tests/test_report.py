@@ -15,7 +15,7 @@ import pytest
 
 from pytest_kopt.campaign import ledger
 from pytest_kopt.campaign.campaign import Campaign
-from pytest_kopt.campaign.history import final_report
+from pytest_kopt.campaign.history import trend
 from pytest_kopt.cli.main import main
 from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.exit_codes import ExitCode
@@ -96,7 +96,7 @@ def test_the_final_report_stands_in_it(tmp_path: Path) -> None:
             decision=Decision.ACCEPTED,
             reason="it stands",
             evidence={},
-            report=final_report.compose(own),
+            report=trend.compose(own),
         ),
     )
     own.read_again()

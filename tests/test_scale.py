@@ -16,7 +16,7 @@ from pytest_kopt.campaign.manifest import Manifest
 from pytest_kopt.cli.main import main
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.schema.table import Table
-from pytest_kopt.show.files.trend_table import missing_text
+from pytest_kopt.show.files.summary import missing_text
 from tests.builders import attempt_events, gemm_table, manifest_document, write_table
 
 ROWS = 10_000

@@ -14,9 +14,9 @@ from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.cases.running.heldout import held_out_cases
 from pytest_kopt.cases.running.reference import observed
 from pytest_kopt.errors import BadInput
+from pytest_kopt.models import known, read
 from pytest_kopt.numerics.gates import Gate, tolerance
 from pytest_kopt.numerics.samples import CallFigures, difference, draws_for
-from pytest_kopt.wire import known, read
 from tests.checked import case_of, check, names
 
 ROWS, COLUMNS = 32, 256

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_kopt.campaign.history.final_report import attribute, audited
+from pytest_kopt.campaign.history.trend import attribute, audited
 from pytest_kopt.honesty.finding import Finding, is_finding
 from pytest_kopt.honesty.transfer import (
     ACCEPT_ASTERISK,

@@ -18,7 +18,7 @@ from pytest_kopt.campaign.notes import Notes
 from pytest_kopt.campaign.state import fold
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.schema.metrics import Metric
-from pytest_kopt.show.files import logs, projections, trend_table
+from pytest_kopt.show.files import logs, projections, summary
 from tests.builders import NOW, attempt_events, gemm_table, manifest_document, metric_table
 
 COLUMNS = (
@@ -69,7 +69,7 @@ CAMPAIGN: list[AnyEvent] = [
 
 
 def text_of(events: Sequence[AnyEvent], before: str = "") -> str:
-    return trend_table.missing_text(before, fold(events))
+    return summary.missing_text(before, fold(events))
 
 
 def rows_of(events: Sequence[AnyEvent]) -> list[list[str]]:
@@ -129,7 +129,7 @@ class TestTrend:
     def test_a_file_from_before_goes_on_without_that_column(self) -> None:
         old = text_of([*BASELINE]).replace(" Decision |", "").replace(" BASELINE |\n", "\n")
         events = [*BASELINE, *attempt_events(2, Decision.INCONCLUSIVE)]
-        (row,) = trend_table.missing_text(old, fold(events)).splitlines()
+        (row,) = summary.missing_text(old, fold(events)).splitlines()
         assert row.endswith("| why round 2 is INCONCLUSIVE |")
 
     def test_a_kernel_without_a_backward_has_dashes_and_its_forward_as_step(self) -> None:

@@ -28,7 +28,7 @@ from pytest_kopt.options.project import Project
 from pytest_kopt.profiling.kernel_table import KernelRow
 from pytest_kopt.schema.metrics import RATE_UNITS
 from pytest_kopt.schema.table import parse_csv, write_atomically
-from pytest_kopt.show.profiles import read_profiles
+from pytest_kopt.show.rooflines import read_profiles
 
 if TYPE_CHECKING:
     from pandas import DataFrame

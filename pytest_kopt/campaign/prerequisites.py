@@ -14,11 +14,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_kopt import policies, wire
+from pytest_kopt import models, policies
 from pytest_kopt.campaign.git.lineage import check_repository
 from pytest_kopt.campaign.git.repository import Repository
-from pytest_kopt.campaign.git.submodules import nested_around
-from pytest_kopt.campaign.git.worktrees import counterpart
+from pytest_kopt.campaign.git.worktrees import counterpart, nested_around
 from pytest_kopt.campaign.kernel import files_of
 from pytest_kopt.campaign.manifest import Manifest, check_kernel_paths, split_command
 from pytest_kopt.devices.pinning import discover, for_target
@@ -146,7 +145,7 @@ def probe(manifest: Manifest, root: Path, *, profilers: bool = False) -> Probe:
         )
         if not answer.exists():
             return Probe((), (), (process.stdout + process.stderr)[-1500:].strip())
-        return wire.read(Probe, json.loads(answer.read_text()))
+        return models.read(Probe, json.loads(answer.read_text()))
 
 
 def tree_gaps(manifest: Manifest, root: Path, repository: Repository | None) -> list[str]:

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 
-from pytest_kopt import wire
+from pytest_kopt import models
 from pytest_kopt.cases.result import ExpectedCase
 
 CANDIDATE, INCUMBENT, PLACEBO = "candidate", "incumbent", "placebo"
@@ -181,4 +181,4 @@ class WorkerOrders:
 
     @classmethod
     def from_json(cls, text: str) -> WorkerOrders:
-        return wire.read(cls, json.loads(text))
+        return models.read(cls, json.loads(text))

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from pytest_kopt import wire
+from pytest_kopt import models
 from pytest_kopt.cases.evidence import CaseEvidence
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.accuracy import Accuracy
@@ -81,7 +81,7 @@ class CaseResult:
         return self.evidence.training.trace if self.evidence.training else None
 
     def to_document(self) -> dict[str, Any]:
-        return wire.known(self)
+        return models.known(self)
 
     def to_json(self) -> str:
         """Return the wire form; Infinity and NaN are written as Python's json does."""
@@ -100,7 +100,7 @@ class CaseResult:
                 for finding in findings
                 if not isinstance(finding, dict) or str(finding.get("check")) in CONSEQUENCES
             ]
-        return wire.read(cls, document)
+        return models.read(cls, document)
 
     @classmethod
     def undecided(

@@ -30,7 +30,7 @@ from pytest_kopt.documents import usable
 from pytest_kopt.errors import BadInput
 from pytest_kopt.options.project import Project
 from pytest_kopt.schema.table import write_atomically
-from pytest_kopt.show.files.campaign_readme import campaign_readme
+from pytest_kopt.show.files.summary import campaign_readme
 from pytest_kopt.show.standing import tip_lines
 from pytest_kopt.trials.harness import HarnessWatch, PytestSetup, declaring, pytest_section
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from pytest_kopt.cli.command_line import argument, command
 from pytest_kopt.errors import BadInput
 from pytest_kopt.standalone.cases import Cases
-from pytest_kopt.standalone.limits import ProcessLimits
+from pytest_kopt.standalone.submissions import ProcessLimits
 from pytest_kopt.standalone.submissions import judge as judge_submission
 
 

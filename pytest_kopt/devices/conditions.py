@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from pydantic import computed_field
 
-from pytest_kopt import wire
+from pytest_kopt import models
 from pytest_kopt.devices.vendor import Reading
 
 _T = TypeVar("_T")
@@ -56,7 +56,7 @@ class Conditions:
         return (first, last) if first and last else None
 
     def to_document(self) -> dict[str, Any]:
-        return wire.known(self)
+        return models.known(self)
 
 
 def by_kind(flags: Mapping[str, Sequence[str]]) -> list[str]:

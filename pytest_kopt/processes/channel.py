@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Generic, TypeVar, get_args
 
-from pytest_kopt import wire
+from pytest_kopt import models
 from pytest_kopt.cases.protocol import Order
 from pytest_kopt.cases.replies import Reply
 
@@ -117,7 +117,7 @@ def _read(kinds: Mapping[str, Any], text: bytes) -> Any:
     name = document.pop("message", "") if isinstance(document, dict) else ""
     if not isinstance(name, str) or name not in kinds:
         raise ValueError(_NO_MESSAGE)
-    return wire.read(kinds[name], document)
+    return models.read(kinds[name], document)
 
 
 def write_orders(path: Path, *orders: Order) -> None:

@@ -26,7 +26,7 @@ from pytest_kopt.session.distribution import has_local_workers, is_distributed, 
 from pytest_kopt.session.progress import Progress
 from pytest_kopt.session.sites import Sites
 from pytest_kopt.session.warming import EARLY_LOOK
-from pytest_kopt.versions.imports import imported_libraries
+from pytest_kopt.versions.affected_modules import imported_libraries
 from pytest_kopt.versions.overlay import project_files
 
 _CHECKERS = 3

@@ -140,7 +140,7 @@ class Worker:
         A case is served within its test, in whatever contexts that has entered.
         """
         if bench.purpose.decides:
-            from pytest_kopt.versions.installed_copies import check_imported_here
+            from pytest_kopt.versions.executed_files import check_imported_here
 
             root, where = test.config.rootpath.resolve(), f"case {case.nodeid}"
             called = getattr(case.function, "__module__", None) or ""

@@ -14,8 +14,7 @@ from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.exit_codes import ExitCode
 from pytest_kopt.figures import changed, figure, interval
 from pytest_kopt.schema.profile import Scalar
-from pytest_kopt.show.profiles import profile_lines
-from pytest_kopt.show.rooflines import roofline_lines
+from pytest_kopt.show.rooflines import profile_lines, roofline_lines
 from pytest_kopt.show.words import (
     clipped,
     end_to_end,

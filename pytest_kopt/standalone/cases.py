@@ -1,18 +1,20 @@
-"""The cases of a session without a campaign: tests that are there, or one made from shapes."""
+"""The cases of a comparison without tests: declared in a file, or made from shapes."""
 
 from __future__ import annotations
 
+import ast
+import keyword
 import os
-from collections.abc import Mapping, Sequence
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path, PurePosixPath
 
 from pytest_kopt.errors import BadInput
 from pytest_kopt.options.project import Project
-from pytest_kopt.standalone.generated_cases import generate
-from pytest_kopt.standalone.kernel_places import is_imported, names_in, place_of, tests_below
-from pytest_kopt.standalone.made_trees import MadeTree
-from pytest_kopt.standalone.shapes import parse
+from pytest_kopt.standalone.made_trees import MadeTree, is_imported, names_in, place_of, tests_below
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,3 +106,243 @@ class Cases:
             place = Path(path).resolve().relative_to(made.root)
             words.append("::".join([str(made.tree / place), *case]))
         return words
+
+
+#: Modules of a source that computes in float64 if its inputs are float64.
+_PLAIN = frozenset(
+    {
+        *("__future__", "collections", "dataclasses", "einops", "enum", "functools", "itertools"),
+        *("math", "operator", "torch", "typing"),
+    }
+)
+#: What of torch is no plain torch: kernels of others, compiled sources, products of one dtype.
+_NOT_PLAIN = frozenset({"cpp_extension", "load_inline", "ops", "library", "_scaled_mm", "cuda"})
+
+_FILE = '''\
+"""Cases of {function}, made by kopt; reference_{function}.py says what is right."""
+
+import sys
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+
+import pytest
+import torch
+from {module} import {function}
+
+_SPEC = spec_from_file_location(
+    "reference_{function}", Path(__file__).with_name("reference_{function}.py")
+)
+_MODULE = sys.modules[_SPEC.name] = module_from_spec(_SPEC)
+_SPEC.loader.exec_module(_MODULE)
+
+
+{reference}{tests}'''
+_IN_FLOAT64 = '''\
+def reference(*arguments, **named):
+    """Compute in float64."""
+
+    def wide(value):
+        is_floating = torch.is_tensor(value) and value.is_floating_point()
+        return value.double() if is_floating else value
+
+    named = {{name: wide(value) for name, value in named.items()}}
+    return _MODULE.{function}(*map(wide, arguments), **named)
+'''
+_AS_IT_IS = """\
+# It is no plain torch: an error that both versions make is not seen.
+reference = _MODULE.{function}
+"""
+_TEST = """
+
+@pytest.mark.kopt
+@pytest.mark.parametrize("{sizes}", {values})
+def test_{name}(kopt, {sizes}):
+    kopt(
+        {function},
+        inputs=lambda: {inputs},
+        reference=reference,
+        dims={dims},
+    )
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class GeneratedCases:
+    """A test file and what it computes the reference with, by path below the project's root."""
+
+    #: The test file.
+    path: str
+    files: dict[str, bytes]
+    #: What the reference is, for people.
+    reference: str
+
+
+def generate(
+    function: str, cases: Sequence[tuple[Argument, ...]], old: Path, place: str, path: str
+) -> GeneratedCases:
+    """Return cases of a function in the module at `place`, with the source `old` as the reference.
+
+    `path` is where the test file is to lie. BadInput where the function cannot be imported.
+    """
+    source = old.read_bytes()
+    if function not in _defined(source):
+        legal = ", ".join(sorted(n for n in _defined(source) if n[:1] != "_"))
+        raise BadInput(f"{old} does not define {function!r}", where="--call", legal=legal)
+    module = ".".join(PurePosixPath(place).with_suffix("").parts)
+    if not all(part.isidentifier() and not keyword.iskeyword(part) for part in module.split(".")):
+        what = f"{place} has no name that a test can import"
+        raise BadInput(what, legal="--at kernels/softmax.py")
+    is_plain = is_plain_torch(source)
+    text = _FILE.format(
+        function=function,
+        module=module,
+        reference=(_IN_FLOAT64 if is_plain else _AS_IT_IS).format(function=function),
+        tests="".join(_tests(function, cases)),
+    )
+    beside = PurePosixPath(path).with_name(f"reference_{function}.py").as_posix()
+    own = f"{old.name}'s own results, as it is no plain torch: an error of both is not seen"
+    reference = f"{old.name} in float64" if is_plain else own
+    return GeneratedCases(path, {path: text.encode(), beside: source}, reference)
+
+
+def is_plain_torch(source: bytes) -> bool:
+    """Say whether a source computes by torch's operators alone, in the dtype of its inputs."""
+    names = names_in(source)
+    words = {word for name in names for word in name.split(".")[1:]}
+    words |= {node.attr for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Attribute)}
+    return {name.partition(".")[0] for name in names} <= _PLAIN and not words & _NOT_PLAIN
+
+
+def _defined(source: bytes) -> set[str]:
+    """Return the names that a source defines or imports at its top."""
+    try:
+        body = ast.parse(source).body
+    except (SyntaxError, ValueError):
+        return set()
+    names = {node.name for node in body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    for node in body:
+        targets = node.targets if isinstance(node, ast.Assign) else []
+        names |= {target.id for target in targets if isinstance(target, ast.Name)}
+    return names
+
+
+def _tests(function: str, cases: Sequence[tuple[Argument, ...]]) -> Iterator[str]:
+    """Yield a test for all cases of the same dtypes, ranks and literals."""
+
+    def kind(case: tuple[Argument, ...]) -> str:
+        return repr([argument.kind for argument in case])
+
+    for number, (_, members) in enumerate(groupby(sorted(cases, key=kind), key=kind)):
+        same = list(dict.fromkeys(members))
+        # Sizes that are equal in every case may have to be: one parameter stands for them.
+        columns = list(zip(*(_sizes(case) for case in same), strict=True))
+        varied = dict.fromkeys(column for column in columns if {*column} != {1})
+        if not varied:
+            what = "no size of a case is above 1"
+            raise BadInput(what, where="--shapes", legal="tensors, as f32[4096,1024]")
+        names = {column: f"n{place}" for place, column in enumerate(varied)}
+        left = iter(names.get(column, "1") for column in columns)
+        drawn = [(x.name, x.drawn([next(left) for _ in x.shape])) for x in same[0]]
+        pairs = (f'"{name}": {text}' for name, text in drawn)
+        by_position = f"({', '.join(text for _, text in drawn)},)"
+        sizes = list(names.values())
+        dims = ", ".join(f'"{size}": {size}' for size in sizes)
+        yield _TEST.format(
+            function=function,
+            name=function + (f"_{number}" if number else ""),
+            sizes=", ".join(sizes),
+            values=[column if len(sizes) > 1 else column[0] for column in zip(*names, strict=True)],
+            inputs=f"{{{', '.join(pairs)}}}" if drawn[0][0] else by_position,
+            dims=f"{{{dims}}}",
+        )
+
+
+def _sizes(case: Sequence[Argument]) -> list[int]:
+    return [size for argument in case for size in argument.shape]
+
+
+#: Names of dtypes as shapes have them, and torch's.
+DTYPES = {
+    **{f"f{bits}": f"float{bits}" for bits in (64, 32, 16)},
+    **{f"i{bits}": f"int{bits}" for bits in (64, 32, 16, 8)},
+    "bf16": "bfloat16",
+    "f8e4m3": "float8_e4m3fn",
+    "f8e5m2": "float8_e5m2",
+    "u8": "uint8",
+    "bool": "bool",
+}
+_ARGUMENT = re.compile(
+    r"(?:(?P<name>[A-Za-z_]\w*)=)?"
+    r"(?:(?P<dtype>[a-z]\w*)\[(?P<shape>[\d,\s]*)\](?:<(?P<below>\d+))?|(?P<number>.+))"
+)
+_LEGAL = f"f32[4096,1024], i64[4096]<1000, x=f32[8], 3, eps=1e-5; dtypes: {', '.join(DTYPES)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One argument: a tensor of random values, or a literal of Python's."""
+
+    #: Its keyword, "" for one by position.
+    name: str
+    #: A key of DTYPES; "" for a literal.
+    dtype: str = ""
+    #: Of a tensor.
+    shape: tuple[int, ...] = ()
+    #: Integers of the tensor are below this.
+    below: int | None = None
+    #: As the command has it.
+    literal: str = ""
+
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """What arguments of two cases share where one test declares both: all but the sizes."""
+        return self.name, self.dtype, len(self.shape), self.below, self.literal
+
+    def drawn(self, sizes: Sequence[str]) -> str:
+        """Return the expression that draws it; `sizes` stand for the numbers of its shape."""
+        if not self.dtype:
+            return self.literal
+        shape = f"({', '.join(sizes)}{',' * (len(sizes) == 1)})"
+        dtype = f"torch.{DTYPES[self.dtype]}"
+        if self.below is not None:
+            return f"torch.randint({self.below}, {shape}, dtype={dtype}, device=kopt.device)"
+        if self.dtype == "bool":
+            return f"torch.rand({shape}, device=kopt.device) < 0.5"
+        if self.dtype.startswith("f8"):
+            return f"torch.randn({shape}, device=kopt.device).to({dtype})"
+        return f"torch.randn({shape}, dtype={dtype}, device=kopt.device)"
+
+
+def parse(line: str) -> tuple[Argument, ...]:
+    """Return the arguments of one case; BadInput names the word that is none."""
+    try:
+        words = shlex.split(re.sub(r",\s+", ",", line), posix=False)
+    except ValueError as error:
+        raise BadInput(f"{line!r}: {error}", where="--shapes", legal=_LEGAL) from None
+    arguments = tuple(map(_argument, words))
+    if len({bool(argument.name) for argument in arguments}) > 1:
+        what = f"{line!r} has arguments with a name and others without"
+        raise BadInput(what, where="--shapes", legal="all by name or all by position")
+    if not any(argument.dtype for argument in arguments):
+        raise BadInput(f"{line!r} has no tensor", where="--shapes", legal=_LEGAL)
+    return arguments
+
+
+def _argument(word: str) -> Argument:
+    found = _ARGUMENT.fullmatch(word)
+    assert found is not None
+    name, dtype, below = found["name"] or "", found["dtype"], found["below"]
+    if found["number"] is not None:
+        try:
+            ast.literal_eval(found["number"])
+        except (ValueError, SyntaxError):
+            what = f"{word!r} is neither a tensor nor a literal"
+            raise BadInput(what, where="--shapes", legal=_LEGAL) from None
+        return Argument(name, literal=found["number"])
+    if dtype not in DTYPES:
+        raise BadInput(f"{word!r} has no known dtype", where="--shapes", legal=_LEGAL)
+    if dtype[0] in "iu" and not below:
+        what = f"{word!r} needs a bound that its integers are below"
+        raise BadInput(what, where="--shapes", legal=f"{word}<1000")
+    sizes = [size for size in found["shape"].split(",") if size.strip()]
+    return Argument(name, dtype, tuple(map(int, sizes)), int(below) if below else None)

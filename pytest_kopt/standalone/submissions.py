@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import hashlib
 import os
+import resource
+import shutil
+import signal
 import stat
+import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any
 
 from pytest_kopt.errors import BadInput
 from pytest_kopt.exit_codes import ExitCode
-from pytest_kopt.process_tree import adopt_orphans
+from pytest_kopt.process_tree import adopt_orphans, children, down, end_descendants
 from pytest_kopt.processes.isolation import lacking
 from pytest_kopt.processes.launched import SCRATCH
 from pytest_kopt.show.words import gate_outcome
 from pytest_kopt.standalone.cases import Cases
 from pytest_kopt.standalone.child_session import last_words, start, verdict_in
-from pytest_kopt.standalone.limits import ProcessLimits, private_folder, remove
 from pytest_kopt.standalone.made_trees import tree_with
 from pytest_kopt.standalone.two_versions import check_words
 
@@ -94,3 +99,184 @@ def _read(file: Path) -> bytes:
                     return source
                 raise BadInput(f"is larger than {_MOST_BYTES} bytes", where=str(file))
     raise BadInput("is no plain file that can be read", where=str(file))
+
+
+#: How often processes are counted, which may become many in no time, and how often the rest is.
+_PAUSE_SECONDS, _SLOW_SECONDS = 0.1, 0.5
+#: What a file takes at least of the disk, its entry included.
+_ENTRY = 4096
+_SHARED = Path("/dev/shm")  # noqa: S108 - torch shares by it, so that kernel code may write there
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessLimits:
+    """What a session may use together with all that it starts."""
+
+    seconds: float
+    #: Bytes of memory.
+    memory: int
+    #: Bytes in files, of which one may have a quarter.
+    disk: int
+    #: Processes at a time.
+    processes: int
+
+    def apply(self) -> None:
+        """Limit this process's files, and have the system end it first when memory is short.
+
+        It leads a group of its own, which ends at once.
+        """
+        os.setsid()
+        resource.setrlimit(resource.RLIMIT_FSIZE, (self.disk // 4, self.disk // 4))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        with suppress(OSError):
+            Path("/proc/self/oom_score_adj").write_text("1000")
+
+    def wait(self, process: subprocess.Popen[bytes], folder: Path) -> str:
+        """Wait until a process ends, or goes beyond a limit; return which, "" for none.
+
+        It writes to `folder`. Nothing of what it started is left then: orphans have to be children
+        of this process, which has no others.
+        """
+        began, looked, before = monotonic(), 0.0, {*_shared_files()}
+        broken, count = "", 0
+        try:
+            while process.poll() is None and not broken:
+                now = monotonic()
+                pids = [*islice(down(process.pid), self.processes + 1)]
+                if len(pids) > self.processes:
+                    broken = f"processes: there are more than {self.processes}"
+                elif now - began > self.seconds:
+                    broken = f"time: it takes more than {self.seconds:g} s"
+                # Of processes that fork the system tells slowly, while more and more come.
+                elif now - looked > _SLOW_SECONDS and len(pids) <= count:
+                    broken, looked = self._too_large(pids, folder, before), now
+                count = len(pids)
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(0 if broken else _PAUSE_SECONDS)
+            return broken
+        finally:
+            _end_all(process)
+            for file in {*_shared_files()} - before - _used(_SHARED):
+                with suppress(OSError):
+                    os.unlink(file)
+
+    def _too_large(self, pids: list[int], folder: Path, before: set[str]) -> str:
+        """Return whether memory or files of processes are beyond a limit, "" where none is."""
+        # What processes share is counted once only by the slower one.
+        if sum(map(_resident, pids)) > self.memory and sum(map(_proportional, pids)) > self.memory:
+            return f"memory: it takes more than {self.memory >> 20} MiB"
+        if _is_larger(self.disk, folder, pids, before):
+            return f"disk: its files take more than {self.disk >> 20} MiB"
+        return ""
+
+
+def _end_all(process: subprocess.Popen[bytes]) -> None:
+    """End a process and what descends from it, until nothing does any more."""
+    while process.poll() is None or children():
+        # A group ends at once: what forks without end would grow while each is looked for.
+        for pid in islice(down(os.getpid()), 1, None):
+            with suppress(OSError):
+                if (group := os.getpgid(pid)) != os.getpgrp():
+                    os.killpg(group, signal.SIGKILL)
+        end_descendants()
+        with suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        sleep(0.01)
+
+
+def _resident(pid: int) -> int:
+    with suppress(OSError, ValueError, IndexError):
+        pages = Path(f"/proc/{pid}/statm").read_text().split()[1]
+        return int(pages) * resource.getpagesize()
+    return 0
+
+
+def _proportional(pid: int) -> int:
+    """Return a process's memory, of what is shared its part."""
+    with suppress(OSError):
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) << 10
+    return 0
+
+
+def _is_larger(most: int, folder: Path, pids: list[int], before: set[str]) -> bool:
+    """Say whether the files below a folder, shared ones and nameless ones take more than that."""
+    total = 0
+    for size in (*_nameless(pids), *_sizes(folder), *_new_shared(before)):
+        total += size
+        if total > most:
+            return True
+    return False
+
+
+def _sizes(folder: Path) -> Iterator[int]:
+    for top, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            with suppress(OSError):
+                yield max(os.lstat(os.path.join(top, name)).st_blocks * 512, _ENTRY)
+
+
+def _nameless(pids: list[int]) -> Iterator[int]:
+    """Yield the sizes of files that processes hold open and no folder has any more."""
+    seen = set()
+    for pid in pids:
+        with suppress(OSError):
+            for descriptor in os.listdir(f"/proc/{pid}/fd"):
+                with suppress(OSError):
+                    file = os.stat(f"/proc/{pid}/fd/{descriptor}")
+                    key = file.st_dev, file.st_ino
+                    if stat.S_ISREG(file.st_mode) and not file.st_nlink and key not in seen:
+                        seen.add(key)
+                        yield file.st_blocks * 512
+
+
+def _shared_files() -> Iterator[str]:
+    """Yield this user's files in shared memory."""
+    with suppress(OSError):
+        for entry in os.scandir(_SHARED):
+            with suppress(OSError):
+                if entry.stat(follow_symlinks=False).st_uid == os.getuid():
+                    yield entry.path
+
+
+def _used(folder: Path) -> set[str]:
+    """Return the files below a folder that processes have mapped or open."""
+    used = set()
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            used |= {os.readlink(f) for f in (process / "fd").iterdir()}
+            lines = (process / "maps").read_text(errors="replace").splitlines()
+            used |= {line.split(maxsplit=5)[-1] for line in lines if str(folder) in line}
+    return used
+
+
+def _new_shared(before: set[str]) -> Iterator[int]:
+    for file in {*_shared_files()} - before:
+        with suppress(OSError):
+            yield os.lstat(file).st_blocks * 512
+
+
+def private_folder(folder: Path) -> dict[str, str]:
+    """Return the variables by which a process keeps caches and temporary files in a folder."""
+    import site
+
+    for name in ("home", "tmp"):
+        (folder / name).mkdir()
+    return {
+        "HOME": str(folder / "home"),
+        "TMPDIR": str(folder / "tmp"),
+        "XDG_CACHE_HOME": str(folder / "home" / ".cache"),
+        # Packages that the user has installed are still found.
+        "PYTHONUSERBASE": site.getuserbase(),
+    }
+
+
+def remove(folder: Path) -> None:
+    """Remove a folder, whatever rights its folders were left with."""
+    for top, folders, _ in os.walk(folder):
+        for name in folders:
+            with suppress(OSError):
+                os.chmod(os.path.join(top, name), 0o700)
+    shutil.rmtree(folder, ignore_errors=True)

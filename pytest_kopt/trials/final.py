@@ -18,8 +18,7 @@ from typing import Any
 
 from pytest_kopt.campaign import levels
 from pytest_kopt.campaign.campaign import Campaign
-from pytest_kopt.campaign.history.final_report import compose
-from pytest_kopt.campaign.history.trend import chain_of_best
+from pytest_kopt.campaign.history.trend import chain_of_best, compose
 from pytest_kopt.campaign.kernel import KernelVersion
 from pytest_kopt.campaign.recording import record_final
 from pytest_kopt.campaign.workspace import UpstreamCampaign

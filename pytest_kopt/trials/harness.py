@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from pytest_kopt import wire
+from pytest_kopt import models
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.cases.result import CaseResult, observed_by, opened_by
 from pytest_kopt.errors import BadInput
@@ -76,7 +76,7 @@ class HarnessWatch:
         """What the baseline recorded; None before there is one."""
         campaign = self._campaign
         document = campaign.first.session().get("harness") if campaign.state.baseline else None
-        return None if document is None else wire.read(Fingerprint, document)
+        return None if document is None else models.read(Fingerprint, document)
 
     def take(self, ids: Iterable[str], results: Sequence[CaseResult] = ()) -> Fingerprint:
         """Return the fingerprint of the tests that hold these cases."""
@@ -142,7 +142,7 @@ class HarnessWatch:
         document = campaign.best.session().get("harness")
         if document is None:
             return
-        before = wire.read(Fingerprint, document)
+        before = models.read(Fingerprint, document)
         new = self._differing(
             [name for name in now.dependencies if name not in before.dependencies]
         )

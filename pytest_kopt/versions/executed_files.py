@@ -7,16 +7,20 @@ frames when they run; their launcher is, and it names the function it launches.
 from __future__ import annotations
 
 import filecmp
+import functools
 import os
 import sys
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from pytest_kopt.errors import BadInput
 from pytest_kopt.profile_hook import profile_hook
-from pytest_kopt.versions.affected_modules import NotLoadable, project_modules
+from pytest_kopt.versions.affected_modules import NotLoadable, imports_of, project_modules
+from pytest_kopt.versions.overlay import project_files
 
 
 def files_run(call: Callable[[], object]) -> set[str]:
@@ -128,3 +132,159 @@ def check(call: Callable[[], object], own: set[str], other: set[str], who: str) 
         raise NotLoadable(f"the {who} ran the other version's {foreign[0]}")
     if not seen & own:
         raise NotLoadable(f"the {who} ran none of its own files")
+
+
+#: How many folders deep a project keeps its packages, at most.
+_DEPTH = 2
+_INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+#: Folders of a project that a build copies its packages to.
+_BUILT = frozenset({"build", "dist"})
+
+
+def check_imported_here(root: Path, called: str, where: str, trees: Iterable[str] = ()) -> None:
+    """Raise BadInput where the project uses a module of its own that lies elsewhere.
+
+    It is a copy, or a link leads out of the repository. Of several the one of the `called` function
+    is named. `trees` are those of other versions that this process holds.
+    """
+    loaded = {
+        name: file
+        for name, module in list(sys.modules.items())
+        if (file := getattr(module, "__file__", None))
+    }
+    _check_links(loaded, root, where)
+    # A process of another version runs in a tree of its own.
+    homes_of_versions = (root, Path.cwd(), *map(Path, trees))
+    elsewhere = {
+        name: file
+        for name, file in loaded.items()
+        if name.partition(".")[0] not in sys.stdlib_module_names
+        and _is_elsewhere(file, *homes_of_versions)
+    }
+    homes = _homes(root, frozenset(name.partition(".")[0] for name in elsewhere))
+    own_files = {name: path for name in elsewhere if (path := _own_file(homes, name))}
+    heads = _imported_heads(root) if own_files else set()
+    copies = [name for name in own_files if name.partition(".")[0] in heads]
+    if copies:
+        name = called if called in copies else max(copies, key=len)
+        own = own_files[name].relative_to(root)
+        raise BadInput(
+            f"module {name!r} is imported from {elsewhere[name]}, a copy, and not from this tree's "
+            f"{own}",
+            where=where,
+            legal="pip install -e . (or pytest's setting `pythonpath`)",
+        )
+
+
+def _check_links(loaded: Mapping[str, str], root: Path, where: str) -> None:
+    """Raise BadInput where a `loaded` module of the project is a link out of its repository.
+
+    A tree of another version has no repository, and links to the project.
+    """
+    trees = [tree for tree in (root, *root.parents) if (tree / ".git").exists()]
+    if not trees:
+        return
+    for name, file in loaded.items():
+        if _leads_out(file, root, trees[-1]):
+            raise BadInput(
+                f"module {name!r} is {os.path.relpath(file, root)}, a link to "
+                f"{os.path.realpath(file)}, outside of the repository",
+                where=where,
+                legal="a file of the repository",
+            )
+
+
+@functools.cache
+def _leads_out(file: str, root: Path, tree: Path) -> bool:
+    # By text, which takes a tenth of the time for the thousands that are not.
+    if not file.startswith(f"{root}{os.sep}") or any(part in file for part in _INSTALLED):
+        return False
+    return not Path(os.path.realpath(file)).is_relative_to(tree)
+
+
+@functools.cache
+def _is_elsewhere(file: str, *trees: Path) -> bool:
+    """Say whether a module is a copy, installed or built, or lies outside of these trees."""
+    # By text: to resolve the paths of torch's modules takes a tenth of a second of CPU time.
+    if any(folder in file for folder in _INSTALLED):
+        return True
+    # What a tree of another version did not change is a link there.
+    places = (Path(file).absolute(), Path(os.path.realpath(file)))
+    inside = [p.relative_to(tree) for p in places for tree in trees if p.is_relative_to(tree)]
+    return not inside or not _BUILT.isdisjoint(inside[0].parent.parts)
+
+
+def _imported_heads(root: Path) -> set[str]:
+    """Return the first parts of what the project's loaded modules import."""
+    files = project_modules(root).values()
+    return {name.partition(".")[0] for path in files for name in imports_of(path)}
+
+
+def _own_file(homes: Mapping[str, Sequence[Path]], name: str) -> Path | None:
+    """Return where a module lies in the project, the outermost place; None where it has none."""
+    head, *rest = name.split(".")
+    for folder in sorted(homes.get(head, ()), key=lambda path: len(path.parts)):
+        place = folder.joinpath(head, *rest)
+        for path in (place.with_name(f"{place.name}.py"), place / "__init__.py"):
+            if path.is_file():
+                return path
+    return None
+
+
+@functools.cache
+def _homes(root: Path, heads: frozenset[str]) -> dict[str, list[Path]]:
+    """Return the project's folders in which modules begin whose names do with one of `heads`."""
+    homes: dict[str, list[Path]] = {}
+    for text, names, files in os.walk(root):
+        folder = Path(text)
+        sources = [name.removesuffix(".py") for name in files if name.endswith(".py")]
+        for name in heads.intersection((*names, *sources)):
+            homes.setdefault(name, []).append(folder)
+        is_deep = len(folder.relative_to(root).parts) == _DEPTH
+        names[:] = [] if is_deep else [name for name in names if _may_hold_packages(folder / name)]
+    return homes
+
+
+def _may_hold_packages(folder: Path) -> bool:
+    is_other = (folder / "__init__.py").exists() or (folder / "pyvenv.cfg").exists()
+    return not (is_other or folder.name.startswith("."))
+
+
+def contents_of(path: Path, root: Path) -> dict[str, bytes | None]:
+    """Return the contents at `path` by their places below `root`, as far as they differ there.
+
+    A folder holds files at their places; a file stands for the project's only one of its name.
+    BadInput for what has no place in the project.
+    """
+    versions = {path: counterpart(path, root)} if path.is_file() else _in_folder(path, root)
+    return {
+        place: content
+        for file, place in versions.items()
+        if (content := file.read_bytes()) != _content(root / place)
+    }
+
+
+def counterpart(file: Path, root: Path) -> str:
+    """Return which file below a root one elsewhere is a version of, by its name; or BadInput."""
+    refused = partial(BadInput, where=str(file))
+    same_name = [path for path in project_files(root) if path.name == file.name]
+    places = [path.as_posix() for path in same_name if not (root / path).samefile(file)]
+    if not places:
+        legal = "a file with a kernel file's name, or a folder with files at their places"
+        raise refused(f"no other file below {root} has its name", legal=legal)
+    if len(places) > 1:
+        legal = "a folder that holds it at its place"
+        raise refused(f"it may be a version of {', '.join(places[:3])}", legal=legal)
+    return places[0]
+
+
+def _in_folder(folder: Path, root: Path) -> dict[Path, str]:
+    versions = {folder / path: path.as_posix() for path in project_files(folder)}
+    if not any((root / place).is_file() for place in versions.values()):
+        what = f"it holds no version of a file below {root}"
+        raise BadInput(what, where=str(folder), legal="files at their places, as kernels/gemm.py")
+    return versions
+
+
+def _content(file: Path) -> bytes | None:
+    return file.read_bytes() if file.is_file() else None

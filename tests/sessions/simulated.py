@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pytest_kopt import policies
 from pytest_kopt.campaign.campaign import Campaign
-from pytest_kopt.campaign.history.counters import count
+from pytest_kopt.campaign.history.stops import count
 from pytest_kopt.campaign.layout import Layout
 from pytest_kopt.campaign.state import chain_breaks
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pytest_kopt.bisect.session import Answer, compare
+from pytest_kopt.bisect.bisection import Answer, compare
 
 from ..waiting import HANG, until
 from .paired import FASTER, OLD, PLAIN, SLOWER, Gate, kernel, project_at

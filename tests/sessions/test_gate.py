@@ -15,7 +15,7 @@ import jsonschema
 import pytest
 
 from pytest_kopt.campaign.git.repository import Repository
-from pytest_kopt.campaign.git.submodules import contents_at
+from pytest_kopt.campaign.git.worktrees import contents_at
 
 from .paired import (
     A_LITTLE_SLOWER,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_kopt.campaign.git.repository import Repository
-from pytest_kopt.campaign.git.submodules import contents_at
+from pytest_kopt.campaign.git.worktrees import contents_at
 from pytest_kopt.errors import BadInput
 
 from .paired import FASTER, OLD, PLAIN, PLAIN_CASES, SLOWER, Gate, kernel, project_at

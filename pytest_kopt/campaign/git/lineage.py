@@ -13,8 +13,7 @@ from pathlib import Path
 
 from pytest_kopt.campaign.attempt import Attempt
 from pytest_kopt.campaign.git.repository import Repository
-from pytest_kopt.campaign.git.submodules import nested_around
-from pytest_kopt.campaign.git.worktrees import branch_of
+from pytest_kopt.campaign.git.worktrees import branch_of, nested_around
 from pytest_kopt.campaign.kernel import KernelVersion, sha256
 from pytest_kopt.campaign.layout import Layout
 from pytest_kopt.campaign.manifest import Manifest

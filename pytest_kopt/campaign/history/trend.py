@@ -1,15 +1,39 @@
-"""The figures that a campaign's trend shows, and the product of the accepted rounds' gains."""
+"""The gains of a campaign along the chain of its best versions, and the final report on them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from pytest_kopt.campaign.ledger import Decided, PairedChange, Trend
-from pytest_kopt.campaign.state import CampaignState
+from pytest_kopt.campaign.campaign import Campaign
+from pytest_kopt.campaign.ledger import Audited, Decided, FinalReport, PairedChange, Trend
+from pytest_kopt.campaign.manifest import Manifest
+from pytest_kopt.campaign.state import CampaignState, Round
+from pytest_kopt.cases.skew import DISTRIBUTIONS
+from pytest_kopt.decide.interim_looks import UNDER_SKEW
 from pytest_kopt.decide.verdict import Decision, Level, Verdict
-from pytest_kopt.schema.metrics import COMBINED, Metric, aggregate, direction, rate_unit, value
+from pytest_kopt.figures import changed
+from pytest_kopt.honesty.finding import is_finding
+from pytest_kopt.honesty.transfer import (
+    ACCEPT_ASTERISK,
+    ACCEPT_REAL,
+    Claim,
+    TransferEvidence,
+    caches_weights,
+    credited_pct,
+    decision,
+)
+from pytest_kopt.knowledge.routing import Direction, Route, route
+from pytest_kopt.schema.metrics import (
+    COMBINED,
+    WEIGHTED_TIME,
+    Metric,
+    aggregate,
+    direction,
+    rate_unit,
+    value,
+)
 from pytest_kopt.schema.table import Table
 
 
@@ -113,3 +137,139 @@ def over_baseline(verdicts: Iterable[Verdict | Decided]) -> Iterator[Gain]:
                 gain = replace(gain, change_pct=(level - 1) * 100)
             level = 1 + (gain.change_pct or 0.0) / 100
         yield gain
+
+
+NEXT_DIRECTIONS = 3
+
+
+def transfer_evidence(campaign: Campaign, round: Round, verdict: Verdict) -> TransferEvidence:
+    """Return what a round's evidence holds against its notes' claim."""
+    results, state = round.last.results(), campaign.state
+    traces = {result.label: result.trace for result in results if result.evidence.training}
+    before = state.incumbent_as_of(round.number - 1)
+    old_results = [] if before is None else state.rounds[before].last.results()
+    labels = [case.label for case in verdict.shapes]
+    drawn = [result.evidence.groups for result in results if result.evidence.groups is not None]
+    under_skew = f"{verdict.aggregate.metric if verdict.aggregate else ''} {UNDER_SKEW}"
+    gains = {total.metric: total.change_pct for total in verdict.secondary}
+    return TransferEvidence(
+        overfit=verdict.decision is Decision.REJECTED_OVERFIT,
+        change_pct=_gain(verdict),
+        findings=tuple(flag for flag in verdict.flags if is_finding(flag, labels)),
+        traces=traces or None,
+        distributions=tuple(
+            str(result.dims["distribution"]) for result in results if "distribution" in result.dims
+        ),
+        drawn=tuple(
+            name for name in DISTRIBUTIONS if drawn and all(name in groups for groups in drawn)
+        ),
+        skew_pct=gains.get(under_skew),
+        new_weight_cache=caches_weights(traces.values())
+        and not caches_weights(result.trace for result in old_results),
+        saved_ms=_saved_ms(verdict),
+    )
+
+
+def _saved_ms(verdict: Verdict) -> float | None:
+    """Return what one call of each compared case saves, in the passes that the metric covers."""
+    metrics = (total.metric for total in verdict.totals)
+    metric = next((name for name in metrics if name != WEIGHTED_TIME.name), "")
+    compared = [case for case in verdict.shapes if case.change_pct is not None]
+    saved = 0.0
+    for case in compared:
+        times = {"Forward": case.forward_ms or 0.0, "Backward": case.backward_ms or 0.0}
+        step = next((times[way] for way in times if metric.startswith(way)), sum(times.values()))
+        saved += step * (case.change_pct or 0.0) / 100
+    return saved if compared else None
+
+
+def audited(round: int, claim: Claim, evidence: TransferEvidence) -> Audited:
+    return Audited(
+        round=round,
+        bucket=claim.bucket,
+        benchmark_pct=evidence.change_pct,
+        credited_pct=credited_pct(claim, evidence),
+        decision=decision(claim, evidence),
+    )
+
+
+def attribute(rounds: Sequence[Audited]) -> tuple[float, float, float]:
+    """Re-attribute the accepted rounds of a campaign: S_real, W_real and the headline, in percent.
+
+    Gains compound as they did in the campaign, and each round is credited with what it added at
+    its place in the chain, so that S_real (the K rounds) and W_real (W1, capped by quant time /
+    step time) add up to the whole. The headline compounds what the rounds were accepted for.
+    """
+    total, headline, parts = 1.0, 1.0, {ACCEPT_REAL: 0.0, ACCEPT_ASTERISK: 0.0}
+    for accepted in rounds:
+        headline *= 1 + (accepted.benchmark_pct or 0.0) / 100
+        credit = accepted.credited_pct or 0.0
+        if accepted.decision in parts:
+            parts[accepted.decision] += total * credit
+        total *= 1 + credit / 100
+    return parts[ACCEPT_REAL], parts[ACCEPT_ASTERISK], (headline - 1) * 100
+
+
+def compose(campaign: Campaign) -> FinalReport:
+    rounds = [round for round in campaign.state.decided_rounds() if round.number > 1]
+    accepted = [round for round in rounds if round.is_kept]
+    lost = [round for round in rounds if not round.is_kept]
+    undecided = Decision.INCONCLUSIVE
+    failed = [round for round in lost if round.last.outcome().decision is not undecided]
+    audit = [
+        audited(
+            round.number,
+            round.notes.claim,
+            transfer_evidence(campaign, round, round.last.verdict()),
+        )
+        for round in accepted
+    ]
+    s_real, w_real, headline = attribute(audit)
+    return FinalReport(
+        accepted=len(accepted),
+        rolled_back=len(lost),
+        inconclusive=len(lost) - len(failed),
+        effective=[
+            f"{_tried(round)} ({changed(_gain(round.last.outcome()))})" for round in accepted
+        ],
+        ineffective=[f"{_tried(round)}: {_why(round)}" for round in failed],
+        audit=audit,
+        s_real_pct=s_real,
+        w_real_pct=w_real,
+        # What only the benchmark loop has is worth nothing to a step.
+        r_real_pct=0.0,
+        headline_pct=headline,
+        next_directions=_next_directions(campaign, rounds),
+    )
+
+
+def _gain(verdict: Verdict | Decided) -> float | None:
+    return verdict.aggregate.change_pct if verdict.aggregate else None
+
+
+def _why(round: Round) -> str:
+    return (round.notes.root_cause or round.last.outcome().reason).splitlines()[0]
+
+
+def _tried(round: Round) -> str:
+    return f"round-{round.number}: {(round.notes.tried or 'not described').splitlines()[0]}"
+
+
+def _next_directions(campaign: Campaign, rounds: list[Round]) -> list[str]:
+    """Return what the last rounds' authors would try next, then what knowledge has untried."""
+    planned = [round.notes.next.splitlines()[0] for round in reversed(rounds) if round.notes.next]
+    left = untried(route_of(campaign.manifest), rounds, NEXT_DIRECTIONS)
+    suggested = [*planned, *(f"{page.id} {page.title}: {page.change}" for page in left)]
+    return list(dict.fromkeys(suggested))[:NEXT_DIRECTIONS]
+
+
+def route_of(manifest: Manifest) -> Route:
+    return route(
+        manifest.target_op, manifest.target_gpu, manifest.target_backend, manifest.target_lang
+    )
+
+
+def untried(reading: Route, rounds: Iterable[Round], count: int) -> list[Direction]:
+    """Return up to `count` directions of a route that no note of these rounds names."""
+    texts = (str(text) for round in rounds for text in round.notes.given().values())
+    return reading.untried(texts, count)

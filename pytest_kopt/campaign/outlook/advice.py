@@ -6,9 +6,9 @@ from typing import Any
 
 from pytest_kopt.campaign import tips
 from pytest_kopt.campaign.campaign import Campaign
-from pytest_kopt.campaign.history import counters
-from pytest_kopt.campaign.history.final_report import route_of, untried
+from pytest_kopt.campaign.history import stops
 from pytest_kopt.campaign.history.memory import unmasked_rounds
+from pytest_kopt.campaign.history.trend import route_of, untried
 from pytest_kopt.campaign.state import Round
 from pytest_kopt.cases.case_rooflines import rooflines
 from pytest_kopt.cases.result import device_model_of
@@ -93,10 +93,10 @@ def _lesson(round: Round) -> str:
 
 def _stagnation(rounds: list[Round], route: Route) -> dict[str, Any] | None:
     """Return the review that two roll-backs in a row ask for: a change of direction, no stop."""
-    review = counters.review(rounds)
+    review = stops.review(rounds)
     if review is None:
         return None
-    left = untried(route, rounds, counters.NEW_DIRECTIONS + 2)
+    left = untried(route, rounds, stops.NEW_DIRECTIONS + 2)
     names = ("id", "title", "symptom", "change", "verify")
     return {
         **review.model_dump(),

@@ -13,7 +13,7 @@ from typing import Any
 from pytest_kopt.campaign import hypothesis, running
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.git import lineage
-from pytest_kopt.campaign.history import counters, stops
+from pytest_kopt.campaign.history import stops
 from pytest_kopt.campaign.history.memory import unmasked_rounds
 from pytest_kopt.campaign.history.stops import Stop
 from pytest_kopt.campaign.kernel import files_of
@@ -48,7 +48,7 @@ def status(
     ends = stops.check(campaign.name, state, manifest, policy)
     outlook = _look_ahead(campaign, ends, here or campaign.root, harness or {})
     action = outlook.next_action()
-    counted, decided = counters.count(state, policy), state.decided_rounds()
+    counted, decided = stops.count(state, policy), state.decided_rounds()
     planned = unmasked_rounds(state)
     begun = [round for round in state.rounds.values() if round.attempts]
     verdict, pending = _last_verdict(campaign), state.pending
@@ -80,12 +80,12 @@ def status(
             accepted=len(state.kept_rounds()) - bool(state.baseline),
             rolled_back=len(decided) - len(state.kept_rounds()),
             by_decision=Counter(round.last.outcome().decision for round in decided),
-            rollbacks_in_a_row=counters.rollbacks_in_a_row(planned),
+            rollbacks_in_a_row=stops.rollbacks_in_a_row(planned),
             regressions_in_a_row=counted.regressions,
             max_regressions=policy.max_regressions,
         ),
         recent_regressions=list(counted.recent),
-        stagnation=counters.review(planned),
+        stagnation=stops.review(planned),
         termination_check=list(ends),
         integration=_integration(campaign),
         quick=QuickLevel(

@@ -6,8 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from pytest_kopt.campaign.history.counters import Regression, Review
-from pytest_kopt.campaign.history.stops import Stop
+from pytest_kopt.campaign.history.stops import Regression, Review, Stop
 from pytest_kopt.campaign.ledger import Final
 from pytest_kopt.campaign.state import Round
 from pytest_kopt.decide.verdict import Decision, Level, NextAction, RaceCandidate, Shape

@@ -8,7 +8,8 @@ import pytest
 
 from pytest_kopt.decide.verdict import Decision, Shape, Verdict
 from pytest_kopt.schema.table import write_atomically
-from pytest_kopt.show.columns import (
+from pytest_kopt.show.templates import rendered
+from pytest_kopt.show.words import (
     CANDIDATE,
     CHANGE,
     CHECK,
@@ -16,14 +17,11 @@ from pytest_kopt.show.columns import (
     INTERVAL,
     Column,
     headed,
-    rows,
-)
-from pytest_kopt.show.templates import rendered
-from pytest_kopt.show.words import (
     kernel_lines,
     memory,
     one_line,
     outcome,
+    rows,
     visible,
 )
 

@@ -14,16 +14,15 @@ from itertools import takewhile
 from pytest_kopt.campaign.attempt import Attempt
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.history import stops
-from pytest_kopt.campaign.history.counters import count
-from pytest_kopt.campaign.history.final_report import NEXT_DIRECTIONS
+from pytest_kopt.campaign.history.stops import count
+from pytest_kopt.campaign.history.trend import NEXT_DIRECTIONS
 from pytest_kopt.campaign.ledger import Decided, Final, FinalReport
 from pytest_kopt.campaign.state import Round, Wait
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.figures import changed, figure
 from pytest_kopt.honesty.transfer import ALLOWED_GAP_PCT
-from pytest_kopt.show.columns import AUDIT, REGRESSIONS, rows
 from pytest_kopt.show.templates import rendered
-from pytest_kopt.show.words import end_to_end, markdown_table, one_line
+from pytest_kopt.show.words import AUDIT, REGRESSIONS, end_to_end, markdown_table, one_line, rows
 
 
 def missing_entries(text: str, campaign: Campaign) -> str:

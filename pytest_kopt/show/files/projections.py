@@ -14,10 +14,9 @@ from pytest_kopt.cases.result import device_model_of
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.schema.table import write_atomically
 from pytest_kopt.show.exports.output_files import benchmark_json
-from pytest_kopt.show.files import logs, trend_table
-from pytest_kopt.show.files.campaign_readme import baseline_report, with_baseline
-from pytest_kopt.show.files.summary import summary
-from pytest_kopt.show.profiles import read_profiles
+from pytest_kopt.show.files import logs
+from pytest_kopt.show.files.summary import baseline_report, missing_text, summary, with_baseline
+from pytest_kopt.show.rooflines import read_profiles
 from pytest_kopt.show.terminal import result_lines
 
 
@@ -76,7 +75,7 @@ def append_logs(campaign: Campaign) -> None:
     if is_new and path.exists() and campaign.repository:
         # Nobody asked for a file in the repository; `git add -f` shares it.
         campaign.repository.exclude(path.parent)
-    append(campaign.layout.trend, lambda text: trend_table.missing_text(text, campaign.state))
+    append(campaign.layout.trend, lambda text: missing_text(text, campaign.state))
     append(campaign.layout.optimize_log, lambda text: logs.missing_entries(text, campaign))
     performance(campaign)
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from pytest_kopt.campaign import ledger
 from pytest_kopt.campaign.campaign import Campaign
-from pytest_kopt.campaign.history.final_report import transfer_evidence
-from pytest_kopt.campaign.state import Round
-from pytest_kopt.decide.verdict import Decision, Verdict
-from pytest_kopt.figures import changed
+from pytest_kopt.campaign.history.trend import Chain, chain_to, transfer_evidence
+from pytest_kopt.campaign.manifest import Manifest
+from pytest_kopt.campaign.state import CampaignState, Round
+from pytest_kopt.cases.result import CaseResult
+from pytest_kopt.decide.policy import Policy
+from pytest_kopt.decide.verdict import Decision, Level, Verdict
+from pytest_kopt.figures import changed, figure, frozen, frozen_change
 from pytest_kopt.honesty.transfer import (
     ACCEPT_ASTERISK,
     NO_CACHE_KEY,
@@ -21,9 +26,13 @@ from pytest_kopt.honesty.transfer import (
     decision,
     step_saving_pct,
 )
-from pytest_kopt.show.columns import CANDIDATES, CASES, CLASSES, rows
+from pytest_kopt.knowledge.facts import Fact, product_facts
+from pytest_kopt.roofline import TARGET_PCT, Roofline, efficiency
+from pytest_kopt.schema.metrics import RATE_UNITS, direction
+from pytest_kopt.schema.table import Table
+from pytest_kopt.show.rooflines import share_of, target_cells
 from pytest_kopt.show.templates import rendered
-from pytest_kopt.show.words import kernel_lines
+from pytest_kopt.show.words import CANDIDATES, CASES, CLASSES, kernel_lines, one_line, rows
 
 #: The line of the transfer check that a benchmark alone cannot fill.
 STEP_GAIN = "Estimated real-training gain"
@@ -123,3 +132,193 @@ def _distributions(evidence: TransferEvidence) -> str:
     if evidence.skew_pct is None:
         return f"{text}; no gain measured there"
     return f"{text}; gain under skew {changed(evidence.skew_pct)}"
+
+
+_MISSING = "not recorded"
+
+
+def campaign_readme(manifest: Manifest, policy: Policy) -> str:
+    sections = {"hardware": _hardware(manifest), "targets": _targets()}
+    return rendered("readme.md.j2", manifest=manifest, policy=policy, **sections)
+
+
+def with_baseline(text: str, manifest: Manifest, device: str, rooflines: Sequence[Roofline]) -> str:
+    """Return a README's text with what the baseline tells: its device's facts, the targets."""
+    text = text.replace(_hardware(manifest), _hardware(manifest, device))
+    return text.replace(_targets(), _targets(rooflines))
+
+
+def _hardware(manifest: Manifest, device: str = "") -> str:
+    """Return the sections on the hardware; `device` is the model that measured the baseline."""
+    about, facts = product_facts(manifest.target_gpu, manifest.target_model, device)
+    lines = [fact.citation() for fact in facts]
+    ridges = list(_ridges(facts))
+    return rendered("readme_hardware.md.j2", device=device, about=about, facts=lines, ridges=ridges)
+
+
+def _targets(rooflines: Sequence[Roofline] = ()) -> str:
+    """Return the condition T2 with the absolute target of each case: rates to reach, and time."""
+    headings = ("TFLOPS, at least", "GB/s, at least", "µs, at most")
+    unknown = sorted({reason for line in rooflines for reason in line.unknown})
+    text = rendered(
+        "readme_targets.md.j2",
+        share_pct=TARGET_PCT,
+        targets=[
+            {
+                "Case": line.label,
+                "Direction": line.way,
+                "Bound": line.bound,
+                **target_cells(line, *headings),
+            }
+            for line in rooflines
+        ],
+        sources=_sources(rooflines),
+        unknown=unknown,
+    )
+    # A paragraph ends the list of the stop conditions.
+    return text if unknown else text.rstrip("\n")
+
+
+def _sources(rooflines: Sequence[Roofline]) -> list[str]:
+    return sorted({source for line in rooflines for source in line.sources})
+
+
+def _ridges(facts: Sequence[Fact]) -> Iterator[str]:
+    """Yield the intensities at which a product's documented peaks meet, by dtype."""
+    documented = {fact.metric: fact for fact in facts if fact.value is not None}
+    bandwidth = documented.get("hbm_bandwidth")
+    for metric, rate in documented.items():
+        dtype = re.fullmatch(r"matrix_peak_(\w+)_dense", metric)
+        if bandwidth is None or not bandwidth.value or not rate.value or dtype is None:
+            continue
+        ridge = rate.value / bandwidth.value
+        product = rate.key.partition(".")[0]
+        yield f"{product}: memory-bound below {ridge:.0f} FLOP/byte in {dtype[1]}"
+
+
+def baseline_report(campaign: Campaign, table: Table) -> str:
+    """Return the text of baseline.md; the baseline is decided."""
+    baseline = campaign.first
+    results, rooflines = baseline.results(), baseline.verdict().rooflines
+    session = dict.fromkeys(("started", "ended", "host", "python", "pytest_kopt"), _MISSING)
+    return rendered(
+        "baseline.md.j2",
+        campaign=campaign.name,
+        session=session | baseline.session(),
+        seen={name: _seen(results, name) for name in ("device_model", "device", "engine", "torch")},
+        schema=campaign.manifest.csv_schema,
+        cases=[row.cells for row in table.rows],
+        rooflines=[_roofline_cells(line) for line in rooflines],
+        efficiency=efficiency(rooflines).why,
+        sources=_sources(rooflines),
+        is_interpreted=any(result.evidence.interpreted for result in results),
+    )
+
+
+def _seen(results: Sequence[CaseResult], name: str) -> str:
+    values = {text for result in results if (text := getattr(result.evidence, name))}
+    return ", ".join(sorted(values)) or _MISSING
+
+
+def _roofline_cells(line: Roofline) -> dict[str, str]:
+    return {
+        "Case": line.label,
+        "Direction": line.way,
+        "FLOP/byte": figure(line.intensity),
+        "Ridge": figure(line.ridge),
+        "Bound": line.bound,
+        "Attainable": f"{figure(line.attainable, 'UNKNOWN')} {line.unit}",
+        "Achieved": figure(line.achieved),
+        "Of it": share_of(line),
+        **target_cells(line, "Target TFLOPS", "Target GB/s", "Target µs"),
+    }
+
+
+#: Heading of the column beside the frozen ones, of which Status knows one word for all roll-backs.
+DECISION = "Decision"
+
+
+def _cells(round: Round, baseline: ledger.Trend, chain: Chain | None) -> dict[str, str]:
+    """Return the cells of a decided round by heading.
+
+    `chain` is the paired gain over round 1 where every link was paired: values of two sessions
+    differ by several percent with no change, the product of paired gains does not. A quick round's
+    figures are of the representative cases, and so are those of round 1 it is held against.
+    """
+    decided, notes, unit = round.verdict, round.notes, baseline.unit
+    assert decided is not None
+    trend, start = decided.trend or ledger.Trend(unit=unit), decided.baseline or baseline
+    is_baseline = decided.decision is Decision.BASELINE
+    return {
+        "Round": str(round.number),
+        "Status": status(decided.decision),
+        "Description": (notes.title or ("Baseline" if is_baseline else "not described"))
+        + mark(decided.level),
+        f"Fwd Avg {unit}": frozen(trend.forward_average),
+        f"Fwd Peak {unit}": frozen(trend.forward_peak),
+        f"Bwd Avg {unit}": frozen(trend.backward_average),
+        f"Bwd Peak {unit}": frozen(trend.backward_peak),
+        f"Combined Step {unit}": frozen(trend.combined),
+        "vs Baseline": "—" if is_baseline else (chained(chain) if chain else versus(trend, start)),
+        "Key Finding": notes.key_finding or decided.reason,
+        DECISION: str(decided.decision),
+    }
+
+
+def mark(level: Level) -> str:
+    return " (quick)" if level == "quick" else ""
+
+
+def status(decision: Decision) -> str:
+    if decision is Decision.BASELINE:
+        return "BASELINE"
+    return "ACCEPTED" if decision.keeps else "ROLLBACK"
+
+
+def versus(trend: ledger.Trend, baseline: ledger.Trend) -> str:
+    """Return `step ±X%, fwd ±Y%, bwd ±Z%` against round 1; positive is better."""
+    # A trend without a rate has a column of its own for its unit.
+    is_rate = trend.unit.endswith(RATE_UNITS)
+    better = "higher" if is_rate else direction(trend.unit, {})
+
+    def change(new: float | None, old: float | None) -> float | None:
+        if new is None or old is None or not new > 0 or not old > 0:
+            return None
+        return ((new / old if better == "higher" else old / new) - 1) * 100
+
+    columns = ("combined", "forward_average", "backward_average")
+    return _by_direction(change(getattr(trend, c), getattr(baseline, c)) for c in columns)
+
+
+def chained(chain: Chain) -> str:
+    change = chain.change
+    text = _by_direction((change.step_pct, change.forward_pct, change.backward_pct))
+    return f"{text}{mark(chain.level)}"
+
+
+def _by_direction(changes: Iterable[float | None]) -> str:
+    named = zip(("step", "fwd", "bwd"), map(frozen_change, changes), strict=True)
+    return ", ".join(f"{name} {change}" for name, change in named)
+
+
+def missing_text(text: str, state: CampaignState) -> str:
+    """Return what has to be appended to the file's `text` so that every decided round has a row."""
+    baseline = state.baseline
+    if baseline is None or baseline.verdict is None or baseline.verdict.trend is None:
+        return ""
+    # The last row of a round stands; one that was taken back gets another.
+    present = dict(re.findall(r"^\| (\d+) \| (\w+) \|", text, re.MULTILINE))
+    start = baseline.verdict.trend
+    rows = [
+        _cells(round, start, chain_to(state, round.verdict))
+        for round in state.decided_rounds()
+        if round.verdict and present.get(str(round.number)) != status(round.verdict.decision)
+    ]
+    if text and f" {DECISION} |" not in text:
+        # The file was begun before there was such a column.
+        rows = [{name: cell for name, cell in row.items() if name != DECISION} for row in rows]
+    lines = [f"| {' | '.join(map(one_line, row.values()))} |\n" for row in rows]
+    if not text:
+        rule = "|".join("-" * (len(name) + 2) for name in rows[0])
+        lines.insert(0, f"# Performance trend\n\n| {' | '.join(rows[0])} |\n|{rule}|\n")
+    return "".join(lines)

@@ -20,11 +20,22 @@ from pytest_kopt.decide.verdict import Aggregate, Verdict
 from pytest_kopt.errors import BadInput, of_extra
 from pytest_kopt.figures import changed, interval
 from pytest_kopt.schema.metrics import WEIGHTED_TIME
-from pytest_kopt.show.columns import CANDIDATES, CASES, CLASSES, COSTS, GEOMEANS, SUMS, Column, rows
 from pytest_kopt.show.files.logs import outlook
 from pytest_kopt.show.report import charts
 from pytest_kopt.show.templates import rendered
-from pytest_kopt.show.words import all_visible, kernel_rows, visible
+from pytest_kopt.show.words import (
+    CANDIDATES,
+    CASES,
+    CLASSES,
+    COSTS,
+    GEOMEANS,
+    SUMS,
+    Column,
+    all_visible,
+    kernel_rows,
+    rows,
+    visible,
+)
 
 #: What a report shows of a verdict as it stands there.
 _OF_VERDICT = {

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pytest_kopt.campaign.git.repository import Repository
-from pytest_kopt.campaign.git.submodules import contents_at
+from pytest_kopt.campaign.git.worktrees import contents_at
 from pytest_kopt.cases.collector import Collector
 from pytest_kopt.cases.order import WorkerOrders
 from pytest_kopt.devices.visible import interpreter_environment
@@ -21,7 +21,7 @@ from pytest_kopt.paired.remeasure import Rerun
 from pytest_kopt.processes.child import Child, mover
 from pytest_kopt.trials.trees import overlays
 from pytest_kopt.trials.trial import InCopies, Measurements
-from pytest_kopt.versions.elsewhere import contents_of
+from pytest_kopt.versions.executed_files import contents_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from pytest_kopt.decide.verdict import Level
 from pytest_kopt.devices.machine import this_machine
 from pytest_kopt.schema.table import Row
 from pytest_kopt.show import standing
-from pytest_kopt.show.profiles import write_profiles
+from pytest_kopt.show.rooflines import write_profiles
 from pytest_kopt.show.standing import Closing
 from pytest_kopt.trials import judging
 from pytest_kopt.trials.campaign_trial import carry_out
