@@ -43,8 +43,8 @@ GROUPS = {
         "cases.running.spot_checks:known_content"
     ),
     "audit": "honesty.audit:audit honesty.transfer:bucket_findings",
-    "replay": "cases.running.steps.by_hand:by_hand",
-    "late": "honesty.outputs:late cases.running.steps.aftermath:aftermath",
+    "replay": "cases.running.steps.fresh_content:by_hand",
+    "late": "honesty.outputs:late cases.running.steps.contents:aftermath",
     "sharing": "honesty.outputs:shared cases.running.steps.contents:recycled",
 }
 #: Those of the process that decides, which has no torch; all others are called where kernels run.

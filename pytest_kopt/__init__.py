@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _ROOMS = {
     "analysis.frames": ("Frames", "load"),
     "cases.fixture": ("Kopt", "Measurement"),
-    "cases.running.gate_advice": ("propose_gate",),
+    "cases.running.against_reference": ("propose_gate",),
     "cases.skew": ("skewed_groups",),
     "numerics.compare": ("assert_matches", "assert_snr"),
     "numerics.determinism": ("assert_deterministic",),

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from pytest_kopt.cases.running import checking
-from pytest_kopt.cases.running.steps import aftermath
+from pytest_kopt.cases.running.steps import contents
 from pytest_kopt.honesty import outputs
 from pytest_kopt.measure import wall
 from pytest_kopt.paired.blocks import BlockTime
@@ -22,10 +22,10 @@ class Clock:
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self._now = 0.0
         patch.setattr(time, "perf_counter", self.now)
-        for module in (aftermath, outputs, wall):
+        for module in (contents, outputs, wall):
             patch.setattr(module, "perf_counter", self.now)
         # By this clock all that other threads do would take no time.
-        for module in (aftermath, checking):
+        for module in (contents, checking):
             patch.setattr(module, "seconds_of_others", lambda: 0.0)
 
     def now(self) -> float:

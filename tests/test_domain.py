@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from pytest_kopt.cases.case import Case, declare
-from pytest_kopt.cases.nearby.domain import variants
+from pytest_kopt.cases.nearby.layouts import variants
 from pytest_kopt.cases.nearby.variant import Variant
 from pytest_kopt.cases.order import CANDIDATE, INCUMBENT
 from pytest_kopt.cases.running.heldout import try_shape

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pytest_kopt import propose_gate, snr
 from pytest_kopt.cases.running.check import CheckedCase, check_case
-from pytest_kopt.cases.running.computing import ComputingIn
+from pytest_kopt.cases.running.execution import ComputingIn
 from pytest_kopt.cases.running.gate_advice import proposed
 from pytest_kopt.errors import BadInput
 from tests.builders import a_bench

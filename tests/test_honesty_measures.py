@@ -23,7 +23,7 @@ from pytest_kopt import models
 from pytest_kopt.cases.evidence import CaseEvidence
 from pytest_kopt.cases.result import CaseResult, ExpectedCase
 from pytest_kopt.cases.running.bench import Bench
-from pytest_kopt.cases.running.steps.controls import passing_controls
+from pytest_kopt.cases.running.steps.contents import passing_controls
 from pytest_kopt.honesty import inputs, outputs, physics, poisoned_memory, work
 from pytest_kopt.honesty.accuracy import Accuracy, downgrades, least_snr
 from pytest_kopt.honesty.precision import accuracy_of, most_terms

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from pytest_kopt.cases.running import checking
 from pytest_kopt.cases.running.execution import Run
-from pytest_kopt.cases.running.steps import aftermath
+from pytest_kopt.cases.running.steps import contents
 from pytest_kopt.errors import BadInput
 from pytest_kopt.numerics.gates import Gate, snr, tolerance
 from tests.checked import COLUMNS, ROWS, check, honest, inputs, names
@@ -126,7 +126,7 @@ def test_a_process_that_rests_while_calls_are_judged_is_not_watched_again(
 ) -> None:
     """A thread that computes on shows there, from whatever call on."""
     calls, looks, began = itertools.count(1), itertools.count(), [math.inf]
-    genuine = aftermath._busy_share
+    genuine = contents._busy_share
 
     def kernel(x: Tensor, w: Tensor) -> Tensor:
         if next(calls) == busy_from:
@@ -136,10 +136,10 @@ def test_a_process_that_rests_while_calls_are_judged_is_not_watched_again(
     # As a thread has it that uses all of a core; what other tests left here is not the kernel's.
     spent = lambda: max(0.0, time.perf_counter() - began[0])  # noqa: E731
     monkeypatch.setattr(checking, "seconds_of_others", spent)
-    monkeypatch.setattr(aftermath, "seconds_of_others", spent)
-    monkeypatch.setattr(aftermath, "children", frozenset)
+    monkeypatch.setattr(contents, "seconds_of_others", spent)
+    monkeypatch.setattr(contents, "children", frozenset)
     monkeypatch.setattr(checking, "_JUDGING_SECONDS", 0.0)
-    monkeypatch.setattr(aftermath, "_busy_share", lambda: (next(looks), genuine())[1])
+    monkeypatch.setattr(contents, "_busy_share", lambda: (next(looks), genuine())[1])
     assert names(check(kernel)) == ({"background-work"} if busy_from else set())
     assert bool(next(looks)) is bool(busy_from)
 

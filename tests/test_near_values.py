@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from pytest_kopt.cases.case import declare
-from pytest_kopt.cases.nearby.domain import variants
+from pytest_kopt.cases.nearby.layouts import variants
 from pytest_kopt.cases.order import CANDIDATE, INCUMBENT
 from pytest_kopt.cases.running.heldout import try_shape
 from pytest_kopt.cases.running.switches import left_switches, read_switches, switches_kept

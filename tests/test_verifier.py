@@ -259,7 +259,7 @@ def _scaled(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(params=["all elements", "elements drawn", "content scaled"])
 def _elements(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "elements drawn":
-        monkeypatch.setattr("pytest_kopt.cases.running.handed_over._JUDGED", 20)
+        monkeypatch.setattr("pytest_kopt.cases.running.inspected_results._JUDGED", 20)
     if request.param == "content scaled":
         request.getfixturevalue("_scaled")
 

@@ -21,13 +21,14 @@ from pytest_kopt.cases.running.bench import Bench
 from pytest_kopt.cases.running.checking import PURPOSES, Checking
 from pytest_kopt.cases.running.reference import code_of, observed
 from pytest_kopt.cases.running.steps import contents
-from pytest_kopt.cases.running.steps.aftermath import aftermath, seeds_anew
-from pytest_kopt.cases.running.steps.batches import parts_of_a_batch
-from pytest_kopt.cases.running.steps.by_hand import by_hand
-from pytest_kopt.cases.running.steps.controls import controls
-from pytest_kopt.cases.running.steps.equal_calls import equal_calls, stale_memory
-from pytest_kopt.cases.running.steps.fresh_content import fresh_content
-from pytest_kopt.cases.running.steps.same_distribution import same_distribution
+from pytest_kopt.cases.running.steps.contents import aftermath, controls, seeds_anew
+from pytest_kopt.cases.running.steps.equal_calls import (
+    equal_calls,
+    parts_of_a_batch,
+    same_distribution,
+    stale_memory,
+)
+from pytest_kopt.cases.running.steps.fresh_content import by_hand, fresh_content
 from pytest_kopt.cases.running.switches import left_switches, left_threads, read_switches
 from pytest_kopt.cases.seeds import derive
 from pytest_kopt.devices.machine import device_model

@@ -12,8 +12,7 @@ import torch
 
 from pytest_kopt.cases.case import Case, declare, is_floating
 from pytest_kopt.cases.running.against_reference import pairs
-from pytest_kopt.cases.running.computing import ComputingIn
-from pytest_kopt.cases.running.execution import Pass, make_inputs
+from pytest_kopt.cases.running.execution import ComputingIn, Pass, make_inputs
 from pytest_kopt.cases.running.reference import Reference, observed
 from pytest_kopt.honesty.inputs import leaves
 from pytest_kopt.numerics.compare import Comparison, compare

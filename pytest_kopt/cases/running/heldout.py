@@ -16,7 +16,7 @@ import torch
 
 from pytest_kopt.cases.case import Case, declare
 from pytest_kopt.cases.groups import SKEWED, has_skew, is_integer, redrawn
-from pytest_kopt.cases.nearby import domain, sizes
+from pytest_kopt.cases.nearby import layouts, sizes
 from pytest_kopt.cases.nearby.input_values import PLAINLY_RIGHT_DB
 from pytest_kopt.cases.nearby.variant import Variant
 from pytest_kopt.cases.order import CANDIDATE, INCUMBENT
@@ -65,7 +65,7 @@ def held_out_cases(test: pytest.Function, case: Case, device: str, seed: int) ->
     parameters = _parameters(test)
     if SIZES not in case.domain:
         yield from _other_shapes(test, parameters, case, device, seed)
-    for variant in domain.variants(case, seed, sizes.carried(parameters, case.dims)):
+    for variant in layouts.variants(case, seed, sizes.carried(parameters, case.dims)):
         # A variant's own gate compares elements.
         kept = replace(variant.case, gate=case.gate) if case.is_statistical else variant.case
         yield variant._replace(case=kept)

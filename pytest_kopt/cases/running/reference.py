@@ -15,9 +15,9 @@ import torch
 from pytest_kopt.cases.case import Case
 from pytest_kopt.cases.declaration import EQUAL
 from pytest_kopt.cases.running.against_reference import is_shaped, nans
-from pytest_kopt.cases.running.computing import ComputingIn
 from pytest_kopt.cases.running.execution import (
     INPUT,
+    ComputingIn,
     Pass,
     aliases,
     draw_inputs,

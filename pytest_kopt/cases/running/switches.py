@@ -1,6 +1,6 @@
-"""What a case may set in code for the whole process, and the next case finds reset.
+"""State of the process that a case may change: torch's switches, and the environment.
 
-torch's switches, and the environment. What calls left otherwise is told before.
+kopt reports what calls changed, and resets it before the next case.
 """
 
 from __future__ import annotations

@@ -44,18 +44,17 @@ from pytest_kopt.cases.replies import (
 )
 from pytest_kopt.cases.running.bench import Bench
 from pytest_kopt.cases.running.execution import forget_compiled, make_inputs
-from pytest_kopt.cases.running.handed_over import hand_over
 from pytest_kopt.cases.running.heldout import (
     held_out_cases,
     reached,
     time_shape,
     try_shape,
 )
-from pytest_kopt.cases.running.inspected_results import floors
+from pytest_kopt.cases.running.inspected_results import floors, hand_over
 from pytest_kopt.cases.running.loaded_versions import Versions, is_reached, load_versions, one_call
 from pytest_kopt.cases.running.reference import observed
 from pytest_kopt.cases.running.spot_checks import Spotted, known_content, wrong_results
-from pytest_kopt.cases.running.steps.aftermath import still_busy
+from pytest_kopt.cases.running.steps.contents import still_busy
 from pytest_kopt.cases.running.timing import (
     engines_of,
     not_captured,

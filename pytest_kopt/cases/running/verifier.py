@@ -22,20 +22,18 @@ from pytest_kopt.cases.protocol import Client, Judge, Looks, Recompute
 from pytest_kopt.cases.replies import CannotLoad, HandedOver, Loaded, Verification
 from pytest_kopt.cases.running.bench import Bench
 from pytest_kopt.cases.running.execution import grad_out, make_inputs
-from pytest_kopt.cases.running.handed_over import (
+from pytest_kopt.cases.running.inspected_results import (
+    Spot,
     Unjudged,
+    floors,
     hand_over,
     in_memory,
     input_descriptions,
+    judge_spot,
     judged_elements,
     like,
-    read,
-)
-from pytest_kopt.cases.running.inspected_results import (
-    Spot,
-    floors,
-    judge_spot,
     plainly_wrong,
+    read,
     wrong_result,
 )
 from pytest_kopt.cases.running.reference import observed

@@ -1,18 +1,43 @@
-"""Calls on other content, at the same addresses and at others, and after many calls."""
+"""Calls on other content, and traces that a call leaves: threads, processes, generators.
+
+The controls of a case, which show whether it can tell right from wrong, stand here as well.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
+from pathlib import Path
+from time import perf_counter
+from typing import Any
 
+import torch
+
+from pytest_kopt.cases.case import is_floating
 from pytest_kopt.cases.groups import find_groups, has_skew
-from pytest_kopt.cases.running.checking import Checking, named
-from pytest_kopt.cases.running.execution import make_inputs, runs_compiled
+from pytest_kopt.cases.running.against_reference import gated, pairs
+from pytest_kopt.cases.running.checking import (
+    IDLE_SHARE,
+    LONG_SECONDS,
+    Checking,
+    named,
+    seconds_of_others,
+)
+from pytest_kopt.cases.running.execution import Pass, make_inputs, runs_compiled
+from pytest_kopt.cases.running.gate_advice import SLACK_DB, gate_line, proposed, torchs_db
+from pytest_kopt.cases.seeds import drawn_so_far, seed_everything
 from pytest_kopt.cases.skew import DISTRIBUTIONS
 from pytest_kopt.honesty import inputs, outputs, poisoned_memory
 from pytest_kopt.honesty.finding import Finding
-from pytest_kopt.numerics.compare import InvalidReference
+from pytest_kopt.honesty.precision import narrow_reference
+from pytest_kopt.numerics.compare import InvalidReference, compare
+from pytest_kopt.numerics.gates import Gate, default_gate
 from pytest_kopt.numerics.nested import fresh_copies, tensors
+from pytest_kopt.numerics.snr import wide
+from pytest_kopt.process_tree import children
 
 
 def same_addresses(checking: Checking) -> None:
@@ -132,3 +157,182 @@ def other_addresses(checking: Checking) -> Iterator[Finding]:
     plain = checking.judged(checking.candidate(moved, seed))
     if all(comparison.passed for comparison in plain):
         yield poisoned_memory.UNWRITTEN
+
+
+#: A look at the idle process, longer where children's ticks have to be told, and how many busy ones
+#: in a row are no after-effect of the call.
+_LOOK_SECONDS, _TICKING_SECONDS, _LOOKS = 0.02, 0.05, 25
+#: How many looks have to find it idle: on a crowded machine a thread that never rests may get no
+#: core for the length of one.
+_IDLE_LOOKS = 2
+
+
+def aftermath(checking: Checking) -> Iterator[Finding]:
+    """See whether the process comes to rest."""
+    end = perf_counter() + LONG_SECONDS
+
+    def call() -> None:
+        if checking.is_short and perf_counter() < end:
+            checking.call_unjudged()
+
+    if not checking.is_at_rest() or children():
+        yield from still_busy(call)
+
+
+def seeds_anew(checking: Checking) -> Iterator[Finding]:
+    """Say when calls seed torch's global generator, and the reference does not."""
+
+    def states(call: Callable[[], object]) -> set[bytes]:
+        left = set()
+        for number in range(2):
+            seed_everything(checking.seeds["disturb"] + number)
+            call()
+            left.add(drawn_so_far(checking.bench.device))
+        return left
+
+    if len(states(checking.call_unjudged)) == 1 and len(states(checking.again)) > 1:
+        yield Finding(
+            "generator-left",
+            "calls leave torch's global generator in one state, whatever they find it in: all that "
+            "is drawn after any of them is the same",
+            advice="draw from a torch.Generator of your own, or seed under torch.random.fork_rng()",
+            rejects=False,
+        )
+
+
+def still_busy(call: Callable[[], object]) -> Iterator[Finding]:
+    """Say when the process or its children compute on while nobody calls the kernel.
+
+    Torch's own pool, and a compiler's workers, run dry soon after a call.
+    """
+    call()
+    shares: list[float] = []
+    idle = 0
+    while len(shares) < _LOOKS:
+        share = _busy_share()
+        idle += share < IDLE_SHARE
+        if idle == _IDLE_LOOKS:
+            return
+        shares.append(share)
+    yield Finding(
+        "background-work",
+        f"threads or child processes used {100 * sum(shares) / len(shares):.0f} % of a core "
+        "each time it was measured, while no call was running",
+        advice="do all work within the call, and wait for it before returning",
+    )
+
+
+def _busy_share() -> float:
+    processes = children()
+    theirs = _seconds_of(processes)
+    others_before, start = seconds_of_others(), perf_counter()
+    time.sleep(_TICKING_SECONDS if processes else _LOOK_SECONDS)
+    spent = seconds_of_others() - others_before + _seconds_of(processes) - theirs
+    return spent / (perf_counter() - start)
+
+
+def _seconds_of(processes: Iterable[int]) -> float:
+    total = 0.0
+    for number in processes:
+        with contextlib.suppress(OSError, IndexError):
+            words = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()
+            total += (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+    return total
+
+
+#: How near the truth a control may come without being a wrong answer.
+_NEAR = 1e-6
+#: The share of elements that two references may round otherwise.
+_STEPS = 1e-3
+#: A control that fails for so many elements, spread over the whole, fails.
+_FEW = 1 << 16
+
+
+def controls(checking: Checking) -> Iterator[Finding]:
+    """Refuse a case that lets wrong answers pass, or whose reference draws numbers of its own."""
+    declared, exact = checking.steady(), checking.in_float64()
+    pristine, like = checking.pristine, checking.last.copies
+    if exact and not _agree(checking, declared, exact):
+        yield from narrow_reference()
+    for number, (name, ref, out, gate) in enumerate(gated(checking.case, checking.expected, like)):
+        if not (isinstance(ref, torch.Tensor) and isinstance(out, torch.Tensor)):
+            continue
+        gate = gate or default_gate(out.dtype)
+        # A result takes after an input by accident; the first one is why the case is there.
+        passing = passing_controls(ref, [] if number else pristine, out.dtype, gate)
+        reached = torchs_db(name, out.dtype, pristine, checking.expected_of) if passing else 0.0
+        # Of what is zero but for rounding no gate can tell anything apart.
+        if passing and reached > SLACK_DB:
+            least = proposed(reached)
+            torchs = "" if least is None else f", such as {gate_line({name: least})}"
+            checking.invalid = (
+                f"the case accepts wrong answers for {name} under {gate.describe()}: "
+                f"{', '.join(passing)}; make inputs whose result is large compared with the "
+                f"tolerance, or give the case a gate of its own{torchs}"
+            )
+            return
+
+
+def _agree(checking: Checking, declared: Pass, exact: Pass) -> bool:
+    """Say whether the declared reference lies within the gates of the one in float64.
+
+    A few elements that were rounded to another step of a quantiser do not count.
+    """
+    like = checking.last.copies
+    results = zip(gated(checking.case, exact, like), pairs(declared, like), strict=True)
+    compared = (
+        compare(ref, narrow.to(out.dtype), gate, name)
+        for (name, ref, out, gate), (_, narrow, _) in results
+        if is_floating(ref) and is_floating(out)
+    )
+    return all(
+        comparison.passed
+        or (comparison.figures is not None and comparison.figures.mismatch_share < _STEPS)
+        for comparison in compared
+    )
+
+
+def passing_controls(
+    expected: torch.Tensor, inputs: Sequence[Any], dtype: torch.dtype, gate: Gate
+) -> list[str]:
+    """Return the wrong answers that a gate lets pass for an output of `dtype`.
+
+    One that happens to be right, zeros where the reference has zeros, says nothing.
+    """
+    return [
+        name
+        for name, control in _controls(expected, inputs, dtype)
+        if _passes(expected, control, gate) and not _is_right(control, expected)
+    ]
+
+
+def _passes(expected: torch.Tensor, control: torch.Tensor, gate: Gate) -> bool:
+    step = max(1, expected.numel() // _FEW)
+    ref, out = (tensor.detach().reshape(-1)[::step] for tensor in (expected, control))
+    return compare(ref, out, gate).passed and compare(expected, control, gate).passed
+
+
+def _controls(
+    expected: torch.Tensor, inputs: Sequence[Any], dtype: torch.dtype
+) -> Iterator[tuple[str, torch.Tensor]]:
+    truth = expected.detach()
+    yield "zeros", torch.zeros_like(truth).to(dtype)
+    if truth.is_floating_point():
+        yield "the answer with the other sign", (-truth).to(dtype)
+    if truth.numel() > 1:
+        yield "the answer in another order", truth.flatten().roll(1).view(truth.shape).to(dtype)
+    for position, value in enumerate(inputs):
+        if (
+            isinstance(value, torch.Tensor)
+            and value.shape == truth.shape
+            and not value.is_complex()
+        ):
+            yield f"a copy of input {position}", value.detach().to(truth.device).to(dtype)
+
+
+def _is_right(control: torch.Tensor, expected: torch.Tensor) -> bool:
+    """Say whether a control is as near the truth as its dtype allows."""
+    truth, answer = wide(expected), wide(control)
+    step = torch.finfo(control.dtype).eps if control.dtype.is_floating_point else 0.0
+    error = (truth - answer).abs()
+    return bool((error <= max(_NEAR, step) * truth.abs()).all())

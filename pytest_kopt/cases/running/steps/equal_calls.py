@@ -1,22 +1,31 @@
-"""Calls on equal content: each result is the same, or right, and follows from no earlier memory."""
+"""Calls on equal content: equal bits, or right results; and rows of a batch; and distributions.
+
+Dimension 0 of the first tensor input that is no weight is the batch. Every tensor input that is no
+weight and has this size there carries it, and so does every result.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 
 from pytest_kopt.cases.running.against_reference import nans, pairs
 from pytest_kopt.cases.running.checking import Checking
-from pytest_kopt.cases.running.execution import Pass, make_inputs
+from pytest_kopt.cases.running.execution import CandidateFunction, Pass, make_inputs
 from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.inputs import SCALABLE
-from pytest_kopt.numerics.determinism import bits, same_bits
-from pytest_kopt.numerics.nested import fresh_copies, tensors
+from pytest_kopt.numerics.compare import Comparison
+from pytest_kopt.numerics.determinism import bits, differing_rows, same_bits
+from pytest_kopt.numerics.nested import fresh_copies, mapped, tensors
+from pytest_kopt.numerics.samples import CallFigures, difference, draws_for
 from pytest_kopt.numerics.snr import compute_snr
 
 #: So many calls, and so long at most: one wrong result in a hundred calls shows.
@@ -139,3 +148,155 @@ def _read_workspaces(checking: Checking) -> list[int]:
 
 def _has_nan(run: Pass) -> bool:
     return any(bool(nans(result).any()) for result in run.results)
+
+
+_Cut = Callable[[torch.Tensor], torch.Tensor]
+
+
+def parts_of_a_batch(checking: Checking) -> Iterator[Finding]:
+    """Compare rows of parts with those of the whole, bit by bit; BadInput without a batch."""
+    case, inputs, seed = checking.case, checking.pristine, checking.seeds["last"]
+    carriers = [place for place in range(len(inputs)) if place not in case.weights]
+    sizes = [len(x) for place in carriers for x in tensors(inputs[place]) if x.ndim]
+    if not sizes:
+        raise case.refusal(
+            "batch_invariant=True, and every tensor of inputs() is a weight",
+            "a tensor among the inputs that is no weight: its dimension 0 is the batch",
+        )
+    rows = sizes[0]
+    call = CandidateFunction(replace(case, backward=False), case.function)
+
+    def results(cut: _Cut) -> dict[str, torch.Tensor]:
+        def part(leaf: Any) -> Any:
+            is_carrier = isinstance(leaf, torch.Tensor) and leaf.ndim and len(leaf) == rows
+            return cut(leaf.detach()) if is_carrier else leaf
+
+        arguments = [mapped(x, part) if place in carriers else x for place, x in enumerate(inputs)]
+        outputs = call(fresh_copies(arguments), seed).copies.outputs
+        return {name: out for name, out in outputs.items() if isinstance(out, torch.Tensor)}
+
+    whole = {
+        name: out for name, out in results(torch.clone).items() if out.ndim and len(out) == rows
+    }
+    if not whole:
+        raise case.refusal(
+            f"batch_invariant=True, and no result has the batch of {rows} rows in dimension 0",
+            "results with a row for each row of the batch",
+        )
+    for text, cut in _cuts(rows):
+        try:
+            of_part = results(cut)
+        except Exception as error:
+            problem = f"raises {type(error).__name__} for {text}"
+        else:
+            differing = {name: _rows_unlike(cut(out), of_part[name]) for name, out in whole.items()}
+            name = max(differing, key=lambda name: differing[name])
+            if not differing[name]:
+                continue
+            problem = f"{name} has other bits in {differing[name]} rows for {text}"
+        at_first = "; no round can ask for more than the baseline holds" * checking.bench.freezes
+        yield Finding(
+            "batch-variant",
+            f"not batch-invariant: {problem}, of a batch of {rows}{at_first}",
+            where=case.label,
+            advice="let no choice that changes the order of additions depend on the number of rows",
+            rejects=False,
+        )
+        return
+
+
+def _cuts(rows: int) -> Iterator[tuple[str, _Cut]]:
+    """Yield what is called, and what cuts it out of a tensor of the whole batch."""
+    if rows > 1:
+        yield f"the first {rows // 2}", lambda x: x[: rows // 2]
+    for row in sorted({0, rows // 2, rows - 1}):
+        yield f"row {row} alone", partial(torch.narrow, dim=0, start=row, length=1)
+    yield "the rows in another place", lambda x: torch.empty_like(x).copy_(x.roll(1 + rows // 3, 0))
+
+
+def _rows_unlike(expected: torch.Tensor, out: torch.Tensor) -> int:
+    if out.shape != expected.shape or out.dtype != expected.dtype:
+        return len(expected)
+    return len(differing_rows(out.contiguous(), expected.contiguous()))
+
+
+#: Calls of the reference that say where its results lie.
+_PILOT = 16
+
+Named = dict[str, torch.Tensor]
+#: By name of the result and of the figure, one number a call.
+Figures = dict[str, dict[str, list[float]]]
+
+
+def same_distribution(checking: Checking) -> None:
+    """Compare many calls of the function with as many of the reference; see `distribution`.
+
+    Raises BadInput where the reference gives one result in every call.
+    """
+    case, like, seed = checking.case, checking.last, checking.seeds["last"]
+
+    def of_reference(arguments: Sequence[Any]) -> Named:
+        return _tensors(checking.truth(arguments, like.live, seed))
+
+    def of_function(arguments: Sequence[Any]) -> Named:
+        return _tensors(checking.candidate(arguments, seed).copies)
+
+    def drawn(call: Callable[[Sequence[Any]], Named], purpose: str, number: int) -> Named:
+        return call(_arguments(checking, f"{purpose} {number}"))
+
+    pilot = [drawn(of_reference, "pilot", number) for number in range(_PILOT)]
+    names = [name for name, out in pilot[0].items() if out.numel()]
+    if all(torch.equal(out[name], pilot[0][name]) for out in pilot for name in names):
+        raise case.refusal(
+            "statistical is declared, and the reference gives one result in every call",
+            "inputs() with a torch.Generator, or a seed that is drawn in it: "
+            "int(torch.randint(1 << 31, ()))",
+        )
+    figures = {name: CallFigures([out[name] for out in pilot]) for name in names}
+    calls = draws_for(max(pilot[0][name].numel() for name in names))
+    gate = case.gate_of("out")
+    assert gate is not None and gate.error_rate is not None
+
+    def figures_of(call: Callable[[Sequence[Any]], Named], purpose: str) -> Figures:
+        by_call = []
+        for number in range(calls):
+            out = drawn(call, purpose, number)
+            by_call.append({name: figures[name](out[name]) for name in names})
+        return {
+            name: {figure: [each[name][figure] for each in by_call] for figure in by_call[0][name]}
+            for name in names
+        }
+
+    expected = figures_of(of_reference, "reference")
+    reached = figures_of(of_function, "function")
+    for name in names:
+        reason = difference(expected[name], reached[name], gate.error_rate / len(names))
+        if reason:
+            checking.comparisons.append(Comparison(name, False, gate.describe(), reason))
+    # Of draws an SNR says nothing.
+    checking.facts.accuracy = {
+        name: replace(accuracy, snr_db=math.nan)
+        for name, accuracy in checking.facts.accuracy.items()
+    }
+
+
+def _arguments(checking: Checking, purpose: str) -> list[Any]:
+    """Return inputs of the first content; numbers and generators, which may seed, are drawn anew.
+
+    So is a tensor of one element. torch's global generator follows from the purpose as well.
+    """
+    digest = hashlib.sha256(f"{checking.seeds['disturb']} {purpose}".encode()).digest()
+    fresh = make_inputs(checking.case, int.from_bytes(digest[:8], "big") >> 1)
+    pairs = zip(fresh, checking.pristine, strict=True)
+    return fresh_copies(
+        [first if sum(x.numel() for x in tensors(first)) > 1 else new for new, first in pairs]
+    )
+
+
+def _tensors(of: Pass) -> Named:
+    gradients = {f"grad of input {place}": x for place, x in of.gradients.items() if x is not None}
+    return {
+        name: torch.as_tensor(out).detach()
+        for name, out in {**of.outputs, **gradients}.items()
+        if isinstance(out, torch.Tensor | int | float)
+    }
