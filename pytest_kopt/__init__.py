@@ -14,10 +14,9 @@ if TYPE_CHECKING:
     from pytest_kopt.cases.fixture import Kopt, Measurement
     from pytest_kopt.cases.running.gate_advice import propose_gate
     from pytest_kopt.cases.skew import skewed_groups
-    from pytest_kopt.numerics.compare import assert_matches, assert_snr
-    from pytest_kopt.numerics.determinism import assert_deterministic
+    from pytest_kopt.numerics.compare import assert_matches, assert_snr, compute_snr
     from pytest_kopt.numerics.gates import bitwise, get_tolerances, snr, tolerance
-    from pytest_kopt.numerics.snr import compute_snr
+    from pytest_kopt.numerics.nested import assert_deterministic
     from pytest_kopt.recording.recorded_cases import RecordedCase, recorded
     from pytest_kopt.recording.recorder import record
     from pytest_kopt.schema.profile import Column, Schema
@@ -27,10 +26,9 @@ _ROOMS = {
     "cases.fixture": ("Kopt", "Measurement"),
     "cases.running.against_reference": ("propose_gate",),
     "cases.skew": ("skewed_groups",),
-    "numerics.compare": ("assert_matches", "assert_snr"),
-    "numerics.determinism": ("assert_deterministic",),
+    "numerics.compare": ("assert_matches", "assert_snr", "compute_snr"),
+    "numerics.nested": ("assert_deterministic",),
     "numerics.gates": ("bitwise", "get_tolerances", "snr", "tolerance"),
-    "numerics.snr": ("compute_snr",),
     "recording.recorded_cases": ("RecordedCase", "recorded"),
     "recording.recorder": ("record",),
     "schema.profile": ("Column", "Schema"),

@@ -9,7 +9,7 @@ from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.outlook.advice import COMMANDS, advice
 from pytest_kopt.cases.evidence import CaseEvidence
 from pytest_kopt.decide.verdict import Decision
-from pytest_kopt.knowledge import ceilings
+from pytest_kopt.knowledge import facts
 from pytest_kopt.show import standing
 from pytest_kopt.show.standing import advice_lines as lines
 from tests.campaigns import campaign_at, record
@@ -82,7 +82,7 @@ def test_the_roofline_chooses_the_band(tmp_path: Path) -> None:
     assert "compute" in documented and "989.5 TFLOPS" in documented
     assert "band 50 to 80 %: pipeline, layout, work distribution" in documented
     assert "matrix_peak_bf16_dense: 989.5 TFLOPS <- knowledge/hardware/sm_90" in documented
-    ceilings.save(campaign.layout.directory.parent, measured())
+    facts.save(campaign.layout.directory.parent, measured())
     text = text_of(campaign)
     assert "790.0 TFLOPS" in text, "measured ceilings are preferred"
     assert "band 80 to 100 %" in text

@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 
 from pytest_kopt.errors import BadInput
-from pytest_kopt.knowledge import ceilings
-from pytest_kopt.knowledge.ceilings import Copied, DeviceCeilings, MeasuredCeiling, Multiplied
-from pytest_kopt.knowledge.facts import Facts
+from pytest_kopt.knowledge import facts
+from pytest_kopt.knowledge.facts import Copied, DeviceCeilings, Facts, MeasuredCeiling, Multiplied
 
 H200 = "NVIDIA H200"
 FACTS = Facts()
@@ -99,18 +98,18 @@ def test_only_where_inputs_stay_in_cache_a_small_copy_sets_the_ceiling() -> None
 
 
 def test_what_is_saved_is_found_again_by_the_device(tmp_path: Path) -> None:
-    path = ceilings.save(tmp_path, measured())
+    path = facts.save(tmp_path, measured())
     assert path == tmp_path / "ceilings" / "nvidia-h200.yaml"
-    assert ceilings.load(tmp_path, H200) == measured()
-    assert ceilings.load(tmp_path, "NVIDIA B200") is None
-    assert ceilings.known(tmp_path, H200).rate("bfloat16").value == 790.0
+    assert facts.load(tmp_path, H200) == measured()
+    assert facts.load(tmp_path, "NVIDIA B200") is None
+    assert facts.known(tmp_path, H200).rate("bfloat16").value == 790.0
 
 
 def test_a_damaged_file_names_its_key(tmp_path: Path) -> None:
-    path = ceilings.save(tmp_path, measured())
+    path = facts.save(tmp_path, measured())
     path.write_text(path.read_text().replace("copy_tb_per_s: 4.3", "copy_tb_per_s: fast"))
     with pytest.raises(BadInput, match="copy_tb_per_s"):
-        ceilings.load(tmp_path, H200)
+        facts.load(tmp_path, H200)
 
 
 def test_a_cpu_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from pytest_kopt.paired.credit import Company, look_alone
 from pytest_kopt.paired.lane import Lane
 from pytest_kopt.paired.noise import NoiseHistory
 from pytest_kopt.paired.replica import CaseQuads, Refused
-from pytest_kopt.processes.site import Place
+from pytest_kopt.processes.remote_host import Place
 from tests.test_known_noise import compared
 
 from .scripted import block_time

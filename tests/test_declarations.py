@@ -9,7 +9,7 @@ import pytest
 from pytest_kopt.cases.evidence import CaseEvidence
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.numerics.gates import Gate, bitwise, snr, tolerance
-from pytest_kopt.trials.pull_request.declarations import by_base, differences
+from pytest_kopt.trials.pull_request.base import by_base, differences
 
 CLOSE, FAR = tolerance(rtol=1e-4, atol=1e-4), tolerance(rtol=1e-2, atol=1e-4)
 NEAR = "allclose(rtol=0.0001, atol=0.0001)"

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from pytest_kopt import assert_deterministic
-from pytest_kopt.cases.seeds import derive, fresh_session_seed, seed_everything
+from pytest_kopt.cases.order import derive, fresh_session_seed, seed_everything
 from pytest_kopt.errors import BadInput
-from pytest_kopt.numerics.determinism import differing_rows
+from pytest_kopt.numerics.nested import differing_rows
 
 
 def changing_at(call: int, before: float, after: float) -> Callable[[torch.Tensor], torch.Tensor]:

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from pytest_kopt.devices import idle, pinning, placement
+from pytest_kopt.devices import idle, placement
 from pytest_kopt.devices.idle import AllGpusBusy
 from pytest_kopt.devices.pinning import Host, discover, for_target, pin_remote
 from pytest_kopt.devices.placement import EarlyLook, Placement, place
 from pytest_kopt.devices.vendor import CPU, Device, Reading
 from pytest_kopt.errors import BadInput
-from pytest_kopt.session import distribution
+from pytest_kopt.session import sites
 
 from .fake_gpus import FakeVendor, gpu
 
@@ -24,7 +24,7 @@ A, B, C = gpu(0), gpu(1), gpu(2)
 def use(monkeypatch: pytest.MonkeyPatch, vendor: FakeVendor | None) -> None:
     monkeypatch.setattr(idle, "INTERVAL", 0.0)
     monkeypatch.setattr(
-        pinning, "discover", lambda kind, environ: discover(kind, environ, lambda: vendor)
+        placement, "discover", lambda kind, environ: discover(kind, environ, lambda: vendor)
     )
     monkeypatch.setattr(placement, "discover", lambda kind: discover(kind, {}, lambda: vendor))
 
@@ -164,11 +164,11 @@ def spec(text: str) -> Any:
 
 def test_the_host_of_a_worker() -> None:
     proxies = {"px": spec("ssh=far//id=px")}
-    assert distribution.host_of(spec("popen"), proxies) == ""
-    assert distribution.host_of(spec("popen//python=python3.12"), proxies) == ""
-    assert distribution.host_of(spec("ssh=me@far//chdir=x"), proxies) == "me@far"
-    assert distribution.host_of(spec("socket=10.0.0.2:8888"), proxies) == "10.0.0.2"
-    assert distribution.host_of(spec("popen//via=px"), proxies) == "far"
+    assert sites.host_of(spec("popen"), proxies) == ""
+    assert sites.host_of(spec("popen//python=python3.12"), proxies) == ""
+    assert sites.host_of(spec("ssh=me@far//chdir=x"), proxies) == "me@far"
+    assert sites.host_of(spec("socket=10.0.0.2:8888"), proxies) == "10.0.0.2"
+    assert sites.host_of(spec("popen//via=px"), proxies) == "far"
 
 
 @pytest.mark.parametrize(
@@ -187,8 +187,8 @@ def test_what_is_measured_here(dist: str, tx: list[str], local: bool, workers: i
         option=option, getoption=lambda name, default=None: getattr(option, name, default)
     )
     pytest.importorskip("execnet")
-    assert distribution.has_local_workers(config) == local
-    assert distribution.local_workers(config) == workers
+    assert sites.has_local_workers(config) == local
+    assert sites.local_workers(config) == workers
 
 
 def test_a_stranger_between_measurements_is_waited_for() -> None:

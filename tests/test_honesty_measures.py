@@ -24,12 +24,12 @@ from pytest_kopt.cases.evidence import CaseEvidence
 from pytest_kopt.cases.result import CaseResult, ExpectedCase
 from pytest_kopt.cases.running.bench import Bench
 from pytest_kopt.cases.running.steps.contents import passing_controls
-from pytest_kopt.honesty import inputs, outputs, physics, poisoned_memory, work
+from pytest_kopt.honesty import inputs, outputs, renewal, work
 from pytest_kopt.honesty.accuracy import Accuracy, downgrades, least_snr
 from pytest_kopt.honesty.precision import accuracy_of, most_terms
+from pytest_kopt.numerics.compare import compute_snr, rounding_snr
 from pytest_kopt.numerics.gates import Gate
 from pytest_kopt.numerics.nested import storages
-from pytest_kopt.numerics.snr import compute_snr, rounding_snr
 from tests import nursery
 from tests.builders import few_examples
 
@@ -228,7 +228,7 @@ def test_a_result_that_refuses_to_be_read_was_not_changed_in_silence() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_poisoned_allocations_hold_nan_and_the_mode_is_put_back(dtype: Any) -> None:
     before = torch.are_deterministic_algorithms_enabled()
-    with poisoned_memory.poisoned_allocations():
+    with renewal.poisoned_allocations():
         found = [torch.empty(64, dtype=dtype), torch.ones(64, dtype=dtype).new_empty(9)]
     assert all(bool(torch.isnan(item).all()) for item in found)
     assert torch.are_deterministic_algorithms_enabled() == before
@@ -412,25 +412,25 @@ def test_a_sum_over_everything_is_owed_no_more_than_it_can_reach() -> None:
 
 
 def test_the_floor_counts_what_is_written_and_what_is_multiplied() -> None:
-    ceilings = physics.PhysicalLimits(bytes_per_s=1e9, flops_per_s=1e12)
-    assert physics.floor_ms(1e6, 0, ceilings) == pytest.approx(1.0)
-    assert physics.floor_ms(1e6, 1e10, ceilings) == pytest.approx(10.0)
-    assert physics.floor_ms(1e6, 0, physics.PhysicalLimits(0, 0)) == 0
+    ceilings = work.PhysicalLimits(bytes_per_s=1e9, flops_per_s=1e12)
+    assert work.floor_ms(1e6, 0, ceilings) == pytest.approx(1.0)
+    assert work.floor_ms(1e6, 1e10, ceilings) == pytest.approx(10.0)
+    assert work.floor_ms(1e6, 0, work.PhysicalLimits(0, 0)) == 0
 
 
 def test_shared_elements_are_written_once() -> None:
-    assert physics.written_bytes([torch.ones(1, 8).expand(1000, 8)]) == 32
-    assert physics.written_bytes([torch.ones(4, 8).t(), torch.empty(0, 5)]) == 128
+    assert work.written_bytes([torch.ones(1, 8).expand(1000, 8)]) == 32
+    assert work.written_bytes([torch.ones(4, 8).t(), torch.empty(0, 5)]) == 128
 
 
 def test_a_call_is_faster_than_physics_below_the_floor_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    ceilings = physics.PhysicalLimits(bytes_per_s=1e9, flops_per_s=1e12)
+    ceilings = work.PhysicalLimits(bytes_per_s=1e9, flops_per_s=1e12)
     for measured in ("ceilings", "_measured"):
-        monkeypatch.setattr(physics, measured, {"cpu": ceilings}.__getitem__)
-    assert [*physics.too_fast(1.01, 1e6, 0, "cpu")] == []
-    (finding,) = physics.too_fast(0.99, 1e6, 0, "cpu")
+        monkeypatch.setattr(work, measured, {"cpu": ceilings}.__getitem__)
+    assert [*work.too_fast(1.01, 1e6, 0, "cpu")] == []
+    (finding,) = work.too_fast(0.99, 1e6, 0, "cpu")
     assert finding.check == "faster-than-physics"
 
 

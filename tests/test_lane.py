@@ -16,7 +16,7 @@ from pytest_kopt.paired.arms import ONE_PROCESS
 from pytest_kopt.paired.lane import Lane, Then, after_refusal
 from pytest_kopt.paired.replica import CaseQuads, Died, Refused
 from pytest_kopt.processes.child import NO_MEMORY, ChildDied
-from pytest_kopt.processes.site import Place
+from pytest_kopt.processes.remote_host import Place
 
 from .scripted import block_time
 

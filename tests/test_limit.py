@@ -8,14 +8,14 @@ from contextlib import nullcontext
 
 import pytest
 
-from pytest_kopt.processes import limit
-from pytest_kopt.processes.limit import TimeLimit
+from pytest_kopt.processes import channel
+from pytest_kopt.processes.channel import TimeLimit
 
 from .waiting import HANG
 
 SCRIPT = """
 import sys, time
-from pytest_kopt.processes.limit import TimeLimit
+from pytest_kopt.processes.channel import TimeLimit
 
 with TimeLimit(0.5, 2).watching():
     {body}
@@ -58,8 +58,8 @@ class Watchdog:
 @pytest.fixture
 def watchdog(monkeypatch: pytest.MonkeyPatch) -> Watchdog:
     stands_in = Watchdog()
-    monkeypatch.setattr(limit, "faulthandler", stands_in)
-    monkeypatch.setattr(limit, "monotonic", lambda: stands_in.now)
+    monkeypatch.setattr(channel, "faulthandler", stands_in)
+    monkeypatch.setattr(channel, "monotonic", lambda: stands_in.now)
     return stands_in
 
 

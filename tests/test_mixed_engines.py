@@ -49,7 +49,7 @@ from pytest_kopt.paired.noise import NoiseHistory
 from pytest_kopt.paired.pairing import Criteria, PairedMetric, judge
 from pytest_kopt.paired.replica import CaseQuads, Refused, Replica
 from pytest_kopt.paired.verifier_process import Verifier
-from pytest_kopt.processes.site import Place
+from pytest_kopt.processes.remote_host import Place
 from pytest_kopt.schema.profile import MEMORY
 from pytest_kopt.trials import comparing
 from pytest_kopt.trials.comparing import compare_paired, compare_stored

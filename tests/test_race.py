@@ -29,9 +29,9 @@ from pytest_kopt.paired.arms import NotComparable
 from pytest_kopt.paired.measured_race import Raced, run_race
 from pytest_kopt.paired.pairing import Criteria
 from pytest_kopt.trials import judging
-from pytest_kopt.trials.candidates import candidates_of
 from pytest_kopt.trials.rounds.candidate import _same_machine_code
 from pytest_kopt.trials.stages import Judged
+from pytest_kopt.trials.trees import candidates_of
 from tests.test_bisect_walk import CASE_SD
 from tests.whole_campaign import KERNEL, a_campaign
 

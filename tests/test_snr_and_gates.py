@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from pytest_kopt import assert_snr, compute_snr, get_tolerances, snr, tolerance
 from pytest_kopt.cases.running.steps.fresh_content import computing_dtype
 from pytest_kopt.errors import BadInput
+from pytest_kopt.numerics.compare import InvalidReference
 from pytest_kopt.numerics.gates import Figures, Gate, bitwise, default_gate, encoding
-from pytest_kopt.numerics.snr import InvalidReference
 from tests.builders import few_examples
 
 FINITE = st.floats(-1e3, 1e3, width=32)

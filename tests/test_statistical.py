@@ -15,8 +15,8 @@ from pytest_kopt.cases.running.heldout import held_out_cases
 from pytest_kopt.cases.running.reference import observed
 from pytest_kopt.errors import BadInput
 from pytest_kopt.models import known, read
+from pytest_kopt.numerics.compare import CallFigures, difference, draws_for
 from pytest_kopt.numerics.gates import Gate, tolerance
-from pytest_kopt.numerics.samples import CallFigures, difference, draws_for
 from tests.checked import case_of, check, names
 
 ROWS, COLUMNS = 32, 256

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from pytest_kopt.cases.evidence import CaseEvidence
 from pytest_kopt.cases.result import CaseResult
-from pytest_kopt.knowledge import ceilings
-from pytest_kopt.knowledge.ceilings import DeviceCeilings
+from pytest_kopt.knowledge import facts
+from pytest_kopt.knowledge.facts import DeviceCeilings
 from pytest_kopt.roofline import POSSIBLE_PCT, Limits, Roofline, Way, roofline
 
 #: How many times what can be counted the declared work may be: every byte is counted, and of FLOPs
@@ -27,7 +27,7 @@ def rooflines(results: Sequence[CaseResult], workspace: Path) -> list[Roofline]:
         if not device or evidence.interpreted:
             continue
         if device not in device_ceilings:
-            device_ceilings[device] = ceilings.known(workspace, device)
+            device_ceilings[device] = facts.known(workspace, device)
         engine = (evidence.engine or "").split("+")[0]
         moved = evidence.nbytes or [*(evidence.io_bytes or {}).values(), 0.0]
         rate = device_ceilings[device].rate(str(evidence.dtype))

@@ -1,8 +1,12 @@
-"""What a worker has to know of its session, and of the versions that it holds; imports no torch."""
+"""The orders of a worker: its session, its seeds, the versions that it holds. Imports no torch."""
 
 from __future__ import annotations
 
+import hashlib
 import json
+import random
+import secrets
+import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
@@ -182,3 +186,38 @@ class WorkerOrders:
     @classmethod
     def from_json(cls, text: str) -> WorkerOrders:
         return models.read(cls, json.loads(text))
+
+
+def fresh_session_seed() -> int:
+    """Return a seed that nothing in the session can predict."""
+    return secrets.randbits(63)
+
+
+def derive(session_seed: int, nodeid: str, purpose: str) -> int:
+    """Return the seed of one purpose of one case (63 bits of a SHA-256)."""
+    digest = hashlib.sha256(f"{session_seed}:{nodeid}:{purpose}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 1
+
+
+def drawn_so_far(device: str) -> bytes:
+    """Return the states of torch's global generators, which tell whether a call drew from them."""
+    import torch
+
+    states = [torch.default_generator.get_state()]
+    if device == "cuda":
+        states.append(torch.cuda.get_rng_state())
+    return b"".join(state.numpy().tobytes() for state in states)
+
+
+def seed_everything(seed: int) -> None:
+    """Seed random, torch, and numpy where it is loaded."""
+    import torch
+
+    random.seed(seed)
+    # torch.manual_seed does the same, but imports torch's compiler first: seconds in every process.
+    torch.default_generator.manual_seed(seed)
+    if torch.cuda.is_available():
+        torch.cuda.manual_seed_all(seed)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed(seed % 2**32)

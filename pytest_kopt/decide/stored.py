@@ -21,10 +21,7 @@ from pytest_kopt.decide.stored_evidence import Changes, StoredEvidence, class_vi
 from pytest_kopt.decide.verdict import Aggregate, ConfigClass, Decision, Level, Shape, Verdict
 from pytest_kopt.errors import BadInput
 from pytest_kopt.figures import changed
-from pytest_kopt.schema.metrics import (
-    WEIGHTED_TIME,
-    parse_primary,
-)
+from pytest_kopt.schema.metrics import WEIGHTED_TIME, parse_primary
 from pytest_kopt.schema.table import Key, Row
 
 

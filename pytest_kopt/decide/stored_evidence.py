@@ -10,14 +10,7 @@ from dataclasses import dataclass, field
 from pytest_kopt.decide.policy import TOLERANCE_PCT, Policy
 from pytest_kopt.errors import BadInput
 from pytest_kopt.figures import changed
-from pytest_kopt.schema.metrics import (
-    WEIGHTED_TIME,
-    Metric,
-    geomean,
-    improvement,
-    time_ms,
-    value,
-)
+from pytest_kopt.schema.metrics import WEIGHTED_TIME, Metric, geomean, improvement, time_ms, value
 from pytest_kopt.schema.table import NO_CLASSES, Classes, Key, Row, Table
 
 

@@ -1,26 +1,29 @@
 """Events of the interpreter that kernel code has no reason to cause: an audit hook (PEP 578).
 
-It hears of files opened for writing, whatever library the call goes through, cannot be taken away
-again, and is silent for what installed packages do on their own. The records of a
-campaign, and bytecode that no source has, it keeps from being written at all. Of what the system
-refuses to this process it tells who tried, and of the project's files who opened them.
+It hears of files opened for writing, whatever library the call goes through. No code can take it
+away, and it is silent for what installed packages do on their own. It refuses writes to the records
+of a campaign, and bytecode without a source. It names the code that tried a call which the system
+refused, and the code that opened a file of the project. Linux's inotify reports files that a
+library in another language maps, or that another process reads.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import socket
+import struct
 import sys
 import sysconfig
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from pytest_kopt.honesty.file_watch import FileWatch
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.libraries import is_library
 
@@ -289,3 +292,34 @@ def _author_here(frame: FrameType) -> bool:
 
 def _is_ours(frame: FrameType) -> bool:
     return frame.f_code.co_filename.startswith(_PACKAGE)
+
+
+#: Of inotify(7).
+_IN_OPEN, _IN_NONBLOCK, _IN_CLOEXEC = 0x20, os.O_NONBLOCK, os.O_CLOEXEC
+#: An event: watch, mask, cookie and length of a name, which files do not have.
+_EVENT = struct.Struct("iIII")
+_READ_BYTES = 1 << 16
+
+
+class FileWatch:
+    """Watches single files from its making on; none where the system has no inotify."""
+
+    def __init__(self, paths: Iterable[str]) -> None:
+        self._names: dict[int, str] = {}
+        self._opened: set[str] = set()
+        self._descriptor = -1
+        with suppress(AttributeError, OSError):
+            libc = ctypes.CDLL(None, use_errno=True)
+            self._descriptor = libc.inotify_init1(_IN_NONBLOCK | _IN_CLOEXEC)
+            for path in paths if self._descriptor >= 0 else ():
+                watch = libc.inotify_add_watch(self._descriptor, os.fsencode(path), _IN_OPEN)
+                if watch >= 0:
+                    self._names[watch] = path
+
+    def opened(self) -> frozenset[str]:
+        """Return the files that were opened since, by whatever process."""
+        with suppress(OSError):
+            while self._names and (events := os.read(self._descriptor, _READ_BYTES)):
+                for watch, *_ in _EVENT.iter_unpack(events):
+                    self._opened.add(self._names.get(watch, ""))
+        return frozenset(self._opened - {""})

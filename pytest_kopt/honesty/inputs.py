@@ -10,8 +10,14 @@ import numpy
 import torch
 
 from pytest_kopt.honesty.finding import Finding
-from pytest_kopt.numerics.determinism import bits, same_bits
-from pytest_kopt.numerics.nested import contents, fresh_copies, is_refilled, tensors
+from pytest_kopt.numerics.nested import (
+    bits,
+    contents,
+    fresh_copies,
+    is_refilled,
+    same_bits,
+    tensors,
+)
 
 #: Share of the elements that a disturbance moves: few enough for sampled fingerprints to miss them.
 _SHARE = 0.01

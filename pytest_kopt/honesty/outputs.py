@@ -12,8 +12,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.honesty.finding import Finding
-from pytest_kopt.numerics.determinism import same_bits
-from pytest_kopt.numerics.nested import address, mapped, tensors
+from pytest_kopt.numerics.nested import address, mapped, same_bits, tensors
 
 #: torch's own methods, bound before kernel code could replace them.
 _clone, _detach = torch.Tensor.clone, torch.Tensor.detach

@@ -13,8 +13,8 @@ import torch
 
 from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.honesty.finding import Finding
+from pytest_kopt.numerics.compare import compute_snr, rounding_snr, vector
 from pytest_kopt.numerics.nested import tensors
-from pytest_kopt.numerics.snr import compute_snr, rounding_snr, vector
 
 #: Elements below which a result's SNR is a matter of luck: a few sums may all be near zero.
 FEW = 64

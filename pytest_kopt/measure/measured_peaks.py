@@ -16,7 +16,7 @@ from pytest_kopt.devices.lock import timing_lock
 from pytest_kopt.devices.machine import device_model
 from pytest_kopt.devices.pinning import discover, in_use
 from pytest_kopt.errors import BadInput
-from pytest_kopt.knowledge.ceilings import Copied, MeasuredCeiling, Multiplied
+from pytest_kopt.knowledge.facts import Copied, MeasuredCeiling, Multiplied
 from pytest_kopt.measure.choice import prepare
 from pytest_kopt.measure.engine import Call
 from pytest_kopt.measure.wall import WallEngine, one_thread

@@ -1,23 +1,22 @@
-"""Judging one output against its reference, with the diagnosis people need on failure."""
+"""Judging one output against its reference, with the diagnosis that people need on failure.
+
+Samplers are compared in distribution. Elements of one call may depend on each other, and calls do
+not: so each call is reduced to a few figures, and those of one function's calls are compared with
+the other's by the two-sample test of Kolmogorov and Smirnov. Its error rate holds for any
+distribution, discrete ones too.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from pytest_kopt.errors import BadInput
 from pytest_kopt.numerics.gates import Figures, Gate, default_gate, encoding, snr
-from pytest_kopt.numerics.snr import (
-    InvalidReference,
-    noise_in,
-    refuse_nan,
-    snr_of,
-    vector,
-    wide,
-)
 
 #: What is no number and can be compared all the same.
 _VALUES = (type(None), str, torch.dtype, torch.device)
@@ -176,3 +175,170 @@ def assert_snr(ref: torch.Tensor, actual: torch.Tensor, threshold: str | float) 
 
 
 __all__ = ["Comparison", "InvalidReference", "assert_matches", "assert_snr", "compare", "measure"]
+
+
+#: A result of at most so many different values is counted value by value, else between quantiles.
+_SAMPLES, _QUANTILES = 16, 8
+#: Elements that say which values there are.
+_SAMPLED = 1 << 16
+#: Calls of each function, more of them where a result has few elements.
+_FEWEST, _MOST, _ELEMENTS = 256, 2048, 1 << 21
+
+
+def draws_for(elements: int) -> int:
+    """Return how many calls of each function are compared for a result of so many elements."""
+    return max(_FEWEST, min(_MOST, _ELEMENTS // max(elements, 1)))
+
+
+class CallFigures:
+    """Reduces a call's result, a tensor of any shape and dtype, to figures by name.
+
+    They refer to the mean that some calls of the reference have, which are not compared.
+    """
+
+    def __init__(self, pilot: Sequence[torch.Tensor]) -> None:
+        self._row = pilot[0].shape[-1] if pilot[0].ndim > 1 else 0
+        self._mean = sum((vector(out) for out in pilot[1:]), vector(pilot[0])) / len(pilot)
+        first = vector(pilot[0])
+        sample = first[:: max(1, first.numel() // _SAMPLED)]
+        values = sample.unique()
+        if len(values) > _SAMPLES:
+            steps = torch.arange(1, _QUANTILES, dtype=sample.dtype, device=sample.device)
+            values = sample.quantile(steps / _QUANTILES).unique()
+        self._edges = values
+
+    def __call__(self, out: torch.Tensor) -> dict[str, float]:
+        drawn = vector(out).to(self._mean.device)
+        rest = drawn - self._mean
+        bins = torch.bucketize(drawn, self._edges)
+        counts = torch.bincount(bins, minlength=len(self._edges) + 1).tolist()
+        figures = {
+            "the sum": drawn.sum(),
+            "the part along the mean": drawn @ self._mean,
+            "the variance": rest @ rest,
+            "the product of neighbours": rest[1:] @ rest[:-1],
+        }
+        if self._row:
+            figures["the product of rows"] = rest[self._row :] @ rest[: -self._row]
+        by_value = {
+            f"the count up to {edge:.4g}": float(count)
+            for edge, count in zip([*self._edges.tolist(), math.inf], counts, strict=True)
+        }
+        return {name: float(figure) for name, figure in figures.items()} | by_value
+
+
+def difference(
+    reference: Mapping[str, Sequence[float]],
+    function: Mapping[str, Sequence[float]],
+    error_rate: float,
+) -> str:
+    """Return how the figures of calls differ, "" where that may be chance.
+
+    Both map names to one number a call. `error_rate` is how often functions that draw from one
+    distribution are told apart, over all names together.
+    """
+    from scipy.stats import ks_2samp
+
+    tests: dict[str, Any] = {
+        name: ks_2samp(numbers, function[name], method="exact")
+        for name, numbers in reference.items()
+    }
+    name = min(tests, key=lambda name: float(tests[name].pvalue))
+    if tests[name].pvalue * len(tests) >= error_rate:
+        return ""
+    moments = (_moments(numbers[name]) for numbers in (function, reference))
+    return (
+        f"is drawn from another distribution than the reference's: {name} is {next(moments)} over "
+        f"{len(function[name])} calls, the reference's {next(moments)}; Kolmogorov-Smirnov "
+        f"distance {tests[name].statistic:.2f}, p = {tests[name].pvalue:.1g}"
+    )
+
+
+def _moments(numbers: Sequence[float]) -> str:
+    drawn = torch.tensor(numbers, dtype=torch.float64)
+    return f"{drawn.mean():.6g} ± {drawn.std():.2g}"
+
+
+class InvalidReference(ValueError):
+    """The reference itself holds NaN, so nothing can be compared with it."""
+
+
+def compute_snr(ref: torch.Tensor, actual: torch.Tensor) -> float:
+    """Return 10·log10(Σ|ref|² / Σ|ref − actual|²) in dB, accumulated in float64.
+
+    `ref` and `actual` have the same shape, any real dtype, any device. Identical tensors give +inf
+    (also empty and all-zero ones); a zero reference with any other output gives −inf; NaN in
+    `actual` gives NaN, Inf where `ref` is finite −inf. Equal infinities at the same place count as
+    no noise and no signal.
+
+    Raises ValueError for different shapes and InvalidReference for NaN in `ref`.
+    """
+    if ref.shape != actual.shape:
+        raise ValueError(f"shapes differ: ref {tuple(ref.shape)}, actual {tuple(actual.shape)}")
+    signal, output = vector(ref), vector(actual.to(ref.device))
+    return snr_of(signal, noise_in(signal, output)[1])
+
+
+def noise_in(signal: torch.Tensor, output: torch.Tensor) -> tuple[torch.Tensor, float]:
+    """Return a vector's difference from `signal`, float64, and its power; NaN there is refused."""
+    noise = output - signal
+    power = (noise @ noise).item()
+    # Where this is finite all is: no further look at millions of elements.
+    if not math.isfinite(power):
+        refuse_nan(signal)
+        noise = torch.where(signal == output, 0.0, noise)
+        power = noise.square().sum().item()
+    return noise, power
+
+
+def snr_of(signal: torch.Tensor, noise: float) -> float:
+    """Return the SNR in dB of a vector in float64 with noise of a power, as `compute_snr` does."""
+    if noise == 0:
+        return math.inf
+    if math.isnan(noise):
+        return math.nan
+    power = (signal @ signal).item()
+    if math.isinf(power):
+        power = torch.where(torch.isinf(signal), 0.0, signal).square().sum().item()
+    if power == 0 or math.isinf(noise):
+        return -math.inf
+    return 10 * math.log10(power / noise)
+
+
+def refuse_nan(reference: torch.Tensor, name: str = "") -> None:
+    """Raise InvalidReference where it holds NaN."""
+    if bool(torch.isnan(reference).any()):
+        where = f"{name}: " if name else ""
+        raise InvalidReference(
+            f"{where}the reference holds NaN; draw inputs that it is defined for, or declare "
+            'nan="equal" in the case where NaN is the answer'
+        )
+
+
+def rounding_snr(values: torch.Tensor, dtype: torch.dtype) -> float:
+    """Return the SNR in dB of one rounding of `values` (any shape) to a floating-point `dtype`.
+
+    Expected for values that lie anywhere between two numbers of the dtype, whether or not these do:
+    an error spread evenly over ±ulp/2 has a variance of ulp²/12. +inf where all values are zero.
+    """
+    signal = wide(values)
+    signal = signal[torch.isfinite(signal) & (signal != 0)]
+    if not signal.numel():
+        return math.inf
+    limits = torch.finfo(dtype)
+    _, exponents = torch.frexp(signal.abs().clamp(min=limits.smallest_normal))
+    # frexp's mantissas lie in [1/2, 1), so that a number's leading bit is worth 2^(exponent − 1).
+    ulps = torch.ldexp(torch.full_like(signal, limits.eps), exponents - 1)
+    return 10 * math.log10(12 * signal.square().sum().item() / ulps.square().sum().item())
+
+
+def wide(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the tensor detached and in float64; BadInput for a complex one."""
+    if tensor.is_complex():
+        raise BadInput("a complex tensor", legal="real tensors; torch.view_as_real makes one")
+    return tensor.detach().to(torch.float64)
+
+
+def vector(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the elements one after the other, `wide`: sums take them in one order then."""
+    return wide(tensor).flatten().contiguous()

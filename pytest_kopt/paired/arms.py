@@ -16,7 +16,7 @@ from pytest_kopt.paired.nearby import Nearby
 from pytest_kopt.paired.replica import Died, Refused, Replica
 from pytest_kopt.paired.verifier_process import Verifier
 from pytest_kopt.processes.child import MAX_DEATHS, Child
-from pytest_kopt.processes.site import Place
+from pytest_kopt.processes.remote_host import Place
 from pytest_kopt.processes.toolchain import Toolchain
 from pytest_kopt.versions import overlay
 

@@ -19,7 +19,7 @@ from pytest_kopt.paired.lane import Lane
 from pytest_kopt.paired.pool import AT_ONCE_ON_GPU
 from pytest_kopt.paired.replica import CaseQuads, Refused
 from pytest_kopt.processes.child import why_open
-from pytest_kopt.processes.site import Place
+from pytest_kopt.processes.remote_host import Place
 
 _Result = TypeVar("_Result")
 

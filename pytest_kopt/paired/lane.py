@@ -15,7 +15,7 @@ from pytest_kopt.paired.arms import Arms, NotComparable
 from pytest_kopt.paired.pool import Pool
 from pytest_kopt.paired.replica import CaseQuads, Refused, Replica
 from pytest_kopt.processes.child import NO_MEMORY
-from pytest_kopt.processes.site import Place
+from pytest_kopt.processes.remote_host import Place
 
 #: A version that gains so much in a replica is likely to be kept: the next one is measured with the
 #: incumbent alone beside it, which is asked of whatever is kept.

@@ -16,7 +16,7 @@ from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.known_noise import DEVICE_TIMED, HOST_TIMED, Noise, Record
 from pytest_kopt.documents import validate
 from pytest_kopt.errors import BadInput
-from pytest_kopt.knowledge import ceilings
+from pytest_kopt.knowledge import facts
 from pytest_kopt.models import Document
 from pytest_kopt.paired.replica import CaseQuads
 from pytest_kopt.schema.table import write_atomically
@@ -136,7 +136,7 @@ def measured_under(
 
 def path_of(workspace: Path, device: str) -> Path:
     """Return the file that holds what `kopt calibrate` recorded on a device model."""
-    name = ceilings.path_of(workspace, device).with_suffix(".json").name
+    name = facts.path_of(workspace, device).with_suffix(".json").name
     return workspace / "noise" / name
 
 

@@ -10,7 +10,7 @@ from pytest_kopt.paired.nearby import Nearby
 from pytest_kopt.paired.replica import Replica
 from pytest_kopt.paired.verifier_process import Verifier
 from pytest_kopt.processes.child import Children
-from pytest_kopt.processes.site import Place
+from pytest_kopt.processes.remote_host import Place
 
 #: Replicas that are there at once, so that one starts up while another is measured; on the CPU it
 #: would disturb that.

@@ -1,20 +1,22 @@
-"""The channel between a worker and its client: messages over a pair of pipes.
+"""The channel between a worker and its client: messages over a pair of pipes, with a time limit.
 
 The text of a message is JSON and not pickle: kernel code holds the worker's end, and what it writes
-is only ever data. What is no message of the right types is refused.
+is only ever data. The channel refuses what is no message of the right types.
 """
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import struct
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, fields, is_dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
+from time import monotonic
 from typing import Any, Generic, TypeVar, get_args
 
 from pytest_kopt import models
@@ -135,3 +137,44 @@ def read_replies(path: Path) -> Iterator[Reply]:
     with reader, suppress(EOFError):
         while True:
             yield channel.receive()
+
+
+class TimeLimit:
+    """A watchdog over one process, whatever holds it up: Python, a library or a device.
+
+    It is faulthandler's, of which a process has one: limits do not nest. Exit status 1 and a text
+    that begins with "Timeout (" are how the process ends.
+    """
+
+    def __init__(self, seconds: float, stream: int) -> None:
+        """Allow that many seconds at a time; the stacks are written to a file descriptor."""
+        self._seconds = seconds
+        self._stream = stream
+        self._end: float | None = None
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        self._start(self._seconds)
+        try:
+            yield
+        finally:
+            self._end = None
+            faulthandler.cancel_dump_traceback_later()
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Stop the clock while this process waits its turn: others may take as long as they do."""
+        if self._end is None:
+            yield
+            return
+        left = self._end - monotonic()
+        faulthandler.cancel_dump_traceback_later()
+        try:
+            yield
+        finally:
+            self._start(left)
+
+    def _start(self, seconds: float) -> None:
+        self._end = monotonic() + seconds
+        # It takes no time in the past, and none below a microsecond.
+        faulthandler.dump_traceback_later(max(seconds, 1e-3), exit=True, file=self._stream)

@@ -1,28 +1,32 @@
-"""Another host of a session, seen from the process that decides: its processes and its devices.
+"""The hosts of a session, seen from the controller: their processes and their devices.
 
-The connection is one of its own (execnet, as xdist's): it lasts as long as the session, whatever
-becomes of the workers, and no kernel code runs at either end.
+The connection to another host is one of its own (execnet, as xdist's). It lasts as long as the
+session, and no kernel code runs at either end.
 """
 
 from __future__ import annotations
 
 import io
+import os
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pytest_kopt.cases.protocol import Order
 from pytest_kopt.cases.replies import Reply
 from pytest_kopt.devices.idle import AllGpusBusy
+from pytest_kopt.devices.placement import Placement
 from pytest_kopt.devices.vendor import Device, Reading
 from pytest_kopt.errors import BadInput, CannotFinish
 from pytest_kopt.processes.channel import Channel, read_reply
 from pytest_kopt.processes.launched import Launched
+from pytest_kopt.processes.launcher import Starter
 from pytest_kopt.versions import overlay
 
 _AGENT = "from pytest_kopt.processes.host_agent import serve; serve(channel)"
@@ -235,3 +239,51 @@ class RemoteChannel(Channel[Order, Reply]):
 
     def close(self) -> None:
         """Nothing is held here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A host that cases are measured on: this one, or another (`remote`).
+
+    `kind` is what is measured on there ("cpu" or "cuda"), `environment` what every process that
+    runs kernel code gets.
+    """
+
+    kind: str
+    starter: Starter
+    placement: Placement
+    environment: Mapping[str, str]
+    remote: RemoteHost | None = None
+
+    @property
+    def cores(self) -> int:
+        return self.remote.cores if self.remote else os.cpu_count() or 1
+
+    def path(self, path: Path) -> Path:
+        """Return where something of the project lies there."""
+        return self.remote.path(path) if self.remote else path
+
+    def tree(self, root: Path, tree: Path) -> Path:
+        """Return a tree there like one that was made here for the project below `root`."""
+        return self.remote.tree(root, tree) if self.remote else tree
+
+    def copy(self, root: Path, tree: Path | None = None) -> tuple[Path, Path] | None:
+        """Return a folder around the project and what it is there, or `root` and a tree of it.
+
+        None where the project lies there as it does here.
+        """
+        if tree is not None:
+            return root, self.tree(root, tree)
+        return self.remote.copied(root) if self.remote else None
+
+    def environment_on(self, device: Device) -> dict[str, str]:
+        """Return what a process on one of its devices gets."""
+        return {**self.environment, **self.placement.host.pin(device)}
+
+
+class Place(NamedTuple):
+    """Cases that are measured one after the other, and the device of a host that they are on."""
+
+    site: Site
+    device: Device
+    ids: list[str]

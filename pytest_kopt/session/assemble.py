@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_kopt.cases.order import Depth, SameCode, Schemas, WorkerOrders
-from pytest_kopt.cases.seeds import fresh_session_seed
+from pytest_kopt.cases.order import Depth, SameCode, Schemas, WorkerOrders, fresh_session_seed
 from pytest_kopt.devices.visible import choose
 from pytest_kopt.errors import BadInput
 from pytest_kopt.options.declare import BELOW, CLIENT, SERVE, WORKERINPUT
@@ -114,7 +113,7 @@ def _leave() -> None:
 
 def _assemble_main(config: pytest.Config, settings: Settings) -> None:
     from pytest_kopt.session.controller import Controller
-    from pytest_kopt.session.distribution import is_distributed
+    from pytest_kopt.session.sites import is_distributed
 
     manager = config.pluginmanager
     if settings.active:
@@ -173,7 +172,7 @@ def _assemble_main(config: pytest.Config, settings: Settings) -> None:
 def _trial(config: pytest.Config, settings: Settings, orders: WorkerOrders) -> Trial | None:
     """Return what this session judges, None when it only runs cases."""
     if settings.base_python is not None:
-        from pytest_kopt.trials.pull_request.toolchains import Toolchains
+        from pytest_kopt.trials.pull_request.gate import Toolchains
 
         return Toolchains(config, settings, orders)
     if settings.base is not None:

@@ -28,7 +28,7 @@ from pytest_kopt.devices import context
 from pytest_kopt.devices.visible import interpreter_environment
 from pytest_kopt.errors import BadInput
 from pytest_kopt.options.declare import STDERR, SUITES
-from pytest_kopt.processes.limit import TimeLimit
+from pytest_kopt.processes.channel import TimeLimit
 from pytest_kopt.schema.profile import resolve
 from pytest_kopt.schema.table import Classes
 from pytest_kopt.session.listening import audit_hook_of

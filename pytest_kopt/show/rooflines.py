@@ -11,7 +11,7 @@ from tabulate import tabulate
 from pytest_kopt import models
 from pytest_kopt.campaign.layout import Layout
 from pytest_kopt.figures import figure
-from pytest_kopt.knowledge.ceilings import Ceiling, DeviceCeilings, MeasuredCeiling
+from pytest_kopt.knowledge.facts import Ceiling, DeviceCeilings, MeasuredCeiling
 from pytest_kopt.profiling.kernel_table import OCCUPIED, CaseProfile, KernelRow
 from pytest_kopt.roofline import Roofline, efficiency
 from pytest_kopt.schema.table import write_atomically

@@ -1,4 +1,4 @@
-"""How verdicts and texts are written for people, in the terminal, Markdown and commits."""
+"""Texts for people: how verdicts are written, and the columns of tables."""
 
 from __future__ import annotations
 

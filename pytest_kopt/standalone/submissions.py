@@ -1,4 +1,9 @@
-"""A stranger's file against the baseline of a problem: one verdict, and nothing left behind."""
+"""A stranger's file against the baseline of a problem: one verdict, and nothing left behind.
+
+Seconds, memory, disk and processes are limited. The watcher reads /proc a few times a second, and
+needs neither a control group nor a user of its own: a process may exceed a limit between two
+readings.
+"""
 
 from __future__ import annotations
 

@@ -29,9 +29,8 @@ from pytest_kopt.paired.pairing import PairedResult
 from pytest_kopt.profiling.kernel_table import CaseProfile
 from pytest_kopt.schema.table import Classes, Table
 from pytest_kopt.trials import judging
-from pytest_kopt.trials.candidates import RaceEntrant
 from pytest_kopt.trials.harness import HarnessWatch
-from pytest_kopt.trials.trees import TreesOf
+from pytest_kopt.trials.trees import RaceEntrant, TreesOf
 from pytest_kopt.trials.trial import Measurements
 from pytest_kopt.trials.withdrawal import Withdrawn
 

@@ -1,4 +1,7 @@
-"""Which loaded modules have to exist twice: those through which a change reaches a function."""
+"""The modules that have to exist twice, because a change reaches a function through them.
+
+Imports are read from the project's sources; nothing is imported for that.
+"""
 
 from __future__ import annotations
 

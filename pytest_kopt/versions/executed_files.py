@@ -1,7 +1,8 @@
 """The proof that a version ran its own code: one call under a profile hook.
 
 Whatever a loader does, this is what makes its result trustworthy. Triton's kernels are not Python
-frames when they run; their launcher is, and it names the function it launches.
+frames when they run; their launcher is, and it names the function it launches. Modules that were
+imported from a copy elsewhere, or through a link, are named, and versions in another folder read.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Which work tree of a repository keeps the campaigns, and in which one a campaign runs.
+"""The work tree of a repository that keeps the campaigns, and the one that a campaign runs in.
 
-A linked tree (`git worktree add`) may go at any time, and git deletes what it ignores with it,
-unasked. So ledger and evidence of a campaign that runs there lie in the main tree's workspace,
-where every tree finds them.
+A linked tree (`git worktree add`) may go at any time, and git deletes what it ignores with it. So
+ledger and evidence of a campaign that runs there lie in the main tree's workspace, where every tree
+finds them. Submodules and links have commits and contents of their own.
 """
 
 from __future__ import annotations

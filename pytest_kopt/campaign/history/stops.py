@@ -1,4 +1,10 @@
-"""When a campaign ends: which conditions hold, and how a person can continue it."""
+"""The conditions that end a campaign, the counters behind them, and how a person continues.
+
+A candidate counts as a regression if it is right and measurably slower than the current best. Every
+other end of an attempt resets the count: a kept round, a tie (INCONCLUSIVE, or slower by no more
+than the noise), a roll-back without usable metrics, failed repairs, an attempt that measured
+nothing (INCOMPLETE), a SPLIT, and a case beyond the regression limit.
+"""
 
 from __future__ import annotations
 

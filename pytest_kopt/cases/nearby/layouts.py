@@ -43,7 +43,7 @@ from pytest_kopt.cases.nearby.places import (
 )
 from pytest_kopt.cases.nearby.sizes import absent, longer, of_rows, of_the_other_sign, other_numbers
 from pytest_kopt.cases.nearby.variant import Change, Drawn, Variant, alone, floating, kept_leaf
-from pytest_kopt.cases.seeds import seed_everything
+from pytest_kopt.cases.order import seed_everything
 from pytest_kopt.honesty.inputs import SCALABLE, leaves
 from pytest_kopt.honesty.nearby_shapes import PATTERNS, Kind
 from pytest_kopt.numerics.nested import mapped, tensors

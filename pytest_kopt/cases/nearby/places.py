@@ -18,8 +18,8 @@ from pytest_kopt.cases.case import Case
 from pytest_kopt.cases.groups import has_skew, is_integer, said_groups
 from pytest_kopt.cases.nearby.variant import Change, Drawn, Rewrite, Variant, alone, ends, kept_leaf
 from pytest_kopt.honesty.inputs import SCALABLE
+from pytest_kopt.numerics.compare import compute_snr
 from pytest_kopt.numerics.nested import mapped, tensors
-from pytest_kopt.numerics.snr import compute_snr
 
 
 def other_masks(drawn: Drawn) -> Iterator[Variant]:

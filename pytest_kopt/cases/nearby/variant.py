@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 import torch
 
 from pytest_kopt.cases.case import Case
-from pytest_kopt.cases.seeds import seed_everything
+from pytest_kopt.cases.order import seed_everything
 from pytest_kopt.honesty.inputs import SCALABLE, says_twice
 from pytest_kopt.honesty.nearby_shapes import Kind
+from pytest_kopt.numerics.compare import compute_snr
 from pytest_kopt.numerics.nested import mapped, tensors
-from pytest_kopt.numerics.snr import compute_snr
 
 _CHANGEABLE = (torch.Tensor, torch.dtype, bool, int, float)
 

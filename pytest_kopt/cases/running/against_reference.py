@@ -13,10 +13,9 @@ from pytest_kopt.cases.case import Case
 from pytest_kopt.cases.running.execution import Pass
 from pytest_kopt.honesty.inputs import SCALABLE
 from pytest_kopt.honesty.precision import least_exact
-from pytest_kopt.numerics.compare import Comparison, compare
-from pytest_kopt.numerics.determinism import bits, differing_rows
+from pytest_kopt.numerics.compare import Comparison, compare, compute_snr, wide
 from pytest_kopt.numerics.gates import Gate, default_gate
-from pytest_kopt.numerics.snr import compute_snr, wide
+from pytest_kopt.numerics.nested import bits, differing_rows
 
 #: Of a larger input only the rows that were written to are compared: the rest is memory alone.
 _LARGE = 1 << 20

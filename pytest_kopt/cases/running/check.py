@@ -14,7 +14,7 @@ import torch
 
 from pytest_kopt.cases.case import GRAD_OUT, Case, function_name
 from pytest_kopt.cases.evidence import CaseEvidence, Failure
-from pytest_kopt.cases.order import Depth
+from pytest_kopt.cases.order import Depth, derive
 from pytest_kopt.cases.result import Check
 from pytest_kopt.cases.running.against_reference import gated
 from pytest_kopt.cases.running.bench import Bench
@@ -30,7 +30,6 @@ from pytest_kopt.cases.running.steps.equal_calls import (
 )
 from pytest_kopt.cases.running.steps.fresh_content import by_hand, fresh_content
 from pytest_kopt.cases.running.switches import left_switches, left_threads, read_switches
-from pytest_kopt.cases.seeds import derive
 from pytest_kopt.devices.machine import device_model
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.accuracy import Accuracy, downgrades

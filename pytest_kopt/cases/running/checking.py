@@ -22,7 +22,7 @@ from pytest_kopt.cases.running.bench import Bench
 from pytest_kopt.cases.running.execution import CandidateFunction, Pass, Run, make_inputs
 from pytest_kopt.cases.running.gate_advice import advised
 from pytest_kopt.cases.running.reference import Reference
-from pytest_kopt.honesty import inputs, outputs, poisoned_memory
+from pytest_kopt.honesty import inputs, outputs, renewal
 from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.precision import (
@@ -214,7 +214,7 @@ class Checking:
         inputs.restore(self.used, self.pristine, self.case.rewritten)
 
     def call(self, call_name: str, seed: int) -> None:
-        poisoned_memory.poison_freed(self.last.copies.results)
+        renewal.poison_freed(self.last.copies.results)
         start = time.perf_counter()
         run = self.candidate(self.used, seed)
         if not self.facts.interpreted:

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 from pytest_kopt.cases.case import RETURNED, Case, input_name
-from pytest_kopt.cases.seeds import seed_everything
+from pytest_kopt.cases.order import seed_everything
 from pytest_kopt.honesty.inputs import leaves
 from pytest_kopt.honesty.outputs import snapshots
 from pytest_kopt.honesty.work import INTERPRETER

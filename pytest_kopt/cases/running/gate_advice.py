@@ -15,11 +15,9 @@ from pytest_kopt.cases.running.against_reference import pairs
 from pytest_kopt.cases.running.execution import ComputingIn, Pass, make_inputs
 from pytest_kopt.cases.running.reference import Reference, observed
 from pytest_kopt.honesty.inputs import leaves
-from pytest_kopt.numerics.compare import Comparison, compare
-from pytest_kopt.numerics.determinism import bits
+from pytest_kopt.numerics.compare import Comparison, compare, compute_snr
 from pytest_kopt.numerics.gates import default_gate
-from pytest_kopt.numerics.nested import fresh_copies
-from pytest_kopt.numerics.snr import compute_snr
+from pytest_kopt.numerics.nested import bits, fresh_copies
 
 #: Runs the case's reference on arguments.
 Run = Callable[[Sequence[Any]], Pass]

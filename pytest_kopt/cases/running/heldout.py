@@ -19,7 +19,7 @@ from pytest_kopt.cases.groups import SKEWED, has_skew, is_integer, redrawn
 from pytest_kopt.cases.nearby import layouts, sizes
 from pytest_kopt.cases.nearby.input_values import PLAINLY_RIGHT_DB
 from pytest_kopt.cases.nearby.variant import Variant
-from pytest_kopt.cases.order import CANDIDATE, INCUMBENT
+from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, derive
 from pytest_kopt.cases.running.against_reference import (
     judge,
     judge_twice,
@@ -29,7 +29,6 @@ from pytest_kopt.cases.running.against_reference import (
 )
 from pytest_kopt.cases.running.execution import CandidateFunction, Pass, Run, make_inputs
 from pytest_kopt.cases.running.reference import Reference
-from pytest_kopt.cases.seeds import derive
 from pytest_kopt.devices.context import is_lost
 from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.honesty.inputs import RestoredArguments

@@ -29,8 +29,7 @@ from pytest_kopt.cases.running.timed_calls import (
 )
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.outputs import snapshots
-from pytest_kopt.honesty.poisoned_memory import wipe
-from pytest_kopt.honesty.renewal import known_content_finding, known_content_gain
+from pytest_kopt.honesty.renewal import known_content_finding, known_content_gain, wipe
 from pytest_kopt.measure.cold import forbid_persisting_lines
 from pytest_kopt.measure.engine import Block
 from pytest_kopt.numerics.nested import fresh_copies, tensors

@@ -9,8 +9,8 @@ import torch
 from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 
 from pytest_kopt.cases.case import Case
+from pytest_kopt.cases.order import derive
 from pytest_kopt.cases.running.execution import drawn_like, grad_out, make_inputs, results_of, roots
-from pytest_kopt.cases.seeds import derive
 from pytest_kopt.honesty import inputs
 from pytest_kopt.honesty.renewal import Places, Renewal
 from pytest_kopt.numerics.nested import contents, fresh_copies, mapped, tensors

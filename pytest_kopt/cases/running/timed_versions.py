@@ -26,6 +26,7 @@ from pytest_kopt.cases.order import (
     WAYS,
     ArmsOrder,
     SameCode,
+    derive,
 )
 from pytest_kopt.cases.protocol import Agree, Client, HandOver, Keep, Prepare, Settle, Time, Write
 from pytest_kopt.cases.replies import (
@@ -62,7 +63,6 @@ from pytest_kopt.cases.running.timing import (
     prepare_blocks,
 )
 from pytest_kopt.cases.running.verifier import SLACK_DB
-from pytest_kopt.cases.seeds import derive
 from pytest_kopt.devices.lock import checking_lock, timing_lock
 from pytest_kopt.honesty import nearby_shapes
 from pytest_kopt.honesty.nearby_shapes import SIZES
@@ -258,8 +258,7 @@ class _Arms:
             return None
         if not {CANDIDATE, INCUMBENT} <= versions.keys():
             return None
-        from pytest_kopt.sameness.launch_recording import RECORDING
-        from pytest_kopt.sameness.launches import architecture, record
+        from pytest_kopt.sameness.launches import RECORDING, architecture, record
 
         inputs = make_inputs(case, self.seed)
         before, after = (

@@ -12,7 +12,7 @@ from typing import Any
 
 from pytest_kopt.cases.case import Case
 from pytest_kopt.cases.evidence import ColdCache
-from pytest_kopt.cases.order import WAYS, Purpose
+from pytest_kopt.cases.order import WAYS, Purpose, derive
 from pytest_kopt.cases.running.bench import Bench
 from pytest_kopt.cases.running.check import CheckedCase
 from pytest_kopt.cases.running.execution import make_inputs
@@ -34,12 +34,11 @@ from pytest_kopt.cases.running.timed_calls import (
     input_sets,
     most_sets,
 )
-from pytest_kopt.cases.seeds import derive
 from pytest_kopt.devices.conditions import steadily
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.inputs import RestoredArguments
-from pytest_kopt.honesty.physics import too_fast
+from pytest_kopt.honesty.work import too_fast
 from pytest_kopt.measure.choice import prepare
 from pytest_kopt.measure.cold import InputPool, input_pool, launch_stream
 from pytest_kopt.measure.engine import (

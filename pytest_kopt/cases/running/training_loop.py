@@ -18,11 +18,11 @@ import torch
 
 from pytest_kopt.cases.case import Case
 from pytest_kopt.cases.evidence import Training
+from pytest_kopt.cases.order import derive
 from pytest_kopt.cases.running.against_reference import judge_twice
 from pytest_kopt.cases.running.check import CheckedCase
 from pytest_kopt.cases.running.execution import Pass, grad_out, make_inputs, results_of
 from pytest_kopt.cases.running.reference import Reference, code_of
-from pytest_kopt.cases.seeds import derive
 from pytest_kopt.honesty.audit import suspects_a_cache
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.inputs import exchange, has_room, leaves, places, restore

@@ -17,7 +17,7 @@ import torch
 
 from pytest_kopt.cases.case import Case
 from pytest_kopt.cases.groups import uneven_cases
-from pytest_kopt.cases.order import UNEVEN, WAYS, ArmsOrder
+from pytest_kopt.cases.order import UNEVEN, WAYS, ArmsOrder, derive
 from pytest_kopt.cases.protocol import Client, Judge, Looks, Recompute
 from pytest_kopt.cases.replies import CannotLoad, HandedOver, Loaded, Verification
 from pytest_kopt.cases.running.bench import Bench
@@ -48,7 +48,6 @@ from pytest_kopt.cases.running.timed_calls import (
     shapes,
     write_gradients,
 )
-from pytest_kopt.cases.seeds import derive
 from pytest_kopt.devices.lock import checking_lock
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.inputs import RestoredArguments, overwrite

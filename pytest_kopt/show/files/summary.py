@@ -1,4 +1,9 @@
-"""rounds/round-N/summary.md: one round for people, built from ledger and evidence."""
+"""Files of a campaign for people: summary.md of a round, README.md, baseline.md, the trend.
+
+README.md is written before anything is measured, with unknown fields as TBD. The baseline's facts
+replace the two sections that announce them, so that no edit is lost. performance_trend.md has a row
+for each decided round, appended, never rewritten.
+"""
 
 from __future__ import annotations
 

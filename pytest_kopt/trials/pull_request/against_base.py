@@ -26,20 +26,18 @@ from pytest_kopt.show.standing import Closing
 from pytest_kopt.trials import judging
 from pytest_kopt.trials.harness import PytestSetup
 from pytest_kopt.trials.project_command import ProjectCommand
-from pytest_kopt.trials.pull_request import declarations
+from pytest_kopt.trials.pull_request import base
 from pytest_kopt.trials.pull_request.base import Base, removed, take_inventory
 from pytest_kopt.trials.pull_request.gate import COMPUTE, VersionGate, without, worst
 from pytest_kopt.trials.pull_request.own_rules import (
+    Reach,
+    check_known,
     check_rules,
     edited_around,
     edited_settings,
-    plugin_files,
-)
-from pytest_kopt.trials.pull_request.used_files import (
-    Reach,
-    check_known,
     ignored_among,
     ignored_code,
+    plugin_files,
 )
 from pytest_kopt.trials.trees import overlays, trees_of, why_not_in_place
 from pytest_kopt.trials.trial import InCopies, Measurements
@@ -165,7 +163,7 @@ class PullRequestGate(VersionGate):
             return judging.overfit(results, damning, self.policy, COMPUTE), ""
         new = [result.nodeid for result in results if result.nodeid not in self._then.order]
         gone: list[str] = []
-        declared: dict[declarations.Difference, list[str]] = {}
+        declared: dict[base.Difference, list[str]] = {}
 
         def compared() -> Verdict:
             gone.extend(removed(self.config, self._then, self.other, collector, measurements))
@@ -174,14 +172,14 @@ class PullRequestGate(VersionGate):
 
         verdict, detail = self.judged(results, compared)
         flags = [f"removed case: {nodeid}" for nodeid in gone]
-        verdict, told = declarations.with_differences(verdict, declared)
+        verdict, told = base.with_differences(verdict, declared)
         verdict = judging.flagged(verdict, [*flags, *told, *found])
         return verdict if self.settings.allow_removed else without(gone, new, verdict), detail
 
     def _judged_as_then(
         self,
         results: Sequence[CaseResult],
-        declared: dict[declarations.Difference, list[str]],
+        declared: dict[base.Difference, list[str]],
         measurements: Measurements,
     ) -> Verdict | None:
         """Judge today's kernels by what decided at the base, where the change touches that.
@@ -202,13 +200,13 @@ class PullRequestGate(VersionGate):
                 error = then.diagnosis if then else judging.under(now.nodeid, there.collect_errors)
                 why = f" ({in_a_line(error)})" if error else ""
                 text = f"cannot be run as the base declares it{why}"
-                declared.setdefault(declarations.Difference(text), []).append(now.label)
+                declared.setdefault(base.Difference(text), []).append(now.label)
                 continue
             self._as_then[now.nodeid] = then
             admitted = then.evidence.domain or ()
             if not {*admitted}.issuperset(now.evidence.domain or ()):
                 self._domains[now.nodeid] = admitted
-            for difference in declarations.differences(then, now, self.policy.shape_gate_pct):
+            for difference in base.differences(then, now, self.policy.shape_gate_pct):
                 declared.setdefault(difference, []).append(now.label)
             failed += [then] if then.check == "FAIL" else []
         if not (failed and self._changed):
@@ -258,7 +256,7 @@ class PullRequestGate(VersionGate):
         """Return the files that decide what is right in these cases, and those of kernels."""
         root, setup = self.settings.root, PytestSetup.of(self.config)
         plugins = plugin_files(self.config, root.resolve())
-        harness, needed = declarations.harness_of(root, results, setup, plugins)
+        harness, needed = base.harness_of(root, results, setup, plugins)
         in_tree = self._reach.in_tree
         return {*map(in_tree, harness)}, {*map(in_tree, needed)}
 
@@ -309,7 +307,7 @@ class PullRequestGate(VersionGate):
         as_then = self._as_then if self._around else {}
         alone = self._without_twin(new, measurements)
         both = [
-            as_then.get(r.nodeid) or declarations.by_base(r, self._as_then.get(r.nodeid))
+            as_then.get(r.nodeid) or base.by_base(r, self._as_then.get(r.nodeid))
             for r in results
             if r.nodeid not in alone
         ]
@@ -347,7 +345,7 @@ class PullRequestGate(VersionGate):
 
     def _is_of_tests(self, path: str) -> bool:
         """Say whether a path is one of the cases' files, or of the conftest files."""
-        return path in self._tests or declarations.is_conftest(path)
+        return path in self._tests or base.is_conftest(path)
 
     def _without_twin(self, new: Sequence[str], measurements: Measurements) -> dict[str, str]:
         """Return the new cases that the base's kernels do not pass, each with what to say of it."""

@@ -27,7 +27,6 @@ from pytest_kopt.schema.metrics import parse_primary
 from pytest_kopt.show.standing import Closing
 from pytest_kopt.trials import judging
 from pytest_kopt.trials.campaign_trial import Question
-from pytest_kopt.trials.candidates import RaceEntrant, candidates_of, refused
 from pytest_kopt.trials.rounds.candidate import (
     Examination,
     judge_candidate,
@@ -45,6 +44,7 @@ from pytest_kopt.trials.stages import (
     add_error_rows,
     gather,
 )
+from pytest_kopt.trials.trees import RaceEntrant, candidates_of, refused
 from pytest_kopt.trials.trial import InCopies
 
 #: What the best of a race may turn out to be, and the next best is judged in its place.

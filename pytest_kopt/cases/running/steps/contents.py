@@ -18,6 +18,7 @@ import torch
 
 from pytest_kopt.cases.case import is_floating
 from pytest_kopt.cases.groups import find_groups, has_skew
+from pytest_kopt.cases.order import drawn_so_far, seed_everything
 from pytest_kopt.cases.running.against_reference import gated, pairs
 from pytest_kopt.cases.running.checking import (
     IDLE_SHARE,
@@ -28,15 +29,13 @@ from pytest_kopt.cases.running.checking import (
 )
 from pytest_kopt.cases.running.execution import Pass, make_inputs, runs_compiled
 from pytest_kopt.cases.running.gate_advice import SLACK_DB, gate_line, proposed, torchs_db
-from pytest_kopt.cases.seeds import drawn_so_far, seed_everything
 from pytest_kopt.cases.skew import DISTRIBUTIONS
-from pytest_kopt.honesty import inputs, outputs, poisoned_memory
+from pytest_kopt.honesty import inputs, outputs, renewal
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.precision import narrow_reference
-from pytest_kopt.numerics.compare import InvalidReference, compare
+from pytest_kopt.numerics.compare import InvalidReference, compare, wide
 from pytest_kopt.numerics.gates import Gate, default_gate
 from pytest_kopt.numerics.nested import fresh_copies, tensors
-from pytest_kopt.numerics.snr import wide
 from pytest_kopt.process_tree import children
 
 
@@ -146,8 +145,8 @@ def other_addresses(checking: Checking) -> Iterator[Finding]:
     moved, seed = fresh_copies(checking.pristine), checking.seeds["last"]
     # Compiled functions would be compiled anew for poisoned allocations.
     is_costly = not checking.is_short or runs_compiled(checking.call_unjudged)
-    poisoned_memory.poison_freed(checking.last.copies.results)
-    with nullcontext() if is_costly else poisoned_memory.poisoned_allocations():
+    renewal.poison_freed(checking.last.copies.results)
+    with nullcontext() if is_costly else renewal.poisoned_allocations():
         run = checking.candidate(moved, seed)
     spoiled = checking.judged(run)
     if all(comparison.passed for comparison in spoiled):
@@ -156,7 +155,7 @@ def other_addresses(checking: Checking) -> Iterator[Finding]:
     inputs.restore(moved, checking.pristine, checking.case.rewritten)
     plain = checking.judged(checking.candidate(moved, seed))
     if all(comparison.passed for comparison in plain):
-        yield poisoned_memory.UNWRITTEN
+        yield renewal.UNWRITTEN
 
 
 #: A look at the idle process, longer where children's ticks have to be told, and how many busy ones

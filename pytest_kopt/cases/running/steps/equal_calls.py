@@ -22,11 +22,15 @@ from pytest_kopt.cases.running.execution import CandidateFunction, Pass, make_in
 from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.inputs import SCALABLE
-from pytest_kopt.numerics.compare import Comparison
-from pytest_kopt.numerics.determinism import bits, differing_rows, same_bits
-from pytest_kopt.numerics.nested import fresh_copies, mapped, tensors
-from pytest_kopt.numerics.samples import CallFigures, difference, draws_for
-from pytest_kopt.numerics.snr import compute_snr
+from pytest_kopt.numerics.compare import CallFigures, Comparison, compute_snr, difference, draws_for
+from pytest_kopt.numerics.nested import (
+    bits,
+    differing_rows,
+    fresh_copies,
+    mapped,
+    same_bits,
+    tensors,
+)
 
 #: So many calls, and so long at most: one wrong result in a hundred calls shows.
 _CALLS, _SECONDS = 600, 0.1

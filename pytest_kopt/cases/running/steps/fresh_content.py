@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
+from pytest_kopt.cases.order import drawn_so_far
 from pytest_kopt.cases.running.against_reference import judge, nearest, touched_rows
 from pytest_kopt.cases.running.checking import Checking
 from pytest_kopt.cases.running.execution import (
@@ -27,16 +28,14 @@ from pytest_kopt.cases.running.execution import (
     results_of,
     watch_frames,
 )
-from pytest_kopt.cases.seeds import drawn_so_far
-from pytest_kopt.honesty import outputs, physics, poisoned_memory
+from pytest_kopt.honesty import outputs, renewal, work
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.inputs import leaves
-from pytest_kopt.honesty.poisoned_memory import poisoned_allocations
 from pytest_kopt.honesty.precision import accuracy_of, least_exact
+from pytest_kopt.honesty.renewal import poisoned_allocations
 from pytest_kopt.honesty.work import Operator, operators_of
-from pytest_kopt.numerics.determinism import bits
 from pytest_kopt.numerics.gates import Gate
-from pytest_kopt.numerics.nested import fresh_copies, storages, tensors
+from pytest_kopt.numerics.nested import bits, fresh_copies, storages, tensors
 
 #: What a gate says of a kernel that is named after a format.
 _FORMATS = {"e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2", "fp4": "float4_e2m1fn_x2"}
@@ -56,7 +55,7 @@ def fresh_content(checking: Checking) -> Iterator[Finding]:
     checking.pristine = fresh_copies(make_inputs(checking.case, seed))
     _refuse_gradients_of_nothing(checking)
     checking.used = fresh_copies(checking.pristine)
-    poisoned_memory.poison_freed(tensors(checking.pristine))
+    renewal.poison_freed(tensors(checking.pristine))
     start = time.perf_counter()
     drawn = drawn_so_far(checking.bench.device)
     with watch_frames(LAUNCHED) as watch:
@@ -117,7 +116,7 @@ def _measure(
         checking.facts.accuracy[name] = replace(reached, layout=layouts.get(name))
     # Of what is written in place, what changed; it may be far less than what is there.
     new_outputs, changes = _written(checking, run, expected)
-    checking.facts.written = physics.written_bytes(new_outputs) + changes
+    checking.facts.written = work.written_bytes(new_outputs) + changes
     checking.facts.io_bytes = io_bytes(pristine, new_outputs, run.live.gradients.values(), changes)
     checking.facts.dtype = computing_dtype(pristine, case.gate_of(next(iter(expected.outputs))))
 
@@ -155,10 +154,8 @@ def io_bytes(
     size) read, gradients written. Of what is written in place, `written` bytes count besides: it
     may have been read before, and nobody can tell.
     """
-    moved = written + sum(physics.written_bytes(tensors(list(x))) for x in (inputs, outputs))
-    gradient_bytes = physics.written_bytes(
-        gradient for gradient in gradients if gradient is not None
-    )
+    moved = written + sum(work.written_bytes(tensors(list(x))) for x in (inputs, outputs))
+    gradient_bytes = work.written_bytes(gradient for gradient in gradients if gradient is not None)
     return {"forward": moved} | ({"backward": moved + gradient_bytes} if gradient_bytes else {})
 
 
@@ -176,12 +173,12 @@ def computing_dtype(inputs: Sequence[Any], gate: Gate | None) -> str | None:
 
 def _unwritten(checking: Checking, seed: int) -> Iterator[Finding]:
     """Say of a wrong result whether some of it is what lay in memory before."""
-    with poisoned_memory.poisoned_allocations():
+    with renewal.poisoned_allocations():
         again = checking.candidate(fresh_copies(checking.pristine), seed)
     spoiled = [bool(torch.isnan(out).any()) for out in again.copies.results]
     before = [bool(torch.isnan(out).any()) for out in checking.last.copies.results]
     if any(spoiled) and not any(before):
-        yield poisoned_memory.UNWRITTEN
+        yield renewal.UNWRITTEN
 
 
 #: Namespaces of operators that come with torch; others are registered by whoever wrote the kernel.
