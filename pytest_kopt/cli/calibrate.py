@@ -39,15 +39,14 @@ def calibrate(arguments: argparse.Namespace) -> int:
 
 def _ceilings(option: str) -> None:
     from pytest_kopt.devices.visible import choose
-    from pytest_kopt.knowledge import facts
-    from pytest_kopt.knowledge.facts import Facts
+    from pytest_kopt.knowledge.facts import DeviceCeilings, Facts, save
     from pytest_kopt.measure.measured_peaks import measure_ceilings
 
     project = Project.here()
     measured = measure_ceilings(choose(option))
     # What lies above a documented peak is refused before it is kept.
-    documented = facts.DeviceCeilings(measured.device, measured, Facts())
-    path = facts.save(project.workspace, measured)
+    documented = DeviceCeilings(measured.device, measured, Facts())
+    path = save(project.workspace, measured)
     project.keep_workspace_out_of_git()
     for line in ceiling_lines(measured, documented):
         print(line)

@@ -14,6 +14,8 @@ from typing import TextIO
 from pytest_kopt.cli.bisect import bisect
 from pytest_kopt.cli.calibrate import calibrate
 from pytest_kopt.cli.campaigns import (
+    MEMORY,
+    TIPS,
     abandon,
     advise,
     discard,
@@ -28,12 +30,10 @@ from pytest_kopt.cli.command_line import CommandParser
 from pytest_kopt.cli.decide import decide
 from pytest_kopt.cli.demo import demo
 from pytest_kopt.cli.init import init
-from pytest_kopt.cli.judge import judge
-from pytest_kopt.cli.learned import MEMORY, TIPS
 from pytest_kopt.cli.mcp import mcp
 from pytest_kopt.cli.record import record
 from pytest_kopt.cli.report import export, report
-from pytest_kopt.cli.standalone import compare, time
+from pytest_kopt.cli.standalone import compare, judge, time
 from pytest_kopt.errors import BadInput
 from pytest_kopt.exit_codes import ExitCode
 from pytest_kopt.show.words import visible

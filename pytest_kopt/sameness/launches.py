@@ -1,10 +1,11 @@
 """The launches of a call on a GPU, in order, and the differences between two recordings.
 
 A call is captured into a graph whose nodes are read through the driver, and twice: bytes that
-another capture does not repeat are no choice of the kernel's. Two launches are the same if function,
-grid, block, shared memory and arguments are. A function is the same if it is one object in the
-process, or if Triton compiled it to the same object. Arguments are compared by their bytes, without
-words that are addresses of a device's memory. A launch that cannot be read is never the same.
+another capture does not repeat are no choice of the kernel's. Two launches are the same if
+function, grid, block, shared memory and arguments are. A function is the same if it is one object
+in the process, or if Triton compiled it to the same object. Arguments are compared by their bytes,
+without words that are addresses of a device's memory. A launch that cannot be read is never the
+same.
 """
 
 from __future__ import annotations

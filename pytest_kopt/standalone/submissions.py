@@ -40,10 +40,10 @@ _MOST_BYTES = 1 << 20
 _CONFINED = ("-o", "kopt_isolation=on", "-p", "no:cacheprovider", "--kopt-gate=improve")
 
 
-def judge(
+def judged(
     submission: Path, cases: Cases, limits: ProcessLimits, words: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Judge a file in the place of the problem's own, which is the baseline.
+    """Return the verdict on a file in the place of the problem's own, which is the baseline.
 
     `words` go to pytest. The document has `submission`, `sha256`, `outcome`, `exit_code`, `reason`,
     `limit` (which one it went beyond, or null), `seconds` and `verdict` (or null). A submission

@@ -1,7 +1,7 @@
 """A pull request does not choose what judges it: options, the policy's file, files of its cases.
 
-Conftest files and plugins may edit `config.option` and pytest's ini values as they like: the command
-and the settings files count. git does not tell what ignored files and pointers were at the base.
+Conftest files and plugins may edit `config.option` and pytest's ini values as they like: only the
+command and the settings files count. What ignored files were at the base git does not know.
 """
 
 from __future__ import annotations
