@@ -1,4 +1,7 @@
-"""Attention with an online softmax, forward and backward, grouped heads, optionally causal."""
+"""Attention with an online softmax, forward and backward, grouped heads, optionally causal.
+
+The forward copies by tensor descriptors (TMA on sm_90 and later). Needs Triton 3.4 or later.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,10 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+#: Tile, pipeline stages and warps of the forward, where there are TMA and warpgroup products.
+HOPPER = {"BLOCK_M": 128, "BLOCK_N": 128, "num_stages": 2, "num_warps": 8}
 
 
 @triton.jit
@@ -21,42 +28,62 @@ def _probabilities(q, k, lse, rows, columns, Sq, Skv, scale, CAUSAL: tl.constexp
 
 
 @triton.jit
+def _online(
+    scores, total, highest, weight, v, kv_head, first,
+    D: tl.constexpr, BLOCK_N: tl.constexpr, OPERAND: tl.constexpr,
+):  # fmt: skip
+    """Add one block of columns to the running softmax: (total, highest, weight)."""
+    now = tl.maximum(highest, tl.max(scores, 1))
+    shrink = tl.exp2(highest - now)
+    parts = tl.exp2(scores - now[:, None])
+    weight = weight * shrink + tl.sum(parts, 1)
+    values = v.load([kv_head, first, 0]).reshape(BLOCK_N, D).to(OPERAND)
+    total = tl.dot(parts.to(OPERAND), values, total * shrink[:, None])
+    return total, now, weight
+
+
+@triton.jit
 def _forward(
     q, k, v, out, lse,
     Hq, Hkv, Sq, Skv, scale,
     D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     CAUSAL: tl.constexpr, OPERAND: tl.constexpr,
 ):  # fmt: skip
-    head = tl.program_id(1).to(tl.int64)
+    # The last rows see most columns under a causal mask: they begin first.
+    block = tl.num_programs(0) - 1 - tl.program_id(0)
+    head = tl.program_id(1)
     kv_head = head // Hq * Hkv + head % Hq // (Hq // Hkv)
-    rows = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
-    ds = tl.arange(0, D)
-    q_at = head * Sq * D + rows[:, None] * D + ds[None, :]
-    queries = tl.load(q + q_at, rows[:, None] < Sq, 0.0).to(OPERAND)
+    rows = block * BLOCK_M + tl.arange(0, BLOCK_M)
+    queries = q.load([head, block * BLOCK_M, 0]).reshape(BLOCK_M, D).to(OPERAND)
     total = tl.zeros((BLOCK_M, D), tl.float32)
     highest = tl.full((BLOCK_M,), -1.0e30, tl.float32)
     weight = tl.zeros((BLOCK_M,), tl.float32)
     end = Skv
+    whole = Skv // BLOCK_N * BLOCK_N
     if CAUSAL:
-        end = min(Skv, (tl.program_id(0) + 1) * BLOCK_M + Skv - Sq)
-    for first in range(0, end, BLOCK_N):
+        end = min(Skv, (block + 1) * BLOCK_M + Skv - Sq)
+        whole = min(whole, (block * BLOCK_M + Skv - Sq + 1) // BLOCK_N * BLOCK_N)
+    # Every row sees every column of these blocks.
+    for first in range(0, whole, BLOCK_N):
+        keys = k.load([kv_head, first, 0]).reshape(BLOCK_N, D).to(OPERAND)
+        scores = tl.dot(queries, keys.T) * scale
+        total, highest, weight = _online(
+            scores, total, highest, weight, v, kv_head, first, D, BLOCK_N, OPERAND
+        )
+    # Blocks on the diagonal, and the ragged end.
+    for first in range(whole, end, BLOCK_N):
+        keys = k.load([kv_head, first, 0]).reshape(BLOCK_N, D).to(OPERAND)
         columns = first + tl.arange(0, BLOCK_N)
-        kv_at = kv_head * Skv * D + columns[:, None] * D + ds[None, :]
-        keys = tl.load(k + kv_at, columns[:, None] < Skv, 0.0).to(OPERAND)
-        values = tl.load(v + kv_at, columns[:, None] < Skv, 0.0).to(OPERAND)
-        scores = tl.dot(queries, tl.trans(keys)) * scale
         kept = columns[None, :] < Skv
         if CAUSAL:
             kept = kept & (columns[None, :] <= rows[:, None] + Skv - Sq)
-        scores = tl.where(kept, scores, -1.0e30)
-        now = tl.maximum(highest, tl.max(scores, 1))
-        shrink = tl.exp2(highest - now)
-        parts = tl.exp2(scores - now[:, None])
-        weight = weight * shrink + tl.sum(parts, 1)
-        total = total * shrink[:, None] + tl.dot(parts.to(OPERAND), values)
-        highest = now
-    tl.store(out + q_at, (total / weight[:, None]).to(out.dtype.element_ty), rows[:, None] < Sq)
-    tl.store(lse + head * Sq + rows, highest + tl.log2(weight), rows < Sq)
+        scores = tl.where(kept, tl.dot(queries, keys.T) * scale, -1.0e30)
+        total, highest, weight = _online(
+            scores, total, highest, weight, v, kv_head, first, D, BLOCK_N, OPERAND
+        )
+    result = (total / weight[:, None]).to(out.dtype).reshape(1, BLOCK_M, D)
+    out.store([head, block * BLOCK_M, 0], result)
+    tl.store(lse + head.to(tl.int64) * Sq + rows, highest + tl.log2(weight), rows < Sq)
 
 
 @triton.jit
@@ -130,6 +157,20 @@ def _backward_kv(
     tl.store(dv + kv_at, v_total.to(dv.dtype.element_ty), columns[:, None] < Skv)
 
 
+def _described(x: torch.Tensor, rows: int) -> TensorDescriptor:
+    """Return a descriptor of (batch, heads, rows, D) that copies `rows` rows of one head."""
+    flat = x.view(-1, *x.shape[2:])
+    return TensorDescriptor.from_tensor(flat, [1, rows, x.shape[-1]])
+
+
+def _forward_tiles(q: torch.Tensor, causal: bool) -> dict[str, Any]:
+    tiles = _tiles(q, causal)
+    if not q.is_cuda:
+        return tiles
+    big = torch.version.hip is None and torch.cuda.get_device_capability(q.device)[0] in (9, 10)
+    return tiles | (HOPPER if big else {"num_stages": 2})
+
+
 def _tiles(q: torch.Tensor, causal: bool) -> dict[str, Any]:
     common = {"D": q.shape[-1], "CAUSAL": causal}
     if q.is_cuda:
@@ -147,12 +188,18 @@ class _Attention(torch.autograd.Function):
         out = torch.empty_like(q)
         # In powers of two: log2(sum of exp2(scores)).
         lse = torch.empty((batch, heads, rows), device=q.device, dtype=torch.float32)
-        tiles = _tiles(q, causal)
+        tiles = _forward_tiles(q, causal)
         ctx.sizes = (heads, k.shape[1], rows, k.shape[2], math.log2(math.e) / math.sqrt(width))
         grid = (triton.cdiv(rows, tiles["BLOCK_M"]), batch * heads)
-        _forward[grid](q, k, v, out, lse, *ctx.sizes, **tiles)
+        _forward[grid](
+            *(_described(q, tiles["BLOCK_M"]), _described(k, tiles["BLOCK_N"])),
+            *(_described(v, tiles["BLOCK_N"]), _described(out, tiles["BLOCK_M"])),
+            lse,
+            *ctx.sizes,
+            **tiles,
+        )
         ctx.save_for_backward(q, k, v, out, lse)
-        ctx.tiles = tiles
+        ctx.tiles = _tiles(q, causal)
         return out
 
     @staticmethod

@@ -1,4 +1,7 @@
-"""out = a @ b in bf16 with fp32 accumulation, forward and backward, in Triton."""
+"""out = a @ b in bf16 with fp32 accumulation, forward and backward: a persistent Triton GEMM.
+
+Tiles are copied by tensor descriptors (TMA on sm_90 and later). Needs Triton 3.4 or later.
+"""
 
 from __future__ import annotations
 
@@ -7,51 +10,86 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+#: Descriptors need rows that begin at multiples of 16 bytes: 8 elements of bf16.
+ALIGNED = 8
+#: Tile, pipeline stages and warps. Two of the accumulators of 128 x 256 do not fit one warpgroup.
+HOPPER = {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 64, "num_stages": 3, "num_warps": 8}
+#: Shared memory of 64 KiB is enough: sm_80, sm_89, sm_120, gfx942.
+SMALLER = {"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 32, "num_stages": 2, "num_warps": 8}
+INTERPRETED = {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 64}
 
 
 @triton.jit
 def _matmul(
     a, b, out,
     M, N, K,
-    a_row, a_column, b_row, b_column,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-    GROUP: tl.constexpr, OPERAND: tl.constexpr,
+    GROUP: tl.constexpr, A_TURNED: tl.constexpr, B_TURNED: tl.constexpr, OPERAND: tl.constexpr,
 ):  # fmt: skip
-    # Neighbouring programs share rows of a and columns of b, so that they meet in L2.
     tiles_m, tiles_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
-    tile = tl.program_id(0)
-    first = tile // (GROUP * tiles_n) * GROUP
-    height = min(tiles_m - first, GROUP)
-    inside = tile % (GROUP * tiles_n)
-    rows = (first + inside % height) * BLOCK_M + tl.arange(0, BLOCK_M)
-    columns = inside // height * BLOCK_N + tl.arange(0, BLOCK_N)
-    ks = tl.arange(0, BLOCK_K)
-    a_at = a + rows[:, None].to(tl.int64) * a_row + ks[None, :] * a_column
-    b_at = b + ks[:, None] * b_row + columns[None, :].to(tl.int64) * b_column
-    total = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-    for k in range(0, K, BLOCK_K):
-        left = tl.load(a_at, (rows[:, None] < M) & (ks[None, :] < K - k), 0.0)
-        right = tl.load(b_at, (ks[:, None] < K - k) & (columns[None, :] < N), 0.0)
-        total = tl.dot(left.to(OPERAND), right.to(OPERAND), total)
-        a_at += BLOCK_K * a_column
-        b_at += BLOCK_K * b_row
-    at = out + rows[:, None].to(tl.int64) * N + columns[None, :]
-    tl.store(at, total.to(out.dtype.element_ty), (rows[:, None] < M) & (columns[None, :] < N))
+    for tile in tl.range(tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0), flatten=True):
+        # Tiles of GROUP rows follow each other, so that programs share rows of a and b in L2.
+        first = tile // (GROUP * tiles_n) * GROUP
+        height = min(tiles_m - first, GROUP)
+        inside = tile % (GROUP * tiles_n)
+        row = (first + inside % height) * BLOCK_M
+        column = inside // height * BLOCK_N
+        total = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+        for step in range(tl.cdiv(K, BLOCK_K)):
+            k = step * BLOCK_K
+            left = a.load([k, row]).T if A_TURNED else a.load([row, k])
+            right = b.load([column, k]).T if B_TURNED else b.load([k, column])
+            total = tl.dot(left.to(OPERAND), right.to(OPERAND), total)
+        # Two halves, so that the tile that waits in shared memory leaves room for the pipeline.
+        halves = tl.permute(tl.reshape(total, (BLOCK_M, 2, BLOCK_N // 2)), (0, 2, 1))
+        near, far = tl.split(halves)
+        out.store([row, column], near.to(out.dtype))
+        out.store([row, column + BLOCK_N // 2], far.to(out.dtype))
+
+
+def _operand(x: torch.Tensor) -> tuple[torch.Tensor, bool]:
+    """Return `x` or its transpose in memory that a descriptor can read, and whether it is turned.
+
+    A matrix whose rows cannot be aligned is copied into rows that are.
+    """
+    turned = x.stride(0) == 1 and x.stride(1) != 1
+    stored = x.T if turned else x
+    if stored.stride(1) != 1 or stored.stride(0) % ALIGNED or stored.data_ptr() % 16:
+        rows, columns = stored.shape
+        wide = stored.new_empty(rows, triton.cdiv(columns, ALIGNED) * ALIGNED)
+        stored = wide[:, :columns].copy_(stored)
+    return stored, turned
+
+
+def _config(device: torch.device) -> dict[str, int]:
+    if device.type != "cuda":
+        return INTERPRETED
+    big = torch.version.hip is None and torch.cuda.get_device_capability(device)[0] in (9, 10)
+    return HOPPER if big else SMALLER
 
 
 def _launch(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     (m, k), n = a.shape, b.shape[1]
-    out = torch.empty((m, n), device=a.device, dtype=a.dtype)
+    (left, a_turned), (right, b_turned) = _operand(a), _operand(b)
+    config = _config(a.device)
+    tile_m, tile_n, tile_k = config["BLOCK_M"], config["BLOCK_N"], config["BLOCK_K"]
+    out, _ = _operand(a.new_empty(m, n))
+    tiles, programs = triton.cdiv(m, tile_m) * triton.cdiv(n, tile_n), 1
     if a.is_cuda:
-        tile_m, tile_n, tile_k, warps, operand = 128, 128, 64, 8, tl.bfloat16
-    else:  # Triton's interpreter multiplies float32 only
-        tile_m, tile_n, tile_k, warps, operand = 64, 64, 64, 1, tl.float32
-    _matmul[(triton.cdiv(m, tile_m) * triton.cdiv(n, tile_n),)](
-        *(a, b, out, m, n, k, *a.stride(), *b.stride()),
-        BLOCK_M=tile_m, BLOCK_N=tile_n, BLOCK_K=tile_k, GROUP=8, OPERAND=operand,
-        num_warps=warps, num_stages=3,
+        programs = torch.cuda.get_device_properties(a.device).multi_processor_count
+    _matmul[(min(programs, tiles),)](
+        TensorDescriptor.from_tensor(left, [tile_k, tile_m] if a_turned else [tile_m, tile_k]),
+        TensorDescriptor.from_tensor(right, [tile_n, tile_k] if b_turned else [tile_k, tile_n]),
+        TensorDescriptor.from_tensor(out, [tile_m, tile_n // 2]),
+        *(m, n, k),
+        GROUP=8, A_TURNED=a_turned, B_TURNED=b_turned,
+        # Triton's interpreter multiplies float32 only.
+        OPERAND=tl.bfloat16 if a.is_cuda else tl.float32,
+        **config,
     )  # fmt: skip
-    return out
+    return out.contiguous()
 
 
 class _Gemm(torch.autograd.Function):

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from pytest_kopt import policies
-from pytest_kopt.bundled import bundled
 from pytest_kopt.campaign import manifest as manifests
 from pytest_kopt.campaign import workspace
 from pytest_kopt.campaign.campaign import Campaign
@@ -22,7 +21,7 @@ from pytest_kopt.campaign.layout import Layout, campaigns, check_name
 from pytest_kopt.campaign.manifest import Manifest
 from pytest_kopt.campaign.prerequisites import gaps, listed, tree_gaps
 from pytest_kopt.campaign.running import hold
-from pytest_kopt.cli import manifest_options, quick_bench
+from pytest_kopt.cli import manifest_options, quick_bench, templates
 from pytest_kopt.cli.command_line import argument, command
 from pytest_kopt.cli.inferred import fill_in
 from pytest_kopt.clock import now
@@ -34,20 +33,6 @@ from pytest_kopt.show.files.summary import campaign_readme
 from pytest_kopt.show.standing import tip_lines
 from pytest_kopt.trials.harness import HarnessWatch, PytestSetup, declaring, pytest_section
 
-_PACKAGE = "kernels/__init__.py"
-#: Files of a template by their path in conftest_templates/; a pair names another place for it.
-TEMPLATES: dict[str, tuple[str | tuple[str, str], ...]] = {
-    **{
-        name: (_PACKAGE, f"kernels/{name}.py", f"tests/test_{name}.py")
-        for name in ("gemm_bf16", "gemm_fp8", "grouped_gemm", "attention", "rmsnorm", "swiglu")
-    },
-    "determinism": (_PACKAGE, "kernels/rmsnorm.py", "tests/test_determinism.py"),
-    "multigpu": (_PACKAGE, "kernels/row_parallel.py", "tests/test_multigpu.py"),
-    "conftest": ("conftest.py",),
-    "manifest": ("manifest.yaml",),
-    "workflow": (("workflow/kopt.yml", ".github/workflows/kopt.yml"),),
-    "skill": ("SKILL.md",),
-}
 #: What the rest is looked at with where a required key is missing or not legal.
 _STAND_INS: dict[str, Any] = {
     **dict.fromkeys(("target_op", "target_backend", "target_lang"), "unknown"),
@@ -63,7 +48,7 @@ _STAND_INS: dict[str, Any] = {
     argument(
         "--template",
         metavar="NAME",
-        help=f"put a template into the project instead: {', '.join(TEMPLATES)}",
+        help=f"put a template into the project instead: {', '.join(templates.TEMPLATES)}",
     ),
     manifest_options.add_options,
     argument(
@@ -96,8 +81,7 @@ def init(arguments: argparse.Namespace) -> None:
         if arguments.name:
             what = f"a template begins no campaign, and none of the name {arguments.name}"
             raise BadInput(what, where="--template", legal="kopt init --template NAME")
-        placed = [f"written: {path}" for path in place_template(arguments.template, project.root)]
-        print("\n".join(placed) or "nothing to do: every file is there already")
+        print("\n".join(templates.place(arguments.template, project)))
         return
     found = [] if arguments.old and arguments.name else fill_in(arguments, project)
     repository = Repository.around(project.root)
@@ -271,21 +255,3 @@ def _relative(path: str, root: Path) -> str:
     """Return a path relative to the project root; as it is where it lies outside."""
     absolute = Path.cwd() / path
     return (absolute.relative_to(root) if absolute.is_relative_to(root) else absolute).as_posix()
-
-
-def place_template(name: str, root: Path) -> list[str]:
-    """Copy a template and return what is new; BadInput, with no copy, where a file differs."""
-    if name not in TEMPLATES:
-        raise BadInput(f"template {name!r} is unknown", where="--template", legal=TEMPLATES)
-    source = bundled("conftest_templates")
-    files = [entry if isinstance(entry, tuple) else (entry, entry) for entry in TEMPLATES[name]]
-    content = {target: (source / file).read_bytes() for file, target in files}
-    existing = {target for target in content if (root / target).exists()}
-    for target in sorted(existing):
-        # A package that exists already is as good as ours.
-        if target != _PACKAGE and (root / target).read_bytes() != content[target]:
-            raise BadInput(f"{target} exists and differs", where="--template", legal="move it away")
-    for target in content.keys() - existing:
-        (root / target).parent.mkdir(parents=True, exist_ok=True)
-        (root / target).write_bytes(content[target])
-    return sorted(content.keys() - existing)

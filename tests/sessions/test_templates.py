@@ -10,7 +10,7 @@ import yaml
 
 from pytest_kopt.bundled import bundled
 from pytest_kopt.campaign import manifest as manifests
-from pytest_kopt.cli.init import TEMPLATES
+from pytest_kopt.cli.templates import TEMPLATES
 from pytest_kopt.exit_codes import ExitCode
 
 from .project import MASKS, NO_XDIST, SERIAL, TWO_WORKERS, Project
@@ -18,7 +18,7 @@ from .sources import SETTINGS
 
 pytest.importorskip("triton")
 
-CASES = ("gemm_bf16", "gemm_fp8", "grouped_gemm", "attention", "rmsnorm", "swiglu")
+CASES = ("gemm_bf16", "gemm_fp8", "grouped_gemm", "attention", "rmsnorm", "cross_entropy", "swiglu")
 SUITES = ("determinism", "multigpu", "conftest")
 #: Those that the interpreter is through with soonest.
 ONE_EACH = (
@@ -27,6 +27,7 @@ ONE_EACH = (
     "tests/test_grouped_gemm.py::test_grouped_gemm[one_expert]",
     "tests/test_attention.py::test_attention[1-1-1-16-24-16-False]",
     "tests/test_rmsnorm.py::test_rmsnorm[6-100]",
+    "tests/test_cross_entropy.py::test_cross_entropy[6-100]",
     "tests/test_swiglu.py::test_swiglu[5-100]",
 )
 
@@ -212,6 +213,24 @@ def test_a_template_never_overwrites(empty: Project) -> None:
     unknown = project.kopt("init", "--template", "nothing")
     assert unknown.code == ExitCode.USAGE
     assert "gemm_fp8" in unknown.refusal
+
+
+def test_a_template_writes_the_settings_that_its_tests_need(empty: Project) -> None:
+    first = empty.kopt("init", "--template", "rmsnorm")
+    assert first.code == 0 and "written: pytest's settings" in first.out, first.text
+    assert 'pythonpath = ["."]' in empty.read("pyproject.toml")
+    run = empty.pytest("--kopt-device", "cpu", "--kopt-check-only", "-p", "no:cacheprovider")
+    assert run.code == 0 and "2 passed" in run.out, run.text
+    second = empty.kopt("init", "--template", "rmsnorm")
+    assert "nothing to do" in second.out
+
+
+def test_a_template_leaves_settings_that_are_there(empty: Project) -> None:
+    mine = "[project]\nname = 'mine'\n\n[tool.pytest.ini_options]\ntestpaths = ['tests']\n"
+    empty.write("pyproject.toml", mine)
+    run = empty.kopt("init", "--template", "rmsnorm")
+    assert "missing: pythonpath" in run.out, run.text
+    assert empty.read("pyproject.toml") == mine
 
 
 def test_every_file_belongs_to_a_template() -> None:
