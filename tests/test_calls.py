@@ -1,4 +1,4 @@
-"""How often a plain run calls a slow kernel, and what for: the table in docs/honesty.md."""
+"""How often a plain run calls a slow kernel, and what for (docs/honesty-evidence.md)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pytest_kopt.cases.running.steps import contents
 from tests.scripted import Clock
 from tests.test_check_only import case_of, plain_bench
 
-PAGE = Path(__file__).parents[1] / "docs" / "honesty.md"
+PAGE = Path(__file__).parents[1] / "docs" / "honesty-evidence.md"
 PARTS: dict[str, list[tuple[Any, str]]] = {
     "answers": [
         (check, "fresh_content"),

@@ -6,7 +6,6 @@ import ast
 import re
 import subprocess
 import sys
-from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,7 @@ from pytest_kopt.honesty import finding
 from pytest_kopt.honesty.finding import CONSEQUENCES, Consequence, Finding
 
 PACKAGE = Path(finding.__file__).parents[1]
-PAGE = PACKAGE.parent / "docs" / "honesty.md"
+PAGE = PACKAGE.parent / "docs" / "findings.md"
 
 
 def test_what_makes_findings_where_kernels_run_is_loaded_before_them() -> None:
@@ -35,23 +34,21 @@ def test_what_makes_findings_where_kernels_run_is_loaded_before_them() -> None:
 
 
 def test_the_documentation_says_what_follows_from_every_finding() -> None:
-    """It says of what does not reject that it is REPAIR or a note."""
-    table = PAGE.read_text().partition("| name | what was seen")[2].partition("\n\n")[0]
-    told = defaultdict(set)
-    for line in table.splitlines()[2:]:
-        # `a`, `b` (a note): all before the bracket, since the semicolon before.
-        for part in line.split("|")[1].split(";"):
-            kind = re.search(r"\((.*)\)", part)
-            for name in re.findall(r"`([a-z-]+)`", part):
-                told[name].add(kind.group(1) if kind else "")
-    listed = PAGE.read_text().partition("\nNotes of the audit")[2].partition("\n\nIn ")[0]
-    notes = {*re.findall(r"`([a-z-]+)`", listed)}
+    page = PAGE.read_text()
+    sections = re.findall(r"^### ([a-z-]+)\n\n- Consequence: (.*)\.$", page, re.MULTILINE)
+    told = dict(sections)
+    assert len(told) == len(sections), "each has one section"
+    notes = {*re.findall(r"`([a-z-]+)`", page.partition("\n## Notes of the audit")[2])}
+    notes &= {*CONSEQUENCES}
     assert {*told} | notes == {*CONSEQUENCES}
     assert {CONSEQUENCES[name] for name in notes} == {Consequence.NOTES}
-    for name, kinds in told.items():
-        said = " ".join(kinds)
-        assert ("REPAIR" in said) == (CONSEQUENCES[name] is Consequence.REPAIRS), name
-        assert ("note" in said) or (CONSEQUENCES[name] is not Consequence.NOTES), name
+    words = {
+        Consequence.REJECTS: "REJECTED_OVERFIT",
+        Consequence.REPAIRS: "REPAIR",
+        Consequence.NOTES: "a flag",
+    }
+    for name, consequence in told.items():
+        assert consequence.startswith(words[CONSEQUENCES[name]]), name
 
 
 def test_something_follows_from_every_finding_of_the_package() -> None:

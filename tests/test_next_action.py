@@ -146,7 +146,7 @@ def test_an_edited_harness_names_the_files_to_put_back(project: DrivenCampaign) 
 
 
 def test_what_rejects_a_candidate_has_a_name(project: DrivenCampaign) -> None:
-    """The name stood in sentences alone; docs/honesty.md says by name what to do."""
+    """The name stood in sentences alone; docs/findings.md says by name what to do."""
     project.write(KERNEL, b"NEW = 1\n")
     verdict = play(project, "cheating")
     (finding,) = verdict.findings

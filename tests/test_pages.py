@@ -131,7 +131,7 @@ def test_the_readme_quotes_a_kept_session() -> None:
 
 
 def test_the_corpus_is_as_large_as_the_page_says() -> None:
-    text = " ".join((ROOT / "docs/honesty.md").read_text().split())
+    text = " ".join((ROOT / "docs/honesty-evidence.md").read_text().split())
     words = {6: "six", 9: "nine"}
     for folder, kernels in (("cheats", "cheats"), ("honest", "honest kernels")):
         texts = [path.read_text() for path in (ROOT / "tests/corpus" / folder).glob("*__*.py")]

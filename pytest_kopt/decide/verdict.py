@@ -248,7 +248,7 @@ class EndToEnd(Document):
 
 
 class NamedFinding(Document):
-    """What a check of honesty found; docs/honesty.md says what each name means."""
+    """What a check of honesty found; docs/findings.md says what each name means."""
 
     check: str = Field(description="its name: stale-result")
     message: str

@@ -1,6 +1,6 @@
 """What a check of honesty found, and what follows from it: one value for all of them.
 
-`docs/honesty.md` has a row, or a word in its list of the audit's notes, for every name here.
+`docs/findings.md` has a section, or a word in its list of the audit's notes, for every name here.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What kernel code finds where it runs: a probe looks at everything that its process holds.
 
-What it found is held against the table in docs/honesty.md, row by row.
+What it found is held against the table in docs/confinement.md, row by row.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def test_plain(kopt, rows):
     )
 """
 SEED = 5_555_555_555_555
-DOCUMENT = Path(__file__).parents[2] / "docs/honesty.md"
+DOCUMENT = Path(__file__).parents[2] / "docs/confinement.md"
 
 #: The rows of the table, and when one is found in what a process held and was told before.
 FACTS: dict[str, Callable[[Mapping[str, Any], set[int], set[int]], bool]] = {
