@@ -6,7 +6,7 @@ python benchmarks/paired_power.py fit
 Every verdict draws sixteen processes of one record without replacement, centred, as what was
 recorded is identical code; a true change is added to their log-ratios. As in a live round all cases
 are measured by eight at most, the others are for cases that alone are open. `write` puts the tables
-into docs/paired.md. `fit` tells what the recorded rounds' variances have in common: the defaults.
+into docs/paired-evidence.md. `fit` tells what the recorded rounds' variances have in common: the defaults.
 """
 
 from __future__ import annotations
@@ -321,7 +321,7 @@ def main() -> None:
     text = tables(counts[0] if counts else 400)
     print(text)
     if "write" in sys.argv:
-        replace_table(DOCS / "paired.md", "paired_power", text)
+        replace_table(DOCS / "paired-evidence.md", "paired_power", text)
 
 
 if __name__ == "__main__":

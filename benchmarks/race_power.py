@@ -2,7 +2,7 @@
 
 python benchmarks/race_power.py [races=200] [write]
 
-Process noise is normal with the standard deviations of docs/paired.md: 0.25 % a case and process on
+Process noise is normal with the standard deviations of docs/paired-evidence.md: 0.25 % a case and process on
 an H200 (five of them 0.11 % together), 0.3 % for a single case. `write` puts the table there.
 """
 
@@ -25,7 +25,7 @@ from pytest_kopt.decide.paired_evidence import PairedCase, PairedEvidence
 from pytest_kopt.decide.race_rule import RACE_LOOKS, heat, is_over, winner
 
 PRIMUS = policies.load("primus")
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "paired.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "paired-evidence.md"
 #: Gains in percent of eight candidates: what a race is about.
 FIELDS: dict[str, tuple[float, ...]] = {
     "eight copies of the incumbent": (0.0,) * 8,

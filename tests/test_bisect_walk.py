@@ -19,7 +19,7 @@ from pytest_kopt.decide.paired_evidence import PairedCase, PairedEvidence
 
 PRIMUS = policies.load("primus")
 #: Standard deviation of a case between processes, five of which scatter by 0.11 % together
-#: (docs/paired.md).
+#: (docs/paired-evidence.md).
 CASE_SD, CASES = 0.0025, 5
 
 

@@ -11,6 +11,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
+import decision_picture
 from terminal_pictures import pictures
 
 PICTURES = Path(__file__).parents[1] / "docs/pictures"
@@ -22,6 +23,11 @@ OUTCOMES = {
     "failing": "REPAIR",
     "gate": "slower (",
 }
+
+
+def test_the_picture_of_a_decision_is_drawn_from_the_kept_rounds() -> None:
+    """Otherwise: `python benchmarks/decision_picture.py`."""
+    assert decision_picture.PICTURE.read_text() == decision_picture.drawn()
 
 
 @pytest.fixture(scope="module")
