@@ -6,7 +6,8 @@ python benchmarks/paired_power.py fit
 Every verdict draws sixteen processes of one record without replacement, centred, as what was
 recorded is identical code; a true change is added to their log-ratios. As in a live round all cases
 are measured by eight at most, the others are for cases that alone are open. `write` puts the tables
-into docs/paired-evidence.md. `fit` tells what the recorded rounds' variances have in common: the defaults.
+into docs/paired-evidence.md. `fit` tells what the recorded rounds' variances have in common: the
+defaults.
 """
 
 from __future__ import annotations

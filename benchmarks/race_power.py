@@ -2,8 +2,9 @@
 
 python benchmarks/race_power.py [races=200] [write]
 
-Process noise is normal with the standard deviations of docs/paired-evidence.md: 0.25 % a case and process on
-an H200 (five of them 0.11 % together), 0.3 % for a single case. `write` puts the table there.
+Process noise is normal with the standard deviations of docs/paired-evidence.md:
+0.25 % a case and process on an H200 (five of them 0.11 % together), 0.3 % for a single case.
+`write` puts the table there.
 """
 
 from __future__ import annotations
