@@ -19,7 +19,7 @@ from pytest_kopt.devices.vendor import CPU, Reading
 from pytest_kopt.errors import BadInput, CannotFinish
 from pytest_kopt.processes.host_agent import HostAgent
 from pytest_kopt.processes.remote_host import RemoteHost
-from pytest_kopt.session import distribution
+from pytest_kopt.session import sites
 from pytest_kopt.versions import overlay
 
 from .fake_gpus import FakeVendor, gpu
@@ -169,16 +169,16 @@ def test_a_tree_there_is_the_one_made_here(tmp_path: Path) -> None:
 )
 def test_how_another_connection_is_made(text: str, host: str, connection: str) -> None:
     spec, proxies = (
-        distribution.spec_of(text),
-        {"proxy": distribution.spec_of("ssh=gpu2//id=proxy")},
+        sites.spec_of(text),
+        {"proxy": sites.spec_of("ssh=gpu2//id=proxy")},
     )
     if spec.ssh:
         spec.chdir = "d"  # As xdist has it where nothing is said.
-    assert distribution.host_of(spec, proxies) == host
-    assert distribution.connection_of(spec, proxies) == connection
+    assert sites.host_of(spec, proxies) == host
+    assert sites.connection_of(spec, proxies) == connection
 
 
 @pytest.mark.parametrize("text", ["socket=gpu1:8888", "popen//installvia=x"])
 def test_a_socket_takes_no_other_connection(text: str) -> None:
     with pytest.raises(BadInput, match="a socket takes one connection"):
-        distribution.connection_of(distribution.spec_of(text), {})
+        sites.connection_of(sites.spec_of(text), {})

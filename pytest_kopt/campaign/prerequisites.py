@@ -2,58 +2,30 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import shutil
-import subprocess
-import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_kopt import models, policies
+from pytest_kopt import policies
 from pytest_kopt.campaign.git.lineage import check_repository
 from pytest_kopt.campaign.git.repository import Repository
-from pytest_kopt.campaign.git.worktrees import counterpart, nested_around
+from pytest_kopt.campaign.git.worktrees import nested_around
 from pytest_kopt.campaign.kernel import files_of
 from pytest_kopt.campaign.manifest import Manifest, check_kernel_paths, split_command
 from pytest_kopt.devices.pinning import discover, for_target
 from pytest_kopt.errors import BadInput
-from pytest_kopt.profiling import ncu, rocprof
 
 _COMPILED = {".cu", ".cpp", ".cc", ".cxx", ".hip", ".c"}
-_EDITABLE = "install the project editable (pip install -e .)"
-_ON_PATH = 'put the tree on the path through pytest\'s own settings (pythonpath = ["."])'
-_PROBE = "from pytest_kopt.session.probe import main; main()"
 
 
-@dataclass(frozen=True, slots=True)
-class Probe:
-    """What collecting the tests in a fresh process showed.
-
-    `modules` are the files of every imported module, `cases` the node ids marked kopt, `path` the
-    folders in which modules were looked for, `profilers` what can tell GPU kernel time, if asked.
-    `unknown_metric` says why the metric that is to decide is none of theirs.
-    """
-
-    cases: tuple[str, ...]
-    modules: tuple[str, ...]
-    failure: str = ""
-    path: tuple[str, ...] = ()
-    profilers: tuple[str, ...] = ()
-    unknown_metric: str = ""
-
-
-def gaps(
-    manifest: Manifest, root: Path, *, elsewhere: bool = False, is_usable: bool = True
-) -> list[str]:
+def gaps(manifest: Manifest, root: Path, *, elsewhere: bool = False) -> list[str]:
     """Return one sentence for everything that is missing; empty when round 1 may run.
 
-    With `elsewhere` the rounds run on another machine: its device is not looked for here. The tests
-    are only collected if the manifest `is_usable` and nothing else is missing.
+    With `elsewhere` the rounds run on another machine: its device is not looked for here. Nothing
+    of the project is imported, which may build a kernel: what an import tells, round 1 does.
     """
     repository = Repository.around(root)
     missing = tree_gaps(manifest, root, repository)
@@ -66,18 +38,15 @@ def gaps(
     if manifest.project_skill and not (root / manifest.project_skill).is_file():
         missing.append(f"project_skill: there is no file {manifest.project_skill!r}")
     missing += _program_gaps(manifest, root)
-    wants_kernel_time = bool(manifest.kernel_time)
     with listed(missing):
-        policy = policies.load(manifest.policy, root)
-        wants_kernel_time = manifest.judges_by_kernel_time(policy.kernel_time)
-    on_gpu = manifest.target_gpu != "cpu" and not elsewhere
+        policies.load(manifest.policy, root)
     if manifest.target_gpu == "cpu" and manifest.target_lang.upper() == "TRITON":
         missing.append(
             "target_gpu: on a CPU Triton's interpreter runs these kernels, its times mean nothing "
             "and every round would end with exit code 11 (legal: the GPU that decides, with "
             "--elsewhere if it is on another machine; to check only: pytest --kopt-check-only)"
         )
-    if on_gpu:
+    if manifest.target_gpu != "cpu" and not elsewhere:
         try:
             for_target(discover("cuda"), manifest.target_gpu)
         except BadInput as error:
@@ -86,18 +55,9 @@ def gaps(
                 "campaign up for another machine, --gpu cpu for this one's CPU)"
             )
     if not _mentions_cases(manifest, root):
-        missing.append(_no_cases(manifest))
-    if missing or not is_usable:
-        # To collect the tests imports torch: what is known by now is worth more than the wait.
-        return missing
-    collected = probe(manifest, root, profilers=on_gpu and wants_kernel_time)
-    if on_gpu and wants_kernel_time and not collected.profilers:
-        missing.append(
-            "rounds are judged by GPU kernel time, which neither torch.profiler nor "
-            f"{ncu.TOOL} nor {rocprof.TOOL} on PATH can measure here (policy {manifest.policy!r}; "
-            "`kernel_time: false` has the benchmark judge alone)"
-        )
-    return missing + _test_gaps(manifest, root, repository, collected)
+        where = f"`{manifest.tests}`" if manifest.tests else "pytest's default paths"
+        missing.append(f"no test marked kopt is found under {where} (--tests 'ARGS' selects them)")
+    return missing
 
 
 @contextmanager
@@ -127,27 +87,6 @@ def _program_gaps(manifest: Manifest, root: Path) -> Iterator[str]:
             yield f"{key}: the program {words[0]!r} is not on PATH"
 
 
-def probe(manifest: Manifest, root: Path, *, profilers: bool = False) -> Probe:
-    """Collect the tests in a fresh process; `profilers` asks for those too, and imports torch."""
-    with tempfile.TemporaryDirectory() as directory:
-        answer = Path(directory) / "probe.json"
-        process = subprocess.run(
-            [
-                *(sys.executable, "-c", _PROBE, str(answer), str(profilers)),
-                *(manifest.primary_metric or "", *shlex.split(manifest.tests)),
-            ],
-            cwd=root,
-            env={**os.environ, **manifest.env},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if not answer.exists():
-            return Probe((), (), (process.stdout + process.stderr)[-1500:].strip())
-        return models.read(Probe, json.loads(answer.read_text()))
-
-
 def tree_gaps(manifest: Manifest, root: Path, repository: Repository | None) -> list[str]:
     """Return what of the tree's state keeps a campaign from beginning here."""
     if repository is None or not manifest.git_commit:
@@ -170,11 +109,6 @@ def tree_gaps(manifest: Manifest, root: Path, repository: Repository | None) -> 
     return missing
 
 
-def _no_cases(manifest: Manifest) -> str:
-    where = f"`{manifest.tests}`" if manifest.tests else "pytest's default paths"
-    return f"no test marked kopt is found under {where} (--tests 'ARGS' selects them)"
-
-
 def _mentions_cases(manifest: Manifest, root: Path) -> bool:
     """Say whether a Python file that the tests' arguments name mentions kopt at all."""
     words = [word.partition("::")[0] for word in shlex.split(manifest.tests)]
@@ -182,28 +116,3 @@ def _mentions_cases(manifest: Manifest, root: Path) -> bool:
     named = named or [path for path in (root / "tests",) if path.is_dir()]
     files = [file for path in named for file in files_of(path) if file.suffix == ".py"]
     return not files or any(b"kopt" in file.read_bytes() for file in files)
-
-
-def _test_gaps(
-    manifest: Manifest, root: Path, repository: Repository | None, collected: Probe
-) -> list[str]:
-    if collected.failure:
-        return [f"the tests cannot be collected: {collected.failure}"]
-    if not collected.cases:
-        return [_no_cases(manifest)]
-    missing = [f"primary_metric: {collected.unknown_metric}"] if collected.unknown_metric else []
-    for source in manifest.kernel_source:
-        path = (root / source).resolve()
-        if path.suffix != ".py" or str(path) in collected.modules:
-            continue
-        installed = {"site-packages", "dist-packages"}
-        same_name = [file for file in map(Path, collected.modules) if file.name == path.name]
-        wrong = [(f, _EDITABLE) for f in same_name if installed & set(f.parts)][:1]
-        if repository:
-            twins = (counterpart(root, tree, repository) / source for tree in repository.trees)
-            wrong += [(twin, _ON_PATH) for twin in twins if str(twin) in collected.modules]
-        missing += [
-            f"kernel {source!r} is imported from {file}, not from this tree: {legal}"
-            for file, legal in wrong
-        ]
-    return missing

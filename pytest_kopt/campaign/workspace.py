@@ -12,19 +12,22 @@ import json
 import os
 import shlex
 import shutil
+import subprocess
+import sys
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from pytest_kopt import models
 from pytest_kopt.campaign import ledger
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.git.repository import Repository
 from pytest_kopt.campaign.kernel import KernelVersion, sha256
 from pytest_kopt.campaign.layout import Layout
 from pytest_kopt.campaign.manifest import Extracted, Manifest, Upstream
-from pytest_kopt.campaign.prerequisites import Probe, probe
 from pytest_kopt.cases.result import ExpectedCase
 from pytest_kopt.clock import now
 from pytest_kopt.errors import BadInput
@@ -33,6 +36,21 @@ from pytest_kopt.honesty.imports import Finder
 _SRC, _TESTS, _BENCH = "src", "tests", "bench"
 #: Settings of pytest that a workspace has its own of.
 _OWN = ("pythonpath", "testpaths", "norecursedirs", "kopt_workspace", "kopt_campaign")
+_PROBE = "from pytest_kopt.session.probe import main; main()"
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """What collecting the tests in a fresh process showed."""
+
+    #: The node ids of the tests marked kopt.
+    cases: tuple[str, ...]
+    #: The files of every imported module.
+    modules: tuple[str, ...]
+    #: Why the tests cannot be collected, "" where they can.
+    failure: str = ""
+    #: The folders in which modules were looked for.
+    path: tuple[str, ...] = ()
 
 
 @contextmanager
@@ -54,7 +72,9 @@ def extracted(
     shutil.rmtree(building.directory, ignore_errors=True)
     building.directory.mkdir(parents=True)
     try:
-        collected = probe(manifest, root)
+        collected = _collected(manifest, root)
+        if collected.failure:
+            raise BadInput(f"the tests cannot be collected: {collected.failure}")
         rooms = _rooms(manifest, root, layout, benchmarks, collected)
         files = {place: upstream for room in rooms.values() for place, upstream in room.items()}
         moved = _manifest(manifest, root, layout, files, rooms[_SRC])
@@ -183,10 +203,28 @@ def _settings(
     return "[tool.pytest.ini_options]\n" + "".join(f"{line}\n" for line in lines)
 
 
+def _collected(manifest: Manifest, root: Path) -> Probe:
+    """Collect the tests of a project in a fresh process."""
+    with tempfile.TemporaryDirectory() as directory:
+        answer = Path(directory) / "probe.json"
+        process = subprocess.run(
+            [sys.executable, "-c", _PROBE, str(answer), *shlex.split(manifest.tests)],
+            cwd=root,
+            env={**os.environ, **manifest.env},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if not answer.exists():
+            return Probe((), (), (process.stdout + process.stderr)[-1500:].strip())
+        return models.read(Probe, json.loads(answer.read_text()))
+
+
 def _check(manifest: Manifest, building: Layout, files: Mapping[str, str], before: Probe) -> None:
     """Raise BadInput unless the workspace collects upstream's cases with its own kernel."""
     places = {upstream: place for place, upstream in files.items()}
-    collected = probe(manifest, building.directory)
+    collected = _collected(manifest, building.directory)
     expected = [_moved(nodeid, places) for nodeid in before.cases]
     kernel = [str((building.directory / path).resolve()) for path in manifest.kernel_source]
     missing = [path for path in kernel if path.endswith(".py") and path not in collected.modules]

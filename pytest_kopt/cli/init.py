@@ -125,7 +125,7 @@ def _checked(
         # The new tree has the kernel of HEAD: an edit here would silently stay behind.
         missing += tree_gaps(manifest, project.root, repository)
     if not arguments.worktree or missing:
-        here = gaps(manifest, project.root, elsewhere=arguments.elsewhere, is_usable=not missing)
+        here = gaps(manifest, project.root, elsewhere=arguments.elsewhere)
         missing += [gap for gap in here if gap not in missing]
     _refuse(missing)
     return manifest

@@ -35,8 +35,9 @@ class GraphMemory:
 
     Where results lie makes a kernel faster or slower: two copies of an RMSNorm vary by 0.27 % on an
     H200, by 0.05 % with their results at the same addresses (docs/paired-evidence.md). So the
-    memory of a captured version's results is given up to the next one: calls that allocate alike get the
-    same addresses. A replay writes there again; what it gave has to be read before another's.
+    memory of a captured version's results is given up to the next one: calls that allocate alike
+    get the same addresses. A replay writes there again; what it gave has to be read before
+    another's.
     """
 
     def __init__(self) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import sys
 
 import pytest
 import yaml
@@ -173,17 +172,6 @@ def test_a_round_runs_on_the_campaigns_device_only(fresh: Project) -> None:
     assert fresh.contents() == before and not fresh.was_measured
 
 
-def test_a_kernel_that_is_not_imported_from_here_is_a_gap(ready: Project) -> None:
-    """Resolved into site-packages, the edits of a campaign would change nothing."""
-    ready.write("site-packages/installed/doubled.py", "def work(x):\n    return x\n")
-    ready.write(CASES, CASE.format(module="installed.doubled"))
-    words = ("-m", "pytest_kopt.cli", "init", CAMPAIGN, *GIVEN, "--kernel", KERNEL)
-    elsewhere = str(ready.root / "site-packages")
-    run = ready.run(sys.executable, *words, PYTHONPATH=elsewhere)
-    assert run.code == 4, run.text
-    assert f"{elsewhere}/installed/doubled.py" in run.text and "pip install -e" in run.text
-
-
 @pytest.mark.parametrize(
     ("words", "parts"),
     [
@@ -224,19 +212,3 @@ def test_what_cannot_be_used_is_named(
 def test_a_project_skill_that_is_not_there_is_a_gap(ready: Project) -> None:
     run = ready.kopt("init", CAMPAIGN, *GIVEN, "--kernel", KERNEL, "--project-skill", "none.md")
     assert run.code == 4 and "project_skill: there is no file 'none.md'" in run.refusal
-
-
-@pytest.mark.parametrize(
-    ("conftest", "words", "why"),
-    [
-        ("def pytest_configure(): raise RuntimeError('no server')", "", "RuntimeError: no server"),
-        ("", "--no-such", "unrecognized arguments: --no-such"),
-    ],
-)
-def test_what_stops_pytest_before_it_collects_is_said(
-    ready: Project, conftest: str, words: str, why: str
-) -> None:
-    ready.write("conftest.py", conftest)
-    run = ready.kopt("init", CAMPAIGN, *GIVEN, "--kernel", KERNEL, "--tests", f"{CASES} {words}")
-    assert run.code == 4 and why in run.text, run.text
-    assert "no test marked kopt" not in run.text and "Traceback" not in run.text

@@ -145,16 +145,19 @@ def no_repository(project: Project) -> None:
     (project.root / ".git").rename(project.root.parent / "gone")
 
 
-def uncommitted_cases(project: Project) -> None:
-    project.git("rm", "-q", "--cached", "tests/test_doubled.py")
-    project.git("commit", "-q", "-m", "Leave the cases out")
-
-
 def imported_from_the_users_tree(project: Project) -> None:
     """As an editable install does it."""
     text = project.read("pyproject.toml").replace('["."]', f'["{project.root}"]')
     project.write("pyproject.toml", text)
     project.commit_all()
+
+
+def test_a_tree_whose_tests_import_the_users_kernel_measures_nothing(ready: Project) -> None:
+    imported_from_the_users_tree(ready)
+    tree = in_tree(ready)
+    run = tree.round(1)
+    assert run.code == 4, run.text
+    assert re.search(r"is imported from \S+, a copy, and not from this tree's", run.text), run.text
 
 
 def nothing(project: Project) -> None:
@@ -169,8 +172,6 @@ def nothing(project: Project) -> None:
         (taken_branch, (), rf"branch '{BRANCH}' is checked out in \S+/elsewhere"),
         (unborn, (), r"no commit yet"),
         (no_repository, (), r"no git repository"),
-        pytest.param(uncommitted_cases, (), r"no test marked kopt", marks=pytest.mark.long),
-        (imported_from_the_users_tree, (), r"is imported from \S+, not from this tree"),
         (nothing, ("--branch", "none"), r"needs a branch"),
         (nothing, ("--worktree", "trees/inside"), r"lies inside the tree"),
     ],
