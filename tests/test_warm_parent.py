@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from pytest_kopt.cases.evidence import SLOW, CaseEvidence
 from pytest_kopt.cases.order import WorkerOrders
@@ -329,6 +330,24 @@ def test_what_cases_are_going_to_import_is_imported_once(
     )
     measurements.HostMeasurements.warm_up(session)
     assert {*loaded} == {*SLOW, "xml.dom.minidom"}
+
+
+def test_gpus_are_counted_by_their_files_while_libraries_are_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm"):
+        (tmp_path / name).write_text("")
+    monkeypatch.setattr(forking, "_DEV", tmp_path)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    before = torch.cuda.device_count()
+    with forking._counting_files():
+        from torch.cuda import device_count as kept
+
+        assert kept() == 2
+    assert kept() == before == torch.cuda.device_count()
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    with forking._counting_files():
+        assert torch.cuda.device_count() == 0
 
 
 #: Folders of a user's installed packages, of which the interpreter knows one.

@@ -6,7 +6,6 @@ at before every fork, since a context, or a lock that a thread holds, would be b
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import importlib
 import importlib.util
@@ -47,8 +46,10 @@ _FIRST = (
 #: Device files of NVIDIA's and AMD's drivers, open in a process that has a context.
 _DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/dxg")
 _ENDING_SECONDS = 1.0
-#: torch's variable for how it finds out whether there are GPUs.
-_ASKS_NVML = "PYTORCH_NVML_BASED_CUDA_CHECK"
+#: Where device files are, and the variable that hides NVIDIA's GPUs.
+_DEV, _MASK = Path("/dev"), "CUDA_VISIBLE_DEVICES"
+#: With it torch says that there are GPUs where it counts some, and need not initialise one.
+_COUNTS = "PYTORCH_NVML_BASED_CUDA_CHECK"
 #: How far the first allocations on the host are shifted, at most, in pages.
 _PAGES = 512
 _BALLAST: list[bytearray] = []
@@ -190,7 +191,7 @@ def _import_in_successor(
         adopt_orphans()
         if os.getppid() != parent:
             os._exit(1)
-        with _no_context():
+        with _counting_files():
             _import(filter(_is_installed, names))
         if unfit():
             os._exit(0)
@@ -225,22 +226,31 @@ def _is_installed(module: str) -> bool:
 
 
 @contextmanager
-def _no_context() -> Iterator[None]:
-    """Have torch ask the driver's management library whether there are GPUs, and close that again.
+def _counting_files() -> Iterator[None]:
+    """Have torch count NVIDIA's GPUs by their device files, and open none.
 
-    The driver itself cannot be used in a fork of a process that has asked it.
+    Its own answers open the driver, which a fork cannot use any more, or its management library,
+    which leaves a thread behind.
     """
-    before = os.environ.get(_ASKS_NVML)
-    os.environ[_ASKS_NVML] = "1"
+    cuda: Any = sys.modules.get("torch.cuda")
+    files = [path for path in _DEV.glob("nvidia*") if path.name[6:].isdigit()]
+    if cuda is None or not files or os.environ.get(_MASK) in ("", "-1"):
+        yield
+        return
+    count, is_importing = cuda.device_count, True
+
+    # A library that keeps the function for good gets torch's answer later on.
+    def device_count() -> int:
+        return len(files) if is_importing else count()
+
+    before = os.environ.get(_COUNTS)
+    os.environ[_COUNTS], cuda.device_count = "1", device_count
     try:
         yield
     finally:
-        os.environ.pop(_ASKS_NVML)
-        os.environ.update({} if before is None else {_ASKS_NVML: before})
-        with suppress(OSError, AttributeError):
-            nvml = ctypes.CDLL("libnvidia-ml.so.1", os.RTLD_LAZY | os.RTLD_NOLOAD)
-            while nvml.nvmlShutdown() == 0:
-                pass
+        is_importing, cuda.device_count = False, count
+        os.environ.pop(_COUNTS)
+        os.environ.update({} if before is None else {_COUNTS: before})
 
 
 def wakes_when_forks_end() -> tuple[int, int]:

@@ -27,9 +27,13 @@ from pytest_kopt.processes.launched import Ends, Launched, boot, sweep_group
 _OWN = frozenset({*MASKS, "PYTHONPATH", "TORCH_EXTENSIONS_DIR"})
 #: Where Linux shows a process's threads and open files.
 _TASKS = Path("/proc/self/task")
-#: numpy's matrix library starts its threads at import, and what is forked must have just one. Idle
-#: threads of waiting siblings would take the CPU from the process that is timed.
-_AT_IMPORT = {"OPENBLAS_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+#: numpy's matrix library and pyarrow's allocator start threads at import, and what is forked must
+#: have just one. Idle threads of waiting siblings would take the CPU from what is timed.
+_AT_IMPORT = {
+    "OPENBLAS_NUM_THREADS": "1",
+    "JE_ARROW_MALLOC_CONF": "background_thread:false",
+    "OMP_WAIT_POLICY": "PASSIVE",
+}
 #: So long the parent may take to end its forks: one that imports does not listen.
 _ENDING_SECONDS = 1.0
 
