@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from pytest_kopt.cases.nearby.variant import Change, Drawn, Variant, differ, floating
+from pytest_kopt.cases.nearby.variant import Change, Drawn, Variant, beside, differ, floating
 from pytest_kopt.honesty.inputs import SCALABLE, leaves
 from pytest_kopt.honesty.nearby_shapes import LARGER
 from pytest_kopt.numerics.gates import snr
@@ -202,7 +202,8 @@ def _nudged(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """Return that with other last bits, in float32 at least."""
     far = _far(x, generator)
     wide = far if far.dtype is torch.float64 else far.float()
-    signs = torch.randint(2, x.shape, generator=generator).to(wide) * 2 - 1
+    own = beside(x, generator)
+    signs = torch.randint(2, x.shape, generator=own, device=x.device).to(wide) * 2 - 1
     return wide * (1 + signs * _LAST_BITS)
 
 
@@ -222,7 +223,7 @@ def _says_something(x: torch.Tensor) -> bool:
 def _filled(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     if _says_something(x):
         return x
-    return torch.randn(x.shape, generator=generator).to(x)
+    return torch.randn(x.shape, generator=beside(x, generator), device=x.device).to(x)
 
 
 def where_zeros_are(drawn: Drawn) -> Iterator[Variant]:
@@ -234,8 +235,9 @@ def _small_integers(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor
     """Return -1, 0 and 1, mostly zeros: every format holds them, and every sum of a few of them."""
     if not x.ndim:
         return torch.ones_like(x)
-    signs = torch.randint(2, x.shape, generator=generator) * 2 - 1
-    integers = signs * (torch.rand(x.shape, generator=generator) < _DENSE)
+    own = beside(x, generator)
+    signs = torch.randint(2, x.shape, generator=own, device=x.device) * 2 - 1
+    integers = signs * (torch.rand(x.shape, generator=own, device=x.device) < _DENSE)
     # No row is zeros, of which a scale cannot be made, and the last element of each counts.
     integers[..., -1:] = 1
     return integers.to(x)

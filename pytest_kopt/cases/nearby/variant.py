@@ -166,6 +166,14 @@ def kept_leaf(x: torch.Tensor, change: Callable[[torch.Tensor], torch.Tensor]) -
     return change(x.detach()).requires_grad_(x.requires_grad)
 
 
+def beside(x: torch.Tensor, generator: torch.Generator) -> torch.Generator:
+    """Return a generator on a tensor's device: millions of elements take a processor seconds."""
+    if x.device.type == "cpu":
+        return generator
+    seed = int(torch.randint(2**62, (), generator=generator))
+    return torch.Generator(x.device).manual_seed(seed)
+
+
 def floating(change: Change) -> Change:
     """Return the change for tensors of floating-point numbers."""
 

@@ -18,7 +18,7 @@ from pytest_kopt.cases.case import Case, declare
 from pytest_kopt.cases.groups import SKEWED, has_skew, is_integer, redrawn
 from pytest_kopt.cases.nearby import layouts, sizes
 from pytest_kopt.cases.nearby.input_values import PLAINLY_RIGHT_DB
-from pytest_kopt.cases.nearby.variant import Variant
+from pytest_kopt.cases.nearby.variant import Variant, beside
 from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, derive
 from pytest_kopt.cases.running.against_reference import (
     judge,
@@ -317,7 +317,9 @@ def _rounded(inputs: Sequence[Any], seed: int) -> Sequence[Any]:
     def moved(tensor: Any) -> Any:
         if type(tensor) is not torch.Tensor or not tensor.is_floating_point():
             return tensor
-        signs = torch.randint(0, 2, tensor.shape, generator=generator).to(tensor) * 2 - 1
+        own = beside(tensor, generator)
+        bits = torch.randint(0, 2, tensor.shape, generator=own, device=tensor.device)
+        signs = bits.to(tensor) * 2 - 1
         step = 1 + signs * torch.finfo(torch.float32).eps
         return (tensor.detach() * step).requires_grad_(tensor.requires_grad)
 
