@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _ROOMS = {
     "analysis.frames": ("Frames", "load"),
     "cases.fixture": ("Kopt", "Measurement"),
-    "cases.running.against_reference": ("propose_gate",),
+    "cases.running.gate_advice": ("propose_gate",),
     "cases.skew": ("skewed_groups",),
     "numerics.compare": ("assert_matches", "assert_snr", "compute_snr"),
     "numerics.nested": ("assert_deterministic",),
