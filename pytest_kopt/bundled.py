@@ -1,4 +1,4 @@
-"""Finds the folders that ship with the package: inside a wheel, or beside the source in a clone."""
+"""Finds the folders that ship with the package: inside a wheel, or next to a clone's source."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _PACKAGE = Path(__file__).parent
 def bundled(name: str, package: Path = _PACKAGE) -> Path:
     """Return the folder `name` (`knowledge`, …); FileNotFoundError when the installation lacks it.
 
-    A wheel carries it in `pytest_kopt/bundled/`; a source tree has it beside the package.
+    A wheel carries it in `pytest_kopt/bundled/`; a source tree has it next to the package.
     """
     for folder in (package / "bundled" / name, package.parent / name):
         if folder.is_dir():

@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """What the process returns; codes not named here are pytest's own.
+    """The exit code of the process; codes not named here are pytest's own.
 
     A session has one verdict and returns its code: the rules of a decision ask in the order 4, 10,
     11, 1, 8, 9, 0, and the first that holds ends them.

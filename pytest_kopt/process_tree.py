@@ -1,7 +1,7 @@
 """Processes by descent: whose end is this one's, and what it, or one that it started, has started.
 
-What a kernel starts may leave its process group and lose its parent. Linux gives orphans to the
-nearest ancestor that adopts them, so whoever adopts finds them among its children, and ends them.
+Processes that a kernel starts may leave its process group and lose their parent. Linux gives
+orphans to the nearest ancestor that adopts them: it finds them among its children, and ends them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Rooflines: what a case can reach on its device, what it reaches, and what bounds it.
 
-The model is that of Williams, Waterman and Patterson (Communications of the ACM 52(4), 2009): work
+The model is that of Williams, Waterman and Patterson (Communications of the ACM 52(4), 2009). Work
 of F FLOPs on Q bytes takes at least max(F/P, Q/W) with a FLOP rate P and a bandwidth W. A launch
 takes time too, so the floor is max(F/P, Q/W, launch), and its largest term names the bound.
 """
@@ -28,7 +28,7 @@ Way = Literal["forward", "backward"]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a device can do for one case.
+    """The limits of a device for one case.
 
     `rate` in TFLOPS, `bandwidth` in TB/s, None when UNKNOWN; `launch_us` per launch, 0 when not
     measured. `sources` cite where rate and bandwidth come from.

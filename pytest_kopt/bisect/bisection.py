@@ -101,7 +101,7 @@ _TRIES = 2
 
 
 class Journal:
-    """What the sessions of a bisection said, one line each; gone once it has an answer."""
+    """The answers of a bisection's sessions, one line each; gone once it has an answer."""
 
     def __init__(self, repository: Repository, key: Sequence[str]) -> None:
         name = hashlib.sha256("\0".join(key).encode()).hexdigest()[:16]
@@ -231,7 +231,7 @@ class Bisection:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a session said: the verdict, or why there is none."""
+    """The answer of a session: the verdict, or why there is none."""
 
     verdict: Verdict | None
     reason: str

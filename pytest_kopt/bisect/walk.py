@@ -78,7 +78,7 @@ _Steps: TypeAlias = "Generator[Pair, Change | None, Change | None]"
 
 
 class History:
-    """What is known of the versions 0 to `last`; `skipped` cannot be measured."""
+    """The changes that are known of the versions 0 to `last`; `skipped` cannot be measured."""
 
     def __init__(self, last: int) -> None:
         self.last = last

@@ -102,7 +102,7 @@ def propose(table: Table) -> tuple[Row, ...]:
     """Return LEAST to MOST of a table's PASS rows, in the table's order; all when there are fewer.
 
     The rows are laid out by size (the product of their integer dims) and cut into as many bands as
-    rows are wanted; each band gives the row that varied most, the outermost one where they agree.
+    rows are wanted. Each band gives the row that varied most, the outermost one where they agree.
     If a distribution is a dim and all of these are uniform, the skewed row that varied most takes
     the place of its band's.
     """

@@ -1,4 +1,4 @@
-"""Taking a campaign away: its directory becomes a tarball beside the others."""
+"""Taking a campaign away: its directory becomes a tarball next to the others."""
 
 from __future__ import annotations
 

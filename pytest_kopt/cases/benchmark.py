@@ -1,6 +1,6 @@
 """pytest-benchmark's `benchmark` fixture: its stats become a row of schema `single`, unchecked.
 
-With a reference (`kopt.benchmark`) a test is a case like any other, and the fixture runs beside it.
+With a reference (`kopt.benchmark`) a test is a case like any other, and the fixture runs as well.
 
 Under xdist pytest-benchmark switches itself off and calls the function once; then the plugin's own
 wall clock times that call, and the row's evidence says so.

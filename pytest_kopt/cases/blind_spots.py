@@ -1,4 +1,4 @@
-"""What the cases of a session cannot tell, from what their checks recorded."""
+"""Faults that the cases of a session cannot show, by what their checks recorded."""
 
 from __future__ import annotations
 

@@ -27,19 +27,18 @@ class Case:
 
     `dims` are complete and in column order. `flops` and `nbytes` are (forward, backward) as far as
     declared; `work` is the one that the schema's unit asks for. `weights` are the positions of the
-    inputs that live longer than a step, `writes` those that hold results after a call, of which the
-    reference returns the `owed` ones and writes the others; `consumes` those that hold anything,
-    with `consumes_incoming` also the gradients that a backward is given. `groups` is the position
-    of a grouped GEMM's group sizes (None: they are looked for), which are drawn anew in multiples
-    of `group_multiple`. `domain` says what of the incumbent's domain a kernel need not support.
-    With `nan` "equal" a result is NaN exactly where the reference's is. `limit_pct` is the case's
-    own regression limit in percent (None: the policy's), `weight` what its time counts for in the
-    weighted time of all cases. Calls on equal inputs give equal bits where it is `deterministic`,
-    and rows of any batch where it is `batch_invariant`.
-    `fills` are the positions
-    of lists, dicts or dataclasses that a call puts results into.
-    `keywords` are the inputs' names where they have some. `returns` are the
-    names of what the reference returns besides what it writes (None: not seen yet).
+    inputs that live longer than a step, `writes` those that hold results after a call. The
+    reference returns the `owed` ones of these and writes the others. `consumes` are those that hold
+    anything after a call, with `consumes_incoming` also the gradients that a backward is given.
+    `groups` is the position of a grouped GEMM's group sizes (None: kopt looks for them). kopt draws
+    them again in multiples of `group_multiple`. `domain` says what of the incumbent's domain a
+    kernel need not support. With `nan` "equal" a result is NaN exactly where the reference's is.
+    `limit_pct` is the case's own regression limit in percent (None: the policy's), `weight` what
+    its time counts for in the weighted time of all cases. Calls on equal inputs give equal bits
+    where it is `deterministic`, and rows of any batch where it is `batch_invariant`. `fills` are
+    the positions of lists, dicts or dataclasses that a call puts results into. `keywords` are the
+    inputs' names where they have some. `returns` are the names of what the reference returns
+    besides what it writes (None: not seen yet).
     """
 
     nodeid: str
@@ -96,8 +95,8 @@ class Case:
     def positional(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return what calls a function with the inputs in order, by keyword where named.
 
-        Where the function `fills` inputs, each call has copies of them that hold the same, and
-        returns what is in them as well.
+        If the function `fills` inputs, each call has copies of them that hold the same, and returns
+        what is in them as well.
         """
         if not (self.keywords or self.fills):
             return function

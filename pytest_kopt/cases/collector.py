@@ -1,4 +1,4 @@
-"""What has arrived from the processes that ran cases."""
+"""The rows and reports that have arrived from the processes that ran cases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a test says of its case, and what of that does not fit."""
+"""The declaration of a case by its test, and the arguments in it that do not fit."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EQUAL = "equal"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declaration:
-    """What a test says of its case, as the arguments of `kopt()`; see there."""
+    """The declaration of a case, as the arguments of `kopt()`; see there."""
 
     # What makes fresh arguments, and what computes the same in a higher precision.
     inputs: Callable[[], Sequence[Any] | Mapping[str, Any]] | None = None

@@ -1,4 +1,4 @@
-"""What a verdict says of each case for agents: where it is, how long it took, what went wrong."""
+"""The details of each case in a verdict, for agents: its place, its times, its faults."""
 
 from __future__ import annotations
 

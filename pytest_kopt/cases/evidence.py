@@ -56,7 +56,7 @@ class ColdCache:
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """What the simulated training loop showed.
+    """The results of the simulated training loop.
 
     `trace` is None where no cache was suspected and the loop did not run; `uncounted` says why work
     could not be counted.
@@ -79,12 +79,12 @@ class CaseEvidence:
     `seconds` the whole case. `tolerances` are the gates by name of the result, `drawn` tells apart
     what the case draws; `weights`, `writes`, `consumes`, `domain`, `nan`, `deterministic`,
     `batch_invariant`, `group_multiple`, `limit_pct` and `weight` are as declared. `bitwise_stable`:
-    all of many calls on equal inputs gave equal bits.
-    `home` is the project's file that defines the function, `judged_by` are those whose
-    code drew the inputs and ran in the reference; paths are relative to the root. `loaded` are the
-    project's files that the process had imported, `opened` those that it had opened, each with the
-    files that had it opened ("": not known); `used` are those that the function of an
-    interpreted case can import or ran; `libraries` are those of `SLOW` ones that it had.
+    all of many calls on equal inputs gave equal bits. `home` is the project's file that defines the
+    function, `judged_by` are those whose code drew the inputs and ran in the reference; paths are
+    relative to the root. `loaded` are the project's files that the process had imported, `opened`
+    those that it had opened, each with the files that had it opened ("": not known). `used` are
+    those that the function of an interpreted case can import or ran, `libraries` those of `SLOW`
+    ones that it had.
     """
 
     schema: str | None = None

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What a call of the fixture returns.
+    """The result of a call of the fixture.
 
     Times in ms; rates in the schema's unit (TFLOPS or GB/s), None where the schema has none or the
     case no backward. `cells` are the row's columns after Check.
@@ -94,27 +94,27 @@ class Kopt:
     ) -> Measurement:
         """Check `fn` against `reference`, time it, and emit the case's row.
 
-        `inputs()` returns a tuple of fresh arguments, or a dict of them by name, and is called
-        whenever fresh ones are needed; `reference` takes the same and computes in higher precision.
+        `inputs()` returns a tuple of fresh arguments, or a dict of them by name. kopt calls it
+        whenever it needs fresh ones. `reference` takes the same and computes in higher precision.
         With `backward` the gradients of every input that requires grad are checked and timed too.
         `weights` are the positions of long-lived inputs (parameters), `writes` of those that hold
-        results after a call, `consumes` of those that may hold anything ("grad_out": incoming
-        gradients too); both are restored before every call. `flops` or `nbytes` is the forward's
-        work, the backward counting double, or a pair. Without a `gate` the output's dtype chooses
-        it; a dict has some by name of the output: `out[0]`, `out['loss']`, `input 2`,
-        `grad of input 0`. `groups` is the position of a grouped GEMM's group sizes or offsets,
-        where they are not found; they are drawn anew in multiples of `group_multiple`. In a
-        round the function has to be right wherever the incumbent is; `domain` says what it need not
-        support: "contiguous", "finite", "moderate values", "declared dtypes", "declared shapes".
-        With `nan="equal"`, or NaN among the inputs, results are NaN exactly where the reference's
-        are; else the reference may hold none. A version that is slower by `limit_pct` percent or
-        more in this case is not kept, whatever the policy allows; `weight` is what its time counts
-        for in the weighted time of all cases. Neither changes after the baseline. With
-        `deterministic` calls on equal inputs give equal bits, whatever the incumbent's do; with
-        `batch_invariant` a row's result has equal bits in every batch. Rows are dimension 0 of the
-        tensors that are no weights, and of the results.
-        With `statistical`, an error rate such as 1e-6, results have to have the reference's
-        distribution instead of its values: of samplers and dropout.
+        results after a call. `consumes` are the positions of those that may hold anything after it
+        ("grad_out": incoming gradients too). kopt restores the latter two before every call.
+        `flops` or `nbytes` is the forward's work, the backward counting double, or a pair. Without
+        a `gate` the output's dtype chooses it; a dict has some by name of the output: `out[0]`,
+        `out['loss']`, `input 2`, `grad of input 0`. `groups` is the position of a grouped GEMM's
+        group sizes or offsets, where kopt does not find them. It draws them again in multiples of
+        `group_multiple`. In a round the function has to be right wherever the incumbent is;
+        `domain` says what it need not support: "contiguous", "finite", "moderate values", "declared
+        dtypes", "declared shapes". With `nan="equal"`, or NaN among the inputs, results are NaN
+        exactly where the reference's are; else the reference may hold none. A version that is
+        slower by `limit_pct` percent or more in this case is not kept, whatever the policy allows.
+        `weight` is what its time counts for in the weighted time of all cases. Neither changes
+        after the baseline. With `deterministic` calls on equal inputs give equal bits, whatever the
+        incumbent's do; with `batch_invariant` a row's result has equal bits in every batch. Rows
+        are dimension 0 of the tensors that are no weights, and of the results. With `statistical`,
+        an error rate such as 1e-6, results have to have the reference's distribution instead of its
+        values: of samplers and dropout.
 
         Fails the test, with the diagnosis, when a gate does not hold; the row is emitted all the
         same. Arguments that do not fit the schema or the baseline end the session with exit code 4.

@@ -1,6 +1,6 @@
 """Finds the group sizes among a grouped GEMM's inputs, and draws new ones.
 
-What a test declares as uniform is no evidence that a kernel looks at the sizes at all.
+A test that declares uniform sizes is no evidence that a kernel looks at the sizes at all.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def find_groups(case: Case, arguments: Sequence[Any]) -> Groups:
 
 
 def said_groups(arguments: Sequence[Any], extents: Container[int]) -> list[Groups]:
-    """Return what inputs say of how many of so many rows belong where; equal sizes together."""
+    """Return the group sizes that inputs state for one of the `extents`; equal sizes together."""
     layouts_by_sizes: dict[tuple[int, ...], dict[int, str]] = {}
     for place, argument in enumerate(arguments):
         count = len(_integers(argument, _MOST_GROUPS) or ())
@@ -137,7 +137,7 @@ def has_skew(case: Case) -> bool:
 def _read(
     argument: Any, count: int, fits: Callable[[int], bool], rows: Any
 ) -> tuple[str, tuple[int, ...]] | None:
-    """Return how an input says sizes of so many groups, and which; None where it does not."""
+    """Return how an argument states the sizes of `count` groups, and the sizes; or None."""
     values = _integers(argument, count + 1)
     if values is None or min(values, default=-1) < 0:
         return None

@@ -106,7 +106,7 @@ class Depth(str, Enum):
 
 
 class Purpose(str, Enum):
-    """What the rows of cases are for."""
+    """The purpose of the rows of cases."""
 
     #: Whoever reads them; other tests run beside the cases.
     ROWS = "rows"
@@ -129,7 +129,7 @@ class Schemas(str, Enum):
 
 
 class SameCode(str, Enum):
-    """What follows where both versions of a case have a GPU do the same."""
+    """The consequence if both versions of a case have a GPU do the same."""
 
     #: The case is not timed.
     LEFT_OUT = "left out"
@@ -138,7 +138,7 @@ class SameCode(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class WorkerOrders:
-    """What a worker has to know of the session."""
+    """The facts that a worker needs about the session."""
 
     #: torch's name of the kind of device.
     device: str

@@ -1,27 +1,29 @@
-"""What a client orders of a worker, each order as a type, and which replies follow.
+"""The orders of a client to a worker, each as a type, and the replies that follow.
 
 A worker is a process that runs kernel code. Its client is the process that started it: a session, a
 worker of xdist, a comparison, the profiler. `Begin` comes first, and the worker collects; then each
 case begins with one of the case orders, and what follows it is ended by `CaseFinished`:
 
-    Begin           Collected, before that a CollectError for each file that cannot be imported
-    Check           FallbackRow, CaseStarted, Reports, CaseFinished
-    Profile         Profiled, CaseFinished
-    LoadVersions    Loaded or CannotLoad; CaseFinished unless they are there and differ
-      Leave           CaseFinished
-      Prepare         Prepared
-      Agree           Ready
-      Write           Written; the block of an arm's forward, then of its backward, is there
-      Time            Timed, and Looked where the block is looked at
-      HandOver        HandedOver
-      Settle          Findings, CaseFinished
-    TryNearby       any number of TriedShape and Reached, then Findings; or Loaded if the versions
-                    are the same, or CannotLoad; CaseFinished
-    LoadReference   Loaded or CannotLoad
-      Judge           Verification, then Loaded
-      Recompute       HandedOver, then Loaded
-      Leave           CaseFinished
-    StopWorker      nothing: the worker ends
+```
+Begin           Collected, before that a CollectError for each file that cannot be imported
+Check           FallbackRow, CaseStarted, Reports, CaseFinished
+Profile         Profiled, CaseFinished
+LoadVersions    Loaded or CannotLoad; CaseFinished unless they are there and differ
+  Leave           CaseFinished
+  Prepare         Prepared
+  Agree           Ready
+  Write           Written; the block of an arm's forward, then of its backward, is there
+  Time            Timed, and Looked where the block is looked at
+  HandOver        HandedOver
+  Settle          Findings, CaseFinished
+TryNearby       any number of TriedShape and Reached, then Findings; or Loaded if the versions
+                are the same, or CannotLoad; CaseFinished
+LoadReference   Loaded or CannotLoad
+  Judge           Verification, then Loaded
+  Recompute       HandedOver, then Loaded
+  Leave           CaseFinished
+StopWorker      nothing: the worker ends
+```
 
 Every case sends CaseStarted and Reports. Confined ends the session at any time. An order out of its
 turn ends the case that is under way, StopWorker the worker as well; between cases it is passed
@@ -49,8 +51,8 @@ from pytest_kopt.honesty.accuracy import Accuracy
 class Begin:
     """Collect, as the session's own pytest would.
 
-    `sys_path` and `argv` are the process's; `pytest_args` are the session's words, `from_manifest`
-    those that the campaign puts in front of them, `args` the node ids or paths that replace all
+    `sys_path` and `argv` are the process's; `pytest_args` are the session's words. `from_manifest`
+    are those that the campaign puts in front of them, `args` the node ids or paths that replace all
     that these name (None: nothing does). `hidden` are folders that kernel code may not read (None:
     the process is not confined). One that `is_watched` by a vendor's tool ends as an interpreter
     does, so that the tool can write what it saw. `workerinput` is what a worker of xdist that has
@@ -70,7 +72,7 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class _OfCase:
-    """What a case is run for; pytest takes down what the one `following` does not need."""
+    """The use of a case; pytest takes down fixtures that the one `following` does not need."""
 
     nodeid: str
     following: str | None = None
@@ -83,7 +85,7 @@ class Check(_OfCase):
 
 @dataclass(frozen=True, slots=True)
 class Profile(_OfCase):
-    """Profile the steps of a case; with `marked_steps`, only run so many between a tool's marks."""
+    """Profile the steps of a case; with `marked_steps`, run those between a tool's marks."""
 
     marked_steps: int = 0
 
@@ -120,7 +122,7 @@ class Prepare:
 
 @dataclass(frozen=True, slots=True)
 class Agree:
-    """Time by what all workers of a replica can: an engine, and so many input sets of a pool."""
+    """Time by an engine and a number of input sets that all workers of a replica can use."""
 
     engine: str
     sets: Sequence[int]
@@ -140,7 +142,7 @@ class Write:
 
     `way` is 0 for its forward, then 1 for its backward, of the same seed. On a GPU it is said
     before the block whether it is looked at; on the CPU the next forward's order says which calls
-    to `keep`. A graph's calls are run so many `times` over, 0: once, by its own clock.
+    to `keep`. A graph's calls run `times` times, 0: once, by its own clock.
     """
 
     arm: str
@@ -177,11 +179,11 @@ class Settle:
 
 @dataclass(frozen=True, slots=True)
 class Looks:
-    """What was looked at in a replica of a case, whose seed is `seed`: arm and seed of `blocks`.
+    """The inspected calls in a replica of a case, whose seed is `seed`: arm and seed of `blocks`.
 
     `looks` are what their process handed over; of large results it is elements that were drawn
-    under a `secret`. On the CPU blocks went round so many `sets` of inputs, the second number is
-    that of uneven groups. `seen` is what the memory of that process held when the blocks were over.
+    under a `secret`. On the CPU blocks went round `sets` sets of inputs; the second number is that
+    of uneven groups. `seen` is what the memory of that process held when the blocks were over.
     `confirms` says that they are another verifier's.
     """
 

@@ -1,4 +1,4 @@
-"""What a worker sends its client, each reply as a type; `protocol.py` says to which order."""
+"""The replies of a worker to its client, each as a type; `protocol.py` says to which order."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class CaseFinished:
 
 @dataclass(frozen=True, slots=True)
 class Profiled:
-    """What was seen of a case."""
+    """The profile of a case."""
 
     profile: CaseProfile
 
@@ -104,7 +104,7 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What times the arms here, on how many input sets, and why parts are in no graph."""
+    """The engine that times the arms here, the number of input sets, and parts without a graph."""
 
     engine: str
     sets: list[int]
@@ -133,26 +133,26 @@ class Timed:
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """What a direction's calls gave was looked at."""
+    """The results of a direction's calls have been inspected."""
 
 
 @dataclass(frozen=True, slots=True)
 class HandedOver:
-    """What was looked at, as files and how to read them."""
+    """The inspected results, as files and how to read them."""
 
     looks: list[dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What gave the candidate away; nothing did where it is empty."""
+    """The faults that gave the candidate away; empty if there are none."""
 
     findings: list[Finding]
 
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What is plainly wrong in what was handed over, or why that cannot be judged."""
+    """The plain errors in results that were handed over, or why those cannot be judged."""
 
     findings: list[Finding]
     why_not: str = ""
@@ -167,7 +167,7 @@ class TriedShape:
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """How exact a version is at the declared shape, which draws so many elements."""
+    """The accuracy of a version at the declared shape, which draws `elements` elements."""
 
     version: str
     accuracy: dict[str, Accuracy]

@@ -1,7 +1,7 @@
-"""What one case sends from the process that ran it to the one that decides.
+"""The message of one case from the process that ran it to the controller.
 
-It travels as one JSON string in a report's `user_properties`, so that it is streamed per test and
-survives the death of its worker; a numpy scalar or a Path in there would kill an xdist worker.
+It travels as one JSON string in a report's `user_properties`: it is streamed per test and survives
+the death of its worker. A numpy scalar or a Path in there would kill an xdist worker.
 """
 
 from __future__ import annotations
@@ -72,12 +72,12 @@ class CaseResult:
 
     @property
     def weight(self) -> float:
-        """What its time counts for in the weighted time of all cases."""
+        """The weight of its time in the weighted time of all cases."""
         return 1.0 if self.evidence.weight is None else self.evidence.weight
 
     @property
     def trace(self) -> Trace | None:
-        """What the simulated training loop saw of caches, None where it did not run."""
+        """The caches that the simulated training loop saw, None where it did not run."""
         return self.evidence.training.trace if self.evidence.training else None
 
     def to_document(self) -> dict[str, Any]:

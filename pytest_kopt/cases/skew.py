@@ -31,14 +31,14 @@ def skewed_groups(
     """Return the number of rows of every group: int64, shape (groups,), on the CPU.
 
     `uniform` deals the tokens out evenly (the first groups get the remainder) and leaves no group
-    empty while there are tokens. In the others one group, drawn at random, is empty:
-    `top2_cf1.0` and `top1_cf1.25` route every token to its best 2 (1) of the other groups by
-    random scores with an expert bias, and drop what exceeds a group's capacity
-    ceil(factor * k * tokens / groups); `one_expert` gives one group at least half of the tokens and
-    spreads the rest. With `rows` the sizes add up to that, so that inputs keep their shape from one
-    draw to the next: what was dropped or is left over is dealt out evenly to the groups that are
-    not empty. The values come from `generator` (torch's own when None) at run time, so that
-    no kernel can know them when it is compiled.
+    empty while there are tokens. In the others one group, drawn at random, is empty. `top2_cf1.0`
+    and `top1_cf1.25` route every token to its best 2 (1) of the other groups, by random scores with
+    an expert bias. They drop what exceeds a group's capacity ceil(factor * k * tokens / groups).
+    `one_expert` gives one group at least half of the tokens and spreads the rest. With `rows` the
+    sizes add up to that, so that inputs keep their shape from one draw to the next. Rows that were
+    dropped or are left over are dealt out evenly to the groups that are not empty. The values come
+    from `generator` (torch's own when None) at run time, so that no kernel can know them when it is
+    compiled.
 
     Raises BadInput for an unknown distribution, fewer than 3 groups (2 where nothing is empty),
     a negative number of tokens, or fewer rows than were routed.

@@ -1,4 +1,4 @@
-"""What `kopt init` finds out in a tree with one kernel and its tests."""
+"""The facts that `kopt init` finds out in a tree with one kernel and its tests."""
 
 from __future__ import annotations
 

@@ -73,8 +73,10 @@ _STAND_INS: dict[str, Any] = {
     argument("-v", "--verbose", action="store_true", help="show the whole manifest"),
 )
 def init(arguments: argparse.Namespace) -> None:
-    """Set up a campaign: write its manifest, check what it needs, check out its branch. What the
-    tree tells need not be given: the kernel that tests import, its backend, this machine's GPU.
+    """Set up a campaign: write its manifest, check what it needs, check out its branch.
+
+    kopt finds out what the tree tells: the kernel that tests import, its backend, this machine's
+    GPU.
     """
     project = Project.here()
     if arguments.template:

@@ -37,7 +37,7 @@ _PAUSE = 2.0
 def report(arguments: argparse.Namespace) -> None:
     """Write a campaign's report as one HTML file; of several, an index and a file each.
 
-    Of a file of verdicts, NAME.jsonl, it is the trend.
+    For a file of verdicts, NAME.jsonl, it is the trend.
     """
     if any(name.endswith(SUFFIX) for name in arguments.names):
         _write_trend([*map(Path, arguments.names)], arguments.output, is_live=arguments.watch)

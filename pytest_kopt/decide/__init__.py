@@ -4,9 +4,9 @@ Both rules, the stored one and the paired one, ask in this order; the first that
 
 1.  The hard gates: schema and case set (BadInput), missing cases (INCOMPLETE), correctness
     (REPAIR), usable metrics; where it is paired, the A/A control.
-2.  SPLIT: a config class gained, another lost. Before the shape gate, since a class that lost
-    5 % has a case that did: both roll back, but only this answer says what to do with the gain,
-    which is to specialise and dispatch.
+2.  SPLIT: a config class gained, another lost. This rule comes before the shape gate, since a class
+    that lost 5 % has a case that did. Both roll back, but only this answer says what to do with the
+    gain: specialise and dispatch.
 3.  The shape gate: a core case lost 5 %. It holds in a round about one class too, so that a
     class's mean does not hide one of its cases.
 4.  The aggregate fell, or the target class did. A round about one class is accepted for that class
@@ -14,14 +14,15 @@ Both rules, the stored one and the paired one, ask in this order; the first that
     the chain's own noise is allowed for, because cases without a change are noisy too.
 5.  A class lost without another's gain. The aggregate can still be up by a little; one class does
     not pay for the others.
-6.  What has to improve, did: the target class where the notes name one, else the aggregate, beyond
-    the minimum gain and, where stored, confirmed by re-measurements inside the noise band. An equal
-    version is kept for a stated benefit; paired, equal is an interval inside the policy's noise.
-7.  Slower cases that all this lets through are noted (ACCEPTED_WITH_NOTE), and so is a fall of the
+6.  The figure that has to improve did: the target class where the notes name one, else the
+    aggregate. It gained more than the minimum and, where stored, re-measurements inside the noise
+    band confirm it. An equal version is kept for a stated benefit; paired, equal is an interval
+    inside the policy's noise.
+7.  Slower cases that all this lets through are noted (ACCEPTED_WITH_NOTE). So is a fall of the
     figure of all cases that does not decide: the weighted time, or the geometric mean.
 
 Lost and gained: stored, a class's change reaches the policy's noise. Paired, a gain's interval lies
-above zero and a loss's beyond the known bias (families of classes by Holm); nothing is accepted
+above zero and a loss's beyond the known bias (families of classes by Holm). Nothing is accepted
 while a class may have lost the policy's noise, or seems to have lost. So a kernel that dispatches
 and moves one class only is accepted: every other class holds. One class alone is all cases and adds
 no question.

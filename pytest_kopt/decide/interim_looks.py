@@ -36,8 +36,8 @@ def decide_by_looks(
 ) -> Verdict:
     """Measure until a look gives a verdict, and return it.
 
-    Where only some cases are open after `ALONE_FROM` processes or more, further ones measure these
-    alone, up to the last of `alone_looks`; with none of them all cases are always measured.
+    If only some cases are open after `ALONE_FROM` processes or more, further ones measure these
+    alone, up to the last of `alone_looks`. With no `alone_looks` all cases are always measured.
     """
     alone: frozenset[str] = frozenset()
     for look in (*LOOKS, *alone_looks):
@@ -63,8 +63,8 @@ def decide_under_skew(
 ) -> Verdict | None:
     """Judge the cases as declared; what would be kept has to be kept with `uneven` groups, too.
 
-    `uneven` is the same evidence from group sizes that were drawn anew, of the cases that have any.
-    A gain that is not shown there takes more replicas; one that is mostly lost there is noted.
+    `uneven` is the same evidence from other draws of the group sizes, for cases that have any. A
+    gain that is not shown there takes more replicas; one that is mostly lost there is noted.
     """
     verdict = decide_metrics(declared, policy, extra_benefit)
     if verdict is None or not uneven:

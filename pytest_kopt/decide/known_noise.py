@@ -1,4 +1,4 @@
-"""What is known of the variance between processes before a comparison: its priors.
+"""The priors of a comparison: what is known of the variance between processes before it.
 
 Two or three processes say little about their own scatter, earlier ones of the same cases say more.
 Both are weighed by their degrees of freedom (the moderated t of limma, Smyth 2004). A prior is too
@@ -31,7 +31,7 @@ class Prior:
     source: str
 
     def times(self, factor: float) -> Prior:
-        """Return the prior of a variance so many times as large."""
+        """Return the prior of a variance `factor` times as large."""
         return replace(self, variance=self.variance * factor)
 
 

@@ -23,7 +23,7 @@ def decide_metrics(
 ) -> Verdict | None:
     """Judge several primary metrics at one look: none may regress, at least one must improve.
 
-    Where none is shown to improve, a stated benefit is enough if all are equal within the noise.
+    If no metric is shown to improve, a stated benefit is enough if all are equal within the noise.
     One of memory has to be there where memory is measured.
     """
     verdict = _decide_metrics(evidences, policy)
@@ -67,7 +67,7 @@ def decide_paired(evidence: PairedEvidence, policy: Policy) -> Verdict | None:
     """Return the verdict at this look, None when more replicas are worth having.
 
     Asked at the numbers of replicas that `LOOKS` names; at the last one there is always a verdict.
-    The order of the rules stands in the room's docstring. Where no regression is all that is asked,
+    The order of the rules stands in the room's docstring. If the gate only asks for no regression,
     bounds of every case below the shape gate are enough, also for a change that is slower.
     """
     look = evidence.replicas

@@ -1,4 +1,4 @@
-"""What a paired verdict is made from: log-ratios of each case, one a fresh process."""
+"""The evidence of a paired verdict: log-ratios of each case, one a fresh process."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class PairedEvidence:
 
     @property
     def speed(self) -> str:
-        """What a positive change improves, in words."""
+        """The quantity that a positive change improves, in words."""
         return Metric(self.metric, self.better).speed
 
     @property

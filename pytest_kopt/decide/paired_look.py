@@ -1,4 +1,4 @@
-"""What the replicas of a look say: intervals of the whole, of each case and of each class."""
+"""The result of a look at the replicas: intervals of the whole, of each case and of each class."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from pytest_kopt.schema.metrics import WEIGHTED_TIME, geomean
 
 
 def slower_by(pct: float) -> float:
-    """Return log(incumbent / candidate) of a version that takes so many percent longer."""
+    """Return log(incumbent / candidate) of a version that takes `pct` percent longer."""
     return -log_ratio(pct)
 
 
@@ -125,7 +125,7 @@ class JudgedLook:
 
     @property
     def fallen(self) -> str:
-        """What to note of the figure of all cases that does not decide: that it fell, or ""."""
+        """The note that the figure of all cases fell, if it does not decide, or ""."""
         estimate, name = self.weighted, WEIGHTED_TIME.speed
         if self.is_by_weight:
             estimate, name = self.geomean, self.evidence.speed

@@ -1,8 +1,8 @@
 """A race of candidates in the same processes: which can still win, and which one is judged.
 
 A race only chooses. Its winner meets the incumbent in fresh processes under the ordinary rule, so
-that nothing is accepted because it was lucky here. What the race can do wrong is to drop the best:
-each look drops a candidate at the level of that look, so of k candidates the best is dropped in at
+that nothing is accepted because it was lucky here. The only error of the race is to drop the best.
+Each look drops a candidate at the level of that look. So of k candidates the best is dropped in at
 most (k - 1) times the sum of the levels, 0.9 % for eight (`benchmarks/race_power.py` counts it).
 """
 
@@ -41,8 +41,9 @@ class Standing:
 def heat(evidences: Mapping[str, PairedEvidence], policy: Policy) -> dict[str, Standing]:
     """Return how the candidates stand at a look; all were measured in the same processes.
 
-    Out is who the ordinary rule would roll back, which asks for two replicas, and who is shown
-    slower than the leader: the best of those none of whose cases may turn out to have regressed.
+    Out is a candidate that the ordinary rule would roll back, which asks for two replicas. Out is
+    also one that is shown slower than the leader: the best of those none of whose cases may turn
+    out to have regressed.
     """
     standings, clear = {}, []
     for name, evidence in evidences.items():

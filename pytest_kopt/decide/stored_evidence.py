@@ -1,4 +1,4 @@
-"""What a stored verdict is made from: two tables, and how the rows of one changed."""
+"""The evidence of a stored verdict: two tables, and how the rows of one changed."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Changes:
 
     @property
     def fallen(self) -> str:
-        """What to note of the figure of all cases that does not decide: that it fell, or ""."""
+        """The note that the figure of all cases fell, if it does not decide, or ""."""
         pair = (
             (self.weighted, WEIGHTED_TIME) if not self.is_by_weight else (self.geomean, self.metric)
         )

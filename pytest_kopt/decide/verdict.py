@@ -22,7 +22,7 @@ _SAME_MEMORY = 1.01
 
 
 class Decision(str, Enum):
-    """What became of a round."""
+    """The decision about a round."""
 
     BASELINE = "BASELINE"
     ACCEPTED = "ACCEPTED"
@@ -80,7 +80,7 @@ class Aggregate(Document):
 
 
 class Diagnosis(Document):
-    """What went wrong in a case; the output with the first fault, or where it was raised."""
+    """The fault of a case; the output with the first fault, or where it was raised."""
 
     text: str = Field(description="as the terminal shows it")
     output: str | None = Field(default=None, description="its name: out, grad of input 0")
@@ -120,7 +120,7 @@ class Memory(Document):
 
 
 class FirstCall(Document):
-    """What the first call in a fresh process took, in ms: what is compiled and tuned is in it."""
+    """The time of the first call in a fresh process, in ms: compiling and tuning are in it."""
 
     candidate: float
     incumbent: float
@@ -181,7 +181,7 @@ class RaceCandidate(Document):
 
 
 class KnownNoise(Document):
-    """What was known of the variance between processes; weighed with today's."""
+    """The known variance between processes; weighed with today's."""
 
     sd_pct: float = Field(description="standard deviation of a process's aggregate")
     freedom: float = Field(description="degrees of freedom that it counts for")
@@ -228,14 +228,14 @@ ActionWord = Literal[
 
 
 class NextAction(Document):
-    """What to do next: a word from a published list, with its arguments."""
+    """The next step: a word from a published list, with its arguments."""
 
     action: ActionWord
     arguments: dict[str, Any] = {}
 
 
 class EndToEnd(Document):
-    """What a run of a whole program took with both versions, in the unit that it printed."""
+    """The figure of a whole program's run with both versions, in the unit that it printed."""
 
     command: str
     candidate: float = Field(description="median of its runs")
@@ -248,7 +248,7 @@ class EndToEnd(Document):
 
 
 class NamedFinding(Document):
-    """What a check of honesty found; docs/findings.md says what each name means."""
+    """The finding of a check; docs/findings.md says what each name means."""
 
     check: str = Field(description="its name: stale-result")
     message: str
@@ -272,7 +272,7 @@ class KernelChange(Document):
 
 
 class Applied(Document):
-    """What the decision did to the repository."""
+    """The changes that the decision made to the repository."""
 
     git_commit: str | None = None
     restored: list[str] = []

@@ -32,7 +32,7 @@ class AllGpusBusy(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Occupancy:
-    """What a look found: idle without `reasons`, if `shared` but for other sessions of kopt."""
+    """The result of a look: idle without `reasons`, if `shared` but for other sessions of kopt."""
 
     device: Device
     reasons: tuple[str, ...]

@@ -1,8 +1,8 @@
-"""What one process sees of another without its help: its processor time, and its memory.
+"""Facts that one process sees of another without its help: its CPU time, and its memory.
 
-Kernel code shares its process with whatever measures there, and can change all that runs in it.
-What is seen from outside it cannot: Linux counts the processor time, and a process that is stopped
-writes no more to its memory. On other systems, and of processes of other hosts, nothing is seen.
+Kernel code shares its process with whatever measures there, and can change all that runs in it. The
+other process cannot forge them: Linux counts the CPU time, and a process that is stopped writes no
+more to its memory. On other systems, and of processes of other hosts, nothing is seen.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One measurement at a time on one device of this host, whoever runs it."""
+"""One measurement at a time on one device of this host, for all sessions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def timing_lock(device: str, waiting: Waiting = nullcontext) -> AbstractContextM
 
 
 def checking_lock(device: str, waiting: Waiting = nullcontext) -> AbstractContextManager[None]:
-    """Share a GPU with other checks while nobody times on it; the CPU has room beside a timing."""
+    """Share a GPU with other checks while nobody times on it; the CPU has room during a timing."""
     return nullcontext() if device == "cpu" else _held(device, fcntl.LOCK_SH, waiting)
 
 

@@ -129,7 +129,7 @@ def pin_remote(
 
     `option` is --kopt-device; with `wait_minutes` only idle GPUs are used. A replacement takes the
     device whose UUID the process `before` it had. `target` is as in `for_target`. Returns the kind
-    of device and its UUID, or under "refused" or "busy" why there is none: this runs at the far end
+    of device and its UUID, or under "refused" or "busy" why there is none. This runs at the far end
     of an execnet channel, which carries plain data.
     """
     kind = choose(option, environ, target=target)

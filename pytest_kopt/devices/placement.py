@@ -15,7 +15,7 @@ from pytest_kopt.devices.vendor import CPU, Device, Reading
 
 
 class DeviceAccess(Protocol):
-    """What is asked of a host whose devices are measured on: this one (see `Host`), or another."""
+    """The requests to a host whose devices are measured on: this one (see `Host`), or another."""
 
     def pin(self, device: Device) -> dict[str, str]: ...
 

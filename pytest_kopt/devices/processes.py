@@ -1,4 +1,4 @@
-"""Whose processes those on a GPU are: this session's, another kopt session's, or a stranger's."""
+"""The owners of processes on a GPU: this session, another kopt session, or a stranger."""
 
 from __future__ import annotations
 

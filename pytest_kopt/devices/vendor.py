@@ -1,4 +1,4 @@
-"""What the vendors' tools have in common: a device, its state, and how to ask. All only read."""
+"""The common part of the vendors' tools: a device, its state, and how to ask. All only read."""
 
 from __future__ import annotations
 

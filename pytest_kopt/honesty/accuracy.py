@@ -31,8 +31,8 @@ _CHECKED = (_SINGLE, "torch.float16", "torch.bfloat16")
 class Accuracy:
     """How exact one result was: its dtype, its SNR and that of one rounding to it, in dB.
 
-    `is_told` unless the reference computed in no wider a dtype than the result's, as what it got
-    wrong itself is unknown then, or the result has too few elements for its SNR to be more than
+    `is_told` unless the reference computed in no wider a dtype than the result's, as its own error
+    is unknown then. Nor is it told if the result has too few elements for its SNR to be more than
     luck. `layout` is how it lay in memory, `terms` how many an element of a product may add up;
     None where that was not recorded.
     """
@@ -49,8 +49,8 @@ def least_snr(accuracy: Accuracy, count: float) -> float:
     """Return the SNR in dB that honest arithmetic in a result's dtype reaches.
 
     float32: adding `count` terms one after the other costs 10·log10(count / 2) dB against a single
-    rounding (errors of random signs, each of the running sum's size); where that can't be told, and
-    of very long sums, whatever float16 does not reach is enough. Narrower dtypes accumulate in
+    rounding (errors of random signs, each of the running sum's size). For very long sums, and where
+    that can't be told, whatever float16 does not reach is enough. Narrower dtypes accumulate in
     float32 and lose a few roundings of intermediate results.
     """
     if accuracy.dtype != _SINGLE:
@@ -70,7 +70,8 @@ def downgrades(
     Another dtype breaks the kernel's contract, and is no accusation.
 
     By name of the result; nothing is said of one that the baseline does not know. `elements` are
-    the inputs': as many terms as a global norm adds up. Of products the baseline knows how many.
+    the inputs': as many terms as a global norm adds up. The baseline knows the number of terms in
+    products.
     """
     for name, now in accuracy.items():
         before = baseline.get(name)

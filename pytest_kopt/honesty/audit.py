@@ -69,7 +69,8 @@ class _Note:
 def audit(candidate: Mapping[str, bytes], incumbent: Mapping[str, bytes]) -> list[Finding]:
     """Return notes about a candidate's sources, by path; files that are no Python have none.
 
-    What the incumbent does too is said with it, and has no bucket: it is no gain of this round's.
+    A pattern that the incumbent has too is named as such, and has no bucket: it is no gain of this
+    round's.
     """
     remaining = Counter(note.pattern for _, note in _notes(incumbent))
     findings = []

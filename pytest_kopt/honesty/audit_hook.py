@@ -61,9 +61,9 @@ _STANDARD = tuple(f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What this process may write to, and what it may not read: folders and files, resolved.
+    """The folders and files that this process may write to, and may not read, resolved.
 
-    Of what it may not read it holds no path, only its hash.
+    It holds no path of those that it may not read, only its hash.
     """
 
     writable: tuple[Path, ...]
@@ -111,7 +111,7 @@ def _is_refused(attempt: Callable[[], None]) -> bool:
 class AuditHook:
     """Hears what the process does from its installation on.
 
-    What was heard stays told: a write at import concerns every case that runs afterwards.
+    Findings stay: a write at import concerns every case that runs afterwards.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class AuditHook:
     ) -> None:
         """Watch the files below a project's root; with `bounds`, what lies beyond them as well.
 
-        Of those that are `followed` it hears also what no event of Python's tells.
+        inotify reports those `followed` as well, without an event of Python's.
         """
         self._watch = FileWatch(map(str, followed))
         self._root = str(root.resolve()) + os.sep
@@ -267,8 +267,8 @@ def _is_an_import(frame: FrameType | None) -> bool:
 def _author(frame: FrameType | None, *, directly: bool = False) -> str:
     """Return the place in project code that is behind an event; "" when there is none.
 
-    The walk ends at this package: what the harness does is not the kernel's doing. What was done
-    `directly` went through the standard library at most.
+    The walk ends at this package: what the harness does is not the kernel's doing. A `directly`
+    caused event went through the standard library at most.
     """
     while frame is not None and not _is_ours(frame) and not _author_here(frame):
         if directly and not _is_standard(frame.f_code.co_filename):

@@ -1,4 +1,4 @@
-"""What a check of honesty found, and what follows from it: one value for all of them.
+"""The finding of a check, and its consequence: one value for all of them.
 
 `docs/findings.md` has a section, or a word in its list of the audit's notes, for every name here.
 """
@@ -12,7 +12,7 @@ from enum import Enum
 
 
 class Consequence(Enum):
-    """What may follow from a finding."""
+    """The consequence of a finding."""
 
     REJECTS = "the round ends as REJECTED_OVERFIT"
     REPAIRS = "the check of a case fails, and the round ends as REPAIR"
@@ -54,10 +54,10 @@ _TEXT = re.compile(r"[a-z]+(-[a-z]+)*: ")
 class Finding:
     """One named finding about a candidate.
 
-    `check` is the short name of the check that made it (`stale-result`, `weight-cache`), `where`
-    a file and line or a case, `advice` what an honest author should do, `bucket` the class of the
-    gain it means (W1, W2, W3; "" where none applies). `rejects` says of this finding whether its
-    name's consequence follows where that may be a note.
+    `check` is the short name of the check that made it (`stale-result`, `weight-cache`), `where` a
+    file and line or a case. `advice` is what an honest author should do, `bucket` the class of the
+    gain that it means (W1, W2, W3; "" where none applies). `rejects` says of this finding whether
+    its name's consequence follows where that may be a note.
     """
 
     check: str

@@ -48,7 +48,7 @@ class Fingerprint:
 
 @dataclass(frozen=True, slots=True)
 class ObservedFiles:
-    """What processes that ran the cases had of the project's files, as paths below the root.
+    """The project's files that processes which ran the cases had, as paths below the root.
 
     They `loaded` some by a computed name only. Code in those that a case is `judged_by` drew its
     inputs and ran in its reference. Project code `opened` others: each with the files of that code.
@@ -64,7 +64,7 @@ NOTHING = ObservedFiles()
 
 @dataclass(frozen=True, slots=True)
 class Harness:
-    """Where the harness of a campaign lies.
+    """The places of a campaign's harness.
 
     `tests` and `kernel` are paths below `root`, `folders` those in which modules are looked for,
     `plugins` the names of plugins that the command line or the environment loads.
@@ -89,8 +89,8 @@ class Harness:
     ) -> Fingerprint:
         """Return the fingerprint of what lies on disk now.
 
-        What is `recorded` already is looked at again, imported or not. A file that the kernel had
-        opened is the kernel's; one that the harness had opened belongs to it at the baseline.
+        Files that are `recorded` already are read again, imported or not. A file that the kernel
+        had opened is the kernel's; one that the harness had opened belongs to it at the baseline.
         """
         root, finder = self.root, self._finder()
         conftests = [path for test in self.tests for path in self._conftests(root / test)]
@@ -218,7 +218,7 @@ class Harness:
 def hiding(folders: Iterable[Path]) -> Iterator[Path]:
     """Yield the project's modules that hide one of Python's, or one that this package imports.
 
-    Whatever imports that name gets them, the process that decides among others.
+    Every process that imports that name gets them, the controller among others.
     """
     for folder in folders:
         for path in (*folder.glob("*.py"), *folder.glob("*/__init__.py")):

@@ -15,7 +15,7 @@ _FOREIGN = frozenset({"site-packages", "dist-packages", "__pycache__"})
 class Finder:
     """Finds the files of modules as Python would: in the first of `folders` that has one.
 
-    Only files below `root`, outside any virtual environment, count. What a file imports is read
+    Only files below `root`, outside any virtual environment, count. The imports of a file are read
     once: many files of a package reach all of it.
     """
 

@@ -1,7 +1,7 @@
 """Shapes and contents near the declared ones: a kernel is to be right, and fast, there as well.
 
-What they say is only how the candidate differs from the incumbent there: what neither supports says
-nothing.
+The results only say how the candidate differs from the incumbent there: an input that neither
+supports says nothing.
 """
 
 from __future__ import annotations
@@ -104,10 +104,9 @@ _CASES = 2
 class Tried:
     """One shape, or other inputs, and what became of the versions there.
 
-    `outcomes` by version's name, `what` the first line of what went wrong, `variant` which
-    input was changed; `seconds` of a call here, and `declared_seconds` of one at the declared
-    shape, where they were measured. Without outcomes it could not be tried, for the reason in
-    `untried`.
+    `outcomes` by version's name, `what` the first line of what went wrong, `variant` which input
+    was changed. `seconds` of a call here, and `declared_seconds` of one at the declared shape, if
+    they were measured. Without outcomes it could not be tried, for the reason in `untried`.
     """
 
     nodeid: str

@@ -139,8 +139,8 @@ def recycled(
 ) -> list[Finding]:
     """Return a finding when results come in memory of earlier ones that are still in use.
 
-    Two calls do not show a ring of buffers. Where a result lives on when nobody here holds it any
-    more, many are held.
+    Two calls do not show a ring of buffers. If a result lives on when no reference to it is left
+    here, many are held.
     """
     if not _lives_on(call, shareable):
         return []

@@ -1,6 +1,6 @@
 """Measures how exact a result is, against a reference; `accuracy` judges it.
 
-One rounding is computed, not measured: a reference's gradients come back rounded to their inputs'
+One rounding is computed, not measured. A reference's gradients come back rounded to their inputs'
 dtype, and a result that equals them bit for bit is no more exact than one that is an ulp away.
 """
 
@@ -42,8 +42,8 @@ def accuracy_of(
 def mostly(ref: torch.Tensor, out: torch.Tensor) -> float:
     """Return the SNR in dB of the better seven eighths of a result's elements.
 
-    Arithmetic in a narrower dtype shows in all of them; where a quantiser rounds one number the
-    other way than the reference does, a row or a column is off, of the incumbent as well.
+    Arithmetic in a narrower dtype shows in all of them. If a quantiser rounds one number the other
+    way than the reference does, a row or a column is off, of the incumbent as well.
     """
     signal, output = vector(ref), vector(out.to(ref.device))
     noise = (output - signal).abs()

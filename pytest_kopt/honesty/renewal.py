@@ -44,7 +44,7 @@ _SETTLING, _WARMING = 100, 3
 
 
 class Places:
-    """Where elements are exchanged: tensors of a size share their places, as drawing is slow."""
+    """The places of exchanged elements: tensors of a size share theirs, as drawing is slow."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
@@ -116,9 +116,9 @@ def known_content_gain(
     """Return how much longer a block's calls take on content they never met, as a log-ratio.
 
     First the content that was timed all along, then content that is new each time: both are written
-    to the same places with the same work right before the calls. What a device gains is seen again
-    each time that the last content has become known, or it was the device's clock; 0.0 where it is
-    not.
+    to the same places with the same work right before the calls. A gain of the device's is there
+    again each time that the last content has become known; otherwise it was the device's clock. 0.0
+    where it is not.
     """
     renewal, dice = Renewal(changing, in_order=in_order), random.Random(seed)
     repeated, fresh = list[float](), list[float]()
@@ -139,7 +139,7 @@ def known_content_gain(
 
 
 def _are_slower(fresh: Sequence[float], repeated: Sequence[float], outliers: int) -> bool:
-    """Say whether, of each all but so many, every time on new content is above every known one."""
+    """Say whether times on new content are above all known ones, `outliers` of each aside."""
     if len(fresh) <= outliers:
         return True
     return math.log(sorted(fresh)[outliers] / sorted(repeated)[-1 - outliers]) > _APART
@@ -192,7 +192,7 @@ def poisoned_allocations() -> Iterator[None]:
     """Have torch fill everything that it allocates uninitialised: NaN, or the largest integer.
 
     torch does so in deterministic mode only, which therefore is on meanwhile, with its warnings
-    about other operators silenced. Compiled functions are compiled anew for that mode.
+    about other operators silenced. Compiled functions are compiled again for that mode.
     """
     fill: Any = torch.utils.deterministic
     mode = torch.are_deterministic_algorithms_enabled()

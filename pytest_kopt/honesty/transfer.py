@@ -23,7 +23,7 @@ UNSTATED, NO_CACHE_KEY = "_not stated; `kopt note` adds it_", "none declared"
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What the round's notes say of the gain; `step_ms` is the time of one training step."""
+    """The claims of the round's notes; `step_ms` is the time of one training step."""
 
     bucket: str | None = None
     cache_key: str | None = None
@@ -32,7 +32,7 @@ class Claim:
 
     @property
     def bound_pct(self) -> float:
-        """What a weight cache can gain at most: quant time / step time in percent, 0 untold."""
+        """The largest gain of a weight cache: quant time / step time in percent, 0 untold."""
         if self.w1_quant_ms is None or self.step_ms is None:
             return 0.0
         return self.w1_quant_ms / self.step_ms * 100
@@ -63,13 +63,13 @@ class Trace:
 
 @dataclass(frozen=True, slots=True)
 class TransferEvidence:
-    """What was found and measured.
+    """The findings and measurements of the transfer check.
 
     `findings` are those among the verdict's flags, `traces` the training traces by case label
-    (None: no cache was suspected there), `change_pct` the verdict's gain, `distributions` the
+    (None: no cache was suspected there), `change_pct` the verdict's gain. `distributions` are the
     values of the cases' `distribution` dim, `drawn` those that group sizes were drawn from in every
-    case, and `skew_pct` the gain there. `new_weight_cache` says that a weight cache was seen that
-    the incumbent lacks. `saved_ms` is what one call of each case saves over the incumbent.
+    case, `skew_pct` the gain there. `new_weight_cache` says that a weight cache was seen that the
+    incumbent lacks. `saved_ms` is what one call of each case saves over the incumbent.
     """
 
     overfit: bool
@@ -86,9 +86,9 @@ class TransferEvidence:
 def bucket_findings(claim: Claim, findings: Iterable[Finding]) -> Iterator[Finding]:
     """Check the declared bucket against what audit and simulation found.
 
-    A bucket that is never real is taken at its word and rejects. A weight cache under another
-    name is a note: its gain is credited as W1, bounded. What the audit alone takes for W2 or W3
-    says nothing here.
+    A bucket that is never real is taken at its word and rejects. A weight cache under another name
+    is a note: its gain is credited as W1, bounded. A suspicion of W2 or W3 by the audit alone says
+    nothing here.
     """
     findings = [finding for finding in findings if finding.rejects or finding.bucket == BOUNDED]
     buckets = {finding.bucket for finding in findings if finding.bucket}
@@ -136,7 +136,7 @@ def credited_pct(claim: Claim, evidence: TransferEvidence) -> float | None:
 def step_saving_pct(claim: Claim, evidence: TransferEvidence) -> float | None:
     """Return the share of a training step that is saved, None where the notes give no step.
 
-    A step is taken to call each case once. What a weight cache saves is bounded by quant time.
+    A step is taken to call each case once. The saving of a weight cache is bounded by quant time.
     """
     if claim.step_ms is None or evidence.saved_ms is None:
         return None

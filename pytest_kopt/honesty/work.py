@@ -37,11 +37,11 @@ _ALLOCATIONS = ("empty", "new_empty", "empty_like", "empty_strided", "new_empty_
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What one call did.
+    """The work of one call.
 
     `ops` are dispatched ATen operators that compute or move data (views and allocations left out),
     `launches` starts of Triton kernels, `nbytes` the bytes of the operators' tensor arguments and
-    results, `calls` C functions called from Python (numpy's and compiled ones are seen nowhere
+    results. `calls` are C functions called from Python (numpy's and compiled ones are seen nowhere
     else; 0 where Triton's interpreter ran). `code` holds the code objects of all Python functions
     that ran.
     """
@@ -111,7 +111,7 @@ class _Counter(QuietMode):
 
 
 def _counter() -> _Counter:
-    """Return a counter, of a class made anew where the compiler is loaded: torch hides then."""
+    """Return a counter, of a new class once the compiler is loaded: torch hides then."""
     if "torch._dynamo" not in sys.modules:
         return _Counter()
 

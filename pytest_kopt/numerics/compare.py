@@ -1,7 +1,7 @@
 """Judging one output against its reference, with the diagnosis that people need on failure.
 
 Samplers are compared in distribution. Elements of one call may depend on each other, and calls do
-not: so each call is reduced to a few figures, and those of one function's calls are compared with
+not. So each call is reduced to a few figures, and those of one function's calls are compared with
 the other's by the two-sample test of Kolmogorov and Smirnov. Its error rate holds for any
 distribution, discrete ones too.
 """
@@ -186,7 +186,7 @@ _FEWEST, _MOST, _ELEMENTS = 256, 2048, 1 << 21
 
 
 def draws_for(elements: int) -> int:
-    """Return how many calls of each function are compared for a result of so many elements."""
+    """Return how many calls of each function are compared for a result of `elements` elements."""
     return max(_FEWEST, min(_MOST, _ELEMENTS // max(elements, 1)))
 
 

@@ -20,7 +20,7 @@ DIAGNOSTIC_TOLERANCES = {"float8": 1e-1, "float4": 0.5}
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What was measured between an output and its reference.
+    """The distances between an output and its reference.
 
     `snr_db` in dB; `max_abs` and the worst values in the output's unit; `relative` is
     ‖ref − out‖ / ‖ref‖; `mismatch_share` the share of elements out of tolerance.
@@ -42,9 +42,9 @@ class Gate:
     """A condition on an output; `rtol` and `atol` define which elements count as mismatched.
 
     That none does (allclose: |out − ref| ≤ atol + rtol·|ref| for every element); or an SNR in dB of
-    `threshold`, with the `format` that it was named by, such as "e4m3"; or, where it `is_exact`,
-    that every element has the value of the reference. With an `error_rate` calls are compared in
-    distribution, elsewhere (`distribution.difference`), and one result passes if it is finite.
+    `threshold`, with the `format` that it was named by, such as "e4m3". If it `is_exact`, every
+    element has the value of the reference. With an `error_rate` calls are compared in distribution,
+    elsewhere (`distribution.difference`), and one result passes if it is finite.
     """
 
     rtol: float = 0.0

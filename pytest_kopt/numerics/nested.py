@@ -68,7 +68,7 @@ def mapped(tree: Any, change: Callable[[Any], Any], kinds: tuple[type, ...] = _C
 
 
 class Filled(NamedTuple):
-    """What a call returned and what it put into lists, dicts or dataclasses among its arguments.
+    """The results of a call, and those in lists, dicts or dataclasses of its arguments.
 
     `names` are those of the results, as `flatten` gives them, `values` the results themselves.
     """
@@ -107,7 +107,7 @@ def _is_another_number(now: Any, before: Any) -> bool:
 def fresh_copies(arguments: Sequence[Any]) -> list[Any]:
     """Return copies of arguments: values, strides and requires_grad, and what shares memory.
 
-    What can hold other things is a copy as well: a call may put results there.
+    Objects that can hold others are copied as well: a call may put results there.
 
     A tensor that is given twice is one copy given twice, and views of one storage are views of one
     copy of it. A generator is copied with its state; anything else is the item itself.

@@ -44,7 +44,7 @@ class Project:
     def keep_workspace_out_of_git(self) -> None:
         """List the workspace in `.git/info/exclude` where it lies inside the repository.
 
-        Where that tree is not the main one, git is told not to remove it either.
+        If that tree is not the main one, git is told not to remove it either.
         """
         repository = Repository.around(keeper(self.root))
         if repository and self.workspace.resolve().is_relative_to(repository.root.resolve()):

@@ -23,7 +23,7 @@ DEFAULT_WORKSPACE = "agent/workspace"
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the user asked for; paths are absolute."""
+    """The options of the user; paths are absolute."""
 
     root: Path
     workspace: Path
@@ -168,8 +168,8 @@ def workspace_of(config: pytest.Config) -> Path:
 def _check_root(config: pytest.Config) -> None:
     """Raise BadInput where a path after one of our options has moved pytest's root directory.
 
-    Before pytest knows the options of its plugins it takes the word after them for one of tests,
-    and where that is a file outside of the project it looks for the project around both.
+    Before pytest knows the options of its plugins it takes the word after them for one of tests. If
+    that is a file outside of the project, it looks for the project around both.
     """
     here, words = Path(config.invocation_params.dir), config.invocation_params.args
     if config.inipath or config.option.rootdir or config.rootpath not in here.parents:

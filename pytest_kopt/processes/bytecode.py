@@ -1,8 +1,8 @@
 """Keeps compiled what Python would compile at every start where it may not write bytecode.
 
-Images set PYTHONDONTWRITEBYTECODE. pytest then rewrites the asserts of its plugins in every session
-anew, 230 files of ours, and a torch that was installed without bytecode, as uv does, takes three
-seconds to import instead of one.
+Images set PYTHONDONTWRITEBYTECODE. Without bytecode pytest rewrites the asserts of its plugins in
+every session, 230 files of ours. A torch that was installed without bytecode, as uv does, takes
+three seconds to import instead of one.
 """
 
 from __future__ import annotations

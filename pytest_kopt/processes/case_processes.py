@@ -31,7 +31,7 @@ class Abandoned(Exception):
 
 
 class Listener:
-    """What a run in children tells the deciding process: here, a collector and nobody else.
+    """The listener to a run in children: here, a collector and nobody else.
 
     A case that kills its process `lives` times is given up.
     """
@@ -95,8 +95,8 @@ class _Worker:
 class CaseProcesses:
     """Runs cases in up to `most` children at once, replacing those that die.
 
-    A case that kills its process is run once more in a fresh one; killed again, it is given up.
-    One that found no memory beside others is run once more when nobody else runs.
+    A case that kills its process is run once more in a fresh one; killed again, it is given up. One
+    that found no memory next to others is run once more when nobody else runs.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class CaseProcesses:
         foreseen: int = 0,
         order: Callable[[str, str | None], Check | Profile] = Check,
     ) -> None:
-        """Start children by `start`, as many at once as so many `foreseen` cases are worth.
+        """Start children by `start`, as many at once as the number of `foreseen` cases is worth.
 
         `order` makes the order for a case and the one that follows it.
         """

@@ -178,12 +178,12 @@ class Child:
 
     @property
     def reader(self) -> Connection:
-        """What `multiprocessing.connection.wait` can wait for."""
+        """The object that `multiprocessing.connection.wait` can wait for."""
         return self._channel.reader
 
     @property
     def inspected(self) -> Inspected | None:
-        """What is seen of it without its help; None where it is another host's."""
+        """The view of it without its help; None where it is another host's."""
         return None if self.scratch is None else Inspected(self._process.pid)
 
     @property
@@ -202,7 +202,7 @@ class Child:
 
     @property
     def waited_ms(self) -> float:
-        """What passed here, in ms, from the last order to the last reply."""
+        """The time that passed here, in ms, from the last order to the last reply."""
         return self._channel.waited_ms
 
     def receive(self) -> Reply:

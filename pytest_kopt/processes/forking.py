@@ -104,8 +104,8 @@ def _import(names: Iterable[str]) -> None:
 def _hash_triton() -> None:
     """Have Triton hash itself: 500 MB that each process else reads once, for 0.4 s.
 
-    It keeps the hash as long as a process lives, and asks for it before it takes any kernel from
-    its cache; its interpreter, which runs where no GPU is, asks for none.
+    It keeps the hash as long as a process lives, and uses it before it takes any kernel from its
+    cache. Its interpreter, which runs where no GPU is, uses none.
     """
     if os.environ.get("TRITON_INTERPRET") == "1":
         return
@@ -264,7 +264,7 @@ def wakes_when_forks_end() -> tuple[int, int]:
 
 
 def reap(waking: int, children: dict[int, int]) -> None:
-    """Tell whoever asked for it of every fork that has ended, through its descriptor."""
+    """Report every fork that has ended to the process that started it, through its descriptor."""
     with suppress(BlockingIOError):
         os.read(waking, 4096)
     with suppress(ChildProcessError):

@@ -1,8 +1,8 @@
 """Plugins and conftest files of others, in a process that runs kernel code.
 
 It does pytest's collecting and calling: plugins that report, run a test in their own way or keep a
-clock are set aside. Of those that stay, and of conftest files, the first thing that the confinement
-refuses is told to the deciding process: it is no fault of a kernel.
+clock are set aside. The worker reports the first call of such a plugin, or of a conftest file, that
+the confinement refuses: it is no fault of a kernel.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class RefusedToGuests:
     def _look(self, error: BaseException, ours: tuple[str, ...] | None) -> None:
         """Tell of a refusal; by project code where it is a conftest file or in `ours` (None: any).
 
-        What a test file imports may be the kernel.
+        A module that a test file imports may be the kernel.
         """
         for cause in reversed([*_chain(error)]):
             is_refusal = any(word in str(cause) for word in _TOLD)

@@ -1,7 +1,7 @@
 """The far end of a session over several hosts: starts processes and reads devices on its host.
 
-It runs in an interpreter of its own there, reached by a connection of its own: no kernel code runs
-in it, and what a process writes to it is handed on as it is.
+It runs in an interpreter of its own there, reached by a connection of its own. No kernel code runs
+in it, and it hands on what a process writes as it is.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LOG_BYTES = 1 << 16
 
 
 class HostAgent:
-    """What can be requested: each public method is a request, by its name.
+    """The requests: each public method is one, by its name.
 
     Requests come from the main thread, since a process ends with the thread that started it; those
     that wait are carried out in a pool.

@@ -1,8 +1,8 @@
 """Keeps a process that runs kernel code to what is its own, by Landlock and seccomp on Linux.
 
-It writes to its scratch folder, to compilers' caches and to device files; it neither reads the
+It writes to its scratch folder, to compilers' caches and to device files. It neither reads the
 campaigns' records, nor opens a socket, nor signals, traces or limits a process that it did not
-start. What is refused raises PermissionError there. The kernel's own call is used, as no kept
+start. A refused call raises PermissionError there. The kernel's own call is used, as no kept
 library has it.
 """
 
@@ -30,7 +30,7 @@ _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF, _IO_URING_SETUP = 444, 445, 446, 425
 
 @dataclass(frozen=True, slots=True)
 class _Architecture:
-    """Of a processor's architecture what seccomp calls it, and numbers of its system calls."""
+    """The name of a processor's architecture in seccomp, and numbers of its system calls."""
 
     name: int
     seccomp: int

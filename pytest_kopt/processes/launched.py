@@ -25,7 +25,7 @@ SCRATCH = "kopt-scratch-"
 
 
 class Process(Protocol):
-    """What is asked of a process, whoever its parent is: a part of `subprocess.Popen`."""
+    """A process, as a part of `subprocess.Popen`, whatever its parent is."""
 
     pid: int
 

@@ -14,7 +14,7 @@ from pytest_kopt.processes.warm_parent import NoFork, WarmParent, why_none
 
 
 class Starter(Protocol):
-    """What starts processes on a host: this one's launcher, or another host's."""
+    """The starter of processes on a host: this one's launcher, or another host's."""
 
     @property
     def environ(self) -> Mapping[str, str]:
@@ -22,7 +22,7 @@ class Starter(Protocol):
 
     @property
     def sys_path(self) -> Sequence[str]:
-        """Where processes there import from."""
+        """The folders that processes there import from."""
 
     @property
     def why_fresh(self) -> str:
@@ -48,7 +48,7 @@ class Launcher:
 
     @property
     def why_fresh(self) -> str:
-        """What keeps the parent from being used, "" as long as nothing does."""
+        """The reason why the parent cannot be used, "" as long as it can."""
         if self._parent is not None and not self._why_fresh:
             self._why_fresh = self._parent.why_ended()
         return self._why_fresh
@@ -85,7 +85,7 @@ class Launcher:
         return forked or interpreter(env, directory)
 
     def end(self) -> None:
-        """End the parent, and whoever is left of its forks; safe to repeat."""
+        """End the parent, and its forks; safe to repeat."""
         if self._parent is not None:
             self._parent.end()
             self._parent = None

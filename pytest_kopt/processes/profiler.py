@@ -53,7 +53,7 @@ class _Profiles(Listener):
 
 @dataclass(frozen=True, slots=True)
 class Profiler:
-    """What a worker needs to run cases: the session, what it knows of it, and its environment."""
+    """The profiler of a session's cases: it knows the session, and a worker's environment."""
 
     config: pytest.Config
     orders: WorkerOrders
@@ -72,7 +72,8 @@ class Profiler:
     ) -> list[CaseProfile]:
         """Return what torch's profiler saw of the cases in one fresh process.
 
-        With `copy` (the project's root and a copy), of that. What could not be done is a note.
+        With `copy` (the project's root and a copy), of that. A case that could not be profiled has
+        a note.
         """
         listener = _Profiles(self.config)
 

@@ -35,7 +35,7 @@ _OURS = frozenset({"VIRTUAL_ENV", "PYTHONHOME", "__PYVENV_LAUNCHER__"})
 class Toolchain:
     """Starts processes under another interpreter; `versions` are what it has.
 
-    Of this process's path the entries below `root` come first there: the project is the same.
+    The entries of this process's path below `root` come first there: the project is the same.
     """
 
     python: Path
@@ -87,7 +87,7 @@ class Toolchain:
 
     @property
     def sys_path(self) -> Sequence[str]:
-        """Where processes there import from: the project, then that interpreter's packages."""
+        """The folders that processes there import from: the project's, then its packages'."""
         below = [
             p for p in sys.path if Path(p or ".").resolve().is_relative_to(self.root.resolve())
         ]

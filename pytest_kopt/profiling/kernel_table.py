@@ -45,7 +45,7 @@ class KernelRow:
 
 @dataclass(frozen=True, slots=True)
 class CaseProfile:
-    """What one tool saw of a case in `steps` steps (a forward, and a backward where it has one).
+    """The profile of a case by one tool in `steps` steps (a forward, and a backward if it has one).
 
     `on` says whose time it is: a GPU's kernels or, where there is none, a CPU's operators. `note`
     says why there are no rows.

@@ -49,9 +49,9 @@ class RecordedCase:
     def inputs(self, device: str = "cpu") -> tuple[Any, ...] | dict[str, Any]:
         """Return fresh arguments, by name where the record has names.
 
-        Tensors have the recorded shapes, dtypes and strides. Where the record holds contents they
-        have those, else random values: normally distributed with the recorded mean and deviation,
-        integers between least and largest.
+        Tensors have the recorded shapes, dtypes and strides. They have the contents of the record
+        if it holds any, else random values: normally distributed with the recorded mean and
+        deviation, integers between least and largest.
         """
         values = tuple(self._drawn(argument, device) for argument in self.arguments)
         return dict(zip(self.names, values, strict=True)) if self.names else values
@@ -80,9 +80,10 @@ class RecordedCase:
 def recorded(folder: str | Path, most: int | None = None) -> list[RecordedCase]:
     """Return the cases of a record, those that stand for most of the time first.
 
-    Of more signatures than `most` some are taken, evenly by the time of smaller and larger ones,
-    and stand for the others: sequences that grow have one signature a length. BadInput for a folder
-    without a record or without calls, or a call with an argument that cannot be drawn again.
+    If there are more signatures than `most`, some are taken, evenly by the time of smaller and
+    larger ones, and stand for the others. Sequences that grow have one signature a length. BadInput
+    for a folder without a record or without calls, or a call with an argument that cannot be drawn
+    again.
     """
     folder = Path(folder)
     try:

@@ -141,12 +141,12 @@ def safetensors() -> Any:
 def record(target: str, into: str | Path, *, contents: bool = False) -> Iterator[None]:
     """Record the calls of a function, `pkg.mod:function`, while the block runs.
 
-    The folder `into` gets record.json: of each distinct signature (shapes, dtypes, strides,
-    scalars, gradients asked for) the arguments of its first call with statistics of tensors, how
-    often it was called, and how long all calls and the median one took. With `contents` also
-    contents.safetensors, with tensors of up to 64 MiB.
-    Modules that hold the function already get the recording one too. BadInput where there is no
-    such function, the folder holds a record, or what writes contents is not installed.
+    The folder `into` gets record.json, with an entry for each distinct signature (shapes, dtypes,
+    strides, scalars, gradients asked for). An entry has the arguments of its first call with
+    statistics of tensors, how often it was called, and how long all calls and the median one took.
+    With `contents` also contents.safetensors, with tensors of up to 64 MiB. Modules that hold the
+    function already get the recording one too. BadInput where there is no such function, the folder
+    holds a record, or what writes contents is not installed.
     """
     module_name, _, name = target.partition(":")
     folder = Path(into)

@@ -260,9 +260,9 @@ _ANY = ".."
 class Launch:
     """One launch: its kernel's name, how it is laid out, and what identifies its code.
 
-    `code` is the digest of a compiled object, or a function's handle in this process. What the
-    driver says that it `needs` is no part of a comparison. Of the bytes of its `arguments`, those
-    that differ from one capture of the same call to the next are no code's: "..".
+    `code` is the digest of a compiled object, or a function's handle in this process. The driver's
+    `needs` are no part of a comparison. Bytes of its `arguments` that differ from one capture of
+    the same call to the next are set by no code: "..".
     """
 
     name: str
@@ -302,7 +302,7 @@ def _bytes(one: str, other: str) -> list[tuple[str, str]]:
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """What a call launches, and its objects by digest; `unread` says why it is not all."""
+    """The launches of a call, and its objects by digest; `unread` says why it is not all."""
 
     __pydantic_config__ = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
 
@@ -333,9 +333,9 @@ def differences_later(before: object, after: object, arch: str) -> Future[list[K
 def differences(before: Recording, after: Recording, arch: str) -> list[KernelChange]:
     """Return what differs between two versions' launches, one entry for each kernel's name.
 
-    Of several launches of a name the first that differ stand for all. `arch` is as in the spec
-    files. Nothing for recordings that only differ in their order. Where one of them was not read
-    whole, only what Triton compiled is compared.
+    If several launches of a name differ, the first stands for all. `arch` is as in the spec files.
+    Nothing for recordings that only differ in their order. If one of them was not read whole, only
+    what Triton compiled is compared.
     """
     from pytest_kopt.decide.verdict import KernelChange
 

@@ -1,8 +1,8 @@
 """Compiled kernels, read and not run: whether two are the same, and what resources one needs.
 
 Two objects are the same when all that reaches a device is: code, constants, and what a launch has
-to know of them. Sections that only tell people where the code comes from are set aside; what is no
-ELF file (PTX, LLVM IR) is compared without comments and lines that place it in a source.
+to know of them. Sections that only tell people where the code comes from are set aside. A file that
+is no ELF file (PTX, LLVM IR) is compared without comments and lines that place it in a source.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def figures(content: bytes, threads: int, shared: int, arch: str) -> Mapping[str
 
 
 def occupancy(registers: int, threads: int, shared: int, arch: str) -> float | None:
-    """Return which share of a multiprocessor's warps fits there, in percent; None: unknown."""
+    """Return which share of an SM's warps fits there, in percent; None: unknown."""
     from pytest_kopt.knowledge.facts import Facts
 
     names = ("warp_size", "max_warps_per_sm", "max_blocks_per_sm", "registers_per_sm")

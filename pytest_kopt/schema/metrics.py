@@ -96,7 +96,7 @@ def value(row: Row, metric: Metric) -> float | None:
     """Return the metric of one row, None where the row has none.
 
     The combined step is all work over all time, (F·tf + B·tb) / (tf + tb) with rates F and B and
-    times tf and tb; for work 1 : 2 it equals 6 / (2/F + 4/B), which is also used where the row has
+    times tf and tb. For work 1 : 2 it equals 6 / (2/F + 4/B), which is also used where the row has
     no times. Without a backward it is the forward rate.
     """
     if not metric.name.startswith(f"{COMBINED} "):

@@ -151,8 +151,9 @@ def write_atomically(path: Path, text: str) -> None:
 def read_csv(path: Path) -> Table:
     """Read a frozen-schema CSV.
 
-    Raises BadInput, naming the file, when it is missing, empty, cut off, ragged, lacks `label` or
-    `Check`, or holds a Check other than PASS, FAIL, ERROR or two rows with the same dims.
+    Raises BadInput, naming the file, when it is missing, empty, cut off, ragged or lacks `label` or
+    `Check`. So it does for a Check other than PASS, FAIL, ERROR and for two rows with the same
+    dims.
     """
     return parse_csv(text_of(path), where=str(path))
 

@@ -18,7 +18,7 @@ def pytest_kopt_verdict(
     """Take over a verdict, in the process that decides, once it is recorded and carried out.
 
     `verdict.model_dump_json()` is what `--kopt-verdict` writes. `results` are the cases in the
-    order of declaration, each with `nodeid`, `label`, `check`, `dims`, and `cells` by column.
-    What is returned are lines for the terminal. An implementation that raises is told there and
-    changes neither the verdict nor the exit code.
+    order of declaration, each with `nodeid`, `label`, `check`, `dims`, and `cells` by column. The
+    returned lines are for the terminal. An implementation that raises is told there and changes
+    neither the verdict nor the exit code.
     """

@@ -1,4 +1,4 @@
-"""What a session measures: fresh processes on the devices of this host."""
+"""The measurements of a session: fresh processes on the devices of this host."""
 
 from __future__ import annotations
 

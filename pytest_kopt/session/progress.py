@@ -1,4 +1,4 @@
-"""How far a session is: a line for people, `running.json` for whoever polls."""
+"""The progress of a session: a line for people, `running.json` for programs that poll."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Progress:
     ) -> None:
         """Begin a phase of `total` parts (0: they are not counted).
 
-        A comparison's are replicas, at most so many on all its `lanes` together, looked at after
+        A comparison's are replicas, at most `most` on all its `lanes` together, looked at after
         `looks` of them on each.
         """
         with self._lock:

@@ -1,7 +1,7 @@
 """Cases refused at collection: those that one CSV cannot hold, or that nothing can judge.
 
-A process that runs cases says so with a failed report of its collection, which reaches the process
-that decides from a child as well as from a worker of xdist.
+A process that runs cases reports it as a failure of its collection. That report reaches the
+controller from a child as well as from a worker of xdist.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from pytest_kopt.processes.case_processes import Listener
 
 
 class Replay(Listener):
-    """Replays the children's reports through pytest's hooks, whoever decides.
+    """Replays the children's reports through pytest's hooks.
 
     A process that a case has ended is told of in the next report of that case, or in its last one.
     """

@@ -30,7 +30,7 @@ class Sites:
 
     @property
     def first(self) -> Site:
-        """Where what was measured nowhere yet is measured: here, if workers are."""
+        """The site that measures what was measured nowhere yet: here, if workers are."""
         if has_local_workers(self._config) or not self._remotes:
             return self.here
         return self._there(next(iter(self._remotes)))

@@ -207,7 +207,7 @@ class Worker:
     ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
         """Limit the import of a test file and of the kernel with it.
 
-        Where nothing is judged, what builds for long at its import may do so.
+        If nothing is judged, a module that builds for long at its import may do so.
         """
         if not self.orders.purpose.decides or not isinstance(collector, pytest.Module):
             return (yield)

@@ -121,7 +121,7 @@ class XdistBridge:
         self._controller.collected(sorted(ids, key=lambda nodeid: place.get(nodeid, len(place))))
 
     def _reach(self, node: Any, far: _Far) -> None:
-        """Have what starts processes on a worker's host begin beside the worker."""
+        """Have the starter of processes on a worker's host begin at the same time as the worker."""
         controller, spec = self._controller, node.gateway.spec
         name, connection = far.host, far.connection
         if not connection:

@@ -77,7 +77,7 @@ def _is_long(call: FirstCall) -> bool:
 
 
 def end_to_end(verdict: Verdict | Final) -> str:
-    """Return the kernels' gain beside that of a whole program, "" where none was run."""
+    """Return the kernels' gain with that of a whole program, "" where none was run."""
     run, total = verdict.e2e, verdict.aggregate
     if run is None or total is None:
         return ""

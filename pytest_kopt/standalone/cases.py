@@ -295,7 +295,7 @@ class Argument:
 
     @property
     def kind(self) -> tuple[object, ...]:
-        """What arguments of two cases share where one test declares both: all but the sizes."""
+        """The common part of the arguments of two cases in one test: all but the sizes."""
         return self.name, self.dtype, len(self.shape), self.below, self.literal
 
     def drawn(self, sizes: Sequence[str]) -> str:

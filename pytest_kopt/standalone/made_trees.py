@@ -33,7 +33,7 @@ class MadeTree:
 
     @property
     def directory(self) -> Path:
-        """Where a session starts: what stands for the current folder, or the tree itself."""
+        """The folder in which a session starts: for the current folder, or the tree itself."""
         here = Path.cwd().resolve()
         return (
             self.tree / here.relative_to(self.root) if here.is_relative_to(self.root) else self.tree
@@ -50,7 +50,7 @@ def tree_with(
 ) -> Iterator[MadeTree]:
     """Yield a tree of a project with these files in it, by path below its root; gone afterwards.
 
-    `other` is a name and the files of another version, which lie in a folder of that name. Where a
+    `other` is a name and the files of another version, which lie in a folder of that name. If a
     command of the project `builds` kernels, the tree is a copy that leads nowhere else.
     """
     # What a kill leaves is removed with what other sessions left.
@@ -126,7 +126,7 @@ def place_of(versions: Sequence[Path], root: Path, tests: Iterable[Path]) -> str
 def names_in(source: bytes) -> set[str]:
     """Return the dotted names that a source imports, relative ones without their dots.
 
-    Of `from a.b import c` these are `a.b` and `a.b.c`, of which the latter may be no module.
+    From `from a.b import c` these are `a.b` and `a.b.c`; the latter may be no module.
     """
     names: set[str] = set()
     with suppress(SyntaxError, ValueError):

@@ -115,7 +115,7 @@ _SHARED = Path("/dev/shm")  # noqa: S108 - torch shares by it, so that kernel co
 
 @dataclass(frozen=True, slots=True)
 class ProcessLimits:
-    """What a session may use together with all that it starts."""
+    """The limits of a session together with all that it starts."""
 
     seconds: float
     #: Bytes of memory.

@@ -35,7 +35,7 @@ class SessionEnd:
 
 @contextmanager
 def both(old: str, new: str, cases: Cases) -> Iterator[MadeTree]:
-    """Yield a tree with version `new` in it and `old` beside it; BadInput for what is none.
+    """Yield a tree with version `new` in it and one with `old`; BadInput for what is none.
 
     They are two files, two folders, or two git refs.
     """

@@ -1,1 +1,1 @@
-"""What a session can be asked to judge, one pipeline for each question."""
+"""The trials of a session, one pipeline for each question."""

@@ -43,7 +43,7 @@ def calibration(
     """Return the noise floor as JSON-able data; log-ratios are of the whole step.
 
     `resolvable_pct` maps a number of processes to the smallest gain that is accepted with 90 %
-    probability after that many: (t at the look's level + z of the power) standard errors.
+    probability after that many. It is (t at the look's level + z of the power) standard errors.
     """
     ratios = {
         result.label: {

@@ -1,4 +1,4 @@
-"""What all trials of a campaign (baseline, round, race, final) do alike in a session."""
+"""The common steps of all trials of a campaign (baseline, round, race, final) in a session."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from pytest_kopt.trials.trial import InCopies, Measurements
 class Question:
     """The steps in which the questions differ.
 
-    `open` raises BadInput where it cannot be asked now; `prepare` does what has to be done to the
-    campaign, once it is held, before anything is measured; `preface` is what is to be read before
-    that; `collected` looks at the collection; `close` gathers, judges and records. `opponent` is
+    `open` raises BadInput where it cannot be asked now; `preface` is what is to be read first.
+    `prepare` does what has to be done to the campaign, once it is held, before anything is
+    measured. `collected` checks the collection; `close` gathers, judges and records. `opponent` is
     what the tree's version meets then, None for nothing; `ahead` is what is checked elsewhere
     meanwhile. The session's cases are gone into as far as `depth` says.
     """

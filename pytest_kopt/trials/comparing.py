@@ -1,4 +1,4 @@
-"""The candidate beside another version of its kernel: paired, or against stored figures."""
+"""The candidate compared with another version of its kernel: paired, or by stored figures."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from pytest_kopt.trials.stages import Gathered, Judged, OpenTrial
 
 
 def broken(gathered: Gathered, ids: Sequence[str], step: str) -> Verdict | None:
-    """Return the verdict where the harness was edited (`step` mends it) or a case is missing."""
+    """Return the verdict where the harness was edited (`step` repairs it) or a case is missing."""
     ran, results, policy = gathered.ran, gathered.results, gathered.policy
     if gathered.edits and not ran.interrupted:
         return judging.overfit(results, gathered.edits, policy, step, judging.EDITED_HARNESS)

@@ -1,7 +1,7 @@
-"""What a kernel's gain is worth in a whole program: the manifest's `e2e_command` for two versions.
+"""The worth of a kernel's gain in a whole program: the manifest's `e2e_command` for two versions.
 
 Each version lies in a tree of its own that stands for the project. The command runs in both in
-turns and prints what a run took; the figure stands beside the kernels' gain and judges nothing.
+turns and prints what a run took. The figure stands next to the kernels' gain and judges nothing.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ def open_final(asked: Asked, withdrawn: Withdrawn | None = None) -> OpenTrial:
 
 
 def open_best(asked: Asked, withdrawn: Withdrawn | None) -> OpenTrial:
-    """Return what there is to hold against the baseline, wherever it is measured."""
+    """Return the trial of the best version against the baseline, wherever it is measured."""
     campaign = asked.campaign
     levels.always_full(asked.settings.level, "the final comparison")
     if campaign.state.ended == "abandoned":

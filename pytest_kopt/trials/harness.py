@@ -73,7 +73,7 @@ class HarnessWatch:
 
     @cached_property
     def _baseline(self) -> Fingerprint | None:
-        """What the baseline recorded; None before there is one."""
+        """The record of the baseline; None before there is one."""
         campaign = self._campaign
         document = campaign.first.session().get("harness") if campaign.state.baseline else None
         return None if document is None else models.read(Fingerprint, document)

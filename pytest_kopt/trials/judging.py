@@ -1,4 +1,4 @@
-"""What every trial does with its cases before it compares two versions."""
+"""The part of every trial before it compares two versions."""
 
 from __future__ import annotations
 

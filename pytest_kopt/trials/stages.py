@@ -2,8 +2,8 @@
 
 `Asked`: what the session's options say. `OpenTrial`: it can be asked now, and nothing is changed.
 `Begun`: the campaign is held and the candidate is built. `Ran`: pytest has run the cases.
-`Gathered`: each of them has its row. `Judged`: a verdict, with what it rests on. What is recorded
-then lies in the campaign.
+`Gathered`: each of them has its row. `Judged`: a verdict, with what it rests on. The record then
+lies in the campaign.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _INTERVAL = ("change_pct", "low_pct", "high_pct")
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a session asks of a campaign; `notes` are those given with `--kopt-notes`."""
+    """The request of a session to a campaign; `notes` are those given with `--kopt-notes`."""
 
     settings: Settings
     campaign: Campaign
@@ -63,7 +63,7 @@ class OpenTrial:
     """A question that can be asked of the campaign as it stands.
 
     `number` is the round, for a final comparison the best one. `frozen` are the baseline's cases by
-    node id, `expected` those of the level, `skipped` what the baseline left out, `selected` the
+    node id, `expected` those of the level. `skipped` is what the baseline left out, `selected` the
     target shapes of a baseline, `representative` the node ids of the quick level. `notes` are all
     of the round so far. `harness` is None where it is not watched. `same_as` is the round whose
     code the candidate has: nothing has to run then. `candidates` are those of a race, and `raced`
@@ -147,7 +147,7 @@ class Ran:
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """What the cases came to: results in declaration order, and edits of the harness meanwhile."""
+    """The results of the cases in declaration order, and edits of the harness meanwhile."""
 
     ran: Ran
     results: tuple[CaseResult, ...]

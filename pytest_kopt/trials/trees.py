@@ -49,7 +49,7 @@ def overlays(
 
     `old` are the files that differ, by path below `root`; None for those that only the candidate
     has. With `rebuild` the trees are full copies in which that command has built the incumbent, or
-    NotComparable. What it compiles inline is kept in `builds`, by its content. A tree that
+    NotComparable. Inline builds are kept in `builds`, by their content. A tree that
     `copies_sources` holds all of the project's sources, and can stand for it.
     """
     _sweep()

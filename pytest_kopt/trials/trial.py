@@ -1,6 +1,6 @@
-"""What a session can be asked to judge, and what judging may ask of the session.
+"""The trials of a session, and the measurements that judging may ask the session for.
 
-A round of a campaign, the gate of a pull request and a campaign's final comparison are trials: each
+A round of a campaign, the gate of a pull request and a campaign's final comparison are trials. Each
 is made while pytest is configured, begun when the session starts, and closed when all cases ran.
 """
 
@@ -33,7 +33,7 @@ class InCopies:
 
 
 class Measurements(Protocol):
-    """What can be had from fresh processes once the cases have passed."""
+    """The measurements of fresh processes once the cases have passed."""
 
     def measure_again(self) -> Sequence[CaseResult]:
         """Run the cases once more and return their results."""
@@ -78,7 +78,7 @@ class Trial(Protocol):
 
     @property
     def title(self) -> str:
-        """What is judged, for the header line."""
+        """The subject of the trial, for the header line."""
 
     @property
     def preface(self) -> Sequence[str]:
@@ -87,7 +87,7 @@ class Trial(Protocol):
 
     @property
     def running_file(self) -> Path | None:
-        """Where it is said how far the session is, None where nobody would look."""
+        """The file that says how far the session is, None where nobody would read it."""
         return None
 
     @property

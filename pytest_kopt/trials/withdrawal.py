@@ -39,7 +39,7 @@ def overfit(campaign: Campaign) -> Withdrawn | None:
 
 
 def withdraw(campaign: Campaign, withdrawn: Withdrawn) -> None:
-    """Decide these rounds anew, the last first: after a kill the first is found again."""
+    """Decide these rounds again, the last first: after a kill the first is found again."""
     for number in reversed(withdrawn.rounds):
         _decide_anew(campaign, campaign.state.rounds[number], withdrawn)
 

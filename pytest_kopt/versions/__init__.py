@@ -1,1 +1,1 @@
-"""Another version of the kernel beside the working tree's: files, modules, functions."""
+"""Another version of the kernel next to the working tree's: files, modules, functions."""

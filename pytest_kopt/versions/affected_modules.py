@@ -89,8 +89,8 @@ def _real(folder: str) -> str:
 def readers(path: Path, modules: Mapping[str, Path], opened: Opened) -> set[str]:
     """Return the modules that read a file: those that had it opened, and those that name it.
 
-    What a library in another language or a process of its own opens is not heard of. "" stands for
-    somebody who is no module here.
+    Files that a library in another language or a process of its own opens are not heard of. ""
+    stands for somebody who is no module here.
     """
     authors = opened.get(str(path), ())
     sources = {str(file) for file in modules.values()}

@@ -1,8 +1,8 @@
 """The proof that a version ran its own code: one call under a profile hook.
 
-Whatever a loader does, this is what makes its result trustworthy. Triton's kernels are not Python
-frames when they run; their launcher is, and it names the function it launches. Modules that were
-imported from a copy elsewhere, or through a link, are named, and versions in another folder read.
+This proof makes the result of any loader trustworthy. Triton's kernels are not Python frames when
+they run; their launcher is, and it names the function it launches. Modules that were imported from
+a copy elsewhere, or through a link, are named, and versions in another folder read.
 """
 
 from __future__ import annotations
@@ -66,10 +66,10 @@ def check_moved(
 ) -> None:
     """Raise NotLoadable when a process that runs in `tree`, a copy of `root`, uses the original.
 
-    An editable install, for one, leads back to it whatever sys.path says, and so does a library
-    that was built in the project and is only linked to in the copy. `opened` are the files that
-    the process opened. Where `tree` holds the project's own version (`is_own`) it may use what is
-    linked to.
+    An editable install, for one, leads back to it whatever sys.path says. So does a library that
+    was built in the project and is only linked to in the copy. `opened` are the files that the
+    process opened. If `tree` holds the project's own version (`is_own`) it may use what is linked
+    to.
     """
     files = {root / path for path in changed}
     check_untouched(call, {*map(str, files)})
@@ -145,8 +145,8 @@ _BUILT = frozenset({"build", "dist"})
 def check_imported_here(root: Path, called: str, where: str, trees: Iterable[str] = ()) -> None:
     """Raise BadInput where the project uses a module of its own that lies elsewhere.
 
-    It is a copy, or a link leads out of the repository. Of several the one of the `called` function
-    is named. `trees` are those of other versions that this process holds.
+    It is a copy, or a link leads out of the repository. If there are several, the one of the
+    `called` function is named. `trees` are those of other versions that this process holds.
     """
     loaded = {
         name: file

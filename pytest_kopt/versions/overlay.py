@@ -28,13 +28,12 @@ def build(
     """Fill `target` with links to the project's entries, and `files` as real files on top.
 
     `files` are the contents by path relative to `root`; `absent` are paths that the other version
-    does not have. Only the folders on the way to one of them are real, and in them the sources, so
-    that code which resolves its own path before it reads a file beside it stays in this version;
-    where one of them is no source, so are all folders with sources, which may look for it anywhere,
-    and where it `copies_sources`.
-    Everything else is a link: data files and sources stay reachable from either version. The folder
-    `start`, in which a process shall start, is real too: through a link it would start in the
-    project.
+    does not have. Only the folders on the way to one of them are real, and in them the sources. So
+    code that resolves its own path, and then reads a file next to it, stays in this version. If one
+    of them is no source, all folders with sources are real too, since code may look for it
+    anywhere. So they are with `copies_sources`. Everything else is a link: data files and sources
+    stay reachable from either version. The folder `start`, in which a process shall start, is real
+    too: through a link it would start in the project.
     """
     replaced = {PurePosixPath(path): content for path, content in files.items()}
     removed = {PurePosixPath(path) for path in absent}

@@ -1,7 +1,7 @@
-"""A second version of modules beside the loaded ones, and a function's counterpart in it.
+"""A second version of modules next to the loaded ones, and a function's counterpart in it.
 
 While a module of the second version is imported, and whenever its code imports something later, the
-names of its universe stand for the second version in sys.modules; outside of that they stand for
+names of its universe stand for the second version in sys.modules. Outside of that they stand for
 the first. Sources are compiled afresh and never read from .pyc: a file of the same second and size
 but other code must not be mistaken for the first version's. A function is found by its place, and
 not only by its name.

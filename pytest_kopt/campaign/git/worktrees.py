@@ -134,7 +134,7 @@ _MOST = 40
 def contents_behind(repository: Repository, commit: str, link: str) -> dict[str, bytes | None]:
     """Return what a link of a commit led to as if it lay at the link's own path.
 
-    A link to a folder stands for the files in it, and what the work tree has there beside them is
+    A link to a folder stands for the files in it. Other files that the work tree has there are
     None, as is a link to nothing. BadInput where it led out of the repository.
     """
     blobs = repository.blobs(commit)

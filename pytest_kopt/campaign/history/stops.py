@@ -2,8 +2,8 @@
 
 A candidate counts as a regression if it is right and measurably slower than the current best. Every
 other end of an attempt resets the count: a kept round, a tie (INCONCLUSIVE, or slower by no more
-than the noise), a roll-back without usable metrics, failed repairs, an attempt that measured
-nothing (INCOMPLETE), a SPLIT, and a case beyond the regression limit.
+than the noise), a SPLIT. So do a case beyond the regression limit, a roll-back without usable
+metrics, failed repairs, and an attempt that measured nothing (INCOMPLETE).
 """
 
 from __future__ import annotations

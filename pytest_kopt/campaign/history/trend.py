@@ -196,9 +196,9 @@ def audited(round: int, claim: Claim, evidence: TransferEvidence) -> Audited:
 def attribute(rounds: Sequence[Audited]) -> tuple[float, float, float]:
     """Re-attribute the accepted rounds of a campaign: S_real, W_real and the headline, in percent.
 
-    Gains compound as they did in the campaign, and each round is credited with what it added at
-    its place in the chain, so that S_real (the K rounds) and W_real (W1, capped by quant time /
-    step time) add up to the whole. The headline compounds what the rounds were accepted for.
+    Gains compound as they did in the campaign, and each round is credited with what it added at its
+    place in the chain. So S_real (the K rounds) and W_real (W1, capped by quant time / step time)
+    add up to the whole. The headline compounds what the rounds were accepted for.
     """
     total, headline, parts = 1.0, 1.0, {ACCEPT_REAL: 0.0, ACCEPT_ASTERISK: 0.0}
     for accepted in rounds:

@@ -211,10 +211,10 @@ def laid(
     weights: bool = True,
     content: Change | None = None,
 ) -> Callable[[Drawn], Iterator[Variant]]:
-    """Return the generator of cases with one input, of so many dimensions, in other memory.
+    """Return the generator of cases with one input, of these `dimensions`, in other memory.
 
-    Where the layout goes with a `content`, that is changed as well; `incoming` does it to an
-    incoming gradient. Weights are left where they lie unless they are asked for.
+    With a `content` that is changed as well; `incoming` changes an incoming gradient instead.
+    Weights are left where they lie unless they are asked for.
     """
 
     def each(drawn: Drawn) -> Iterator[Variant]:

@@ -180,8 +180,8 @@ def _places(drawn: Drawn) -> Iterator[tuple[int, int, torch.Tensor, list[int]]]:
 def other_places(drawn: Drawn) -> Iterator[Variant]:
     """Have all integers name the first place, and the last; two the same; and all in order.
 
-    Those that differ in a row, as slots do, go on differing; of sorted ones those are shuffled
-    that name a place for every row of another input, as segments do.
+    Places that differ in a row, as slots do, go on differing. If sorted places name one for every
+    row of another input, as segments do, they are shuffled.
     """
     rows = {len(x) for x in tensors(drawn.inputs) if x.ndim > 1}
     for place, number, x, sizes in _places(drawn):
@@ -221,7 +221,7 @@ def _with_two_alike(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor
 
 
 def is_orderless(drawn: Drawn, case: Case, rows: int) -> bool:
-    """Say whether a reference does not depend on the order of so many rows: none hides another."""
+    """Say whether a reference does not depend on the order of rows: none hides another."""
 
     def reversed_rows(given: list[Any], _: torch.Generator) -> list[Any]:
         return [

@@ -115,7 +115,7 @@ def longer(drawn: Drawn) -> Iterator[Variant]:
 
 
 def of_rows(count: int) -> Callable[[Drawn], Iterator[Variant]]:
-    """Return the generator of cases with so many rows of one size."""
+    """Return the generator of cases with `count` rows of one size."""
 
     def cut(drawn: Drawn) -> Iterator[Variant]:
         inputs = tensors(drawn.inputs)
@@ -210,7 +210,7 @@ def _one_input_longer(drawn: Drawn, dice: random.Random) -> Iterator[Variant]:
 
 
 def _batch_of_two(drawn: Drawn) -> Iterator[Variant]:
-    """Put a second batch, of other content, beside the only one."""
+    """Add a second batch, of other content, to the only one."""
 
     def change(x: Any, generator: torch.Generator) -> Any:
         if not isinstance(x, torch.Tensor) or x.ndim < 2 or len(x) != 1:
@@ -345,7 +345,7 @@ def _of_number(change: Change) -> Change:
 def _at_the_ends(drawn: Drawn, place: int, number: int) -> Iterator[Variant]:
     """Make a number so large, and so small, that the reference's result shows it plainly.
 
-    An epsilon shows beside small inputs only. What no result shows nobody asks for.
+    An epsilon matters with small inputs only. No test requires what no result shows.
     """
     beside = [drawn.each(floating(content)) for content in (as_drawn, tiny)]
     declared = [drawn.results(drawn.changed(content)) for content in beside]

@@ -30,10 +30,11 @@ Rewrite = Callable[[list[Any], torch.Generator], list[Any]]
 class Variant(NamedTuple):
     """A case with other inputs.
 
-    `where` says what is changed where several are, one after the other; `lay` puts the inputs, and
-    `incoming` the incoming gradients, into other memory than they are drawn in; `counts` says by
-    the inputs and the reference's results whether anything is asked; `of` makes of a version what
-    is called in its place. With `untried` there is nothing to try, for that reason.
+    `where` says what is changed if there are several changes, one after the other. `lay` puts the
+    inputs, and `incoming` the incoming gradients, into other memory than they are drawn in.
+    `counts` says by the inputs and the reference's results whether anything is required. `of` makes
+    of a version what is called in its place. With `untried` there is nothing to try, for that
+    reason.
     """
 
     case: Case

@@ -149,9 +149,9 @@ def _without_nan(ref: Any, out: Any) -> tuple[Any, Any]:
 def pairs(expected: Pass, run: Pass) -> Iterable[tuple[str, Any, Any]]:
     """Yield name, reference and result of every output and of every gradient that exists.
 
-    Of an input that the reference writes to only what it or the candidate changed is left, zero
-    stands for the rest: one wrong row of a large cache has to weigh as much as any other result.
-    Zero stands for NaN as well that is right.
+    If the reference writes to an input, only the elements that it or the candidate changed are
+    left, and zero stands for the rest. So one wrong row of a large cache weighs as much as any
+    other result. Zero stands for NaN as well that is right.
     """
     for name, ref, out in _pairs(expected, run):
         yield name, *(_without_nan(ref, out) if expected.nan_is_equal else (ref, out))

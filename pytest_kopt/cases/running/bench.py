@@ -1,4 +1,4 @@
-"""Where and how a process measures its cases, and what the baseline expects of them."""
+"""The place and the way in which a process measures its cases, and what the baseline expects."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pytest_kopt.schema.table import NO_CLASSES, Classes, describe_header_drift
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """Where and how the cases of this process are measured."""
+    """The way in which this process measures its cases."""
 
     #: torch's name of the kind of device.
     device: str

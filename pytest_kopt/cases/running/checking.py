@@ -49,7 +49,7 @@ _HAIR_DB = 10.0
 
 @dataclass(slots=True)
 class CheckFacts:
-    """What a check tells of a case besides right and wrong, called as in its evidence."""
+    """The facts of a case besides right and wrong, named as in its evidence."""
 
     #: Whether the kernel ran in Triton's interpreter.
     interpreted: bool = False
@@ -73,7 +73,7 @@ class CheckFacts:
 
 @dataclass(slots=True, kw_only=True)
 class Checking:
-    """What the steps of a check share, and what they have shown so far."""
+    """The state that the steps of a check share, and their findings so far."""
 
     case: Case
     bench: Bench

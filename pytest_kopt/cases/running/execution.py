@@ -49,7 +49,7 @@ class Pass:
 
     @property
     def all(self) -> list[Any]:
-        """Outputs, then gradients, whatever they are: of two runs, one beside the other."""
+        """Outputs, then gradients, whatever they are: of two runs, one next to the other."""
         return [*self.outputs.values(), *self.gradients.values()]
 
     @property
@@ -125,7 +125,7 @@ def aliases(named_results: Mapping[str, Any]) -> frozenset[str]:
 def grad_out(out: torch.Tensor, seed: int) -> torch.Tensor:
     """Return the incoming gradient of an output: standard normal in float32, then out's dtype.
 
-    Where the output lies, and whatever was done to the global generator.
+    Drawn on the output's device, by a generator that the kernel cannot reach.
     """
     return drawn_like(out, torch.Generator(out.device).manual_seed(seed))
 

@@ -1,4 +1,4 @@
-"""What to do about a result outside its gate: whether the gate or the kernel is at fault."""
+"""Advice about a result outside its gate: whether the gate or the kernel is at fault."""
 
 from __future__ import annotations
 
@@ -140,9 +140,9 @@ def propose_gate(
     """Return the `gate=` to write into a test whose function's outputs have a dtype.
 
     `reference` and `inputs` are those of the case; gradients count where an input requires one.
-    What torch, computing what the reference computes in `dtype`, brings within the dtype's own gate
-    in three draws needs no line (`gate=None` where that is all); of the rest 6 dB less is asked for
-    than torch reaches. Raises BadInput as a case does.
+    torch computes what the reference computes, in `dtype`, for three draws. A result within the
+    dtype's own gate needs no line (`gate=None` if that is all). The gate of every other result is 6
+    dB below what torch reaches. Raises BadInput as a case does.
     """
     declaration = {"inputs": inputs, "reference": reference, "dims": {"n": 1}, "nbytes": 1.0}
     case = observed(declare("propose_gate", "memory", reference, **declaration), 0)

@@ -208,7 +208,7 @@ def _has_inputs(case: Case, seed: int) -> bool:
 
 
 class _TriedContent:
-    """What the versions of a case are tried on, and what they should give, both made once."""
+    """The inputs on which the versions of a case are tried, and the expected results, made once."""
 
     def __init__(self, variant: Variant, seed: int) -> None:
         self._variant, self._seed = variant, seed
@@ -265,8 +265,8 @@ class _TriedContent:
     def _misses_by_a_hair(self, wrong: Sequence[Comparison], expected: Pass, results: Pass) -> bool:
         """Say whether results err by little more than their tolerance in very few elements.
 
-        Of millions of elements that an honest version computes, whose gate is met on the declared
-        inputs, one may miss it on others.
+        An honest version that meets its gate on the declared inputs may miss it in one of millions
+        of elements on others.
         """
         if not all(
             comparison.figures and 0 < comparison.figures.mismatch_share <= _FEW
@@ -279,8 +279,8 @@ class _TriedContent:
     def _is_rounding(self, wrong: Sequence[Comparison], run: Run) -> bool:
         """Say whether results err by what the reference moves when its inputs are rounded.
 
-        Of a row of one value without its mean nothing is left but rounding, and a kernel's is its
-        own. Inputs move by float32's epsilon: a narrower dtype is no reason to compute in it.
+        In a row of one value minus its mean only rounding is left, and a kernel has its own. Inputs
+        move by float32's epsilon: a narrower dtype is no reason to compute in it.
         """
         exact = self._in_float64(run.live)
         moved = self._in_float64(run.live, partial(_rounded, seed=self._seed))
@@ -328,7 +328,7 @@ def _rounded(inputs: Sequence[Any], seed: int) -> Sequence[Any]:
 
 
 def _errs_within(reference: Any, result: Any, moved: Any) -> bool:
-    """Say whether a result's error is, by its square, at most so many of the reference's moves."""
+    """Say whether a result's squared error is within the limit that the reference's moves set."""
     if not (isinstance(result, torch.Tensor) and result.is_floating_point()):
         return False
     error, move = (

@@ -41,7 +41,7 @@ _BELOW_OWN_DB, _EXACT_DB = 10.0, 60.0
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """What a call worked on and what it gave, by name.
+    """The inputs of a call and its results, by name.
 
     A backward has incoming gradients by name of the output, and its gradients in order as results.
     `seed` is that of its block, `number` says which set of inputs it worked on, `call` which call
@@ -77,9 +77,9 @@ def judge_spot(
     """Judge a call and those after the blocks; return what is plainly wrong.
 
     Blocks meet content that is like the content before: an old answer is a few percent off. So
-    where a result misses its gate it may not lie far below what the function reaches on the
-    content that the case draws. Where it is wrong there only, timed or not, the floors that it
-    misses are returned as well: no test has said that the kernel can work with scaled content.
+    where a result misses its gate it may not lie far below what the function reaches on the content
+    that the case draws. If it is wrong on scaled content only, timed or not, the floors that it
+    misses are returned as well. No test has said that the kernel can work with such content.
     """
     if spot.own_content is None or spot.again is None:
         return plainly_wrong(case, spot, floors, drawn), None
@@ -157,14 +157,14 @@ _CALLS = ("results", "again", "own")
 
 
 class Unjudged(Exception):
-    """What was looked at cannot be judged in another process; the message says why."""
+    """The inspected results cannot be judged in another process; the message says why."""
 
 
 def hand_over(arm: str, way: str, spot: Spot, folder: Path, secret: int) -> dict[str, Any]:
     """Write what a looked-at call gave into a file in a folder; return how to read it.
 
-    Of what is large, elements drawn under a `secret` that nobody knew when it was called; of what
-    is no plain tensor, number, text or None, its type.
+    Large results give elements drawn under a `secret` that no process knew at the call. A result
+    that is no plain tensor, number, text or None gives its type.
     """
     descriptor, name = tempfile.mkstemp(dir=folder)
     with os.fdopen(descriptor, "wb") as file:
@@ -266,7 +266,7 @@ def in_memory(
 ) -> dict[str, Any] | None:
     """Return a call's results as its process's memory held them, None where it did not.
 
-    What is no tensor is as it was handed over.
+    A value that is no tensor is as it was handed over.
     """
     if not memory["file"] or look["number"] != memory["call"]:
         return None

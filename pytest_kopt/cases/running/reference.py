@@ -199,7 +199,7 @@ class Reference:
 
     @property
     def files(self) -> set[str]:
-        """Where the project's code is written that makes what the kernel is judged by."""
+        """The files of the project's code that makes what the kernel is judged by."""
         declared_code = (self._code, code_of(self._case.inputs))
         return {
             code.co_filename for code in (*(self._ran or ()), *declared_code) if code is not None

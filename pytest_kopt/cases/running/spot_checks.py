@@ -1,9 +1,9 @@
 """Spot checks: results of timed calls, taken at random and judged when the clock has stopped.
 
-On the CPU every call of a block has inputs of its own, new in each block, and all results are held
+On the CPU every call of a block has inputs of its own, new in each block. All results are held
 until one of them is drawn, after the block. On a GPU a block is timed with the same calls whether
-it will be looked at or not; then a call gets new content where the old one was, behind the back of
-every counter.
+it will be inspected or not. Then a call gets new content where the old one was, without a change of
+any counter.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ _NOWHERE = memoryview(array("Q", [0] * PLACES))
 class Recorder:
     """A call whose last result can be taken without its knowledge; replays write to that memory.
 
-    Where results lie is written into `places` as soon as a call returns: other processes read it.
+    The places of results are written into `places` as soon as a call returns: other processes read
+    it.
     """
 
     __slots__ = ("call", "has_run", "places", "result", "written")
@@ -134,8 +135,8 @@ class Spotted(Block):
     ) -> None:
         """Wrap a block of recorded calls; those of backwards go over the graphs of a `forward`'s.
 
-        Where no other process orders the blocks, `dice` draw what they meet and which one is looked
-        at; a run is then of so many `rounds`.
+        If no other process orders the blocks, `dice` draw their content and the one to inspect; a
+        run then has `rounds` rounds.
         """
         self.engine, self.calls = inner.engine, inner.calls * rounds
         self.not_captured = inner.not_captured
@@ -187,7 +188,7 @@ class Spotted(Block):
     def _follow(self, forward: Spotted, seed: int) -> None:
         """Take over the graphs of the forward's block of a seed; run it where nobody has.
 
-        What a forward prepares for its backward is then timed with the forward.
+        Work that a forward prepares for its backward is then timed with the forward.
         """
         if forward._seed != seed:
             forward.write(seed)
@@ -217,7 +218,7 @@ class Spotted(Block):
     def release(self) -> None:
         """Give back the memory of the last run's results; a GPU's graph writes to it again.
 
-        Where the other arms meet the same content, answers to it are wiped out before.
+        If the other arms meet the same content, answers to it are wiped out before.
         """
         if self._content is None:
             return
@@ -237,7 +238,7 @@ class Spotted(Block):
 
     @property
     def spots(self) -> list[Spot]:
-        """What is to be judged; writes to the inputs, and calls once more on each content."""
+        """The spots to judge; writes to the inputs, and calls once more on each content."""
         return [*self._spots, *map(self._spot, self._kept_calls.values())]
 
     def known_gain(self) -> float:

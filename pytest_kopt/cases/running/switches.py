@@ -57,7 +57,7 @@ _ATTRIBUTES = (
 
 
 def compile_here() -> None:
-    """Have torch compile in this process: a pool of compilers would start beside timed cases."""
+    """Have torch compile in this process: a pool of compilers would start during timed cases."""
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
     # Whoever imported it has the old setting.
     config: Any = sys.modules.get("torch._inductor.config")
@@ -108,7 +108,7 @@ def left_switches(switches: Mapping[str, object]) -> Iterator[Finding]:
 def left_threads(switches: Mapping[str, object]) -> Iterator[Finding]:
     """Say when calls leave torch with another number of threads than they found.
 
-    Whatever uses OpenMP shares this number with torch.
+    Every library that uses OpenMP shares this number with torch.
     """
     now = read_switches((_THREADS,)).get(_THREADS)
     threads = switches.get(_THREADS, now)

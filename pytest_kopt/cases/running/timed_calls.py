@@ -139,7 +139,7 @@ def _new_tensor(leaf: Any) -> Any:
 
 
 class Content:
-    """What the input sets of a case hold in a block: it follows from the block's seed alone."""
+    """The content of a case's input sets in a block: it follows from the block's seed alone."""
 
     def __init__(
         self, cases: Sequence[Case], sets: Mapping[int, Sequence[Any]], calls: int
@@ -174,8 +174,8 @@ class Content:
     def write_one(self, number: int, seed: int, arm: str, places: Places | None = None) -> None:
         """Write the content of an arm's block into one set, of which all have `places` in common.
 
-        Arms get content of their own: results of another's block must be no answers. What is no
-        floating-point number can say how much there is to do: there the arms get the same.
+        Arms get content of their own: results of another's block must be no answers. Values that
+        are not floating-point can determine the amount of work: there the arms get the same.
         """
         set_seed = derive(seed, arm if self.is_free else "", f"content {number}")
         if self._renewals:
@@ -193,7 +193,7 @@ class Content:
 
 
 class Gradients:
-    """What the incoming gradients of a case's backwards hold in a block."""
+    """The content of the incoming gradients of a case's backwards in a block."""
 
     #: No two arms meet the same.
     is_free = True
@@ -240,8 +240,8 @@ def input_set(cases: Sequence[Case], seed: int, number: int) -> tuple[Any, ...]:
 def input_sets(cases: Sequence[Case], seed: int, numbers: Iterable[int]) -> list[tuple[Any, ...]]:
     """Draw the input sets of these numbers, from `cases` in turn; weights are those of set 0.
 
-    A model calls its kernel with the same weights in every step. What calls write to is each set's
-    own.
+    A model calls its kernel with the same weights in every step. Each set has its own copy of the
+    inputs that calls write to.
     """
     case = cases[0]
     shared = {*case.weights}.difference(case.rewritten)
@@ -259,7 +259,7 @@ def input_sets(cases: Sequence[Case], seed: int, numbers: Iterable[int]) -> list
 def most_sets(case: Case, arguments: Sequence[Any], copies: int) -> int:
     """Return how many sets like `arguments` a block on the CPU may have, each `copies` times.
 
-    So many as fill some megabytes, three in any case unless these are large.
+    They fill some megabytes; there are three in any case unless these are large.
     """
     nbytes = max(1, copies * sum(tensor.nbytes for tensor in tensors(arguments)))
     room = _SET_BYTES if _is_free(case, [arguments]) else _DRAWN_BYTES

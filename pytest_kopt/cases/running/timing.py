@@ -212,7 +212,7 @@ def prepare_blocks(
 ) -> dict[str, list[Spotted]]:
     """Return each version's forward block, and backward block if any, on sets that all share.
 
-    One run of each block is looked at, drawn under the seed `looks`; without one whoever orders a
+    One run of each block is inspected, drawn under the seed `looks`; without one, the order of the
     block says so. Raises BadInput where an engine that was asked for cannot time the calls.
     """
     case, has_new_content = cases[0], bench.device == "cpu" and not interpreted

@@ -44,9 +44,9 @@ LEAST_HIT_RATE = 0.5
 
 @dataclass(slots=True)
 class TrainingStep:
-    """What one step showed: by kind of cache, whether the same tensors once more cost less.
+    """The result of one step: by kind of cache, whether the same tensors once more cost less.
 
-    `share` is the part of a fresh call's bytes that one with known activations moves; `wrong` says
+    `share` is the part of a fresh call's bytes that one with known activations moves. `wrong` says
     what was wrong ("" where nothing was), with a `stale_weight` for the parameters before.
     """
 
@@ -120,9 +120,9 @@ class Loop:
         """Run one step: two micro-batches, then what is only there to be compared with them.
 
         The first has the content of the last step's second, in tensors of its own, and updated
-        parameters: what a call costs may depend on the content, on the size of a group for one.
-        In every other step only a few elements of a parameter change, as in a sparse update: one
-        in a hundred, or so few that who looks at one in a hundred does not see them.
+        parameters. The cost of a call may depend on the content, for example on the size of a
+        group. In every other step only a few elements of a parameter change, as in a sparse update.
+        These are one in a hundred, or so few that samples of one in a hundred miss them.
         """
         step = TrainingStep()
         self._incoming.clear()
@@ -174,7 +174,7 @@ class Loop:
             batch.used[i], batch.pristine[i] = parameter, fresh_copy(parameter)
 
     def _update(self, batch: _Batch, most: int = 0) -> None:
-        """Give the parameters these inputs' content in place, or so many new elements at most."""
+        """Give the parameters these inputs' content in place, or `most` new elements at most."""
         self._before = {i: fresh_copy(parameter) for i, parameter in self._parameters.items()}
         content = {i: batch.pristine[i] for i in self._parameters}
         large = [

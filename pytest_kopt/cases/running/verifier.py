@@ -1,9 +1,9 @@
 """The verifier of a comparison: judges what was looked at, in a process without the candidate.
 
-The process that runs the candidate (the runner) leaves what the looked-at calls gave in files, as
-plain bytes; of large results it is elements that are drawn when the calls are over. The verifier
-has the test module and the incumbent; it draws the very content from the seeds that the deciding
-process gave with the blocks, and asks its own reference.
+The process that runs the candidate (the runner) leaves the results of the inspected calls in files,
+as plain bytes. A large result gives elements that are drawn when the calls are over. The verifier
+has the test module and the incumbent. It draws the same content from the seeds that the controller gave
+with the blocks, and calls its own reference.
 """
 
 from __future__ import annotations
@@ -119,8 +119,8 @@ def _wrong(
 ) -> list[Finding]:
     """Return a finding for the first look that is plainly wrong, or that is not there.
 
-    What is only wrong beyond what the case draws is `held-out-range`, where the function here is
-    right. A block that was timed by events may have ended before its turn came.
+    A result that is only wrong beyond what the case draws is `held-out-range`, if the function here
+    is right. A block that was timed by events may have ended before its turn came.
     """
     looks, memories = (
         {(look["arm"], look["seed"], look["way"]): look for look in documents}
@@ -167,10 +167,10 @@ def _other_inputs(drawn: Sequence[str], without: Sequence[str]) -> Finding:
 
 
 class _RedrawnContent:
-    """What a runner's calls work on, drawn anew: `seed` is that of its input sets."""
+    """The content of a runner's calls, drawn again: `seed` is that of its input sets."""
 
     def __init__(self, case: Case, seed: int, sets: Sequence[int]) -> None:
-        """Draw under a seed; on the CPU blocks go round so many `sets`, of uneven groups second."""
+        """Draw under a seed; on the CPU blocks go round `sets` sets, of uneven groups second."""
         self._case = case
         self._seed = seed
         self._sets = sets

@@ -1,8 +1,8 @@
 """The logs of a campaign for people, only ever appended to: logs/optimize.md and performance.md.
 
 The first ends with the Final Report. The second has the baseline and what was kept, and the Stop
-Summary; it lies in the project's root and goes into the commit of the round that it tells of. So a
-row cannot name its own commit: that is the one which adds the line.
+Summary. It lies in the project's root and goes into the commit of its round. So a row cannot name
+its own commit: that is the one which adds the line.
 """
 
 from __future__ import annotations

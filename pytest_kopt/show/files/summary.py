@@ -246,9 +246,9 @@ DECISION = "Decision"
 def _cells(round: Round, baseline: ledger.Trend, chain: Chain | None) -> dict[str, str]:
     """Return the cells of a decided round by heading.
 
-    `chain` is the paired gain over round 1 where every link was paired: values of two sessions
-    differ by several percent with no change, the product of paired gains does not. A quick round's
-    figures are of the representative cases, and so are those of round 1 it is held against.
+    `chain` is the paired gain over round 1 where every link was paired. Values of two sessions
+    differ by several percent with no change, and the product of paired gains does not. A quick
+    round's figures are of the representative cases, and so are those of round 1 it is held against.
     """
     decided, notes, unit = round.verdict, round.notes, baseline.unit
     assert decided is not None

@@ -44,7 +44,7 @@ from pytest_kopt.trials.trial import InCopies, Measurements
 
 
 class PullRequestGate(VersionGate):
-    """`--kopt-base REF`: a change of kernels beside the commit where it branched off."""
+    """`--kopt-base REF`: a change of kernels next to the commit where it branched off."""
 
     option = "--kopt-base"
     other: Base
@@ -221,7 +221,7 @@ class PullRequestGate(VersionGate):
     def _check_known(self, results: Sequence[CaseResult]) -> None:
         """Raise BadInput where it is not known what a file that the cases use was at the base.
 
-        What tests alone read is as it is now for both versions.
+        Files that tests alone read are as they are now for both versions.
         """
         used, opened = self._reach.used(results), self._reach.opened(results)
         ignored = self._ignored & used
@@ -242,7 +242,7 @@ class PullRequestGate(VersionGate):
     def _touched(self, results: Sequence[CaseResult]) -> dict[str, bytes | None]:
         """Return what differs of the files that decide, or are run around the cases, at the base.
 
-        What of it no kernel imports is as at the base for times too.
+        Files that no kernel imports are as at the base for times too.
         """
         differing, old = self._differing, self.other.old
         harness, needed = self._harness_of(results)
@@ -263,7 +263,8 @@ class PullRequestGate(VersionGate):
     def _beside(self) -> Versions:
         """Return trees of the base's kernels; NotComparable where these do not build.
 
-        What a case excludes today and did not then is asked of today's kernels all the same.
+        Inputs that a case excludes today and did not then are required of today's kernels all the
+        same.
         """
         versions = self._trees({path: self.other.old[path] for path in self._changed})
         return replace(versions, domains=dict(self._domains))

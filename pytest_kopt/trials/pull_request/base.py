@@ -143,9 +143,9 @@ def harness_of(
 ) -> tuple[set[str], set[str]]:
     """Return the files, below a root, that decide what is right in these cases.
 
-    Beside them those that importing the kernels runs: a file may be both. `plugins` are files that
-    pytest loaded, conftest files among them. A function that stands in a test or in one of these
-    calls kernels anywhere in what was imported.
+    The files that importing the kernels runs belong to it too: a file may be both. `plugins` are
+    files that pytest loaded, conftest files among them. A function that stands in a test or in one
+    of these calls kernels anywhere in what was imported.
     """
     observed = observed_by(results)
     tests = dict.fromkeys(result.nodeid.partition("::")[0] for result in results)
@@ -164,7 +164,7 @@ def is_conftest(path: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What a case declares otherwise than at the base; one that `loosens` lets more pass."""
+    """The change of a case's declaration since the base; one that `loosens` lets more pass."""
 
     text: str
     loosens: bool = True

@@ -60,7 +60,7 @@ def worst(verdicts: Sequence[Verdict]) -> Verdict:
 
 
 class VersionGate(Trial):
-    """A verdict without a campaign, on the tree beside an `other` side; leaves nothing behind."""
+    """A verdict without a campaign, on the tree and an `other` side; leaves nothing behind."""
 
     option: str
     other: object
@@ -143,7 +143,7 @@ class VersionGate(Trial):
         return replace(paired, verdict=self._with_nearby(paired))
 
     def without_times(self, cases: Sequence[CaseResult], timed: Verdict | None) -> Verdict:
-        """Return the verdict on `timed` (None: there are none) with interpreted cases beside it.
+        """Return the verdict on `timed` (None: there are none) together with interpreted cases.
 
         As long as there is one of those not every case is judged.
         """

@@ -1,7 +1,7 @@
 """A pull request does not choose what judges it: options, the policy's file, files of its cases.
 
 Conftest files and plugins may edit `config.option` and pytest's ini values as they like: only the
-command and the settings files count. What ignored files were at the base git does not know.
+command and the settings files count. git does not know what ignored files were at the base.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def _folders(config: pytest.Config, root: Path) -> Iterator[Path]:
 
 
 def _content(base: Base, place: Path) -> bytes | None:
-    """Return what a file of the work tree, or beside it, held at the base; None for none."""
+    """Return the content of a file of the work tree, or outside it, at the base; None for none."""
     root = base.root.resolve()
     path = place.relative_to(root).as_posix() if place.is_relative_to(root) else ""
     if path in base.old:
@@ -197,7 +197,7 @@ class Reach:
     def __init__(self, tree: Path, root: Path, changed: Iterable[str], *, rebuilds: bool) -> None:
         """Watch the changed files of a work tree from now on; `root` is pytest's.
 
-        Where a command `rebuilds` kernels it may read any of them.
+        A command that `rebuilds` kernels may read any of them.
         """
         self._tree, self._root, self._rebuilds = tree, root.resolve(), rebuilds
         data = (path for path in changed if not path.endswith(".py"))
@@ -238,7 +238,7 @@ class Reach:
     def _may_be_used(self, path: str, loaded: Collection[str], opened: Collection[str]) -> bool:
         """Say whether it is not shown that who `loaded` and `opened` files leaves one alone.
 
-        What is gone, or lies outside of the root, was not looked for.
+        Files that are gone, or lie outside of the root, were not looked for.
         """
         place = self._tree / path
         is_heard_of = place.is_file() and place.is_relative_to(self._root)

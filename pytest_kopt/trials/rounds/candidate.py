@@ -1,9 +1,9 @@
 """Every round after the baseline, from top to bottom: a candidate meets the incumbent.
 
-The round is opened, which refuses what is not worth measuring. pytest runs the cases. What came of
-them is gathered and judged, by all cases where a quick gain is too small to stand alone. No version
-is kept before all cases have checked it. Then the verdict is noted, held against fresh tensors and
-the kernels' own time, recorded, and carried out.
+The round is opened, which refuses what is not worth measuring. pytest runs the cases. The rows are
+gathered and judged, by all cases where a quick gain is too small to stand alone. No version is kept
+before all cases have checked it. Then the verdict is noted, held against fresh tensors and the
+kernels' own time, recorded, and carried out.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _PUT_BACK = "the incumbent is back; put the harness back too"
 
 
 class Examination:
-    """What besides its rows counts against a candidate: findings, audit, the claim of its notes."""
+    """The facts that count against a candidate: findings, audit, the notes' claim."""
 
     def __init__(self, campaign: Campaign, kernel: KernelVersion, claim: Claim) -> None:
         self._campaign = campaign

@@ -1,4 +1,4 @@
-"""What the baseline and a candidate's round have in common: their opening, and their record."""
+"""The common part of the baseline and a candidate's round: their opening, and their record."""
 
 from __future__ import annotations
 

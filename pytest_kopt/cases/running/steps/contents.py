@@ -73,7 +73,7 @@ def few_elements(checking: Checking) -> None:
 
 
 def other_groups(checking: Checking) -> Iterator[Finding]:
-    """Draw the sizes of a grouped GEMM's groups anew; BadInput where nothing works with others."""
+    """Draw the sizes of a grouped GEMM's groups again; BadInput where nothing works with others."""
     for place, name in enumerate(DISTRIBUTIONS if has_skew(checking.case) else ()):
         seed = checking.seeds["groups"] + place
         drawn = make_inputs(checking.case, seed)

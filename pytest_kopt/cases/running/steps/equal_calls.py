@@ -285,7 +285,7 @@ def same_distribution(checking: Checking) -> None:
 
 
 def _arguments(checking: Checking, purpose: str) -> list[Any]:
-    """Return inputs of the first content; numbers and generators, which may seed, are drawn anew.
+    """Return inputs of the first content; numbers and generators, which may seed, are drawn again.
 
     So is a tensor of one element. torch's global generator follows from the purpose as well.
     """

@@ -151,8 +151,8 @@ def io_bytes(
     """Return the bytes that a forward moves, and a backward where there are gradients.
 
     Forward: inputs read, outputs written. Backward: inputs and incoming gradients (of the outputs'
-    size) read, gradients written. Of what is written in place, `written` bytes count besides: it
-    may have been read before, and nobody can tell.
+    size) read, gradients written. The `written` bytes of in-place writes count as well: nobody can
+    tell whether they were read before.
     """
     moved = written + sum(work.written_bytes(tensors(list(x))) for x in (inputs, outputs))
     gradient_bytes = work.written_bytes(gradient for gradient in gradients if gradient is not None)
@@ -217,9 +217,9 @@ def _computed_by_torch(
 ) -> tuple[Any, list[Any], str] | None:
     """Return the result of torch's operators alone on `inputs`, the inputs after it, and a digest.
 
-    The call is run twice, first on `earlier` inputs: a tensor from outside whose content changes
-    from one to the other is memory that the kernel writes to, and NaN in the replay. None where a
-    result comes from somewhere else.
+    The call is run twice, first on `earlier` inputs. A tensor from outside whose content changes
+    between the runs is memory that the kernel writes to, and NaN in the replay. None where a result
+    comes from somewhere else.
     """
     _, operators = operators_of(lambda: call(earlier))
     foreign = _foreign(operators, earlier)
