@@ -1,12 +1,14 @@
-"""What README and the pages may say: sourced figures, short sentences, no claim for AMD."""
+"""What README, pages and docstrings may say: sourced figures, short sentences, no claim for AMD."""
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import statistics
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 from terminal_pictures import kept_lines
 
 ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "pytest_kopt"
 PAGES = [
     ROOT / "README.md",
     *sorted(ROOT.glob("docs/*.md")),
@@ -34,7 +37,9 @@ SOURCE = re.compile(r"`(python|pytest|kopt) |\(docs/campaigns/|The last command"
 #: A sentence that begins so hides who acts.
 INVERTED = re.compile(r"(What|Where|Who|Whoever|Whatever|Whose|Of|Such)\b")
 ARCHAIC = re.compile(
-    r"\b(anew|mend(s|ed)?|whoever|beside|nobody's|multiprocessors?)\b", re.IGNORECASE
+    r"\b(anew|mend(s|ed)?|whoever|beside|nobody's|multiprocessors?)\b"
+    r"|\b(so many|in company|hold against)\b",
+    re.IGNORECASE,
 )
 INDEX_HOSTS = re.compile(r"pypi\.org|pythonhosted|download\.pytorch|registry\.npmjs|deb\.debian")
 
@@ -53,6 +58,14 @@ def sentences(text: str) -> list[str]:
     return [part for block in plain for part in re.split(r"(?<=[.!?])\s+", block) if part]
 
 
+def hard_to_read(parts: list[str]) -> Iterator[str]:
+    """Yield the sentences that are long, hide who acts, or hold a word that nobody says."""
+    for part in parts:
+        words = len(part.split())
+        if words > 30 or (words > 3 and INVERTED.match(part)) or ARCHAIC.search(part):
+            yield part
+
+
 @pytest.mark.parametrize(
     "page",
     [
@@ -63,10 +76,21 @@ def sentences(text: str) -> list[str]:
 )
 def test_a_sentence_is_short_and_begins_with_the_noun_that_acts(page: str) -> None:
     parts = sentences((ROOT / page).read_text())
-    assert parts
-    assert [part for part in parts if len(part.split()) > 30] == []
-    assert [part for part in parts if INVERTED.match(part) and len(part.split()) > 3] == []
-    assert [part for part in parts if ARCHAIC.search(part)] == []
+    assert parts and [*hard_to_read(parts)] == []
+
+
+@pytest.mark.parametrize("folder", sorted(p.parent.name for p in PACKAGE.glob("*/__init__.py")))
+def test_so_does_a_sentence_of_a_docstring(folder: str) -> None:
+    files = [*(PACKAGE / folder).rglob("*.py"), *PACKAGE.glob("*.py")]
+    nodes = [(file, node) for file in files for node in ast.walk(ast.parse(file.read_text()))]
+    texts = [
+        (file, text)
+        for file, node in nodes
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+        and (text := ast.get_docstring(node))
+    ]
+    hard = [(file.name, part) for file, text in texts for part in hard_to_read(sentences(text))]
+    assert texts and hard == []
 
 
 def anchors(page: Path) -> set[str]:

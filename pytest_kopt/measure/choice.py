@@ -25,9 +25,9 @@ def prepare(
     """Return a block timed by the engine that `option` names ("auto": the best there is).
 
     auto is graph replay where the calls can be captured, its results in `memory`, else a full
-    queue, both in blocks of `block_ms`; the wall clock on the CPU, with `cpu` (None: each call
-    once). A named engine is used or fails: there is no quiet fallback. Raises CaptureFailed then,
-    and BadInput for an engine that the device does not have.
+    queue, both in blocks of `block_ms`. On the CPU it is the wall clock, with `cpu` (None: each
+    call once). A named engine is used or fails: there is no quiet fallback. Raises CaptureFailed
+    then, and BadInput for an engine that the device does not have.
     """
     if interpreted:
         return interpreted_block(calls, before)

@@ -30,7 +30,7 @@ _PERSISTING_L2 = 6
 class InputPool:
     """Sets of arguments to go round, in bytes; `flush` where a round does not fill the L2 cache.
 
-    On the CPU so many `rounds` make a sample of one version, each on new content.
+    On the CPU `rounds` rounds make a sample of one version, each on new content.
     """
 
     sets: list[tuple[Any, ...]]

@@ -1,7 +1,7 @@
-"""What a timing engine makes of calls, and what it returns; times of two are never compared.
+"""The timing engines: functions that make blocks of calls; times of two are never compared.
 
-An engine is a function that warms up, compiles and tunes, outside of every timed region, and
-returns a block that goes round the calls, each on inputs of its own.
+An engine is a function that warms up, compiles and tunes, outside of every timed region. It returns
+a block that goes round the calls, each on inputs of its own.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ class Timing:
 class Block(ABC):
     """A fixed number of calls, ready to be timed again and again.
 
-    `queue_full` says, of an engine that launches call by call, whether the device never waited for
-    the launcher in the last run; `not_captured` why an engine chosen by itself is no graph.
+    `queue_full` says, for an engine that launches call by call, whether the device never waited for
+    the launcher in the last run. `not_captured` says why an engine chosen by itself is no graph.
     """
 
     engine: str

@@ -33,8 +33,8 @@ _WARMUP_MS, _REP_MS = 25, 100
 class GraphMemory:
     """Memory that the graphs of several versions take turns with.
 
-    Where results lie makes a kernel faster or slower: two copies of an RMSNorm vary by 0.27 % on an
-    H200, by 0.05 % with their results at the same addresses (docs/paired-evidence.md). So the
+    The place of results makes a kernel faster or slower. Two copies of an RMSNorm vary by 0.27 % on
+    an H200, by 0.05 % with their results at the same addresses (docs/paired-evidence.md). So the
     memory of a captured version's results is given up to the next one: calls that allocate alike
     get the same addresses. A replay writes there again; what it gave has to be read before
     another's.

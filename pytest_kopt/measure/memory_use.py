@@ -1,4 +1,4 @@
-"""What a version's first calls cost: their memory, as torch's allocators count it, and the time."""
+"""The cost of a version's first calls: their memory, as torch's allocators count it, and time."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Clocked:
 def peak_bytes(call: Callable[[], Any], device: str) -> int:
     """Return the most bytes that a second call holds, beyond what was held before the first.
 
-    What a version keeps between calls counts. It must not have been called in this process.
+    Memory that a version keeps between calls counts. It must not have been called in this process.
     """
     measured = _on_gpu if device == "cuda" else _on_cpu
     gc.collect()

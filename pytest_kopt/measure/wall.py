@@ -51,9 +51,9 @@ class WallEngine:
 def keep_freed_memory() -> None:
     """Have the process keep what it frees, up to 32 MiB a piece, where its libc is glibc.
 
-    By default it depends on what a process allocated before whether a temporary of some MiB is
-    memory that it has, or new pages from the system, a fault each: ten times the time of a call.
-    Said again before every timing: a kernel may have said otherwise.
+    By default the earlier allocations of a process decide whether a temporary of some MiB is memory
+    that it has, or new pages from the system, with a fault each. The faults take ten times the time
+    of a call. Said again before every timing: a kernel may have said otherwise.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:

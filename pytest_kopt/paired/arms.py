@@ -39,16 +39,15 @@ class CandidateDied(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Versions:
-    """Where the versions lie.
+    """The places of the versions.
 
-    `trees` are two trees of the incumbent; `changed` the paths below `root` that may differ. Where
-    the trees were `rebuilt`, one process cannot hold both versions. `extensions` is where torch
-    builds what the incumbent compiles (None: in each tree). With an `other` toolchain the incumbent
-    is the project itself in processes of that. In a race the project itself
-    is the incumbent, the first tree its copy, and the others hold the candidates in `raced`.
-    `seals` are what the trees were when they had been made. `domains` are those of an `ArmsOrder`.
-    `own` is a tree of the project in which its own version runs, with other tests around it (None:
-    it runs in the project).
+    `trees` are two trees of the incumbent; `changed` the paths below `root` that may differ. If the
+    trees were `rebuilt`, one process cannot hold both versions. `extensions` is where torch builds
+    what the incumbent compiles (None: in each tree). With an `other` toolchain the incumbent is the
+    project itself in processes of that. In a race the project itself is the incumbent, the first
+    tree its copy, and the others hold the candidates in `raced`. `seals` are what the trees were
+    when they had been made. `domains` are those of an `ArmsOrder`. `own` is a tree of the project
+    in which its own version runs, with other tests around it (None: it runs in the project).
     """
 
     root: Path

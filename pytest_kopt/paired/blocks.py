@@ -1,7 +1,7 @@
 """The blocks of a case's arms in one replica: their order, which are looked at, and what they gave.
 
 Results are read from their process's memory at the moment the block is over, and judged by the
-verifier: whoever fills a result in, or exchanges one, when the clock has stopped, is too late.
+verifier. A kernel that fills a result in, or exchanges one, when the clock has stopped is too late.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ _LEAST_MS, _LONGEST_MS, _SCATTER_MS = 6.0, 40.0, 0.3
 
 @dataclass(frozen=True, slots=True)
 class BlockTime:
-    """What one block of an arm took, in ms."""
+    """The time of one block of an arm, in ms."""
 
     #: Of a call, forward and backward (None: the case has none).
     forward: float
@@ -123,12 +123,12 @@ Quad = list[tuple[str, BlockTime]]
 class Blocks:
     """Blocks of the arms of a case, in the processes that hold them; some are looked at.
 
-    Which ones, and what content they meet, is not told before: on the CPU, not before they are
-    over, and each of an arm's blocks and each call of it is as likely as any other.
+    The order does not tell which ones, and with which content: on the CPU, not before they are
+    over. Each of an arm's blocks and each call of it is as likely as any other.
 
-    On the CPU a block's time is the processor time of its process between its start and its end, as
-    the system tells it here: whatever a process says of its own clock counts for nothing. On a GPU
-    it is what the device's events say.
+    On the CPU a block's time is the CPU time of its process between its start and its end, as the
+    system tells it here. The process's own clock counts for nothing. On a GPU it is what the
+    device's events say.
     """
 
     def __init__(
@@ -142,8 +142,8 @@ class Blocks:
     ) -> None:
         """Take a case's arms on a device of a kind; `cases` are measured like it.
 
-        A block of an arm is so many `calls` of its forward, and then of its backward if any; where
-        their results lie is said at `places` in its process.
+        A block of an arm is `calls` calls of its forward, and then of its backward if any. The
+        places of their results are in `places` in its process.
         """
         self.arms = arms
         self._calls = calls

@@ -45,8 +45,8 @@ class Comparison:
 
         `progress` is called after every measured replica, from the thread of its device, `over`
         where the comparison is left. `most` is how many replicas there can be: some are started
-        before it is known that they are needed. What is still running is ended where the
-        comparison, a context manager, is left.
+        before it is known that they are needed. Leaving the comparison, a context manager, ends
+        what is still running.
         """
         self._arms = Arms(config, orders, versions)
         self._over = over
@@ -138,7 +138,7 @@ class Comparison:
         self._arms.race(names)
 
     def in_company(self) -> dict[str, CaseQuads]:
-        """Time the incumbent in company against itself alone; Refused where that cannot be."""
+        """Time the incumbent next to the candidate against itself alone; or Refused."""
         if self._arms.how == TWO_PROCESSES:
             raise Refused("each version has a process of its own")
         measured = self._in_all_lanes(lambda lane: lane.in_company())

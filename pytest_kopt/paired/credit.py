@@ -1,8 +1,9 @@
 """Whether a gain is credited: what a version that would be kept is asked beyond its ratios.
 
-The incumbent has to be as fast beside the candidate as in a process without it. A candidate can
-slow down whoever runs beside it, by a hook in an allocator, a scheduling class, a cache of the
-machine: incumbent and control alike, so that no ratio inside of its process shows it.
+The incumbent has to be as fast next to the candidate as in a process without it. A candidate can
+slow down the code that runs next to it, by a hook in an allocator, a scheduling class, a cache of
+the machine. That slows incumbent and control alike, so that no ratio inside of its process shows
+it.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _LEVEL = 0.005
 
 @dataclass(frozen=True, slots=True)
 class Company:
-    """What was measured, in percent by process: how much slower the incumbent was in company.
+    """The measured slowdown of the incumbent next to the candidate, in percent by process.
 
     `why_not` says why it could not be timed alone, `doubt` why the gain may be the incumbent's loss
     where that was not shown.
@@ -53,7 +54,7 @@ def look_alone(
 ) -> Company:
     """Time the incumbent alone, more than once where that differs; `gain_pct` is the candidate's.
 
-    Each time `in_company` returns it beside the candidate against itself alone, by node id. Raises
+    Each time `in_company` returns it next to the candidate against itself alone, by node id. Raises
     what that raises, but for Refused.
     """
     slower: list[float] = []
@@ -82,7 +83,7 @@ def look_alone(
 
 
 def _slowed(slower: float, gain: float) -> Finding:
-    """Return the finding that the incumbent is so much slower in company; both are log-ratios."""
+    """Return the finding that the incumbent is slower there; both are log-ratios."""
     return Finding(
         "incumbent-slowed",
         f"the incumbent is {percent(slower):.1f} % slower beside the candidate than in a "
@@ -94,14 +95,14 @@ def _slowed(slower: float, gain: float) -> Finding:
 
 
 def _slower(cases: Mapping[str, CaseQuads]) -> float:
-    """Return how much longer the incumbent takes in company, as a log-ratio over all cases."""
+    """Return how much longer the incumbent takes there, as a log-ratio over all cases."""
     timed: Sequence[CaseQuads] = [quads for quads in cases.values() if not quads.is_same]
     return statistics.fmean(-quads.ratio("step", "alone") for quads in timed) if timed else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Credit:
-    """What the outside clock says of a version, and what the current best alone does."""
+    """The verdict of the outside clock on a version, and of the current best alone."""
 
     witness: Witness = field(default_factory=Witness)
     alone: Company = field(default_factory=Company)

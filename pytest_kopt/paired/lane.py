@@ -23,7 +23,7 @@ _GAIN_PCT = 1.0
 
 
 class Then(Enum):
-    """What follows where a replica's processes could not hold what they were asked for."""
+    """The step that follows if a replica's processes could not hold what they were asked for."""
 
     ALL_AGAIN = "whatever was forked ended with its parent: all of it is started again"
     ONE_AT_A_TIME = "they lacked memory next to others: the same, with nothing next to them"
@@ -41,7 +41,7 @@ def after_refusal(reason: str, *, are_orphans: bool, is_crowded: bool, has_compa
 
 
 class _BesideAlone:
-    """The incumbent timed alone beside the first new replica after one with a gain."""
+    """The incumbent timed alone next to the first new replica after one with a gain."""
 
     def __init__(self) -> None:
         self.replica: Replica | None = None
@@ -117,9 +117,9 @@ class Lane:
         self.pool.start_spare()
 
     def in_company(self) -> dict[str, CaseQuads]:
-        """Return one replica of what the change concerns, the incumbent alone beside it.
+        """Return one replica of what the change concerns, with the incumbent alone next to it.
 
-        What a replica with a gain has measured of it already comes first.
+        The part that a replica with a gain has measured of it already comes first.
         """
         measured, self._beside_alone.quads = self._beside_alone.quads, {}
         ids = self._open_of(self.place.ids)
@@ -152,7 +152,7 @@ class Lane:
     def _one(self, ids: Collection[str], count: int) -> dict[str, CaseQuads]:
         """Measure what the change concerns; the other cases need no clock after the first time.
 
-        So many replicas, this one included, are to come.
+        `count` replicas, this one included, are to come.
         """
         pool = self.pool
         while True:
@@ -217,13 +217,13 @@ class Lane:
         return {nodeid: settled.get(nodeid) or CaseQuads(nodeid, "") for nodeid in self.place.ids}
 
     def _look_ahead(self, cases: Mapping[str, CaseQuads]) -> None:
-        """Have the incumbent alone start up beside the next replica while this one is measured."""
+        """Have the incumbent alone start up next to the next replica while this one is measured."""
         self._beside_alone.look(cases)
         if self.pool.replicas[1:]:
             self._join_alone(self.pool.replicas[1])
 
     def _join_alone(self, replica: Replica) -> None:
-        """Have the incumbent timed alone beside a replica, if that is due and can be."""
+        """Have the incumbent timed alone next to a replica, if that is due and can be."""
         if self._beside_alone.is_due and self.pool.join_alone(replica):
             self._beside_alone.replica = replica
 

@@ -38,13 +38,13 @@ def run_race(
 ) -> Raced:
     """Measure look by look, without those that are out, until one is left or the race is over.
 
-    What the winner is asked then, `begin` begins for whoever leads while others race. `end` ends
+    `begin` begins the final questions to the winner, for the leader, while others race. `end` ends
     it, as it may hold the memory that a race needs, and says whether there was anything. The first
     metric of the criteria decides.
 
     A candidate that ends or fails the processes it shares with others is out, and takes nobody with
-    it. Raises NotComparable where only all together fail, and for one that no process can hold
-    beside the incumbent: it may be the best.
+    it. Raises NotComparable if only all together fail, and for a candidate that no process can hold
+    next to the incumbent: it may be the best.
     """
     metric, left = criteria.metrics[0], list(names)
     #: Of all who are left: each was in every one of them.
@@ -74,10 +74,10 @@ def run_race(
 
 
 class _Heats(ExitStack):
-    """What measures the candidates that are left, from one look to the next."""
+    """The heats: they measure the candidates that are left, from one look to the next."""
 
     def __init__(self, compare: Compare, make_room: Callable[[], bool] = lambda: False) -> None:
-        """Measure by `compare`; `make_room` ends what runs beside, if anything does."""
+        """Measure by `compare`; `make_room` ends other runs, if there are any."""
         super().__init__()
         self._compare = compare
         self._make_room = make_room

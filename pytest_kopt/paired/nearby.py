@@ -1,4 +1,4 @@
-"""Both versions near the declared shapes: tried in processes of their own, beside what is timed."""
+"""Both versions near the declared shapes: tried in processes of their own, during the timing."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _LAST = (replies.Findings, replies.Loaded, replies.CannotLoad)
 class Nearby(Children):
     """Processes that try cases at shapes near the declared ones, one case after the other.
 
-    What they answer is read at once: a process that waits to be read holds its lock on the device,
-    for which whoever is to be timed before that waits.
+    Replies are read at once: a process that waits to be read holds its lock on the device, and
+    timing waits for that lock.
     """
 
     def __init__(self, children: Sequence[Child], how: str, ids: Sequence[str], seed: int) -> None:

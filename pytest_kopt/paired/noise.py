@@ -1,4 +1,4 @@
-"""Where the noise of a comparison is known from: the campaign, `kopt calibrate`, or a default."""
+"""The source of a comparison's known noise: the campaign, `kopt calibrate`, or a default."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Series(Document):
 
 
 class Scatter(BaseModel):
-    """What a session keeps of its replicas, by direction and node id."""
+    """The scatter of a session's replicas, by direction and node id."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -94,8 +94,8 @@ class NoiseHistory:
     def noise(self, way: Way, now: Mapping[str, CaseQuads]) -> Noise:
         """Return the noise of one direction; `now` is the comparison's first replica.
 
-        The same engine counts, in the campaign on the same device, else on its model. What other
-        cases scattered by in the calibration is better than a default.
+        The same engine counts, in the campaign on the same device, else on its model. The scatter
+        of other cases in the calibration is better than a default.
         """
         engines = {quads.engine for quads in now.values() if not quads.is_same}
         default = HOST_TIMED if any("wall" in engine for engine in engines) else DEVICE_TIMED

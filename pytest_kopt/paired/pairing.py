@@ -173,7 +173,7 @@ def _credited(verdict: Verdict, credit: Credit) -> Verdict:
 
 
 class _Measured:
-    """What a comparison has measured so far, and what the rule sees of it."""
+    """The evidence that a comparison has measured so far, and what the rule sees of it."""
 
     def __init__(
         self, comparison: Comparison, results: Sequence[CaseResult], criteria: Criteria
@@ -194,7 +194,7 @@ class _Measured:
     def look(
         self, look: int, unsettled: frozenset[str]
     ) -> tuple[list[PairedEvidence], list[PairedEvidence]]:
-        """Measure up to so many replicas, of the `unsettled` cases alone if there are any.
+        """Measure up to `count` replicas, of the `unsettled` cases alone if there are any.
 
         Returns the evidence, and the same with the sizes of groups drawn once more.
         """
@@ -343,7 +343,7 @@ def _uneven(
     metrics: Sequence[PairedMetric],
     replicas: Sequence[Mapping[str, CaseQuads]],
 ) -> list[PairedEvidence]:
-    """Return the same evidence of the cases that have group sizes, with these drawn anew."""
+    """Return the same evidence of the cases that have group sizes, with other draws of these."""
     ids = {nodeid for nodeid, quads in replicas[0].items() if "uneven" in quads.quads}
 
     def case(known: PairedCase, way: str) -> PairedCase:

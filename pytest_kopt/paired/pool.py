@@ -18,10 +18,10 @@ AT_ONCE_ON_GPU = 2
 
 
 class Pool:
-    """Replicas in the order in which they are measured, and what runs beside them.
+    """Replicas in the order in which they are measured, and the processes that run with them.
 
-    Beside them run the verifier, the process that holds the incumbent alone, and the processes that
-    try shapes near the declared ones.
+    These are the verifier, the process that holds the incumbent alone, and the processes that try
+    shapes near the declared ones.
     """
 
     def __init__(self, arms: Arms, place: Place) -> None:
@@ -44,7 +44,7 @@ class Pool:
         return bool(self.replicas[1:] or self._spare.children or self.nearby is not None)
 
     def fill(self, measured: int, most: int) -> None:
-        """Start the next replicas; so many are `measured`, and `most` more may be."""
+        """Start the next replicas; `measured` ones are there, and `most` more may be."""
         while len(self.replicas) < max(1, min(self.room, self.ahead, most)):
             self.start(self.place, measured + len(self.replicas))
 
@@ -60,7 +60,7 @@ class Pool:
             self._spare.children.append(self._arms.start_alone(self.place))
 
     def join_alone(self, replica: Replica) -> bool:
-        """Have the incumbent alone timed beside a replica; say whether that can be."""
+        """Have the incumbent alone timed next to a replica; say whether that can be."""
         if not (self._arms.asks_more and self.room > 1 and replica.how == ONE_PROCESS):
             return False
         spare = self._spare.children

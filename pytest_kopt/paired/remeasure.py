@@ -40,7 +40,7 @@ class Rerun(Listener):
 
 
 class SideBySide:
-    """Runs that go on, so many at a time, while others are waited for."""
+    """Runs that go on, a limited number at a time, while others are waited for."""
 
     def __init__(self, runs: Sequence[Rerun], places: int) -> None:
         self._runs = runs

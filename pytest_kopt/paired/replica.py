@@ -46,10 +46,10 @@ _Kind = TypeVar("_Kind")
 class CaseQuads:
     """One case in one replica: its quads, by what they compare.
 
-    `engine` is that of both directions, or `graph+events`. `device` is the UUID of what
-    measured it, `conditions` its state around that, `timed` from when to when it was measured alone
-    (seconds since the epoch), `not_captured` why something is not timed by replays of a graph,
-    `judged_inside` why what was looked at was judged in its own process ("": it was not).
+    `engine` is that of both directions, or `graph+events`. `device` is the UUID of what measured
+    it, `conditions` its state around that, `timed` from when to when it was measured alone (seconds
+    since the epoch). `not_captured` says why something is not timed by replays of a graph.
+    `judged_inside` says why inspected results were judged in their own process ("": they were not).
     """
 
     nodeid: str
@@ -76,7 +76,7 @@ class CaseQuads:
         return not self.quads
 
     def incumbent_ms(self, way: str) -> float | None:
-        """Return the time of a call beside the candidate, None where nothing was timed."""
+        """Return the time of a call next to the candidate, None where nothing was timed."""
         blocks = (block for quad in self.quads.get(CANDIDATE, ()) for block in quad)
         times = [time.of(way) for arm, time in blocks if arm == INCUMBENT]
         return statistics.median(times) if times else None
@@ -130,7 +130,7 @@ class Replica(Children):
         """Take over started processes, and what judges them.
 
         `accuracy` is what the baseline's results of each case reached, `alone` the process that
-        holds only the candidate, `out` arms that are not asked for, whoever else adds to them.
+        holds only the candidate. `out` are arms that are not asked for; other code may add to them.
         """
         super().__init__(children)
         self._alone = alone
@@ -151,7 +151,7 @@ class Replica(Children):
             self._verifier.load(nodeid)
 
     def join(self, child: Child) -> None:
-        """Have another process's arm timed beside these from now on."""
+        """Have another process's arm timed together with these from now on."""
         self.children.append(child)
         if self._asked is not None:
             self._tell_asked(child)
@@ -207,7 +207,7 @@ class Replica(Children):
     def _case(
         self, nodeid: str, order: random.Random, clear: Callable[[], None], cases: int
     ) -> tuple[CaseQuads, list[Looks]]:
-        """Measure one of so many cases; return it with what is still to be judged of it."""
+        """Measure one of `total` cases; return it with what is still to be judged of it."""
         if nodeid != self._asked:
             self._ask(nodeid)
         self._verifier.load(nodeid)

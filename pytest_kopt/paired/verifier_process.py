@@ -1,8 +1,8 @@
 """The verifier as its client has it: a process of the incumbent's, which judges what was looked at.
 
-A finding of its counts where a second process of the incumbent's, asked for the same, is found
-right: else what a case computes differs from process to process, and only the one that holds the
-candidate can judge it.
+A finding counts only if a second process of the incumbent's, asked for the same, is found right.
+Otherwise the case differs from process to process, and only the process that holds the candidate
+can judge it.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Whether the clock of the deciding process bears out what a comparison counts.
 
 On the CPU a comparison counts the processor time of a block, on a GPU the device's events. A gain
-of processor time that this clock shows to be a loss, as calls wait, is none. What passes around the
-counted time is the same work for all versions: a version that gains, and for which it takes as much
-longer, has moved its work there (a hook, a finalizer, a clock that lies). Blocks that a GPU replays
-are run many times over as well, so that what passes around them cancels: a gain has to show there
-by the outside clock too.
+of processor time that this clock shows to be a loss, as calls wait, is none. The work around the
+counted time is the same for all versions. A version that gains, and for which this work takes as
+much longer, has moved its work there (a hook, a finalizer, a clock that lies). Blocks that a GPU
+replays are run many times over as well, so that what passes around them cancels: a gain has to show
+there by the outside clock too.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Replicas = Sequence[Mapping[str, CaseQuads]]
 
 @dataclass(frozen=True, slots=True)
 class Witness:
-    """What the clock of the deciding process says of a change that others measured.
+    """The controller's clock on a change that others measured.
 
     `change` is that and `differs` by how much it is more than theirs, over all cases as
     log-ratios; None where that clock was not asked. On a GPU the device's events measured it. On
@@ -70,7 +70,7 @@ class Witness:
 
     @property
     def contradiction(self) -> Finding | None:
-        """What the events say that this clock contradicts."""
+        """The contradiction between the events and this clock."""
         if self.change is None or self.differs is None or not self.is_gpu:
             return None
         gain = self.change.mean - self.differs.mean
@@ -158,9 +158,9 @@ def _contradiction(
 ) -> Finding | None:
     """Return a finding where the candidate's other time outweighs its gain, in ms of a block.
 
-    It is held against that of the current best beside it and, where there is that, against the
-    current best's in a process of its own: whoever puts work off to where nothing is counted may
-    hold the current best up there as well.
+    The time around is compared with that of the current best next to it and, if there is one, with
+    the current best's in a process of its own. Code that puts work off to where nothing is counted
+    may hold the current best up there as well.
     """
     counted = statistics.fmean(old.counted for _, old in pairs)
     gained = counted - statistics.fmean(new.counted for new, _ in pairs)
