@@ -2,8 +2,8 @@
 
 The process that runs the candidate (the runner) leaves the results of the inspected calls in files,
 as plain bytes. A large result gives elements that are drawn when the calls are over. The verifier
-has the test module and the incumbent. It draws the same content from the seeds that the controller gave
-with the blocks, and calls its own reference.
+has the test module and the incumbent. It draws the same content from the seeds that the controller
+gave with the blocks, and calls its own reference.
 """
 
 from __future__ import annotations
