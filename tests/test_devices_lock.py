@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_kopt.devices import idle
+from pytest_kopt.devices import lock
 from pytest_kopt.devices.lock import checking_lock, timing_lock
 from pytest_kopt.process_tree import is_below
 
@@ -23,7 +23,7 @@ from .waiting import HANG, until
 HOLD = """\
 import sys, time
 from pathlib import Path
-from pytest_kopt.devices import idle
+from pytest_kopt.devices import lock
 lock.DIRECTORY = Path({directory!r})
 with lock.{kind}({device!r}):
     print("held", flush=True)
@@ -34,7 +34,7 @@ print("released", flush=True)
 
 @pytest.fixture
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(idle, "DIRECTORY", tmp_path / "locks")
+    monkeypatch.setattr(lock, "DIRECTORY", tmp_path / "locks")
     return tmp_path / "locks"
 
 
@@ -194,8 +194,7 @@ def test_the_directory_does_not_depend_on_who_asks(monkeypatch: pytest.MonkeyPat
 ASKS = """\
 import subprocess, sys, time
 from pathlib import Path
-from pytest_kopt.devices import processes
-from pytest_kopt.devices import idle
+from pytest_kopt.devices import lock, processes
 lock.DIRECTORY = Path({directory!r})
 child = subprocess.Popen([sys.executable, "-c", {code!r}], stdin=subprocess.PIPE)
 for _ in range({tries}):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_kopt.devices import idle, placement
+from pytest_kopt.devices import idle, pinning, placement
 from pytest_kopt.devices.idle import AllGpusBusy
 from pytest_kopt.devices.pinning import Host, discover, for_target, pin_remote
 from pytest_kopt.devices.placement import EarlyLook, Placement, place
@@ -24,7 +24,7 @@ A, B, C = gpu(0), gpu(1), gpu(2)
 def use(monkeypatch: pytest.MonkeyPatch, vendor: FakeVendor | None) -> None:
     monkeypatch.setattr(idle, "INTERVAL", 0.0)
     monkeypatch.setattr(
-        placement, "discover", lambda kind, environ: discover(kind, environ, lambda: vendor)
+        pinning, "discover", lambda kind, environ: discover(kind, environ, lambda: vendor)
     )
     monkeypatch.setattr(placement, "discover", lambda kind: discover(kind, {}, lambda: vendor))
 

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from subprocess import CompletedProcess, TimeoutExpired
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from pytest_kopt.devices import amd_smi, nvml, pinning, rocm_smi
+from pytest_kopt.devices import amd_smi, nvml, pinning
 from pytest_kopt.devices.amd_smi import AmdSmi
 from pytest_kopt.devices.nvml import Nvml
-from pytest_kopt.devices.rocm_smi import RocmSmi, Unanswered
 from pytest_kopt.devices.vendor import Device, Reading
 
 H200 = "GPU-5a1b2c3d-0001-0002-0003-000000000001"
@@ -206,65 +203,9 @@ def test_amdsmi_of_an_older_release() -> None:
     assert (reading.temperature_c, reading.utilisation_pct, reading.throttle) == (58.0, None, ())
 
 
-# The keys of `rocm-smi --json` as ROCm 6's python_smi_tools/rocm_smi.py prints them: every value is
-# text, processes stand under "system" as PID<n>: name, GPUs, VRAM, SDMA, occupancy.
-ROCM_CARDS = {
-    "card0": {
-        "Card Series": "AMD Instinct MI300X",
-        "GFX Version": "gfx942",
-        "Unique ID": "0x8d4a2e19c07f33b1",
-        "PCI Bus": "0000:05:00.0",
-        "GPU use (%)": "3",
-        "VRAM Total Memory (B)": "206141652992",
-        "VRAM Total Used Memory (B)": "299892736",
-        "sclk clock speed:": "(2104Mhz)",
-        "mclk clock speed:": "(1300Mhz)",
-        "Temperature (Sensor junction) (C)": "58.0",
-        "Max Graphics Package Power (W)": "750.0",
-        "Current Socket Graphics Package Power (W)": "141.0",
-    },
-    "card1": {"PCI Bus": "0000:26:00.0", "Unique ID": "N/A", "GFX Version": "gfx942"},
-}
-ROCM = ROCM_CARDS | {
-    "system": {
-        "PID991": "python3, 1, 4096, 0, unknown",
-        "PID7": "gpuagent, 0, 0, 0, unknown",
-    }
-}
-
-
-def answering(text: str) -> SimpleNamespace:
-    """Stand in for `subprocess`, whose processes all print this."""
-    done = CompletedProcess([], 0, text, "")
-    return SimpleNamespace(run=lambda *words, **named: done, TimeoutExpired=TimeoutExpired)
-
-
-def test_rocm_smi_lists_and_reads_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rocm_smi, "subprocess", answering(json.dumps(ROCM)))
-    found = RocmSmi()
-    assert found.devices()[0] == MI300X
-    assert found.devices()[1].uuid == "1", "without a unique id its index has to do"
-    assert found.read(MI300X) == Reading(
-        memory_mib=286.0,
-        utilisation_pct=3.0,
-        processes=(991,),
-        sm_mhz=2104.0,
-        memory_mhz=1300.0,
-        temperature_c=58.0,
-        power_w=141.0,
-    )
-
-
-def test_rocm_smi_that_prints_no_json(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rocm_smi, "subprocess", answering("WARNING: No AMD GPUs\n"))
-    with pytest.raises(Unanswered):
-        RocmSmi().devices()
-
-
-def test_no_tool_no_vendor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_no_tool_no_vendor(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (nvml, amd_smi):
         monkeypatch.setattr(module, "connect", lambda: None)
-    monkeypatch.setenv("PATH", str(tmp_path))
     assert pinning.find_vendor() is None
 
 
@@ -277,17 +218,6 @@ def test_the_bindings_are_asked_for_where_nvidia_has_a_gpu(
     assert "nvidia-ml-py" in pinning.why_none(tmp_path)
     monkeypatch.setattr(pinning, "find_spec", lambda name: object())
     assert "nvidia-ml-py" not in pinning.why_none(tmp_path), "there is no driver then"
-
-
-def test_a_rocm_smi_that_fails_is_no_vendor(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """As in an image with the tool on a host without a driver."""
-    tool = tmp_path / "rocm-smi"
-    tool.write_text("#!/bin/sh\necho no driver\nexit 9\n")
-    tool.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    assert rocm_smi.connect() is None
 
 
 def test_no_module_can_change_a_setting() -> None:

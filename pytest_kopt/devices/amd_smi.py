@@ -37,7 +37,7 @@ class AmdSmi:
         gpus = []
         for index, handle in enumerate(smi.amdsmi_get_processor_handles()):
             asic = smi.amdsmi_get_gpu_asic_info(handle)
-            uuid = runtime_uuid(asic["asic_serial"], index)
+            uuid = _runtime_uuid(asic["asic_serial"], index)
             name, architecture = asic["market_name"], asic["target_graphics_version"]
             pci = smi.amdsmi_get_gpu_device_bdf(handle)
             gpus.append(Device(uuid, index, name, architecture, pci))
@@ -86,7 +86,7 @@ class AmdSmi:
             return None
 
 
-def runtime_uuid(unique_id: str, index: int) -> str:
+def _runtime_uuid(unique_id: str, index: int) -> str:
     """Return what ROCR_VISIBLE_DEVICES takes: GPU- and the ASIC's unique id, else the index."""
     try:
         return f"GPU-{int(unique_id, 16):016x}"

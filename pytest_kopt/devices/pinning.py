@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from pytest_kopt.devices import amd_smi, nvml, rocm_smi
+from pytest_kopt.devices import amd_smi, nvml
 from pytest_kopt.devices.idle import AllGpusBusy, AvailabilityGate
 from pytest_kopt.devices.lock import timing_lock
 from pytest_kopt.devices.vendor import CPU, Device, Reading, Vendor
@@ -43,8 +43,8 @@ class Host:
 
 
 def find_vendor() -> Vendor | None:
-    """Return the first tool that finds a GPU on this host: NVML, amdsmi or rocm-smi."""
-    for connect in (nvml.connect, amd_smi.connect, rocm_smi.connect):
+    """Return the first tool that finds a GPU on this host: NVML or amdsmi."""
+    for connect in (nvml.connect, amd_smi.connect):
         vendor: Vendor | None = connect()
         if vendor is not None and vendor.devices():
             return vendor
@@ -72,7 +72,7 @@ def discover(
             why_none(),
             where="--kopt-device",
             legal="for NVIDIA a driver and pip install 'pytest-kopt[nvidia]', for AMD a driver and "
-            "amdsmi or rocm-smi; or --kopt-device cpu",
+            "pip install 'pytest-kopt[amd]'; or --kopt-device cpu",
         )
     usable = visible(vendor.devices(), vendor.stages, environ)
     if not usable:
