@@ -45,7 +45,7 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
         config.option.no_cov = True
     if config and judges(config):
         with kept_bytecode():
-            from pytest_kopt.session.warming import begin_to_warm
+            from pytest_kopt.session.arguments import begin_to_warm
 
             begin_to_warm(config)
 

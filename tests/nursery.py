@@ -38,7 +38,7 @@ _RUNNING = (
     *("torch._functorch.config", "numpy.random", "pytest_kopt.processes.forking"),
     *("pytest_kopt.processes.served", "pytest_kopt.cases.running.timed_versions"),
     *("pytest_kopt.cases.running.runner", "pytest_kopt.sameness.launches"),
-    *("pytest_kopt.session.assemble", "pytest_kopt.session.warming"),
+    *("pytest_kopt.session.assemble", "pytest_kopt.session.arguments"),
     *("pytest_kopt.versions.executed_files", "pytest_kopt.bisect.bisection"),
     *("pytest_kopt.campaign.prerequisites", "pytest_kopt.cli.campaigns"),
 )

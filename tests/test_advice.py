@@ -6,7 +6,7 @@ import pytest
 
 from pytest_kopt import policies
 from pytest_kopt.campaign.campaign import Campaign
-from pytest_kopt.campaign.outlook.advice import COMMANDS, advice
+from pytest_kopt.campaign.outlook.status_model import COMMANDS, advice
 from pytest_kopt.cases.evidence import CaseEvidence
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.knowledge import facts

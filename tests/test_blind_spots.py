@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pytest_kopt.cases.blind_spots import blind_spots
+from pytest_kopt.cases.details import blind_spots
 from pytest_kopt.cases.evidence import CaseEvidence
 from pytest_kopt.cases.result import CaseResult
 

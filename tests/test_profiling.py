@@ -16,7 +16,7 @@ from pytest_kopt.decide.kernel_time import ProfilePair, judge_kernel_time, kerne
 from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.processes.channel import read_replies, write_orders
 from pytest_kopt.processes.launched import boot
-from pytest_kopt.profiling import ncu, rocprof, torch_trace
+from pytest_kopt.profiling import kernel_table, ncu, rocprof
 from pytest_kopt.profiling.kernel_table import (
     CaseProfile,
     KernelLaunch,
@@ -134,11 +134,11 @@ def test_rocprofv3s_report_is_found_wherever_it_puts_it(tmp_path: Path) -> None:
 
 
 def test_torchs_trace_gives_what_ran_on_the_device() -> None:
-    hot, rest = rows_of(torch_trace.launches(TRACE))
+    hot, rest = rows_of(kernel_table.launches(TRACE))
     assert (hot.kernel, hot.calls, hot.mean_us) == ("_matmul", 2, 216.0)
     assert (hot.registers, hot.shared_bytes, hot.occupancy_pct) == (168, 98304, 12.0)
     assert rest.kernel == "Memset (Device)"
-    assert torch_trace.launches({}) == []
+    assert kernel_table.launches({}) == []
 
 
 def profile(label: str, tool: str, *launches: KernelLaunch, steps: int = 2) -> CaseProfile:

@@ -47,8 +47,8 @@ EXCEPTIONS = {
         "show/templates/__init__.py",
         "jinja2.Environment(autoescape=jinja2.select_autoescape(['html.j2']))",
     ): "HTML is escaped; text and Markdown have their own way to make text safe",
-    ("recording/program.py", "runpy.run_path"): "the program that the user's command names",
-    ("recording/program.py", "runpy.run_module"): "the same, as a module",
+    ("recording/recorder.py", "runpy.run_path"): "the program that the user's command names",
+    ("recording/recorder.py", "runpy.run_module"): "the same, as a module",
     ("versions/twin.py", "builtins.__import__"): "an import statement of the user's kernel",
 }
 

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 from pytest_kopt.cli.command_line import argument, command
-from pytest_kopt.recording.program import run_recorded
 from pytest_kopt.recording.recorded_cases import recorded
+from pytest_kopt.recording.recorder import run_recorded
 
 
 @command(

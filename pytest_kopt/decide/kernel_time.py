@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.verdict import Decision, KernelTime, Verdict
 from pytest_kopt.figures import changed
-from pytest_kopt.profiling.kernel_table import CaseProfile, gpu_step_us
-from pytest_kopt.profiling.torch_trace import TOOL
+from pytest_kopt.profiling.kernel_table import TOOL, CaseProfile, gpu_step_us
 from pytest_kopt.schema.metrics import geomean
 
 #: Profiles of the candidate and of the incumbent, a fresh process each on one device.

@@ -21,7 +21,7 @@ from pytest_kopt.devices.lock import timing_lock
 from pytest_kopt.honesty.inputs import RestoredArguments
 from pytest_kopt.measure.cold import input_pool
 from pytest_kopt.measure.wall import one_thread
-from pytest_kopt.profiling import torch_trace
+from pytest_kopt.profiling import kernel_table
 from pytest_kopt.profiling.kernel_table import CaseProfile, KernelRow, rows_of
 
 _WARM_UP = 3
@@ -51,7 +51,7 @@ def profile_case(case: Case, bench: Bench, *, marked_steps: int) -> CaseProfile:
         elif not note:
             rows = _recorded(step, steps, bench.device)
     on = "cpu" if bench.device == "cpu" else "gpu"
-    return CaseProfile(case.nodeid, case.label, torch_trace.TOOL, on, steps, rows, note)
+    return CaseProfile(case.nodeid, case.label, kernel_table.TOOL, on, steps, rows, note)
 
 
 def _prepare(case: Case, bench: Bench, steps: int) -> tuple[Step, int]:
@@ -100,7 +100,7 @@ def _recorded(step: Step, steps: int, device: str) -> tuple[KernelRow, ...]:
     with tempfile.TemporaryDirectory() as name:
         path = Path(name, "trace.json")
         recording.export_chrome_trace(str(path))
-        return rows_of(torch_trace.launches(json.loads(path.read_text())))
+        return rows_of(kernel_table.launches(json.loads(path.read_text())))
 
 
 def _operators(averages: Any) -> tuple[KernelRow, ...]:

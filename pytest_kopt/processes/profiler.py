@@ -22,7 +22,7 @@ from pytest_kopt.processes.case_processes import CaseProcesses, Listener
 from pytest_kopt.processes.channel import read_replies, write_orders
 from pytest_kopt.processes.child import Child, begin_of
 from pytest_kopt.processes.launched import boot
-from pytest_kopt.profiling import ncu, rocprof, sanitizer, torch_trace
+from pytest_kopt.profiling import kernel_table, ncu, rocprof, sanitizer
 from pytest_kopt.profiling.kernel_table import CaseProfile, rows_of
 
 _START_SECONDS = 120.0
@@ -83,7 +83,7 @@ class Profiler:
         CaseProcesses(start, listener, order=Profile).run()
         return [
             listener.by_case.get(nodeid)
-            or _nothing(nodeid, torch_trace.TOOL, listener.why_none(nodeid))
+            or _nothing(nodeid, kernel_table.TOOL, listener.why_none(nodeid))
             for nodeid in ids
         ]
 

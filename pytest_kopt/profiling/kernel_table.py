@@ -1,9 +1,12 @@
-"""One table whatever the tool: kernels of a case with their mean time and what they occupy."""
+"""One table whatever the tool: kernels of a case with their mean time and what they occupy.
+
+The launches of torch.profiler come from the trace that it exports (Chrome's format, by Kineto).
+"""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -122,3 +125,26 @@ def _row(kernel: str, group: list[KernelLaunch]) -> KernelRow:
         if (occupancies := told("occupancy_pct"))
         else None,
     )
+
+
+TOOL = "torch.profiler"
+_ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
+
+
+def launches(trace: Mapping[str, Any]) -> list[KernelLaunch]:
+    """Return what ran on the device, in order; what it occupies is told on NVIDIA only."""
+    on_device = []
+    for event in trace.get("traceEvents", ()):
+        if event.get("ph") != "X" or event.get("cat") not in _ON_DEVICE:
+            continue
+        details = event.get("args", {})
+        on_device.append(
+            KernelLaunch(
+                kernel=str(event["name"]),
+                duration_us=float(event["dur"]),
+                registers=whole(details.get("registers per thread")),
+                shared_bytes=whole(details.get("shared memory")),
+                occupancy_pct=number(details.get("est. achieved occupancy %")),
+            )
+        )
+    return on_device

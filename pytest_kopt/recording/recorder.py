@@ -1,13 +1,19 @@
-"""Records with which arguments a function is called, how often, and how long it takes."""
+"""Records with which arguments a function is called, how often, and how long it takes.
+
+A Python program runs in an interpreter where a function of it is recorded.
+"""
 
 from __future__ import annotations
 
 import functools
 import inspect
 import json
+import os
+import runpy
+import subprocess
 import sys
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -17,6 +23,7 @@ from time import perf_counter
 from typing import Any
 
 from pytest_kopt.errors import BadInput, of_extra
+from pytest_kopt.exit_codes import ExitCode
 
 #: The format of record.json.
 VERSION = 2
@@ -207,3 +214,41 @@ def _write(recorder: _Recorder, target: str, seconds: float, folder: Path) -> No
         ],
     }
     (folder / RECORD).write_text(json.dumps(document, indent=1) + "\n")
+
+
+_RUN = "from pytest_kopt.recording.recorder import main; main()"
+
+
+def run_recorded(words: Sequence[str], target: str, into: Path, *, contents: bool) -> int:
+    """Run `python FILE …` or `python -m MODULE …`, as `words` have it, and write the record.
+
+    It runs in this process's own Python, and prints where we do. Returns its exit code. BadInput
+    for any other command.
+    """
+    program, *rest = words or ("",)
+    is_python = Path(program).name.startswith("python")
+    if not is_python or not rest or (rest[0].startswith("-") and (rest[0] != "-m" or not rest[1:])):
+        raise BadInput(
+            f"{' '.join(words)!r} is no Python program",
+            where="kopt record",
+            legal="kopt record … -- python train.py, or -- python -m train",
+        )
+    orders = json.dumps({"target": target, "into": str(into), "contents": contents})
+    return subprocess.call([sys.executable, "-c", _RUN, orders, *rest])
+
+
+def main() -> None:
+    """Run a program's words after the orders; what it raises is raised, SystemExit too."""
+    orders, words = json.loads(sys.argv[1]), sys.argv[2:]
+    is_module = words[0] == "-m"
+    sys.argv = words[1:] if is_module else words
+    sys.path[0] = os.getcwd() if is_module else str(Path(words[0]).resolve().parent)
+    try:
+        with record(orders["target"], orders["into"], contents=orders["contents"]):
+            if is_module:
+                runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+            else:
+                runpy.run_path(words[0], run_name="__main__")
+    except BadInput as error:
+        print(f"ERROR: {error}", file=sys.stderr)  # noqa: T201 - a command's own message
+        sys.exit(ExitCode.USAGE)

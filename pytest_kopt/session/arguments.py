@@ -1,4 +1,7 @@
-"""The manifest's pytest arguments, put in front of the user's when those name no path."""
+"""Before conftest files: the manifest's pytest arguments, and a start for what takes longest.
+
+The arguments come before the user's when those name no path.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,15 @@ from collections.abc import Sequence
 
 import pytest
 
+from pytest_kopt.devices.placement import EarlyLook
+from pytest_kopt.devices.visible import choose, interpreter_environment
 from pytest_kopt.errors import BadInput
-from pytest_kopt.options.declare import FROM_MANIFEST
+from pytest_kopt.options.declare import FROM_MANIFEST, device_of
+from pytest_kopt.processes.launcher import launcher_of
 
 #: Whether the user's own arguments narrow what is collected, so that absent cases are no drift.
 NARROWED: pytest.StashKey[bool] = pytest.StashKey()
+EARLY_LOOK: pytest.StashKey[EarlyLook] = pytest.StashKey()
 
 
 def take_from_manifest(config: pytest.Config, args: list[str]) -> None:
@@ -52,3 +59,15 @@ def _from_root(config: pytest.Config, words: Sequence[str]) -> list[str]:
     places = [] if any(is_path) else config.getini("testpaths") or ["."]
     rooted = [str(root / w) if there else w for w, there in zip(words, is_path, strict=True)]
     return [*rooted, *(str(root / place) for place in places)]
+
+
+def begin_to_warm(config: pytest.Config) -> None:
+    """Start the fork server and the search for a GPU, before the command is parsed.
+
+    A fork server that does not fit its options is replaced later.
+    """
+    kind = choose(device_of([*map(str, config.invocation_params.args)]))
+    # No conftest file has changed the environment yet.
+    launcher_of(config).warm(interpreter_environment(kind), str(config.invocation_params.dir))
+    if kind == "cuda":
+        config.stash[EARLY_LOOK] = EarlyLook()

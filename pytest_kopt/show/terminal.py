@@ -8,8 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pytest_kopt.cases.blind_spots import blind_spots
-from pytest_kopt.cases.details import of_shapes
+from pytest_kopt.cases.details import blind_spots, of_shapes
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.exit_codes import ExitCode
 from pytest_kopt.figures import changed, figure, interval
