@@ -20,6 +20,33 @@ MAX_DEPTH = 50
 NUL = "holds NUL, which no file name, argument or commit can"
 
 Model = TypeVar("Model", bound=BaseModel)
+#: What would be legal, by pydantic's type of the error, or by the first word of that type.
+_LEGAL = {
+    "string_type": "text",
+    "string_too_short": "text, at least {min_length} character(s)",
+    "string_too_long": "text, at most {max_length} characters",
+    "string_pattern_mismatch": "text that matches {pattern}",
+    "literal_error": "{expected}",
+    "bool": "true or false",
+    "int": "a whole number",
+    "float": "a number",
+    "finite_number": "a finite number",
+    "greater_than": "a number above {gt:g}",
+    "greater_than_equal": "at least {ge:g}",
+    "less_than": "a number below {lt:g}",
+    "less_than_equal": "at most {le:g}",
+    "list": "a list",
+    "too_short": "at least {min_length} item(s)",
+    "too_long": "at most {max_length} items",
+    "dict": "a mapping",
+    "model": "a mapping",
+    "json_invalid": "JSON: {error}",
+    "missing": "this key is required",
+    "extra_forbidden": "this key is unknown",
+    "union_tag_invalid": "{discriminator} is {tag!r}, legal: {expected_tags}",
+    "union_tag_not_found": "the key {discriminator} is required",
+    "value_error": "{error}",
+}
 
 
 class _Loader(yaml.SafeLoader):
@@ -132,35 +159,6 @@ def usable(
         wrong = {problem["loc"][0] for problem in error.errors() if problem["loc"]}
         legal = {key: value for key, value in document.items() if key not in wrong}
         return model.model_validate(stand_ins | legal), _sentences(model, error, document)
-
-
-#: What would be legal, by pydantic's type of the error, or by the first word of that type.
-_LEGAL = {
-    "string_type": "text",
-    "string_too_short": "text, at least {min_length} character(s)",
-    "string_too_long": "text, at most {max_length} characters",
-    "string_pattern_mismatch": "text that matches {pattern}",
-    "literal_error": "{expected}",
-    "bool": "true or false",
-    "int": "a whole number",
-    "float": "a number",
-    "finite_number": "a finite number",
-    "greater_than": "a number above {gt:g}",
-    "greater_than_equal": "at least {ge:g}",
-    "less_than": "a number below {lt:g}",
-    "less_than_equal": "at most {le:g}",
-    "list": "a list",
-    "too_short": "at least {min_length} item(s)",
-    "too_long": "at most {max_length} items",
-    "dict": "a mapping",
-    "model": "a mapping",
-    "json_invalid": "JSON: {error}",
-    "missing": "this key is required",
-    "extra_forbidden": "this key is unknown",
-    "union_tag_invalid": "{discriminator} is {tag!r}, legal: {expected_tags}",
-    "union_tag_not_found": "the key {discriminator} is required",
-    "value_error": "{error}",
-}
 
 
 def legal(problem: ErrorDetails) -> str:

@@ -7,14 +7,13 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
+_T = TypeVar("_T")
+
 
 class Document(BaseModel):
     """A document, or a part of one: never changed once it is read, and without unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-_T = TypeVar("_T")
 
 
 def known(value: Any) -> dict[str, Any]:

@@ -24,6 +24,7 @@ POSSIBLE_PCT = 105.0
 
 Bound = Literal["compute", "memory", "launch", "UNKNOWN"]
 Way = Literal["forward", "backward"]
+Band = Literal["below 50 %", "50 to 80 %", "80 to 100 %", "above 100 %"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,9 +179,6 @@ def efficiency(rooflines: Sequence[Roofline]) -> Efficiency:
         return Efficiency(None, f"UNKNOWN: {why}")
     pct = math.exp(math.fsum(map(math.log, measured)) / len(measured))
     return Efficiency(pct, f"{pct:.1f} % of the attainable rate, target {TARGET_PCT:g} %")
-
-
-Band = Literal["below 50 %", "50 to 80 %", "80 to 100 %", "above 100 %"]
 
 
 def band(pct: float) -> Band:

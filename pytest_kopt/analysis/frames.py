@@ -61,6 +61,9 @@ _UNITS = {
     "_snr": "dB",
 }
 _IN_BRACKETS = re.compile(r"\((ns|us|µs|ms|s)\)$")
+Format = Literal["csv", "parquet"]
+#: Columns of `rounds` by the one that holds their unit, which is the schema's.
+_BY_UNIT = {"unit": ("incumbent", "candidate"), "trend_unit": TREND}
 
 
 def unit_of(column: str) -> str | None:
@@ -230,12 +233,6 @@ def _judged(decided: ledger.Decided | Verdict) -> Record:
         "unit": total and unit_of(total.metric),
         **{name: getattr(total, name, None) for name in TOTAL},
     }
-
-
-Format = Literal["csv", "parquet"]
-
-#: Columns of `rounds` by the one that holds their unit, which is the schema's.
-_BY_UNIT = {"unit": ("incumbent", "candidate"), "trend_unit": TREND}
 
 
 @dataclass(frozen=True, slots=True)

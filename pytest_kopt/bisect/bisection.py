@@ -28,6 +28,8 @@ from pytest_kopt.standalone.child_session import last_words, run, verdict_in
 from pytest_kopt.standalone.made_trees import MadeTree
 
 refused = partial(BadInput, where="kopt bisect")
+#: How many sessions in a row may come to nothing before a commit is skipped.
+_TRIES = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +96,6 @@ def _differs(
         for commit, blobs in ((old, before), (new, after))
     )
     return bool(differing(*sources))
-
-
-#: How many sessions in a row may come to nothing before a commit is skipped.
-_TRIES = 2
 
 
 class Journal:

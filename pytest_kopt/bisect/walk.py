@@ -18,6 +18,11 @@ SESSIONS = 4
 #: Where BAD is not slower, so many parts of the history are looked at for a loss that a later or an
 #: earlier gain hides.
 PARTS = 8
+#: Yields pairs and is sent the change, or None where a version cannot be measured; returns None
+#: where no version is shown slower than an earlier one.
+Walk: TypeAlias = "Generator[Pair, Change | None, Culprit | None]"
+Enough: TypeAlias = "Callable[[Change], bool]"
+_Steps: TypeAlias = "Generator[Pair, Change | None, Change | None]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +73,6 @@ class Culprit:
     version: int
     before: int
     confirmed: bool
-
-
-#: Yields pairs and is sent the change, or None where a version cannot be measured; returns None
-#: where no version is shown slower than an earlier one.
-Walk: TypeAlias = "Generator[Pair, Change | None, Culprit | None]"
-Enough: TypeAlias = "Callable[[Change], bool]"
-_Steps: TypeAlias = "Generator[Pair, Change | None, Change | None]"
 
 
 class History:

@@ -51,6 +51,17 @@ _SCALES = {
     "ms": ("time", 1e3),
 }
 _TARGET = re.compile(r"\s*([<>])\s*(\d+(?:\.\d+)?)\s*(TFLOPS|TB/s|GB/s|ms|us|% peak efficiency)\s*")
+_PLACEHOLDER = re.compile(r"<[a-z][a-z0-9_]*>")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
+_STAMP = "%Y-%m-%d %H:%M"
+_BRANCH = re.compile(r"(?!-)(?!.*(\.\.|//|@\{|\\))[\w./+-]+(?<![./])")
+#: Bytes of a file's name and of a kernel's path that every file system takes.
+_LONGEST_NAME, _LONGEST_PATH = 255, 2000
+#: Rounds after the baseline.
+MOST_ITERATIONS = 119
+Text = Annotated[str, Field(min_length=1, max_length=4000)]
+Word = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[\w+-][\w.+-]*$")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,18 +118,6 @@ def parse_target(text: str) -> PerformanceTarget:
     return PerformanceTarget(sign == ">", float(number), unit)
 
 
-_PLACEHOLDER = re.compile(r"<[a-z][a-z0-9_]*>")
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
-_STAMP = "%Y-%m-%d %H:%M"
-_BRANCH = re.compile(r"(?!-)(?!.*(\.\.|//|@\{|\\))[\w./+-]+(?<![./])")
-
-#: Bytes of a file's name and of a kernel's path that every file system takes.
-_LONGEST_NAME, _LONGEST_PATH = 255, 2000
-#: Rounds after the baseline.
-MOST_ITERATIONS = 119
-
-
 def _checked(check: Callable[[Any], object], legal: str = "") -> AfterValidator:
     """Return a validator: `check` raises ValueError, or is false for what is not `legal`."""
 
@@ -164,9 +163,7 @@ def _are_different(shapes: str | list[str] | None) -> bool:
     return not isinstance(shapes, list) or len(set(shapes)) == len(shapes)
 
 
-Text = Annotated[str, Field(min_length=1, max_length=4000)]
 Command = Annotated[Text, _checked(_check_filled_in)]
-Word = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[\w+-][\w.+-]*$")]
 _EACH_ONCE = _checked(_are_different, "different labels")
 Shapes = Annotated[
     Literal["all"] | Annotated[list[Text], Field(min_length=1)],

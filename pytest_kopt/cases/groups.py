@@ -24,6 +24,12 @@ _WAY_ON = (
     "an input of G integers that are group sizes or offsets (or G + 1 offsets), as a tensor or a "
     "list; groups=POSITION if several could be"
 )
+_WRITERS: dict[str, Callable[[Sequence[int]], list[int]]] = {
+    "sizes": list,
+    "offsets": lambda sizes: [0, *accumulate(sizes)],
+    "ends": lambda sizes: list(accumulate(sizes)),
+    "starts": lambda sizes: [0, *accumulate(sizes)][:-1],
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,11 +185,3 @@ def _like(original: Any, values: list[int]) -> Any:
     return torch.tensor(values, dtype=original.dtype, device=original.device).reshape(
         original.shape
     )
-
-
-_WRITERS: dict[str, Callable[[Sequence[int]], list[int]]] = {
-    "sizes": list,
-    "offsets": lambda sizes: [0, *accumulate(sizes)],
-    "ends": lambda sizes: list(accumulate(sizes)),
-    "starts": lambda sizes: [0, *accumulate(sizes)][:-1],
-}

@@ -45,6 +45,11 @@ Notes = Annotated[
     dict[str, Any] | None,
     Field(description="the round's notes: summary, hypothesis, change, expected, bucket, …"),
 ]
+_PAUSE_SECONDS = 0.2
+#: How long an interrupted session may take to put back what it changed.
+_GRACE_SECONDS = 120
+#: As much of the output as an agent has use for: the verdict is at its end.
+_MOST = 6000
 
 
 class Done(BaseModel):
@@ -276,13 +281,6 @@ def _campaign(name: str) -> Campaign:
 
 def _text(path: Path) -> str:
     return path.read_text() if path.is_file() else ""
-
-
-_PAUSE_SECONDS = 0.2
-#: How long an interrupted session may take to put back what it changed.
-_GRACE_SECONDS = 120
-#: As much of the output as an agent has use for: the verdict is at its end.
-_MOST = 6000
 
 
 @dataclass(frozen=True, slots=True)

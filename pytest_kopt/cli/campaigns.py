@@ -49,6 +49,9 @@ from pytest_kopt.show.files import projections
 from pytest_kopt.show.standing import advice_lines, status_lines
 from pytest_kopt.trials.harness import edited_harness
 
+_ADDED = f"kopt tips add {EXAMPLE} 3 'exp2 with a folded scale saves a multiply'"
+_VERSIONS = argument("versions", nargs="+", metavar="VERSION")
+
 
 @command("kopt status --json", NAME, JSON)
 def status(arguments: argparse.Namespace) -> None:
@@ -213,9 +216,6 @@ def _discarded(campaign: Campaign) -> int:
     return number
 
 
-_ADDED = f"kopt tips add {EXAMPLE} 3 'exp2 with a folded scale saves a multiply'"
-
-
 def _judged(bucket: str) -> tuple[Argument, ...]:
     """Return the arguments of a tip that is told here."""
     return (
@@ -285,9 +285,6 @@ TIPS = Command(
     (),
     actions=(tips_show, tips_add, tips_correct),
 )
-
-
-_VERSIONS = argument("versions", nargs="+", metavar="VERSION")
 
 
 @command(f"kopt memory list {EXAMPLE}", NAME)

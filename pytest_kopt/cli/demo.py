@@ -21,6 +21,12 @@ from pytest_kopt.show.words import clipped
 
 _DATA = Path(__file__).parent / "demo_project"
 _KERNEL = "kernels/rmsnorm.py"
+_KEPT = (Decision.ACCEPTED, Decision.ACCEPTED_WITH_NOTE)
+#: Versions that are another one with an edit: whose, what, and what stands there instead.
+_EDITS = {
+    "slower": ("chunked", "CHUNK = 32", "CHUNK = 2"),
+    "wrong": ("repaired", "(rows * scale).mul_(weight)", "rows * scale"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +39,6 @@ class Turn:
     story: str
 
 
-_KEPT = (Decision.ACCEPTED, Decision.ACCEPTED_WITH_NOTE)
 STEPS = (
     Turn(1, "baseline", (Decision.BASELINE,), "the starting point: row by row in float64"),
     Turn(2, "chunked", _KEPT, "32 rows at once"),
@@ -47,11 +52,6 @@ STEPS = (
         "answers from a cache keyed on the input's address: rejected",
     ),
 )
-#: Versions that are another one with an edit: whose, what, and what stands there instead.
-_EDITS = {
-    "slower": ("chunked", "CHUNK = 32", "CHUNK = 2"),
-    "wrong": ("repaired", "(rows * scale).mul_(weight)", "rows * scale"),
-}
 
 
 @command(

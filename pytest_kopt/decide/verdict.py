@@ -19,6 +19,19 @@ Same = Literal["source", "machine"]
 
 #: Of memory less than this apart nothing is said.
 _SAME_MEMORY = 1.01
+#: What can be next; docs/what-next.md says of each what it asks for.
+ActionWord = Literal[
+    "run_baseline",
+    "change_kernel",
+    "run_round",
+    "repair",
+    "rerun",
+    "mend_kernel",
+    "restore_harness",
+    "mend",
+    "run_final",
+    "stop",
+]
 
 
 class Decision(str, Enum):
@@ -210,21 +223,6 @@ class KernelTime(Document):
     pairs_pct: list[float] = Field(
         default=[], description="the change in each pair of processes, one a version"
     )
-
-
-#: What can be next; docs/what-next.md says of each what it asks for.
-ActionWord = Literal[
-    "run_baseline",
-    "change_kernel",
-    "run_round",
-    "repair",
-    "rerun",
-    "mend_kernel",
-    "restore_harness",
-    "mend",
-    "run_final",
-    "stop",
-]
 
 
 class NextAction(Document):

@@ -57,6 +57,11 @@ _IMPORTER, _LOADER = "<frozen importlib._bootstrap>", "<frozen importlib._bootst
 _PYTEST = re.compile(r"[/\\](_pytest|pluggy|xdist)[/\\]")
 _PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
 _STANDARD = tuple(f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "platstdlib"))
+#: Of inotify(7).
+_IN_OPEN, _IN_NONBLOCK, _IN_CLOEXEC = 0x20, os.O_NONBLOCK, os.O_CLOEXEC
+#: An event: watch, mask, cookie and length of a name, which files do not have.
+_EVENT = struct.Struct("iIII")
+_READ_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,13 +297,6 @@ def _author_here(frame: FrameType) -> bool:
 
 def _is_ours(frame: FrameType) -> bool:
     return frame.f_code.co_filename.startswith(_PACKAGE)
-
-
-#: Of inotify(7).
-_IN_OPEN, _IN_NONBLOCK, _IN_CLOEXEC = 0x20, os.O_NONBLOCK, os.O_CLOEXEC
-#: An event: watch, mask, cookie and length of a name, which files do not have.
-_EVENT = struct.Struct("iIII")
-_READ_BYTES = 1 << 16
 
 
 class FileWatch:

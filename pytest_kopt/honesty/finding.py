@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
+_TEXT = re.compile(r"[a-z]+(-[a-z]+)*: ")
+
 
 class Consequence(Enum):
     """The consequence of a finding."""
@@ -47,7 +49,6 @@ _NAMES = {
 CONSEQUENCES = {
     name: consequence for consequence, names in _NAMES.items() for name in names.split()
 }
-_TEXT = re.compile(r"[a-z]+(-[a-z]+)*: ")
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,27 @@ from pytest_kopt.honesty.finding import Finding
 Kind = str
 #: Standard normal inputs then reach beyond 88, where exp overflows in float32.
 LARGER = 32.0
+_SHAPE, _VALUES = "held-out-shape", "held-out-range"
+_LAYOUT, _DTYPE, _GRADIENTS = "held-out-layout", "held-out-dtype", "held-out-gradients"
+SIZES, _MODERATE, _ORDER = "declared shapes", "moderate values", "declared order"
+_CONTIGUOUS = "contiguous"
+#: A test's parameters are moved to these, and the sizes of inputs to the kinds of `_SHAPE`.
+SHAPES: tuple[Kind, ...] = ("aligned", "uneven")
+#: With these, elements of a row are equal: which of them an index names is nobody's promise, and
+#: what an integer becomes of NaN is not defined.
+TIED: tuple[Kind, ...] = ("large", "masked", "constant", "exact", "expanded")
+#: With this, places alone are judged: what else is computed of such values may round.
+CLOSE: Kind = "close"
+#: What a kernel has no way to refuse: where it is plainly wrong, it does not support that.
+UNSAID: tuple[Kind, ...] = ("wider", "twice")
+Outcome = Literal["right", "wrong", "raises"]
+#: A speed-up at the declared shape from this on is expected nearby: half of it, as a logarithm.
+_SPEEDUP = 1.1
+#: Below this in the mean, and nowhere above the second, the candidate is slower than what it
+#: replaces, whatever the noise of a few calls.
+_SLOWER, _AS_FAST = 0.8, 0.95
+#: So many cases have to be slower nearby, and none that is not, before it is no coincidence.
+_CASES = 2
 
 
 class Pattern(NamedTuple):
@@ -29,10 +50,6 @@ class Pattern(NamedTuple):
     excluded_by: str
 
 
-_SHAPE, _VALUES = "held-out-shape", "held-out-range"
-_LAYOUT, _DTYPE, _GRADIENTS = "held-out-layout", "held-out-dtype", "held-out-gradients"
-SIZES, _MODERATE, _ORDER = "declared shapes", "moderate values", "declared order"
-_CONTIGUOUS = "contiguous"
 #: By kind; the last is what a case says that declares less (`domain=`). `aligned` keeps the power
 #: of two that divides a size, `uneven` does not.
 PATTERNS: dict[Kind, Pattern] = {
@@ -77,27 +94,10 @@ PATTERNS: dict[Kind, Pattern] = {
     "wider": Pattern("inputs of the next wider dtype", _DTYPE, "declared dtypes"),
     "integers": Pattern("32-bit integers for 64-bit ones, or reverse", _DTYPE, "declared dtypes"),
 }
-#: A test's parameters are moved to these, and the sizes of inputs to the kinds of `_SHAPE`.
-SHAPES: tuple[Kind, ...] = ("aligned", "uneven")
-#: With these, elements of a row are equal: which of them an index names is nobody's promise, and
-#: what an integer becomes of NaN is not defined.
-TIED: tuple[Kind, ...] = ("large", "masked", "constant", "exact", "expanded")
-#: With this, places alone are judged: what else is computed of such values may round.
-CLOSE: Kind = "close"
-#: What a kernel has no way to refuse: where it is plainly wrong, it does not support that.
-UNSAID: tuple[Kind, ...] = ("wider", "twice")
 #: What is met in timed blocks, and not tried for itself.
 RENEWED = Pattern("what it was timed on", _VALUES, _MODERATE)
 #: What a case may say of what its kernels need not support.
 DOMAIN = tuple(dict.fromkeys(pattern.excluded_by for pattern in PATTERNS.values()))
-Outcome = Literal["right", "wrong", "raises"]
-#: A speed-up at the declared shape from this on is expected nearby: half of it, as a logarithm.
-_SPEEDUP = 1.1
-#: Below this in the mean, and nowhere above the second, the candidate is slower than what it
-#: replaces, whatever the noise of a few calls.
-_SLOWER, _AS_FAST = 0.8, 0.95
-#: So many cases have to be slower nearby, and none that is not, before it is no coincidence.
-_CASES = 2
 
 
 @dataclass(frozen=True, slots=True)

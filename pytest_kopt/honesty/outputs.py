@@ -23,6 +23,17 @@ _HELD_CALLS, _HELD_BYTES, _HELD_SECONDS = 1024, 1 << 30, 2.0
 _MATERIAL = 0.25
 #: How a result may lie in memory; rows may be padded.
 IN_ORDER, ANOTHER_ORDER = "in order", "in another order"
+_SHARED = Finding(
+    "output-shared",
+    "two calls returned the same memory while both results were in use",
+    advice="a result belongs to its call: compute it into memory of its own",
+    bucket="W2",
+)
+LATE = Finding(
+    "late-result",
+    "the result was not ready when the call returned",
+    advice="wait for every thread and stream that works on a result before returning it",
+)
 
 
 def snapshots(results: Sequence[Any]) -> list[Any]:
@@ -179,19 +190,6 @@ def _lives_on(call: Callable[[], Sequence[torch.Tensor]], shareable: Container[i
     # What is left in a cycle, as Triton's interpreter leaves it, is nobody's.
     gc.collect()
     return not all(storage.expired() for storage in references)
-
-
-_SHARED = Finding(
-    "output-shared",
-    "two calls returned the same memory while both results were in use",
-    advice="a result belongs to its call: compute it into memory of its own",
-    bucket="W2",
-)
-LATE = Finding(
-    "late-result",
-    "the result was not ready when the call returned",
-    advice="wait for every thread and stream that works on a result before returning it",
-)
 
 
 def late(wrong: bool, is_right_now: Callable[[], bool]) -> list[Finding]:

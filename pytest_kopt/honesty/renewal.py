@@ -41,6 +41,17 @@ _ROUNDS = 4
 #: Blocks after which new content is as well known as what was timed, and after which a device that
 #: rested has come to its clock.
 _SETTLING, _WARMING = 100, 3
+#: What torch.use_deterministic_algorithms calls; that one imports the compiler first, for seconds.
+_set_deterministic = torch._C._set_deterministic_algorithms
+#: Blocks of a size that are filled and freed, so that the allocator has them at hand.
+_BLOCKS = 3
+#: Right in ordinary memory, wrong where allocations hold NaN.
+UNWRITTEN = Finding(
+    "unwritten-output",
+    "the result is wrong when fresh memory holds NaN: part of it is never written",
+    advice="write every element: fresh memory may hold anything",
+    rejects=False,
+)
 
 
 class Places:
@@ -157,12 +168,6 @@ def known_content_finding(log_gain: float) -> Finding:
     )
 
 
-#: What torch.use_deterministic_algorithms calls; that one imports the compiler first, for seconds.
-_set_deterministic = torch._C._set_deterministic_algorithms
-#: Blocks of a size that are filled and freed, so that the allocator has them at hand.
-_BLOCKS = 3
-
-
 def poison_freed(like: Iterable[torch.Tensor]) -> None:
     """Leave freed blocks full of NaN for the allocator to hand out, of these tensors' sizes.
 
@@ -207,12 +212,3 @@ def poisoned_allocations() -> Iterator[None]:
         finally:
             fill.fill_uninitialized_memory = filled
             _set_deterministic(mode, warn_only=warn_only)
-
-
-#: Right in ordinary memory, wrong where allocations hold NaN.
-UNWRITTEN = Finding(
-    "unwritten-output",
-    "the result is wrong when fresh memory holds NaN: part of it is never written",
-    advice="write every element: fresh memory may hold anything",
-    rejects=False,
-)

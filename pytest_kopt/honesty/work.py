@@ -33,6 +33,12 @@ _LAUNCHERS = {
 _FREE = ("view", "alias", "detach", "slice", "select", "expand", "permute", "transpose", "t", "as_")
 _FEWER_CALLS = 0.7
 _ALLOCATIONS = ("empty", "new_empty", "empty_like", "empty_strided", "new_empty_strided")
+#: How much faster than its best copy or product a device might be.
+_MARGIN = 4.0
+#: Copies within a processor's caches, and one that outweighs a launch.
+_COPY_BYTES = {"cpu": (1 << 15, 1 << 20), "cuda": (1 << 25,)}
+_SIDE = {"cpu": 256, "cuda": 4096}
+_SECONDS, _AGAIN = 0.004, 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,14 +191,6 @@ def saves(repeated: Work, fresh: Work) -> bool:
     if not all(a <= b for a, b in zip(pair, against, strict=True)):
         return False
     return pair != against or repeated.calls < _FEWER_CALLS * fresh.calls
-
-
-#: How much faster than its best copy or product a device might be.
-_MARGIN = 4.0
-#: Copies within a processor's caches, and one that outweighs a launch.
-_COPY_BYTES = {"cpu": (1 << 15, 1 << 20), "cuda": (1 << 25,)}
-_SIDE = {"cpu": 256, "cuda": 4096}
-_SECONDS, _AGAIN = 0.004, 10
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,21 @@ from pytest_kopt.schema.table import write_atomically
 
 UNKNOWN: Literal["UNKNOWN"] = "UNKNOWN"
 _TOP = "knowledge"
+#: The documented peak of an input dtype, by torch's name of it: the first that a document tells.
+_PEAKS = {
+    "float4_e2m1fn_x2": "matrix_peak_fp4_dense matrix_peak_mxfp4_dense",
+    "bfloat16": "matrix_peak_bf16_dense",
+    "float16": "matrix_peak_fp16_dense",
+    "float8_e4m3fn": "matrix_peak_fp8_dense",
+    "float8_e4m3fnuz": "matrix_peak_fp8_dense",
+    "float8_e5m2": "matrix_peak_fp8_dense",
+    "float8_e5m2fnuz": "matrix_peak_fp8_dense",
+    "int8": "matrix_peak_int8_dense",
+    "tf32": "matrix_peak_tf32_dense",
+    "float32": "vector_peak_fp32",
+    "float64": "matrix_peak_fp64_dense",
+}
+Positive = Annotated[float, Field(gt=0)]
 
 
 class Source(Document):
@@ -175,23 +190,6 @@ def product_facts(gpu: str, model: str | None, device: str) -> tuple[str, list[F
         f"model (target_model: {models[0]}). All of {gpu} have",
         facts.sheet(gpu),
     )
-
-
-#: The documented peak of an input dtype, by torch's name of it: the first that a document tells.
-_PEAKS = {
-    "float4_e2m1fn_x2": "matrix_peak_fp4_dense matrix_peak_mxfp4_dense",
-    "bfloat16": "matrix_peak_bf16_dense",
-    "float16": "matrix_peak_fp16_dense",
-    "float8_e4m3fn": "matrix_peak_fp8_dense",
-    "float8_e4m3fnuz": "matrix_peak_fp8_dense",
-    "float8_e5m2": "matrix_peak_fp8_dense",
-    "float8_e5m2fnuz": "matrix_peak_fp8_dense",
-    "int8": "matrix_peak_int8_dense",
-    "tf32": "matrix_peak_tf32_dense",
-    "float32": "vector_peak_fp32",
-    "float64": "matrix_peak_fp64_dense",
-}
-Positive = Annotated[float, Field(gt=0)]
 
 
 class Copied(Document):

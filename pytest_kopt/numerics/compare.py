@@ -20,6 +20,12 @@ from pytest_kopt.numerics.gates import Figures, Gate, default_gate, encoding, sn
 
 #: What is no number and can be compared all the same.
 _VALUES = (type(None), str, torch.dtype, torch.device)
+#: A result of at most so many different values is counted value by value, else between quantiles.
+_SAMPLES, _QUANTILES = 16, 8
+#: Elements that say which values there are.
+_SAMPLED = 1 << 16
+#: Calls of each function, more of them where a result has few elements.
+_FEWEST, _MOST, _ELEMENTS = 256, 2048, 1 << 21
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,17 +178,6 @@ def assert_matches(
 def assert_snr(ref: torch.Tensor, actual: torch.Tensor, threshold: str | float) -> None:
     """Raise AssertionError unless the SNR reaches the threshold (dB, or "e4m3", "e5m2", "fp4")."""
     assert_matches(ref, actual, snr(threshold))
-
-
-__all__ = ["Comparison", "InvalidReference", "assert_matches", "assert_snr", "compare", "measure"]
-
-
-#: A result of at most so many different values is counted value by value, else between quantiles.
-_SAMPLES, _QUANTILES = 16, 8
-#: Elements that say which values there are.
-_SAMPLED = 1 << 16
-#: Calls of each function, more of them where a result has few elements.
-_FEWEST, _MOST, _ELEMENTS = 256, 2048, 1 << 21
 
 
 def draws_for(elements: int) -> int:

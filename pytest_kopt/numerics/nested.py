@@ -13,6 +13,8 @@ from pytest_kopt.errors import BadInput
 
 _CONTENTS = (torch.Tensor, torch.Generator)
 _NUMBERS = (bool, int, float, str)
+#: A tensor on the CPU is compared in so many parts, one after the other.
+_PARTS = 512
 
 
 def members(tree: Any) -> dict[str, Any] | None:
@@ -168,10 +170,6 @@ def _is_dense(tensor: torch.Tensor) -> bool:
     size = tensor.numel() * tensor.element_size()
     whole = size == tensor.untyped_storage().nbytes()
     return tensor.is_contiguous() or whole or 0 in tensor.stride()
-
-
-#: A tensor on the CPU is compared in so many parts, one after the other.
-_PARTS = 512
 
 
 def assert_deterministic(

@@ -77,6 +77,46 @@ _SHOWING = {
     *("-V", "--version"),
 }
 _NUMBERS: dict[str, type] = {"N": int, "MINUTES": float, "SECONDS": float}
+#: Names under which processes of ours find their orders: a child's plugin, an xdist worker's input.
+SERVE = "kopt-serve"
+WORKERINPUT = "kopt_orders"
+#: Beside it: whether the worker is a child of the process that decides, and whether it leaves its
+#: tests to a process of its own.
+BELOW, CLIENT = "kopt-below", "kopt-client"
+#: Behind the words of a pytest that is set up after this package was imported: no error of
+#: `filterwarnings` or of `-W error`.
+LOADED_BEFORE = ("-W", "ignore::pytest.PytestAssertRewriteWarning")
+#: The plugin of a session that is a step of a bisection.
+STEP = "kopt-bisect"
+#: Options of sessions that end in a verdict, and where their values are.
+JUDGING = {
+    "--kopt-round": "kopt_round",
+    "--kopt-base": "kopt_base",
+    "--kopt-base-python": "kopt_base_python",
+}
+#: Where the values of all options are with which tests run in a process of their own.
+ACTIVE = (*JUDGING.values(), "kopt_summary_csv", "kopt_calibrate")
+#: The process's own stderr, kept before pytest redirects it: where a stuck case's stacks go.
+STDERR: pytest.StashKey[int] = pytest.StashKey()
+#: The files, folders and cases that a command names.
+NAMED: pytest.StashKey[tuple[str, ...]] = pytest.StashKey()
+#: The arguments that the campaign's manifest puts in front of the user's.
+FROM_MANIFEST: pytest.StashKey[list[str]] = pytest.StashKey()
+#: Options that name a file which a session reads or writes.
+PATH_OPTIONS = (
+    *("--kopt-notes", "--kopt-verdict", "--kopt-comment", "--kopt-policy"),
+    "--kopt-summary-csv",
+)
+#: What a project may have an option of its own for: short for the same word with `--kopt`.
+SHORT = "--summary-csv"
+#: The special suites, by the marker of their tests: the option that runs one alone.
+SUITES = {"deterministic": "--kopt-deterministic-only", "multigpu": "--kopt-dist-only"}
+MARKER = "kopt(schema): a case of a kernel optimisation campaign; see the fixture of the same name"
+#: Names that a project may have for its own: known where kopt is used, and not before.
+SUITE_MARKERS = (
+    "deterministic: bitwise determinism suite, run with --kopt-deterministic-only",
+    "multigpu: needs several GPUs in one test, run with --kopt-dist-only",
+)
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -165,52 +205,3 @@ def is_asked_for(config: pytest.Config) -> bool:
         return True
     values = vars(config.option)
     return any(values[name] for name in values if name.startswith("kopt_"))
-
-
-#: Names under which processes of ours find their orders: a child's plugin, an xdist worker's input.
-SERVE = "kopt-serve"
-WORKERINPUT = "kopt_orders"
-#: Beside it: whether the worker is a child of the process that decides, and whether it leaves its
-#: tests to a process of its own.
-BELOW, CLIENT = "kopt-below", "kopt-client"
-
-#: Behind the words of a pytest that is set up after this package was imported: no error of
-#: `filterwarnings` or of `-W error`.
-LOADED_BEFORE = ("-W", "ignore::pytest.PytestAssertRewriteWarning")
-
-#: The plugin of a session that is a step of a bisection.
-STEP = "kopt-bisect"
-
-#: Options of sessions that end in a verdict, and where their values are.
-JUDGING = {
-    "--kopt-round": "kopt_round",
-    "--kopt-base": "kopt_base",
-    "--kopt-base-python": "kopt_base_python",
-}
-
-#: Where the values of all options are with which tests run in a process of their own.
-ACTIVE = (*JUDGING.values(), "kopt_summary_csv", "kopt_calibrate")
-
-#: The process's own stderr, kept before pytest redirects it: where a stuck case's stacks go.
-STDERR: pytest.StashKey[int] = pytest.StashKey()
-
-#: The files, folders and cases that a command names.
-NAMED: pytest.StashKey[tuple[str, ...]] = pytest.StashKey()
-#: The arguments that the campaign's manifest puts in front of the user's.
-FROM_MANIFEST: pytest.StashKey[list[str]] = pytest.StashKey()
-#: Options that name a file which a session reads or writes.
-PATH_OPTIONS = (
-    *("--kopt-notes", "--kopt-verdict", "--kopt-comment", "--kopt-policy"),
-    "--kopt-summary-csv",
-)
-#: What a project may have an option of its own for: short for the same word with `--kopt`.
-SHORT = "--summary-csv"
-
-#: The special suites, by the marker of their tests: the option that runs one alone.
-SUITES = {"deterministic": "--kopt-deterministic-only", "multigpu": "--kopt-dist-only"}
-MARKER = "kopt(schema): a case of a kernel optimisation campaign; see the fixture of the same name"
-#: Names that a project may have for its own: known where kopt is used, and not before.
-SUITE_MARKERS = (
-    "deterministic: bitwise determinism suite, run with --kopt-deterministic-only",
-    "multigpu: needs several GPUs in one test, run with --kopt-dist-only",
-)

@@ -29,6 +29,8 @@ _Received = TypeVar("_Received", bound=Order | Reply)
 #: Seconds that the rest of a message may take, and its most bytes: else it was none of ours.
 _REST_SECONDS, _MOST_BYTES = 30.0, 1 << 28
 _NO_MESSAGE = "the other process sent something else than a message"
+_ORDERS = {kind.__name__: kind for kind in get_args(Order)}
+_REPLIES = {kind.__name__: kind for kind in get_args(Reply)}
 
 
 class Channel(Generic[_Sent, _Received]):
@@ -86,10 +88,6 @@ class Channel(Generic[_Sent, _Received]):
     def close(self) -> None:
         self.reader.close()
         self._writer.close()
-
-
-_ORDERS = {kind.__name__: kind for kind in get_args(Order)}
-_REPLIES = {kind.__name__: kind for kind in get_args(Reply)}
 
 
 def text_of(message: Order | Reply) -> bytes:

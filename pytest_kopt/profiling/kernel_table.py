@@ -10,6 +10,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+#: What a launch occupies, of which a row has the most.
+OCCUPIED = ("registers", "accum_registers", "scalar_registers", "shared_bytes")
+TOOL = "torch.profiler"
+_ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
+
 
 @dataclass(frozen=True, slots=True)
 class KernelLaunch:
@@ -85,10 +90,6 @@ def gpu_step_us(profiles: Iterable[CaseProfile]) -> dict[str, float]:
     return by_label
 
 
-#: What a launch occupies, of which a row has the most.
-OCCUPIED = ("registers", "accum_registers", "scalar_registers", "shared_bytes")
-
-
 def number(cell: object) -> float | None:
     """Return what a tool tells as a number; thousands may be set apart by commas."""
     try:
@@ -125,10 +126,6 @@ def _row(kernel: str, group: list[KernelLaunch]) -> KernelRow:
         if (occupancies := told("occupancy_pct"))
         else None,
     )
-
-
-TOOL = "torch.profiler"
-_ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 
 
 def launches(trace: Mapping[str, Any]) -> list[KernelLaunch]:

@@ -20,6 +20,8 @@ _MICROSECONDS = {
     **dict.fromkeys(("s", "second"), 1e6),
 }
 _BYTES = {"byte": 1, "Kbyte": 1000, "Mbyte": 1000**2}
+#: What NVIDIA's driver says where counters are for administrators, as in most clouds.
+_FORBIDDEN = "ERR_NVGPUCTRPERM"
 
 
 def command(directory: Path) -> list[str]:
@@ -40,10 +42,6 @@ def command(directory: Path) -> list[str]:
 def report(directory: Path) -> str:
     """Return the text of the page in `directory`; OSError when there is none."""
     return (directory / _REPORT).read_text()
-
-
-#: What NVIDIA's driver says where counters are for administrators, as in most clouds.
-_FORBIDDEN = "ERR_NVGPUCTRPERM"
 
 
 def launches(text: str) -> list[KernelLaunch]:

@@ -35,6 +35,7 @@ DTYPES = (
 )
 #: Of a larger tensor statistics are kept, and no contents.
 _MOST_BYTES = 64 << 20
+_RUN = "from pytest_kopt.recording.recorder import main; main()"
 
 
 @dataclass(slots=True)
@@ -214,9 +215,6 @@ def _write(recorder: _Recorder, target: str, seconds: float, folder: Path) -> No
         ],
     }
     (folder / RECORD).write_text(json.dumps(document, indent=1) + "\n")
-
-
-_RUN = "from pytest_kopt.recording.recorder import main; main()"
 
 
 def run_recorded(words: Sequence[str], target: str, into: Path, *, contents: bool) -> int:

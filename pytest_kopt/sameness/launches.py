@@ -34,6 +34,7 @@ _KERNEL, _MEMCPY, _MEMSET, _EMPTY = 0, 1, 2, 5
 _ATTRIBUTES = {"stack": 3, "registers": 4}
 _MEMORY_TYPE = 2
 _WORD = 8
+_ANY = ".."
 
 
 class Unreadable(Exception):
@@ -251,9 +252,6 @@ class _Driver:
             raise Unreadable(f"the driver has no {name}") from None
         if status:
             raise Unreadable(f"{name} says {status}")
-
-
-_ANY = ".."
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,24 @@ _LOOKING_CALLS = frozenset({"eval", "exec", "compile", "locals", "vars", "dir", 
 _DOCUMENTED = (ast.Module, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 Sources = Mapping[str, bytes | None]
+#: What reaches an object by a name that need not stand in any source.
+_LOOKS_UP = frozenset(
+    {
+        *("getattr", "attrgetter", "methodcaller", "import_module", "__import__", "modules"),
+        *("__globals__", "__getattribute__", "__builtins__", "run_path", "exec_module"),
+    }
+)
+#: What may be called where a function is defined: it runs nothing of the project's.
+_QUIET_CALLS = frozenset(
+    {
+        *("triton.jit", "triton.autotune", "triton.heuristics", "triton.Config"),
+        *("functools.cache", "functools.lru_cache", "torch.compile", "torch.no_grad"),
+        *("torch.inference_mode", "torch.jit.ignore", "triton.constexpr_function"),
+    }
+)
+_FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+#: What a constant consists of: nothing can change it.
+_LITERAL = (ast.Constant, ast.Tuple, ast.UnaryOp, ast.BinOp, ast.unaryop, ast.operator, ast.Load)
 
 
 def differing(old: Sources, new: Sources) -> list[str]:
@@ -81,26 +99,6 @@ def _looks(node: ast.AST) -> bool:
     if isinstance(node, ast.Attribute):
         return node.attr in _LOOKS_AT_ITSELF
     return isinstance(node, ast.alias) and not _LOOKS_AT_ITSELF.isdisjoint(node.name.split("."))
-
-
-#: What reaches an object by a name that need not stand in any source.
-_LOOKS_UP = frozenset(
-    {
-        *("getattr", "attrgetter", "methodcaller", "import_module", "__import__", "modules"),
-        *("__globals__", "__getattribute__", "__builtins__", "run_path", "exec_module"),
-    }
-)
-#: What may be called where a function is defined: it runs nothing of the project's.
-_QUIET_CALLS = frozenset(
-    {
-        *("triton.jit", "triton.autotune", "triton.heuristics", "triton.Config"),
-        *("functools.cache", "functools.lru_cache", "torch.compile", "torch.no_grad"),
-        *("torch.inference_mode", "torch.jit.ignore", "triton.constexpr_function"),
-    }
-)
-_FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
-#: What a constant consists of: nothing can change it.
-_LITERAL = (ast.Constant, ast.Tuple, ast.UnaryOp, ast.BinOp, ast.unaryop, ast.operator, ast.Load)
 
 
 def unreached(

@@ -39,6 +39,13 @@ QUANTITIES = (
 )
 
 _BACKWARD = ("backward_", "grad_snr")
+_OPERATORS = {
+    "==": operator.eq,
+    "<=": operator.le,
+    ">=": operator.ge,
+    "<": operator.lt,
+    ">": operator.gt,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,15 +122,6 @@ class Schema:
 
 def first_doubled(names: Sequence[str]) -> str | None:
     return min((name for name in names if names.count(name) > 1), default=None)
-
-
-_OPERATORS = {
-    "==": operator.eq,
-    "<=": operator.le,
-    ">=": operator.ge,
-    "<": operator.lt,
-    ">": operator.gt,
-}
 
 
 def parse_gate(gate: str) -> tuple[str, str, float]:

@@ -19,6 +19,7 @@ from pytest_kopt.show.words import clipped, markdown_table
 
 #: Columns of a label: with the others the table fits 80.
 _LABEL_WIDTH = 24
+PROFILE_VERSION = 1
 
 
 def roofline_lines(rooflines: Sequence[Roofline], verbosity: int = 0) -> Iterator[str]:
@@ -91,9 +92,6 @@ def _share(ceiling: Ceiling) -> str:
     if ceiling.documented is None or ceiling.value is None:
         return ""
     return f", {ceiling.value / ceiling.documented * 100:.1f} % of the documented peak"
-
-
-PROFILE_VERSION = 1
 
 
 def write_profiles(

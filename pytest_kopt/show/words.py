@@ -31,6 +31,64 @@ _LONG = 160
 #: First calls above this are shown, in ms, and above the second if versions differ by a factor 2.
 _LONG_MS, _NOTABLE_MS = 100.0, 10.0
 _OTHER = "other instructions or arguments"
+#: What moves a cursor, colours, rings, ends a line elsewhere or turns the direction of writing.
+_UNSEEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]"
+)
+Column = tuple[str, Callable[[Any], str]]
+CHANGE: Column = ("vs incumbent", lambda record: changed(record.change_pct))
+INTERVAL: Column = (
+    "Interval",
+    lambda record: interval(record.change_pct, record.low_pct, record.high_pct),
+)
+INCUMBENT: Column = ("Incumbent", lambda record: figure(record.incumbent))
+CANDIDATE: Column = ("Candidate", lambda record: figure(record.candidate))
+STATUS: Column = ("Status", attrgetter("status"))
+CHECK: Column = ("Check", attrgetter("check"))
+GEOMEANS = (("Geomean", attrgetter("metric")), INCUMBENT, CANDIDATE, CHANGE, INTERVAL)
+SUMS = (("All cases", attrgetter("metric")), INCUMBENT, CANDIDATE, CHANGE, INTERVAL)
+CASES = (
+    ("Case", attrgetter("label")),
+    ("Dims", lambda case: ", ".join(f"{name}={value}" for name, value in case.dims.items())),
+    *(CHECK, CHANGE, INTERVAL, STATUS),
+)
+CLASSES = (
+    ("Class", attrgetter("name")),
+    ("Cases", lambda group: str(group.cases)),
+    *(INCUMBENT, CANDIDATE, CHANGE, INTERVAL, STATUS),
+)
+CANDIDATES = (
+    ("Place", lambda raced: str(raced.place)),
+    ("Candidate", attrgetter("name")),
+    ("Decision", lambda raced: str(raced.decision)),
+    *(CHANGE, INTERVAL),
+    ("Reason", attrgetter("reason")),
+)
+AUDIT = (
+    ("Round", lambda audited: f"round-{audited.round}"),
+    ("Bucket", lambda audited: audited.bucket or "-"),
+    ("Benchmark gain", lambda audited: changed(audited.benchmark_pct)),
+    ("With fresh tensors", lambda audited: changed(audited.credited_pct)),
+    ("Decision", attrgetter("decision")),
+)
+REGRESSIONS = (
+    ("Round", lambda slower: f"round-{slower.round} attempt {slower.attempt}"),
+    ("Time", attrgetter("time")),
+    ("Hypothesis", lambda slower: slower.hypothesis or "not stated"),
+    ("Changed files", lambda slower: ", ".join(slower.files)),
+    (
+        "Benchmark best -> candidate",
+        lambda slower: f"{slower.metric} {figure(slower.incumbent)} -> {figure(slower.candidate)}",
+    ),
+    (
+        "GPU time best -> candidate (us)",
+        lambda slower: (
+            f"{figure(slower.incumbent_kernel_us)} -> {figure(slower.candidate_kernel_us)}"
+        ),
+    ),
+    ("Delta", lambda slower: changed(slower.change_pct)),
+    ("Notes", attrgetter("points")),
+)
 
 
 def within(figures: Aggregate | Shape | ConfigClass | EndToEnd | RaceCandidate) -> str:
@@ -139,12 +197,6 @@ def clipped(label: str, room: int) -> str:
     return f"{label[:head]}…{label[len(label) - (room - 1 - head) :]}"
 
 
-#: What moves a cursor, colours, rings, ends a line elsewhere or turns the direction of writing.
-_UNSEEN = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]"
-)
-
-
 def visible(text: str) -> str:
     r"""Return text with control and direction characters as `\u001b`; tab and newline stay."""
     return _UNSEEN.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
@@ -185,9 +237,6 @@ def told_once(text: str, firsts: dict[str, str]) -> str:
     return text if first == head or len(rest) < _LONG else f"{head}\nthe same as {first!r}"
 
 
-Column = tuple[str, Callable[[Any], str]]
-
-
 def rows(records: Iterable[Any], *columns: Column) -> list[dict[str, str]]:
     """Return a row for each record, its cells by heading."""
     return [{heading: cell(record) for heading, cell in columns} for record in records]
@@ -202,62 +251,8 @@ def headed(column: Column, heading: str) -> Column:
     return heading, column[1]
 
 
-CHANGE: Column = ("vs incumbent", lambda record: changed(record.change_pct))
-INTERVAL: Column = (
-    "Interval",
-    lambda record: interval(record.change_pct, record.low_pct, record.high_pct),
-)
-INCUMBENT: Column = ("Incumbent", lambda record: figure(record.incumbent))
-CANDIDATE: Column = ("Candidate", lambda record: figure(record.candidate))
-STATUS: Column = ("Status", attrgetter("status"))
-CHECK: Column = ("Check", attrgetter("check"))
-
-GEOMEANS = (("Geomean", attrgetter("metric")), INCUMBENT, CANDIDATE, CHANGE, INTERVAL)
-SUMS = (("All cases", attrgetter("metric")), INCUMBENT, CANDIDATE, CHANGE, INTERVAL)
-CASES = (
-    ("Case", attrgetter("label")),
-    ("Dims", lambda case: ", ".join(f"{name}={value}" for name, value in case.dims.items())),
-    *(CHECK, CHANGE, INTERVAL, STATUS),
-)
 #: Of cases in which both versions were measured: before -> now.
 COSTS: tuple[Column, ...] = (
     ("Memory", lambda case: case.memory.in_mib if case.memory else ""),
     ("First call (ms)", lambda case: first_call(case.first_call_ms)),
-)
-CLASSES = (
-    ("Class", attrgetter("name")),
-    ("Cases", lambda group: str(group.cases)),
-    *(INCUMBENT, CANDIDATE, CHANGE, INTERVAL, STATUS),
-)
-CANDIDATES = (
-    ("Place", lambda raced: str(raced.place)),
-    ("Candidate", attrgetter("name")),
-    ("Decision", lambda raced: str(raced.decision)),
-    *(CHANGE, INTERVAL),
-    ("Reason", attrgetter("reason")),
-)
-AUDIT = (
-    ("Round", lambda audited: f"round-{audited.round}"),
-    ("Bucket", lambda audited: audited.bucket or "-"),
-    ("Benchmark gain", lambda audited: changed(audited.benchmark_pct)),
-    ("With fresh tensors", lambda audited: changed(audited.credited_pct)),
-    ("Decision", attrgetter("decision")),
-)
-REGRESSIONS = (
-    ("Round", lambda slower: f"round-{slower.round} attempt {slower.attempt}"),
-    ("Time", attrgetter("time")),
-    ("Hypothesis", lambda slower: slower.hypothesis or "not stated"),
-    ("Changed files", lambda slower: ", ".join(slower.files)),
-    (
-        "Benchmark best -> candidate",
-        lambda slower: f"{slower.metric} {figure(slower.incumbent)} -> {figure(slower.candidate)}",
-    ),
-    (
-        "GPU time best -> candidate (us)",
-        lambda slower: (
-            f"{figure(slower.incumbent_kernel_us)} -> {figure(slower.candidate_kernel_us)}"
-        ),
-    ),
-    ("Delta", lambda slower: changed(slower.change_pct)),
-    ("Notes", attrgetter("points")),
 )

@@ -16,6 +16,77 @@ from pytest_kopt.errors import BadInput
 from pytest_kopt.options.project import Project
 from pytest_kopt.standalone.made_trees import MadeTree, is_imported, names_in, place_of, tests_below
 
+#: Modules of a source that computes in float64 if its inputs are float64.
+_PLAIN = frozenset(
+    {
+        *("__future__", "collections", "dataclasses", "einops", "enum", "functools", "itertools"),
+        *("math", "operator", "torch", "typing"),
+    }
+)
+#: What of torch is no plain torch: kernels of others, compiled sources, products of one dtype.
+_NOT_PLAIN = frozenset({"cpp_extension", "load_inline", "ops", "library", "_scaled_mm", "cuda"})
+_FILE = '''\
+"""Cases of {function}, made by kopt; reference_{function}.py says what is right."""
+
+import sys
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+
+import pytest
+import torch
+from {module} import {function}
+
+_SPEC = spec_from_file_location(
+    "reference_{function}", Path(__file__).with_name("reference_{function}.py")
+)
+_MODULE = sys.modules[_SPEC.name] = module_from_spec(_SPEC)
+_SPEC.loader.exec_module(_MODULE)
+
+
+{reference}{tests}'''
+_IN_FLOAT64 = '''\
+def reference(*arguments, **named):
+    """Compute in float64."""
+
+    def wide(value):
+        is_floating = torch.is_tensor(value) and value.is_floating_point()
+        return value.double() if is_floating else value
+
+    named = {{name: wide(value) for name, value in named.items()}}
+    return _MODULE.{function}(*map(wide, arguments), **named)
+'''
+_AS_IT_IS = """\
+# It is no plain torch: an error that both versions make is not seen.
+reference = _MODULE.{function}
+"""
+_TEST = """
+
+@pytest.mark.kopt
+@pytest.mark.parametrize("{sizes}", {values})
+def test_{name}(kopt, {sizes}):
+    kopt(
+        {function},
+        inputs=lambda: {inputs},
+        reference=reference,
+        dims={dims},
+    )
+"""
+#: Names of dtypes as shapes have them, and torch's.
+DTYPES = {
+    **{f"f{bits}": f"float{bits}" for bits in (64, 32, 16)},
+    **{f"i{bits}": f"int{bits}" for bits in (64, 32, 16, 8)},
+    "bf16": "bfloat16",
+    "f8e4m3": "float8_e4m3fn",
+    "f8e5m2": "float8_e5m2",
+    "u8": "uint8",
+    "bool": "bool",
+}
+_ARGUMENT = re.compile(
+    r"(?:(?P<name>[A-Za-z_]\w*)=)?"
+    r"(?:(?P<dtype>[a-z]\w*)\[(?P<shape>[\d,\s]*)\](?:<(?P<below>\d+))?|(?P<number>.+))"
+)
+_LEGAL = f"f32[4096,1024], i64[4096]<1000, x=f32[8], 3, eps=1e-5; dtypes: {', '.join(DTYPES)}"
+
 
 @dataclass(frozen=True, slots=True)
 class Cases:
@@ -106,64 +177,6 @@ class Cases:
             place = Path(path).resolve().relative_to(made.root)
             words.append("::".join([str(made.tree / place), *case]))
         return words
-
-
-#: Modules of a source that computes in float64 if its inputs are float64.
-_PLAIN = frozenset(
-    {
-        *("__future__", "collections", "dataclasses", "einops", "enum", "functools", "itertools"),
-        *("math", "operator", "torch", "typing"),
-    }
-)
-#: What of torch is no plain torch: kernels of others, compiled sources, products of one dtype.
-_NOT_PLAIN = frozenset({"cpp_extension", "load_inline", "ops", "library", "_scaled_mm", "cuda"})
-
-_FILE = '''\
-"""Cases of {function}, made by kopt; reference_{function}.py says what is right."""
-
-import sys
-from importlib.util import module_from_spec, spec_from_file_location
-from pathlib import Path
-
-import pytest
-import torch
-from {module} import {function}
-
-_SPEC = spec_from_file_location(
-    "reference_{function}", Path(__file__).with_name("reference_{function}.py")
-)
-_MODULE = sys.modules[_SPEC.name] = module_from_spec(_SPEC)
-_SPEC.loader.exec_module(_MODULE)
-
-
-{reference}{tests}'''
-_IN_FLOAT64 = '''\
-def reference(*arguments, **named):
-    """Compute in float64."""
-
-    def wide(value):
-        is_floating = torch.is_tensor(value) and value.is_floating_point()
-        return value.double() if is_floating else value
-
-    named = {{name: wide(value) for name, value in named.items()}}
-    return _MODULE.{function}(*map(wide, arguments), **named)
-'''
-_AS_IT_IS = """\
-# It is no plain torch: an error that both versions make is not seen.
-reference = _MODULE.{function}
-"""
-_TEST = """
-
-@pytest.mark.kopt
-@pytest.mark.parametrize("{sizes}", {values})
-def test_{name}(kopt, {sizes}):
-    kopt(
-        {function},
-        inputs=lambda: {inputs},
-        reference=reference,
-        dims={dims},
-    )
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,23 +272,6 @@ def _tests(function: str, cases: Sequence[tuple[Argument, ...]]) -> Iterator[str
 
 def _sizes(case: Sequence[Argument]) -> list[int]:
     return [size for argument in case for size in argument.shape]
-
-
-#: Names of dtypes as shapes have them, and torch's.
-DTYPES = {
-    **{f"f{bits}": f"float{bits}" for bits in (64, 32, 16)},
-    **{f"i{bits}": f"int{bits}" for bits in (64, 32, 16, 8)},
-    "bf16": "bfloat16",
-    "f8e4m3": "float8_e4m3fn",
-    "f8e5m2": "float8_e5m2",
-    "u8": "uint8",
-    "bool": "bool",
-}
-_ARGUMENT = re.compile(
-    r"(?:(?P<name>[A-Za-z_]\w*)=)?"
-    r"(?:(?P<dtype>[a-z]\w*)\[(?P<shape>[\d,\s]*)\](?:<(?P<below>\d+))?|(?P<number>.+))"
-)
-_LEGAL = f"f32[4096,1024], i64[4096]<1000, x=f32[8], 3, eps=1e-5; dtypes: {', '.join(DTYPES)}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from pytest_kopt.versions import overlay
 from pytest_kopt.versions.overlay import project_files
 
 _PREFIX = "kopt-tree-"
+_NAMED = "name it: --at kernels/softmax.py"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +97,6 @@ def other_tree(repository: Repository, commit: str) -> Iterator[Repository]:
             yield other
         finally:
             repository.remove_tree(path)
-
-
-_NAMED = "name it: --at kernels/softmax.py"
 
 
 def place_of(versions: Sequence[Path], root: Path, tests: Iterable[Path]) -> str:

@@ -38,6 +38,11 @@ from pytest_kopt.standalone.two_versions import check_words
 _MOST_BYTES = 1 << 20
 #: The session's own; whatever the project's settings say.
 _CONFINED = ("-o", "kopt_isolation=on", "-p", "no:cacheprovider", "--kopt-gate=improve")
+#: How often processes are counted, which may become many in no time, and how often the rest is.
+_PAUSE_SECONDS, _SLOW_SECONDS = 0.1, 0.5
+#: What a file takes at least of the disk, its entry included.
+_ENTRY = 4096
+_SHARED = Path("/dev/shm")  # noqa: S108 - torch shares by it, so that kernel code may write there
 
 
 def judged(
@@ -104,13 +109,6 @@ def _read(file: Path) -> bytes:
                     return source
                 raise BadInput(f"is larger than {_MOST_BYTES} bytes", where=str(file))
     raise BadInput("is no plain file that can be read", where=str(file))
-
-
-#: How often processes are counted, which may become many in no time, and how often the rest is.
-_PAUSE_SECONDS, _SLOW_SECONDS = 0.1, 0.5
-#: What a file takes at least of the disk, its entry included.
-_ENTRY = 4096
-_SHARED = Path("/dev/shm")  # noqa: S108 - torch shares by it, so that kernel code may write there
 
 
 @dataclass(frozen=True, slots=True)

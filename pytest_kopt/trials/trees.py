@@ -34,6 +34,7 @@ _PREFIX = "kopt-incumbent-"
 TreesOf: TypeAlias = "Callable[[Mapping[str, bytes | None]], Versions]"
 #: Words of a build that changes the environment which both versions share.
 _INSTALLS = frozenset({"install", "develop", "sync"})
+refused = partial(BadInput, where="--kopt-candidates")
 
 
 @contextmanager
@@ -132,9 +133,6 @@ def _sweep() -> None:
                 is_ours = path.lstat().st_uid == os.getuid()
                 if is_ours and is_left_behind(path.name, prefix):
                     shutil.rmtree(path, ignore_errors=True)
-
-
-refused = partial(BadInput, where="--kopt-candidates")
 
 
 @dataclass(frozen=True, slots=True)

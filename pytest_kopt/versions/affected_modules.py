@@ -16,15 +16,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import TypeAlias
 
-
-class NotLoadable(Exception):
-    """Both versions cannot live in one process; the message says why in a few words."""
-
-
-class Unreached(NotLoadable):
-    """The change does not reach the function through any import: both versions are the same."""
-
-
 #: Calls that write to a registry of torch's or build an extension: a second registration of one
 #: name raises, or silently changes what the first version returns.
 _REGISTRATIONS = {
@@ -42,9 +33,17 @@ _BUILDS = {
     *("BUILD", "BUILD.bazel", "SConstruct"),
 }
 _BUILD_SUFFIXES = {".mk", ".cmake", ".ninja", ".bzl"}
-
 #: Paths of files that a process opened, each with the sources that had them opened.
 Opened: TypeAlias = Mapping[str, Collection[str]]
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+class NotLoadable(Exception):
+    """Both versions cannot live in one process; the message says why in a few words."""
+
+
+class Unreached(NotLoadable):
+    """The change does not reach the function through any import: both versions are the same."""
 
 
 def is_built(path: Path) -> bool:
@@ -210,9 +209,6 @@ def _imported(name: str, path: Path, modules: Mapping[str, Path]) -> set[str]:
 def home(function: object) -> ModuleType | None:
     """Return the loaded module that a function says it was defined in."""
     return sys.modules.get(getattr(function, "__module__", None) or "")
-
-
-_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 @functools.cache

@@ -23,6 +23,12 @@ from pytest_kopt.profile_hook import profile_hook
 from pytest_kopt.versions.affected_modules import NotLoadable, imports_of, project_modules
 from pytest_kopt.versions.overlay import project_files
 
+#: How many folders deep a project keeps its packages, at most.
+_DEPTH = 2
+_INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+#: Folders of a project that a build copies its packages to.
+_BUILT = frozenset({"build", "dist"})
+
 
 def files_run(call: Callable[[], object]) -> set[str]:
     """Return the source files whose code ran during `call`, Triton's kernels included."""
@@ -133,13 +139,6 @@ def check(call: Callable[[], object], own: set[str], other: set[str], who: str) 
         raise NotLoadable(f"the {who} ran the other version's {foreign[0]}")
     if not seen & own:
         raise NotLoadable(f"the {who} ran none of its own files")
-
-
-#: How many folders deep a project keeps its packages, at most.
-_DEPTH = 2
-_INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
-#: Folders of a project that a build copies its packages to.
-_BUILT = frozenset({"build", "dist"})
 
 
 def check_imported_here(root: Path, called: str, where: str, trees: Iterable[str] = ()) -> None:

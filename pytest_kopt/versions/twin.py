@@ -28,6 +28,7 @@ from typing import Any
 from pytest_kopt.versions.affected_modules import NotLoadable, Opened, Unreached, home, universe
 
 _lock = threading.RLock()
+_ADVICE = "one process asks for a plain function at module level"
 
 
 class _SourceLoader(importlib.machinery.SourceFileLoader):
@@ -149,9 +150,6 @@ class SecondVersion(importlib.abc.MetaPathFinder):
                 attributes.append((package, child, value))
                 delattr(package, child)
         return attributes
-
-
-_ADVICE = "one process asks for a plain function at module level"
 
 
 def find(

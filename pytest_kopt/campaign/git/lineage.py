@@ -20,6 +20,9 @@ from pytest_kopt.campaign.manifest import Manifest
 from pytest_kopt.campaign.state import CampaignState, Round
 from pytest_kopt.errors import BadInput, CannotFinish
 
+#: Files to commit by their path in the project; None where one goes.
+Files = Mapping[str, Path | None]
+
 
 def check_branch(name: str, root: Path, repository: Repository, state: CampaignState) -> None:
     """Raise BadInput when HEAD has neither the last accepted commit nor that commit's kernel.
@@ -76,10 +79,6 @@ def uncommitted(root: Path, repository: Repository, round: Round) -> list[str]:
     restored = applied.restored if applied else []
     paths = {repository.relative(root, path): path for path in restored}
     return sorted(paths[path] for path in repository.dirty(paths)) if paths else []
-
-
-#: Files to commit by their path in the project; None where one goes.
-Files = Mapping[str, Path | None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,9 @@ from pytest_kopt.campaign.layout import Layout, campaigns, find
 from pytest_kopt.campaign.manifest import Manifest
 from pytest_kopt.errors import BadInput
 
+#: As many links on the way to a file the system follows.
+_MOST = 40
+
 
 def keeper(root: Path) -> Path:
     """Return the project root whose workspace keeps the campaigns: the main tree's if it has one.
@@ -125,10 +128,6 @@ def counterpart(root: Path, tree: Path, repository: Repository) -> Path:
 
 def _tree_on(branch: str, repository: Repository) -> Path | None:
     return next((tree for tree, on in repository.trees.items() if on == branch), None)
-
-
-#: As many links on the way to a file the system follows.
-_MOST = 40
 
 
 def contents_behind(repository: Repository, commit: str, link: str) -> dict[str, bytes | None]:

@@ -43,6 +43,18 @@ TITLES = {
 }
 _NO_ROOFLINE = Efficiency(None, "UNKNOWN: no roofline (see `kopt calibrate --ceilings`)")
 _RUN_AGAIN = "such a session ends with exit code 10 and decides nothing; run it again"
+#: How many regressions are kept with their fields.
+KEPT = 5
+#: How many new directions a review has to come up with.
+NEW_DIRECTIONS = 3
+_REVIEW_AFTER = 2
+#: What the n-th roll-back in a row asks for, from the second on; the last one stays.
+_LADDER = (
+    "diagnose: list what the last rounds disproved and classify the bottleneck anew",
+    "re-profile: a new profile of the incumbent (--kopt-profile), one level deeper",
+    "ISA: read the hot loop's instructions and waits, against the hardware notes",
+    "compare with the state of the art: the best public kernel for this op, line by line",
+)
 
 
 class Stop(Document):
@@ -155,20 +167,6 @@ def _iterations(state: CampaignState, limit: int | None, anew: str) -> Stop:
     rounds = max(state.next_round - 2, 0)
     why = f"{rounds} of {limit} rounds after the baseline"
     return _stop("T3", rounds >= limit, why, more if limit < MOST_ITERATIONS else anew)
-
-
-#: How many regressions are kept with their fields.
-KEPT = 5
-#: How many new directions a review has to come up with.
-NEW_DIRECTIONS = 3
-_REVIEW_AFTER = 2
-#: What the n-th roll-back in a row asks for, from the second on; the last one stays.
-_LADDER = (
-    "diagnose: list what the last rounds disproved and classify the bottleneck anew",
-    "re-profile: a new profile of the incumbent (--kopt-profile), one level deeper",
-    "ISA: read the hot loop's instructions and waits, against the hardware notes",
-    "compare with the state of the art: the best public kernel for this op, line by line",
-)
 
 
 class Regression(Document):

@@ -36,6 +36,8 @@ from pytest_kopt.schema.metrics import (
 )
 from pytest_kopt.schema.table import Table
 
+NEXT_DIRECTIONS = 3
+
 
 def figures(table: Table, metric: Metric | None = None) -> Trend:
     """Return a table's trend figures: geometric means and best single cases of PASS rows.
@@ -137,9 +139,6 @@ def over_baseline(verdicts: Iterable[Verdict | Decided]) -> Iterator[Gain]:
                 gain = replace(gain, change_pct=(level - 1) * 100)
             level = 1 + (gain.change_pct or 0.0) / 100
         yield gain
-
-
-NEXT_DIRECTIONS = 3
 
 
 def transfer_evidence(campaign: Campaign, round: Round, verdict: Verdict) -> TransferEvidence:

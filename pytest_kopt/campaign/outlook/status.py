@@ -35,6 +35,13 @@ from pytest_kopt.devices.machine import elsewhere
 from pytest_kopt.errors import BadInput, KernelError
 from pytest_kopt.exit_codes import ExitCode
 
+#: The sentence of an action that a round's command follows.
+_SENTENCES = {
+    "run_baseline": "measure the baseline",
+    "run_round": "measure the edited kernel",
+    "change_kernel": "change the kernel (one hypothesis), then",
+}
+
 
 def status(
     campaign: Campaign, here: Path | None = None, harness: Mapping[str, Any] | None = None
@@ -179,14 +186,6 @@ def _session(campaign: Campaign) -> dict[str, Any] | None:
     # A version that was copied back with its times is an edit, too.
     edited = max((path.stat().st_ctime for path in files), default=0.0)
     return None if file.stat().st_mtime < edited else document
-
-
-#: The sentence of an action that a round's command follows.
-_SENTENCES = {
-    "run_baseline": "measure the baseline",
-    "run_round": "measure the edited kernel",
-    "change_kernel": "change the kernel (one hypothesis), then",
-}
 
 
 @dataclass(frozen=True, slots=True)

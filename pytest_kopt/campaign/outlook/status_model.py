@@ -22,6 +22,26 @@ from pytest_kopt.knowledge.routing import Route
 from pytest_kopt.models import Document
 from pytest_kopt.roofline import Band, band, efficiency
 
+ADVICE_VERSION = 1
+_LESSONS = 5
+#: What an agent or a person types next. README and SKILL.md name the same.
+COMMANDS = {
+    "kopt status": "where the campaign stands, and what is next",
+    "pytest --kopt-round next": "measure and judge one change",
+    "--kopt-candidates": "of several versions, have the best judged in one round",
+    "kopt note": "what is only known after a round",
+    "kopt report": "one file for people",
+    "kopt bisect": "which commit made it slow",
+    "kopt mcp": "these commands as tools of an agent",
+}
+_BANDS: dict[Band, str] = {
+    "below 50 %": "structure: algorithm, passes over the data, instruction family, tile",
+    "50 to 80 %": "pipeline, layout, work distribution",
+    "80 to 100 %": "interleaving, epilogue, dispatch, tails; small gains, each proven",
+    "above 100 %": "check FLOPs, bytes and ceilings first (a cache?); then robustness, other "
+    "shapes, the backward, or stop",
+}
+
 
 class RoundStatus(Document):
     """One round that was run."""
@@ -114,30 +134,6 @@ class Status(Document):
     masked: list[str] = Field(description="versions of the iteration memory that are not shown")
     rounds: list[RoundStatus]
     same_code: str = Field(description="of the last round: how many cases have nothing to compare")
-
-
-ADVICE_VERSION = 1
-
-_LESSONS = 5
-#: What an agent or a person types next. README and SKILL.md name the same.
-COMMANDS = {
-    "kopt status": "where the campaign stands, and what is next",
-    "pytest --kopt-round next": "measure and judge one change",
-    "--kopt-candidates": "of several versions, have the best judged in one round",
-    "kopt note": "what is only known after a round",
-    "kopt report": "one file for people",
-    "kopt bisect": "which commit made it slow",
-    "kopt mcp": "these commands as tools of an agent",
-}
-
-
-_BANDS: dict[Band, str] = {
-    "below 50 %": "structure: algorithm, passes over the data, instruction family, tile",
-    "50 to 80 %": "pipeline, layout, work distribution",
-    "80 to 100 %": "interleaving, epilogue, dispatch, tails; small gains, each proven",
-    "above 100 %": "check FLOPs, bytes and ceilings first (a cache?); then robustness, other "
-    "shapes, the backward, or stop",
-}
 
 
 def advice(campaign: Campaign) -> dict[str, Any]:

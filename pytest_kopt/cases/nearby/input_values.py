@@ -65,6 +65,9 @@ _PLACES = (torch.int64, torch.int32)
 
 
 # Values and dtypes
+_widened = floating(lambda x, _: x.to(_WIDER.get(x.dtype, x.dtype)))
+#: Of what is summed up before it is differentiated; any will do that versions have in common.
+_SIGNS = 20
 
 
 def larger(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
@@ -262,9 +265,6 @@ def exact(drawn: Drawn) -> Iterator[Variant]:
     yield Variant(case, counts=_are_integers)
 
 
-_widened = floating(lambda x, _: x.to(_WIDER.get(x.dtype, x.dtype)))
-
-
 def _wider(x: Any, generator: torch.Generator) -> Any:
     """Widen tensors, and a dtype among the arguments."""
     return _WIDER.get(x, x) if isinstance(x, torch.dtype) else _widened(x, generator)
@@ -294,10 +294,6 @@ def tiny(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 
 def constant(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     return x[..., :1].expand_as(x).clone() if x.ndim else x
-
-
-#: Of what is summed up before it is differentiated; any will do that versions have in common.
-_SIGNS = 20
 
 
 def twice(drawn: Drawn) -> Iterator[Variant]:

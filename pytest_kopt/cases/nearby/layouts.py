@@ -51,6 +51,13 @@ from pytest_kopt.numerics.nested import mapped, tensors
 #: Elements between the rows of a tensor with gaps, and before one that lies further behind: whole
 #: vectors of every width, as a slice of a packed projection has them.
 _GAP = 16
+#: Tried first, however slow the kernel is: its arguments, and how much of its inputs counts.
+_FIRST = (
+    *("numbers", "signs", "absent", "indices", "masks", "counts", "none", "one"),
+    *("aliased", "same", "behind", "close", "places", "twice", "single"),
+)
+#: Tried last: a kernel that is handed addresses may read out of its memory, and end its process.
+_LAST = "integers"
 
 
 def into_the_input(drawn: Drawn) -> Iterator[Variant]:
@@ -244,15 +251,6 @@ def all_transposed(drawn: Drawn) -> Iterator[Variant]:
         return [mapped(x, lambda leaf: kept_leaf(leaf, transposed), (torch.Tensor,)) for x in given]
 
     yield Variant(drawn.case, lay=put, incoming=_sparsely_transposed)
-
-
-#: Tried first, however slow the kernel is: its arguments, and how much of its inputs counts.
-_FIRST = (
-    *("numbers", "signs", "absent", "indices", "masks", "counts", "none", "one"),
-    *("aliased", "same", "behind", "close", "places", "twice", "single"),
-)
-#: Tried last: a kernel that is handed addresses may read out of its memory, and end its process.
-_LAST = "integers"
 
 
 def variants(case: Case, seed: int, carried: Collection[int] = ()) -> Iterator[Variant]:

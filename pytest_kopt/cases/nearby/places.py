@@ -21,6 +21,9 @@ from pytest_kopt.honesty.inputs import SCALABLE
 from pytest_kopt.numerics.compare import compute_snr
 from pytest_kopt.numerics.nested import mapped, tensors
 
+#: Sums in another order differ by less than this says.
+_ALIKE_DB = 60.0
+
 
 def other_masks(drawn: Drawn) -> Iterator[Variant]:
     """Fill masks, each alone, with either value: the whole of it, and one row."""
@@ -93,10 +96,6 @@ def with_no_rows(drawn: Drawn) -> Iterator[Variant]:
         for nothing in ends(len(x)):
             changed = drawn.changed(alone(place, number, without(nothing)))
             yield Variant(changed, f"input {place}, number {nothing}")
-
-
-#: Sums in another order differ by less than this says.
-_ALIKE_DB = 60.0
 
 
 def _reordered(x: Any, generator: torch.Generator) -> Any:

@@ -33,6 +33,12 @@ from pytest_kopt.numerics.nested import flatten, mapped, tensors
 #: A smaller extent may be structure (a filter's taps, real and imaginary part): it is made none or
 #: one only where it is nothing but rows.
 _SMALL = 8
+#: By how much another number differs at least, and twice this at most: within what fractions,
+#: probabilities and rates may be. A number below the second is changed by as much, since a small
+#: share of an epsilon shows in no result.
+_ANOTHER, _SMALL_VALUES = 0.125, 1 / 64
+#: By what powers of two a number is moved to an end, until the result shows it.
+_OUTWARDS = (4, 20)
 
 
 def nearby(value: int, kind: Kind, dice: random.Random, *, larger: bool = False) -> int:
@@ -223,16 +229,6 @@ def _batch_of_two(drawn: Drawn) -> Iterator[Variant]:
     batches = (x for _, _, x in drawn.leaves() if isinstance(x, torch.Tensor) and x.ndim > 1)
     if not has_skew(drawn.case) and any(len(x) == 1 for x in batches) and drawn.is_supported(case):
         yield Variant(case)
-
-
-#: By how much another number differs at least, and twice this at most: within what fractions,
-#: probabilities and rates may be. A number below the second is changed by as much, since a small
-#: share of an epsilon shows in no result.
-_ANOTHER, _SMALL_VALUES = 0.125, 1 / 64
-
-
-#: By what powers of two a number is moved to an end, until the result shows it.
-_OUTWARDS = (4, 20)
 
 
 def _numbers(drawn: Drawn) -> list[tuple[int, int, Any]]:

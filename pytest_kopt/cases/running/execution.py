@@ -32,6 +32,9 @@ from pytest_kopt.profile_hook import profile_hook
 
 #: How the name of an input that is written to begins.
 INPUT = "input "
+#: The frame of a launch in Triton's interpreter, of which torch.compile asks other things, and of a
+#: function that torch has compiled.
+LAUNCHED, _COMPILED = (INTERPRETER, "__call__"), ("torch._dynamo.eval_frame", "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,11 +208,6 @@ class CandidateFunction:
             incoming.data.copy_(values)
         self._drawn[name] = values
         return incoming
-
-
-#: The frame of a launch in Triton's interpreter, of which torch.compile asks other things, and of a
-#: function that torch has compiled.
-LAUNCHED, _COMPILED = (INTERPRETER, "__call__"), ("torch._dynamo.eval_frame", "")
 
 
 @contextmanager

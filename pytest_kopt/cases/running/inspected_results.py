@@ -37,6 +37,13 @@ _WRONG_DB = 5.0
 #: How far below its SNR on the case's own content, in dB, a result that misses its gate may lie on
 #: timed content, and from where on that SNR says no more.
 _BELOW_OWN_DB, _EXACT_DB = 10.0, 60.0
+#: Of a larger tensor so many elements are judged: what is wrong in 1 of 200,000 shows.
+_JUDGED = 1 << 20
+#: What JSON carries as it is.
+_PLAIN = (bool, int, float, str, type(None))
+#: What is handed over of a look: what its call gave, and what calls on the same content and on the
+#: case's own gave afterwards.
+_CALLS = ("results", "again", "own")
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,15 +152,6 @@ def floors(accuracy: Mapping[str, Accuracy], slack_db: float) -> dict[str, float
         name: min(reached.snr_db, reached.rounding_db) - slack_db
         for name, reached in accuracy.items()
     }
-
-
-#: Of a larger tensor so many elements are judged: what is wrong in 1 of 200,000 shows.
-_JUDGED = 1 << 20
-#: What JSON carries as it is.
-_PLAIN = (bool, int, float, str, type(None))
-#: What is handed over of a look: what its call gave, and what calls on the same content and on the
-#: case's own gave afterwards.
-_CALLS = ("results", "again", "own")
 
 
 class Unjudged(Exception):

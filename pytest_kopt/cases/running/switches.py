@@ -54,6 +54,10 @@ _ATTRIBUTES = (
     *(f"backends.mkldnn.{name}.fp32_precision" for name in ("matmul", "conv", "rnn")),
     "backends.cuda.matmul.fp32_precision",
 )
+_UNREAD = object()
+#: Dispatch keys whose kernels compute.
+_REAL = ("CPU", "CUDA", "AutogradCPU", "AutogradCUDA", "CompositeExplicitAutograd", "HIP")
+_THREADS = "get_num_threads"
 
 
 def compile_here() -> None:
@@ -80,12 +84,6 @@ def switches_kept() -> Iterator[None]:
             # Read anew each time: setting one may have changed another.
             if read_switches((name,)).get(name, _UNREAD) != value:
                 write_switch(name, value)
-
-
-_UNREAD = object()
-#: Dispatch keys whose kernels compute.
-_REAL = ("CPU", "CUDA", "AutogradCPU", "AutogradCUDA", "CompositeExplicitAutograd", "HIP")
-_THREADS = "get_num_threads"
 
 
 def left_switches(switches: Mapping[str, object]) -> Iterator[Finding]:

@@ -34,6 +34,8 @@ _SIGNS = {
 }
 #: GitHub refuses a comment of more than 65536 characters.
 _MOST_ROWS = 200
+_BEFORE, _NOW = headed(INCUMBENT, "Before"), headed(CANDIDATE, "Now")
+_CHANGE = (headed(CHANGE, "Change"), INTERVAL)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -87,6 +89,4 @@ def _plain(text: str) -> str:
 
 
 _METRIC: Column = ("Metric", lambda total: _plain(total.metric))
-_BEFORE, _NOW = headed(INCUMBENT, "Before"), headed(CANDIDATE, "Now")
-_CHANGE = (headed(CHANGE, "Change"), INTERVAL)
 _CASES = (("Case", lambda case: _plain(case.label)), CHECK, *_CHANGE, ("Status", _status))

@@ -24,6 +24,8 @@ from pytest_kopt.honesty.transfer import ALLOWED_GAP_PCT
 from pytest_kopt.show.templates import rendered
 from pytest_kopt.show.words import AUDIT, REGRESSIONS, end_to_end, markdown_table, one_line, rows
 
+PERFORMANCE = "performance.md"
+
 
 def missing_entries(text: str, campaign: Campaign) -> str:
     """Return what `text` lacks; the anchor of each entry says what a run before a kill appended."""
@@ -99,9 +101,6 @@ def final_text(campaign: str, final: Final) -> str:
         allowed_gap_pct=ALLOWED_GAP_PCT,
         next_directions=NEXT_DIRECTIONS,
     )
-
-
-PERFORMANCE = "performance.md"
 
 
 def missing_performance(text: str, campaign: Campaign) -> str:

@@ -41,6 +41,9 @@ from pytest_kopt.show.words import CANDIDATES, CASES, CLASSES, kernel_lines, one
 
 #: The line of the transfer check that a benchmark alone cannot fill.
 STEP_GAIN = "Estimated real-training gain"
+_MISSING = "not recorded"
+#: Heading of the column beside the frozen ones, of which Status knows one word for all roll-backs.
+DECISION = "Decision"
 
 
 def summary(campaign: Campaign, round: Round, verdict: Verdict) -> str:
@@ -139,9 +142,6 @@ def _distributions(evidence: TransferEvidence) -> str:
     return f"{text}; gain under skew {changed(evidence.skew_pct)}"
 
 
-_MISSING = "not recorded"
-
-
 def campaign_readme(manifest: Manifest, policy: Policy) -> str:
     sections = {"hardware": _hardware(manifest), "targets": _targets()}
     return rendered("readme.md.j2", manifest=manifest, policy=policy, **sections)
@@ -237,10 +237,6 @@ def _roofline_cells(line: Roofline) -> dict[str, str]:
         "Of it": share_of(line),
         **target_cells(line, "Target TFLOPS", "Target GB/s", "Target µs"),
     }
-
-
-#: Heading of the column beside the frozen ones, of which Status knows one word for all roll-backs.
-DECISION = "Decision"
 
 
 def _cells(round: Round, baseline: ledger.Trend, chain: Chain | None) -> dict[str, str]:

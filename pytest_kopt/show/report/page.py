@@ -46,6 +46,8 @@ _ONLY_IN_TABLES = {"shapes": {"__all__": {"first_call_ms"}}}
 _DEVICE: Column = ("Device", lambda case: case.device or "")
 _OF_ATTEMPT = {"attempt", "time", "decision", "reason"}
 _KERNELS = ("Kernel", "First in", "What", "Incumbent", "Candidate")
+#: A report stays below this many bytes; the pairs of the oldest rounds go first.
+LIMIT = 2_000_000
 
 
 def document(campaign: Campaign) -> dict[str, Any]:
@@ -139,10 +141,6 @@ def _round(round: Round, verdict: Verdict) -> dict[str, Any]:
             if attempt.decided
         ],
     }
-
-
-#: A report stays below this many bytes; the pairs of the oldest rounds go first.
-LIMIT = 2_000_000
 
 
 def campaign_page(campaign: Campaign, *, live: bool = False) -> str:

@@ -29,6 +29,13 @@ from pytest_kopt.versions.affected_modules import is_built, project_modules
 #: Where pytest looks for its settings in a folder, the first that has any; these always count.
 _OWN = ("pytest.toml", ".pytest.toml", "pytest.ini", ".pytest.ini")
 _SETTINGS_FILES = (*_OWN, "pyproject.toml", "tox.ini", "setup.cfg")
+#: Options that decide nothing.
+_IDLE = frozenset({"kopt_summary_csv", "kopt_gpu_wait", "kopt_campaign"})
+_DEFAULTS = {name: legal[0] for name, legal in CHOICES.items()} | {"kopt_policy": "primus"}
+#: How a file begins that git-lfs put in place of a large one.
+_POINTER = b"version https://git-lfs.github.com/spec/"
+#: Folders of builds and environments, which hold copies.
+_COPIES = frozenset({"build", "dist", "site-packages"})
 
 
 def check_rules(
@@ -129,11 +136,6 @@ def _content(base: Base, place: Path) -> bytes | None:
     return place.read_bytes() if place.is_file() else None
 
 
-#: Options that decide nothing.
-_IDLE = frozenset({"kopt_summary_csv", "kopt_gpu_wait", "kopt_campaign"})
-_DEFAULTS = {name: legal[0] for name, legal in CHOICES.items()} | {"kopt_policy": "primus"}
-
-
 class _Parser(ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise BadInput(message, where="a command's words")
@@ -183,12 +185,6 @@ def _plain(given: Mapping[str, Any], section: Mapping[str, Any]) -> dict[str, st
         name: str(given.get(name) or section.get(name) or _DEFAULTS.get(name) or "")
         for name in sorted(names - _IDLE)
     }
-
-
-#: How a file begins that git-lfs put in place of a large one.
-_POINTER = b"version https://git-lfs.github.com/spec/"
-#: Folders of builds and environments, which hold copies.
-_COPIES = frozenset({"build", "dist", "site-packages"})
 
 
 class Reach:

@@ -38,6 +38,19 @@ from pytest_kopt.numerics.gates import Gate, default_gate
 from pytest_kopt.numerics.nested import fresh_copies, tensors
 from pytest_kopt.process_tree import children
 
+#: A look at the idle process, longer where children's ticks have to be told, and how many busy ones
+#: in a row are no after-effect of the call.
+_LOOK_SECONDS, _TICKING_SECONDS, _LOOKS = 0.02, 0.05, 25
+#: How many looks have to find it idle: on a crowded machine a thread that never rests may get no
+#: core for the length of one.
+_IDLE_LOOKS = 2
+#: How near the truth a control may come without being a wrong answer.
+_NEAR = 1e-6
+#: The share of elements that two references may round otherwise.
+_STEPS = 1e-3
+#: A control that fails for so many elements, spread over the whole, fails.
+_FEW = 1 << 16
+
 
 def same_addresses(checking: Checking) -> None:
     checking.renew(make_inputs(checking.case, checking.seeds["again"]))
@@ -158,14 +171,6 @@ def other_addresses(checking: Checking) -> Iterator[Finding]:
         yield renewal.UNWRITTEN
 
 
-#: A look at the idle process, longer where children's ticks have to be told, and how many busy ones
-#: in a row are no after-effect of the call.
-_LOOK_SECONDS, _TICKING_SECONDS, _LOOKS = 0.02, 0.05, 25
-#: How many looks have to find it idle: on a crowded machine a thread that never rests may get no
-#: core for the length of one.
-_IDLE_LOOKS = 2
-
-
 def aftermath(checking: Checking) -> Iterator[Finding]:
     """See whether the process comes to rest."""
     end = perf_counter() + LONG_SECONDS
@@ -237,14 +242,6 @@ def _seconds_of(processes: Iterable[int]) -> float:
             words = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()
             total += (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
     return total
-
-
-#: How near the truth a control may come without being a wrong answer.
-_NEAR = 1e-6
-#: The share of elements that two references may round otherwise.
-_STEPS = 1e-3
-#: A control that fails for so many elements, spread over the whole, fails.
-_FEW = 1 << 16
 
 
 def controls(checking: Checking) -> Iterator[Finding]:

@@ -39,6 +39,12 @@ _TELLING = 20
 #: dB by which two calls on equal inputs may differ less than each of them errs, and the error still
 #: be what differs.
 _SLACK_DB = 12.0
+_Cut = Callable[[torch.Tensor], torch.Tensor]
+#: Calls of the reference that say where its results lie.
+_PILOT = 16
+Named = dict[str, torch.Tensor]
+#: By name of the result and of the figure, one number a call.
+Figures = dict[str, dict[str, list[float]]]
 
 
 def equal_calls(checking: Checking) -> Iterator[Finding]:
@@ -154,9 +160,6 @@ def _has_nan(run: Pass) -> bool:
     return any(bool(nans(result).any()) for result in run.results)
 
 
-_Cut = Callable[[torch.Tensor], torch.Tensor]
-
-
 def parts_of_a_batch(checking: Checking) -> Iterator[Finding]:
     """Compare rows of parts with those of the whole, bit by bit; BadInput without a batch."""
     case, inputs, seed = checking.case, checking.pristine, checking.seeds["last"]
@@ -222,14 +225,6 @@ def _rows_unlike(expected: torch.Tensor, out: torch.Tensor) -> int:
     if out.shape != expected.shape or out.dtype != expected.dtype:
         return len(expected)
     return len(differing_rows(out.contiguous(), expected.contiguous()))
-
-
-#: Calls of the reference that say where its results lie.
-_PILOT = 16
-
-Named = dict[str, torch.Tensor]
-#: By name of the result and of the figure, one number a call.
-Figures = dict[str, dict[str, list[float]]]
 
 
 def same_distribution(checking: Checking) -> None:

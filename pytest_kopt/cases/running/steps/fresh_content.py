@@ -46,6 +46,8 @@ _DRAWS = Finding(
     advice="have inputs() return a torch.Generator, or a seed, for the kernel and the reference to "
     "draw from; it is restored before every call",
 )
+#: Namespaces of operators that come with torch; others are registered by whoever wrote the kernel.
+_TORCHS = ("aten", "prims", "prim", "mkldnn", "quantized", "mkl", "xnnpack")
 
 
 def fresh_content(checking: Checking) -> Iterator[Finding]:
@@ -179,10 +181,6 @@ def _unwritten(checking: Checking, seed: int) -> Iterator[Finding]:
     before = [bool(torch.isnan(out).any()) for out in checking.last.copies.results]
     if any(spoiled) and not any(before):
         yield renewal.UNWRITTEN
-
-
-#: Namespaces of operators that come with torch; others are registered by whoever wrote the kernel.
-_TORCHS = ("aten", "prims", "prim", "mkldnn", "quantized", "mkl", "xnnpack")
 
 
 def by_hand(checking: Checking) -> Iterator[Finding]:
