@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from pytest_kopt.processes.warm_parent import WarmParent
+from pytest_kopt.processes.launcher import WarmParent
 
 IMPORTS = "import pytest, torch, pytest_kopt.session.assemble, pytest_kopt.cases.running.runner"
 REPEATS = 3

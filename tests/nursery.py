@@ -174,7 +174,7 @@ def address(python: str = sys.executable) -> str:
 
 
 def _ask(where: str, order: Mapping[str, Any], descriptors: Sequence[int]) -> Any:
-    from pytest_kopt.processes.warm_parent import Fork
+    from pytest_kopt.processes.launcher import Fork
 
     status, theirs = os.pipe()
     try:
@@ -358,7 +358,7 @@ def _become(order: Mapping[str, Any], out: int, err: int, *passed: int) -> NoRet
         from pytest_kopt.bisect import bisection
         from pytest_kopt.campaign import prerequisites
         from pytest_kopt.cli import campaigns
-        from pytest_kopt.processes import forking, launched, warm_parent
+        from pytest_kopt.processes import forking, launched, launcher
 
         forking.differ()
         starting = SimpleNamespace(
@@ -369,7 +369,7 @@ def _become(order: Mapping[str, Any], out: int, err: int, *passed: int) -> NoRet
             STDOUT=subprocess.STDOUT,
             TimeoutExpired=subprocess.TimeoutExpired,
         )
-        for module in (launched, warm_parent, prerequisites, bisection, campaigns):
+        for module in (launched, launcher, prerequisites, bisection, campaigns):
             vars(module)["subprocess"] = starting
         if "worker" in order:
             os.dup2(passed[0], 0)

@@ -10,7 +10,7 @@ import pytest
 
 from pytest_kopt.cases.collector import Collector
 from pytest_kopt.cases.result import PROPERTY, CaseResult, ExpectedCase
-from pytest_kopt.session.replay import Replay
+from pytest_kopt.processes.case_processes import Replay
 
 CASE = "test_x.py::test_x"
 

@@ -8,10 +8,17 @@ from typing import Any
 
 import pytest
 
-from pytest_kopt.devices import idle, pinning, placement
+from pytest_kopt.devices import idle, pinning
 from pytest_kopt.devices.idle import AllGpusBusy
-from pytest_kopt.devices.pinning import Host, discover, for_target, pin_remote
-from pytest_kopt.devices.placement import EarlyLook, Placement, place
+from pytest_kopt.devices.pinning import (
+    EarlyLook,
+    Host,
+    Placement,
+    discover,
+    for_target,
+    pin_remote,
+    place,
+)
 from pytest_kopt.devices.vendor import CPU, Device, Reading
 from pytest_kopt.errors import BadInput
 from pytest_kopt.session import sites
@@ -24,9 +31,8 @@ A, B, C = gpu(0), gpu(1), gpu(2)
 def use(monkeypatch: pytest.MonkeyPatch, vendor: FakeVendor | None) -> None:
     monkeypatch.setattr(idle, "INTERVAL", 0.0)
     monkeypatch.setattr(
-        pinning, "discover", lambda kind, environ: discover(kind, environ, lambda: vendor)
+        pinning, "discover", lambda kind, environ={}: discover(kind, environ, lambda: vendor)
     )
-    monkeypatch.setattr(placement, "discover", lambda kind: discover(kind, {}, lambda: vendor))
 
 
 def test_usable_devices_are_the_visible_ones() -> None:
@@ -198,7 +204,7 @@ def test_a_stranger_between_measurements_is_waited_for() -> None:
     with pytest.raises(AllGpusBusy):
         Placement(host, (A,), A, print, wait_minutes=0.0).keep_strangers_off(A)
     Placement(host, (A,), A, print).keep_strangers_off(A)
-    placement.ON_CPU.keep_strangers_off(CPU)
+    pinning.ON_CPU.keep_strangers_off(CPU)
 
 
 def reads(vendor: FakeVendor) -> list[int]:

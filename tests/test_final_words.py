@@ -11,8 +11,8 @@ from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.history import trend
 from pytest_kopt.campaign.outlook.status import status
 from pytest_kopt.decide.verdict import Aggregate, Decision
-from pytest_kopt.show.files.logs import final_text as text
-from pytest_kopt.show.files.logs import outlook
+from pytest_kopt.show.files.projections import final_text as text
+from pytest_kopt.show.files.projections import outlook
 from pytest_kopt.show.standing import status_lines as lines
 from tests.builders import NOW
 from tests.campaigns import campaign_at, record

@@ -26,7 +26,7 @@ from pytest_kopt.cases.running.bench import Bench
 from pytest_kopt.cases.running.steps.contents import passing_controls
 from pytest_kopt.honesty import inputs, outputs, renewal, work
 from pytest_kopt.honesty.accuracy import Accuracy, downgrades, least_snr
-from pytest_kopt.honesty.precision import accuracy_of, most_terms
+from pytest_kopt.honesty.outputs import accuracy_of, most_terms
 from pytest_kopt.numerics.compare import compute_snr, rounding_snr
 from pytest_kopt.numerics.gates import Gate
 from pytest_kopt.numerics.nested import storages

@@ -233,7 +233,7 @@ class TestACalibration:
             Path(words[words.index("--kopt-verdict") + 1]).write_text(json.dumps(document))
             return subprocess.CompletedProcess(words, 0)
 
-        monkeypatch.setattr("pytest_kopt.cli.calibrate.subprocess", SimpleNamespace(run=measured))
+        monkeypatch.setattr("pytest_kopt.cli.standalone.subprocess", SimpleNamespace(run=measured))
         assert main(["calibrate", "--noise", "-o", "own.json"]) == 0
         path = tmp_path / "agent/workspace/noise/nvidia-h200.json"
         assert f"written to {path}" in capsys.readouterr().out

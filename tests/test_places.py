@@ -8,8 +8,7 @@ import pytest
 
 from pytest_kopt.errors import BadInput
 from pytest_kopt.standalone.cases import Cases
-from pytest_kopt.standalone.child_session import last_words
-from pytest_kopt.standalone.made_trees import MadeTree, names_in, place_of
+from pytest_kopt.standalone.child_session import MadeTree, last_words, names_in, place_of
 
 from .test_elsewhere import write
 

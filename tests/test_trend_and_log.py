@@ -18,7 +18,7 @@ from pytest_kopt.campaign.notes import Notes
 from pytest_kopt.campaign.state import fold
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.schema.metrics import Metric
-from pytest_kopt.show.files import logs, projections, summary
+from pytest_kopt.show.files import projections, summary
 from tests.builders import NOW, attempt_events, gemm_table, manifest_document, metric_table
 
 COLUMNS = (
@@ -367,4 +367,4 @@ class TestLogs:
 
     def test_nothing_is_missing_from_a_log_that_has_every_entry(self, book: Book) -> None:
         book.write(*CAMPAIGN)
-        assert logs.missing_entries(book.log, book.campaign()) == ""
+        assert projections.missing_entries(book.log, book.campaign()) == ""

@@ -19,10 +19,9 @@ from pytest_kopt.cases.order import WorkerOrders
 from pytest_kopt.cases.protocol import Begin
 from pytest_kopt.cases.result import CaseResult, ExpectedCase
 from pytest_kopt.devices.visible import interpreter_environment
-from pytest_kopt.processes import forking, warm_parent
+from pytest_kopt.processes import forking
 from pytest_kopt.processes.launched import Launched
-from pytest_kopt.processes.launcher import Launcher
-from pytest_kopt.processes.warm_parent import Fork, NoFork, WarmParent
+from pytest_kopt.processes.launcher import Fork, Launcher, NoFork, WarmParent
 from pytest_kopt.session import measurements
 
 from .waiting import HANG, until
@@ -276,7 +275,7 @@ def test_a_system_without_forks_starts_interpreters_and_says_so(
     if lacks == "fork":
         monkeypatch.delattr(os, "fork")
     else:
-        monkeypatch.setattr(warm_parent, "_TASKS", Path("/elsewhere"))
+        monkeypatch.setattr("pytest_kopt.processes.launcher._TASKS", Path("/elsewhere"))
     launcher = Launcher()
     launcher.warm({}, str(tmp_path))
     started = launcher.start(os.environ, str(tmp_path))

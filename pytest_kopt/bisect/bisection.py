@@ -24,8 +24,7 @@ from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.errors import BadInput, CannotFinish
 from pytest_kopt.exit_codes import ExitCode
 from pytest_kopt.sameness.sources import differing
-from pytest_kopt.standalone.child_session import last_words, run, verdict_in
-from pytest_kopt.standalone.made_trees import MadeTree
+from pytest_kopt.standalone.child_session import MadeTree, last_words, run, verdict_in
 
 refused = partial(BadInput, where="kopt bisect")
 #: How many sessions in a row may come to nothing before a commit is skipped.

@@ -13,10 +13,9 @@ from pytest_kopt import policies
 from pytest_kopt.campaign import ledger, tips
 from pytest_kopt.campaign import manifest as manifests
 from pytest_kopt.campaign.attempt import Attempt
-from pytest_kopt.campaign.git import lineage
-from pytest_kopt.campaign.git.lineage import Commits
+from pytest_kopt.campaign.git import worktrees
 from pytest_kopt.campaign.git.repository import Repository
-from pytest_kopt.campaign.git.worktrees import branch_of, way_to
+from pytest_kopt.campaign.git.worktrees import Commits, branch_of, way_to
 from pytest_kopt.campaign.kernel import KernelVersion
 from pytest_kopt.campaign.layout import Layout
 from pytest_kopt.campaign.manifest import Manifest
@@ -138,7 +137,7 @@ class Campaign:
         manifests.check_kernel_paths(self.manifest.kernel_source, self.root, self._bounds)
         if self.repository is None or not self.manifest.git_commit:
             return
-        lineage.check_repository(self.manifest.kernel_source, self.root, self.repository)
+        worktrees.check_repository(self.manifest.kernel_source, self.root, self.repository)
         busy = self.repository.operation_in_progress()
         if busy:
             raise BadInput(f"{busy} is in progress", where="git", legal="finish or abort it first")
@@ -154,7 +153,7 @@ class Campaign:
                 if target
                 else "git switch BRANCH",
             )
-        lineage.check_branch(self.name, self.root, self.repository, self.state)
+        worktrees.check_branch(self.name, self.root, self.repository, self.state)
 
     @contextmanager
     def locked(self) -> Iterator[None]:

@@ -10,9 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pytest_kopt import policies
-from pytest_kopt.campaign.git.lineage import check_repository
 from pytest_kopt.campaign.git.repository import Repository
-from pytest_kopt.campaign.git.worktrees import nested_around
+from pytest_kopt.campaign.git.worktrees import check_repository, nested_around
 from pytest_kopt.campaign.kernel import files_of
 from pytest_kopt.campaign.manifest import Manifest, check_kernel_paths, split_command
 from pytest_kopt.devices.pinning import discover, for_target

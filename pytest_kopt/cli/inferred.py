@@ -13,7 +13,7 @@ from pytest_kopt.devices.visible import choose
 from pytest_kopt.errors import BadInput
 from pytest_kopt.options.project import Project
 from pytest_kopt.standalone.cases import is_plain_torch
-from pytest_kopt.standalone.made_trees import is_imported, names_in, tests_below
+from pytest_kopt.standalone.child_session import is_imported, names_in, tests_below
 from pytest_kopt.versions.overlay import project_files
 
 

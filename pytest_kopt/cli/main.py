@@ -11,8 +11,6 @@ from contextlib import contextmanager, redirect_stdout
 from importlib.metadata import version
 from typing import TextIO
 
-from pytest_kopt.cli.bisect import bisect
-from pytest_kopt.cli.calibrate import calibrate
 from pytest_kopt.cli.campaigns import (
     MEMORY,
     TIPS,
@@ -27,13 +25,11 @@ from pytest_kopt.cli.campaigns import (
     stop,
 )
 from pytest_kopt.cli.command_line import CommandParser
-from pytest_kopt.cli.decide import decide
 from pytest_kopt.cli.demo import demo
 from pytest_kopt.cli.init import init
 from pytest_kopt.cli.mcp import mcp
-from pytest_kopt.cli.record import record
-from pytest_kopt.cli.report import export, report
-from pytest_kopt.cli.standalone import compare, judge, time
+from pytest_kopt.cli.report import decide, export, report
+from pytest_kopt.cli.standalone import bisect, calibrate, compare, judge, record, time
 from pytest_kopt.errors import BadInput
 from pytest_kopt.exit_codes import ExitCode
 from pytest_kopt.show.words import visible

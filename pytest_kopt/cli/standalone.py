@@ -1,15 +1,27 @@
-"""`kopt compare`, `kopt time` and `kopt judge`: two versions, one version, and submissions."""
+"""Commands without a campaign: `compare`, `time`, `judge`, `record`, `bisect`, `calibrate`."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from pytest_kopt.cli.command_line import JSON, Argument, argument, command
+from pytest_kopt.cli.command_line import JSON, Argument, argument, command, one_of, show
 from pytest_kopt.errors import BadInput
+from pytest_kopt.options.declare import CHOICES
+from pytest_kopt.options.project import Project
+from pytest_kopt.recording.recorded_cases import recorded
+from pytest_kopt.recording.recorder import run_recorded
+from pytest_kopt.session.interruption import interrupt
+from pytest_kopt.show.rooflines import ceiling_lines
 from pytest_kopt.standalone import two_versions
 from pytest_kopt.standalone.cases import Cases
 from pytest_kopt.standalone.submissions import ProcessLimits, judged
@@ -175,3 +187,126 @@ def judge(arguments: argparse.Namespace) -> int:
         print(json.dumps({**document, "submission": str(shown)}), flush=True)
         codes.append(int(document["exit_code"]))
     return codes[0] if len(codes) == 1 else 0
+
+
+@command(
+    "kopt record --call kernels.softmax:softmax -- python train.py",
+    argument("--call", required=True, metavar="MODULE:NAME", help="the function: pkg.mod:softmax"),
+    argument(
+        "--into",
+        type=lambda text: Path(text).resolve(),
+        default=Path("recorded"),
+        metavar="FOLDER",
+        help="where the record goes (default: recorded)",
+    ),
+    argument("--contents", action="store_true", help="keep the tensors too, up to 64 MiB each"),
+)
+def record(arguments: argparse.Namespace) -> int:
+    """Run a Python program and record with which arguments it calls a function: each signature,
+    how often, and how long the calls take. Tests draw such arguments with
+    pytest_kopt.recorded(FOLDER). The exit code is the program's, or 4: nothing that can be drawn
+    was called.
+    """
+    into, contents = arguments.into.resolve(), arguments.contents
+    code = run_recorded(arguments.words, arguments.call, into, contents=contents)
+    if not code:
+        cases = recorded(into)
+        calls = sum(case.calls for case in cases)
+        # What the program prints may be data.
+        print(f"{into}: {calls} calls of {len(cases)} signatures", file=sys.stderr)
+    return code
+
+
+@command(
+    "kopt bisect v1.2 main -- tests/test_gemm.py",
+    argument("good", metavar="GOOD", help="a commit before the slow one"),
+    argument("bad", metavar="BAD", nargs="?", default="HEAD", help="default: HEAD"),
+    JSON,
+)
+def bisect(arguments: argparse.Namespace) -> int:
+    """Find the first commit after GOOD that is slower: each is compared with GOOD as the PR gate
+    does, in a work tree of its own. Words after -- go to pytest. Exit code 8 if a commit is slower,
+    0 if none is shown to be.
+    """
+    import pytest
+
+    from pytest_kopt.bisect.bisect_report import exit_code, lines, report
+    from pytest_kopt.bisect.bisection import Bisection, Journal, history
+    from pytest_kopt.campaign.git.repository import Repository
+    from pytest_kopt.standalone.child_session import other_tree
+
+    def say(line: str) -> None:
+        print(line, file=sys.stderr, flush=True)
+
+    root = Project.here().root
+    commits = history(root, arguments.good, arguments.bad)
+    repository = Repository.around(root)
+    assert repository is not None
+    key = (commits[0].hash, commits[-1].hash, str(root), *arguments.words)
+    journal = Journal(repository, key)
+    signal.signal(signal.SIGTERM, interrupt)
+    try:
+        with journal.locked(), other_tree(repository, commits[-1].hash) as tree:
+            here = repository.root.resolve()
+            bisection = Bisection(commits, journal, here, tree, arguments.words, say)
+            document = report(bisection, bisection.run())
+    except KeyboardInterrupt:
+        say("interrupted: the same command goes on from here")
+        return int(pytest.ExitCode.INTERRUPTED)
+    journal.end()
+    show(arguments, document, lines)
+    return exit_code(document)
+
+
+@command(
+    "kopt calibrate --tests tests/test_softmax.py --processes 20",
+    one_of(
+        argument("--ceilings", action="store_true", help="only the ceilings; needs no cases"),
+        argument("--noise", action="store_true", help="only the noise floor"),
+    ),
+    argument("--tests", default="", metavar="'ARGS'", help="pytest arguments that select cases"),
+    argument("--processes", type=int, default=8, metavar="N", help="fresh processes (default: 8)"),
+    argument("--device", choices=CHOICES["kopt_device"], default="auto"),
+    argument("-o", "--output", type=Path, metavar="FILE", help="write the noise as JSON too"),
+)
+def calibrate(arguments: argparse.Namespace) -> int:
+    """Measure this machine: its ceilings (copy bandwidth, matrix rates, launch overhead), then the
+    noise floor and smallest resolvable gain of the cases, compared with themselves.
+    """
+    if not arguments.noise:
+        _ceilings(arguments.device)
+    return 0 if arguments.ceilings else _noise(arguments)
+
+
+def _ceilings(option: str) -> None:
+    from pytest_kopt.devices.visible import choose
+    from pytest_kopt.knowledge.facts import DeviceCeilings, Facts, save
+    from pytest_kopt.measure.measured_peaks import measure_ceilings
+
+    project = Project.here()
+    measured = measure_ceilings(choose(option))
+    # What lies above a documented peak is refused before it is kept.
+    documented = DeviceCeilings(measured.device, measured, Facts())
+    path = save(project.workspace, measured)
+    project.keep_workspace_out_of_git()
+    for line in ceiling_lines(measured, documented):
+        print(line)
+    print(f"written to {path}", flush=True)
+
+
+def _noise(arguments: argparse.Namespace) -> int:
+    from pytest_kopt.paired.noise import keep
+
+    project = Project.here()
+    with tempfile.TemporaryDirectory() as directory:
+        file = Path(directory) / "noise.json"
+        words = [sys.executable, "-m", "pytest", "--kopt-calibrate", str(arguments.processes)]
+        words += ["--kopt-device", arguments.device, "--kopt-verdict", str(file)]
+        session = subprocess.run([*words, *shlex.split(arguments.tests)], check=False)
+        if file.is_file():
+            if arguments.output:
+                shutil.copyfile(file, arguments.output)
+            path = keep(project.workspace, json.loads(file.read_text()))
+            project.keep_workspace_out_of_git()
+            print(f"written to {path}, for later verdicts on this machine", flush=True)
+    return session.returncode

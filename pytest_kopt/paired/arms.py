@@ -16,8 +16,8 @@ from pytest_kopt.paired.nearby import Nearby
 from pytest_kopt.paired.replica import Died, Refused, Replica
 from pytest_kopt.paired.verifier_process import Verifier
 from pytest_kopt.processes.child import MAX_DEATHS, Child
+from pytest_kopt.processes.launched import Toolchain
 from pytest_kopt.processes.remote_host import Place
-from pytest_kopt.processes.toolchain import Toolchain
 from pytest_kopt.versions import overlay
 
 #: Idle threads of waiting siblings would take the CPU from the one that is timed.

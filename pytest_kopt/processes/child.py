@@ -31,8 +31,7 @@ from pytest_kopt.options.declare import (
     spell_out,
 )
 from pytest_kopt.processes.isolation import lacking
-from pytest_kopt.processes.launcher import Starter, launcher_of
-from pytest_kopt.processes.warm_parent import Fork
+from pytest_kopt.processes.launcher import Fork, Starter, launcher_of
 
 _Reply = TypeVar("_Reply")
 

@@ -1,16 +1,44 @@
-"""How processes that run kernel code are started in a session: forked, or as interpreters."""
+"""The start of processes that run kernel code: forks of a warm parent, or interpreters.
+
+The parent (`forking`) has imported what takes long, torch first of all. A fork of it begins where
+an interpreter of its own would be after seconds.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
+import select
+import signal
+import socket
+import subprocess
 import sys
+import threading
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from pathlib import Path
+from typing import Any, Protocol
 
 import pytest
 
-from pytest_kopt.processes.launched import Launched, interpreter
-from pytest_kopt.processes.warm_parent import NoFork, WarmParent, why_none
+from pytest_kopt.devices.visible import MASKS
+from pytest_kopt.processes.forking import STATUS
+from pytest_kopt.processes.launched import Ends, Launched, boot, interpreter, sweep_group
+
+#: What a fork may have otherwise than its parent: variables that are read where they are used. What
+#: a library reads while it is loaded has to be there when the parent starts.
+_OWN = frozenset({*MASKS, "PYTHONPATH", "TORCH_EXTENSIONS_DIR"})
+#: Where Linux shows a process's threads and open files.
+_TASKS = Path("/proc/self/task")
+#: numpy's matrix library and pyarrow's allocator start threads at import, and what is forked must
+#: have just one. Idle threads of waiting siblings would take the CPU from what is timed.
+_AT_IMPORT = {
+    "OPENBLAS_NUM_THREADS": "1",
+    "JE_ARROW_MALLOC_CONF": "background_thread:false",
+    "OMP_WAIT_POLICY": "PASSIVE",
+}
+#: So long the parent may take to end its forks: one that imports does not listen.
+_ENDING_SECONDS = 1.0
 
 
 class Starter(Protocol):
@@ -100,3 +128,147 @@ def launcher_of(config: pytest.Config) -> Launcher:
         config.stash[_LAUNCHER] = launcher = Launcher()
         config.add_cleanup(launcher.end)
     return config.stash[_LAUNCHER]
+
+
+def why_none() -> str:
+    """Return what this system lacks for forks, "" where it has all."""
+    if not hasattr(os, "fork"):
+        return "this system does not fork processes"
+    if not _TASKS.is_dir():
+        return f"this system has no {_TASKS}, by which a fork's safety is judged"
+    return ""
+
+
+class NoFork(Exception):
+    """The parent cannot be used; the message says why."""
+
+
+class WarmParent:
+    """The process that forks, alive until `end`.
+
+    Forks are asked for from any thread. NoFork once means NoFork for good.
+    """
+
+    def __init__(self, env: Mapping[str, str], directory: str) -> None:
+        """Start it with this environment; it imports while others go on."""
+        self._started_with, self._directory = dict(env), directory
+        # What it starts with stays readable in every fork; pytest's options name seeds and records.
+        readable = {name: value for name, value in env.items() if not name.startswith("PYTEST_")}
+        self._env = {**_AT_IMPORT, **readable}
+        self._asking = threading.Lock()
+        self._has_forked = False
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._process = subprocess.Popen(
+                [*boot("pytest_kopt.processes.forking:main"), str(theirs.fileno())],
+                cwd=directory,
+                env=self._env,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
+
+    def fork(self, env: Mapping[str, str], directory: str) -> Launched | None:
+        """Return a fork with this environment that waits for orders.
+
+        None where the environment needs an interpreter of its own. Raises NoFork.
+        """
+        environment = {**_AT_IMPORT, **env}
+        changed = {name for name, _ in environment.items() ^ self._env.items()}
+        if any(name not in _OWN and not name.startswith("PYTEST_") for name in changed):
+            return None
+        changes = {name: environment.get(name) for name in changed}
+        ends = Ends.make()
+        request = {"env": changes, "directory": directory, "scratch": str(ends.scratch)}
+        order = json.dumps(request).encode()
+        status, their_status = os.pipe()
+        descriptors = [ends.their_reader, ends.their_writer, ends.log.fileno(), their_status]
+        try:
+            reply = self._ask(order, descriptors)
+        except BaseException:
+            # Ctrl-C comes while one waits for the parent, as a rule.
+            ends.drop()
+            os.close(status)
+            raise
+        finally:
+            os.close(their_status)
+        self._has_forked = True
+        return ends.hand_over(Fork(reply["pid"], status))
+
+    def fits(self, env: Mapping[str, str], directory: str) -> bool:
+        """Say whether one that is started now would be no other."""
+        environments = (
+            {k: v for k, v in e.items() if k[:7] != "PYTEST_"} for e in (env, self._started_with)
+        )
+        return directory == self._directory and next(environments) == next(environments)
+
+    def load(self, modules: Sequence[str]) -> None:
+        """Have it import more before it forks again; a module that is not there is left out."""
+        with self._asking, contextlib.suppress(ConnectionError):
+            self._control.send(json.dumps(list(modules)).encode())
+
+    def why_ended(self) -> str:
+        """Return that the parent has ended and how, "" while it is there."""
+        try:
+            code = self._process.wait(0)
+        except subprocess.TimeoutExpired:
+            return ""
+        how = signal.Signals(-code).name if code < 0 else f"exit status {code}"
+        return f"the parent of its processes ended ({how})"
+
+    def end(self) -> None:
+        """End the parent, and with it whatever it forked."""
+        # It ends its forks, and then itself, unless it is busy.
+        self._control.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_ENDING_SECONDS if self._has_forked else 0)
+        sweep_group(self._process.pid)
+        self._process.kill()
+        self._process.wait()
+
+    def _ask(self, order: bytes, descriptors: list[int]) -> dict[str, Any]:
+        answer = b""
+        with self._asking, contextlib.suppress(ConnectionError):
+            socket.send_fds(self._control, [order], descriptors)
+            answer = self._control.recv(4096)
+        if not answer:
+            self._process.wait()
+            raise NoFork(self.why_ended())
+        reply: dict[str, Any] = json.loads(answer)
+        if "unfit" in reply:
+            raise NoFork(reply["unfit"])
+        return reply
+
+
+class Fork:
+    """A process that the parent forked, as `subprocess.Popen` would have it.
+
+    The parent waits for it and writes its status; a parent that is gone takes its forks along.
+    """
+
+    def __init__(self, pid: int, status: int) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+        #: Whether it ended with its parent, which tells nothing of what it ran.
+        self.is_orphan = False
+        self._status = status
+        self._waiting = threading.Lock()
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for the end and return the exit status; `subprocess.TimeoutExpired`."""
+        with self._waiting:
+            if self.returncode is None:
+                if not select.select([self._status], [], [], timeout)[0]:
+                    raise subprocess.TimeoutExpired(f"fork {self.pid}", timeout or 0.0)
+                status = os.read(self._status, STATUS.size)
+                os.close(self._status)
+                self.is_orphan = not status
+                self.returncode = STATUS.unpack(status)[0] if status else -signal.SIGKILL
+            return self.returncode
+
+    def kill(self) -> None:
+        if self.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)

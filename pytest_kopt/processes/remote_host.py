@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from pytest_kopt.cases.protocol import Order
 from pytest_kopt.cases.replies import Reply
 from pytest_kopt.devices.idle import AllGpusBusy
-from pytest_kopt.devices.placement import Placement
+from pytest_kopt.devices.pinning import Placement
 from pytest_kopt.devices.vendor import Device, Reading
 from pytest_kopt.errors import BadInput, CannotFinish
 from pytest_kopt.processes.channel import Channel, read_reply

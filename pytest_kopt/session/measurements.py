@@ -17,7 +17,7 @@ from pytest_kopt.campaign.running import COMPARING
 from pytest_kopt.cases.collector import Collector
 from pytest_kopt.cases.order import Depth, WorkerOrders
 from pytest_kopt.cases.result import CaseResult
-from pytest_kopt.devices.placement import Placement, place
+from pytest_kopt.devices.pinning import Placement, place
 from pytest_kopt.options.settings import Settings
 from pytest_kopt.processes.child import NO_MEMORY, Child, without_records
 from pytest_kopt.processes.launcher import launcher_of
@@ -139,8 +139,7 @@ class HostMeasurements:
         return partial(Child, self._config, orders, env, ids, there, site.starter)
 
     def check_also(self, ids: Sequence[str], depth: Depth) -> None:
-        from pytest_kopt.processes.case_processes import CaseProcesses
-        from pytest_kopt.session.replay import Replay
+        from pytest_kopt.processes.case_processes import CaseProcesses, Replay
 
         self._lanes(list(self._collector.results))
         ignored = tuple(nodeid for nodeid in self.orders.ignored if nodeid not in ids)

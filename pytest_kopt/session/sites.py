@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_kopt.devices.placement import ON_CPU
+from pytest_kopt.devices.pinning import ON_CPU
 from pytest_kopt.devices.visible import choose, interpreter_environment
 from pytest_kopt.errors import BadInput
 from pytest_kopt.options.settings import choice as chosen

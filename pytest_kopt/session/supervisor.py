@@ -12,12 +12,11 @@ import pytest
 
 from pytest_kopt.cases.replies import Collected
 from pytest_kopt.errors import BadInput
-from pytest_kopt.processes.case_processes import CaseProcesses
+from pytest_kopt.processes.case_processes import CaseProcesses, Replay
 from pytest_kopt.processes.child import Child, ChildDied, Children
 from pytest_kopt.processes.launcher import Launcher
 from pytest_kopt.session.controller import Controller, told
 from pytest_kopt.session.measurements import HostMeasurements
-from pytest_kopt.session.replay import Replay
 from pytest_kopt.session.usage import uses_kopt
 
 

@@ -9,10 +9,9 @@ import pytest
 
 from pytest_kopt.cases.order import WorkerOrders
 from pytest_kopt.errors import BadInput
-from pytest_kopt.processes.case_processes import CaseProcesses
+from pytest_kopt.processes.case_processes import CaseProcesses, Replay
 from pytest_kopt.processes.child import Child, without_records
 from pytest_kopt.session.refusal import refusal
-from pytest_kopt.session.replay import Replay
 
 
 class _Test(pytest.Item):

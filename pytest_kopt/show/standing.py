@@ -9,7 +9,7 @@ from typing import Any
 
 from pytest_kopt.campaign import running, tips
 from pytest_kopt.campaign.campaign import Campaign
-from pytest_kopt.campaign.git import lineage
+from pytest_kopt.campaign.git import worktrees
 from pytest_kopt.campaign.history import stops
 from pytest_kopt.campaign.history.memory import unmasked_rounds
 from pytest_kopt.campaign.history.stops import NEW_DIRECTIONS, Review, Stop
@@ -52,7 +52,7 @@ def _uncommitted_lines(campaign: Campaign) -> Iterator[str]:
     )
     if last is None or campaign.repository is None or not campaign.manifest.git_commit:
         return
-    files = lineage.uncommitted(campaign.root, campaign.repository, last)
+    files = worktrees.uncommitted(campaign.root, campaign.repository, last)
     if files:
         names = " ".join(map(shlex.quote, files))
         yield (

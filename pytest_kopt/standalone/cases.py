@@ -14,7 +14,13 @@ from pathlib import Path, PurePosixPath
 
 from pytest_kopt.errors import BadInput
 from pytest_kopt.options.project import Project
-from pytest_kopt.standalone.made_trees import MadeTree, is_imported, names_in, place_of, tests_below
+from pytest_kopt.standalone.child_session import (
+    MadeTree,
+    is_imported,
+    names_in,
+    place_of,
+    tests_below,
+)
 
 #: Modules of a source that computes in float64 if its inputs are float64.
 _PLAIN = frozenset(

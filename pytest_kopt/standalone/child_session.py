@@ -1,31 +1,42 @@
-"""A session of pytest in another tree of a project: its environment, its end, its verdict."""
+"""Sessions of pytest in trees that are made for them: a project with other files, or a commit."""
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import importlib.util
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from importlib import metadata
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from types import ModuleType
 
 import pytest
 from pydantic import ValidationError
 
+from pytest_kopt.campaign.git.repository import Repository
+from pytest_kopt.campaign.running import is_left_behind
 from pytest_kopt.decide.verdict import Verdict
+from pytest_kopt.errors import BadInput
 from pytest_kopt.options.declare import LOADED_BEFORE, STEP
 from pytest_kopt.process_tree import end_with_parent
-from pytest_kopt.standalone.made_trees import MadeTree
+from pytest_kopt.processes.launched import SCRATCH
+from pytest_kopt.versions import overlay
+from pytest_kopt.versions.overlay import project_files
 
 #: A runner's files are about the run as a whole, not about one of its comparisons.
 _NOT_INHERITED = ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY")
 #: So many bytes at the end of a session's output hold its summary.
 _LAST_BYTES = 1 << 20
 _RUN = "from pytest_kopt.standalone.child_session import {0}; {0}()"
+_PREFIX = "kopt-tree-"
+_NAMED = "name it: --at kernels/softmax.py"
 
 
 def run(words: Sequence[str], made: MadeTree, output: Path | None, entry: str = "main") -> int:
@@ -138,3 +149,139 @@ def _editable() -> Iterator[str]:
             if spec is not None and spec.origin:
                 file = Path(spec.origin)
                 yield str(file.parents[1] if spec.submodule_search_locations else file.parent)
+
+
+@dataclass(frozen=True, slots=True)
+class MadeTree:
+    """A tree of a project that holds one version, and where the PR check finds the other."""
+
+    #: The user's project.
+    root: Path
+    #: What stands for it.
+    tree: Path
+    #: A ref or a folder, the value of `--kopt-base`; "" where there is no other version.
+    base: str | Path = ""
+
+    @property
+    def directory(self) -> Path:
+        """The folder in which a session starts: for the current folder, or the tree itself."""
+        here = Path.cwd().resolve()
+        return (
+            self.tree / here.relative_to(self.root) if here.is_relative_to(self.root) else self.tree
+        )
+
+
+@contextmanager
+def tree_with(
+    root: Path,
+    files: Mapping[str, bytes],
+    other: tuple[str, Mapping[str, bytes]] | None = None,
+    *,
+    builds: bool = False,
+) -> Iterator[MadeTree]:
+    """Yield a tree of a project with these files in it, by path below its root; gone afterwards.
+
+    `other` is a name and the files of another version, which lie in a folder of that name. If a
+    command of the project `builds` kernels, the tree is a copy that leads nowhere else.
+    """
+    # What a kill leaves is removed with what other sessions left.
+    with tempfile.TemporaryDirectory(prefix=f"{SCRATCH}{os.getpid()}-") as directory:
+        home = Path(directory).resolve()
+        tree = home / "tree" / (root.name or "project")
+        if builds:
+            overlay.copy(root, tree, files)
+        else:
+            overlay.build(root, tree, files, start=overlay.current_folder(root))
+        if other is None:
+            yield MadeTree(root, tree)
+            return
+        name, contents = other
+        folder = home / name
+        for path, content in contents.items():
+            place = folder / path
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_bytes(content)
+        yield MadeTree(root, tree, folder)
+
+
+@contextmanager
+def tree_of_refs(repository: Repository, old: str, new: str) -> Iterator[MadeTree]:
+    """Yield a work tree that holds what commit `new` does, whose one ancestor is commit `old`."""
+    with other_tree(repository, repository.successor(old, new)) as tree:
+        yield MadeTree(repository.root.resolve(), tree.root, old)
+
+
+@contextmanager
+def other_tree(repository: Repository, commit: str) -> Iterator[Repository]:
+    """Yield a work tree of the repository, gone afterwards; those that kills left go first."""
+    for tree in repository.trees:
+        if is_left_behind(tree.parent.name, _PREFIX):
+            repository.remove_tree(tree)
+            tree.parent.rmdir()
+    with tempfile.TemporaryDirectory(prefix=f"{_PREFIX}{os.getpid()}-") as directory:
+        path = Path(directory).resolve() / repository.root.name
+        repository.add_tree_at(path, commit)
+        try:
+            other = Repository.around(path)
+            assert other is not None
+            yield other
+        finally:
+            repository.remove_tree(path)
+
+
+def place_of(versions: Sequence[Path], root: Path, tests: Iterable[Path]) -> str:
+    """Return the place below a root that files are versions of: tests import what lies there.
+
+    That is one of the files themselves, or the only file of the project with the name of one.
+    BadInput where there is none, or more than one.
+    """
+    names = {name for test in tests for name in names_in(test.read_bytes())}
+    inside = (PurePosixPath(v.relative_to(root)) for v in versions if v.is_relative_to(root))
+    places = {path.as_posix() for path in inside if is_imported(path, names)}
+    shown = " and ".join(str(version) for version in versions)
+    if not places:
+        same_name = {version.name for version in versions}
+        files = (path for path in project_files(root) if path.name in same_name)
+        places = {path.as_posix() for path in files if is_imported(path, names)}
+    if not places:
+        what = f"the tests import neither {shown}, nor a file of the project by such a name"
+        raise BadInput(what, legal=_NAMED)
+    if len(places) > 1:
+        raise BadInput(f"{shown} may be versions of {', '.join(sorted(places))}", legal=_NAMED)
+    return places.pop()
+
+
+def names_in(source: bytes) -> set[str]:
+    """Return the dotted names that a source imports, relative ones without their dots.
+
+    From `from a.b import c` these are `a.b` and `a.b.c`; the latter may be no module.
+    """
+    names: set[str] = set()
+    with suppress(SyntaxError, ValueError):
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.Import):
+                names |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                names |= {".".join(filter(None, (node.module, a.name))) for a in node.names}
+                names |= {node.module} if node.module else set()
+    return names
+
+
+def tests_below(paths: Iterable[Path]) -> list[Path]:
+    """Return the Python files among paths and below them."""
+    found: list[Path] = []
+    for path in paths:
+        below = [path / file for file in project_files(path)] if path.is_dir() else [path]
+        found += [file for file in below if file.suffix == ".py"]
+    return found
+
+
+def is_imported(path: PurePosixPath, names: Collection[str]) -> bool:
+    """Say whether a file below the root is a module by one of these dotted names."""
+    parts = path.with_suffix("").parts
+    if path.suffix != ".py":
+        return False
+    if parts[-1] == "__init__":
+        parts = parts[:-1]
+    # A folder on the way may be one that modules are looked for in.
+    return any(".".join(parts[start:]) in names for start in range(len(parts)))

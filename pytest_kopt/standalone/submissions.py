@@ -30,8 +30,7 @@ from pytest_kopt.processes.isolation import lacking
 from pytest_kopt.processes.launched import SCRATCH
 from pytest_kopt.show.words import gate_outcome
 from pytest_kopt.standalone.cases import Cases
-from pytest_kopt.standalone.child_session import last_words, start, verdict_in
-from pytest_kopt.standalone.made_trees import tree_with
+from pytest_kopt.standalone.child_session import last_words, start, tree_with, verdict_in
 from pytest_kopt.standalone.two_versions import check_words
 
 #: A larger file is no kernel's source.

@@ -14,8 +14,14 @@ from pytest_kopt.campaign.git.repository import Repository
 from pytest_kopt.decide.verdict import Verdict
 from pytest_kopt.errors import BadInput
 from pytest_kopt.standalone.cases import Cases
-from pytest_kopt.standalone.child_session import last_words, run, verdict_in
-from pytest_kopt.standalone.made_trees import MadeTree, tree_of_refs, tree_with
+from pytest_kopt.standalone.child_session import (
+    MadeTree,
+    last_words,
+    run,
+    tree_of_refs,
+    tree_with,
+    verdict_in,
+)
 from pytest_kopt.versions.overlay import project_files
 
 

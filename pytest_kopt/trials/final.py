@@ -26,7 +26,7 @@ from pytest_kopt.cases.details import in_a_line, with_details
 from pytest_kopt.decide.verdict import Applied, Decision
 from pytest_kopt.errors import BadInput
 from pytest_kopt.figures import changed
-from pytest_kopt.show.files import logs, projections
+from pytest_kopt.show.files import projections
 from pytest_kopt.show.standing import Closing
 from pytest_kopt.trials import judging
 from pytest_kopt.trials.campaign_trial import Question, carry_out
@@ -126,7 +126,7 @@ def close_final(ran: Ran, next_steps: Mapping[Decision, str] = _NEXT, **facts: A
     report = compose(campaign)
     verdict = record_final(campaign, evidence(judged, **facts), judged.verdict, report)
     projections.refresh(campaign)
-    outlook = tuple(logs.outlook(report))
+    outlook = tuple(projections.outlook(report))
     return Closing(verdict, judged.detail or ran.begun.blocked, outlook=outlook)
 
 
@@ -209,7 +209,7 @@ def _check_diff(campaign: Campaign) -> None:
     own_branch = manifest.git_commit and manifest.git_branch != "none"
     if repository is None or start is None or not own_branch:
         return
-    ours = (*campaign.candidate().files, *campaign.baseline().files, logs.PERFORMANCE)
+    ours = (*campaign.candidate().files, *campaign.baseline().files, projections.PERFORMANCE)
     own = {repository.relative(campaign.root, path) for path in ours}
     strange = [path for path in repository.committed_since(start) if path not in own]
     if strange:

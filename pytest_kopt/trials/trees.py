@@ -17,7 +17,7 @@ from pathlib import Path, PurePosixPath
 from typing import TypeAlias
 
 from pytest_kopt.campaign.campaign import Campaign
-from pytest_kopt.campaign.git import lineage
+from pytest_kopt.campaign.git import worktrees
 from pytest_kopt.campaign.kernel import KernelFile, KernelVersion, files_of
 from pytest_kopt.campaign.manifest import split_command
 from pytest_kopt.campaign.running import is_left_behind
@@ -170,7 +170,7 @@ def candidates_of(campaign: Campaign, paths: Iterable[str], here: Path) -> tuple
             versions[name] = version
         elif name not in twin.split(", "):
             versions[f"{twin}, {name}"] = versions.pop(twin)
-    edited = lineage.edited(campaign.root, campaign.manifest, campaign.state)
+    edited = worktrees.edited(campaign.root, campaign.manifest, campaign.state)
     if edited and not any(campaign.candidate().same_content(v) for v in versions.values()):
         raise refused(
             f"in the tree, {', '.join(edited)} is not round {number}'s, and the winner would "

@@ -12,7 +12,7 @@ from typing import Any
 
 from pytest_kopt.campaign import hypothesis, running
 from pytest_kopt.campaign.campaign import Campaign
-from pytest_kopt.campaign.git import lineage
+from pytest_kopt.campaign.git import worktrees
 from pytest_kopt.campaign.history import stops
 from pytest_kopt.campaign.history.memory import unmasked_rounds
 from pytest_kopt.campaign.history.stops import Stop
@@ -74,7 +74,7 @@ def status(
         next=outlook.sentence(action),
         obstacle=outlook.obstacle or outlook.harness.get("obstacle"),
         nothing_to_measure=outlook.same,
-        edited=lineage.edited(campaign.root, manifest, state),
+        edited=worktrees.edited(campaign.root, manifest, state),
         measured_elsewhere=_measured_elsewhere(campaign),
         ended=state.ended,
         incumbent_round=state.incumbent_round,
@@ -279,7 +279,7 @@ class _Outlook:
             return "repair" if campaign.candidate().hashes == decided.kernel else "run_round"
         if state.baseline is None:
             return "run_baseline"
-        edited = lineage.edited(campaign.root, campaign.manifest, state)
+        edited = worktrees.edited(campaign.root, campaign.manifest, state)
         return "run_round" if edited else "change_kernel"
 
     def sentence(self, action: NextAction) -> str:

@@ -12,7 +12,7 @@ import torch
 from pytest_kopt.cases.case import Case
 from pytest_kopt.cases.running.execution import Pass
 from pytest_kopt.honesty.inputs import SCALABLE
-from pytest_kopt.honesty.precision import least_exact
+from pytest_kopt.honesty.outputs import least_exact
 from pytest_kopt.numerics.compare import Comparison, compare, compute_snr, wide
 from pytest_kopt.numerics.gates import Gate, default_gate
 from pytest_kopt.numerics.nested import bits, differing_rows

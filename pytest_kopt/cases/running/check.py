@@ -35,8 +35,7 @@ from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.accuracy import Accuracy, downgrades
 from pytest_kopt.honesty.audit_hook import MAY_WRITE
 from pytest_kopt.honesty.finding import Finding
-from pytest_kopt.honesty.outputs import layouts
-from pytest_kopt.honesty.precision import most_terms
+from pytest_kopt.honesty.outputs import layouts, most_terms
 from pytest_kopt.measure.engine import Timing
 from pytest_kopt.numerics.compare import Comparison, InvalidReference
 from pytest_kopt.numerics.gates import Gate, bitwise, default_gate

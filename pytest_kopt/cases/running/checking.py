@@ -25,7 +25,7 @@ from pytest_kopt.cases.running.reference import Reference
 from pytest_kopt.honesty import inputs, outputs, renewal
 from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.honesty.finding import Finding
-from pytest_kopt.honesty.precision import (
+from pytest_kopt.honesty.outputs import (
     FEW,
     accuracy_of,
     least_exact,

@@ -33,7 +33,7 @@ from pytest_kopt.devices.context import is_lost
 from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.honesty.inputs import RestoredArguments
 from pytest_kopt.honesty.nearby_shapes import CLOSE, SHAPES, SIZES, TIED, UNSAID, Outcome, Tried
-from pytest_kopt.honesty.precision import accuracy_of, least_exact
+from pytest_kopt.honesty.outputs import accuracy_of, least_exact
 from pytest_kopt.numerics.compare import Comparison
 from pytest_kopt.numerics.gates import snr
 from pytest_kopt.numerics.nested import fresh_copies, mapped

@@ -20,7 +20,7 @@ from pytest_kopt.decide.verdict import Aggregate, Verdict
 from pytest_kopt.errors import BadInput, of_extra
 from pytest_kopt.figures import changed, interval
 from pytest_kopt.schema.metrics import WEIGHTED_TIME
-from pytest_kopt.show.files.logs import outlook
+from pytest_kopt.show.files.projections import outlook
 from pytest_kopt.show.report import charts
 from pytest_kopt.show.templates import rendered
 from pytest_kopt.show.words import (

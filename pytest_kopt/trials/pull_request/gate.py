@@ -23,7 +23,7 @@ from pytest_kopt.paired.arms import CandidateDied, NotComparable, Versions
 from pytest_kopt.paired.noise import NoiseHistory
 from pytest_kopt.paired.pairing import Criteria, PairedMetric, PairedResult, judge
 from pytest_kopt.paired.replica import Caught
-from pytest_kopt.processes.toolchain import Toolchain
+from pytest_kopt.processes.launched import Toolchain
 from pytest_kopt.show.standing import Closing
 from pytest_kopt.show.words import gate_outcome
 from pytest_kopt.trials import judging

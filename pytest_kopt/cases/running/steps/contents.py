@@ -32,7 +32,7 @@ from pytest_kopt.cases.running.gate_advice import SLACK_DB, gate_line, proposed,
 from pytest_kopt.cases.skew import DISTRIBUTIONS
 from pytest_kopt.honesty import inputs, outputs, renewal
 from pytest_kopt.honesty.finding import Finding
-from pytest_kopt.honesty.precision import narrow_reference
+from pytest_kopt.honesty.outputs import narrow_reference
 from pytest_kopt.numerics.compare import InvalidReference, compare, wide
 from pytest_kopt.numerics.gates import Gate, default_gate
 from pytest_kopt.numerics.nested import fresh_copies, tensors

@@ -31,7 +31,7 @@ from pytest_kopt.cases.running.execution import (
 from pytest_kopt.honesty import outputs, renewal, work
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.inputs import leaves
-from pytest_kopt.honesty.precision import accuracy_of, least_exact
+from pytest_kopt.honesty.outputs import accuracy_of, least_exact
 from pytest_kopt.honesty.renewal import poisoned_allocations
 from pytest_kopt.honesty.work import Operator, operators_of
 from pytest_kopt.numerics.gates import Gate
