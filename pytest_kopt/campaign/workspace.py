@@ -41,7 +41,7 @@ _PROBE = "from pytest_kopt.session.probe import main; main()"
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """What collecting the tests in a fresh process showed."""
+    """The results of collecting the tests in a fresh process."""
 
     #: The node ids of the tests marked kopt.
     cases: tuple[str, ...]
