@@ -6,8 +6,7 @@ import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from pytest_kopt.devices.vendor import Device, Reading, Stages
-from pytest_kopt.devices.visible import NVIDIA
+from pytest_kopt.devices.vendor import NVIDIA, Device, Reading, Stages
 
 
 def gpu(index: int, uuid: str | None = None) -> Device:

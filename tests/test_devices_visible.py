@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_kopt.devices.vendor import CPU, Device
-from pytest_kopt.devices.visible import AMD, NVIDIA, pin, visible
+from pytest_kopt.devices.vendor import AMD, CPU, NVIDIA, Device, pin, visible
 
 from .fake_gpus import gpu
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_kopt.devices.inspected import Inspected, Unseen
+from pytest_kopt.devices.processes import Inspected, Unseen
 from pytest_kopt.process_tree import children
 
 from . import waiting

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from pytest_kopt.campaign.layout import Layout, campaigns
-from pytest_kopt.campaign.removal import remove
-from pytest_kopt.campaign.running import hold
+from pytest_kopt.campaign.running import hold, remove
 from pytest_kopt.cli.main import main
 from pytest_kopt.errors import BadInput
 

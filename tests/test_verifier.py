@@ -47,7 +47,7 @@ from pytest_kopt.cases.running.bench import Bench
 from pytest_kopt.cases.running.execution import make_inputs
 from pytest_kopt.cases.running.timed_versions import serve_arms
 from pytest_kopt.cases.running.verifier import serve_verifier
-from pytest_kopt.devices.inspected import Inspected
+from pytest_kopt.devices.processes import Inspected
 from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.measure.cold import InputPool

@@ -18,7 +18,7 @@ from pytest_kopt.cases.evidence import SLOW, CaseEvidence
 from pytest_kopt.cases.order import WorkerOrders
 from pytest_kopt.cases.protocol import Begin
 from pytest_kopt.cases.result import CaseResult, ExpectedCase
-from pytest_kopt.devices.visible import interpreter_environment
+from pytest_kopt.devices.vendor import interpreter_environment
 from pytest_kopt.processes import forking
 from pytest_kopt.processes.launched import Launched
 from pytest_kopt.processes.launcher import Fork, Launcher, NoFork, WarmParent

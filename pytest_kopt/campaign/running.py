@@ -1,10 +1,12 @@
-"""The lock on a campaign, and its running.json: how far its session is, or how that ended."""
+"""The lock on a campaign, running.json (how far its session is, or how it ended), its removal."""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
+import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
@@ -17,7 +19,7 @@ from pytest_kopt.campaign.layout import Layout
 from pytest_kopt.cases.details import place_of
 from pytest_kopt.clock import now
 from pytest_kopt.devices.idle import AllGpusBusy
-from pytest_kopt.errors import BadInput, CannotFinish, KernelError
+from pytest_kopt.errors import BadInput, CannotFinish, KernelError, storage_told
 from pytest_kopt.exit_codes import ExitCode
 from pytest_kopt.schema.table import write_atomically
 
@@ -120,3 +122,27 @@ def hold(layout: Layout) -> Iterator[None]:
     finally:
         owner.unlink(missing_ok=True)
         lock.release()
+
+
+def remove(layout: Layout) -> Path:
+    """Pack a campaign's directory, then delete it; return the tarball.
+
+    BadInput while a session or command uses it. A kill leaves the directory, or the tarball, or
+    both.
+    """
+    moment = "".join(character for character in now() if character.isdigit())
+    kept = layout.workspace / f"{layout.name}-{moment}.tar.gz"
+    unfinished = kept.with_name(f".{kept.name}.kopt-new")
+    with hold(layout), storage_told():
+        try:
+            with tarfile.open(unfinished, "w:gz") as tarball:
+                tarball.add(layout.directory, layout.name)
+            with unfinished.open("rb") as stream:
+                os.fsync(stream.fileno())
+            os.replace(unfinished, kept)
+        finally:
+            unfinished.unlink(missing_ok=True)
+        # Without its manifest it is no campaign, however far this comes.
+        layout.manifest.unlink()
+        shutil.rmtree(layout.directory)
+    return kept

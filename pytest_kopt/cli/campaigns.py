@@ -25,7 +25,7 @@ from pytest_kopt.campaign.notes import Bucket, Notes
 from pytest_kopt.campaign.outlook.status import status as status_document
 from pytest_kopt.campaign.outlook.status_model import advice as advice_document
 from pytest_kopt.campaign.recording import record_attempt
-from pytest_kopt.campaign.removal import remove as remove_campaign
+from pytest_kopt.campaign.running import remove as remove_campaign
 from pytest_kopt.cli.command_line import (
     EXAMPLE,
     JSON,

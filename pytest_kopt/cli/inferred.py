@@ -9,7 +9,7 @@ from pathlib import Path
 from pytest_kopt.campaign.manifest import ARCHITECTURES
 from pytest_kopt.clock import now
 from pytest_kopt.devices.pinning import discover
-from pytest_kopt.devices.visible import choose
+from pytest_kopt.devices.vendor import choose
 from pytest_kopt.errors import BadInput
 from pytest_kopt.options.project import Project
 from pytest_kopt.standalone.cases import is_plain_torch

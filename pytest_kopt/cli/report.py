@@ -83,7 +83,7 @@ def export(arguments: argparse.Namespace) -> None:
 
 
 def _write_trend(names: Sequence[Path], output: Path | None, *, is_live: bool) -> None:
-    from pytest_kopt.show.report.nightly import nightly_page
+    from pytest_kopt.show.report.page import nightly_page
 
     if len(names) > 1 or is_live:
         legal = "one such file, and no --watch"

@@ -279,7 +279,7 @@ def calibrate(arguments: argparse.Namespace) -> int:
 
 
 def _ceilings(option: str) -> None:
-    from pytest_kopt.devices.visible import choose
+    from pytest_kopt.devices.vendor import choose
     from pytest_kopt.knowledge.facts import DeviceCeilings, Facts, save
     from pytest_kopt.measure.measured_peaks import measure_ceilings
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from pytest_kopt.devices.vendor import Device, Reading
-from pytest_kopt.devices.visible import AMD
+from pytest_kopt.devices.vendor import AMD, Device, Reading
 
 
 def connect() -> AmdSmi | None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from pytest_kopt.devices.vendor import Device, Reading
-from pytest_kopt.devices.visible import NVIDIA
+from pytest_kopt.devices.vendor import NVIDIA, Device, Reading
 
 _T = TypeVar("_T")
 #: Bits of the clocks' event (once: throttle) reasons; NVML API reference, nvmlClocksEventReasons.

@@ -15,8 +15,16 @@ from typing import Any, Protocol
 from pytest_kopt.devices import amd_smi, nvml
 from pytest_kopt.devices.idle import AllGpusBusy, AvailabilityGate, Occupancy
 from pytest_kopt.devices.lock import timing_lock
-from pytest_kopt.devices.vendor import CPU, Device, Reading, Vendor
-from pytest_kopt.devices.visible import choose, interpreter_environment, pin, visible
+from pytest_kopt.devices.vendor import (
+    CPU,
+    Device,
+    Reading,
+    Vendor,
+    choose,
+    interpreter_environment,
+    pin,
+    visible,
+)
 from pytest_kopt.errors import BadInput
 
 

@@ -20,7 +20,7 @@ from typing import Any
 from pytest_kopt.cases.order import ALONE, CANDIDATE, INCUMBENT, PLACEBO, PLACES, RESULTS, UNEVEN
 from pytest_kopt.cases.protocol import Keep, Time, Write
 from pytest_kopt.cases.replies import Looked, Timed, Written
-from pytest_kopt.devices.inspected import Inspected, Unseen
+from pytest_kopt.devices.processes import Inspected, Unseen
 from pytest_kopt.processes.child import Child
 
 #: Of a larger result nothing is read.

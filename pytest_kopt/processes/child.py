@@ -19,7 +19,7 @@ import pytest
 from pytest_kopt.cases.order import WorkerOrders
 from pytest_kopt.cases.protocol import Begin, Order, StopWorker
 from pytest_kopt.cases.replies import Confined, Reply
-from pytest_kopt.devices.inspected import Inspected
+from pytest_kopt.devices.processes import Inspected
 from pytest_kopt.errors import BadInput
 from pytest_kopt.options.declare import (
     BELOW,

@@ -19,7 +19,7 @@ from typing import Any
 
 from pytest_kopt.devices.idle import AllGpusBusy
 from pytest_kopt.devices.pinning import Host, discover, for_target
-from pytest_kopt.devices.visible import choose, interpreter_environment
+from pytest_kopt.devices.vendor import choose, interpreter_environment
 from pytest_kopt.errors import BadInput
 from pytest_kopt.processes.launched import Launched
 from pytest_kopt.processes.launcher import Launcher

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 import pytest
 
-from pytest_kopt.devices.visible import MASKS
+from pytest_kopt.devices.vendor import MASKS
 from pytest_kopt.processes.forking import STATUS
 from pytest_kopt.processes.launched import Ends, Launched, boot, interpreter, sweep_group
 

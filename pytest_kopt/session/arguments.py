@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import pytest
 
 from pytest_kopt.devices.pinning import EarlyLook
-from pytest_kopt.devices.visible import choose, interpreter_environment
+from pytest_kopt.devices.vendor import choose, interpreter_environment
 from pytest_kopt.errors import BadInput
 from pytest_kopt.options.declare import FROM_MANIFEST, device_of
 from pytest_kopt.processes.launcher import launcher_of

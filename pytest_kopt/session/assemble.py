@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_kopt.cases.order import Depth, SameCode, Schemas, WorkerOrders, fresh_session_seed
-from pytest_kopt.devices.visible import choose
+from pytest_kopt.devices.vendor import choose
 from pytest_kopt.errors import BadInput
 from pytest_kopt.options.declare import BELOW, CLIENT, SERVE, WORKERINPUT
 from pytest_kopt.process_tree import end_with_parent

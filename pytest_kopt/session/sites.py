@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pytest_kopt.devices.pinning import ON_CPU
-from pytest_kopt.devices.visible import choose, interpreter_environment
+from pytest_kopt.devices.vendor import choose, interpreter_environment
 from pytest_kopt.errors import BadInput
 from pytest_kopt.options.settings import choice as chosen
 from pytest_kopt.processes.launcher import launcher_of

@@ -25,7 +25,7 @@ from pytest_kopt.cases.replies import FallbackRow, Profiled
 from pytest_kopt.cases.result import LOST, NEVER, OUTSIDE, PROPERTY, CaseResult, named
 from pytest_kopt.cases.running.switches import replaced_operators, switches_kept
 from pytest_kopt.devices import context
-from pytest_kopt.devices.visible import interpreter_environment
+from pytest_kopt.devices.vendor import interpreter_environment
 from pytest_kopt.errors import BadInput
 from pytest_kopt.options.declare import STDERR, SUITES
 from pytest_kopt.processes.channel import TimeLimit

@@ -14,7 +14,7 @@ from pytest_kopt.campaign.recording import record_no_idle_gpu
 from pytest_kopt.cases.collector import Collector
 from pytest_kopt.cases.order import Depth, Purpose, WorkerOrders
 from pytest_kopt.devices.idle import AllGpusBusy
-from pytest_kopt.devices.visible import choose
+from pytest_kopt.devices.vendor import choose
 from pytest_kopt.errors import BadInput
 from pytest_kopt.options.settings import Settings
 from pytest_kopt.show.files import projections

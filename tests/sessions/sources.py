@@ -62,7 +62,7 @@ import clock
 from pytest_kopt.devices import lock
 from pytest_kopt.measure import wall
 from pytest_kopt.processes.child import Child
-from pytest_kopt.devices.inspected import Inspected
+from pytest_kopt.devices.processes import Inspected
 
 assert callable(wall.perf_counter)
 wall.perf_counter = clock.now

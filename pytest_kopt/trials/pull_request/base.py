@@ -16,7 +16,7 @@ from pytest_kopt.cases.collector import Collector
 from pytest_kopt.cases.order import WorkerOrders
 from pytest_kopt.cases.result import CaseResult, observed_by
 from pytest_kopt.decide.verdict import Verdict
-from pytest_kopt.devices.visible import interpreter_environment
+from pytest_kopt.devices.vendor import interpreter_environment
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.fingerprint import Harness
 from pytest_kopt.options.declare import NAMED
