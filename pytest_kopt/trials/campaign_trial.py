@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -26,30 +26,6 @@ from pytest_kopt.trials.trees import overlays, trees_of
 from pytest_kopt.trials.trial import InCopies, Measurements
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
-    """The steps in which the questions differ.
-
-    `open` raises BadInput where it cannot be asked now; `preface` is what is to be read first.
-    `prepare` does what has to be done to the campaign, once it is held, before anything is
-    measured. `collected` checks the collection; `close` gathers, judges and records. `opponent` is
-    what the tree's version meets then, None for nothing; `ahead` is what is checked elsewhere
-    meanwhile. The session's cases are gone into as far as `depth` says.
-    """
-
-    open: Callable[[Asked], OpenTrial]
-    close: Callable[[Ran], Closing]
-    prepare: Callable[[OpenTrial, contextlib.ExitStack], OpenTrial] = lambda opened, stack: opened
-    preface: Callable[[OpenTrial], Sequence[str]] = lambda opened: ()
-    collected: Callable[[Begun, Sequence[str], Collector], Begun] = lambda begun, ids, collector: (
-        begun
-    )
-    opponent: Callable[[Campaign], KernelVersion | None] = lambda campaign: None
-    ahead: Callable[[Begun], InCopies | None] = lambda begun: None
-    runs_benchmark: bool = True
-    depth: Depth = Depth.TIMES
-
-
 def carry_out(campaign: Campaign, settings: Settings) -> None:
     """Do what was decided, also by an earlier session that was cut off at it."""
     campaign.settle(apply=settings.apply, beside=projections.performance)
@@ -57,15 +33,50 @@ def carry_out(campaign: Campaign, settings: Settings) -> None:
 
 
 class CampaignTrial:
-    """Made while pytest is configured, begun when the session starts, closed when all cases ran."""
+    """Made while pytest is configured, begun when the session starts, closed when all cases ran.
 
-    def __init__(self, question: Question, asked: Asked) -> None:
-        self._question = question
-        self._asked = asked
-        self._opened = question.open(asked)
+    Its kinds, one file each, say what is opened and concluded, and what happens in between.
+    """
+
+    #: How far the session's cases are gone into.
+    depth = Depth.TIMES
+    #: Whether the manifest's benchmark_command runs.
+    runs_benchmark = True
+
+    def __init__(self, asked: Asked) -> None:
+        self.asked = asked
+        self._opened = self.open()
         self._begun: Begun | None = None
         self._held = contextlib.ExitStack()
         self._is_held = False
+
+    @property
+    def campaign(self) -> Campaign:
+        return self.asked.campaign
+
+    def open(self) -> OpenTrial:
+        """Return the trial as it can be run now; BadInput or KernelError where it cannot."""
+        raise NotImplementedError
+
+    def prepare(self, opened: OpenTrial, stack: contextlib.ExitStack) -> OpenTrial:
+        """Do what has to be done to the campaign, once it is held, before anything is measured."""
+        return opened
+
+    def collected(self, begun: Begun, ids: Sequence[str], collector: Collector) -> Begun:
+        """Check the collection, of the cases that this trial expects."""
+        return begun
+
+    def opponent(self) -> KernelVersion | None:
+        """Return what the tree's version meets, None for nothing."""
+        return None
+
+    def ahead(self, begun: Begun) -> InCopies | None:
+        """Return what is checked elsewhere while pytest runs the cases."""
+        return None
+
+    def conclude(self, ran: Ran) -> Closing:
+        """Gather, judge, record and carry out; raises BadInput for drifted input."""
+        raise NotImplementedError
 
     @property
     def title(self) -> str:
@@ -73,7 +84,7 @@ class CampaignTrial:
 
     @property
     def preface(self) -> Sequence[str]:
-        return self._question.preface(self._opened)
+        return ()
 
     @property
     def is_settled(self) -> bool:
@@ -81,57 +92,57 @@ class CampaignTrial:
 
     @property
     def running_file(self) -> Path | None:
-        return self._asked.campaign.layout.running
+        return self.campaign.layout.running
 
     @property
     def environment(self) -> Mapping[str, str]:
-        return self._asked.campaign.manifest.env
+        return self.campaign.manifest.env
 
     def get_ahead(self, ids: Sequence[str], measurements: Measurements) -> None:
-        begun, campaign = self._begun, self._asked.campaign
+        begun, campaign = self._begun, self.campaign
         assert begun is not None
-        if copies := self._question.ahead(begun):
+        if copies := self.ahead(begun):
             measurements.begin_in(copies)
-        opponent = self._question.opponent(campaign)
+        opponent = self.opponent()
         # A build is left for when the cases have passed.
-        is_built = self._asked.settings.compare == "stored" or campaign.manifest.rebuild_command
+        is_built = self.asked.settings.compare == "stored" or campaign.manifest.rebuild_command
         if opponent is not None and not is_built:
             measurements.get_ahead(ids, begun.beside(opponent))
 
     def orders(self, session: WorkerOrders) -> WorkerOrders:
         """Return the orders of the workers; nothing is expected before the baseline."""
-        opened, target = self._opened, self._asked.campaign.manifest.target_gpu
+        opened, target = self._opened, self.campaign.manifest.target_gpu
         device = session.device
         if target == "cpu":
-            device = choose(self._asked.settings.device, target=target)
-        is_compared = bool(opened.frozen) and self._asked.settings.compare != "stored"
+            device = choose(self.asked.settings.device, target=target)
+        is_compared = bool(opened.frozen) and self.asked.settings.compare != "stored"
         unexpected = (name for name in opened.frozen if name not in opened.expected)
         return replace(
             session,
             device=device,
             engine=engine_of(opened),
-            depth=self._question.depth,
+            depth=self.depth,
             purpose=Purpose.COMPARISON if is_compared else Purpose.VERDICT,
             classes=opened.classes.columns,
             expected=tuple(opened.frozen.values()) or None,
             target=target,
-            language=self._asked.campaign.manifest.target_lang,
-            metric=None if opened.frozen else self._asked.campaign.manifest.primary_metric,
+            language=self.campaign.manifest.target_lang,
+            metric=None if opened.frozen else self.campaign.manifest.primary_metric,
             ignored=(*opened.skipped, *unexpected),
             selected=opened.selected,
         )
 
     def begin(self) -> str:
         """Hold the campaign, finish what was cut off, and take down the candidate's version."""
-        campaign = self._asked.campaign
+        campaign = self.campaign
         self._hold()
         try:
-            carry_out(campaign, self._asked.settings)
-            self._opened = self._question.prepare(self._question.open(self._asked), self._held)
+            carry_out(campaign, self.asked.settings)
+            self._opened = self.prepare(self.open(), self._held)
             manifest, root = campaign.manifest, campaign.root.resolve()
-            confined = self._asked.settings.isolates
+            confined = self.asked.settings.isolates
             command = partial(ProjectCommand, env=manifest.env, is_confined=confined)
-            blocked, benchmark = _run_commands(campaign, command, self._question.runs_benchmark)
+            blocked, benchmark = _run_commands(campaign, command, self.runs_benchmark)
             rebuild = command(manifest.rebuild_command) if manifest.rebuild_command else None
             builds = campaign.layout.builds
             trees = trees_of(self._held, lambda old: overlays(root, old, rebuild, builds))
@@ -145,20 +156,20 @@ class CampaignTrial:
         """Raise BadInput for cases that are not the baseline's; fewer are for the decision."""
         _check_cases(self._opened, ids, collector, filtered)
         assert self._begun is not None
-        self._begun = self._question.collected(self._begun, ids, collector)
+        self._begun = self.collected(self._begun, ids, collector)
 
     def close(
         self, collector: Collector, measurements: Measurements, interrupted: str = ""
     ) -> Closing:
         assert self._begun is not None
-        return self._question.close(Ran(self._begun, collector, measurements, interrupted))
+        return self.conclude(Ran(self._begun, collector, measurements, interrupted))
 
     def no_idle_gpu(self, error: AllGpusBusy) -> None:
         """Record it; nothing where another session holds the campaign."""
-        campaign, is_final = self._asked.campaign, self._asked.settings.round == "final"
+        campaign, is_final = self.campaign, self.asked.settings.round == "final"
         with contextlib.suppress(BadInput):
             self._hold()
-            record_no_idle_gpu(campaign, error, final=is_final, policy=self._asked.policy)
+            record_no_idle_gpu(campaign, error, final=is_final, policy=self.asked.policy)
             projections.refresh(campaign)
 
     def release(self) -> None:
@@ -167,7 +178,7 @@ class CampaignTrial:
 
     def _hold(self) -> None:
         if not self._is_held:
-            self._held.enter_context(self._asked.campaign.locked())
+            self._held.enter_context(self.campaign.locked())
             self._is_held = True
 
 

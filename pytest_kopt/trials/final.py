@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 from pytest_kopt.campaign import levels
@@ -29,7 +30,7 @@ from pytest_kopt.figures import changed
 from pytest_kopt.show.files import projections
 from pytest_kopt.show.standing import Closing
 from pytest_kopt.trials import judging
-from pytest_kopt.trials.campaign_trial import Question, carry_out
+from pytest_kopt.trials.campaign_trial import CampaignTrial, carry_out
 from pytest_kopt.trials.comparing import broken, compare_paired
 from pytest_kopt.trials.end_to_end import InBoth, NoFigure
 from pytest_kopt.trials.project_command import ProjectCommand
@@ -58,13 +59,85 @@ _NEXT_UPSTREAM = {
 }
 
 
-def open_final(asked: Asked, withdrawn: Withdrawn | None = None) -> OpenTrial:
-    opened = open_best(asked, withdrawn)
-    _check_tree(asked.campaign)
-    harness = asked.watch.check(opened.frozen)
-    _check_diff(asked.campaign)
-    title = f"campaign {asked.campaign.name}, round {opened.number} (best) against the baseline"
-    return replace(opened, title=title, harness=harness)
+class Final(CampaignTrial):
+    """The end of a campaign in its own tree."""
+
+    #: By the decision, what comes next.
+    next_steps: Mapping[Decision, str] = _NEXT
+    #: Facts that the session's evidence holds besides.
+    facts: Mapping[str, Any] = MappingProxyType({})
+
+    def open(self, withdrawn: Withdrawn | None = None) -> OpenTrial:
+        opened = open_best(self.asked, withdrawn)
+        _check_tree(self.campaign)
+        harness = self.asked.watch.check(opened.frozen)
+        _check_diff(self.campaign)
+        title = f"campaign {self.campaign.name}, round {opened.number} (best) against the baseline"
+        return replace(opened, title=title, harness=harness)
+
+    @property
+    def preface(self) -> list[str]:
+        withdrawn = self._opened.withdrawn
+        if withdrawn is None:
+            return []
+        return [
+            f"round {withdrawn.rounds[0]} is REJECT-as-overfit: {withdrawn.why}",
+            f"it is taken back, with every round accepted after it: {withdrawn}",
+        ]
+
+    def prepare(self, opened: OpenTrial, stack: ExitStack) -> OpenTrial:
+        withdrawn = take_back(self.asked, self.campaign)
+        return self.open(withdrawn) if withdrawn else opened
+
+    def opponent(self) -> KernelVersion | None:
+        """Return the baseline, None where nothing accepted is left."""
+        return None if self.campaign.state.incumbent_round == 1 else self.campaign.baseline()
+
+    def conclude(self, ran: Ran) -> Closing:
+        gathered, opened = gather(ran), ran.opened
+        judged = _end_to_end(_judge(gathered, self.next_steps)).saying_why_blocked()
+        judged = judged.saying(thresholds=opened.asked.policy.model_dump(mode="json"))
+        judged = judged.of(with_details(judged.verdict, gathered.results))
+        campaign = self.campaign
+        report = compose(campaign)
+        verdict = record_final(campaign, evidence(judged, **self.facts), judged.verdict, report)
+        projections.refresh(campaign)
+        outlook = tuple(projections.outlook(report))
+        return Closing(verdict, judged.detail or ran.begun.blocked, outlook=outlook)
+
+
+class Integration(Final):
+    """The end of a workspace's campaign, upstream, whose files are known by now."""
+
+    next_steps = _NEXT_UPSTREAM
+    facts = MappingProxyType({"integration": True})
+
+    def open(self, withdrawn: Withdrawn | None = None) -> OpenTrial:
+        opened, name = open_best(self.asked, withdrawn), self.campaign.name
+        title = f"campaign {name}, integration of round {opened.number} (best) upstream"
+        return replace(opened, title=title)
+
+    def prepare(self, opened: OpenTrial, stack: ExitStack) -> OpenTrial:
+        """Take back what the workspace should not have kept, and put the best version upstream."""
+        campaign = self.campaign
+        assert isinstance(campaign, UpstreamCampaign)
+        workspace = Campaign(campaign.layout, campaign.layout.directory)
+        withdrawn = take_back(self.asked, workspace)
+        if withdrawn:
+            opened = self.open(withdrawn)
+        # What stops the session from here on, short of a kill, puts upstream back.
+        stack.callback(campaign.settle)
+        campaign.put_in()
+        return opened
+
+    def conclude(self, ran: Ran) -> Closing:
+        """Judge and record as a final comparison, then commit upstream or put it back."""
+        closing = super().conclude(ran)
+        carry_out(self.campaign, self.asked.settings)
+        done = self.campaign.state.integrated
+        assert done is not None
+        applied = Applied(git_commit=done.git_commit, restored=done.restored)
+        return replace(closing, verdict=closing.verdict.model_copy(update={"applied": applied}))
 
 
 def open_best(asked: Asked, withdrawn: Withdrawn | None) -> OpenTrial:
@@ -83,17 +156,6 @@ def open_best(asked: Asked, withdrawn: Withdrawn | None) -> OpenTrial:
     return OpenTrial(asked, "", best, frozen, frozen, skipped, withdrawn=withdrawn)
 
 
-def what_was_taken_back(opened: OpenTrial) -> list[str]:
-    """Return what is to be read before anything is measured."""
-    withdrawn = opened.withdrawn
-    if withdrawn is None:
-        return []
-    return [
-        f"round {withdrawn.rounds[0]} is REJECT-as-overfit: {withdrawn.why}",
-        f"it is taken back, with every round accepted after it: {withdrawn}",
-    ]
-
-
 def take_back(asked: Asked, lineage: Campaign) -> Withdrawn | None:
     """Take back what `lineage`, the campaign where it ran, should not have kept."""
     overfit_rounds = overfit(lineage)
@@ -109,25 +171,6 @@ def take_back(asked: Asked, lineage: Campaign) -> Withdrawn | None:
     carry_out(lineage, asked.settings)
     asked.campaign.read_again()
     return overfit_rounds
-
-
-def _prepare(opened: OpenTrial, stack: ExitStack) -> OpenTrial:
-    withdrawn = take_back(opened.asked, opened.campaign)
-    return open_final(opened.asked, withdrawn) if withdrawn else opened
-
-
-def close_final(ran: Ran, next_steps: Mapping[Decision, str] = _NEXT, **facts: Any) -> Closing:
-    """Gather, judge, and record; `facts` are what the session's evidence holds besides."""
-    gathered, opened = gather(ran), ran.opened
-    judged = _end_to_end(_judge(gathered, next_steps)).saying_why_blocked()
-    judged = judged.saying(thresholds=opened.asked.policy.model_dump(mode="json"))
-    judged = judged.of(with_details(judged.verdict, gathered.results))
-    campaign = opened.campaign
-    report = compose(campaign)
-    verdict = record_final(campaign, evidence(judged, **facts), judged.verdict, report)
-    projections.refresh(campaign)
-    outlook = tuple(projections.outlook(report))
-    return Closing(verdict, judged.detail or ran.begun.blocked, outlook=outlook)
 
 
 def _judge(gathered: Gathered, next_steps: Mapping[Decision, str]) -> Judged:
@@ -217,48 +260,3 @@ def _check_diff(campaign: Campaign) -> None:
             f"the branch changes {strange[0]} since the baseline, which is no kernel file",
             legal="kernel files only: move the other changes to a branch of their own",
         )
-
-
-def original(campaign: Campaign) -> KernelVersion | None:
-    """Return the version that the best one meets, None where nothing accepted is left."""
-    return None if campaign.state.incumbent_round == 1 else campaign.baseline()
-
-
-FINAL = Question(open_final, close_final, _prepare, what_was_taken_back, opponent=original)
-
-
-def open_integration(asked: Asked, withdrawn: Withdrawn | None = None) -> OpenTrial:
-    """Return the integration as it can be run now; upstream's files are known by now."""
-    opened, name = open_best(asked, withdrawn), asked.campaign.name
-    title = f"campaign {name}, integration of round {opened.number} (best) upstream"
-    return replace(opened, title=title)
-
-
-def _put_in(opened: OpenTrial, stack: ExitStack) -> OpenTrial:
-    """Take back what the workspace should not have kept, and put the best version upstream."""
-    campaign = opened.campaign
-    assert isinstance(campaign, UpstreamCampaign)
-    workspace = Campaign(campaign.layout, campaign.layout.directory)
-    withdrawn = take_back(opened.asked, workspace)
-    if withdrawn:
-        opened = open_integration(opened.asked, withdrawn)
-    # What stops the session from here on, short of a kill, puts upstream back.
-    stack.callback(campaign.settle)
-    campaign.put_in()
-    return opened
-
-
-def close_integration(ran: Ran) -> Closing:
-    """Judge and record as a final comparison, then commit upstream or put it back."""
-    closing = close_final(ran, _NEXT_UPSTREAM, integration=True)
-    campaign = ran.opened.campaign
-    carry_out(campaign, ran.opened.asked.settings)
-    done = campaign.state.integrated
-    assert done is not None
-    applied = Applied(git_commit=done.git_commit, restored=done.restored)
-    return replace(closing, verdict=closing.verdict.model_copy(update={"applied": applied}))
-
-
-INTEGRATION = Question(
-    open_integration, close_integration, _put_in, what_was_taken_back, opponent=original
-)

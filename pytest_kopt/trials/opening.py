@@ -12,12 +12,12 @@ from pytest_kopt.clock import now
 from pytest_kopt.errors import BadInput
 from pytest_kopt.options.settings import Settings
 from pytest_kopt.show.files import projections
-from pytest_kopt.trials.campaign_trial import CampaignTrial, Question, carry_out
-from pytest_kopt.trials.final import FINAL, INTEGRATION
+from pytest_kopt.trials.campaign_trial import CampaignTrial, carry_out
+from pytest_kopt.trials.final import Final, Integration
 from pytest_kopt.trials.harness import HarnessWatch, PytestSetup
-from pytest_kopt.trials.rounds.baseline import BASELINE
-from pytest_kopt.trials.rounds.candidate import CANDIDATE
-from pytest_kopt.trials.rounds.race import RACE
+from pytest_kopt.trials.rounds.baseline import Baseline
+from pytest_kopt.trials.rounds.candidate import CandidateRound
+from pytest_kopt.trials.rounds.race import Race
 from pytest_kopt.trials.stages import Asked
 
 
@@ -30,11 +30,11 @@ def open_trial(settings: Settings, setup: PytestSetup) -> CampaignTrial:
         if upstream:
             campaign = UpstreamCampaign(layout, settings.root)
         _finish(campaign, settings)
-        question = _question(campaign, settings, upstream)
-        return CampaignTrial(question, _asked(campaign, settings, setup))
+        kind = _kind(campaign, settings, upstream)
+        return kind(_asked(campaign, settings, setup))
 
 
-def _question(campaign: Campaign, settings: Settings, upstream: bool) -> Question:
+def _kind(campaign: Campaign, settings: Settings, upstream: bool) -> type[CampaignTrial]:
     first = settings.round != "final" and campaign.state.check_round(settings.round or 1) == 1
     if settings.candidates and (first or settings.round == "final"):
         raise BadInput(
@@ -43,10 +43,10 @@ def _question(campaign: Campaign, settings: Settings, upstream: bool) -> Questio
             legal="--kopt-round next, once the baseline is measured",
         )
     if settings.round == "final":
-        return INTEGRATION if upstream else FINAL
+        return Integration if upstream else Final
     if first:
-        return BASELINE
-    return RACE if settings.candidates else CANDIDATE
+        return Baseline
+    return Race if settings.candidates else CandidateRound
 
 
 def _asked(campaign: Campaign, settings: Settings, setup: PytestSetup) -> Asked:

@@ -28,45 +28,49 @@ from pytest_kopt.honesty.transfer import bucket_findings
 from pytest_kopt.schema.metrics import aggregate, parse_primary
 from pytest_kopt.show.standing import Closing, tip_lines
 from pytest_kopt.trials import judging
-from pytest_kopt.trials.campaign_trial import Question
+from pytest_kopt.trials.campaign_trial import CampaignTrial
 from pytest_kopt.trials.rounds.common import check_target_class, open_round, profiled, record_round
-from pytest_kopt.trials.stages import Asked, Begun, Gathered, Judged, OpenTrial, Ran, gather
+from pytest_kopt.trials.stages import Begun, Gathered, Judged, OpenTrial, Ran, gather
 
 
-def open_baseline(asked: Asked) -> OpenTrial:
-    campaign = asked.campaign
-    opened = open_round(asked)
-    if opened.number != 1:
-        why = "another session decided the baseline meanwhile"
-        raise BadInput(why, where="--kopt-round", legal=str(opened.number))
-    levels.always_full(asked.settings.level, "the baseline")
-    different = [
-        *tree_gaps(campaign.manifest, campaign.root, campaign.repository),
-        *workspace.edited(campaign.manifest, campaign.root),
-    ]
-    if different:
-        raise BadInput("; ".join(different), where="--kopt-round 1")
-    check_target_class(opened, ())
-    hypothesis.check_parses(campaign)
-    shapes = campaign.manifest.target_shapes
-    selected = () if shapes == "all" else tuple(shapes)
-    return replace(opened, selected=selected, harness=asked.watch.take(()))
+class Baseline(CampaignTrial):
+    """Round 1."""
 
+    @property
+    def preface(self) -> Sequence[str]:
+        return list(tip_lines(self.campaign))
 
-def freeze_harness(begun: Begun, ids: Sequence[str], collector: Collector) -> Begun:
-    """Take the harness of the collected cases down: nothing has run yet."""
-    opened = begun.opened
-    return replace(begun, opened=replace(opened, harness=opened.asked.watch.take(ids)))
+    def open(self) -> OpenTrial:
+        asked, campaign = self.asked, self.campaign
+        opened = open_round(asked)
+        if opened.number != 1:
+            why = "another session decided the baseline meanwhile"
+            raise BadInput(why, where="--kopt-round", legal=str(opened.number))
+        levels.always_full(asked.settings.level, "the baseline")
+        different = [
+            *tree_gaps(campaign.manifest, campaign.root, campaign.repository),
+            *workspace.edited(campaign.manifest, campaign.root),
+        ]
+        if different:
+            raise BadInput("; ".join(different), where="--kopt-round 1")
+        check_target_class(opened, ())
+        hypothesis.check_parses(campaign)
+        shapes = campaign.manifest.target_shapes
+        selected = () if shapes == "all" else tuple(shapes)
+        return replace(opened, selected=selected, harness=asked.watch.take(()))
 
+    def collected(self, begun: Begun, ids: Sequence[str], collector: Collector) -> Begun:
+        """Take the harness of the collected cases down: nothing has run yet."""
+        return replace(begun, opened=replace(begun.opened, harness=self.asked.watch.take(ids)))
 
-def close_baseline(ran: Ran) -> Closing:
-    gathered = gather(ran)
-    judged = Judged(gathered, _judge(gathered))
-    flags = (*_unused(gathered), *_editable(gathered), *_left_out(ran.collector))
-    judged = judged.flagged(*_notices(gathered), *flags)
-    judged = profiled(judged.saying_why_blocked())
-    judged = _with_kernel_time(judged)
-    return record_round(judged, "full", {})
+    def conclude(self, ran: Ran) -> Closing:
+        gathered = gather(ran)
+        judged = Judged(gathered, _judge(gathered))
+        flags = (*_unused(gathered), *_editable(gathered), *_left_out(ran.collector))
+        judged = judged.flagged(*_notices(gathered), *flags)
+        judged = profiled(judged.saying_why_blocked())
+        judged = _with_kernel_time(judged)
+        return record_round(judged, "full", {})
 
 
 def _judge(gathered: Gathered) -> Verdict:
@@ -188,11 +192,3 @@ def _quick_words(gathered: Gathered) -> str:
         f", which measures {', '.join(shapes)} (representative_shapes in manifest.yaml: edit "
         "them before the first quick round)"
     )
-
-
-BASELINE = Question(
-    open_baseline,
-    close_baseline,
-    preface=lambda opened: list(tip_lines(opened.campaign)),
-    collected=freeze_harness,
-)

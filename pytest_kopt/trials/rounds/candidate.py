@@ -33,7 +33,7 @@ from pytest_kopt.honesty.transfer import BOUNDED, Claim, bucket_findings, caches
 from pytest_kopt.sameness.sources import differing
 from pytest_kopt.show.standing import Closing
 from pytest_kopt.trials import judging
-from pytest_kopt.trials.campaign_trial import Question
+from pytest_kopt.trials.campaign_trial import CampaignTrial
 from pytest_kopt.trials.comparing import broken, compare_paired, compare_stored
 from pytest_kopt.trials.rounds.common import check_target_class, open_round, profiled, record_round
 from pytest_kopt.trials.stages import (
@@ -87,18 +87,6 @@ class Examination:
         return caches_weights(result.trace for result in self._incumbent_results)
 
 
-def open_candidate(asked: Asked) -> OpenTrial:
-    """Return the round of what lies in the tree; BadInput or KernelError where it cannot."""
-    opened, campaign = open_against_incumbent(asked), asked.campaign
-    hypothesis.check_parses(campaign)
-    same_as = hypothesis.check_differs(campaign, opened.notes.extra_benefit)
-    if same_as is None:
-        return opened
-    decided = campaign.state.rounds[same_as].verdict
-    assert decided is not None
-    return replace(opened, level=decided.level, same_as=same_as)
-
-
 def open_against_incumbent(asked: Asked) -> OpenTrial:
     """Return the round as it can be run now, whatever its candidate is; else raise BadInput."""
     campaign = asked.campaign
@@ -135,16 +123,6 @@ def _at_its_level(opened: OpenTrial) -> OpenTrial:
         skipped=tuple(campaign.skipped_at_baseline()),
         representative=representative,
     )
-
-
-def check_imports(begun: Begun, ids: Sequence[str], collector: Collector) -> Begun:
-    """Raise KernelError when a file of the round's cases does not import any more."""
-    for nodeid in begun.opened.expected:
-        error = judging.under(nodeid, collector.collect_errors)
-        if error:
-            why = "the kernel does not import; nothing was measured"
-            raise KernelError(f"{in_a_line(error)}; {why}")
-    return begun
 
 
 def judge_candidate(ran: Ran) -> Judged:
@@ -372,10 +350,32 @@ def _no_change(results: Sequence[CaseResult]) -> PairedChange:
     return PairedChange(step_pct=0.0, forward_pct=0.0, backward_pct=0.0 if backward else None)
 
 
-CANDIDATE = Question(
-    open_candidate,
-    lambda ran: record(judge_candidate(ran), begun_at=ran.opened.level),
-    collected=check_imports,
-    opponent=Campaign.incumbent,
-    runs_benchmark=False,
-)
+class CandidateRound(CampaignTrial):
+    """The round of the version that lies in the tree."""
+
+    runs_benchmark = False
+
+    def open(self) -> OpenTrial:
+        opened, campaign = open_against_incumbent(self.asked), self.campaign
+        hypothesis.check_parses(campaign)
+        same_as = hypothesis.check_differs(campaign, opened.notes.extra_benefit)
+        if same_as is None:
+            return opened
+        decided = campaign.state.rounds[same_as].verdict
+        assert decided is not None
+        return replace(opened, level=decided.level, same_as=same_as)
+
+    def opponent(self) -> KernelVersion:
+        return self.campaign.incumbent()
+
+    def collected(self, begun: Begun, ids: Sequence[str], collector: Collector) -> Begun:
+        """Raise KernelError when a file of the round's cases does not import any more."""
+        for nodeid in begun.opened.expected:
+            error = judging.under(nodeid, collector.collect_errors)
+            if error:
+                why = "the kernel does not import; nothing was measured"
+                raise KernelError(f"{in_a_line(error)}; {why}")
+        return begun
+
+    def conclude(self, ran: Ran) -> Closing:
+        return record(judge_candidate(ran), begun_at=ran.opened.level)

@@ -26,7 +26,7 @@ from pytest_kopt.processes.child import NO_MEMORY
 from pytest_kopt.schema.metrics import parse_primary
 from pytest_kopt.show.standing import Closing
 from pytest_kopt.trials import judging
-from pytest_kopt.trials.campaign_trial import Question
+from pytest_kopt.trials.campaign_trial import CampaignTrial
 from pytest_kopt.trials.rounds.candidate import (
     Examination,
     judge_candidate,
@@ -34,7 +34,6 @@ from pytest_kopt.trials.rounds.candidate import (
     record,
 )
 from pytest_kopt.trials.stages import (
-    Asked,
     Begun,
     Gathered,
     Judged,
@@ -113,62 +112,72 @@ class _Trees:
         return Versions(self.root, trees, self.changed, raced=tuple(names))
 
 
-def open_race(asked: Asked) -> OpenTrial:
-    settings, campaign = asked.settings, asked.campaign
-    for wrong, legal in (
-        (settings.compare == "stored", "--kopt-compare paired"),
-        (not settings.apply, "a race without --kopt-no-apply, as the best is put into the tree"),
-    ):
-        if wrong:
-            raise refused("this option does not fit a race", legal=legal)
-    opened = open_against_incumbent(asked)
-    candidates = candidates_of(campaign, settings.candidates, Path.cwd())
-    names = ", ".join(candidate.name for candidate in candidates)
-    return replace(opened, candidates=candidates, title=f"{opened.title}, a race of {names}")
+class Race(CampaignTrial):
+    """A round of several candidates."""
 
+    runs_benchmark = False
+    depth = Depth.CHECKS
 
-def put_incumbent_back(opened: OpenTrial, stack: ExitStack) -> OpenTrial:
-    """Have the incumbent in the tree, where a race that was killed left a candidate."""
-    campaign, kernel = opened.campaign, opened.campaign.candidate()
-    if any(kernel.same_content(candidate.kernel) for candidate in opened.candidates):
-        campaign.incumbent().restore(campaign.root, over=kernel)
-    return opened
+    def open(self) -> OpenTrial:
+        settings, campaign = self.asked.settings, self.campaign
+        for wrong, legal in (
+            (settings.compare == "stored", "--kopt-compare paired"),
+            (
+                not settings.apply,
+                "a race without --kopt-no-apply, as the best is put into the tree",
+            ),
+        ):
+            if wrong:
+                raise refused("this option does not fit a race", legal=legal)
+        opened = open_against_incumbent(self.asked)
+        candidates = candidates_of(campaign, settings.candidates, Path.cwd())
+        names = ", ".join(candidate.name for candidate in candidates)
+        return replace(opened, candidates=candidates, title=f"{opened.title}, a race of {names}")
 
+    def prepare(self, opened: OpenTrial, stack: ExitStack) -> OpenTrial:
+        """Have the incumbent in the tree, where a race that was killed left a candidate."""
+        campaign, kernel = self.campaign, self.campaign.candidate()
+        if any(kernel.same_content(candidate.kernel) for candidate in opened.candidates):
+            campaign.incumbent().restore(campaign.root, over=kernel)
+        return opened
 
-def close_race(ran: Ran) -> Closing:
-    """Check, race, put the best into the tree and close its round; one found out gives way."""
-    collector = ran.collector
-    if not ran.interrupted and any(NO_MEMORY in text for text in collector.failures.values()):
-        # The candidates held it, whose checks went on meanwhile.
-        collector.results |= {row.nodeid: row for row in ran.measurements.measure_again()}
-        collector.failures.clear()
-    gathered = gather(ran)
-    broken = _broken(gathered)
-    if broken:
-        return record(Judged(gathered, broken), begun_at=ran.opened.level)
-    root, incumbent = ran.opened.campaign.root, ran.begun.kernel
-    trees = _Trees.of(ran.begun)
-    racers, out = _raced(gathered, trees)
-    while True:
-        first, *rest = [*racers, *out]
-        kernel = first.candidate.kernel
-        kernel.restore(root, over=incumbent)
-        try:
-            raced = tuple(entry.at(place) for place, entry in enumerate([first, *rest], 1))
-            judged = _judged(ran, first, raced, trees)
-            verdict = judged.verdict
-            closing = None
-            if len(racers) < 2 or verdict.decision not in _FOUND_OUT:
-                closing = record(judged, begun_at=ran.opened.level)
-        except BaseException:
-            incumbent.restore(root, over=kernel)
-            raise
-        if closing is None or closing.verdict.decision is Decision.INCOMPLETE:
-            incumbent.restore(root, over=kernel)
-        if closing is not None:
-            return closing
-        racers.remove(first)
-        out.insert(0, replace(first, decision=verdict.decision, reason=verdict.reason))
+    def ahead(self, begun: Begun) -> InCopies:
+        return _Trees.of(begun).checked(begun.opened)
+
+    def conclude(self, ran: Ran) -> Closing:
+        """Check, race, put the best into the tree and close its round; one found out gives way."""
+        collector = ran.collector
+        if not ran.interrupted and any(NO_MEMORY in text for text in collector.failures.values()):
+            # The candidates held it, whose checks went on meanwhile.
+            collector.results |= {row.nodeid: row for row in ran.measurements.measure_again()}
+            collector.failures.clear()
+        gathered = gather(ran)
+        broken = _broken(gathered)
+        if broken:
+            return record(Judged(gathered, broken), begun_at=ran.opened.level)
+        root, incumbent = self.campaign.root, ran.begun.kernel
+        trees = _Trees.of(ran.begun)
+        racers, out = _raced(gathered, trees)
+        while True:
+            first, *rest = [*racers, *out]
+            kernel = first.candidate.kernel
+            kernel.restore(root, over=incumbent)
+            try:
+                raced = tuple(entry.at(place) for place, entry in enumerate([first, *rest], 1))
+                judged = _judged(ran, first, raced, trees)
+                verdict = judged.verdict
+                closing = None
+                if len(racers) < 2 or verdict.decision not in _FOUND_OUT:
+                    closing = record(judged, begun_at=ran.opened.level)
+            except BaseException:
+                incumbent.restore(root, over=kernel)
+                raise
+            if closing is None or closing.verdict.decision is Decision.INCOMPLETE:
+                incumbent.restore(root, over=kernel)
+            if closing is not None:
+                return closing
+            racers.remove(first)
+            out.insert(0, replace(first, decision=verdict.decision, reason=verdict.reason))
 
 
 def _judged(ran: Ran, first: _Entry, raced: tuple[RacedCandidate, ...], trees: _Trees) -> Judged:
@@ -271,13 +280,3 @@ def _race(gathered: Gathered, passed: Sequence[RaceEntrant], trees: _Trees) -> R
     except NotComparable as error:
         what = f"the candidates cannot be measured in one process: {error}"
         raise refused(what, legal="a round for each") from None
-
-
-RACE = Question(
-    open_race,
-    close_race,
-    prepare=put_incumbent_back,
-    ahead=lambda begun: _Trees.of(begun).checked(begun.opened),
-    runs_benchmark=False,
-    depth=Depth.CHECKS,
-)
