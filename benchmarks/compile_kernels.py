@@ -25,7 +25,7 @@ from tabulate import tabulate
 from triton.backends.compiler import GPUTarget
 from triton.runtime.jit import JITFunction
 
-from pytest_kopt.sameness.launches import Launch, Recording
+from pytest_kopt.sameness.launch_recording import Launch, Recording
 from pytest_kopt.sameness.objects import digest, figures
 
 ARCH, TARGET = "sm_90", GPUTarget("cuda", 90, 32)

@@ -23,7 +23,8 @@ from typing import Any
 import torch
 from tabulate import tabulate
 
-from pytest_kopt.sameness.launches import Recording, architecture, differences, record
+from pytest_kopt.sameness.launch_recording import Recording, differences
+from pytest_kopt.sameness.launches import architecture, record
 from pytest_kopt.sameness.objects import figures, tool_path
 
 SOURCE = """\

@@ -18,7 +18,7 @@ import pytest
 
 from pytest_kopt.decide.verdict import Decision, KernelChange, Verdict
 from pytest_kopt.sameness import launches
-from pytest_kopt.sameness.launches import Launch, Recording, differences
+from pytest_kopt.sameness.launch_recording import Launch, Recording, differences
 from pytest_kopt.sameness.objects import digest, figures, occupancy, tool_path
 from pytest_kopt.show.exports.comment import comment
 from pytest_kopt.show.terminal import verdict_lines

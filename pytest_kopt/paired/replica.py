@@ -37,7 +37,7 @@ from pytest_kopt.paired.blocks import PAIRS, Blocks, Kind, Quad
 from pytest_kopt.paired.verifier_process import Verifier, why_ended
 from pytest_kopt.processes.child import Child, ChildDied, Children
 from pytest_kopt.processes.remote_host import Place
-from pytest_kopt.sameness.launches import differences_later
+from pytest_kopt.sameness.launch_recording import differences_later
 
 _Kind = TypeVar("_Kind")
 

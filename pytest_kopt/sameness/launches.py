@@ -1,40 +1,27 @@
-"""The launches of a call on a GPU, in order, and the differences between two recordings.
+"""The launches of a call on a GPU, read in order through the driver.
 
-A call is captured into a graph whose nodes are read through the driver, and twice: bytes that
-another capture does not repeat are no choice of the kernel's. Two launches are the same if
-function, grid, block, shared memory and arguments are. A function is the same if it is one object
-in the process, or if Triton compiled it to the same object. Arguments are compared by their bytes,
-without words that are addresses of a device's memory. A launch that cannot be read is never the
-same.
+A call is captured into a graph, and twice: bytes that another capture does not repeat are no choice
+of the kernel's.
 """
 
 from __future__ import annotations
 
 import ctypes
-import struct
 import sys
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-from pydantic import ConfigDict, TypeAdapter
 
-from pytest_kopt.sameness.objects import digest, figures
-
-if TYPE_CHECKING:
-    from pytest_kopt.decide.verdict import KernelChange
+from pytest_kopt.sameness.launch_recording import Launch, Recording
+from pytest_kopt.sameness.objects import digest
 
 _KERNEL, _MEMCPY, _MEMSET, _EMPTY = 0, 1, 2, 5
 #: Attributes of a function by their numbers in the driver's interface.
 _ATTRIBUTES = {"stack": 3, "registers": 4}
 _MEMORY_TYPE = 2
 _WORD = 8
-_ANY = ".."
 
 
 class Unreadable(Exception):
@@ -252,130 +239,3 @@ class _Driver:
             raise Unreadable(f"the driver has no {name}") from None
         if status:
             raise Unreadable(f"{name} says {status}")
-
-
-@dataclass(frozen=True, slots=True)
-class Launch:
-    """One launch: its kernel's name, how it is laid out, and what identifies its code.
-
-    `code` is the digest of a compiled object, or a function's handle in this process. The driver's
-    `needs` are no part of a comparison. Bytes of its `arguments` that differ from one capture of
-    the same call to the next are set by no code: "..".
-    """
-
-    name: str
-    grid: tuple[int, ...] = ()
-    block: tuple[int, ...] = ()
-    shared: int = 0
-    code: str = ""
-    arguments: tuple[str, ...] = ()
-    needs: Mapping[str, float] = field(default_factory=dict, compare=False)
-
-    def is_same(self, other: Launch) -> bool:
-        return replace(self, arguments=()) == replace(other, arguments=()) and (
-            len(self.arguments) == len(other.arguments)
-            and all(map(_agree, self.arguments, other.arguments))
-        )
-
-    def settled(self, again: Launch) -> Launch:
-        """Return it without what another capture of the same call does not repeat."""
-        if len(self.arguments) != len(again.arguments):
-            return self
-        return replace(self, arguments=tuple(map(_common, self.arguments, again.arguments)))
-
-
-def _agree(one: str, other: str) -> bool:
-    return len(one) == len(other) and all(a == b or _ANY in (a, b) for a, b in _bytes(one, other))
-
-
-def _common(one: str, again: str) -> str:
-    if len(one) != len(again):
-        return one
-    return "".join(a if a == b else _ANY for a, b in _bytes(one, again))
-
-
-def _bytes(one: str, other: str) -> list[tuple[str, str]]:
-    return [(one[i : i + 2], other[i : i + 2]) for i in range(0, len(one), 2)]
-
-
-@dataclass(frozen=True, slots=True)
-class Recording:
-    """The launches of a call, and its objects by digest; `unread` says why it is not all."""
-
-    __pydantic_config__ = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
-
-    launches: tuple[Launch, ...]
-    objects: Mapping[str, bytes] = field(default_factory=dict)
-    unread: str = ""
-
-    def is_same(self, other: Recording) -> bool:
-        return (
-            not (self.unread or other.unread)
-            and len(self.launches) == len(other.launches)
-            and all(map(Launch.is_same, self.launches, other.launches))
-        )
-
-
-RECORDING = TypeAdapter(Recording)
-
-
-def differences_later(before: object, after: object, arch: str) -> Future[list[KernelChange]]:
-    """Have another thread find what differs between two documents; ValidationError for none."""
-    old, new = map(RECORDING.validate_python, (before, after))
-    pool = ThreadPoolExecutor(1)
-    changes = pool.submit(differences, old, new, arch)
-    pool.shutdown(wait=False)
-    return changes
-
-
-def differences(before: Recording, after: Recording, arch: str) -> list[KernelChange]:
-    """Return what differs between two versions' launches, one entry for each kernel's name.
-
-    If several launches of a name differ, the first stands for all. `arch` is as in the spec files.
-    Nothing for recordings that only differ in their order. If one of them was not read whole, only
-    what Triton compiled is compared.
-    """
-    from pytest_kopt.decide.verdict import KernelChange
-
-    if before.unread or after.unread:
-        before, after = _of_objects(before), _of_objects(after)
-    pending = []
-    with ThreadPoolExecutor(8) as pool:
-        for name in dict.fromkeys(launch.name for launch in (*before.launches, *after.launches)):
-            old, new = ([x for x in r.launches if x.name == name] for r in (before, after))
-            if len(old) == len(new) and all(map(Launch.is_same, old, new)):
-                continue
-            unlike = (p for p in zip(old, new, strict=False) if not p[0].is_same(p[1]))
-            first, second = next(unlike, (next(iter(old), None), next(iter(new), None)))
-            one = pool.submit(_needs, first, len(old), before.objects, arch)
-            pending.append((name, one, pool.submit(_needs, second, len(new), after.objects, arch)))
-    return [
-        KernelChange(kernel=name, before=one.result(), after=other.result())
-        for name, one, other in pending
-    ]
-
-
-def _of_objects(recording: Recording) -> Recording:
-    """Return the launches whose objects are at hand, without what only the driver shows."""
-    launches = tuple(
-        Launch(launch.name, (), (prod(launch.block),), launch.shared, launch.code)
-        for launch in recording.launches
-        if launch.code in recording.objects
-    )
-    return replace(recording, launches=launches)
-
-
-def _needs(
-    launch: Launch | None, count: int, objects: Mapping[str, bytes], arch: str
-) -> dict[str, float]:
-    """Return what a kernel needs and how often it is launched; nothing for one that is not."""
-    if launch is None:
-        return {}
-    resources = {"launches": float(count), **launch.needs}
-    resources |= {"blocks": float(prod(launch.grid))} if launch.grid else {}
-    resources |= {"threads": float(prod(launch.block))} if launch.block else {}
-    if launch.code in objects:
-        # Kernel code sent it: it may be no object at all.
-        with suppress(struct.error, ValueError, IndexError):
-            resources |= figures(objects[launch.code], prod(launch.block), launch.shared, arch)
-    return resources

@@ -258,7 +258,8 @@ class _Arms:
             return None
         if not {CANDIDATE, INCUMBENT} <= versions.keys():
             return None
-        from pytest_kopt.sameness.launches import RECORDING, architecture, record
+        from pytest_kopt.sameness.launch_recording import RECORDING
+        from pytest_kopt.sameness.launches import architecture, record
 
         inputs = make_inputs(case, self.seed)
         before, after = (
