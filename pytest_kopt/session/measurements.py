@@ -279,12 +279,15 @@ class HostMeasurements:
         modules = [name for plugin in plugins if (name := getattr(plugin, "__name__", ""))]
         expected = self.orders.expected or ()
         modules += sorted({name for case in expected for name in case.libraries})
-        if any(case.has_backward for case in expected):
+        files = [*_test_files(config)]
+        # No case has been seen before the baseline.
+        mentioned = not expected and any(b"backward" in file.read_bytes() for file in files)
+        if mentioned or any(case.has_backward for case in expected):
             modules.append(_GRADIENTS)
         if self.orders.device == "cuda":
             modules += _LAUNCHING
         folders = [self._root, *self._config.getini("pythonpath"), self._root / "src"]
-        modules += sorted(imported_libraries(_test_files(self._config), folders))
+        modules += sorted(imported_libraries(files, folders))
         directory = str(config.invocation_params.dir)
         launcher_of(config).warm(self.sites.here.environment, directory, modules)
 
