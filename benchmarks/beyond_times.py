@@ -88,6 +88,7 @@ CASES = """\
 import pytest
 import torch
 from kernels import ops
+from pytest_kopt import snr
 
 N = {size}
 OPS = {{
@@ -115,6 +116,7 @@ def test_op(kopt, name):
         reference=lambda *given: reference(*(x.double() for x in given)),
         dims={{"op": name, "rows": N, "columns": N}},
         nbytes=8 * N * N,
+        gate=snr(40),
     )
 """
 MODEL = """\
@@ -224,7 +226,7 @@ def verdict(root: Path, *words: str, place: str) -> dict[str, Any]:
     """Run a session of the campaign and return its newest verdict below `place`, or stop."""
     done = run(root, "--kopt-campaign", CAMPAIGN, *words)
     files = sorted((root / "agent/workspace" / CAMPAIGN).glob(f"{place}/verdict.json"))
-    if not files:
+    if done.code or not files:
         raise SystemExit(f"{' '.join(words)} ended with {done.code}\n{done.text[-3000:]}")
     found: dict[str, Any] = json.loads(files[-1].read_text())
     return {**found, "wall_seconds": round(done.seconds, 2)}
