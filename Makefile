@@ -15,7 +15,7 @@ export PYTHONDONTWRITEBYTECODE =
 # Tests wait a quarter of their time, for limits, locks and disks: three keep two cores busy.
 SUITE := -m pytest -n 3 --dist worksteal
 
-.PHONY: demo test test-all lint imports types audit clean
+.PHONY: demo test test-all lint imports types docs audit clean
 
 demo: $(VENV)/demo-installed
 	rm -rf .demo
@@ -37,6 +37,10 @@ imports: $(VENV)/test-installed
 types: $(VENV)/test-installed
 	$(BIN)/mypy
 
+# Warnings are errors; the pages of the reference import the package, and some of it torch.
+docs: $(VENV)/docs-installed
+	$(BIN)/sphinx-build --fail-on-warning --keep-going --quiet -n -c docs . docs/_build
+
 # Asks the advisory database about what a user installs; needs more network than a package index.
 audit:
 	$(PYTHON) -m venv .audit
@@ -44,7 +48,7 @@ audit:
 	.audit/bin/pip-audit --strict .
 
 clean:
-	rm -rf $(VENV) .audit .demo
+	rm -rf $(VENV) .audit .demo docs/_build docs/reference
 
 $(VENV)/created:
 	$(PYTHON) -m venv $(if $(HAS_TORCH),--system-site-packages) $(VENV)
@@ -54,6 +58,10 @@ $(VENV)/created:
 $(VENV)/demo-installed: $(VENV)/created pyproject.toml
 	$(if $(HAS_TORCH),,$(BIN)/pip install --quiet "$(TORCH)")
 	$(BIN)/pip install --quiet -e .
+	touch $@
+
+$(VENV)/docs-installed: $(VENV)/demo-installed
+	$(BIN)/pip install --quiet -e '.[docs]'
 	touch $@
 
 # As a plain command, after those above: pip install -e '.[test]'

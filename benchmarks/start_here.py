@@ -140,13 +140,14 @@ def gemm_steps(
     )
 
 
-def with_tiles(module: Any, config: Config, call: Call) -> torch.Tensor:
+def with_tiles(module: Any, config: Config, call: Call, constant: str = "HOPPER") -> torch.Tensor:
     """Return what a template computes with another configuration for sm_90."""
-    own, module.HOPPER = module.HOPPER, config
+    own = getattr(module, constant)
+    setattr(module, constant, config)
     try:
         return call()
     finally:
-        module.HOPPER = own
+        setattr(module, constant, own)
 
 
 def persistent(module: Any, bytes_k: int, call: Call) -> Step:
@@ -192,6 +193,30 @@ def gemm_at(m: int, n: int, k: int) -> Op:
         lambda: a.double() @ b.double(),
         {"torch.matmul (cuBLAS)": lambda: a @ b},
         (Step("the template", ({},), lambda _: lambda: gemm_bf16.gemm(a, b)),),
+    )
+
+
+def gemm_few_tiles(size: int) -> Op:
+    """Return a product with fewer tiles than SMs, over configurations of the template."""
+    a, b = randn(size, size), randn(size, size)
+
+    def prepared(config: Config) -> Call:
+        return lambda: with_tiles(
+            gemm_bf16, config, lambda: gemm_bf16.gemm(a, b), "HOPPER_FEW_TILES"
+        )
+
+    configs = (
+        *(tile(64, 64, 64, 5, 4), tile(64, 64, 128, 4, 4), tile(64, 64, 256, 3, 4)),
+        *(tile(64, 32, 128, 4, 4), tile(64, 32, 256, 3, 4), tile(64, 32, 64, 6, 4)),
+    )
+    return Op(
+        "gemm_bf16_few_tiles",
+        f"M = N = K = {size}, bf16",
+        "FLOP",
+        2 * size**3,
+        lambda: a.double() @ b.double(),
+        {"torch.matmul (cuBLAS)": lambda: a @ b},
+        (Step("small tiles (the template)", configs, prepared),),
     )
 
 
@@ -317,7 +342,10 @@ def causal_attention(batch: int, heads: int, rows: int, width: int) -> Op:
             ),
             Step(
                 "a mask on the diagonal only, longest rows first (the template)",
-                (size(128, 128, 2, 8), size(128, 64, 3, 8), size(128, 64, 4, 8)),
+                (
+                    *(size(128, 128, 2, 8), size(128, 64, 2, 8), size(128, 64, 3, 8)),
+                    *(size(64, 64, 2, 4), size(64, 64, 3, 4), size(64, 128, 2, 4)),
+                ),
                 template,
             ),
         ),
@@ -579,6 +607,7 @@ def ops() -> tuple[Callable[[], Op], ...]:
             lambda: entropy_training(6, 256),
             lambda: gemm_training(128),
             lambda: gemm_at(64, 128, 72),
+            lambda: gemm_few_tiles(64),
         )
     return (
         lambda: gemm(4096),
@@ -590,7 +619,7 @@ def ops() -> tuple[Callable[[], Op], ...]:
         lambda: gemm_training(4096),
         lambda: gemm_at(8192, 8192, 8192),
         lambda: gemm_at(1024, 8192, 4096),
-        lambda: gemm_at(512, 512, 512),
+        lambda: gemm_few_tiles(512),
     )
 
 

@@ -29,13 +29,13 @@ def _probabilities(q, k, lse, rows, columns, Sq, Skv, scale, CAUSAL: tl.constexp
 
 @triton.jit
 def _online(
-    scores, total, highest, weight, v, kv_head, first,
+    scores, scale, total, highest, weight, v, kv_head, first,
     D: tl.constexpr, BLOCK_N: tl.constexpr, OPERAND: tl.constexpr,
 ):  # fmt: skip
     """Add one block of columns to the running softmax: (total, highest, weight)."""
-    now = tl.maximum(highest, tl.max(scores, 1))
+    now = tl.maximum(highest, tl.max(scores, 1) * scale)
     shrink = tl.exp2(highest - now)
-    parts = tl.exp2(scores - now[:, None])
+    parts = tl.exp2(scores * scale - now[:, None])
     weight = weight * shrink + tl.sum(parts, 1)
     values = v.load([kv_head, first, 0]).reshape(BLOCK_N, D).to(OPERAND)
     total = tl.dot(parts.to(OPERAND), values, total * shrink[:, None])
@@ -66,9 +66,9 @@ def _forward(
     # Every row sees every column of these blocks.
     for first in range(0, whole, BLOCK_N):
         keys = k.load([kv_head, first, 0]).reshape(BLOCK_N, D).to(OPERAND)
-        scores = tl.dot(queries, keys.T) * scale
+        scores = tl.dot(queries, keys.T)
         total, highest, weight = _online(
-            scores, total, highest, weight, v, kv_head, first, D, BLOCK_N, OPERAND
+            scores, scale, total, highest, weight, v, kv_head, first, D, BLOCK_N, OPERAND
         )
     # Blocks on the diagonal, and the ragged end.
     for first in range(whole, end, BLOCK_N):
@@ -77,9 +77,9 @@ def _forward(
         kept = columns[None, :] < Skv
         if CAUSAL:
             kept = kept & (columns[None, :] <= rows[:, None] + Skv - Sq)
-        scores = tl.where(kept, tl.dot(queries, keys.T) * scale, -1.0e30)
+        scores = tl.where(kept, tl.dot(queries, keys.T), -1.0e30)
         total, highest, weight = _online(
-            scores, total, highest, weight, v, kv_head, first, D, BLOCK_N, OPERAND
+            scores, scale, total, highest, weight, v, kv_head, first, D, BLOCK_N, OPERAND
         )
     result = (total / weight[:, None]).to(out.dtype).reshape(1, BLOCK_M, D)
     out.store([head, block * BLOCK_M, 0], result)

@@ -16,6 +16,8 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 ALIGNED = 8
 #: Tile, pipeline stages and warps. Two of the accumulators of 128 x 256 do not fit one warpgroup.
 HOPPER = {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 64, "num_stages": 3, "num_warps": 8}
+#: Where tiles of 128 x 256 would leave half of the SMs without work.
+HOPPER_FEW_TILES = {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 128, "num_stages": 4, "num_warps": 4}
 #: Shared memory of 64 KiB is enough: sm_80, sm_89, sm_120, gfx942.
 SMALLER = {"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 32, "num_stages": 2, "num_warps": 8}
 INTERPRETED = {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 64}
@@ -63,22 +65,24 @@ def _operand(x: torch.Tensor) -> tuple[torch.Tensor, bool]:
     return stored, turned
 
 
-def _config(device: torch.device) -> dict[str, int]:
+def _config(device: torch.device, m: int, n: int) -> tuple[dict[str, int], int]:
+    """Return the configuration for a result of (m, n), and the programs that run at a time."""
     if device.type != "cuda":
-        return INTERPRETED
-    big = torch.version.hip is None and torch.cuda.get_device_capability(device)[0] in (9, 10)
-    return HOPPER if big else SMALLER
+        return INTERPRETED, 1
+    programs = torch.cuda.get_device_properties(device).multi_processor_count
+    if torch.version.hip or torch.cuda.get_device_capability(device)[0] not in (9, 10):
+        return SMALLER, programs
+    tiles = triton.cdiv(m, HOPPER["BLOCK_M"]) * triton.cdiv(n, HOPPER["BLOCK_N"])
+    return HOPPER if tiles > programs // 2 else HOPPER_FEW_TILES, programs
 
 
 def _launch(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     (m, k), n = a.shape, b.shape[1]
     (left, a_turned), (right, b_turned) = _operand(a), _operand(b)
-    config = _config(a.device)
+    config, programs = _config(a.device, m, n)
     tile_m, tile_n, tile_k = config["BLOCK_M"], config["BLOCK_N"], config["BLOCK_K"]
     out, _ = _operand(a.new_empty(m, n))
-    tiles, programs = triton.cdiv(m, tile_m) * triton.cdiv(n, tile_n), 1
-    if a.is_cuda:
-        programs = torch.cuda.get_device_properties(a.device).multi_processor_count
+    tiles = triton.cdiv(m, tile_m) * triton.cdiv(n, tile_n)
     _matmul[(min(programs, tiles),)](
         TensorDescriptor.from_tensor(left, [tile_k, tile_m] if a_turned else [tile_m, tile_k]),
         TensorDescriptor.from_tensor(right, [tile_n, tile_k] if b_turned else [tile_k, tile_n]),

@@ -37,6 +37,7 @@ PAGES = sorted(
 #: Pages whose commands are real rounds, or sessions in Triton's interpreter.
 SLOW = {
     *(
+        "docs/agent-session.md",
         "docs/campaigns-elsewhere.md",
         "docs/cases.md",
         "docs/compare.md",
