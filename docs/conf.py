@@ -33,6 +33,8 @@ myst_links_external_new_tab = False
 #: Directions are sections of level three below the title; markers of generated parts repeat;
 #: Pygments has no lexer for CSV.
 suppress_warnings = ["myst.header", "myst.duplicate_def", "misc.highlighting_failure"]
+#: Two hyphens are the beginning of an option, no dash.
+smartquotes = False
 html_theme = "furo"
 html_title = "pytest-kopt"
 html_sourcelink_suffix = ""

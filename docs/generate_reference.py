@@ -115,7 +115,7 @@ def commands() -> Iterator[str]:
 def described(name: str, parser: argparse.ArgumentParser, heading: str) -> Iterator[str]:
     yield from (f"{heading} {name}", "", prose(parser.description or ""), "")
     usage = " ".join(parser.format_usage().removeprefix("usage: ").split())
-    lines = textwrap.wrap(usage, 96, subsequent_indent="    ", break_on_hyphens=False)
+    lines = textwrap.wrap(usage, 84, subsequent_indent="    ", break_on_hyphens=False)
     yield from ("```text", *lines, "```", "")
     rows, actions = [], {}
     for action in parser._actions:
@@ -130,7 +130,7 @@ def described(name: str, parser: argparse.ArgumentParser, heading: str) -> Itera
         yield from table(("argument", "meaning"), rows)
     example = (parser.epilog or "").removeprefix("example:").strip()
     if example:
-        yield from ("Example:", "", "```text", *textwrap.wrap(example, 96), "```", "")
+        yield from ("Example:", "", "```text", *textwrap.wrap(example, 84), "```", "")
     for action_name, action_parser in actions.items():
         yield from described(f"{name} {action_name}", action_parser, heading + "#")
 
@@ -204,6 +204,8 @@ def functions() -> Iterator[str]:
 
 def signature(name: str, value: Any) -> list[str]:
     text = re.sub(r"pytest_kopt(\.\w+)*\.", "", str(inspect.signature(value)))
+    # Annotations are strings in files that import them from the future.
+    text = re.sub(r"(: |-> )'([^']*)'", r"\1\2", text)
     one = f"{name}{text}"
     if len(one) <= 92:
         return [one]
