@@ -10,14 +10,14 @@ _TWICE = 99.95
 
 
 def changed(pct: float | None) -> str:
-    """Return a change in percent as `+3.36 %`, from twice as fast on as `×19.6`, `—` for none."""
+    """Return a change in percent as `+3.36 %`, from twice as fast on as `19.6×`, `—` for none."""
     if pct is None or math.isnan(pct):
         return NONE
     return _ratio(pct) if pct >= _TWICE else _percent(pct)
 
 
 def interval(pct: float | None, low: float | None, high: float | None) -> str:
-    """Return a change's interval as the change is written, `[+3.21, +3.50]` or `[×18.2, ×21.1]`.
+    """Return a change's interval as the change is written, `[+3.21, +3.50]` or `[18.2×, 21.1×]`.
 
     Nothing without an interval.
     """
@@ -56,4 +56,4 @@ def _percent(pct: float) -> str:
 
 def _ratio(pct: float) -> str:
     ratio = max(1 + pct / 100, 0.0)
-    return f"×{ratio:.{0 if ratio >= 99.95 else 1 if ratio >= 9.995 else 2}f}"
+    return f"{ratio:.{0 if ratio >= 99.95 else 1 if ratio >= 9.995 else 2}f}×"

@@ -19,10 +19,10 @@ from pytest_kopt.figures import changed, changed_within, figure, frozen, frozen_
         (-0.049, "-0.05 %"),
         (33.333, "+33.3 %"),
         (-96.5, "-96.5 %"),
-        (100.0, "×2.00"),
-        (161.045, "×2.61"),
-        (1859.558, "×19.6"),
-        (50000.0, "×501"),
+        (100.0, "2.00×"),
+        (161.045, "2.61×"),
+        (1859.558, "19.6×"),
+        (50000.0, "501×"),
     ],
 )
 def test_a_change_has_three_digits_and_is_a_factor_beyond_two(pct: float, text: str) -> None:
@@ -31,7 +31,7 @@ def test_a_change_has_three_digits_and_is_a_factor_beyond_two(pct: float, text: 
 
 def test_an_interval_is_written_as_its_change_is() -> None:
     assert changed_within(3.36, 3.21, 3.5) == "+3.36 % [+3.21, +3.50]"
-    assert changed_within(161.045, 73.43, 292.92) == "×2.61 [×1.73, ×3.93]"
+    assert changed_within(161.045, 73.43, 292.92) == "2.61× [1.73×, 3.93×]"
     assert changed_within(65.2, 22.0, 124.4) == "+65.2 % [+22.0, +124]"
     assert interval(65.2, 22.0, 124.4) == "[+22.0, +124]"
     assert changed_within(5.0, None, None) == "+5.00 %"

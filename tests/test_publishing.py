@@ -143,7 +143,7 @@ def test_cases_of_the_same_code_are_not_compared() -> None:
 def test_how_sure_intervals_are_is_said_once() -> None:
     total = Aggregate(metric="m", change_pct=9.0, low_pct=8.0, high_pct=10.0, confidence=0.9996)
     shown = list(verdict_lines(a_verdict(Decision.ACCEPTED, aggregate=total, secondary=[total])))
-    said = "the interval of the whole is sure to 99.96 %, that of a case to 95 %"
+    said = "confidence: 99.96 % overall, 95 % per case"
     assert [line for line in shown if "sure" in line or "confiden" in line] == [said]
 
 

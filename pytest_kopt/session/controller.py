@@ -226,6 +226,8 @@ class Controller:
         if lines or self.noise:
             terminalreporter.section("kopt")
         terminal.write(terminalreporter, lines)
+        if self._closing:
+            terminal.close_with(terminalreporter, self._closing.verdict)
         if self.trial is None:
             for text in self.collector.lost_after_all():
                 terminalreporter.write_line(f"run again, as its process was lost: {text}")

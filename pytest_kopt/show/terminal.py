@@ -92,9 +92,8 @@ def verdict_lines(verdict: Verdict) -> Iterator[str]:
     yield ""
     quick = ", quick" if verdict.level == "quick" else ""
     where = f"round {verdict.round}, attempt {verdict.attempt}{quick}: " if verdict.round else ""
-    undecided = verdict.decision.exit_code in (ExitCode.INCONCLUSIVE, ExitCode.INCOMPLETE)
-    colour = "green" if verdict.decision.keeps else "yellow" if undecided else "red"
-    yield Line(f"{where}{outcome(verdict)} ({verdict.reason})", **{colour: True, "bold": True})
+    markup = {colour(verdict): True, "bold": True}
+    yield Line(f"{where}{outcome(verdict)} ({verdict.reason})", **markup)
     for raced in verdict.candidates:
         figures = "" if raced.change_pct is None else f" {within(raced)}"
         why = "" if raced.place == 1 else f" ({raced.reason})"
@@ -108,7 +107,7 @@ def verdict_lines(verdict: Verdict) -> Iterator[str]:
         yield f"class {group.name}{about}: {_shown(group)}"
     if verdict.aggregate and (sure := verdict.aggregate.confidence) is not None:
         level = f"{sure:.2%}".rstrip("%0").rstrip(".")
-        yield f"the interval of the whole is sure to {level} %, that of a case to 95 %"
+        yield f"confidence: {level} % overall, 95 % per case"
     if verdict.remeasured_pct:
         yield f"re-measured: {', '.join(map(changed, verdict.remeasured_pct))}"
     if verdict.same_code:
@@ -123,6 +122,28 @@ def verdict_lines(verdict: Verdict) -> Iterator[str]:
         yield f"restored: {', '.join(verdict.applied.restored)} ({again})"
     if verdict.next_step:
         yield f"next: {verdict.next_step}{_command(verdict)}"
+
+
+def colour(verdict: Verdict) -> str:
+    """Return the colour of a decision, as pytest's terminal writer names it."""
+    if verdict.decision.keeps:
+        return "green"
+    undecided = verdict.decision.exit_code in (ExitCode.INCONCLUSIVE, ExitCode.INCOMPLETE)
+    return "yellow" if undecided else "red"
+
+
+def close_with(reporter: pytest.TerminalReporter, verdict: Verdict) -> None:
+    """Have the last line of the session name the decision, in its colour.
+
+    Otherwise pytest ends a round that was rolled back with a green "2 passed".
+    """
+    build, shade = reporter.build_summary_stats_line, colour(verdict)
+
+    def with_decision() -> tuple[list[tuple[str, Markup]], str]:
+        parts, _ = build()
+        return [*parts, (outcome(verdict), {shade: True, "bold": True})], shade
+
+    reporter.build_summary_stats_line = with_decision  # type: ignore[method-assign]
 
 
 def _command(verdict: Verdict) -> str:
@@ -171,7 +192,7 @@ def _case_table(
         rest = ["  ".join(map(str.ljust, line, widths)) for line in lines]
         room = longest if verbosity > 0 else WIDTH - 2 - len(rest[0])
         snrs = [name for name in columns if name.endswith("_snr")]
-        spare = snrs or [name for name in columns if name.startswith(Axis.MARK)]
+        spare = snrs or [name for name in columns if Axis.MARK in name]
         if verbosity > 0 or not spare or room >= min(longest, _ROOMY_LABEL):
             break
         columns = {name: cells for name, cells in columns.items() if name not in spare}
@@ -279,8 +300,8 @@ class Axis:
     @property
     def title(self) -> str:
         pct = math.expm1(self.limit) * 100
-        end = f"×{pct / 100 + 1:.3g}" if pct >= 99.5 else f"{pct:.2g} %"
-        return f"{self.MARK} {end}{', log' if self.bent else ''}"
+        end = f"{pct / 100 + 1:.3g}×" if pct >= 99.5 else f"{pct:.2g} %"
+        return f"slow {self.MARK}{end} fast"
 
     def bar(self, shape: Shape) -> str:
         """Draw `·` for the axis, `│` zero, `━` the interval, `●` the change, if there is one."""

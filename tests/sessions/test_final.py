@@ -196,7 +196,7 @@ def test_a_campaign_told_to_its_end(tmp_path: Path, mode: tuple[str, ...]) -> No
     assert run.code == 0, run.text
     assert event["best"] == 4
     assert event["aggregate"]["change_pct"] == pytest.approx(100.0)
-    assert "the rounds' gains multiply to ×2.00" in run.out
+    assert "the rounds' gains multiply to 2.00×" in run.out
     assert played.round("final").code == 0
     assert (played.project.campaign / "final/attempt-2/verdict.json").is_file()
     log = (played.project.campaign / "logs/optimize.md").read_text()

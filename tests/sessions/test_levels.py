@@ -229,4 +229,4 @@ def test_a_paired_promotion_compares_all_cases_in_fresh_processes(tmp_path: Path
     assert project.verdict(3)["level"] == "quick", "twice as fast is enough"
     run = project.round("final", **variables)
     assert run.code == 0, run.text
-    assert "the rounds' gains multiply to ×2.00 over the representative cases" in run.out
+    assert "the rounds' gains multiply to 2.00× over the representative cases" in run.out
