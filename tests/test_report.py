@@ -238,7 +238,7 @@ def test_the_gain_is_the_product_of_the_kept_rounds(campaign: Campaign, html: st
     rounds = {item["number"]: item for item in unpacked(html, "data")["rounds"]}
     for number, gain in kept:
         assert rounds[number]["over_baseline"] == pytest.approx(gain)
-    assert f"<b>{changed(kept[-1][1])}</b> over round 1" in html
+    assert f"<b>{changed(kept[-1][1])}</b> product of the kept gains" in html
 
 
 def test_no_roofline_is_drawn_without_its_figures() -> None:

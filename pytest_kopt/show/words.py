@@ -162,17 +162,28 @@ def kernel_lines(verdict: Verdict) -> list[str]:
     for kernel, rows in _kernel_figures(verdict):
         what = "gone, " if not kernel.after else "" if kernel.before else "added, "
         text = ", ".join(f"{name} {before} -> {after}" for name, before, after in rows)
+        text = text if kernel.before else _alone(rows)
         lines.append(f"{kernel.kernel}: {what}{text or _OTHER} (first in {kernel.case})")
     return lines
 
 
 def kernel_rows(verdict: Verdict) -> list[list[str]]:
-    """Return the same as rows of a table: kernel, its first case, figure, before, after."""
+    """Return the same as rows of a table: kernel, its first case, figure, before, after.
+
+    An added kernel has one row.
+    """
     return [
         [kernel.kernel, kernel.case, *row]
         for kernel, rows in _kernel_figures(verdict)
-        for row in rows or [(_OTHER, "", "")]
+        for row in (
+            (rows or [(_OTHER, "", "")]) if kernel.before else [("added", "", _alone(rows))]
+        )
     ]
+
+
+def _alone(rows: Sequence[_Figure]) -> str:
+    """Return the figures of a kernel that has nothing to compare with."""
+    return ", ".join(f"{name} {after}" for name, _, after in rows)
 
 
 def _kernel_figures(verdict: Verdict) -> Iterator[tuple[KernelChange, list[_Figure]]]:

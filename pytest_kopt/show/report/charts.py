@@ -142,8 +142,13 @@ def _gain_axis(values: Sequence[Spec], title: str) -> Spec:
 
 
 def _by_decision(rounds: Sequence[Any], values: Sequence[Spec]) -> Spec:
-    """Return the ends of an axis of rounds, and the decisions that occur with their colours."""
+    """Return the ends of an axis of rounds, and the decisions that occur with their marks."""
     present = {value["decision"] for value in values}
     colours = {name: colour for name, colour in _specs()["colours"].items() if name in present}
     last = max(round["number"] for round in rounds)
-    return {"rounds": [0.5, last + 0.5], "decisions": [*colours], "colours": [*colours.values()]}
+    return {
+        "rounds": [0.5, last + 0.5],
+        "decisions": [*colours],
+        "colours": [*colours.values()],
+        "shapes": [_specs()["shapes"][name] for name in colours],
+    }

@@ -77,7 +77,8 @@ def document(campaign: Campaign) -> dict[str, Any]:
         "rooflines": next((r["rooflines"] for r in reversed(rounds) if r["rooflines"]), []),
         "final": final.model_dump(mode="json") if final and report else None,
         "outlook": outlook(report) if report else [],
-        "environment": environment(campaign, last),
+        "environment": (conditions := environment(campaign, last)),
+        "measured_on": _measured_on(conditions, campaign.manifest.target_gpu),
     }
 
 
@@ -101,6 +102,14 @@ def environment(campaign: Campaign, round: Round) -> list[tuple[str, str]]:
     rows = [(name, str(session[name])) for name in names if name in session]
     rows += [(name, ", ".join(sorted(values))) for name, values in texts.items()]
     return rows + [(f"env {name}", value) for name, value in campaign.manifest.env.items()]
+
+
+def _measured_on(conditions: Sequence[tuple[str, str]], gpu: str) -> str:
+    """Return the device, torch and the day of the last round, as far as its evidence is kept."""
+    known = dict(conditions)
+    torch = f"torch {known['torch']}" if "torch" in known else ""
+    day = known.get("started", "")[:10]
+    return ", ".join(filter(None, (known.get("device_model") or gpu, torch, day)))
 
 
 def _rounds(campaign: Campaign) -> Iterator[dict[str, Any]]:

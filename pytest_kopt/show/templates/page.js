@@ -40,8 +40,10 @@
     const narrow = innerWidth < 600;
     const fitted = structuredClone(spec);
     for (const part of [fitted, ...(fitted.layer ?? [])]) {
-      const legend = part.encoding?.color?.legend;
-      if (narrow && legend?.columns) legend.columns = 1;
+      for (const channel of ["color", "shape"]) {
+        const legend = part.encoding?.[channel]?.legend;
+        if (narrow && legend?.columns) legend.columns = 1;
+      }
       if (narrow && part.encoding?.color && part.encoding.color.legend === undefined)
         part.encoding.color.legend = { orient: "top" };
     }
