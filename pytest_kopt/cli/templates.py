@@ -48,7 +48,13 @@ def place(name: str, project: Project) -> list[str]:
     lines = [f"written: {path}" for path in _copied(name, project.root)]
     if _PACKAGE in TEMPLATES[name]:
         lines += [*_settings(project), *_missing_packages()]
-    return lines or ["nothing to do: every file is there already"]
+    if not lines:
+        return ["nothing to do: every file is there already"]
+    if f"kernels/{name}.py" in TEMPLATES[name]:
+        lines.append(
+            f"next: pytest --kopt-check-only; then commit, and kopt init --kernel kernels/{name}.py"
+        )
+    return lines
 
 
 def _copied(name: str, root: Path) -> list[str]:
