@@ -12,6 +12,7 @@ from pytest_kopt.campaign.manifest import Manifest
 from pytest_kopt.cli.main import _COMMANDS
 from pytest_kopt.exit_codes import ExitCode
 from pytest_kopt.options import declare
+from tests.test_pages import ARCHAIC, INVERTED, sentences
 
 DOCS = Path(__file__).parents[1] / "docs"
 sys.path.insert(0, str(DOCS))
@@ -38,6 +39,16 @@ def test_the_reference_has_every_name_that_a_user_types(reference: dict[str, str
     assert all(f"`{key}`" in reference["manifest"] for key in keys - {"schema"})
     assert all(f"## {name}\n" in reference["python"] for name in pytest_kopt.__all__)
     assert all(f"| `{int(code)}` | {code.name} |" in reference["exit-codes"] for code in ExitCode)
+
+
+@pytest.mark.parametrize(
+    "page", ["options", "exit-codes", "columns", "manifest", "policy", "python"]
+)
+def test_a_generated_page_has_short_sentences_too(page: str, reference: dict[str, str]) -> None:
+    parts = sentences(reference[page])
+    assert [part for part in parts if len(part.split()) > 30] == []
+    assert [part for part in parts if INVERTED.match(part) and len(part.split()) > 3] == []
+    assert [part for part in parts if ARCHAIC.search(part)] == []
 
 
 def test_the_reference_has_no_page_of_before(reference: dict[str, str]) -> None:

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 class Measurement:
     """The result of a call of the fixture.
 
-    Times in ms; rates in the schema's unit (TFLOPS or GB/s), None where the schema has none or the
-    case no backward. `cells` are the row's columns after Check.
+    Times are in ms. Rates are in the schema's unit (TFLOPS or GB/s), None if the schema has none or
+    the case no backward. `cells` are the row's columns after Check.
     """
 
     label: str
@@ -94,30 +94,34 @@ class Kopt:
     ) -> Measurement:
         """Check `fn` against `reference`, time it, and emit the case's row.
 
-        `inputs()` returns a tuple of fresh arguments, or a dict of them by name. kopt calls it
-        whenever it needs fresh ones. `reference` takes the same and computes in higher precision.
-        With `backward` the gradients of every input that requires grad are checked and timed too.
-        `weights` are the positions of long-lived inputs (parameters), `writes` of those that hold
-        results after a call. `consumes` are the positions of those that may hold anything after it
-        ("grad_out": incoming gradients too). kopt restores the latter two before every call.
-        `flops` or `nbytes` is the forward's work, the backward counting double, or a pair. Without
-        a `gate` the output's dtype chooses it; a dict has some by name of the output: `out[0]`,
-        `out['loss']`, `input 2`, `grad of input 0`. `groups` is the position of a grouped GEMM's
-        group sizes or offsets, where kopt does not find them. It draws them again in multiples of
-        `group_multiple`. In a round the function has to be right wherever the incumbent is;
-        `domain` says what it need not support: "contiguous", "finite", "moderate values", "declared
-        dtypes", "declared shapes". With `nan="equal"`, or NaN among the inputs, results are NaN
-        exactly where the reference's are; else the reference may hold none. A version that is
-        slower by `limit_pct` percent or more in this case is not kept, whatever the policy allows.
-        `weight` is what its time counts for in the weighted time of all cases. Neither changes
-        after the baseline. With `deterministic` calls on equal inputs give equal bits, whatever the
-        incumbent's do; with `batch_invariant` a row's result has equal bits in every batch. Rows
-        are dimension 0 of the tensors that are no weights, and of the results. With `statistical`,
-        an error rate such as 1e-6, results have to have the reference's distribution instead of its
-        values: of samplers and dropout.
+        - `inputs`: called for each set of fresh arguments; returns a tuple, or a dict by name.
+        - `reference`: takes the same arguments and computes in higher precision.
+        - `dims`, `label`: the columns and the name of the row.
+        - `backward`: check and time the gradient of every input that requires one, too.
+        - `weights`: positions of long-lived inputs (parameters).
+        - `writes`, `consumes`: positions of inputs that hold results after a call, or that may hold
+          anything then ("grad_out": incoming gradients too). kopt restores both before a call.
+        - `flops`, `nbytes`: the forward's work, or a pair with the backward's (default: double).
+        - `gate`: the tolerance; the default follows from the output's dtype. A dict has some by the
+          output's name: `out[0]`, `out['loss']`, `input 2`, `grad of input 0`.
+        - `groups`, `group_multiple`: position of a grouped GEMM's group sizes or offsets, if kopt
+          does not find them, and the number of rows that divides every size that kopt draws.
+        - `domain`: inputs that the function need not support: "contiguous", "finite", "moderate
+          values", "declared dtypes", "declared shapes" and others. In a round the function has to
+          be right for any other input for which the current best is.
+        - `nan`: "equal" if results may be NaN exactly where the reference's are. NaN among the
+          inputs implies it; otherwise the reference may hold none.
+        - `limit_pct`: a version that is slower by this many percent here is not kept, whatever the
+          policy allows. `weight`: the factor of this case in the weighted time of all cases.
+          Neither changes after the baseline.
+        - `deterministic`: calls on equal inputs give equal bits, whatever the current best's do.
+        - `batch_invariant`: a row's result has equal bits in every batch. Rows are dimension 0 of
+          results, and of inputs that are no weights.
+        - `statistical`: an error rate such as 1e-6, for samplers and dropout. Results have the
+          reference's distribution instead of its values.
 
-        Fails the test, with the diagnosis, when a gate does not hold; the row is emitted all the
-        same. Arguments that do not fit the schema or the baseline end the session with exit code 4.
+        If a gate does not hold, the test fails with the diagnosis, and the row is emitted.
+        Arguments that do not fit the schema or the baseline end the session with exit code 4.
         """
         declared = dict(locals())
         del declared["self"], declared["fn"]
