@@ -31,7 +31,12 @@ PAGES = {
     "cross_entropy_training": ("normalisation", "hbm_bandwidth"),
 }
 #: Keys of a configuration in the order and the words of the page.
-_WORDS = {"num_stages": "stages", "num_warps": "warps", "PER_SM": "programs an SM"}
+_WORDS = {
+    "num_stages": "stages",
+    "num_warps": "warps",
+    "maxnreg": "registers at most",
+    "PER_SM": "programs an SM",
+}
 
 
 def peaks() -> dict[str, float]:
