@@ -80,5 +80,5 @@ def summary(text: str) -> tuple[str, str]:
     title, _, body = text[text.index("# ") + 2 :].partition("\n")
     paragraphs = [" ".join(part.split()) for part in body.split("\n\n")]
     prose = [part for part in paragraphs if re.match(r"[A-Z`\[]", part)]
-    sentence = re.split(r"(?<=[.:])\s", prose[0] if prose else "")[0]
+    sentence = re.split(r"(?<=\.)\s", prose[0] if prose else "")[0]
     return title, re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", sentence)

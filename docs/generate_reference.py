@@ -27,7 +27,8 @@ from pytest_kopt.options import declare
 from pytest_kopt.schema.profile import BUILT_IN
 
 SCHEMAS = Path(pytest_kopt.__file__).parent / "schemas"
-MADE = "This page is generated from the package.\n"
+#: Ends the first sentence of a page.
+MADE = "(generated from the package).\n"
 
 
 def write(folder: Path) -> None:
@@ -77,7 +78,11 @@ def prose(text: str) -> str:
 
 
 def options() -> Iterator[str]:
-    yield from ("# Options of pytest and ini keys", "", MADE)
+    yield from (
+        "# Options of pytest and ini keys",
+        "",
+        f"The options that kopt adds to pytest, and the keys of its settings {MADE}",
+    )
     yield from ("## Options", "", "The name of an option is the name of the group `kopt`.", "")
     yield from table(
         ("option", "value", "meaning"),
@@ -104,7 +109,7 @@ def options() -> Iterator[str]:
 
 
 def commands() -> Iterator[str]:
-    yield from ("# Commands", "", MADE)
+    yield from ("# Commands", "", f"Every command of `kopt` with its arguments {MADE}")
     parser = CommandParser(prog="kopt")
     below = parser.add_subparsers()
     for command in _COMMANDS:
@@ -136,7 +141,7 @@ def described(name: str, parser: argparse.ArgumentParser, heading: str) -> Itera
 
 
 def manifest() -> Iterator[str]:
-    yield from ("# Keys of manifest.yaml", "", MADE)
+    yield from ("# Keys of manifest.yaml", "", f"The keys of a campaign's manifest {MADE}")
     yield "`kopt init` writes `agent/workspace/NAME/manifest.yaml`; options have the keys' names."
     yield ""
     text = (bundled("conftest_templates") / "manifest.yaml").read_text()
@@ -150,7 +155,13 @@ def manifest() -> Iterator[str]:
 
 
 def policy() -> Iterator[str]:
-    yield from ("# Keys of a policy", "", MADE, prose(inspect.getdoc(Policy) or ""), "")
+    yield from (
+        "# Keys of a policy",
+        "",
+        f"The thresholds of a decision, and the values of the presets {MADE}",
+        prose(inspect.getdoc(Policy) or ""),
+        "",
+    )
     known = [policies.load(name).model_dump(mode="json") for name in policies.names()]
     yield from table(
         ("key", *map(code, policies.names())),
@@ -162,7 +173,13 @@ def policy() -> Iterator[str]:
 
 
 def exit_codes() -> Iterator[str]:
-    yield from ("# Exit codes", "", MADE, inspect.getdoc(ExitCode) or "", "")
+    yield from (
+        "# Exit codes",
+        "",
+        f"The exit codes of a session, and the decisions that lead to them {MADE}",
+        inspect.getdoc(ExitCode) or "",
+        "",
+    )
     rows = []
     for member in ExitCode:
         decisions = [code(d.value) for d in Decision if d.exit_code == member]
@@ -172,7 +189,7 @@ def exit_codes() -> Iterator[str]:
 
 
 def columns() -> Iterator[str]:
-    yield from ("# Columns of the CSV", "", MADE)
+    yield from ("# Columns of the CSV", "", f"The columns of each built-in schema {MADE}")
     yield "Every row has `label` and `Check` too. A schema without dims takes those of the case."
     for built_in in BUILT_IN.values():
         yield from ("", f"## {built_in.name}", "")
@@ -186,7 +203,11 @@ def columns() -> Iterator[str]:
 
 
 def functions() -> Iterator[str]:
-    yield from ("# Python functions and classes", "", MADE)
+    yield from (
+        "# Python functions and classes",
+        "",
+        f"The public functions and classes of `pytest_kopt` {MADE}",
+    )
     for name in pytest_kopt.__all__:
         value = getattr(pytest_kopt, name)
         yield from (f"## {name}", "", "```python", *signature(name, value), "```", "")
@@ -221,7 +242,7 @@ def docstring(value: Any) -> str:
 
 def schema(name: str, title: str) -> Iterator[str]:
     document = json.loads((SCHEMAS / f"{name}.schema.json").read_text())
-    yield from (f"# {title}", "", MADE)
+    yield from (f"# {title}", "", f"The keys of this JSON document {MADE}")
     yield f"Its JSON Schema is `pytest_kopt/schemas/{name}.schema.json`."
     yield from ("", *_object(document))
     for kind, definition in document["$defs"].items():
