@@ -15,6 +15,7 @@ from pytest_kopt.cases.evidence import Training
 from pytest_kopt.cases.running import training_loop
 from pytest_kopt.cases.running.bench import Bench
 from pytest_kopt.cases.running.check import CheckedCase
+from pytest_kopt.cases.running.execution import grad_out
 from pytest_kopt.cases.running.training_loop import caches
 from pytest_kopt.honesty.transfer import Trace
 from pytest_kopt.honesty.work import Work, saves
@@ -401,3 +402,10 @@ def test_trading_work_saves_nothing() -> None:
     assert saves(Work(10, 2, 1000, 20), work), "opaque calls that are gone"
     assert not saves(Work(9, 2, 1001, 50), work)
     assert not saves(Work(10, 2, 1000, 40), work)
+
+
+def test_the_incoming_gradient_is_no_input_of_the_call() -> None:
+    """Drawn by the same seed it equalled the first input: a weight's gradient was a constant."""
+    drawn = torch.randn(16, 16, generator=torch.Generator().manual_seed(5))
+    assert not torch.equal(grad_out(drawn, 5), drawn)
+    assert torch.equal(grad_out(drawn, 5), grad_out(drawn, 5))

@@ -125,12 +125,17 @@ def aliases(named_results: Mapping[str, Any]) -> frozenset[str]:
     )
 
 
+#: Tells the seed of incoming gradients from that of the inputs of the same call.
+_GRADIENTS = 0x67726164
+
+
 def grad_out(out: torch.Tensor, seed: int) -> torch.Tensor:
     """Return the incoming gradient of an output: standard normal in float32, then out's dtype.
 
-    Drawn on the output's device, by a generator that the kernel cannot reach.
+    Drawn on the output's device, by a generator that the kernel cannot reach. `seed` is that of the
+    inputs too: without a seed of its own the gradient would equal the first input of that shape.
     """
-    return drawn_like(out, torch.Generator(out.device).manual_seed(seed))
+    return drawn_like(out, torch.Generator(out.device).manual_seed(seed ^ _GRADIENTS))
 
 
 def drawn_like(out: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
