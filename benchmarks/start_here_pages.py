@@ -62,7 +62,10 @@ def table(op: dict[str, Any], peak: float) -> str:
         resources = ""
         if row.get("registers") and row.get("config"):
             resources = f"{row['registers']}, {row['shared_bytes'] / 1024:.0f} KiB"
-        share = row.get("of_library_pct")
+        share, within = row.get("of_library_pct"), row.get("of_library_5_95_pct")
+        part = f"{share:.0f} %" if share else ""
+        if share and within and row.get("step"):
+            part += f" ({within[0]:.0f} to {within[1]:.0f})"
         rows.append(
             {
                 "version": row.get("library") or row["step"],
@@ -71,7 +74,7 @@ def table(op: dict[str, Any], peak: float) -> str:
                 "µs": f"{1e3 * row['ms']:.1f}",
                 op["unit"]: f"{row['rate']:.{0 if op['unit'] == 'TFLOPS' else 2}f}",
                 "of peak": f"{100 * row['rate'] / peak:.1f} %",
-                "of the library": f"{share:.1f} %" if share else "",
+                "of the library (5 to 95 % of turns)": part,
             }
         )
     return tabulate(rows, headers="keys", tablefmt="github", disable_numparse=True)
@@ -80,16 +83,19 @@ def table(op: dict[str, Any], peak: float) -> str:
 def texts() -> dict[Path, dict[str, str]]:
     """Return the generated parts of each page by their names."""
     result = json.loads(RESULTS.read_text())
-    conditions = (
-        f"{result['device']}, torch {result['torch']}, Triton {result['triton']}, "
-        f"{result['date']}, `{result['command']}`"
+    versions = (
+        f"{result['device']}, torch {result['torch']}, Triton {result['triton']}, {result['date']}"
     )
     pages: dict[Path, dict[str, str]] = {}
     for name, (area, peak) in PAGES.items():
         op = result["ops"][name]
         page = ROOT / f"knowledge/ops/{area}/overview.md"
-        lead = f"{op['shape']} ({conditions}):\n\n"
-        text = f"\n{lead}{table(op, peaks()[peak])}\n\n"
+        known = op["conditions"]
+        lead = (
+            f"{op['shape']}. {versions}, `{result['command']}`; {known['power.draw']} of "
+            f"{known['power.limit']} and {known['clocks.sm']} at the end:"
+        )
+        text = f"\n{lead}\n\n{table(op, peaks()[peak])}\n\n"
         pages.setdefault(page, {})[name] = text
     return pages
 

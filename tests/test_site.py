@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+import json
+import re
 import sys
 from pathlib import Path
 
@@ -15,10 +18,11 @@ from pytest_kopt.options import declare
 from tests.test_pages import ARCHAIC, INVERTED, sentences
 
 DOCS = Path(__file__).parents[1] / "docs"
-sys.path.insert(0, str(DOCS))
+sys.path[:0] = [str(DOCS), str(DOCS.parent / "benchmarks")]
 
 import conf  # noqa: E402
 import generate_reference  # noqa: E402
+import start_here_pages  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -73,3 +77,28 @@ def test_the_map_for_agents_has_a_sentence_for_every_page() -> None:
         assert title.startswith("- [") and len(title) > 4, line
         assert (DOCS.parent / path).exists() or path.startswith("docs/reference/"), line
         assert sentence.strip(), f"{path} begins with no sentence"
+
+
+def test_the_knowledge_pages_have_the_figures_that_were_measured() -> None:
+    """Otherwise: `python benchmarks/start_here_pages.py`."""
+    for page, parts in start_here_pages.texts().items():
+        assert page.read_text() == start_here_pages.written(page, parts), page
+
+
+def test_the_gemm_template_is_as_fast_as_the_library() -> None:
+    ops = json.loads(start_here_pages.RESULTS.read_text())["ops"]
+    rows = {name: op["rows"][-1] for name, op in ops.items() if name.startswith("gemm")}
+    assert len(rows) == 6
+    assert all(row["of_library_pct"] >= 90 for row in rows.values()), rows
+    hopper = {key: rows["gemm_bf16"]["config"][key] for key in gemm_bf16_tiles("HOPPER")}
+    assert hopper == gemm_bf16_tiles("HOPPER"), "what was measured is what the template has"
+    few = rows["gemm_bf16_few_tiles"]["config"]
+    assert few == gemm_bf16_tiles("HOPPER_FEW_TILES")
+
+
+def gemm_bf16_tiles(constant: str) -> dict[str, int]:
+    """Return a configuration of the template without an import of Triton."""
+    text = (DOCS.parent / "conftest_templates/kernels/gemm_bf16.py").read_text()
+    found = re.search(rf"^{constant} = (.*)$", text, re.MULTILINE)
+    assert found
+    return dict(ast.literal_eval(found[1]))

@@ -14,7 +14,8 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 #: Tile, pipeline stages and warps of the forward, where there are TMA and warpgroup products.
-HOPPER = {"BLOCK_M": 128, "BLOCK_N": 128, "num_stages": 2, "num_warps": 8}
+#: With 128 registers two programs fit an SM: one multiplies during the softmax of the other.
+HOPPER = {"BLOCK_M": 128, "BLOCK_N": 64, "num_stages": 2, "num_warps": 8, "maxnreg": 128}
 
 
 @triton.jit

@@ -17,7 +17,7 @@ ALIGNED = 8
 #: Tile, pipeline stages and warps. Two of the accumulators of 128 x 256 do not fit one warpgroup.
 HOPPER = {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 64, "num_stages": 3, "num_warps": 8}
 #: Where tiles of 128 x 256 would leave half of the SMs without work.
-HOPPER_FEW_TILES = {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 128, "num_stages": 4, "num_warps": 4}
+HOPPER_FEW_TILES = {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 256, "num_stages": 3, "num_warps": 4}
 #: Shared memory of 64 KiB is enough: sm_80, sm_89, sm_120, gfx942.
 SMALLER = {"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 32, "num_stages": 2, "num_warps": 8}
 INTERPRETED = {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 64}
