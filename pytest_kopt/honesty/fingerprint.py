@@ -28,7 +28,7 @@ _SHOWN = 80
 _IMPORTED = {
     *("_pytest", "amdsmi", "anyio", "execnet", "filelock", "git", "iniconfig", "jinja2", "mcp"),
     *("numpy", "pandas", "pluggy", "pydantic", "pydantic_core", "pynvml", "pytest", "scipy"),
-    *("safetensors", "tabulate", "tomli", "torch", "triton", "xdist", "yaml"),
+    *("packaging", "safetensors", "tabulate", "tomli", "torch", "triton", "xdist", "yaml"),
 }
 
 

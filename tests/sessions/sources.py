@@ -90,7 +90,7 @@ import os
 import threading
 from pathlib import Path
 
-from pytest_kopt.processes import limit
+from pytest_kopt.processes import channel
 
 _log = Path(__file__).with_name("limits.log")
 _how = {}
@@ -122,7 +122,7 @@ class _Watchdog:
     cancel_dump_traceback_later = staticmethod(cancel_dump_traceback_later)
 
 
-limit.faulthandler = _Watchdog
+channel.faulthandler = _Watchdog
 '''
 #: What a kernel does under it to hang.
 HANG = "__import__('watchdog').hang()"
