@@ -59,7 +59,7 @@ _NEXT_UPSTREAM = {
 }
 
 
-class Final(CampaignTrial):
+class FinalComparison(CampaignTrial):
     """The end of a campaign in its own tree."""
 
     #: By the decision, what comes next.
@@ -106,7 +106,7 @@ class Final(CampaignTrial):
         return Closing(verdict, judged.detail or ran.begun.blocked, outlook=outlook)
 
 
-class Integration(Final):
+class Integration(FinalComparison):
     """The end of a workspace's campaign, upstream, whose files are known by now."""
 
     next_steps = _NEXT_UPSTREAM

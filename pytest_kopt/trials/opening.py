@@ -13,7 +13,7 @@ from pytest_kopt.errors import BadInput
 from pytest_kopt.options.settings import Settings
 from pytest_kopt.show.files import projections
 from pytest_kopt.trials.campaign_trial import CampaignTrial, carry_out
-from pytest_kopt.trials.final import Final, Integration
+from pytest_kopt.trials.final import FinalComparison, Integration
 from pytest_kopt.trials.harness import HarnessWatch, PytestSetup
 from pytest_kopt.trials.rounds.baseline import Baseline
 from pytest_kopt.trials.rounds.candidate import CandidateRound
@@ -43,7 +43,7 @@ def _kind(campaign: Campaign, settings: Settings, upstream: bool) -> type[Campai
             legal="--kopt-round next, once the baseline is measured",
         )
     if settings.round == "final":
-        return Integration if upstream else Final
+        return Integration if upstream else FinalComparison
     if first:
         return Baseline
     return Race if settings.candidates else CandidateRound
