@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest_kopt
@@ -11,6 +13,12 @@ import pytest_kopt
 ROOT = Path(__file__).parents[1]
 PACKAGE = Path(pytest_kopt.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
+NODES = [(path, node) for path in FILES for node in ast.walk(ast.parse(path.read_text()))]
+#: Names that tell a reader nothing of what they hold.
+VAGUE = {
+    *("found", "given", "told", "kept", "asked", "held", "wanted", "said", "shown", "known"),
+    *("other", "others", "both", "every", "own", "item", "each", "seen", "made", "done", "taken"),
+}
 
 
 def test_no_file_holds_several_ideas() -> None:
@@ -28,3 +36,38 @@ def test_the_ways_through_the_code_lead_to_files() -> None:
     named = re.findall(r"`((?:\w+/)+\w+\.py)`", page)
     lost = [name for name in named if not any((at / name).exists() for at in (PACKAGE, ROOT))]
     assert len(named) > 40 and not lost
+
+
+def test_no_two_files_share_a_name() -> None:
+    names = Counter(path.name for path in FILES if not path.name.startswith("__"))
+    assert [name for name, count in names.items() if count > 1] == []
+
+
+def test_two_classes_share_a_name_in_two_places_at_most() -> None:
+    names = Counter(node.name for _, node in NODES if isinstance(node, ast.ClassDef))
+    assert sum(count > 1 for count in names.values()) <= 2
+
+
+def test_only_the_public_call_takes_more_than_eight_arguments() -> None:
+    functions = [(path, node) for path, node in NODES if isinstance(node, ast.FunctionDef)]
+    many = {
+        (path.name, node.name)
+        for path, node in functions
+        if len(node.args.args) + len(node.args.kwonlyargs) > 8
+    }
+    assert many == {("fixture.py", "__call__")}
+
+
+def bound_names(node: ast.AST) -> Iterator[str]:
+    match node:
+        case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name):
+            yield name
+        case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+            yield name
+
+
+def test_a_name_says_what_it_holds() -> None:
+    """Of the names that the package binds."""
+    names = [name.strip("_") for _, node in NODES for name in bound_names(node)]
+    assert len(names) > 10_000
+    assert sum(name in VAGUE for name in names) / len(names) <= 0.012
