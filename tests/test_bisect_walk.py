@@ -49,16 +49,15 @@ def walked(
     broken: Collection[int] = (),
 ) -> tuple[Culprit | None, History, list[Pair]]:
     """Walk versions of these log-speeds; returns what was found and which pairs were asked for."""
-    history, asked = History(len(levels) - 1), list[Pair]()
-    walk, answer = history.walk(), None
-    while True:
-        try:
-            pair = walk.send(answer)
-        except StopIteration as end:
-            return end.value, history, asked
+    asked = list[Pair]()
+
+    def compare(pair: Pair) -> Change | None:
         asked.append(pair)
         change = levels[pair.version] - levels[pair.base]
-        answer = None if pair.version in broken else gate(change)
+        return None if pair.version in broken else gate(change)
+
+    history = History(len(levels) - 1, compare)
+    return history.first_slower(), history, asked
 
 
 def exact(change: float) -> Change:

@@ -168,30 +168,24 @@ class Bisection:
     def __post_init__(self) -> None:
         # Runs of commits with the same code.
         self.versions = [list(run) for _, run in groupby(self.commits, lambda c: c.same_code_as)]
-        self.history = History(len(self.versions) - 1)
+        self.history = History(len(self.versions) - 1, self._compared)
         self._recorded: dict[tuple[str, str], list[Answer]] = {}
         for base, commit, answer in self.journal.read():
             self._recorded.setdefault((base, commit), []).append(answer)
 
     def run(self) -> Culprit | None:
-        """Walk to the first slower version, if any; BadInput where BAD cannot be compared."""
-        if len(self.versions) == 1:
-            return None
-        walk = self.history.walk()
-        try:
-            pair = next(walk)
-            while True:
-                change = self._change(pair)
-                if change is None and pair == Pair(0, self.history.last):
-                    bad = self.commits[-1]
-                    raise refused(
-                        f"BAD ({bad.short}) cannot be compared with GOOD: {self.skipped[bad.hash]}",
-                        legal="a BAD that builds, whose cases pass, and a GOOD that loads them",
-                    )
-                pair = walk.send(change)
-        except StopIteration as end:
-            culprit: Culprit | None = end.value
-            return culprit
+        """Return the first slower version, if any; BadInput where BAD cannot be compared."""
+        return self.history.first_slower() if len(self.versions) > 1 else None
+
+    def _compared(self, pair: Pair) -> Change | None:
+        change = self._change(pair)
+        if change is None and pair == Pair(0, self.history.last):
+            bad = self.commits[-1]
+            raise refused(
+                f"BAD ({bad.short}) cannot be compared with GOOD: {self.skipped[bad.hash]}",
+                legal="a BAD that builds, whose cases pass, and a GOOD that loads them",
+            )
+        return change
 
     def _change(self, pair: Pair) -> Change | None:
         """Compare two versions by the commits that hold them, the latest that passes first."""

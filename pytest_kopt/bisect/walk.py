@@ -7,7 +7,7 @@ one with its predecessor as well, so that one mistaken comparison does not name 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -18,11 +18,9 @@ SESSIONS = 4
 #: Where BAD is not slower, so many parts of the history are looked at for a loss that a later or an
 #: earlier gain hides.
 PARTS = 8
-#: Yields pairs and is sent the change, or None where a version cannot be measured; returns None
-#: where no version is shown slower than an earlier one.
-Walk: TypeAlias = "Generator[Pair, Change | None, Culprit | None]"
+#: Compares a pair; None where one of them cannot be measured.
+Compare: TypeAlias = "Callable[[Pair], Change | None]"
 Enough: TypeAlias = "Callable[[Change], bool]"
-_Steps: TypeAlias = "Generator[Pair, Change | None, Change | None]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +76,9 @@ class Culprit:
 class History:
     """The changes that are known of the versions 0 to `last`; `skipped` cannot be measured."""
 
-    def __init__(self, last: int) -> None:
+    def __init__(self, last: int, compare: Compare) -> None:
         self.last = last
+        self._compare = compare
         self.skipped: set[int] = set()
         self._changes: dict[Pair, list[Change]] = {}
 
@@ -90,23 +89,21 @@ class History:
         changes = self._changes.get(Pair(base, version))
         return Change.pooled(changes) if changes else None
 
-    def walk(self) -> Walk:
-        """Look for the first slower version; see `Walk`."""
-        bad = yield from self._measure(
-            Pair(0, self.last), lambda c: c.high < 0 or c.mean >= -c.error
-        )
+    def first_slower(self) -> Culprit | None:
+        """Return the first slower version, None where none is shown slower than an earlier one."""
+        bad = self._measure(Pair(0, self.last), lambda c: c.high < 0 or c.mean >= -c.error)
         if bad is None:
             return None
         around = (0, self.last)
         if bad.high >= 0:
-            hidden = yield from self._hidden()
+            hidden = self._hidden()
             if hidden is None:
                 return None
             around = hidden
         while True:
-            before, first, loss = yield from self._narrowed(*around)
+            before, first, loss = self._narrowed(*around)
             pair = Pair(before, first)
-            step = yield from self._measure(pair, _clear(loss))
+            step = self._measure(pair, _clear(loss))
             if step is None or step.high < 0:
                 return Culprit(first, before, confirmed=step is not None)
             # They do not agree with what both are against GOOD: so that is measured once more.
@@ -114,16 +111,16 @@ class History:
             if not again:
                 return Culprit(first, before, confirmed=False)
             for version in again:
-                yield from self._once_more(Pair(0, version))
+                self._once_more(Pair(0, version))
 
-    def _hidden(self) -> Generator[Pair, Change | None, tuple[int, int] | None]:
+    def _hidden(self) -> tuple[int, int] | None:
         """Return two versions of which the later is slower, None where no part shows any."""
         parts = 1
         while parts < min(PARTS, self.last):
             parts *= 2
             for part in range(1, parts, 2):
                 version = self.last * part // parts
-                yield from self._measure(Pair(0, version), lambda c: True)
+                self._measure(Pair(0, version), lambda c: True)
                 measured = [v for v in range(self.last + 1) if self.change(v) is not None]
                 for place, later in enumerate(measured):
                     for earlier in reversed(measured[:place]):
@@ -131,9 +128,7 @@ class History:
                             return earlier, later
         return None
 
-    def _narrowed(
-        self, before: int, first: int
-    ) -> Generator[Pair, Change | None, tuple[int, int, float]]:
+    def _narrowed(self, before: int, first: int) -> tuple[int, int, float]:
         """Return the closest pair, the loss in between of which half tells the sides apart."""
         start = before
         while True:
@@ -143,7 +138,7 @@ class History:
                 return before, first, loss
             middle = inner[len(inner) // 2]
             level = self._against_good(start)
-            against_good = yield from self._measure(Pair(0, middle), _clear(loss, level))
+            against_good = self._measure(Pair(0, middle), _clear(loss, level))
             if against_good is None:
                 continue
             change = against_good - level
@@ -152,17 +147,16 @@ class History:
             else:
                 before = middle
 
-    def _measure(self, pair: Pair, enough: Enough) -> _Steps:
+    def _measure(self, pair: Pair, enough: Enough) -> Change | None:
         """Compare a pair until that is enough; None where one of them cannot be measured."""
         changes = self._changes.setdefault(pair, [])
         while not changes or (len(changes) < SESSIONS and not enough(Change.pooled(changes))):
-            change = yield from self._once_more(pair)
-            if change is None:
+            if self._once_more(pair) is None:
                 break
         return Change.pooled(changes) if changes else None
 
-    def _once_more(self, pair: Pair) -> _Steps:
-        change = yield pair
+    def _once_more(self, pair: Pair) -> Change | None:
+        change = self._compare(pair)
         if change is None:
             if pair.base == 0:
                 self.skipped.add(pair.version)
