@@ -140,6 +140,9 @@ def test_what_cannot_be_recorded_or_drawn_is_named(kernels: ModuleType, tmp_path
         pass
     with pytest.raises(BadInput, match="scale was not called"):
         recorded(tmp_path / "none")
+    with record("recorded_kernels:scale", into=tmp_path / "none"):
+        kernels.scale(torch.ones(1))
+    assert len(recorded(tmp_path / "none")) == 1
     with pytest.raises(BadInput, match="holds no record"):
         recorded(tmp_path / "nowhere")
 

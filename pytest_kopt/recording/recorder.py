@@ -158,7 +158,7 @@ def record(target: str, into: str | Path, *, contents: bool = False) -> Iterator
     """
     module_name, _, name = target.partition(":")
     folder = Path(into)
-    if (folder / RECORD).exists():
+    if _holds_calls(folder):
         raise BadInput("it holds a record already", where=str(folder), legal="another folder")
     if contents:
         # Missing only when the program has run, it would cost that run.
@@ -182,6 +182,16 @@ def record(target: str, into: str | Path, *, contents: bool = False) -> Iterator
         # Modules that were imported meanwhile hold it as well.
         _replace(recording, function)
         _write(recorder, target, seconds, folder)
+
+
+def _holds_calls(folder: Path) -> bool:
+    """Say whether a folder has a record; one of a program that never called may be written over."""
+    file = folder / RECORD
+    try:
+        return file.exists() and bool(json.loads(file.read_text())["signatures"])
+    except (ValueError, KeyError):
+        # Somebody else's file of that name.
+        return True
 
 
 def _replace(function: Any, other: Any) -> None:
