@@ -7,8 +7,9 @@ Each package comes from the index (or from a folder of wheels) by name and versi
 environment on top of this one. Each of its operations is tried twice: `file`, plain torch as the
 baseline and their file as the candidate, and `tree`, their package as the project and a change
 without effect. Without --rounds everything is only checked, a package in a session; with it each
-operation is a campaign of two rounds, N of them side by side. On the CPU, where no GPU is named,
-Triton is interpreted, and such times decide nothing. OUT gets strangers.json and strangers.md.
+operation is a campaign of two shapes and two rounds, N of them side by side, and each of its
+commands is timed. On the CPU, where no GPU is named, Triton is interpreted, and such times decide
+nothing. OUT gets strangers.json and strangers.md.
 """
 
 from __future__ import annotations
@@ -39,11 +40,12 @@ from helpers import *
 from pytest_kopt import snr
 from {module} import {name} as op
 
-R, C, DTYPE = {rows}, {columns}, torch.{dtype}
+C, DTYPE = {columns}, torch.{dtype}
 
 
 @pytest.mark.kopt(schema="memory")
-def test_{name}(kopt):
+@pytest.mark.parametrize("R", {rows})
+def test_{name}(kopt, R):
     DEVICE = kopt.device
 
     def T(*shape, g={backward}, d=DTYPE):
@@ -71,13 +73,16 @@ _INI = '[tool.pytest.ini_options]\npythonpath = ["."]\ntestpaths = ["tests"]\n'
 
 @dataclass
 class Outcome:
-    """What became of one operation, one way; `declared` is what the test says besides."""
+    """What became of one operation, one way; `declared` is what the test says besides.
+
+    `seconds` are those of the whole command that checks it, or of init, baseline and round.
+    """
 
     package: str
     op: str
     way: str
     became: str
-    seconds: float
+    seconds: tuple[float, ...]
     declared: str
     flags: list[str]
     why: str = ""
@@ -89,7 +94,7 @@ class Bench:
 
     folder: Path
     gpu: str
-    rows: int
+    rows: tuple[int, ...]
     columns: int
     dtype: str
 
@@ -134,20 +139,22 @@ def main() -> None:
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
     on_gpu = given.gpu != "cpu"
-    size = (8192, 4096, "bfloat16") if on_gpu else (32, 256, "float32")
-    bench = Bench((given.out / "environment").resolve(), given.gpu, *size)
+    rows = (4096, 8192) if on_gpu else (16, 32)
+    size = (4096, "bfloat16") if on_gpu else (256, "float32")
+    environment = (given.out / "environment").resolve()
+    bench = Bench(environment, given.gpu, rows if given.rounds else rows[1:], *size)
     found: list[Outcome] = []
     for package in given.packages:
         wanted = [op for op in OPS if op.package == package and op.name in (given.ops or [op.name])]
         said = "" if not wanted else _installed(bench, package, given.wheels)
         if said:
             found += [
-                Outcome(package, op.name, "-", "not installed", 0, "", [], said) for op in wanted
+                Outcome(package, op.name, "-", "not installed", (), "", [], said) for op in wanted
             ]
         elif wanted and not on_gpu and not PACKAGES[package].on_cpu:
             why = "does not import without a GPU"
             found += [
-                Outcome(package, op.name, "-", "needs a GPU", 0, "", [], why) for op in wanted
+                Outcome(package, op.name, "-", "needs a GPU", (), "", [], why) for op in wanted
             ]
         elif wanted:
             for way in ("file", "tree"):
@@ -195,17 +202,17 @@ def _checked(bench: Bench, ops: Sequence[Op], way: str, project: Path) -> Iterat
     file = project / "rows.csv.evidence.json"
     results = json.loads(file.read_text()) if file.exists() else []
     for op in ops:
-        mine = [r for r in results if r["nodeid"].endswith(f"::test_{op.name}")]
+        mine = [r for r in results if f"::test_{op.name}[" in r["nodeid"]]
         if not mine:
             why = (done.stdout + done.stderr).strip()[-600:]
-            yield Outcome(op.package, op.name, way, f"exit {done.returncode}", each, "", [], why)
+            yield Outcome(op.package, op.name, way, f"exit {done.returncode}", (each,), "", [], why)
             continue
         flags = [f"{f['check']}: {f['message']}" for f in mine[0]["findings"]]
         refused = any(f["rejects"] for f in mine[0]["findings"])
         why = mine[0]["diagnosis"]
         became = "REJECTED" if refused else mine[0]["check"]
         became = "needs a GPU" if why.startswith("Triton's interpreter") else became
-        yield Outcome(op.package, op.name, way, became, each, op.declared, flags, why)
+        yield Outcome(op.package, op.name, way, became, (each,), op.declared, flags, why)
 
 
 def _campaigns(
@@ -220,29 +227,28 @@ def _campaign(bench: Bench, op: Op, way: str, project: Path) -> Outcome:
     kernel = _write_case(bench, op, way, project, candidate=False)
     if way == "tree":
         shutil.copytree(bench.packages / _module(op), project / _module(op))
-    start = time.monotonic()
     backend = "TORCH" if bench.gpu == "cpu" else "TRITON"
     words = ["--op", op.name, "--backend", backend, "--gpu", bench.gpu, "--kernel", kernel]
     steps = [["pytest_kopt.cli", "init", "c", *words, "--metric", "Forward GB/s"]]
-    steps.append(["pytest", "-q", "--kopt-campaign", "c", "--kopt-round", "1"])
-    for step in steps:
-        done = bench.run(project, *step)
-        if done.returncode:
-            break
-    else:
-        if way == "file":
+    steps += [["pytest", "-q", "--kopt-campaign", "c", "--kopt-round", n] for n in ("1", "2")]
+    seconds: list[float] = []
+    for number, step in enumerate(steps):
+        if number == len(steps) - 1 and way == "file":
             _write_case(bench, op, way, project, candidate=True)
-        else:
+        elif number == len(steps) - 1:
             path = project / kernel
             path.write_text(f"{path.read_text()}\n_WITHOUT_EFFECT = 1\n")
-        done = bench.run(project, "pytest", "-q", "--kopt-campaign", "c", "--kopt-round", "2")
-    seconds = time.monotonic() - start
+        start = time.monotonic()
+        done = bench.run(project, *step)
+        seconds.append(time.monotonic() - start)
+        if done.returncode:
+            break
     rounds = sorted((project / "agent/workspace/c/rounds").glob("round-*/verdict.json"))
     verdict = json.loads(rounds[-1].read_text()) if rounds else {}
     became = verdict.get("decision") or f"exit {done.returncode}"
     why = "\n".join([verdict.get("reason", ""), (done.stdout + done.stderr)[-1500:]])
     flags = verdict.get("flags", [])
-    return Outcome(op.package, op.name, way, became, seconds, op.declared, flags, why)
+    return Outcome(op.package, op.name, way, became, (*seconds,), op.declared, flags, why)
 
 
 def _module(op: Op) -> str:
@@ -258,7 +264,7 @@ def _write_case(bench: Bench, op: Op, way: str, project: Path, *, candidate: boo
     test = _TEST.format(
         module=f"kernels.{op.name}",
         name=op.name,
-        rows=bench.rows,
+        rows=[*bench.rows],
         columns=bench.columns,
         dtype=bench.dtype,
         backward=op.backward,
@@ -306,7 +312,8 @@ def _write(out: Path, found: Sequence[Outcome]) -> None:
     for o in found:
         shown = "; ".join(o.flags) or ("" if o.became in ("PASS", "ACCEPTED") else o.why)
         shown = " ".join(shown.split())[:160].replace("|", "/")
-        cells = (o.package, o.op, o.way, o.became, f"{o.seconds:.0f}", o.declared, shown)
+        seconds = ", ".join(f"{one:.1f}" for one in o.seconds)
+        cells = (o.package, o.op, o.way, o.became, seconds, o.declared, shown)
         lines.append(f"| {' | '.join(cells)} |")
     (out / "strangers.md").write_text("\n".join(lines) + "\n")
 
