@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import json
 import re
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
 import decision_picture
+import operating_points_picture
 from terminal_pictures import pictures
 
 PICTURES = Path(__file__).parents[1] / "docs/pictures"
@@ -28,6 +30,13 @@ OUTCOMES = {
 def test_the_picture_of_a_decision_is_drawn_from_the_kept_rounds() -> None:
     """Otherwise: `python benchmarks/decision_picture.py`."""
     assert decision_picture.PICTURE.read_text() == decision_picture.drawn()
+
+
+def test_the_picture_of_operating_points_is_drawn_from_the_kept_record() -> None:
+    """Otherwise: `python benchmarks/operating_points_picture.py docs/pictures`."""
+    record = json.loads(operating_points_picture.RECORD.read_text())
+    drawn = operating_points_picture.picture(record)
+    assert (PICTURES / operating_points_picture.NAME).read_text() == drawn
 
 
 @pytest.fixture(scope="module")
