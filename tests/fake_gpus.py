@@ -38,6 +38,9 @@ class FakeVendor:
         number = self._read[device.uuid] = self._read.get(device.uuid, -1) + 1
         return self._state(device, number)
 
+    def glance(self, device: Device) -> Reading:
+        return self.read(device)
+
 
 # Signatures and units as in the NVML API reference; docs.nvidia.com/deploy/nvml-api.
 _PYNVML = """\

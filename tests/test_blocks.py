@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Iterator
 from typing import Any, cast
 
 import pytest
@@ -14,6 +15,13 @@ from pytest_kopt.cases.order import ALONE, CANDIDATE, INCUMBENT, PLACEBO
 from pytest_kopt.cases.protocol import Time, Write
 from pytest_kopt.cases.replies import Looked, Timed, Written
 from pytest_kopt.paired.blocks import Blocks, BlockTime
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _no_pauses() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pytest_kopt.paired.blocks.PAUSE_S", 0.0)
+        yield
 
 
 class Process:

@@ -36,6 +36,10 @@ def test_what_was_written_reads_and_is_written_again_as_it_was(text: str) -> Non
     again = json.loads(CaseResult.from_json(text).to_json())
     assert list(again) == list(document)
     document["evidence"] = known(document["evidence"])
+    if conditions := document["evidence"].get("conditions"):
+        # A clock that moved is a figure now, which the readings hold.
+        flags = (flag for flag in conditions["flags"] if not flag.startswith("clock drifted"))
+        conditions["flags"] = [*flags]
     # NaN equals nothing.
     assert json.dumps(again, sort_keys=True) == json.dumps(document, sort_keys=True)
 

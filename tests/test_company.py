@@ -122,7 +122,7 @@ COMPANY = ("replica", BESIDE)
 class Arms:
     """Starts replicas of a candidate that takes so much less time; notes which had company."""
 
-    how, random, asks_more = ONE_PROCESS, random.Random(0), True
+    how, random, asks_more, sustained_turns = ONE_PROCESS, random.Random(0), True, 0
 
     def __init__(self, gain_pct: float, *, refuses: bool = False) -> None:
         self.started: list[str] = []

@@ -69,6 +69,12 @@ def declared(**changes: Any) -> CaseResult:
         ({"limit_pct": 2.0}, {}, ["may be slower by 5 %, at the base by 2 %"]),
         ({}, {"limit_pct": 8.0}, ["may be slower by 8 %, at the base by 5 %"]),
         ({"weight": 3.0}, {}, ["has weight 1, at the base 3"]),
+        ({}, {"cache": "warm"}, ["declares cache='warm', the base 'cold'"]),
+        (
+            {"operating_point": "sustained"},
+            {},
+            ["declares operating_point=None, the base 'sustained'"],
+        ),
         ({}, {"drawn": "b"}, ["draws other inputs"]),
         ({}, {"dims": {"n": 2}, "drawn": "b"}, ["has the dims {'n': 2}, at the base {'n': 1}"]),
     ],

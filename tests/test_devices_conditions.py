@@ -14,24 +14,20 @@ CALM = Reading(sm_mhz=1980.0, temperature_c=50.0, throttle=("gpu_idle",))
 
 
 @pytest.mark.parametrize(
-    ("after", "flag", "passing"),
+    ("after", "flag"),
     [
-        (CALM, "", False),
-        (Reading(), "", False),
-        (Reading(sm_mhz=1930.0, temperature_c=54.0), "", False),
-        (Reading(throttle=("applications_clocks_setting",)), "", False),
-        (Reading(throttle=("hw_thermal_slowdown",)), "throttled: hw_thermal_slowdown", True),
-        (Reading(throttle=("sw_power_cap",)), "throttled: sw_power_cap", False),
-        (Reading(throttle=("ppt_pwr",)), "throttled: ppt_pwr", False),
-        (Reading(sm_mhz=1900.0), "clock drifted from 1980 to 1900 MHz", True),
-        (Reading(temperature_c=55.0), "temperature drifted from 50 to 55 °C", True),
+        (CALM, ""),
+        (Reading(), ""),
+        (Reading(throttle=("applications_clocks_setting",)), ""),
+        (Reading(throttle=("hw_thermal_slowdown",)), "throttled: hw_thermal_slowdown"),
+        (Reading(throttle=("sw_power_cap",)), ""),
+        (Reading(throttle=("ppt_pwr",)), ""),
+        (Reading(sm_mhz=1500.0, temperature_c=65.0), ""),
     ],
 )
-def test_what_is_flagged(after: Reading, flag: str, passing: bool) -> None:
-    """A power cap is what a heavy kernel lives with: measuring again would find it again."""
-    conditions = Conditions(CALM, after)
-    assert conditions.flags == ((flag,) if flag else ())
-    assert conditions.passing == passing
+def test_what_is_flagged(after: Reading, flag: str) -> None:
+    """A power cap is what a heavy kernel lives with, and its clock a figure, no flag."""
+    assert Conditions(CALM, after).flags == ((flag,) if flag else ())
 
 
 def test_reasons_from_before_count_too_and_once() -> None:
@@ -39,25 +35,11 @@ def test_reasons_from_before_count_too_and_once() -> None:
     assert Conditions(hot, hot).flags == ("throttled: sw_thermal_slowdown",)
 
 
-def test_a_clock_that_the_power_cap_moves_moves_again() -> None:
-    capped = Reading(sm_mhz=1600.0, temperature_c=50.0, throttle=("sw_power_cap",))
-    conditions = Conditions(CALM, capped)
-    assert len(conditions.flags) == 2 and not conditions.passing
-
-
-def test_what_most_cases_share_is_told_once_with_an_example() -> None:
-    throttled = "throttled: sw_power_cap"
-    found = {
-        "m16": (throttled, "clock drifted from 1980 to 1605 MHz"),
-        "m32": (throttled, "clock drifted from 1965 to 1710 MHz"),
-        "m64": (throttled, "temperature drifted from 44 to 57 °C"),
-        "m128": (),
-    }
-    lines = [
-        "3 of 4 cases: throttled: sw_power_cap",
-        "2 of 4 cases: clock drifted, as at m16 from 1980 to 1605 MHz",
-        "m64: temperature drifted from 44 to 57 °C",
-    ]
+def test_what_several_cases_share_is_told_once() -> None:
+    throttled = "throttled: hw_thermal_slowdown"
+    slow = "not at boost: pauses left the clock at 1605 of 1980 MHz"
+    found = {"m16": (throttled, slow), "m32": (throttled,), "m64": (throttled,), "m128": ()}
+    lines = ["3 of 4 cases: throttled: hw_thermal_slowdown", f"m16: {slow}"]
     assert by_kind(found) == lines
     assert not any(is_finding(line, found) for line in lines)
     assert by_kind({"m16": (), "m32": ()}) == []
@@ -76,7 +58,7 @@ HOT = Reading(throttle=("hw_slowdown",))
         ([CALM, CALM], 1, False),
         ([CALM, HOT, CALM, CALM], 2, False),
         ([CALM, HOT, HOT, CALM, CALM, HOT], 3, True),
-        ([CALM, Reading(throttle=("sw_power_cap",))], 1, True),
+        ([CALM, Reading(throttle=("sw_power_cap",))], 1, False),
     ],
 )
 def test_a_spoilt_measurement_is_repeated_within_the_budget(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from pytest_kopt.devices import idle, pinning
 from pytest_kopt.devices.idle import AllGpusBusy
+from pytest_kopt.devices.machine import cpu_clock_mhz
 from pytest_kopt.devices.pinning import (
     EarlyLook,
     Host,
@@ -88,6 +90,15 @@ def test_the_cpu_is_for_campaigns_on_the_cpu() -> None:
     assert for_target(host, "cpu") == host
     with pytest.raises(BadInput, match="for sm_90, here is cpu"):
         for_target(host, "sm_90")
+
+
+def test_the_clock_of_a_cpu_is_the_mean_of_its_cores(tmp_path: Path) -> None:
+    assert cpu_clock_mhz(tmp_path) is None, "a virtual machine often tells none"
+    for core, khz in enumerate((2_400_000, 3_000_000)):
+        folder = tmp_path / f"cpu{core}" / "cpufreq"
+        folder.mkdir(parents=True)
+        (folder / "scaling_cur_freq").write_text(f"{khz}\n")
+    assert cpu_clock_mhz(tmp_path) == 2700.0
 
 
 def test_of_different_gpus_the_campaigns_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:

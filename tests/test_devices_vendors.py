@@ -27,6 +27,7 @@ class FakeNvml:
     """
 
     NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU = 1, 2, 0
+    NVML_FI_DEV_POWER_INSTANT, NVML_SUCCESS = 186, 0
 
     class NVMLError(Exception):
         pass
@@ -87,6 +88,12 @@ class FakeNvml:
     def nvmlDeviceGetPowerUsage(self, handle: str) -> int:
         return 698_250
 
+    def nvmlDeviceGetFieldValues(self, handle: str, fields: list[int]) -> list[Any]:
+        """Say the power of this moment, which a GPU before Hopper does not know."""
+        assert fields == [self.NVML_FI_DEV_POWER_INSTANT]
+        known = handle == H200
+        return [SimpleNamespace(nvmlReturn=0 if known else 3, value=SimpleNamespace(uiVal=691_500))]
+
     def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle: str) -> int:
         return 0x4 | 0x20
 
@@ -107,9 +114,17 @@ def test_nvml_reads_a_whole_gpu() -> None:
         sm_mhz=1755.0,
         memory_mhz=3201.0,
         temperature_c=61.0,
-        power_w=698.25,
+        power_w=691.5,
         throttle=("sw_power_cap", "sw_thermal_slowdown"),
     )
+
+
+def test_nvml_glances_at_what_changes_under_load() -> None:
+    found = Nvml(FakeNvml())
+    throttle = ("sw_power_cap", "sw_thermal_slowdown")
+    whole, part, _ = found.devices()
+    assert found.glance(whole) == Reading(sm_mhz=1755.0, power_w=691.5, throttle=throttle)
+    assert found.glance(part) == Reading(sm_mhz=1755.0, power_w=698.25, throttle=throttle)
 
 
 def test_nvml_reads_an_instance_with_its_gpus_clocks() -> None:

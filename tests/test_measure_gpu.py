@@ -16,7 +16,7 @@ from pytest_kopt.cases.evidence import ColdCache
 from pytest_kopt.errors import BadInput
 from pytest_kopt.measure import choice, cold, gpu
 from pytest_kopt.measure.choice import prepare
-from pytest_kopt.measure.cold import InputPool, input_pool
+from pytest_kopt.measure.cold import InputPool, input_pool, warm_pool
 from pytest_kopt.measure.engine import Block, CaptureFailed
 from pytest_kopt.measure.gpu import events_block
 
@@ -204,6 +204,23 @@ def test_the_pool_is_twice_the_cache_or_flushed(
         "flushed": flushed,
     }
     assert flushed or sets * 4 * floats >= 2 * 1000
+
+
+@pytest.mark.parametrize(
+    ("floats", "calls"),
+    [(10, 11), (100, 1), (10_000, 1)],
+    ids=["results fit as well", "they do not", "nothing fits"],
+)
+def test_a_warm_pool_is_one_set_that_stays_in_the_cache(
+    monkeypatch: pytest.MonkeyPatch, floats: int, calls: int
+) -> None:
+    """Half of the 1000 bytes of L2 are for a set and for results, one of the set's size a call."""
+    Machine(kernel=10 * US, launch=1 * US).install(monkeypatch)
+    monkeypatch.setattr(cold, "flusher", lambda size: size)
+    arguments = (torch.zeros(floats),)
+    pool = warm_pool(arguments, lambda x: x + 1)
+    assert len(pool.sets) == calls and all(each is arguments for each in pool.sets)
+    assert pool.flush is None and pool.flusher() is None
 
 
 def test_the_cpu_has_one_set_and_no_flush() -> None:

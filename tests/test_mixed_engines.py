@@ -304,7 +304,9 @@ def replica(seed: int = 1, device: Device = CPU) -> tuple[CaseQuads, list[_Child
     ]
     placement = SimpleNamespace(
         keep_strangers_off=lambda d: None,
-        host=SimpleNamespace(read=lambda d: Reading(), lock=lambda d: nullcontext()),
+        host=SimpleNamespace(
+            read=lambda d: Reading(), glance=lambda d: Reading(), lock=lambda d: nullcontext()
+        ),
     )
     made = Replica(
         cast("Any", children),

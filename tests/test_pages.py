@@ -60,6 +60,8 @@ EVIDENCE = re.compile(
 #: Sections whose figures are rules of kopt, not measurements.
 RULES = {
     ("docs/cases.md", "Without a campaign"),
+    ("docs/operating-points.md", "How a case is measured"),
+    ("docs/operating-points.md", "Devices without the figures"),
     ("docs/honesty.md", "Known limits: kernels that could still pass"),
     ("docs/honesty-evidence.md", "How often a kernel is called"),
     ("docs/verdicts.md", "The policy"),

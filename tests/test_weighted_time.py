@@ -228,9 +228,11 @@ def case(**arguments: Any) -> Any:
 @pytest.mark.parametrize(
     "arguments",
     [{"limit_pct": x} for x in (0, -1, 101, math.nan, True, "5")]
-    + [{"weight": x} for x in (0, -1, math.inf, math.nan, True, None, "2")],
+    + [{"weight": x} for x in (0, -1, math.inf, math.nan, True, None, "2")]
+    + [{"cache": x} for x in ("hot", None, "")]
+    + [{"operating_point": x} for x in ("turbo", "", 1)],
 )
-def test_what_is_no_limit_and_no_weight_is_refused(arguments: dict[str, Any]) -> None:
+def test_what_is_no_limit_no_weight_and_no_state_is_refused(arguments: dict[str, Any]) -> None:
     with pytest.raises(BadInput, match=f"{next(iter(arguments))} is "):
         case(**arguments)
 
@@ -242,9 +244,11 @@ def test_what_is_no_limit_and_no_weight_is_refused(arguments: dict[str, Any]) ->
         ({"limit_pct": 2.0}, {}, "limit_pct"),
         ({"limit_pct": 2.0}, {"limit_pct": 1.0}, "limit_pct"),
         ({"weight": 3}, {}, "weight"),
+        ({"cache": "warm"}, {}, "cache"),
+        ({}, {"operating_point": "sustained"}, "operating_point"),
     ],
 )
-def test_neither_changes_after_the_baseline(
+def test_none_of_them_changes_after_the_baseline(
     then: dict[str, Any], now: dict[str, Any], name: str
 ) -> None:
     frozen = ExpectedCase("t.py::t", "n=1", case().header, {"n": 1}, **then)

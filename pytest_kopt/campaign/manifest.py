@@ -251,6 +251,11 @@ class Manifest(Document):
         description="whether mean GPU kernel time judges a round too; null: as the policy says",
     )
     engine: Literal["auto", "graph", "events", "wall", "do_bench"] = "auto"
+    operating_point: Literal["boost", "sustained"] = Field(
+        default="boost",
+        description="the clock of a GPU that decides: its highest (boost), or each version's own "
+        "under load (sustained)",
+    )
     classes: Annotated[list[Text], _checked(_are_different, "columns of the CSV, each once")] = []
     env: Annotated[dict[str, str], _checked(_check_variables)] = {}
     rebuild_command: Command | None = None

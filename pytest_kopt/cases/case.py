@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_kopt.cases.declaration import Declaration, Refusal
 from pytest_kopt.cases.result import named
+from pytest_kopt.devices.states import COLD
 from pytest_kopt.errors import BadInput
 from pytest_kopt.schema.profile import BUILT_IN, GROUPED_GEMM, Scalar, Schema, resolve
 
@@ -34,11 +35,13 @@ class Case:
     them again in multiples of `group_multiple`. `domain` says what of the incumbent's domain a
     kernel need not support. With `nan` "equal" a result is NaN exactly where the reference's is.
     `limit_pct` is the case's own regression limit in percent (None: the policy's), `weight` what
-    its time counts for in the weighted time of all cases. Calls on equal inputs give equal bits
-    where it is `deterministic`, and rows of any batch where it is `batch_invariant`. `fills` are
-    the positions of lists, dicts or dataclasses that a call puts results into. `keywords` are the
-    inputs' names where they have some. `returns` are the names of what the reference returns
-    besides what it writes (None: not seen yet).
+    its time counts for in the weighted time of all cases. The inputs of a timed call are in memory
+    with `cache` "cold", in the cache with "warm". `operating_point` is the one that decides (None:
+    the session's). Calls on equal inputs give equal bits where it is `deterministic`, and rows of
+    any batch where it is `batch_invariant`. `fills` are the positions of lists, dicts or
+    dataclasses that a call puts results into. `keywords` are the inputs' names where they have
+    some. `returns` are the names of what the reference returns besides what it writes (None: not
+    seen yet).
     """
 
     nodeid: str
@@ -63,6 +66,8 @@ class Case:
     nan: str | None = None
     limit_pct: float | None = None
     weight: float = 1.0
+    cache: str = COLD
+    operating_point: str | None = None
     deterministic: bool = False
     batch_invariant: bool = False
     keywords: tuple[str, ...] = ()
@@ -190,6 +195,8 @@ def declare(
         nan=declared.nan,
         limit_pct=declared.limit_pct,
         weight=declared.weight,
+        cache=declared.cache,
+        operating_point=declared.operating_point,
         deterministic=declared.deterministic,
         batch_invariant=declared.batch_invariant,
     )

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from pytest_kopt.devices.states import CACHES, COLD, OPERATING_POINTS
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.nearby_shapes import DOMAIN
 from pytest_kopt.schema.profile import Scalar, Schema
@@ -47,6 +48,9 @@ class Declaration:
     # What the function need not support, and whether NaN may be an answer.
     domain: str | Sequence[str] = ()
     nan: str | None = None
+    # Where inputs are when their call is timed, and the clock that decides.
+    cache: str = COLD
+    operating_point: str | None = None
     # The case's own regression limit in percent, and what its time counts for.
     limit_pct: float | None = None
     weight: float = 1.0
@@ -94,6 +98,12 @@ class Declaration:
             is_legal = is_number and 0 < (figure or 0) <= most and math.isfinite(figure or 0)
             if not is_legal and (name, figure) != ("limit_pct", None):
                 raise refusal(f"{name} is {figure!r}", legal=legal)
+        for name, word, words in (
+            ("cache", self.cache, CACHES),
+            ("operating_point", self.operating_point, (None, *OPERATING_POINTS)),
+        ):
+            if word not in words:
+                raise refusal(f"{name} is {word!r}", legal=" or ".join(map(repr, words)))
         if self.nan not in (None, EQUAL):
             raise refusal(
                 f"nan is {self.nan!r}", legal=f"None, or {EQUAL!r} where NaN is the answer"

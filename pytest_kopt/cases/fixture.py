@@ -88,6 +88,8 @@ class Kopt:
         nan: str | None = None,
         limit_pct: float | None = None,
         weight: float = 1.0,
+        cache: str = "cold",
+        operating_point: str | None = None,
         deterministic: bool = False,
         batch_invariant: bool = False,
         statistical: float | None = None,
@@ -113,7 +115,10 @@ class Kopt:
           inputs implies it; otherwise the reference may hold none.
         - `limit_pct`: a version that is slower by this many percent here is not kept, whatever the
           policy allows. `weight`: the factor of this case in the weighted time of all cases.
-          Neither changes after the baseline.
+        - `cache`: "cold" if a timed call finds its inputs in memory, "warm" if it finds them in the
+          cache, as after the step that has just written them. `operating_point`: the clock of a GPU
+          that decides here, "boost" or "sustained" (None: the manifest's).
+          None of these four changes after the baseline.
         - `deterministic`: calls on equal inputs give equal bits, whatever the current best's do.
         - `batch_invariant`: a row's result has equal bits in every batch. Rows are dimension 0 of
           results, and of inputs that are no weights.

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from pytest_kopt import models
 from pytest_kopt.cases.result import ExpectedCase
+from pytest_kopt.devices.states import BOOST
 
 CANDIDATE, INCUMBENT, PLACEBO = "candidate", "incumbent", "placebo"
 #: The incumbent in a process without the candidate.
@@ -95,6 +96,11 @@ class ArmsOrder:
         )
 
 
+#: Turns of each version of a case under load, where that point does not decide in as many replicas:
+#: in a round, and where it decides or the round is the final one.
+IN_A_ROUND, AT_LENGTH = 1, 2
+
+
 class Depth(str, Enum):
     """How far a case is gone into."""
 
@@ -167,6 +173,10 @@ class WorkerOrders:
     depth: Depth = Depth.TIMES
     #: Whether arms are timed that have a GPU do the same.
     same_code: SameCode = SameCode.LEFT_OUT
+    #: The operating point of a GPU that decides in a case that names none.
+    operating_point: str = BOOST
+    #: Turns under load of a case's versions (0: none).
+    sustained_turns: int = IN_A_ROUND
     #: Samples of a case (None: as ever).
     repeats: int | None = None
     #: On the CPU, the most calls in a sample (None: as ever).

@@ -142,7 +142,8 @@ class Write:
 
     `way` is 0 for its forward, then 1 for its backward, of the same seed. On a GPU it is said
     before the block whether it is looked at; on the CPU the next forward's order says which calls
-    to `keep`. A graph's calls run `times` times, 0: once, by its own clock.
+    to `keep`. A graph's calls run `times` times, 0: once, by its own clock. With `seconds` blocks
+    follow one another for so long, and their mean is the time.
     """
 
     arm: str
@@ -151,6 +152,7 @@ class Write:
     is_looked_at: bool = False
     keep: Keep | None = None
     times: int = 0
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,7 +92,7 @@ class Loaded:
     `same` is how both versions are known to be one, by their source or by the machine code that
     they run; then the case is over. `reached` says whether the change concerns it. By arm, `memory`
     is the bytes that a call takes and `first_call_ms` the time of the first. `code` is what differs
-    in the machine code, where that is asked.
+    in the machine code, where that is asked. `operating_point` is the one that decides in the case.
     """
 
     same: Literal["source", "machine"] | None = None
@@ -100,6 +100,7 @@ class Loaded:
     memory: dict[str, int] = field(default_factory=dict)
     first_call_ms: dict[str, float] = field(default_factory=dict)
     code: MachineCode | None = None
+    operating_point: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from pytest_kopt import models
 from pytest_kopt.cases.evidence import CaseEvidence
+from pytest_kopt.devices.states import COLD
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.honesty.finding import CONSEQUENCES, Finding
@@ -199,7 +200,7 @@ class ExpectedCase:
     The incumbent was measured on `device` (its UUID), in `seconds`; "" and 0 where not known.
     `accuracy` is what the baseline's results reached, by name; `by_torch` tells
     which operators of torch alone made them, `libraries` what its process had to import.
-    `limit_pct` and `weight` are as declared.
+    `limit_pct`, `weight`, `cache` and `operating_point` are as declared.
     `bitwise_stable`: all the incumbent's calls on equal inputs gave equal bits.
     """
 
@@ -215,6 +216,8 @@ class ExpectedCase:
     by_torch: str = ""
     limit_pct: float | None = None
     weight: float = 1.0
+    cache: str = COLD
+    operating_point: str | None = None
     libraries: tuple[str, ...] = ()
     bitwise_stable: bool = False
 
@@ -248,5 +251,7 @@ class ExpectedCase:
             by_torch=result.evidence.by_torch or "",
             limit_pct=result.evidence.limit_pct,
             weight=result.weight,
+            cache=result.evidence.cache or COLD,
+            operating_point=result.evidence.operating_point,
             libraries=result.evidence.libraries or (),
         )

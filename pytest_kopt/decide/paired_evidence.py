@@ -7,8 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from pytest_kopt.decide.inference import ALONE_LEVEL, FINAL_LOOK, GATE_LEVEL, SHAPE_LEVEL
+from pytest_kopt.decide.inference import (
+    ALONE_LEVEL,
+    FINAL_LOOK,
+    GATE_LEVEL,
+    SHAPE_LEVEL,
+    Estimate,
+)
 from pytest_kopt.decide.known_noise import Noise, Prior, excess_of
+from pytest_kopt.decide.operating_points import PointEvidence
 from pytest_kopt.decide.verdict import FirstCall, Memory, Same
 from pytest_kopt.schema.metrics import Metric
 from pytest_kopt.schema.profile import Better, Scalar
@@ -41,6 +48,14 @@ class PairedCase:
     #: What a call takes, and the first one, where both versions were measured.
     memory: Memory | None = None
     first_call_ms: FirstCall | None = None
+    #: What was measured at operating points, None on the CPU; and where timed calls find inputs.
+    points: PointEvidence | None = None
+    cache: str | None = None
+
+    @property
+    def second(self) -> Estimate | None:
+        """The estimate at the operating point that does not decide, None without one."""
+        return self.points.estimate if self.points else None
 
     @property
     def is_guarded(self) -> bool:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from pytest_kopt.decide.classes import ClassStanding, Status
+from pytest_kopt.decide.combined import together, weighted
 from pytest_kopt.decide.hard_gates import after_regression
 from pytest_kopt.decide.inference import (
     KNOWN_BIAS_PCT,
@@ -16,7 +18,6 @@ from pytest_kopt.decide.inference import (
     log_ratio,
     percent,
 )
-from pytest_kopt.decide.known_noise import Prior, Ratios, mean_of
 from pytest_kopt.decide.paired_evidence import PairedCase, PairedEvidence
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.verdict import (
@@ -42,27 +43,34 @@ _BIAS = slower_by(KNOWN_BIAS_PCT)
 def judge_look(evidence: PairedEvidence, policy: Policy, level: float) -> JudgedLook:
     """Return the estimates of the replicas so far, judged at a one-sided level."""
     excess = evidence.excess
-    shapes = {case.name: _together([case], evidence, excess) for case in evidence.cases}
+    shapes = {case.name: together([case], evidence, excess) for case in evidence.cases}
     members = evidence.classes.group({case.name: case.dims for case in evidence.cases})
     by_name = {case.name: case for case in evidence.cases}
     groups = {name: [by_name[case] for case in case_names] for name, case_names in members.items()}
-    classes = {name: _together(cases, evidence, excess) for name, cases in groups.items()}
+    classes = {name: together(cases, evidence, excess) for name, cases in groups.items()}
     limits = {
         case.name: slower_by(case.limit_pct or policy.shape_gate_pct)
         for case in evidence.cases
         if case.is_guarded
     }
     beyond = {key: shapes[key].p_below(limit) for key, limit in limits.items()}
+    # No case may be shown to lose its limit at the operating point that does not decide.
+    beyond_second = {
+        key: second
+        for key, limit in limits.items()
+        if (second := by_name[key].second) and second.upper(SHAPE_LEVEL) < limit
+    }
     slower = {key: estimate.p_below(0.0) for key, estimate in shapes.items()}
     return JudgedLook(
         evidence,
         policy,
         level,
         excess,
-        _together(evidence.cases, evidence, excess),
-        _weighted(evidence, excess),
+        together(evidence.cases, evidence, excess),
+        weighted(evidence, excess),
         shapes,
-        regressed=frozenset(holm_rejects(beyond, level)),
+        regressed=frozenset(holm_rejects(beyond, level)) | beyond_second.keys(),
+        beyond_second=beyond_second,
         slower=frozenset(holm_rejects(slower, level)),
         open_shapes=frozenset(
             key
@@ -82,6 +90,8 @@ def judge_look(evidence: PairedEvidence, policy: Policy, level: float) -> Judged
 class JudgedLook:
     """A look's estimates; `regressed` holds the cases that roll a round back.
 
+    `beyond_second` are the estimates of those among them that lost at the operating point that does
+    not decide.
     `weighted` is the estimate of the weighted time, None where a case's time is not known.
     """
 
@@ -93,6 +103,7 @@ class JudgedLook:
     weighted: Estimate | None
     shapes: Mapping[str, Estimate]
     regressed: frozenset[str]
+    beyond_second: Mapping[str, Estimate]
     slower: frozenset[str]
     open_shapes: frozenset[str]
     groups: Mapping[str, Sequence[PairedCase]]
@@ -173,7 +184,11 @@ class JudgedLook:
         if not keys:
             return ""
         name = self._slowest(keys)
-        return f"case {self._label(name)!r} is slower: {changed(percent(self.shapes[name].mean))}"
+        mean, case = self._worst_mean(name), self._case(name)
+        where = ""
+        if case.points and mean < self.shapes[name].mean:
+            where = f" at the operating point {case.points.other}"
+        return f"case {case.label!r} is slower: {changed(percent(mean))}{where}"
 
     @property
     def limits(self) -> str:
@@ -192,10 +207,18 @@ class JudgedLook:
         return f"its limit of {own:g} %"
 
     def _slowest(self, keys: frozenset[str]) -> str:
-        return min(keys, key=lambda key: self.shapes[key].mean)
+        return min(keys, key=self._worst_mean)
+
+    def _worst_mean(self, name: str) -> float:
+        """Return what a case changed by, at the operating point where it lost if it did."""
+        mean, second = self.shapes[name].mean, self.beyond_second.get(name)
+        return min(mean, second.mean) if second else mean
+
+    def _case(self, name: str) -> PairedCase:
+        return next(case for case in self.evidence.cases if case.name == name)
 
     def _label(self, name: str) -> str:
-        return next(case.label for case in self.evidence.cases if case.name == name)
+        return self._case(name).label
 
     def placebo_fails(self) -> str:
         """Return why the machine is not fit: the incumbent differs from its own copy."""
@@ -203,7 +226,7 @@ class JudgedLook:
         if not all(case.placebo for case in cases):
             return ""
         copies = [replace(case, ratios=case.placebo, placebo=case.ratios) for case in cases]
-        placebo = _together(copies, self.evidence, self.excess)
+        placebo = together(copies, self.evidence, self.excess)
         if placebo.lower(self.level) <= 0 <= placebo.upper(self.level):
             return ""
         return (
@@ -227,8 +250,17 @@ class JudgedLook:
             classes=[self._class(name) for name in self.groups],
             target_class=self.target,
             noise=self._known_noise(),
-            flags=list(evidence.flags),
+            flags=[*evidence.flags, *self._opposite_signs],
         )
+
+    @property
+    def _opposite_signs(self) -> list[str]:
+        """The cases that gain at one operating point and lose at the other, with both changes."""
+        return [
+            f"{case.label}: {text}"
+            for case in self.evidence.cases
+            if case.points and (text := case.points.opposite(self.shapes[case.name]))
+        ]
 
     def _geomean(self) -> Aggregate:
         candidate, incumbent = _values(self.evidence.cases)
@@ -282,7 +314,9 @@ class JudgedLook:
             memory=case.memory,
             first_call_ms=case.first_call_ms,
         )
-        return shape.model_copy(update={} if case.same else estimate.figures(case.level))
+        figures: dict[str, Any] = {} if case.same else estimate.figures(case.level)
+        points = case.points.document(estimate) if case.points else {}
+        return shape.model_copy(update={**figures, **points, "cache": case.cache})
 
     def _class(self, name: str) -> ConfigClass:
         """Return a class with the interval that it is judged by: the target's is the look's."""
@@ -299,43 +333,6 @@ class JudgedLook:
             status=self.standing.status(name),
             **estimate.figures(level),
         )
-
-
-def whole(evidence: PairedEvidence) -> Estimate:
-    """Return the estimate that the geometric mean of all cases is judged by."""
-    return _together(evidence.cases, evidence, evidence.excess)
-
-
-def _together(cases: Sequence[PairedCase], evidence: PairedEvidence, excess: float) -> Estimate:
-    return _combined(cases, evidence.prior(cases), excess, mean_of)
-
-
-def _weighted(evidence: PairedEvidence, excess: float) -> Estimate | None:
-    """Return the estimate of the weighted time of all cases, None where one is not known."""
-    shares, cases = evidence.shares, evidence.cases
-    if not shares:
-        return None
-
-    def of_time(series: Sequence[Ratios]) -> list[float]:
-        # A mean of logarithms by shares would miss how shares move with large changes.
-        left = [[math.exp(-ratio) for ratio in ratios] for ratios in series]
-        return [-math.log(time) for time in mean_of(left, shares)]
-
-    return _combined(cases, evidence.prior(cases, shares), excess, of_time)
-
-
-def _combined(
-    cases: Sequence[PairedCase],
-    prior: Prior | None,
-    excess: float,
-    combine: Callable[[Sequence[Ratios]], list[float]],
-) -> Estimate:
-    common = min(len(case.ratios) for case in cases)
-    control: Sequence[float] = ()
-    if all(case.placebo for case in cases):
-        control = combine([case.placebo[:common] for case in cases])
-    ratios = combine([case.ratios[:common] for case in cases])
-    return Estimate.of(ratios, control, prior and prior.times(excess))
 
 
 def _standing(classes: Mapping[str, Estimate], level: float) -> ClassStanding:

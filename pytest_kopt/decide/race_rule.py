@@ -12,11 +12,12 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from pytest_kopt.decide.combined import whole
 from pytest_kopt.decide.inference import LOOKS, Estimate, percent
 from pytest_kopt.decide.known_noise import mean_of
 from pytest_kopt.decide.paired import decide_paired
 from pytest_kopt.decide.paired_evidence import PairedEvidence
-from pytest_kopt.decide.paired_look import judge_look, whole
+from pytest_kopt.decide.paired_look import judge_look
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.figures import changed_within

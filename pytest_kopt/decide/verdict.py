@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from pytest_kopt.decide.operating_points import OperatingPoint, PointName
 from pytest_kopt.exit_codes import ExitCode
 from pytest_kopt.models import Document
 from pytest_kopt.roofline import Roofline
@@ -160,6 +161,22 @@ class Shape(Document):
     diagnosis: Diagnosis | None = Field(default=None, description="of a case that did not pass")
     same: Same | None = Field(
         default=None, description="both versions run the same code: not compared"
+    )
+    cache: Literal["cold", "warm"] | None = Field(
+        default=None, description="where timed calls find their inputs"
+    )
+    operating_point: PointName | None = Field(
+        default=None, description="the state of the GPU that change_pct is conditional on"
+    )
+    is_steady: bool | None = Field(
+        default=None,
+        description="whether the clock does not fall under load: one figure for both points",
+    )
+    points_differ: bool | None = Field(
+        default=None, description="whether the changes differ by more than their intervals"
+    )
+    operating_points: list[OperatingPoint] = Field(
+        default=[], description="those that were measured, the one that decides first"
     )
 
 

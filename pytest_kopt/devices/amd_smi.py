@@ -63,6 +63,9 @@ class AmdSmi:
             throttle=self._violations(handle),
         )
 
+    def glance(self, device: Device) -> Reading:
+        return self.read(device)
+
     def _temperature(self, handle: Any) -> float | None:
         """Return the hot spot's temperature: Instinct cards have no edge sensor."""
         smi = self._smi

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import statistics
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,16 @@ def device_model(device: str) -> str:
     import torch
 
     return str(torch.cuda.get_device_name())
+
+
+def cpu_clock_mhz(folder: Path = Path("/sys/devices/system/cpu")) -> float | None:
+    """Return the mean clock of this host's cores, None where the system tells none."""
+    try:
+        files = folder.glob("cpu[0-9]*/cpufreq/scaling_cur_freq")
+        clocks = [int(file.read_text()) / 1e3 for file in files]
+    except (OSError, ValueError):
+        return None
+    return statistics.fmean(clocks) if clocks else None
 
 
 def cpu_model() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from pytest_kopt.devices.vendor import NVIDIA, Device, Reading
@@ -68,19 +69,39 @@ class Nvml:
                 part = instance
         ask = self._ask
         running = ask(lambda: nvml.nvmlDeviceGetComputeRunningProcesses(part))
-        bits = ask(lambda: int(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(whole))) or 0
-        return Reading(
+        return replace(
+            self.glance(device),
             memory_mib=ask(lambda: nvml.nvmlDeviceGetMemoryInfo(part).used / _MIB),
             utilisation_pct=ask(lambda: float(nvml.nvmlDeviceGetUtilizationRates(part).gpu)),
             processes=None if running is None else tuple(sorted({p.pid for p in running})),
-            sm_mhz=ask(lambda: float(nvml.nvmlDeviceGetClockInfo(whole, nvml.NVML_CLOCK_SM))),
             memory_mhz=ask(lambda: float(nvml.nvmlDeviceGetClockInfo(whole, nvml.NVML_CLOCK_MEM))),
             temperature_c=ask(
                 lambda: float(nvml.nvmlDeviceGetTemperature(whole, nvml.NVML_TEMPERATURE_GPU))
             ),
-            power_w=ask(lambda: nvml.nvmlDeviceGetPowerUsage(whole) / 1000),
+        )
+
+    def glance(self, device: Device) -> Reading:
+        nvml, ask = self._nvml, self._ask
+        whole = nvml.nvmlDeviceGetHandleByPciBusId(device.pci.encode())
+        bits = ask(lambda: int(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(whole))) or 0
+        return Reading(
+            sm_mhz=ask(lambda: float(nvml.nvmlDeviceGetClockInfo(whole, nvml.NVML_CLOCK_SM))),
+            power_w=self._watts(whole),
             throttle=tuple(name for bit, name in REASONS.items() if bits & bit),
         )
+
+    def _watts(self, handle: Any) -> float | None:
+        """Return the mean power of the last 100 ms; on an older GPU, of the last second."""
+        nvml = self._nvml
+        field = getattr(nvml, "NVML_FI_DEV_POWER_INSTANT", None)
+        values = (
+            None
+            if field is None
+            else self._ask(lambda: nvml.nvmlDeviceGetFieldValues(handle, [field]))
+        )
+        if values and values[0].nvmlReturn == nvml.NVML_SUCCESS:
+            return float(values[0].value.uiVal) / 1000
+        return self._ask(lambda: float(nvml.nvmlDeviceGetPowerUsage(handle)) / 1000)
 
     def _instances(self, handle: Any) -> list[Any]:
         nvml = self._nvml

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from pytest_kopt.devices import amd_smi, nvml
 from pytest_kopt.devices.idle import AllGpusBusy, AvailabilityGate, Occupancy
 from pytest_kopt.devices.lock import timing_lock
+from pytest_kopt.devices.machine import cpu_clock_mhz
 from pytest_kopt.devices.vendor import (
     CPU,
     Device,
@@ -39,7 +40,10 @@ class Host:
         return pin(device, self.vendor.stages) if self.vendor else {}
 
     def read(self, device: Device) -> Reading:
-        return self.vendor.read(device) if self.vendor else Reading()
+        return self.vendor.read(device) if self.vendor else Reading(sm_mhz=cpu_clock_mhz())
+
+    def glance(self, device: Device) -> Reading:
+        return self.vendor.glance(device) if self.vendor else Reading()
 
     def lock(self, device: Device) -> AbstractContextManager[None]:
         return timing_lock(device.uuid)
@@ -167,6 +171,8 @@ class DeviceAccess(Protocol):
     def pin(self, device: Device) -> dict[str, str]: ...
 
     def read(self, device: Device) -> Reading: ...
+
+    def glance(self, device: Device) -> Reading: ...
 
     def lock(self, device: Device) -> AbstractContextManager[None]: ...
 

@@ -19,8 +19,11 @@ from typing import Literal, Protocol
 #: Filters of what a process sees, applied one after the other, each by the first of its variables
 #: that is set; an index in a later one counts what the earlier ones left.
 Stages = tuple[tuple[str, ...], ...]
-#: Reasons to run below the highest clock that are no sign of trouble: nothing to do, or told to.
-HARMLESS = frozenset({"gpu_idle", "applications_clocks_setting", "display_clock_setting"})
+#: Reasons to run below the highest clock that are no sign of trouble: nothing to do, told to, or a
+#: kernel that takes all the power there is.
+HARMLESS = frozenset(
+    {"gpu_idle", "applications_clocks_setting", "display_clock_setting", "sw_power_cap", "ppt_pwr"}
+)
 NVIDIA: Stages = (("CUDA_VISIBLE_DEVICES",),)
 AMD: Stages = (("ROCR_VISIBLE_DEVICES",), ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"))
 MASKS = tuple(name for stage in AMD for name in stage)
@@ -51,7 +54,8 @@ CPU = Device("cpu", 0, platform.processor() or platform.machine(), platform.mach
 class Reading:
     """The state of a device at one moment; None where its vendor does not say.
 
-    Memory in MiB, utilisation in %, clocks in MHz, temperature in degrees Celsius, power in W.
+    Memory in MiB, utilisation in %, clocks in MHz (`sm_mhz` of a CPU is the mean of its cores'),
+    temperature in degrees Celsius, power in W.
     `processes` are the pids that compute on it, as the vendor sees them. `throttle` names why the
     clock is below its highest.
     """
@@ -83,6 +87,9 @@ class Vendor(Protocol):
 
     def read(self, device: Device) -> Reading:
         """Return the device's state now."""
+
+    def glance(self, device: Device) -> Reading:
+        """Return what changes under load, in less than a ms: clock, power, `throttle`."""
 
 
 def choose(

@@ -30,13 +30,15 @@ _PERSISTING_L2 = 6
 class InputPool:
     """Sets of arguments to go round, in bytes; `flush` where a round does not fill the L2 cache.
 
-    On the CPU `rounds` rounds make a sample of one version, each on new content.
+    On the CPU `rounds` rounds make a sample of one version, each on new content. In one that
+    `is_warm` all sets are the same arguments, and nothing is flushed.
     """
 
     sets: list[tuple[Any, ...]]
     set_bytes: int
     l2_bytes: int
     rounds: int = 1
+    is_warm: bool = False
 
     @property
     def flush(self) -> Callable[[], object] | None:
@@ -45,7 +47,24 @@ class InputPool:
         return self.flusher()
 
     def flusher(self) -> Callable[[], object] | None:
-        return flusher(CACHES * self.l2_bytes) if self.l2_bytes else None
+        return flusher(CACHES * self.l2_bytes) if self.l2_bytes and not self.is_warm else None
+
+
+def warm_pool(arguments: tuple[Any, ...], *calls: Callable[..., object]) -> InputPool:
+    """Return a GPU's pool whose calls find their arguments, and room for results, in the cache.
+
+    A round has as many calls as find room there with results of their own, one at least.
+    """
+    cache = torch.cuda.get_device_properties(0).L2_cache_size
+    size, results = _bytes_of(arguments), max(_bytes_of(call(*arguments)) for call in calls)
+    room = max(1, min(MOST_SETS, (cache // CACHES - size) // max(results, 1)))
+    slowest = max(_call_ms(call, arguments, arguments) for call in calls)
+    count = min(room, math.ceil(ROUND_MS / slowest))
+    return InputPool([arguments] * count, size, cache, is_warm=True)
+
+
+def _bytes_of(values: Any) -> int:
+    return sum(x.numel() * x.element_size() for x in tensors(values))
 
 
 def input_pool(
@@ -57,7 +76,7 @@ def input_pool(
     a block, by the slowest of `calls`: a graph of many launches would take minutes.
     """
     first = make(0)
-    size = sum(x.numel() * x.element_size() for x in tensors(first))
+    size = _bytes_of(first)
     if device == "cpu":
         return InputPool([first], size, 0)
     cache = torch.cuda.get_device_properties(0).L2_cache_size

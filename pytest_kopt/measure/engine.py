@@ -11,6 +11,7 @@ import statistics
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from time import perf_counter, sleep
 
 #: One launch of the kernel on inputs that are ready.
 Call = Callable[[], object]
@@ -20,6 +21,8 @@ Before = Callable[[], object] | None
 
 #: A block on a GPU lasts at least so long, unless it is asked for otherwise.
 BLOCK_MS = 5.0
+#: Seconds of rest after which a block on a GPU meets its top clock again.
+PAUSE_S = 0.0025
 #: What times any call on a GPU, and so every arm of a case one of whose arms cannot be captured.
 EVENTS = "events"
 
@@ -97,6 +100,13 @@ class Block(ABC):
         for _ in range(times):
             self.run()
 
+    def run_for(self, seconds: float) -> float:
+        """Keep the device busy with the block for so long; return the mean time in ms per call."""
+        until, times = perf_counter() + seconds, [self.run()]
+        while perf_counter() < until:
+            times.append(self.run())
+        return statistics.fmean(times)
+
     def run_after(self, write: Callable[[], object]) -> float:
         """Return the ms per call of one go round the calls that comes right after `write`.
 
@@ -106,7 +116,13 @@ class Block(ABC):
         return math.nan
 
 
-def time_block(block: Block, repeats: int = 3, discarded: int = 1) -> Timing:
-    """Time a block as the seeds do: `discarded` runs that do not count, then `repeats`."""
-    samples = [block.run() for _ in range(discarded + repeats)]
+def time_block(block: Block, repeats: int = 3, discarded: int = 1, pause_s: float = 0.0) -> Timing:
+    """Time a block as the seeds do: `discarded` runs that do not count, then `repeats`.
+
+    A pause in front of each, in s, keeps the clock of a GPU at its top.
+    """
+    samples = []
+    for _ in range(discarded + repeats):
+        sleep(pause_s)
+        samples.append(block.run())
     return Timing(block.engine, tuple(samples[discarded:]), block.calls)

@@ -114,6 +114,14 @@ class Arms:
         """Whether more is asked than times; of a race's winner later, in a bisection never."""
         return not (self._versions.raced or self.config.pluginmanager.has_plugin(STEP))
 
+    @property
+    def sustained_turns(self) -> int:
+        """Turns under load for the point that does not decide; a race or bisection asks none.
+
+        The winner of a race is compared again, and so is a commit that a bisection finds.
+        """
+        return self._orders.sustained_turns if self.asks_more else 0
+
     def race(self, names: Collection[str]) -> None:
         versions = self._versions
         copy, *trees = versions.trees

@@ -1,77 +1,23 @@
-"""The blocks of a case's arms in one replica: their order, which are looked at, and what they gave.
-
-Results are read from their process's memory at the moment the block is over, and judged by the
-verifier. A kernel that fills a result in, or exchanges one, when the clock has stopped is too late.
-"""
+"""The blocks of a case's arms in one replica: their order, their clock, which are looked at."""
 
 from __future__ import annotations
 
 import math
 import random
 import statistics
-import tempfile
-from array import array
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
 
-from pytest_kopt.cases.order import ALONE, CANDIDATE, INCUMBENT, PLACEBO, PLACES, RESULTS, UNEVEN
+from pytest_kopt.cases.order import ALONE, CANDIDATE, INCUMBENT, PLACEBO, UNEVEN
 from pytest_kopt.cases.protocol import Keep, Time, Write
 from pytest_kopt.cases.replies import Looked, Timed, Written
-from pytest_kopt.devices.processes import Inspected, Unseen
+from pytest_kopt.devices.processes import Unseen
+from pytest_kopt.devices.vendor import Reading
+from pytest_kopt.measure.engine import PAUSE_S
+from pytest_kopt.paired.seen_block import SeenBlock
 from pytest_kopt.processes.child import Child
-
-#: Of a larger result nothing is read.
-_MOST_BYTES = 1 << 28
-
-
-@dataclass(slots=True)
-class SeenBlock:
-    """A block one call of which is judged: `calls` are those of its forward and backward.
-
-    `memory` is what their results were, in order; None where that could not be read, and nothing of
-    a process whose memory is not looked at.
-    """
-
-    arm: str
-    seed: int
-    calls: list[int] = field(default_factory=list)
-    memory: list[list[bytes] | None] = field(default_factory=list)
-
-    def see(self, child: Child, places: int, call: int) -> None:
-        """Read what a call of the block that has just ended gave, 0 for `places`: nothing."""
-        self.calls.append(call)
-        if places and (process := child.inspected):
-            self.memory.append(_results(process, places, call))
-
-    def documents(self, ways: Sequence[str], folder: Path) -> Iterator[dict[str, Any]]:
-        """Yield what a verifier gets, with files of a folder that kernel code cannot write to."""
-        for way, call, memory in zip(ways, self.calls, self.memory, strict=False):
-            where = {"arm": self.arm, "seed": self.seed, "way": way, "call": call}
-            if memory is None:
-                yield {**where, "file": "", "sizes": []}
-                continue
-            with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
-                file.write(b"".join(memory))
-            yield {**where, "file": file.name, "sizes": [*map(len, memory)]}
-
-
-def _results(process: Inspected, places: int, call: int) -> list[bytes] | None:
-    """Return the memory of a call's results; `places` is where its process says where they lie."""
-    addresses, results = array("Q"), []
-    width = PLACES * addresses.itemsize
-    try:
-        with process.stopped():
-            addresses.frombytes(process.read(places + call * width, width))
-            for number in range(1, 1 + min(addresses[0], RESULTS)):
-                address, size = addresses[2 * number - 1 : 2 * number + 1]
-                results.append(process.read(address, min(size, _MOST_BYTES)) if size else b"")
-    except Unseen:
-        return None
-    return results
-
 
 #: The comparison, the A/A control, the comparison with the group sizes of a grouped GEMM drawn
 #: anew, by their names in pairs.csv, and the incumbent beside the candidate against itself alone.
@@ -94,6 +40,12 @@ _QUADS, _MORE_QUADS, _SHORT_MS, _FEW_CASES = 3, 6, 12.0, 8
 #: A block of a GPU is so many ms longer where the outside clock is asked: as that scatters by about
 #: the last of these, in ms, it is a third of the gain at least, within bounds.
 _LEAST_MS, _LONGEST_MS, _SCATTER_MS = 6.0, 40.0, 0.3
+#: Under load for so long, in s, the clock of a version falls that needs more than the power limit:
+#: below this share of its highest. A GPU tells its clock and its power every 0.1 s.
+_LOAD_S, _TOP = 0.25, 0.99
+#: In a turn of its own a version is loaded until the clock is its own, then timed, in several
+#: blocks; longer where there are more turns. More load comes before the first turn.
+_WARMING_S, _TURN_S, _LONG_TURN_S, _PARTS = 0.3, (0.3, 0.4), (0.4, 0.6), 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +61,9 @@ class BlockTime:
     outside: float
     #: What passed by that clock while its calls ran.
     passed: float
+    #: The clock, in MHz, and the power, in W, that a GPU tells at its end; None where it does not.
+    mhz: float | None = None
+    watts: float | None = None
 
     def of(self, way: str) -> float:
         """Return the ms of a call: `forward`, `backward`, or `step`, which is both."""
@@ -118,6 +73,32 @@ class BlockTime:
 
 
 Quad = list[tuple[str, BlockTime]]
+
+
+def _together(blocks: Sequence[BlockTime]) -> BlockTime:
+    """Return blocks that followed one another as one, with its mean clock and power."""
+
+    def mean(figures: Iterable[float | None]) -> float | None:
+        known = [figure for figure in figures if figure is not None]
+        return statistics.fmean(known) if known else None
+
+    return BlockTime(
+        statistics.fmean(block.forward for block in blocks),
+        mean(block.backward for block in blocks),
+        math.fsum(block.counted for block in blocks),
+        math.fsum(block.outside for block in blocks),
+        math.fsum(block.passed for block in blocks),
+        mean(block.mhz for block in blocks),
+        mean(block.watts for block in blocks),
+    )
+
+
+def pairs_of(quads: Sequence[Quad]) -> Iterator[tuple[BlockTime, BlockTime]]:
+    """Yield the candidate's and the current best's adjacent blocks."""
+    for quad in quads:
+        for pair in (dict(quad[:2]), dict(quad[2:])):
+            if pair:
+                yield pair[CANDIDATE], pair[INCUMBENT]
 
 
 class Blocks:
@@ -139,11 +120,12 @@ class Blocks:
         cases: int,
         calls: Mapping[str, Sequence[int]],
         places: Mapping[str, Sequence[int]] = {},
+        glance: Callable[[], Reading] = Reading,
     ) -> None:
         """Take a case's arms on a device of a kind; `cases` are measured like it.
 
         A block of an arm is `calls` calls of its forward, and then of its backward if any. The
-        places of their results are in `places` in its process.
+        places of their results are in `places` in its process. `glance` reads the device's state.
         """
         self.arms = arms
         self._calls = calls
@@ -162,6 +144,9 @@ class Blocks:
         #: The places of what processes are to keep of their last blocks.
         self._keeping: dict[Child, Keep] = {}
         self._seen: dict[tuple[str, int], SeenBlock] = {}
+        self._glance = glance
+        #: The highest clock of a block so far, in MHz.
+        self.top_mhz = 0.0
 
     @property
     def looked_at(self) -> list[SeenBlock]:
@@ -198,9 +183,41 @@ class Blocks:
                     quads[kind].append([block for block in blocks if block[0] in pairs[kind]])
         return quads
 
-    def _lap(self, arms: Collection[str]) -> Quad:
+    def sustained(self, turns: int, *, has_control: bool) -> dict[Kind, list[Quad]] | None:
+        """Compare versions, each at the clock that it gets where it alone keeps the device busy.
+
+        Each has one turn, or two of a second. None where no version's clock falls under load: what
+        is measured with pauses holds there as well. With `has_control` the A/A control is measured
+        so too.
+        """
+        loads = (self.run(arm, self._drawn(), _LOAD_S).mhz for arm in (INCUMBENT, CANDIDATE))
+        if all(mhz is not None and mhz >= _TOP * self.top_mhz for mhz in loads):
+            return None
+        kinds = [CANDIDATE, *([PLACEBO] if has_control else [])]
+        arms = {arm for kind in kinds for arm in PAIRS[kind]}
+        for arm in arms:
+            runs = range(self._runs[arm], self._runs[arm] + turns * (1 + _PARTS))
+            self._chosen[arm] = [*self._chosen.get(arm, ()), self._order.choice(runs)]
+
+        lead_s, timed_s = _LONG_TURN_S if turns > 1 else _TURN_S
+
+        def alone(arm: str, seed: int) -> BlockTime:
+            self.run(arm, seed, lead_s)
+            return _together([self.run(arm, seed, timed_s / _PARTS) for _ in range(_PARTS)])
+
+        self.run(INCUMBENT, self._drawn(), _WARMING_S)
+        blocks = self._lap(arms, alone, turns)
+        return {kind: [[block for block in blocks if block[0] in PAIRS[kind]]] for kind in kinds}
+
+    def _lap(
+        self,
+        arms: Collection[str],
+        run: Callable[[str, int], BlockTime] | None = None,
+        ways: int = 2,
+    ) -> Quad:
         """Run arms in a drawn order and back: what drifts meets all alike, and so does content.
 
+        With one of the `ways` only in that order.
         The incumbent, with which the others are compared, runs between them; the incumbent alone
         first and last.
         """
@@ -210,9 +227,19 @@ class Blocks:
             there.insert((len(others) + self._order.randrange(2)) // 2, INCUMBENT)
         there = [*([ALONE] if ALONE in arms else []), *there]
         halves = (there, self._order.getrandbits(62)), (there[::-1], self._order.getrandbits(62))
-        return [(arm, self.run(arm, seed)) for half, seed in halves for arm in half]
+        run = run or self.run
+        return [(arm, run(arm, seed)) for half, seed in halves[:ways] for arm in half]
 
-    def run(self, arm: str, seed: int) -> BlockTime:
+    def _drawn(self) -> int:
+        return self._order.getrandbits(62)
+
+    def run(self, arm: str, seed: int, seconds: float = 0.0) -> BlockTime:
+        """Run a block of an arm, on a GPU after a pause that keeps the clock at its top.
+
+        With `seconds` the device is kept busy with it for that time.
+        """
+        if self._is_gpu and not seconds:
+            time.sleep(PAUSE_S)
         number, self._runs[arm] = self._runs[arm], self._runs[arm] + 1
         child, before = self.arms[arm], number in self._chosen.get(arm, ())
         if before:
@@ -222,7 +249,8 @@ class Blocks:
         per_call, counted, written, waited = list[float](), 0.0, 0.0, 0.0
         block, place, keep = SeenBlock(arm, seed), None, self.keeps(child)
         for way, calls in enumerate(self._calls[arm]):
-            child.send(Write(arm, seed, way, is_looked_at=before, keep=keep))
+            order = Write(arm, seed, way, is_looked_at=before, keep=keep, seconds=seconds)
+            child.send(order)
             child.expect(Written)
             written += child.waited_ms
             ms, passed_ms = self._timed(child)
@@ -245,7 +273,10 @@ class Blocks:
             self._keeping[child] = Keep(place, block.calls)
         outside = waited if self._is_gpu else written + counted
         backward = per_call[1] if per_call[1:] else None
-        return BlockTime(per_call[0], backward, counted, outside, waited)
+        state = self._glance() if self._is_gpu else Reading()
+        self.top_mhz = max(self.top_mhz, state.sm_mhz or 0.0)
+        figures = (counted, outside, waited, state.sm_mhz, state.power_w)
+        return BlockTime(per_call[0], backward, *figures)
 
     def _timed(self, child: Child) -> tuple[float, float]:
         """Have a direction's calls run; return what counts as their time, and what passed, in ms.

@@ -14,6 +14,7 @@ from pytest_kopt.honesty.nearby_shapes import Tried
 from pytest_kopt.paired.arms import Arms, NotComparable
 from pytest_kopt.paired.pool import Pool
 from pytest_kopt.paired.replica import CaseQuads, Refused, Replica
+from pytest_kopt.paired.sustained import Sustained
 from pytest_kopt.processes.child import NO_MEMORY
 from pytest_kopt.processes.remote_host import Place
 
@@ -83,6 +84,7 @@ class Lane:
         #: Cases that the change does not concern.
         self._same: dict[str, CaseQuads] = {}
         self._beside_alone = _BesideAlone()
+        self._sustained = Sustained(arms.sustained_turns)
         self._abandoned = False
         self._measured = 0
         self.held_seconds = 0.0
@@ -174,7 +176,11 @@ class Lane:
             self._join_alone(replica)
             try:
                 cases = replica.measure(
-                    open_ids, self._arms.random, pool.await_leaving, self._look_ahead
+                    open_ids,
+                    self._arms.random,
+                    pool.await_leaving,
+                    self._look_ahead,
+                    self._sustained,
                 )
             except Refused as refused:
                 self._go_on_after(refused, replica)

@@ -12,12 +12,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from pytest_kopt.cases.order import CANDIDATE
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.known_noise import DEVICE_TIMED, HOST_TIMED, Noise, Record
+from pytest_kopt.devices.states import BOOST, SUSTAINED
 from pytest_kopt.documents import validate
 from pytest_kopt.errors import BadInput
 from pytest_kopt.knowledge import facts
 from pytest_kopt.models import Document
+from pytest_kopt.paired.blocks import Kind, Quad
 from pytest_kopt.paired.replica import CaseQuads
 from pytest_kopt.schema.table import write_atomically
 
@@ -36,6 +39,7 @@ class Series(Document):
 
     engine: str
     device: str
+    operating_point: str = BOOST
     main: list[LogRatio]
     placebo: list[LogRatio]
 
@@ -59,6 +63,7 @@ class Scatter(BaseModel):
                 ways.setdefault(way, {})[nodeid] = Series(
                     engine=first.engine,
                     device=first.device,
+                    operating_point=_point(first),
                     main=[replica[nodeid].ratio(way) for replica in replicas],
                     placebo=[replica[nodeid].ratio(way, "placebo") for replica in replicas],
                 )
@@ -101,7 +106,10 @@ class NoiseHistory:
         default = HOST_TIMED if any("wall" in engine for engine in engines) else DEVICE_TIMED
 
         def same_case(nodeid: str, series: Series) -> bool:
-            return nodeid in now and series.engine == now[nodeid].engine
+            if nodeid not in now:
+                return False
+            case = now[nodeid]
+            return (series.engine, series.operating_point) == (case.engine, _point(case))
 
         def same_place(nodeid: str, series: Series) -> bool:
             return same_case(nodeid, series) and series.device == now[nodeid].device
@@ -116,22 +124,40 @@ class NoiseHistory:
         return Noise(tuple(records), default)
 
 
+def _point(case: CaseQuads) -> str:
+    """Return the operating point that a case's ratios are at."""
+    return SUSTAINED if case.at(CANDIDATE) is not case.at(CANDIDATE, BOOST) else BOOST
+
+
 def measured_under(
     results: Sequence[CaseResult], replicas: Sequence[Mapping[str, CaseQuads]]
 ) -> list[dict[str, object]]:
-    """Return which device measured which case in which replica, when, and in what state."""
+    """Return which device measured which case in which replica, when, and in what state.
+
+    Each block has its arm, the ms of a call, and the clock (MHz) and power (W) at its end.
+    """
     return [
         {
             "label": result.label,
             "round_of_inference": number,
             "device": quads.device,
             "timed": list(quads.timed),
+            "blocks": {BOOST: _blocks(quads.quads), SUSTAINED: _blocks(quads.sustained)},
             **(quads.conditions.to_document() if quads.conditions else {}),
         }
         for number, replica in enumerate(replicas, start=1)
         for result in results
         if not (quads := replica[result.nodeid]).is_same
     ]
+
+
+def _blocks(quads: Mapping[Kind, list[Quad]]) -> dict[str, list[list[object]]]:
+    return {
+        kind: [
+            [arm, time.of("step"), time.mhz, time.watts] for quad in of_kind for arm, time in quad
+        ]
+        for kind, of_kind in quads.items()
+    }
 
 
 def path_of(workspace: Path, device: str) -> Path:

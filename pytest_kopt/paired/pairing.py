@@ -12,7 +12,7 @@ from typing import TypedDict
 from pytest_kopt.campaign.ledger import PairedChange
 from pytest_kopt.cases.order import CANDIDATE, INCUMBENT
 from pytest_kopt.cases.result import CaseResult
-from pytest_kopt.decide.inference import KNOWN_BIAS_PCT, percent
+from pytest_kopt.decide.inference import percent
 from pytest_kopt.decide.interim_looks import decide_by_looks
 from pytest_kopt.decide.paired_evidence import PairedCase, PairedEvidence
 from pytest_kopt.decide.policy import Policy
@@ -25,24 +25,20 @@ from pytest_kopt.decide.verdict import (
     Same,
     Verdict,
 )
-from pytest_kopt.devices.conditions import by_kind
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.nearby_shapes import Tried
-from pytest_kopt.measure.engine import by_events
 from pytest_kopt.options.settings import Gate
-from pytest_kopt.paired.arms import TWO_PROCESSES
 from pytest_kopt.paired.blocks import Kind
 from pytest_kopt.paired.comparison import Comparison
 from pytest_kopt.paired.credit import Credit, examine
+from pytest_kopt.paired.flags import flags_of
+from pytest_kopt.paired.measured_points import evidence_of
 from pytest_kopt.paired.nearby import findings_nearby
 from pytest_kopt.paired.noise import NoiseHistory, Scatter, Way, measured_under
 from pytest_kopt.paired.pairs_csv import pairs_csv
 from pytest_kopt.paired.replica import CaseQuads
 from pytest_kopt.schema.metrics import COMBINED, Metric, value
 from pytest_kopt.schema.table import NO_CLASSES, Classes, Key, Table
-
-#: What a flag says where no other process judged the timed results of a case.
-_INSIDE = "what timed calls gave was judged in their own process"
 
 
 class _Costs(TypedDict, total=False):
@@ -208,7 +204,7 @@ class _Measured:
         self.same |= {name: q.same or "source" for name, q in first.items() if q.is_same}
         reached = [result for result in self._results if result.nodeid not in self.same]
         judged = reached if criteria.reached_only and reached else self._results
-        flags = _flags(self._comparison, self._results, self._replicas)
+        flags = flags_of(self._comparison, self._results, self._replicas)
         self._evidence = [
             PairedEvidence(
                 metric.name,
@@ -286,6 +282,10 @@ def cases_of(
 ) -> tuple[PairedCase, ...]:
     """Return the cases as the rule sees them, of a comparison or of one candidate in a race."""
     labels = Counter(result.label for result in results)
+    measured = {
+        nodeid: [replica[nodeid] for replica in replicas if nodeid in replica]
+        for nodeid in (result.nodeid for result in results)
+    }
 
     def ratios(nodeid: str, kind: Kind = kind) -> tuple[float, ...]:
         return tuple(r[nodeid].ratio(metric.way, kind) for r in replicas if nodeid in r)
@@ -304,7 +304,9 @@ def cases_of(
             incumbent_ms=_incumbent_ms(result, metric.way, replicas),
             limit_pct=result.evidence.limit_pct,
             weight=result.weight,
-            **_costs([replica[result.nodeid] for replica in replicas if result.nodeid in replica]),
+            points=evidence_of(measured[result.nodeid], metric.way) if kind == CANDIDATE else None,
+            cache=result.evidence.cache,
+            **_costs(measured[result.nodeid]),
         )
         for result in results
     )
@@ -355,33 +357,6 @@ def _uneven(
         for item, metric in zip(found, metrics, strict=True)
         if ids
     ]
-
-
-def _flags(
-    comparison: Comparison,
-    results: Sequence[CaseResult],
-    replicas: Sequence[Mapping[str, CaseQuads]],
-) -> tuple[str, ...]:
-    found = []
-    if comparison.how == TWO_PROCESSES:
-        found.append(
-            f"compared in two processes (a bias of up to {KNOWN_BIAS_PCT:g} % is known): "
-            f"{comparison.why_two}"
-        )
-    if comparison.why_open:
-        found.append(comparison.why_open)
-    if comparison.why_fresh:
-        found.append(f"each process was an interpreter of its own: {comparison.why_fresh}")
-    flags: dict[str, tuple[str, ...]] = {}
-    for result in results:
-        around = [replica[result.nodeid].conditions for replica in replicas]
-        flagged = [conditions for conditions in around if conditions and conditions.flags]
-        flags[result.label] = flagged[-1].flags if flagged else ()
-        why = {k: v for replica in replicas for k, v in replica[result.nodeid].not_captured.items()}
-        found += [f"{result.label}: {by_events(why)}"] if why else []
-        inside = {replica[result.nodeid].judged_inside for replica in replicas} - {""}
-        found += [f"{result.label}: {_INSIDE}: {why}" for why in sorted(inside)]
-    return (*found, *by_kind(flags))
 
 
 def _priors(evidence: PairedEvidence) -> dict[str, object]:

@@ -21,17 +21,18 @@ def pairs_csv(results: Sequence[CaseResult], replicas: Sequence[Mapping[str, Cas
     for number, replica in enumerate(replicas, start=1):
         for result in (result for result in results if result.nodeid in replica):
             quads = replica[result.nodeid]
-            clock = quads.conditions and quads.conditions.after.sm_mhz
-            clocks = "" if clock is None else f"{clock:.0f}"
-            for kind, blocks in quads.quads.items():
-                for pair, position, new, old in _pairs(blocks):
+            for kind in quads.quads:
+                for pair, position, new, old, mhz in _pairs(quads.at(kind)):
                     row = [result.label, number, kind, pair, position, repr(new), repr(old)]
-                    writer.writerow([*row, quads.device, clocks])
+                    writer.writerow([*row, quads.device, "" if mhz is None else f"{mhz:.0f}"])
     return text.getvalue()
 
 
-def _pairs(quads: Sequence[Quad]) -> Iterator[tuple[int, str, float, float]]:
-    """Yield number, order, new and incumbent ms of adjacent blocks (both directions together)."""
+def _pairs(quads: Sequence[Quad]) -> Iterator[tuple[int, str, float, float, float | None]]:
+    """Yield number, order, new and incumbent ms of adjacent blocks, and the clock after them.
+
+    The times are of both directions together.
+    """
     number = 0
     for quad in quads:
         for left, right in ((quad[0], quad[1]), (quad[2], quad[3])):
@@ -39,4 +40,5 @@ def _pairs(quads: Sequence[Quad]) -> Iterator[tuple[int, str, float, float]]:
             times = {arm: time.of("step") for arm, time in (left, right)}
             old = next(arm for arm in times if arm in (INCUMBENT, UNEVEN[INCUMBENT]))
             new = next(arm for arm in times if arm != old)
-            yield number, "BA" if left[0] == old else "AB", times[new], times[old]
+            order = "BA" if left[0] == old else "AB"
+            yield number, order, times[new], times[old], right[1].mhz

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
@@ -29,11 +30,13 @@ from pytest_kopt.cases.replies import (
 from pytest_kopt.decide.inference import replica_ratio
 from pytest_kopt.decide.verdict import KernelChange, Same
 from pytest_kopt.devices.conditions import Conditions, steadily
+from pytest_kopt.devices.states import BOOST, SUSTAINED
 from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.nearby_shapes import Outcome, Tried
 from pytest_kopt.measure.engine import agreed
 from pytest_kopt.paired.blocks import PAIRS, Blocks, Kind, Quad
+from pytest_kopt.paired.sustained import Sustained
 from pytest_kopt.paired.verifier_process import Verifier, why_ended
 from pytest_kopt.processes.child import Child, ChildDied, Children
 from pytest_kopt.processes.remote_host import Place
@@ -68,6 +71,14 @@ class CaseQuads:
     first_call_ms: Mapping[str, float] = field(default_factory=dict)
     #: The candidate's gain by the clock of the deciding process, as log-ratios.
     outside: tuple[float, ...] = ()
+    #: The operating point of a GPU that decides; `quads` are at boost.
+    operating_point: str = BOOST
+    #: The highest clock that was seen, 0 where the device tells none.
+    top_mhz: float = 0.0
+    #: What some of them compare at the sustained operating point, where that was measured.
+    sustained: Mapping[Kind, list[Quad]] = field(default_factory=dict)
+    #: Whether the clock does not fall under load, so that one figure holds at both points.
+    is_steady: bool = False
     #: What differs in their machine code, as far as it is told.
     kernels: Future[list[KernelChange]] | None = None
 
@@ -75,17 +86,26 @@ class CaseQuads:
     def is_same(self) -> bool:
         return not self.quads
 
+    def at(self, kind: Kind, point: str | None = None) -> list[Quad]:
+        """Return what compares a pair at an operating point, by default the one that decides.
+
+        A kind that was not measured at the sustained one is at boost.
+        """
+        if (point or self.operating_point) == SUSTAINED and kind in self.sustained:
+            return self.sustained[kind]
+        return self.quads.get(kind, [])
+
     def incumbent_ms(self, way: str) -> float | None:
         """Return the time of a call next to the candidate, None where nothing was timed."""
-        blocks = (block for quad in self.quads.get(CANDIDATE, ()) for block in quad)
+        blocks = (block for quad in self.at(CANDIDATE) for block in quad)
         times = [time.of(way) for arm, time in blocks if arm == INCUMBENT]
         return statistics.median(times) if times else None
 
-    def ratio(self, way: str, kind: Kind = "candidate") -> float:
+    def ratio(self, way: str, kind: Kind = "candidate", point: str | None = None) -> float:
         """Return the replica's log-ratio of a direction: forward, backward or step (both)."""
         if self.is_same:
             return 0.0
-        quads = [[(arm, time.of(way)) for arm, time in quad] for quad in self.quads[kind]]
+        quads = [[(arm, time.of(way)) for arm, time in quad] for quad in self.at(kind, point)]
         return replica_ratio(quads, *PAIRS.get(kind, (kind, INCUMBENT)))
 
 
@@ -162,11 +182,13 @@ class Replica(Children):
         order: random.Random,
         clear: Callable[[], None],
         look_ahead: Callable[[Mapping[str, CaseQuads]], None] = lambda cases: None,
+        sustained: Sustained | None = None,
     ) -> dict[str, CaseQuads]:
         """Measure every case, one after the other, alone on the device.
 
         `clear` is called before anything is timed and waits for what is still on its way out,
-        `look_ahead` with the cases so far, while the next case is loaded.
+        `look_ahead` with the cases so far, while the next case is loaded. `sustained` measures at
+        that operating point what is due there (None: nothing).
         Raises Refused when a process cannot hold its arms, Died when one dies, AllGpusBusy when a
         stranger does not leave the device, Caught when the candidate gave itself away.
         """
@@ -179,7 +201,7 @@ class Replica(Children):
             left = deque(dict.fromkeys([self._asked or ids[0], *ids]))
             while left:
                 nodeid = left.popleft()
-                cases[nodeid], looks = self._case(nodeid, order, clear, len(ids))
+                cases[nodeid], looks = self._case(nodeid, order, clear, len(ids), sustained)
                 if left:
                     # Meanwhile this one is judged, and others may have the device.
                     self._ask(left[0])
@@ -205,7 +227,12 @@ class Replica(Children):
         child.send(LoadVersions(self._asked, seed=self._seed, out=(*self._out,)))
 
     def _case(
-        self, nodeid: str, order: random.Random, clear: Callable[[], None], cases: int
+        self,
+        nodeid: str,
+        order: random.Random,
+        clear: Callable[[], None],
+        cases: int,
+        sustained: Sustained | None,
     ) -> tuple[CaseQuads, list[Looks]]:
         """Measure one of `total` cases; return it with what is still to be judged of it."""
         if nodeid != self._asked:
@@ -219,7 +246,7 @@ class Replica(Children):
         with placement.host.lock(device):
             placement.keep_strangers_off(device)
             since = time.time()
-            looks = self._timed(case, order, clear, cases)
+            looks = self._timed(case, order, clear, cases, sustained)
             case.timed = (since, time.time())
         self.held_seconds += case.timed[1] - case.timed[0]
         case.judged_inside = self._verifier.why_not(nodeid)
@@ -247,10 +274,16 @@ class Replica(Children):
                 _wait(child, CaseFinished)
             return CaseQuads(nodeid, "", same="source")
         loaded.memory, loaded.first_call_ms = memory, first_call_ms
+        loaded.operating_point = reply.operating_point or BOOST
         return loaded
 
     def _timed(
-        self, case: CaseQuads, order: random.Random, clear: Callable[[], None], cases: int
+        self,
+        case: CaseQuads,
+        order: random.Random,
+        clear: Callable[[], None],
+        cases: int,
+        sustained: Sustained | None,
     ) -> list[Looks]:
         """Time the blocks of a loaded case, the device being this replica's alone.
 
@@ -274,12 +307,17 @@ class Replica(Children):
             calls = {arm: [sets[arm in UNEVEN.values()]] * len(calls[arm]) for arm in arms}
         clear()
         folder = None if is_gpu else self._verifier.folder
-        blocks = Blocks(arms, order, self._device.kind, cases, calls, places if folder else {})
-        blocks.warm_up()
         host, device = self._placement.host, self._device
-        case.quads, case.conditions = steadily(blocks.quads, lambda: host.read(device))
+        glance, seen_places = partial(host.glance, device), places if folder else {}
+        blocks = Blocks(arms, order, device.kind, cases, calls, seen_places, glance)
+        blocks.warm_up()
+        case.quads, case.conditions = steadily(blocks.quads, partial(host.read, device))
         if {*engine.split("+")} == {"graph"} and CANDIDATE in case.quads:
             case.outside = blocks.seen_outside(case.quads[CANDIDATE])
+        case.top_mhz = blocks.top_mhz
+        if is_gpu and sustained is not None and CANDIDATE in case.quads:
+            case.sustained = sustained.measure(case.nodeid, case.operating_point, blocks)
+            case.is_steady = case.nodeid in sustained.steady
         case.engine = "+".join(dict.fromkeys(engine.split("+")))
         case.not_captured = {
             direction: why for reply in prepared for direction, why in reply.not_captured.items()

@@ -15,10 +15,11 @@ import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pytest_kopt.cases.order import ALONE, CANDIDATE, INCUMBENT
+from pytest_kopt.cases.order import ALONE, CANDIDATE
 from pytest_kopt.decide.inference import Estimate, percent
+from pytest_kopt.devices.states import BOOST
 from pytest_kopt.honesty.finding import Finding
-from pytest_kopt.paired.blocks import BlockTime, Quad
+from pytest_kopt.paired.blocks import BlockTime, pairs_of
 from pytest_kopt.paired.replica import CaseQuads
 
 #: Of a gain, and of the counted time, so much may pass elsewhere; and of what passes elsewhere for
@@ -112,7 +113,7 @@ def _by_wall(replicas: Replicas) -> Iterator[float]:
     """Yield the log-ratio of each case of the CPU in each replica by what passed meanwhile."""
     for case in (case for replica in replicas for case in replica.values()):
         if case.engine == "wall" and case.quads:
-            pairs = _pairs(case.quads[CANDIDATE])
+            pairs = pairs_of(case.quads[CANDIDATE])
             yield statistics.median(math.log(old.passed / new.passed) for new, old in pairs)
 
 
@@ -122,11 +123,12 @@ def _estimates(replicas: Replicas) -> tuple[Estimate, Estimate] | tuple[None, No
     The scatter of the two clocks' difference is that of the outside clock.
     """
     cases = [case for replica in replicas for case in replica.values() if case.outside]
-    differs = [wall - case.ratio("step") for case in cases for wall in case.outside]
+    # That clock was asked at boost.
+    differs = [wall - case.ratio("step", point=BOOST) for case in cases for wall in case.outside]
     if len(differs) < 2:
         return None, None
     difference = Estimate.of(tuple(differs))
-    change = statistics.fmean(case.ratio("step") for case in cases)
+    change = statistics.fmean(case.ratio("step", point=BOOST) for case in cases)
     return replace(difference, mean=change + difference.mean), difference
 
 
@@ -136,7 +138,7 @@ def hidden_time(replicas: Replicas) -> Iterator[Finding]:
         cases = [replica[nodeid] for replica in replicas if nodeid in replica]
         if any(case.engine == "graph" for case in cases):
             continue
-        pairs = [pair for case in cases for pair in _pairs(case.quads.get(CANDIDATE, ()))]
+        pairs = [pair for case in cases for pair in pairs_of(case.quads.get(CANDIDATE, ()))]
         alone = [
             time
             for case in cases
@@ -194,10 +196,3 @@ def _contradiction(
 def _mean_of(values: Sequence[float]) -> Estimate:
     error = statistics.stdev(values) / math.sqrt(len(values))
     return Estimate(statistics.fmean(values), error, len(values) - 1)
-
-
-def _pairs(quads: Sequence[Quad]) -> Iterator[tuple[BlockTime, BlockTime]]:
-    """Yield the candidate's and the current best's adjacent blocks."""
-    for quad in quads:
-        for pair in (dict(quad[:2]), dict(quad[2:])):
-            yield pair[CANDIDATE], pair[INCUMBENT]

@@ -89,6 +89,9 @@ class HostAgent:
     def read(self, device: str) -> dict[str, Any]:
         return asdict(self._host.read(self._device(device)))
 
+    def glance(self, device: str) -> dict[str, Any]:
+        return asdict(self._host.glance(self._device(device)))
+
     def strangers(self, device: str, minutes: float) -> None:
         """Return when nobody else computes on a device; AllGpusBusy."""
         self._host.keep_strangers_off(self._device(device), minutes, self._say)

@@ -136,6 +136,9 @@ class RemoteHost:
     def read(self, device: Device) -> Reading:
         return Reading(**self.ask("read", device=device.uuid))
 
+    def glance(self, device: Device) -> Reading:
+        return Reading(**self.ask("glance", device=device.uuid))
+
     @contextmanager
     def lock(self, device: Device) -> Iterator[None]:
         self.ask("lock", device=device.uuid)

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_kopt.cases.order import Depth, SameCode, Schemas, WorkerOrders, fresh_session_seed
+from pytest_kopt.cases.order import (
+    IN_A_ROUND,
+    Depth,
+    SameCode,
+    Schemas,
+    WorkerOrders,
+    fresh_session_seed,
+)
 from pytest_kopt.devices.vendor import choose
 from pytest_kopt.errors import BadInput
 from pytest_kopt.options.declare import BELOW, CLIENT, SERVE, WORKERINPUT
@@ -136,6 +143,8 @@ def _assemble_main(config: pytest.Config, settings: Settings) -> None:
         schemas=Schemas.ONE if writes_one_csv or settings.round else Schemas.ANY,
         depth=Depth.CHECKS if settings.check_only else Depth.TIMES,
         same_code=SameCode.TIMED if settings.measure_same else SameCode.LEFT_OUT,
+        # What is calibrated is the noise of the point that decides in every round.
+        sustained_turns=0 if settings.calibrate else IN_A_ROUND,
         repeats=settings.repeats,
         iterations=settings.iterations,
         markers=tuple(config.getini("markers")),

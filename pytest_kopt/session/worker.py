@@ -129,6 +129,7 @@ class Worker:
                 depth=orders.depth,
                 purpose=orders.purpose,
                 same_code=orders.same_code,
+                operating_point=orders.operating_point,
                 language=orders.language,
                 **more,
             )

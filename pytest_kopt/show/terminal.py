@@ -16,12 +16,14 @@ from pytest_kopt.schema.profile import Scalar
 from pytest_kopt.show.rooflines import profile_lines, roofline_lines
 from pytest_kopt.show.words import (
     clipped,
+    conditions,
     end_to_end,
     first_calls,
     kernel_lines,
     memory,
     outcome,
     printed,
+    second_points,
     within,
 )
 
@@ -108,6 +110,9 @@ def verdict_lines(verdict: Verdict) -> Iterator[str]:
     if verdict.aggregate and (sure := verdict.aggregate.confidence) is not None:
         level = f"{sure:.2%}".rstrip("%0").rstrip(".")
         yield f"confidence: {level} % overall, 95 % per case"
+    if state := conditions(verdict):
+        yield state
+    yield from second_points(verdict)
     if verdict.remeasured_pct:
         yield f"re-measured: {', '.join(map(changed, verdict.remeasured_pct))}"
     if verdict.same_code:

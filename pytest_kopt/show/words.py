@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from tabulate import tabulate
 
+from pytest_kopt.devices.states import SUSTAINED
 from pytest_kopt.figures import changed, changed_within, figure, interval
 
 if TYPE_CHECKING:
     from pytest_kopt.campaign.ledger import Final
+    from pytest_kopt.decide.operating_points import OperatingPoint
     from pytest_kopt.decide.verdict import (
         Aggregate,
         ConfigClass,
@@ -146,6 +149,44 @@ def end_to_end(verdict: Verdict | Final) -> str:
     )
 
 
+def conditions(verdict: Verdict) -> str:
+    """Return what the intervals of a verdict are conditional on, "" where nothing is said of it."""
+    states = Counter(measured_at(shape) for shape in verdict.shapes if shape.operating_point)
+    if not states:
+        return ""
+    (most, count), *others = states.most_common()
+    rest = f" ({count} of {states.total()} cases)" if others else ""
+    return f"measured at {most}{rest}"
+
+
+def second_points(verdict: Verdict) -> list[str]:
+    """Return the cases whose two operating points differ by more than the intervals, a line each.
+
+    The change in time at both, then at the sustained one in clock cycles and in energy.
+    """
+    return [
+        f"{shape.label}: {'; '.join(map(_point, shape.operating_points))}"
+        for shape in verdict.shapes
+        if shape.points_differ
+    ]
+
+
+def _point(point: OperatingPoint) -> str:
+    power = [load.watts for load in (point.incumbent, point.candidate)]
+    watts = " -> ".join(dict.fromkeys(f"{power:.0f}" for power in power if power is not None))
+    state = ", ".join(filter(None, [clock_of(point), f"{watts} W" if watts else ""]))
+    change = changed_within(point.change_pct, point.low_pct, point.high_pct)
+    text = f"{change} at {point.name}" + (f" ({state})" if state else "")
+    if point.name != SUSTAINED:
+        return text
+    if point.cycles_pct is not None:
+        text += f", {changed(point.cycles_pct)} in cycles"
+    old, new = point.incumbent.joules, point.candidate.joules
+    if old is not None and new is not None:
+        text += f", {figure(old)} -> {figure(new)} J a call"
+    return text
+
+
 def memory(verdict: Verdict) -> str:
     """Return what a call holds at most, in the case where the versions differ most; "" if none."""
     peaks = [shape.memory for shape in verdict.shapes if shape.memory]
@@ -258,10 +299,36 @@ def first_call(call: FirstCall | None) -> str:
     return f"{call.incumbent:.0f} -> {call.candidate:.0f}" if call else ""
 
 
+def clock_of(point: OperatingPoint) -> str:
+    """Return the versions' clock at an operating point, before -> now in MHz, "" for none."""
+    clocks = [load.mhz for load in (point.incumbent, point.candidate) if load.mhz is not None]
+    texts = dict.fromkeys(f"{mhz:.0f}" for mhz in clocks)
+    return f"{' -> '.join(texts)} MHz" if texts else ""
+
+
+def measured_at(case: Shape) -> str:
+    """Return the state that a case's change is conditional on: `boost, 1980 MHz, cold cache`."""
+    first = next(iter(case.operating_points), None)
+    parts = [case.operating_point or "", clock_of(first) if first else ""]
+    if case.is_steady:
+        parts.append("the same under load")
+    return ", ".join(filter(None, [*parts, case.cache and f"{case.cache} cache"]))
+
+
+def second_point(case: Shape) -> str:
+    """Return what a case changed by at its other operating point, "" where that is not measured."""
+    for point in case.operating_points[1:]:
+        change = changed_within(point.change_pct, point.low_pct, point.high_pct)
+        return f"{change} at {point.name}"
+    return ""
+
+
 def headed(column: Column, heading: str) -> Column:
     return heading, column[1]
 
 
+#: Of cases that were compared on a GPU.
+POINTS: tuple[Column, ...] = (("Measured at", measured_at), ("Other point", second_point))
 #: Of cases in which both versions were measured: before -> now.
 COSTS: tuple[Column, ...] = (
     ("Memory", lambda case: case.memory.in_mib if case.memory else ""),

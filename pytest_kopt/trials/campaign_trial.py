@@ -12,7 +12,7 @@ from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.kernel import KernelVersion
 from pytest_kopt.campaign.recording import record_no_idle_gpu
 from pytest_kopt.cases.collector import Collector
-from pytest_kopt.cases.order import Depth, Purpose, WorkerOrders
+from pytest_kopt.cases.order import IN_A_ROUND, Depth, Purpose, WorkerOrders
 from pytest_kopt.devices.idle import AllGpusBusy
 from pytest_kopt.devices.vendor import choose
 from pytest_kopt.errors import BadInput
@@ -40,6 +40,8 @@ class CampaignTrial:
 
     #: How far the session's cases are gone into.
     depth = Depth.TIMES
+    #: Turns of each version under load, where that point does not decide.
+    sustained_turns = IN_A_ROUND
     #: Whether the manifest's benchmark_command runs.
     runs_benchmark = True
 
@@ -127,6 +129,8 @@ class CampaignTrial:
             expected=tuple(opened.frozen.values()) or None,
             target=target,
             language=self.campaign.manifest.target_lang,
+            operating_point=self.campaign.manifest.operating_point,
+            sustained_turns=self.sustained_turns,
             metric=None if opened.frozen else self.campaign.manifest.primary_metric,
             ignored=(*opened.skipped, *unexpected),
             selected=opened.selected,

@@ -24,6 +24,7 @@ from pytest_kopt.campaign.kernel import KernelVersion
 from pytest_kopt.campaign.recording import record_final
 from pytest_kopt.campaign.workspace import UpstreamCampaign
 from pytest_kopt.cases.details import in_a_line, with_details
+from pytest_kopt.cases.order import AT_LENGTH
 from pytest_kopt.decide.verdict import Applied, Decision
 from pytest_kopt.errors import BadInput
 from pytest_kopt.figures import changed
@@ -62,6 +63,7 @@ _NEXT_UPSTREAM = {
 class FinalComparison(CampaignTrial):
     """The end of a campaign in its own tree."""
 
+    sustained_turns = AT_LENGTH
     #: By the decision, what comes next.
     next_steps: Mapping[Decision, str] = _NEXT
     #: Facts that the session's evidence holds besides.

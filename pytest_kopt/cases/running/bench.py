@@ -13,6 +13,7 @@ from pytest_kopt.cases.order import Depth, Purpose, SameCode
 from pytest_kopt.cases.result import ExpectedCase
 from pytest_kopt.cases.running.switches import new_operators
 from pytest_kopt.devices.lock import Waiting
+from pytest_kopt.devices.states import BOOST
 from pytest_kopt.devices.vendor import Reading
 from pytest_kopt.honesty.audit_hook import AuditHook
 from pytest_kopt.honesty.finding import Finding
@@ -52,6 +53,8 @@ class Bench:
     purpose: Purpose = Purpose.ROWS
     #: Whether versions are timed that have a GPU do the same.
     same_code: SameCode = SameCode.LEFT_OUT
+    #: The operating point of a GPU that decides in a case that names none.
+    operating_point: str = BOOST
     #: Samples of a case.
     repeats: int = 3
     #: Entered while a case waits for its turn on the device.
@@ -62,6 +65,10 @@ class Bench:
     def times(self, interpreted: bool) -> bool:
         """Say whether a case is timed; one that was interpreted only where a row has to be full."""
         return self.depth is Depth.TIMES and (self.purpose.decides or not interpreted)
+
+    def point_of(self, case: Case) -> str | None:
+        """Return the operating point that decides in a case, None on the CPU, which has none."""
+        return None if self.device == "cpu" else case.operating_point or self.operating_point
 
     @property
     def freezes(self) -> bool:
@@ -111,7 +118,7 @@ def hold_against_baseline(case: Case, expected: Mapping[str, ExpectedCase] | Non
         raise case.refusal(f"backward is {case.backward} now", f"the baseline's {had_backward}")
     if case.dims != frozen.dims:
         raise case.refusal(f"dims drifted: {case.dims}", f"the baseline's {frozen.dims}")
-    for name in ("limit_pct", "weight"):
+    for name in ("limit_pct", "weight", "cache", "operating_point"):
         now, then = getattr(case, name), getattr(frozen, name)
         if now != then:
             raise case.refusal(f"{name} is {now!r} now", f"the baseline's {then!r}")

@@ -212,6 +212,8 @@ def _evidence(case: Case, bench: Bench, seeds: dict[str, int]) -> CaseEvidence:
         group_multiple=case.group_multiple,
         limit_pct=case.limit_pct,
         weight=case.weight,
+        cache=case.cache,
+        operating_point=case.operating_point,
         better={c.name: c.better for c in case.schema.columns if c.better},
         torch=torch.__version__,
     )

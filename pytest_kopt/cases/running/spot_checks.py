@@ -196,10 +196,13 @@ class Spotted(Block):
         for recorder, ran in zip(self._recorders, forward._recorders, strict=True):
             _go_back_over(recorder, ran)
 
-    def run_written(self) -> float:
-        """Run without the garbage collector, as timing loops do; return the time in ms per call."""
+    def run_written(self, seconds: float = 0.0) -> float:
+        """Run without the garbage collector, as timing loops do; return the time in ms per call.
+
+        With `seconds` the block runs again and again for that time.
+        """
         with _without_collector():
-            ms = self._inner.run()
+            ms = self._inner.run_for(seconds) if seconds else self._inner.run()
         self.queue_full = self._inner.queue_full
         return ms
 

@@ -11,6 +11,7 @@ from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 from pytest_kopt.cases.case import Case
 from pytest_kopt.cases.order import derive
 from pytest_kopt.cases.running.execution import drawn_like, grad_out, make_inputs, results_of, roots
+from pytest_kopt.devices.states import WARM
 from pytest_kopt.honesty import inputs
 from pytest_kopt.honesty.renewal import Places, Renewal
 from pytest_kopt.numerics.nested import contents, fresh_copies, mapped, tensors
@@ -21,6 +22,8 @@ _MOST_DRAWN = 1 << 20
 #: each block, and of three large sets.
 MOST_SETS, _SET_BYTES, _DRAWN_BYTES, _LARGE_BYTES = 256, 1 << 25, 1 << 22, 1 << 27
 _FEWEST = 3
+#: What the second cache of a core holds in any case.
+_WARM_BYTES = 1 << 18
 
 
 class Forward:
@@ -259,9 +262,12 @@ def input_sets(cases: Sequence[Case], seed: int, numbers: Iterable[int]) -> list
 def most_sets(case: Case, arguments: Sequence[Any], copies: int) -> int:
     """Return how many sets like `arguments` a block on the CPU may have, each `copies` times.
 
-    They fill some megabytes; there are three in any case unless these are large.
+    They fill some megabytes; there are three in any case unless these are large. Those of a case
+    with a warm cache fit into the cache of one core; they are written right before the block.
     """
     nbytes = max(1, copies * sum(tensor.nbytes for tensor in tensors(arguments)))
+    if case.cache == WARM:
+        return max(1, min(MOST_SETS, _WARM_BYTES // nbytes))
     room = _SET_BYTES if _is_free(case, [arguments]) else _DRAWN_BYTES
     return max(1, min(MOST_SETS, max(room // nbytes, min(_FEWEST, _LARGE_BYTES // nbytes))))
 

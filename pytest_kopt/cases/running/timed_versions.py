@@ -135,7 +135,7 @@ class _Arms:
                 _ordered(client, Time)
                 if order.times:
                     block.run_on(order.times)
-                ms = 0.0 if order.times else block.run_written() * block.calls
+                ms = 0.0 if order.times else block.run_written(order.seconds) * block.calls
                 client.send(Timed(ms))
                 if order.is_looked_at:
                     # The backward's replay writes to memory of the forward's results.
@@ -347,6 +347,12 @@ def _loaded(
         return (
             arms,
             versions,
-            Loaded(reached=reached, memory=memory, first_call_ms=first_call_ms, code=code),
+            Loaded(
+                reached=reached,
+                memory=memory,
+                first_call_ms=first_call_ms,
+                code=code,
+                operating_point=bench.point_of(case),
+            ),
         )
     return None

@@ -35,14 +35,16 @@ from pytest_kopt.cases.running.timed_calls import (
     most_sets,
 )
 from pytest_kopt.devices.conditions import steadily
+from pytest_kopt.devices.states import WARM
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.inputs import RestoredArguments
 from pytest_kopt.honesty.work import too_fast
 from pytest_kopt.measure.choice import prepare
-from pytest_kopt.measure.cold import InputPool, input_pool, launch_stream
+from pytest_kopt.measure.cold import InputPool, input_pool, launch_stream, warm_pool
 from pytest_kopt.measure.engine import (
     NOTHING,
+    PAUSE_S,
     Before,
     Block,
     CaptureFailed,
@@ -81,7 +83,8 @@ def time_case(checked: CheckedCase) -> list[Spotted]:
     ).values()
 
     def measure() -> list[Timing]:
-        return [time_block(block, bench.repeats, _DISCARDED) for block in blocks]
+        pause_s = 0.0 if bench.device == "cpu" else PAUSE_S
+        return [time_block(block, bench.repeats, _DISCARDED, pause_s) for block in blocks]
 
     timings, conditions = steadily(measure, bench.read)
     queues = [block.queue_full for block in blocks if block.queue_full is not None]
@@ -177,6 +180,11 @@ def pool_of(
     if bench.device != "cpu":
         calls = map(case.positional, functions)
         make = partial(input_set, cases, seed)
+        if case.cache == WARM:
+            # Of cases in turn, as groups have them, each has one.
+            pool = warm_pool(make(0), *calls)
+            more = [*map(make, range(1, len(cases)))]
+            return replace(pool, sets=[pool.sets[0], *more] if more else pool.sets)
         pool = input_pool(make, bench.device, *calls)
         return replace(pool, sets=[*pool.sets, *map(make, range(len(pool.sets), len(cases)))])
     (first,) = input_sets(cases, seed, [0])

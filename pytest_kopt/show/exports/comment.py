@@ -16,12 +16,14 @@ from pytest_kopt.show.words import (
     INCUMBENT,
     INTERVAL,
     Column,
+    conditions,
     headed,
     kernel_lines,
     memory,
     one_line,
     outcome,
     rows,
+    second_points,
     visible,
 )
 
@@ -64,7 +66,11 @@ def comment(verdict: Verdict) -> str:
         outcome=outcome(verdict).replace("_", " ").lower(),
         verdict=verdict,
         totals=rows(totals if is_compared else (), *columns),
-        sums=[text for text in [memory(verdict)] if text],
+        sums=[
+            _plain(text)
+            for text in (conditions(verdict), *second_points(verdict)[:_MOST_ROWS], memory(verdict))
+            if text
+        ],
         cases=rows(worst[:_MOST_ROWS], *_CASES),
         kernels=kernel_lines(verdict),
         most_rows=_MOST_ROWS,

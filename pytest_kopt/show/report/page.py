@@ -33,6 +33,7 @@ from pytest_kopt.show.words import (
     CLASSES,
     COSTS,
     GEOMEANS,
+    POINTS,
     SUMS,
     Column,
     all_visible,
@@ -47,7 +48,8 @@ _OF_VERDICT = {
     *("level", "decision", "reason", "next_step", "compare", "engine", "policy", "flags"),
     *("aggregate", "shapes", "rooflines"),
 }
-_ONLY_IN_TABLES = {"shapes": {"__all__": {"first_call_ms"}}}
+_POINTS = {"operating_point", "operating_points", "is_steady", "points_differ", "cache"}
+_ONLY_IN_TABLES = {"shapes": {"__all__": {"first_call_ms", *_POINTS}}}
 _DEVICE: Column = ("Device", lambda case: case.device or "")
 _OF_ATTEMPT = {"attempt", "time", "decision", "reason"}
 _KERNELS = ("Kernel", "First in", "What", "Incumbent", "Candidate")
@@ -126,6 +128,7 @@ def _round(round: Round, verdict: Verdict) -> dict[str, Any]:
     notes, total, applied = round.notes, verdict.aggregate, verdict.applied
 
     has_costs = any(shape.memory for shape in verdict.shapes)
+    has_points = any(shape.operating_point for shape in verdict.shapes)
 
     def is_sum(figures: Aggregate) -> bool:
         return figures.metric.startswith(WEIGHTED_TIME.name)
@@ -134,7 +137,13 @@ def _round(round: Round, verdict: Verdict) -> dict[str, Any]:
         rows([mean for mean in verdict.totals if not is_sum(mean)], *GEOMEANS),
         rows(filter(is_sum, verdict.totals), *SUMS),
         rows(verdict.classes, *CLASSES),
-        rows(verdict.shapes, *CASES, *(COSTS if has_costs else ()), _DEVICE),
+        rows(
+            verdict.shapes,
+            *CASES,
+            *(COSTS if has_costs else ()),
+            *(POINTS if has_points else ()),
+            _DEVICE,
+        ),
         rows(verdict.candidates, *CANDIDATES),
         [dict(zip(_KERNELS, row, strict=True)) for row in kernel_rows(verdict)],
         [{"Notes": name, "": str(value)} for name, value in notes.given().items()],

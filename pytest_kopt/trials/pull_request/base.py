@@ -16,6 +16,7 @@ from pytest_kopt.cases.collector import Collector
 from pytest_kopt.cases.order import WorkerOrders
 from pytest_kopt.cases.result import CaseResult, observed_by
 from pytest_kopt.decide.verdict import Verdict
+from pytest_kopt.devices.states import COLD
 from pytest_kopt.devices.vendor import interpreter_environment
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.fingerprint import Harness
@@ -223,6 +224,10 @@ def differences(then: CaseResult, now: CaseResult, limit_pct: float) -> Iterator
     if then.weight != now.weight:
         text = f"has weight {now.weight:g}, at the base {then.weight:g}"
         yield Difference(text, now.weight < then.weight)
+    for name, default in (("cache", COLD), ("operating_point", None)):
+        measured, measures = (getattr(side, name) or default for side in (before, after))
+        if measured != measures:
+            yield Difference(f"declares {name}={measures!r}, the base {measured!r}")
     for unit in ("flops", "nbytes"):
         old_work, new_work = getattr(before, unit), getattr(after, unit)
         if old_work != new_work:

@@ -1,0 +1,127 @@
+"""A case at the operating points of its GPU: what it gains at the one that does not decide."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from pydantic import Field
+
+from pytest_kopt.decide.inference import SHAPE_LEVEL, Estimate, percent
+from pytest_kopt.decide.known_noise import DEVICE_TIMED, Prior
+from pytest_kopt.devices.states import BOOST, SUSTAINED
+from pytest_kopt.figures import changed
+from pytest_kopt.models import Document
+
+PointName = Literal["boost", "sustained"]
+#: How pairs of turns scatter under load, in which the clock wanders: a single one in a round, and
+#: several in orders that cancel a drift.
+_ONE_PAIR = Prior(0.02**2, 6, "default: an H100 (docs/operating-points.md)")
+_SEVERAL = Prior(0.005**2, 6, "default: an H100 (docs/operating-points.md)")
+
+
+class Load(Document):
+    """How a version loads its GPU at an operating point: medians over its blocks."""
+
+    mhz: float | None = None
+    watts: float | None = None
+    joules: float | None = Field(default=None, description="of a call, at the sustained point")
+
+
+class OperatingPoint(Document):
+    """A case's change at an operating point, with an interval of 95 %."""
+
+    name: PointName
+    change_pct: float | None = Field(default=None, description="positive is better")
+    low_pct: float | None = None
+    high_pct: float | None = None
+    cycles_pct: float | None = Field(
+        default=None, description="change in clock cycles of a call: without the clock's part"
+    )
+    joules_pct: float | None = Field(
+        default=None, description="change in energy of a call, positive is less"
+    )
+    candidate: Load = Load()
+    incumbent: Load = Load()
+
+
+@dataclass(frozen=True, slots=True)
+class PointEvidence:
+    """The measurements of a case at operating points; `decides` is the one that its change is at.
+
+    `second` are log-ratios at the other one: of replicas at boost, of pairs of turns at the
+    sustained one. `loads` are the candidate's and the incumbent's, by point.
+    """
+
+    decides: PointName
+    #: The highest clock that a block of the case had, None where the device tells none.
+    top_mhz: float | None = None
+    #: Whether the clock does not fall under load: one figure holds at both points. None: not known.
+    is_steady: bool | None = None
+    second: tuple[float, ...] = ()
+    loads: Mapping[str, tuple[Load, Load]] = field(default_factory=dict)
+
+    @property
+    def other(self) -> PointName:
+        return "boost" if self.decides == SUSTAINED else "sustained"
+
+    @property
+    def estimate(self) -> Estimate | None:
+        """The estimate at the point that does not decide, None where it was not measured."""
+        if not self.second:
+            return None
+        under_load = _SEVERAL if self.second[1:] else _ONE_PAIR
+        return Estimate.of(self.second, prior=DEVICE_TIMED if self.other == BOOST else under_load)
+
+    def document(self, first: Estimate) -> dict[str, Any]:
+        """Return what a verdict's shape says of the points; `first` is the deciding estimate."""
+        estimates = {self.decides: first, self.other: self.estimate}
+        return {
+            "operating_point": self.decides,
+            "is_steady": self.is_steady,
+            "points_differ": self._differ(first),
+            "operating_points": [
+                self._point(name, estimate) for name, estimate in estimates.items() if estimate
+            ],
+        }
+
+    def opposite(self, first: Estimate) -> str:
+        """Return how the signs of both changes differ, as far as they are shown; "" if not."""
+        second = self.estimate
+        if second is None:
+            return ""
+        if not any(
+            up.lower(SHAPE_LEVEL) > 0 > down.upper(SHAPE_LEVEL)
+            for up, down in ((first, second), (second, first))
+        ):
+            return ""
+        return (
+            f"{changed(percent(first.mean))} at the operating point {self.decides}, which decides, "
+            f"but {changed(percent(second.mean))} at {self.other}"
+        )
+
+    def _differ(self, first: Estimate) -> bool:
+        second = self.estimate
+        if second is None:
+            return False
+        halves = (e.upper(SHAPE_LEVEL) - e.mean for e in (first, second))
+        return abs(first.mean - second.mean) > math.hypot(*halves)
+
+    def _point(self, name: PointName, estimate: Estimate) -> OperatingPoint:
+        candidate, incumbent = self.loads.get(name, (Load(), Load()))
+
+        def beyond(figure: str) -> float | None:
+            """Return the change of a call's time and of a figure of the load, taken together."""
+            new, old = getattr(candidate, figure), getattr(incumbent, figure)
+            return percent(estimate.mean + math.log(old / new)) if new and old else None
+
+        return OperatingPoint(
+            name=name,
+            **estimate.figures(SHAPE_LEVEL),
+            cycles_pct=beyond("mhz"),
+            joules_pct=beyond("watts") if name == SUSTAINED else None,
+            candidate=candidate,
+            incumbent=incumbent,
+        )

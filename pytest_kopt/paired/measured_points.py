@@ -1,0 +1,81 @@
+"""Measurements of a case at the operating points of its GPU, as the rule sees them."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+
+from pytest_kopt.cases.order import CANDIDATE, INCUMBENT
+from pytest_kopt.decide.operating_points import Load, PointEvidence, PointName
+from pytest_kopt.devices.states import BOOST, SUSTAINED
+from pytest_kopt.devices.vendor import CPU
+from pytest_kopt.paired.blocks import pairs_of
+from pytest_kopt.paired.replica import CaseQuads
+
+#: A version's blocks are at boost where their median clock is so near the highest of the case, and
+#: two versions' are at the same one where they are so near each other, in percent.
+_BELOW_TOP_PCT, _APART_PCT = 3.0, 1.0
+
+
+def evidence_of(measured: Sequence[CaseQuads], way: str) -> PointEvidence | None:
+    """Return what replicas of a case measured at operating points; None on the CPU."""
+    first = measured[0]
+    if CANDIDATE not in first.quads or first.device == CPU.uuid:
+        return None
+    under_load = [case for case in measured if CANDIDATE in case.sustained]
+    is_under_load = under_load and first.operating_point == SUSTAINED
+    decides: PointName = "sustained" if is_under_load else "boost"
+    second: Sequence[float] = ()
+    if decides == SUSTAINED:
+        second = [case.ratio(way, point=BOOST) for case in measured]
+    elif under_load:
+        pairs = (pair for case in under_load for pair in pairs_of(case.sustained[CANDIDATE]))
+        second = [math.log(old.of(way) / new.of(way)) for new, old in pairs]
+    return PointEvidence(
+        decides,
+        max((case.top_mhz for case in measured), default=0.0) or None,
+        True if any(case.is_steady for case in measured) else False if under_load else None,
+        tuple(second),
+        {
+            point: (_load(cases, CANDIDATE, point), _load(cases, INCUMBENT, point))
+            for point, cases in ((BOOST, measured), (SUSTAINED, under_load))
+            if cases
+        },
+    )
+
+
+def _load(cases: Sequence[CaseQuads], arm: str, point: str) -> Load:
+    """Return the load of an arm at a point: medians over its blocks in the comparison."""
+    blocks = [
+        block
+        for case in cases
+        for quad in case.at(CANDIDATE, point)
+        for name, block in quad
+        if name == arm
+    ]
+    clocks = [block.mhz for block in blocks if block.mhz is not None]
+    powers = [block.watts for block in blocks if block.watts is not None]
+    joules = [
+        block.watts * block.of("step") / 1e3
+        for block in blocks
+        if block.watts is not None and point == SUSTAINED
+    ]
+    mhz, watts, energy = (
+        statistics.median(values) if values else None for values in (clocks, powers, joules)
+    )
+    return Load(mhz=mhz, watts=watts, joules=energy)
+
+
+def warnings_of(evidence: PointEvidence) -> list[str]:
+    """Return where blocks at boost were not at boost, or the versions' not at the same clock."""
+    candidate, incumbent = evidence.loads[BOOST]
+    top, clocks = evidence.top_mhz, [candidate.mhz, incumbent.mhz]
+    if top is None or None in clocks:
+        return []
+    low, high = sorted(mhz for mhz in clocks if mhz is not None)
+    if low < (1 - _BELOW_TOP_PCT / 100) * top:
+        return [f"not at boost: pauses left the clock at {low:.0f} of {top:.0f} MHz"]
+    if low < (1 - _APART_PCT / 100) * high:
+        return [f"the versions' blocks at boost had {low:.0f} and {high:.0f} MHz"]
+    return []

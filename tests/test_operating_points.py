@@ -1,0 +1,343 @@
+"""A case at two operating points of a GPU that keeps to its power: measured, judged and shown."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping
+from typing import Any, cast
+
+import pytest
+
+from pytest_kopt import policies
+from pytest_kopt.cases.order import AT_LENGTH, CANDIDATE, IN_A_ROUND, INCUMBENT, PLACEBO
+from pytest_kopt.cases.protocol import Time, Write
+from pytest_kopt.cases.replies import Looked, Timed, Written
+from pytest_kopt.decide.inference import Estimate, log_ratio, percent
+from pytest_kopt.decide.operating_points import Load, PointEvidence
+from pytest_kopt.decide.paired import decide_paired
+from pytest_kopt.decide.paired_evidence import PairedCase, PairedEvidence
+from pytest_kopt.decide.verdict import Decision, Verdict
+from pytest_kopt.devices.states import BOOST, SUSTAINED
+from pytest_kopt.devices.vendor import Reading
+from pytest_kopt.measure.engine import PAUSE_S, Block
+from pytest_kopt.paired.blocks import Blocks
+from pytest_kopt.paired.measured_points import evidence_of, warnings_of
+from pytest_kopt.paired.noise import Scatter, measured_under
+from pytest_kopt.paired.replica import CaseQuads
+from pytest_kopt.paired.sustained import Sustained
+from pytest_kopt.show.exports.comment import comment
+from pytest_kopt.show.terminal import verdict_lines
+from pytest_kopt.show.words import conditions, measured_at, second_point, second_points
+
+TOP = 1980.0
+#: So long a load leaves the clock at its top, and so many times faster does a pause bring it back.
+_BUFFER_S, _RECOVERS = 0.006, 2.0
+
+
+class Gpu:
+    """Runs versions of so many cycles a call, whose clock falls to `capped` MHz under load."""
+
+    def __init__(self, cycles: Mapping[str, float], capped: Mapping[str, float]) -> None:
+        self._cycles, self._capped = cycles, capped
+        self._busy_s = self.slept_s = 0.0
+        self.mhz, self.tells_clock = TOP, True
+
+    def run(self, arm: str, seconds: float) -> float:
+        """Keep it busy; return the ms of a call."""
+        self._busy_s = min(self._busy_s + seconds, 10 * _BUFFER_S)
+        self.mhz = self._capped[arm] if self._busy_s > _BUFFER_S else TOP
+        return self._cycles[arm] / (self.mhz * 1e3)
+
+    @property
+    def watts(self) -> float:
+        return 700.0 if self.mhz < TOP else 400.0
+
+    def sleep(self, seconds: float) -> None:
+        self.slept_s += seconds
+        self._busy_s = max(0.0, self._busy_s - _RECOVERS * seconds)
+        self.mhz = TOP if self._busy_s <= _BUFFER_S else self.mhz
+
+    def glance(self) -> Reading:
+        return Reading(sm_mhz=self.mhz, power_w=self.watts) if self.tells_clock else Reading()
+
+
+class Process:
+    """Holds all arms; a block is 2.5 ms of calls, or as long as it is asked for."""
+
+    inspected = None
+    waited_ms = 0.0
+
+    def __init__(self, gpu: Gpu) -> None:
+        self._gpu = gpu
+        self.orders: list[Write] = []
+        self.looked_at: list[str] = []
+
+    def send(self, order: Write | Time) -> None:
+        if isinstance(order, Write):
+            self.orders.append(order)
+            self._replies: list[object] = [Written()]
+            return
+        write = self.orders[-1]
+        seconds = write.seconds or 0.0025
+        self.waited_ms = seconds * 1e3
+        self._replies = [Timed(self._gpu.run(write.arm, seconds) * 10)]
+        if write.is_looked_at:
+            self.looked_at.append(write.arm)
+            self._replies.append(Looked())
+
+    def expect(self, kind: type) -> object:
+        reply = self._replies.pop(0)
+        assert isinstance(reply, kind)
+        return reply
+
+
+#: The candidate takes a tenth fewer cycles, and more power: under load its clock is lower.
+CYCLES = {CANDIDATE: 0.9e6, INCUMBENT: 1e6, PLACEBO: 1e6}
+CAPPED = {CANDIDATE: 1300.0, INCUMBENT: 1400.0, PLACEBO: 1400.0}
+STEADY = dict.fromkeys(CYCLES, TOP)
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Gpu:
+    device = Gpu(CYCLES, getattr(request, "param", CAPPED))
+    monkeypatch.setattr("pytest_kopt.paired.blocks.time.sleep", device.sleep)
+    return device
+
+
+def blocks_on(gpu: Gpu, seed: int = 1) -> tuple[Blocks, Process]:
+    process = Process(gpu)
+    held = cast("Any", dict.fromkeys(CYCLES, process))
+    calls = {arm: [10] for arm in held}
+    blocks = Blocks(held, random.Random(seed), "cuda", 5, calls, glance=gpu.glance)
+    blocks.warm_up()
+    return blocks, process
+
+
+def measured(
+    gpu: Gpu,
+    sustained: Sustained,
+    point: str = BOOST,
+    seed: int = 1,
+) -> CaseQuads:
+    blocks, _ = blocks_on(gpu, seed)
+    case = CaseQuads("a", "graph", blocks.quads(), device="GPU-0", operating_point=point)
+    case.top_mhz = blocks.top_mhz
+    case.sustained = sustained.measure("a", point, blocks)
+    case.is_steady = "a" in sustained.steady
+    return case
+
+
+def test_pauses_keep_the_clock_at_its_top(gpu: Gpu) -> None:
+    blocks, _ = blocks_on(gpu)
+    quads = blocks.quads()
+    assert {time.mhz for quad in quads["candidate"] for _, time in quad} == {TOP}
+    assert gpu.slept_s == pytest.approx(PAUSE_S * (3 + 36))
+    assert percent(CaseQuads("a", "graph", quads).ratio("step")) == pytest.approx(100 / 9)
+
+
+@pytest.mark.parametrize("gpu", [STEADY], indirect=True)
+def test_a_case_whose_clock_does_not_fall_is_loaded_once(gpu: Gpu) -> None:
+    sustained = Sustained(1)
+    case = measured(gpu, sustained)
+    assert case.is_steady and not case.sustained
+    again = measured(gpu, sustained, point=SUSTAINED)
+    assert again.is_steady and again.ratio("step") == case.ratio("step")
+    blocks, process = blocks_on(gpu)
+    process.orders.clear()
+    assert not sustained.measure("a", SUSTAINED, blocks) and not process.orders, "known by now"
+
+
+def test_each_version_has_the_clock_under_load_that_it_gets_alone(gpu: Gpu) -> None:
+    case = measured(gpu, Sustained(1))
+    points = evidence_of([case], "step")
+    assert points is not None
+    assert points.second == pytest.approx((math.log(1e6 / 1400 / (0.9e6 / 1300)),))
+    assert {*case.sustained} == {"candidate"}
+    ((first, second),) = case.sustained["candidate"]
+    assert {first[0], second[0]} == {CANDIDATE, INCUMBENT}
+    assert first[1].watts == pytest.approx(700)
+
+
+@pytest.mark.parametrize(("turns", "seconds"), [(1, 1.4), (2, 4.0)])
+def test_turns_under_load_take_their_seconds_and_one_block_of_each_version_is_looked_at(
+    gpu: Gpu, turns: int, seconds: float
+) -> None:
+    blocks, process = blocks_on(gpu)
+    blocks.quads()
+    process.orders.clear()
+    process.looked_at.clear()
+    blocks.sustained(turns, has_control=False)
+    load, warming, *in_turns = (order.seconds for order in process.orders)
+    assert (load, warming) == (0.25, 0.3) and sum(in_turns) == pytest.approx(seconds)
+    assert sorted(process.looked_at) == [CANDIDATE, INCUMBENT]
+    assert [block.arm for block in blocks.looked_at] == [CANDIDATE] * 3
+
+
+def test_the_point_that_does_not_decide_is_measured_in_few_replicas(gpu: Gpu) -> None:
+    for turns in (0, IN_A_ROUND, AT_LENGTH):
+        sustained = Sustained(turns)
+        replicas = [measured(gpu, sustained, seed=seed) for seed in range(3)]
+        assert sum(bool(case.sustained) for case in replicas) == turns
+
+
+def test_a_device_that_tells_no_clock_is_measured_under_load_where_that_decides(
+    gpu: Gpu,
+) -> None:
+    gpu.tells_clock = False
+    assert not measured(gpu, Sustained(1)).sustained
+    case = measured(gpu, Sustained(1), SUSTAINED)
+    assert case.sustained and not case.is_steady
+    points = evidence_of([case] * 2, "step")
+    assert points is not None and not warnings_of(points)
+    document = points.document(Estimate(case.ratio("step"), 1e-3, 8))
+    assert [point.cycles_pct for point in document["operating_points"]] == [None, None]
+
+
+def test_the_point_that_decides_is_measured_in_every_replica_with_its_control(gpu: Gpu) -> None:
+    sustained = Sustained(0)
+    replicas = [measured(gpu, sustained, SUSTAINED, seed) for seed in range(3)]
+    for case in replicas:
+        assert {*case.sustained} == {"candidate", "placebo"}
+        assert case.ratio("step") == case.ratio("step", point=SUSTAINED)
+        assert case.ratio("step", "placebo") == 0
+    scatter = Scatter.of([{"a": case} for case in replicas])
+    assert scatter.log_ratios_by_way["step"]["a"].operating_point == SUSTAINED
+
+
+def test_clock_and_power_of_every_block_are_recorded(gpu: Gpu) -> None:
+    case = measured(gpu, Sustained(1))
+    result = cast("Any", type("Result", (), {"nodeid": "a", "label": "a"}))
+    (record,) = measured_under([result], [{"a": case}])
+    blocks = cast("Any", record["blocks"])
+    assert len(blocks[BOOST]["candidate"]) == 24 and len(blocks[SUSTAINED]["candidate"]) == 2
+    assert all(mhz and watts for _, _, mhz, watts in blocks[BOOST]["placebo"])
+
+
+def test_the_evidence_says_what_part_is_the_clocks(gpu: Gpu) -> None:
+    sustained = Sustained(AT_LENGTH)
+    replicas = [measured(gpu, sustained, seed=seed) for seed in range(3)]
+    points = evidence_of(replicas, "step")
+    assert points is not None and len(points.second) == 4 and not warnings_of(points)
+    first = Estimate(replicas[0].ratio("step"), 1e-4, 8)
+    document = points.document(first)
+    assert document["operating_point"] == BOOST and document["is_steady"] is False
+    assert document["points_differ"] is True
+    boost, loaded = document["operating_points"]
+    assert (boost.name, boost.candidate.mhz, boost.incumbent.mhz) == (BOOST, TOP, TOP)
+    assert (loaded.name, loaded.candidate.mhz, loaded.incumbent.mhz) == (SUSTAINED, 1300, 1400)
+    assert boost.cycles_pct == pytest.approx(100 / 9)
+    assert loaded.cycles_pct == pytest.approx(100 / 9)
+    assert loaded.joules_pct == pytest.approx(loaded.change_pct)
+    assert loaded.incumbent.joules == pytest.approx(700 / 1400e3 * 1e6 / 1e3)
+    assert evidence_of([CaseQuads("a", "wall", replicas[0].quads, device="cpu")], "step") is None
+
+
+@pytest.mark.parametrize(
+    ("clocks", "warning"),
+    [
+        ((1980, 1980), ""),
+        ((1965, 1975), ""),
+        ((1650, 1650), "not at boost: pauses left the clock at 1650 of 1980 MHz"),
+        ((1940, 1975), "the versions' blocks at boost had 1940 and 1975 MHz"),
+        ((None, 1975), ""),
+    ],
+)
+def test_a_warning_says_where_the_state_was_another_than_declared(
+    clocks: tuple[float | None, float | None], warning: str
+) -> None:
+    loads = tuple(Load(mhz=mhz) for mhz in clocks)
+    points = PointEvidence("boost", TOP, loads={BOOST: cast("Any", loads)})
+    assert warnings_of(points) == ([warning] if warning else [])
+
+
+def case_of(change: float, second: float, decides: Any = "boost", **fields: Any) -> PairedCase:
+    spread = (-2e-4, 2e-4, 0.0, 1e-4)
+    at = {BOOST: Load(mhz=1980.0), SUSTAINED: Load(mhz=1400.0, watts=690.0, joules=0.15)}
+    points = PointEvidence(
+        decides,
+        TOP,
+        False,
+        tuple(log_ratio(second) + e for e in spread),
+        {name: (load, load) for name, load in at.items()},
+    )
+    ratios = tuple(log_ratio(change) + e for e in spread)
+    return PairedCase("a", "m4096", {"M": 1}, ratios, points=points, cache="cold", **fields)
+
+
+def judged(*cases: PairedCase) -> Verdict:
+    verdict = decide_paired(PairedEvidence("step", cases), policies.load("primus"))
+    assert verdict is not None
+    return verdict
+
+
+def test_a_guarded_case_may_not_be_shown_to_lose_its_limit_at_either_point() -> None:
+    verdict = judged(case_of(3.0, -12.0))
+    assert verdict.decision is Decision.ROLLED_BACK
+    assert verdict.shapes[0].status == "regressed"
+    assert "case 'm4096' is slower: -12.0 % at the operating point sustained" in verdict.reason
+    assert judged(case_of(3.0, -12.0, core=False)).decision.keeps
+    assert judged(case_of(3.0, -3.0)).decision.keeps
+
+
+def test_a_single_pair_of_turns_has_the_wide_interval_of_its_prior() -> None:
+    one, two = (PointEvidence("boost", TOP, False, (0.03,) * n).estimate for n in (1, 2))
+    assert one is not None and two is not None
+    assert (one.mean, one.error, one.freedom) == (0.03, 0.02, 6)
+    assert two.error < one.error / 2
+
+
+def test_opposite_signs_are_a_warning() -> None:
+    (flag,) = judged(case_of(3.0, -3.0)).flags
+    assert flag == (
+        "m4096: +3.00 % at the operating point boost, which decides, but -3.00 % at sustained"
+    )
+    assert judged(case_of(3.0, 2.0)).flags == judged(case_of(3.0, -0.1)).flags == []
+
+
+def test_both_points_stand_side_by_side_where_they_differ_by_more_than_the_interval() -> None:
+    verdict = judged(case_of(20.5, 16.1))
+    (line,) = second_points(verdict)
+    assert line.startswith("m4096: +20.5 % [") and "] at boost (1980 MHz); +16.1 % [" in line
+    assert line.endswith(
+        "] at sustained (1400 MHz, 690 W), +16.1 % in cycles, 0.1500 -> 0.1500 J a call"
+    )
+    assert line in [*verdict_lines(verdict)]
+    assert "at sustained (1400 MHz, 690 W)" in comment(verdict)
+    assert second_point(verdict.shapes[0]).startswith("+16.1 % [")
+    assert second_points(judged(case_of(20.5, 20.4))) == []
+    assert conditions(verdict) == "measured at boost, 1980 MHz, cold cache"
+
+
+def test_a_case_with_one_figure_for_both_points_says_so() -> None:
+    points = PointEvidence("boost", TOP, True, loads={BOOST: (Load(mhz=1980.0),) * 2})
+    steady = PairedCase("b", "rms", {}, (0.03, 0.0301, 0.0302, 0.0299), points=points, cache="warm")
+    (shape,) = judged(steady).shapes
+    assert measured_at(shape) == "boost, 1980 MHz, the same under load, warm cache"
+    assert shape.is_steady and shape.points_differ is False and second_point(shape) == ""
+    both = judged(steady, case_of(3.0, 2.0))
+    assert conditions(both).endswith("(1 of 2 cases)")
+
+
+def test_where_sustained_decides_boost_stands_beside_it() -> None:
+    (shape,) = judged(case_of(16.1, 20.5, "sustained")).shapes
+    assert [point.name for point in shape.operating_points] == ["sustained", "boost"]
+    assert measured_at(shape) == "sustained, 1400 MHz, cold cache"
+
+
+def test_a_block_that_is_run_for_some_seconds_gives_its_mean(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = iter([0.0, 0.1, 0.2, 0.3])
+    monkeypatch.setattr("pytest_kopt.measure.engine.perf_counter", lambda: next(now))
+
+    class Counted(Block):
+        engine = "graph"
+        calls = 1
+
+        def run(self) -> float:
+            times.append(float(len(times)))
+            return times[-1]
+
+    times: list[float] = []
+    assert Counted().run_for(0.25) == 1.0 and len(times) == 3
