@@ -237,7 +237,7 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--dry", action="store_true")
     asked = parser.parse_args()
-    device, size = ("cpu", 256) if asked.dry else ("cuda", 8192)
+    device, size = ("cpu", 256) if asked.dry else ("cuda", 4096)
     report = Report(asked.out, "beyond_times")
     with tempfile.TemporaryDirectory() as directory:
         root = Path(directory)
