@@ -174,6 +174,16 @@ def test_turns_under_load_take_their_seconds_and_one_block_of_each_version_is_lo
     assert [block.arm for block in blocks.looked_at] == [CANDIDATE] * 3
 
 
+def test_forward_and_backward_share_the_seconds_of_a_load(gpu: Gpu) -> None:
+    process = Process(gpu)
+    held = cast("Any", dict.fromkeys(CYCLES, process))
+    calls = {arm: [10, 5] for arm in held}
+    blocks = Blocks(held, random.Random(1), "cuda", 5, calls, glance=gpu.glance)
+    block = blocks.run(CANDIDATE, 1, 0.5)
+    assert [(order.way, order.seconds) for order in process.orders] == [(0, 0.25), (1, 0.25)]
+    assert block.backward == pytest.approx(2 * block.forward)
+
+
 def test_the_point_that_does_not_decide_is_measured_in_few_replicas(gpu: Gpu) -> None:
     for turns in (0, IN_A_ROUND, AT_LENGTH):
         sustained = Sustained(turns)

@@ -236,7 +236,7 @@ class Blocks:
     def run(self, arm: str, seed: int, seconds: float = 0.0) -> BlockTime:
         """Run a block of an arm, on a GPU after a pause that keeps the clock at its top.
 
-        With `seconds` the device is kept busy with it for that time.
+        With `seconds` the device is kept busy for that time, with forward and backward in turn.
         """
         if self._is_gpu and not seconds:
             time.sleep(PAUSE_S)
@@ -248,8 +248,9 @@ class Blocks:
             seed = self._order.getrandbits(62)
         per_call, counted, written, waited = list[float](), 0.0, 0.0, 0.0
         block, place, keep = SeenBlock(arm, seed), None, self.keeps(child)
+        each_s = seconds / len(self._calls[arm])
         for way, calls in enumerate(self._calls[arm]):
-            order = Write(arm, seed, way, is_looked_at=before, keep=keep, seconds=seconds)
+            order = Write(arm, seed, way, is_looked_at=before, keep=keep, seconds=each_s)
             child.send(order)
             child.expect(Written)
             written += child.waited_ms
