@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -100,4 +101,7 @@ def _run(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> int:
         return int(arguments.run(arguments) or 0)
     except BadInput as error:
         print(f"ERROR: {visible(str(error))}", file=sys.stderr)
+        if getattr(arguments, "json", False):
+            # Who reads documents reads no other stream.
+            print(json.dumps({"exit_code": int(ExitCode.USAGE), "reason": str(error)}, indent=1))
         return int(ExitCode.USAGE)

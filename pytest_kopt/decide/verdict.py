@@ -152,8 +152,12 @@ class Shape(Document):
     status: Literal["improved", "unchanged", "regressed", "failed"]
     device: str | None = None
     nodeid: str | None = None
-    forward_ms: float | None = Field(default=None, description="the candidate's, per call")
-    backward_ms: float | None = Field(default=None, description="the candidate's, per call")
+    forward_ms: float | None = Field(
+        default=None,
+        description="a call of the candidate's as its CSV row has it, measured alone; the pairs "
+        "that change_pct is of are other calls",
+    )
+    backward_ms: float | None = Field(default=None, description="its backward, likewise")
     memory: Memory | None = None
     first_call_ms: FirstCall | None = Field(
         default=None, description="of both versions; it never judges"
@@ -365,13 +369,17 @@ class Verdict(Document):
     applied: Applied = Applied()
 
     def action(self, number: int | None) -> NextAction:
-        """Return what this verdict of a round asks for next; a gate's that passes, nothing."""
+        """Return what this verdict of a round asks for next.
+
+        Nothing follows a final comparison, which has no number, or a gate that passes.
+        """
         arguments = {"round": number} if number else {}
         if self.decision is Decision.REPAIR:
             return NextAction(action="repair", arguments=arguments)
         if self.decision is Decision.INCOMPLETE:
             return NextAction(action="rerun", arguments=arguments)
-        if self.base is not None and self.decision.keeps:
+        is_final = self.base is None and number is None
+        if is_final or (self.base is not None and self.decision.keeps):
             return NextAction(action="stop")
         if self.base is not None and self.decision is Decision.INCONCLUSIVE:
             return NextAction(action="rerun")

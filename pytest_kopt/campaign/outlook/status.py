@@ -240,10 +240,9 @@ class _Outlook:
         """Return what is next as a word with its arguments."""
         state, number = self.campaign.state, self.campaign.state.next_round
         if stops.holding(self.ends):
-            final, last = _final_command(self.campaign), state.last_final
-            is_best = last is not None and last.best == state.incumbent_round
-            if not final or (last and is_best and last.decision is not Decision.INCOMPLETE):
+            if not _owes_final(self.campaign):
                 return NextAction(action="stop")
+            final = _final_command(self.campaign)
             if not self.obstacle and not self.harness:
                 return NextAction(action="run_final", arguments={"command": f"{self.way}{final}"})
         if self.obstacle:
@@ -306,9 +305,16 @@ def _final_command(campaign: Campaign) -> str | None:
     return f"pytest --kopt-campaign {campaign.name} --kopt-round final"
 
 
+def _owes_final(campaign: Campaign) -> bool:
+    """Say whether the best version has not met the baseline in a final comparison yet."""
+    last, best = campaign.state.last_final, campaign.state.incumbent_round
+    is_done = last is not None and last.best == best and last.decision is not Decision.INCOMPLETE
+    return _final_command(campaign) is not None and not is_done
+
+
 def going_on_lines(campaign: Campaign, ends: Sequence[Stop], way: str = "") -> Iterator[str]:
     """Yield what is left to do where the campaign has ended; `way` brings one there."""
     final = _final_command(campaign)
-    best = f"; its best against the baseline: {way}{final}" if final else ""
+    best = f"; its best against the baseline: {way}{final}" if _owes_final(campaign) else ""
     yield f"the campaign ends here{best}"
     yield from (f"to go on: {stop.go_on}" for stop in ends if stop.holds)
