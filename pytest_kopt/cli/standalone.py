@@ -68,7 +68,8 @@ _CASES: tuple[Argument, ...] = (
 def compare(arguments: argparse.Namespace) -> int:
     """Check two versions and compare them, without git and without a campaign: the PR check
     (pytest --kopt-base) in a copy of the project, which stays as it is. Words after -- go to
-    pytest. Exit codes: 0 not slower, 8 slower or refused, 9 undecided, 1 wrong, 4 bad input.
+    pytest. Exit codes: 0 not slower, 8 slower or refused, 9 undecided, 1 wrong, 4 bad input, 10 no
+    idle GPU, 11 not judged.
     """
     cases = _cases(arguments, [Path(arguments.old), Path(arguments.new)])
     with two_versions.both(arguments.old, arguments.new, cases) as made:
@@ -167,8 +168,9 @@ def _print(outcome: SessionEnd, cases: Cases, **document: object) -> None:
 def judge(arguments: argparse.Namespace) -> int:
     """Judge submissions, one after the other, each confined and within limits, against PROBLEM's
     own kernel. Prints one line of JSON for each. Words after -- go to pytest. The exit code is the
-    submission's (0 faster, 1 wrong or over a limit, 8 slower or refused, 9 undecided); 0 for
-    several, whatever they come to.
+    submission's: 0 faster, 8 slower or refused for reward hacking, 9 undecided. A submission that
+    is wrong, unreadable or over a limit has 1, one that is not judged 4, 10 or 11. It is 0 for
+    several submissions.
     """
     problem, submissions = arguments.problem.resolve(), arguments.submissions
     if not problem.is_dir():

@@ -153,11 +153,9 @@ class Shape(Document):
     device: str | None = None
     nodeid: str | None = None
     forward_ms: float | None = Field(
-        default=None,
-        description="a call of the candidate's as its CSV row has it, measured alone; the pairs "
-        "that change_pct is of are other calls",
+        default=None, description="the candidate's in the CSV, no pair"
     )
-    backward_ms: float | None = Field(default=None, description="its backward, likewise")
+    backward_ms: float | None = Field(default=None, description="the candidate's in the CSV")
     memory: Memory | None = None
     first_call_ms: FirstCall | None = Field(
         default=None, description="of both versions; it never judges"
@@ -369,10 +367,7 @@ class Verdict(Document):
     applied: Applied = Applied()
 
     def action(self, number: int | None) -> NextAction:
-        """Return what this verdict of a round asks for next.
-
-        Nothing follows a final comparison, which has no number, or a gate that passes.
-        """
+        """Return what is next: nothing after a final, without a number, or a gate that passes."""
         arguments = {"round": number} if number else {}
         if self.decision is Decision.REPAIR:
             return NextAction(action="repair", arguments=arguments)

@@ -197,9 +197,9 @@ def parse_round(text: str | None) -> int | Literal["next", "final"] | None:
         return None
     if text in ("next", "final"):
         return "next" if text == "next" else "final"
-    if text.isascii() and text.isdecimal() and 1 <= int(text) <= 119:
+    if text.isascii() and text.isdecimal() and len(text) <= 4 and int(text):
         return int(text)
-    raise BadInput(f"round is {text!r}", where="--kopt-round", legal="1 to 119, next or final")
+    raise BadInput(f"round is {text!r}", where="--kopt-round", legal="1 to 9999, next or final")
 
 
 def _count(name: str, value: int | None, least: int = 1, most: int = 100_000) -> int | None:

@@ -79,7 +79,7 @@ def result_lines(
     if verbosity >= 0:
         yield from roofline_lines(rooflines, verbosity)
     if any(result.evidence.interpreted for result in results):
-        text = "Triton's interpreter ran these cases: a time from there means nothing."
+        text = "Triton's interpreter ran these cases: their times do not count."
         yield Line(text, yellow=True)
     yield from sorted({note for result in results if (note := result.evidence.note)})
     if closing:

@@ -71,14 +71,15 @@ def test_campaign_names(
 @pytest.mark.parametrize(
     ("round", "parts", "ways"),
     [
-        ("0", ("'0'", "--kopt-round", "1 to 119"), BOTH),
-        ("-1", ("'-1'", "--kopt-round", "1 to 119"), BOTH),
-        ("two", ("'two'", "--kopt-round", "1 to 119, next or final"), BOTH),
+        ("0", ("'0'", "--kopt-round", "1 to 9999"), BOTH),
+        ("-1", ("'-1'", "--kopt-round", "1 to 9999"), BOTH),
+        ("two", ("'two'", "--kopt-round", "1 to 9999, next or final"), BOTH),
         ("3", ("round 3", "skip round 2", "--kopt-round", "2 (or next)"), BOTH),
         ("1", ("round 1", "already decided (BASELINE)", "2 (or next)"), BOTH),
-        ("1.5", ("'1.5'", "1 to 119"), [SERIAL]),
-        ("120", ("'120'", "1 to 119"), [SERIAL]),
-        ("٢", ("'٢'", "1 to 119"), [SERIAL]),
+        ("1.5", ("'1.5'", "1 to 9999"), [SERIAL]),
+        ("10000", ("'10000'", "1 to 9999"), [SERIAL]),
+        ("120", ("round 120", "skip round 2"), [SERIAL]),
+        ("٢", ("'٢'", "1 to 9999"), [SERIAL]),
     ],
 )
 def test_round_numbers(
