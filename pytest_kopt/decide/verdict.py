@@ -373,8 +373,7 @@ class Verdict(Document):
             return NextAction(action="repair", arguments=arguments)
         if self.decision is Decision.INCOMPLETE:
             return NextAction(action="rerun", arguments=arguments)
-        is_final = self.base is None and number is None
-        if is_final or (self.base is not None and self.decision.keeps):
+        if number is None and (self.base is None or self.decision.keeps):
             return NextAction(action="stop")
         if self.base is not None and self.decision is Decision.INCONCLUSIVE:
             return NextAction(action="rerun")
