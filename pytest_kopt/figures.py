@@ -33,6 +33,11 @@ def changed_within(pct: float | None, low: float | None, high: float | None) -> 
     return f"{changed(pct)} {interval(pct, low, high)}".rstrip()
 
 
+def at_level(confidence: float) -> str:
+    """Return an interval's two-sided confidence level, a fraction, as `99.2 %`."""
+    return f"{f'{confidence:.2%}'.rstrip('%0').rstrip('.')} %"
+
+
 def frozen(number: float | None) -> str:
     """Return a number as the trend's columns have it: three decimals, `-` for none."""
     return "-" if number is None or math.isnan(number) else f"{number:.3f}"

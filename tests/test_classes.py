@@ -329,7 +329,7 @@ class TestAGlobalRound:
         verdict = paired(new, noise=noise)
         assert verdict.decision is decision, verdict.reason
         named = re.search(
-            r"class '.*=16' may have lost more than is allowed, -\d\.\d+ % \[", verdict.reason
+            r"a loss in class '.*=16' cannot be excluded: -\d\.\d+ % \[", verdict.reason
         )
         assert (named is not None) == (verdict.exit_code == 9), verdict.reason
 

@@ -147,6 +147,21 @@ def test_how_sure_intervals_are_is_said_once() -> None:
     assert [line for line in shown if "sure" in line or "confiden" in line] == [said]
 
 
+def test_a_comment_names_the_level_of_each_interval_and_shows_no_change_as_unknown() -> None:
+    """An undecided case was "unchanged" below a reason that said it might have lost."""
+    total = Aggregate(metric="m", change_pct=-2.0, low_pct=-7.0, high_pct=2.0, confidence=0.9996)
+    case = Shape(label="a", dims={}, check="PASS", status="unchanged", change_pct=-2.2)
+    open_, lost = (
+        case.model_copy(update={"label": label, "low_pct": -6.8, "high_pct": high})
+        for label, high in (("open", 2.6), ("lost", -0.5))
+    )
+    text = comment(a_verdict(Decision.INCONCLUSIVE, aggregate=total, shapes=[open_, lost]))
+    assert "confidence: 99.96 % overall, 95 % per case." in text.splitlines()
+    assert "| Interval, 99.96 %" in text and "| Interval, 95 %" in text
+    ends = [line.split("|")[-2].strip() for line in text.splitlines() if "| PASS" in line]
+    assert ends == ["no change shown", "slower"]
+
+
 def test_a_time_that_falls_is_a_speed_that_rises() -> None:
     """ "-50 % time improved: +100 %" contradicted itself."""
     total = Aggregate(

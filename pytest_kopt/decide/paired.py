@@ -89,7 +89,7 @@ def decide_paired(evidence: PairedEvidence, policy: Policy) -> Verdict | None:
     most = max(len(case.ratios) for case in evidence.cases)
     return judged.verdict(
         Decision.INCONCLUSIVE,
-        f"after {most} replicas {judged.goal_name} changed by {judged.shown(judged.goal)}: "
+        f"after {most} replicas {judged.goal_name} changed by {judged.shown_at(judged.goal)}: "
         f"{judged.why_open}",
         judged.step_when_open(),
     )

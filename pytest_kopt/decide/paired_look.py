@@ -28,7 +28,7 @@ from pytest_kopt.decide.verdict import (
     Shape,
     Verdict,
 )
-from pytest_kopt.figures import changed, changed_within
+from pytest_kopt.figures import at_level, changed, changed_within
 from pytest_kopt.schema.metrics import WEIGHTED_TIME, geomean
 
 
@@ -163,21 +163,24 @@ class JudgedLook:
     @property
     def why_open(self) -> str:
         """Why nothing is decided: a case or class that may have lost, or that nothing is clear."""
-        levels = {case.name: self.evidence.level_of(case) for case in self.evidence.cases}
-        for kind, names, estimates in (
-            ("case", self.open_shapes, self.shapes),
-            ("class", self.open_classes, self.classes),
-        ):
-            if names:
-                at = levels if kind == "case" else dict.fromkeys(names, SHAPE_LEVEL)
-                worst = min(names, key=lambda name: estimates[name].lower(at[name]))
-                label = self._label(worst) if kind == "case" else worst
-                interval = _shown(estimates[worst], at[worst])
-                return f"{kind} {label!r} may have lost more than is allowed, {interval}"
+        if self.open_shapes:
+            levels = {case.name: self.evidence.level_of(case) for case in self.evidence.cases}
+            worst = min(self.open_shapes, key=lambda name: self.shapes[name].lower(levels[name]))
+            case, interval = self._case(worst), _at(self.shapes[worst], levels[worst])
+            limit = case.limit_pct or self.policy.shape_gate_pct
+            return f"a loss of {limit:g} % in case {case.label!r} cannot be excluded: {interval}"
+        if self.open_classes:
+            worst = min(self.open_classes, key=lambda name: self.classes[name].lower(SHAPE_LEVEL))
+            interval = _at(self.classes[worst], SHAPE_LEVEL)
+            return f"a loss in class {worst!r} cannot be excluded: {interval}"
         return "neither a gain nor a loss is shown"
 
     def shown(self, estimate: Estimate) -> str:
         return _shown(estimate, self.level)
+
+    def shown_at(self, estimate: Estimate) -> str:
+        """Return a change with its interval and the interval's confidence level."""
+        return _at(estimate, self.level)
 
     def worst(self, keys: frozenset[str]) -> str:
         """Return how much slower the slowest of these cases is, "" for none."""
@@ -216,9 +219,6 @@ class JudgedLook:
 
     def _case(self, name: str) -> PairedCase:
         return next(case for case in self.evidence.cases if case.name == name)
-
-    def _label(self, name: str) -> str:
-        return self._case(name).label
 
     def placebo_fails(self) -> str:
         """Return why the machine is not fit: the incumbent differs from its own copy."""
@@ -364,6 +364,10 @@ def _unsafe(classes: Mapping[str, Estimate], policy: Policy) -> frozenset[str]:
 
 def _shown(estimate: Estimate, level: float) -> str:
     return changed_within(*estimate.figures(level).values())
+
+
+def _at(estimate: Estimate, level: float) -> str:
+    return f"{_shown(estimate, level)} at {at_level(1 - 2 * level)}"
 
 
 def _values(cases: Sequence[PairedCase]) -> tuple[float | None, float | None]:

@@ -17,6 +17,7 @@ from pytest_kopt.show.rooflines import profile_lines, roofline_lines
 from pytest_kopt.show.words import (
     clipped,
     conditions,
+    confidence,
     end_to_end,
     first_calls,
     kernel_lines,
@@ -107,11 +108,7 @@ def verdict_lines(verdict: Verdict) -> Iterator[str]:
     for group in verdict.classes:
         about = " (target)" if group.name == verdict.target_class else ""
         yield f"class {group.name}{about}: {_shown(group)}"
-    if verdict.aggregate and (sure := verdict.aggregate.confidence) is not None:
-        level = f"{sure:.2%}".rstrip("%0").rstrip(".")
-        yield f"confidence: {level} % overall, 95 % per case"
-    if state := conditions(verdict):
-        yield state
+    yield from filter(None, [confidence(verdict), conditions(verdict)])
     yield from second_points(verdict)
     if verdict.remeasured_pct:
         yield f"re-measured: {', '.join(map(changed, verdict.remeasured_pct))}"

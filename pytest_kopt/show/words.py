@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tabulate import tabulate
 
 from pytest_kopt.devices.states import SUSTAINED
-from pytest_kopt.figures import changed, changed_within, figure, interval
+from pytest_kopt.figures import at_level, changed, changed_within, figure, interval
 
 if TYPE_CHECKING:
     from pytest_kopt.campaign.ledger import Final
@@ -147,6 +147,12 @@ def end_to_end(verdict: Verdict | Final) -> str:
         f"`{run.command}` took {figure(run.incumbent)} -> {figure(run.candidate)} "
         f"in {run.runs} runs each"
     )
+
+
+def confidence(verdict: Verdict) -> str:
+    """Return the confidence levels of a verdict's intervals, "" where it has none."""
+    level = verdict.aggregate.confidence if verdict.aggregate else None
+    return "" if level is None else f"confidence: {at_level(level)} overall, 95 % per case"
 
 
 def conditions(verdict: Verdict) -> str:

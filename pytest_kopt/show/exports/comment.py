@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from pytest_kopt.decide.verdict import Decision, Shape, Verdict
+from pytest_kopt.figures import at_level
 from pytest_kopt.schema.table import write_atomically
 from pytest_kopt.show.templates import rendered
 from pytest_kopt.show.words import (
@@ -17,6 +18,7 @@ from pytest_kopt.show.words import (
     INTERVAL,
     Column,
     conditions,
+    confidence,
     headed,
     kernel_lines,
     memory,
@@ -37,7 +39,7 @@ _SIGNS = {
 #: GitHub refuses a comment of more than 65536 characters.
 _MOST_ROWS = 200
 _BEFORE, _NOW = headed(INCUMBENT, "Before"), headed(CANDIDATE, "Now")
-_CHANGE = (headed(CHANGE, "Change"), INTERVAL)
+_CHANGE = headed(CHANGE, "Change")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -57,7 +59,10 @@ def comment(verdict: Verdict) -> str:
     is_compared = any(total.change_pct is not None for total in totals)
     # A gate compares times of many schemas: it has no figure of its own.
     has_figures = any(total.candidate is not None for total in totals)
-    columns = [_METRIC, *([_BEFORE, _NOW] if has_figures else ()), *_CHANGE]
+    levels = {total.confidence for total in totals if total.confidence is not None}
+    sure = f"Interval, {' and '.join(map(at_level, sorted(levels)))}" if levels else "Interval"
+    figures = [_BEFORE, _NOW] if has_figures else []
+    columns = [_METRIC, *figures, _CHANGE, headed(INTERVAL, sure)]
     worst = sorted(verdict.shapes, key=lambda case: (case.check == "PASS", case.change_pct or 0.0))
     return rendered(
         "comment.md.j2",
@@ -68,7 +73,12 @@ def comment(verdict: Verdict) -> str:
         totals=rows(totals if is_compared else (), *columns),
         sums=[
             _plain(text)
-            for text in (conditions(verdict), *second_points(verdict)[:_MOST_ROWS], memory(verdict))
+            for text in (
+                confidence(verdict),
+                conditions(verdict),
+                *second_points(verdict)[:_MOST_ROWS],
+                memory(verdict),
+            )
             if text
         ],
         cases=rows(worst[:_MOST_ROWS], *_CASES),
@@ -82,7 +92,12 @@ def _status(shape: Shape) -> str:
     if shape.same:
         return "same code"
     is_bare = shape.check == "PASS" and shape.change_pct is None
-    return "not compared" if is_bare and shape.status == "unchanged" else shape.status
+    if is_bare and shape.status == "unchanged":
+        return "not compared"
+    if shape.status == "unchanged":
+        # The verdict may still be "may be slower": "unchanged" would contradict it.
+        return "slower" if (shape.high_pct or 0.0) < 0 else "no change shown"
+    return shape.status
 
 
 def _plain(text: str) -> str:
@@ -95,4 +110,10 @@ def _plain(text: str) -> str:
 
 
 _METRIC: Column = ("Metric", lambda total: _plain(total.metric))
-_CASES = (("Case", lambda case: _plain(case.label)), CHECK, *_CHANGE, ("Status", _status))
+_CASES = (
+    ("Case", lambda case: _plain(case.label)),
+    CHECK,
+    _CHANGE,
+    headed(INTERVAL, "Interval, 95 %"),
+    ("Status", _status),
+)
