@@ -30,6 +30,19 @@ def test_it_says_its_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.strip() == f"pytest-kopt {version('pytest-kopt')}"
 
 
+def test_kopt_alone_prints_its_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    shown = capsys.readouterr().out
+    assert "\nwithout a campaign: compare, time, judge," in shown and "--version" in shown
+
+
+def test_a_word_beside_shapes_is_named_as_tests(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", "a.py", "b.py", "--call", "f", "--shapes", "f32[2,4]", "f32[4]"]) == 4
+    shown = capsys.readouterr().err
+    assert "'f32[4]' was read as TESTS" in shown
+    assert "--shapes 'f32[256,1024] f32[1024]'" in shown
+
+
 def test_stop_and_abandon_say_how_they_differ(capsys: pytest.CaptureFixture[str]) -> None:
     stop, abandon = (helped(capsys, word) for word in ("stop", "abandon"))
     assert "may still be compared with the baseline" in stop

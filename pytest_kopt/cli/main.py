@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from importlib.metadata import version
+from itertools import chain
 from typing import TextIO
 
 from pytest_kopt.cli.campaigns import (
@@ -36,11 +37,14 @@ from pytest_kopt.exit_codes import ExitCode
 from pytest_kopt.show.words import visible
 
 _PACKAGE = "pytest-kopt"
-_COMMANDS = (
-    *(compare, time, judge, record, bisect, demo),
-    *(init, status, advise, note, decide, report, export, calibrate),
-    *(TIPS, MEMORY, restore, retry, discard, stop, abandon, remove, mcp),
-)
+#: The commands, in the order of the help.
+_PURPOSES = {
+    "without a campaign": (compare, time, judge, record, bisect, calibrate, demo),
+    "start and follow a campaign": (init, status, advise, note, TIPS, MEMORY),
+    "change its course": (decide, restore, retry, discard, stop, abandon, remove),
+    "show it to others": (report, export, mcp),
+}
+_COMMANDS = tuple(chain.from_iterable(_PURPOSES.values()))
 #: Commands whose words after "--" are another program's.
 _PASS_WORDS_ON = (["bisect"], ["compare"], ["time"], ["judge"], ["record"])
 
@@ -75,16 +79,25 @@ class _Visible(io.TextIOBase):
 def main(argv: Sequence[str] | None = None) -> int:
     parser = CommandParser(
         prog="kopt",
-        description="Kernel optimisation campaigns: everything around `pytest --kopt-round`.",
+        description="\n".join(_overview()),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"pytest-kopt {version(_PACKAGE)}")
-    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    commands = parser.add_subparsers(metavar="COMMAND")
     for command in _COMMANDS:
         command.add_to(commands)
     with redirect_stdout(_Visible(sys.stdout)):
         code = _run(parser, argv)
         sys.stdout.flush()
     return code
+
+
+def _overview() -> Iterator[str]:
+    """Yield the head of the help: the commands by purpose."""
+    yield "Kernel optimisation campaigns: everything around `pytest --kopt-round`."
+    yield ""
+    for purpose, members in _PURPOSES.items():
+        yield f"{purpose}: {', '.join(command.name for command in members)}"
 
 
 def _run(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> int:
@@ -97,6 +110,9 @@ def _run(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> int:
         arguments = parser.parse_args(ours, argparse.Namespace(words=words[len(ours) + 1 :]))
     except SystemExit as stop:
         return int(ExitCode.USAGE) if stop.code else 0
+    if "run" not in arguments:
+        parser.print_help()
+        return 0
     try:
         return int(arguments.run(arguments) or 0)
     except BadInput as error:

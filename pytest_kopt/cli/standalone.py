@@ -110,8 +110,14 @@ def _cases(arguments: argparse.Namespace, versions: Sequence[Path]) -> Cases:
             what = "--shapes and --write-test are about a function that is called"
             raise BadInput(what, legal="--call NAME with them")
         return Cases.named(arguments.tests, versions, arguments.at)
-    if arguments.tests or not arguments.shapes:
-        legal = "--call NAME --shapes 'f32[4096,1024]', without TESTS"
+    if arguments.tests:
+        raise BadInput(
+            f"{' '.join(map(repr, arguments.tests))} was read as TESTS, which --call does without",
+            legal="all arguments of a case in one word: --shapes 'f32[256,1024] f32[1024]'; "
+            "--shapes again for another case",
+        )
+    if not arguments.shapes:
+        legal = "--call NAME --shapes 'f32[4096,1024]'"
         raise BadInput("a function is called with arguments of given shapes", legal=legal)
     for version in versions:
         if not version.is_file():
