@@ -273,6 +273,7 @@ class NamedFinding(Document):
     advice: str = ""
     bucket: str = ""
     rejects: bool = Field(description="whether it refuses the candidate; any other is a note")
+    details: tuple[str, ...] = Field(default=(), description="each thing that the message counts")
 
 
 class KernelChange(Document):

@@ -67,7 +67,7 @@ PATTERNS: dict[Kind, Pattern] = {
     "constant": Pattern("rows of one value", _VALUES, _MODERATE),
     "far": Pattern("a mean far from zero", _VALUES, _MODERATE),
     "tiny": Pattern("inputs 4096 times smaller", _VALUES, _MODERATE),
-    "exact": Pattern("-1, 0 and 1, whose result is exact", _VALUES, _MODERATE),
+    "exact": Pattern("the numbers -1, 0 and 1, whose result is exact", _VALUES, _MODERATE),
     "filled": Pattern("numbers where a tensor holds zeros only", _VALUES, "declared zeros"),
     "negated": Pattern("inputs of the other sign", _VALUES, "declared signs"),
     "sorted": Pattern("rows in falling order", _VALUES, _ORDER),
@@ -190,10 +190,13 @@ def untried(tried: Iterable[Tried]) -> Iterator[Finding]:
             reasons.setdefault(trial.untried, []).append(trial)
     for reason, items in reasons.items():
         count = len({trial.nodeid for trial in items})
-        kinds = "; ".join(sorted({PATTERNS[trial.kind].description for trial in items}))
-        cases = f"{count} case{'s'[: count != 1]}"
-        message = f"not tried in {cases}, as {reason}: {kinds}"
-        yield Finding("held-out-untried", message, where=items[0].nodeid)
+        kinds = sorted({PATTERNS[trial.kind].description for trial in items})
+        message = (
+            f"{len(kinds)} kind{'s'[: len(kinds) != 1]} of inputs not tried in {count} "
+            f"case{'s'[: count != 1]}: {reason}"
+        )
+        where = items[0].nodeid
+        yield Finding("held-out-untried", message, where=where, details=tuple(kinds))
 
 
 def death(died: str) -> Iterator[Finding]:

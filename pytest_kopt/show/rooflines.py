@@ -23,7 +23,10 @@ PROFILE_VERSION = 1
 
 
 def roofline_lines(rooflines: Sequence[Roofline], verbosity: int = 0) -> Iterator[str]:
-    """Yield a table of 80 columns, with `-v` of every figure; one line if no bound is known."""
+    """Yield a table of 80 columns, with `-v` of every figure.
+
+    If no bound is known: with `-v` one line that names what has to be measured.
+    """
     if not rooflines:
         return
     blocked = sorted({text for line in rooflines for text in line.unknown})
@@ -35,7 +38,7 @@ def roofline_lines(rooflines: Sequence[Roofline], verbosity: int = 0) -> Iterato
         yield from ("", *table.splitlines())
         yield from filter(None, (line.over_declared for line in rooflines))
         yield f"hardware efficiency (T2): {efficiency(rooflines).why}"
-    elif blocked:
+    elif blocked and verbosity > 0:
         names = ", ".join(text.partition(":")[0] for text in blocked)
         yield f"roofline: UNKNOWN until `kopt calibrate --ceilings` measures {names}"
 

@@ -42,6 +42,7 @@ _LEAST_LABEL = 12
 _ROOMY_LABEL = 24
 #: Columns of a bar: an odd number, so that zero has one of its own.
 BAR_WIDTH = 17
+_FIRST_CALL = "1st call ms"
 #: Changes up to so many percent are drawn in proportion on a logarithmic axis.
 _LINEAR_PCT = 1.0
 #: From so many times the smallest change on, the largest would flatten it.
@@ -86,12 +87,15 @@ def result_lines(
     if closing:
         yield from profile_lines(closing.profiles)
         yield from closing.detail.splitlines()[-20:]
-        yield from verdict_lines(closing.verdict)
+        yield from verdict_lines(closing.verdict, verbosity)
         yield from ["", *closing.outlook] if closing.outlook else ()
 
 
-def verdict_lines(verdict: Verdict) -> Iterator[str]:
-    """Yield the verdict: decision, evidence, reason, flags, what was done and what is next."""
+def verdict_lines(verdict: Verdict, verbosity: int = 0) -> Iterator[str]:
+    """Yield the verdict: decision, evidence, reason, flags, what was done and what is next.
+
+    With `-v` the details of each finding too.
+    """
     yield ""
     quick = ", quick" if verdict.level == "quick" else ""
     where = f"round {verdict.round}, attempt {verdict.attempt}{quick}: " if verdict.round else ""
@@ -116,6 +120,9 @@ def verdict_lines(verdict: Verdict) -> Iterator[str]:
         yield verdict.same_code
     yield from (f"kernel {line}" for line in kernel_lines(verdict))
     yield from map(flag_line, verdict.flags)
+    if verbosity > 0:
+        named = [finding for finding in verdict.findings if finding.details]
+        yield from (f"{finding.check}: {'; '.join(finding.details)}" for finding in named)
     if verdict.applied.git_commit and verdict.decision.keeps:
         yield f"commit: {verdict.applied.git_commit[:12]}"
     if verdict.applied.restored:
@@ -177,7 +184,10 @@ def _shown(figures: Aggregate | ConfigClass) -> str:
 def _case_table(
     results: Sequence[CaseResult], verdict: Verdict | None, verbosity: int
 ) -> Iterator[str]:
-    """Yield the rows of one schema; what there is no room for is left out, SNRs first."""
+    """Yield the rows of one schema; what there is no room for is left out.
+
+    SNRs go first, then first calls, then the bar.
+    """
     pairs = of_shapes(verdict.shapes if verdict else (), results)
     shapes = {result.nodeid: shape for shape, result in pairs if result}
     cases = [shapes.get(result.nodeid) for result in results]
@@ -194,7 +204,8 @@ def _case_table(
         rest = ["  ".join(map(str.ljust, line, widths)) for line in lines]
         room = longest if verbosity > 0 else WIDTH - 2 - len(rest[0])
         snrs = [name for name in columns if name.endswith("_snr")]
-        spare = snrs or [name for name in columns if Axis.MARK in name]
+        first = [name for name in columns if name == _FIRST_CALL]
+        spare = snrs or first or [name for name in columns if Axis.MARK in name]
         if verbosity > 0 or not spare or room >= min(longest, _ROOMY_LABEL):
             break
         columns = {name: cells for name, cells in columns.items() if name not in spare}
@@ -223,7 +234,7 @@ def _columns(
         for shape in cases
     ]
     if verbosity >= 0 and (first := first_calls(cases)):
-        columns["1st call ms"] = first
+        columns[_FIRST_CALL] = first
     if verbosity >= 0:
         axis = Axis.of([shape for shape in cases if shape])
         columns[axis.title] = [axis.bar(shape) if shape else "" for shape in cases]

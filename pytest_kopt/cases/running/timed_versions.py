@@ -78,7 +78,7 @@ _TRIED, _TRYING_SECONDS = 4, 3.0
 
 
 #: Why something was not tried.
-_NO_TIME = f"{_TRYING_SECONDS:g} s a case were over"
+_NO_TIME = f"the limit of {_TRYING_SECONDS:g} s a case was over"
 
 
 _NO_SIZE = "no size of its parameters or inputs could be moved"
