@@ -407,3 +407,20 @@ def test_an_axis_is_logarithmic_where_gains_lie_far_apart() -> None:
     assert "scale" not in axes[0] and axes[0]["title"].endswith("(%)")
     assert axes[1]["scale"] == {"type": "log"} and axes[1]["title"].endswith("(factor)")
     assert [round(value["gain"], 2) for value in far["data"]["values"]] == [1.0, 1.03, 19.6]
+    lost = [*rounds(0, 3, 1), {**rounds(1)[0], "number": 4, "over_baseline": None}]
+    lost[2]["keeps"] = False
+    *_, end = charts.trend(lost, "GB/s")["data"]["values"]
+    assert (end["round"], end["gain"], end["is_end"]) == (4, 3, True), "the kept line goes on"
+
+
+def test_the_heat_map_has_factors_on_a_logarithmic_scale() -> None:
+    """A loss by half was as pale as a gain of 57 %, on a scale of percent beside a gain of 3.5×."""
+    shape = {"label": "a", "low_pct": None, "high_pct": None, "status": "", "check": "PASS"}
+    rounds = [
+        {"number": i, "shapes": [{**shape, "change_pct": pct}]}
+        for i, pct in enumerate((None, -75.0, 300.0), start=1)
+    ]
+    chart = charts.heat_map(rounds)
+    assert [value["factor"] for value in chart["data"]["values"]] == [None, 0.25, 4.0]
+    scale = chart["layer"][0]["encoding"]["color"]["scale"]
+    assert scale["type"] == "log" and scale["domain"] == [0.25, 1, 4.0]

@@ -42,6 +42,10 @@ def trend(rounds: Sequence[Any], metric: str) -> Spec:
         for round in rounds
         if round["over_baseline"] is not None
     ]
+    kept, last = [value for value in values if value["keeps"]], rounds[-1]["number"]
+    if kept and kept[-1]["round"] < last:
+        # Without it the line of what was kept would end before rounds that were rolled back.
+        values.append({**kept[-1], "round": last, "is_end": True, "low": None, "high": None})
     gain = _gain_axis(values, f"{metric} over round 1")
     ends = {"gain": gain, "low": {**gain, "field": "low"}}
     return _chart("trend", values, **ends, **_by_decision(rounds, values))
@@ -53,7 +57,7 @@ def heat_map(rounds: Sequence[Any]) -> Spec:
         {
             "round": round["number"],
             "case": shape["label"],
-            "change": shape["change_pct"],
+            "factor": _factor(shape["change_pct"]),
             "text": changed_within(*(shape[key] for key in ("change_pct", "low_pct", "high_pct"))),
             "status": shape["status"],
             "check": shape["check"],
@@ -61,11 +65,11 @@ def heat_map(rounds: Sequence[Any]) -> Spec:
         for round in rounds
         for shape in round["shapes"]
     ]
-    changes = sorted(abs(value["change"]) for value in values if value["change"] is not None)
+    factors = sorted(max(f, 1 / f) for value in values if (f := value["factor"]) is not None)
     # A single outlier would make everything else look the same.
-    limit = max(changes[int(0.95 * (len(changes) - 1))], 0.1) if changes else 1.0
+    limit = max(factors[int(0.95 * (len(factors) - 1))], 1.001) if factors else 1.01
     height = 13 * len({value["case"] for value in values})
-    return _chart("heat_map", values, height=height, limits=[-limit, 0, limit])
+    return _chart("heat_map", values, height=height, limits=[1 / limit, 1, limit])
 
 
 def rooflines(lines: Sequence[Any]) -> Spec | None:
@@ -137,8 +141,13 @@ def _gain_axis(values: Sequence[Spec], title: str) -> Spec:
     for value in values:
         for key in {"gain", "low", "high"} & value.keys():
             if value[key] is not None:
-                value[key] = max(1 + value[key] / 100, 1e-6)
+                value[key] = _factor(value[key])
     return {**axis, "title": f"{title} (factor)", "scale": {"type": "log"}}
+
+
+def _factor(pct: float | None) -> float | None:
+    """Return a change in percent as a factor that a logarithmic scale can hold."""
+    return None if pct is None else max(1 + pct / 100, 1e-6)
 
 
 def _by_decision(rounds: Sequence[Any], values: Sequence[Spec]) -> Spec:

@@ -65,7 +65,7 @@ def document(campaign: Campaign) -> dict[str, Any]:
     if not rounds:
         legal = f"pytest --kopt-campaign {campaign.name} --kopt-round 1"
         raise BadInput("no round is decided yet", where=f"campaign {campaign.name}", legal=legal)
-    last, final = campaign.state.rounds[rounds[-1]["number"]], campaign.state.last_final
+    final, best = campaign.state.last_final, campaign.state.incumbent_round
     report = final.report if final else None
     return {
         "campaign": campaign.name,
@@ -76,23 +76,42 @@ def document(campaign: Campaign) -> dict[str, Any]:
         # The kept gains multiplied.
         "gain": next((r["over_baseline"] for r in reversed(rounds) if r["keeps"]), 0.0),
         "quick_gains": any(round["keeps"] and round["level"] == "quick" for round in rounds),
-        "rooflines": next((r["rooflines"] for r in reversed(rounds) if r["rooflines"]), []),
+        **_rooflines(rounds, best),
         "final": final.model_dump(mode="json") if final and report else None,
         "outlook": outlook(report) if report else [],
-        "environment": (conditions := environment(campaign, last)),
+        "environment": (conditions := environment(campaign)),
         "measured_on": _measured_on(conditions, campaign.manifest.target_gpu),
     }
 
 
-def environment(campaign: Campaign, round: Round) -> list[tuple[str, str]]:
-    """Return where and with what a round was measured."""
-    path = campaign.layout.attempt(round.number, round.last.number) / "evidence.json"
-    try:
-        evidence = json.loads(path.read_text())
-    except FileNotFoundError:
-        return [("evidence", "not kept with this campaign")]
-    except (OSError, ValueError) as error:
-        return [("evidence", f"cannot be read: {error}")]
+def _rooflines(rounds: Sequence[dict[str, Any]], best: int | None) -> dict[str, Any]:
+    """Return the current best's rooflines with their round, else the last round's that has some."""
+    having = [round for round in rounds if round["rooflines"]]
+    shown = next((round for round in having if round["number"] == best), having and having[-1])
+    if not shown:
+        return {"rooflines": [], "roofline_round": None}
+    return {"rooflines": shown["rooflines"], "roofline_round": shown["number"]}
+
+
+def environment(campaign: Campaign) -> list[tuple[str, str]]:
+    """Return where and with what the last session ran that measured; a discarded round has none."""
+    for _, round in sorted(campaign.state.rounds.items(), reverse=True):
+        for number in sorted(round.attempts, reverse=True):
+            path = campaign.layout.attempt(round.number, number) / "evidence.json"
+            try:
+                evidence = json.loads(path.read_text())
+            except FileNotFoundError:
+                continue
+            except (OSError, ValueError) as error:
+                return [("evidence", f"cannot be read: {error}")]
+            if evidence["results"]:
+                return _conditions(campaign, evidence, f"round {round.number}, attempt {number}")
+    return [("evidence", "not kept with this campaign")]
+
+
+def _conditions(
+    campaign: Campaign, evidence: dict[str, Any], session_name: str
+) -> list[tuple[str, str]]:
     session = dict(evidence["session"])
     texts: dict[str, set[str]] = {}
     for text in evidence["results"]:
@@ -101,7 +120,8 @@ def environment(campaign: Campaign, round: Round) -> list[tuple[str, str]]:
             if (value := getattr(case, key)) is not None:
                 texts.setdefault(key, set()).add(str(value))
     names = ("started", "ended", "host", "python", "pytest_kopt")
-    rows = [(name, str(session[name])) for name in names if name in session]
+    rows = [("measured in", session_name)]
+    rows += [(name, str(session[name])) for name in names if name in session]
     rows += [(name, ", ".join(sorted(values))) for name, values in texts.items()]
     return rows + [(f"env {name}", value) for name, value in campaign.manifest.env.items()]
 

@@ -161,7 +161,7 @@
       options(at(id), numbers.map((n) => [n, `round ${n}, ${rounds.get(n).decision}`]));
     options(at("file"), names.map((name) => [name, name]));
     at("left").value = numbers[0];
-    at("right").value = numbers[numbers.length - 1];
+    at("right").value = at("round").value;
     for (const id of ["left", "right", "file"]) at(id).onchange = () => showDiff(kernels);
     at("round").onchange = showRound;
     at("case").onchange = showPairs;
