@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from pytest_kopt.cases.evidence import CaseEvidence
 from pytest_kopt.cases.result import PROPERTY, CaseResult
-from pytest_kopt.decide.verdict import Aggregate, Decision, Shape, Verdict
+from pytest_kopt.decide.verdict import Aggregate, Decision, NamedFinding, Shape, Verdict
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.show.exports.comment import comment
 from pytest_kopt.show.exports.github import annotation_lines, append_summary
@@ -160,6 +160,15 @@ def test_a_comment_names_the_level_of_each_interval_and_shows_no_change_as_unkno
     assert "| Interval, 99.96 %" in text and "| Interval, 95 %" in text
     ends = [line.split("|")[-2].strip() for line in text.splitlines() if "| PASS" in line]
     assert ends == ["no change shown", "slower"]
+
+
+def test_details_of_a_finding_are_listed_with_v() -> None:
+    found = NamedFinding(
+        check="held-out-untried", message="2 kinds", rejects=False, details=("a", "b")
+    )
+    verdict = a_verdict(flags=["held-out-untried: 2 kinds"], findings=[found])
+    assert "held-out-untried: a; b" not in list(verdict_lines(verdict))
+    assert "held-out-untried: a; b" in list(verdict_lines(verdict, verbosity=1))
 
 
 def test_a_time_that_falls_is_a_speed_that_rises() -> None:

@@ -238,6 +238,26 @@ def test_a_bar_is_as_wide_as_every_other(a: float, b: float, c: float, other: fl
         assert not set(text[: BAR_WIDTH // 2]) & {"━", "●"}
 
 
+@pytest.mark.parametrize(
+    ("decision", "command"),
+    [
+        (
+            Decision.ROLLED_BACK,
+            "; change the kernel, then: pytest --kopt-campaign c --kopt-round next",
+        ),
+        (
+            Decision.REPAIR,
+            ": pytest --kopt-campaign c --kopt-round 3, or give the round up: kopt discard c",
+        ),
+        (Decision.INCOMPLETE, ""),
+    ],
+)
+def test_the_next_step_ends_with_its_command(decision: Decision, command: str) -> None:
+    verdict = a_closing([a_case(0)], [3.0]).verdict
+    about = {"decision": decision, "campaign": "c", "round": 3}
+    assert list(verdict_lines(verdict.model_copy(update=about)))[-1] == f"next: go on{command}"
+
+
 def test_bars_say_what_they_show() -> None:
     axis = Axis(math.log(1.01))
     assert axis.bar(a_shape(0.0, -0.5, 0.5)) == "····━━━━●━━━━····"

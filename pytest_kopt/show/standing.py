@@ -61,6 +61,10 @@ def _uncommitted_lines(campaign: Campaign) -> Iterator[str]:
         )
 
 
+#: The line that says nothing of a campaign on a CPU.
+_IDLE = f"- {stops.NO_IDLE_GPU}: no"
+
+
 def termination_lines(ends: Sequence[Stop]) -> Iterator[str]:
     yield "Termination Check"
     rest = {stop.name: stop.why for stop in ends if not stop.holds}
@@ -85,7 +89,7 @@ def status_lines(status: Status) -> list[str]:
         status=status,
         session=session if session and session["phase"] != running.ENDED else None,
         review=list(review_lines(status.stagnation, status.campaign)),
-        termination=list(ends),
+        termination=[line for line in ends if not (status.gpu == "cpu" and line.startswith(_IDLE))],
         lost={
             str(decision).replace("_", " ").lower(): count
             for decision, count in status.counters.by_decision.items()

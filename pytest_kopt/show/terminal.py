@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pytest_kopt.cases.details import blind_spots, of_shapes
 from pytest_kopt.cases.result import CaseResult
+from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.exit_codes import ExitCode
 from pytest_kopt.figures import changed, figure, interval
 from pytest_kopt.schema.profile import Scalar
@@ -156,10 +157,17 @@ def close_with(reporter: pytest.TerminalReporter, verdict: Verdict) -> None:
 
 
 def _command(verdict: Verdict) -> str:
-    """Return what measures the next change, where the step is to go on with the next round."""
-    command = f"pytest --kopt-campaign {verdict.campaign} --kopt-round next"
-    is_asked = verdict.campaign and verdict.next_step.startswith("go on with the next round")
-    return f"; change the kernel, then: {command}" if is_asked else ""
+    """Return the command that the next step of a round ends with, "" where there is none."""
+    if not verdict.campaign or not verdict.round:
+        return ""
+    rerun = f"pytest --kopt-campaign {verdict.campaign} --kopt-round"
+    if verdict.decision is Decision.REPAIR:
+        ends = f", or give the round up: kopt discard {verdict.campaign}"
+        return f": {rerun} {verdict.round}{ends if verdict.round > 1 else ''}"
+    is_asked = verdict.next_step.startswith("go on with the next round")
+    if is_asked or verdict.decision is Decision.ROLLED_BACK:
+        return f"; change the kernel, then: {rerun} next"
+    return ""
 
 
 def flag_line(text: str) -> Line:
