@@ -313,8 +313,7 @@ class Verdict(Document):
     decision: Decision
     outcome: str | None = Field(
         default=None,
-        description="of a gate, which rolls nothing back: slower (decision ROLLED_BACK), may be "
-        "slower, not slower, faster, refused, wrong, not judged",
+        description="of a gate: slower (decision ROLLED_BACK), may be slower, not slower, faster, …",
     )
     reason: str
     next_step: str = ""
