@@ -43,7 +43,7 @@ _LEGAL = {
     "json_invalid": "JSON: {error}",
     "missing": "this key is required",
     "extra_forbidden": "this key is unknown",
-    "union_tag_invalid": "{discriminator} is {tag!r}, legal: {expected_tags}",
+    "union_tag_invalid": "{discriminator} is {tag!r}, allowed: {expected_tags}",
     "union_tag_not_found": "the key {discriminator} is required",
     "value_error": "{error}",
 }
@@ -125,7 +125,7 @@ def parse_yaml(text: str, where: str) -> dict[str, Any]:
     if _has(document, "\0", "\0"):
         raise BadInput(NUL, where=where)
     if not isinstance(document, dict):
-        raise BadInput(f"holds {type(document).__name__}", where=where, legal="a mapping")
+        raise BadInput(f"contains {type(document).__name__}", where=where, legal="a mapping")
     return document
 
 
@@ -193,15 +193,15 @@ def _sentences(
         if problem["type"] == "extra_forbidden":
             fields = model.model_fields.items()
             names = ", ".join(field.alias or name for name, field in fields)
-            sentences[key] = f"key {key!r} is unknown (legal: {names})"
+            sentences[key] = f"key {key!r} is unknown (allowed: {names})"
         elif problem["type"] == "missing":
             field = model.model_fields.get(key)
-            description = f" (legal: {field.description})" if field and field.description else ""
+            description = f" ({field.description})" if field and field.description else ""
             sentences[key] = f"key {key!r} is missing{description}"
         elif key in sentences:  # another alternative of a union
             sentences[key] = f"{sentences[key].removesuffix(')')} or {legal(problem)})"
         else:
-            sentences[key] = f"key {key!r} is {problem['input']!r} (legal: {legal(problem)})"
+            sentences[key] = f"key {key!r} is {problem['input']!r} (allowed: {legal(problem)})"
     # What is wrong inside of a value says more than that the value is not as a whole.
     inner = tuple(sentences)
     return [

@@ -19,19 +19,23 @@ _STORAGE = {
 class BadInput(Exception):
     """Something the user gave cannot be used; maps to exit code 4.
 
-    The message names what is wrong, where it stands (file, key, option, column or case) and what
-    would be legal. Raised before anything is measured or changed.
+    The message names what is wrong and where it stands (file, key, option, column or case). It
+    ends with the allowed values (`legal`), or with what to do (`fix`).
     """
 
-    def __init__(self, what: str, *, where: str = "", legal: str | Iterable[str] = "") -> None:
+    def __init__(
+        self, what: str, *, where: str = "", legal: str | Iterable[str] = "", fix: str = ""
+    ) -> None:
         self.what = what
         self.where = where
         self.legal = legal if isinstance(legal, str) else ", ".join(legal)
+        self.fix = fix
         super().__init__(str(self))
 
     def __str__(self) -> str:
         text = f"{self.where}: {self.what}" if self.where else self.what
-        return f"{text} (legal: {self.legal})" if self.legal else text
+        text = f"{text} (allowed: {self.legal})" if self.legal else text
+        return f"{text}. Fix: {self.fix}" if self.fix else text
 
 
 def text_of(path: Path) -> str:
@@ -39,7 +43,7 @@ def text_of(path: Path) -> str:
     try:
         return path.read_bytes().decode("utf-8")
     except OSError as error:
-        raise BadInput(f"cannot be read: {error.strerror}", where=str(path)) from None
+        raise BadInput(f"kopt cannot read the file: {error.strerror}", where=str(path)) from None
     except UnicodeDecodeError as error:
         raise BadInput(f"is not UTF-8 (byte {error.start})", where=str(path)) from None
 
@@ -80,4 +84,4 @@ def of_extra(extra: str, module: str, package: str = "") -> Any:
         return import_module(module)
     except ImportError:
         what = f"{package or module} is not installed"
-        raise BadInput(what, where=extra, legal=f"pip install 'pytest-kopt[{extra}]'") from None
+        raise BadInput(what, where=extra, fix=f"pip install 'pytest-kopt[{extra}]'") from None

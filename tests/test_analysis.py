@@ -200,7 +200,7 @@ def test_what_cannot_be_loaded_is_told(here: Path) -> None:
 def test_without_pandas_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
     assert refused(KEPT[0]) == (
-        "analysis: pandas is not installed (legal: pip install 'pytest-kopt[analysis]')"
+        "analysis: pandas is not installed. Fix: pip install 'pytest-kopt[analysis]'"
     )
 
 

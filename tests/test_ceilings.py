@@ -51,7 +51,7 @@ def test_a_measured_ceiling_is_preferred_and_stays_bounded() -> None:
 def test_a_measurement_above_the_documented_peak_is_an_error(
     given: MeasuredCeiling, metric: str
 ) -> None:
-    with pytest.raises(BadInput, match=f"{metric} was measured .* above the documented peak"):
+    with pytest.raises(BadInput, match=f"the measured {metric}, .* exceeds the documented peak"):
         DeviceCeilings(H200, given, FACTS)
 
 

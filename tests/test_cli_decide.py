@@ -157,8 +157,8 @@ def test_a_class_may_be_the_target(desk: Desk) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("--classes", "heads"), "classes: 'heads' is no dim of the cases (legal: B, M, N, K)"),
-        ((*BY_SIZE, "--target-class", "M=1"), "'M=1' is no class (legal: M=256, M=512, M=768)"),
+        (("--classes", "heads"), "classes: 'heads' is no dim of the cases (allowed: B, M, N, K)"),
+        ((*BY_SIZE, "--target-class", "M=1"), "'M=1' is no class (allowed: M=256, M=512, M=768)"),
         (("--target-class", "M=256"), "'M=256' is no class"),
     ],
 )

@@ -101,7 +101,7 @@ def test_memory_is_listed_shown_masked_and_unmasked(
     assert out(capsys, "memory", "unmask", "c", "v2") == "unmasked v2\n"
     assert '"masked": false' in out(capsys, "memory", "show", "c", "v2")
     assert main(["memory", "show", "c", "v9"]) == 4
-    assert "legal: v0, v1, v2" in capsys.readouterr().err
+    assert "allowed: v0, v1, v2" in capsys.readouterr().err
 
 
 def test_a_restart_records_its_seed(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -112,7 +112,7 @@ def test_a_restart_records_its_seed(here: Path, capsys: pytest.CaptureFixture[st
 def test_tips_are_added_shown_and_corrected(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "no tips yet" in out(capsys, "tips", "show", "c")
     assert main(["tips", "add", "c", "2", "256 rows spill"]) == 4
-    assert "a tip needs its round's bucket (legal: bucket: K1" in capsys.readouterr().err
+    assert "the key tip needs the key bucket. Fix: add bucket: K1" in capsys.readouterr().err
     added = ("c", "2", "256 rows spill", "--bucket", "K1")
     assert "appended to" in out(capsys, "tips", "add", *added)
     assert "appended to" in out(capsys, "tips", "correct", "c", "1", "only with D = 128")

@@ -47,7 +47,7 @@ def test_a_file_is_a_version_of_the_only_one_of_its_name(root: Path, tmp_path: P
 @pytest.mark.parametrize(
     ("files", "path", "said"),
     [
-        ({"old__other": ""}, "old", "holds no version of a file below"),
+        ({"old__other": ""}, "old", "contains no file at its path below"),
         ({"other": ""}, "other.py", "no other file below"),
         ({"a__gemm": "", "b__gemm": ""}, "b/gemm.py", "may be a version of a/gemm.py, kernels"),
     ],

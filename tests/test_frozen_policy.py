@@ -57,7 +57,7 @@ def test_a_file_may_neither_play_a_preset_nor_loosen_the_gate(project: DrivenCam
     baseline(project)
     text = "shape_gate_pct: 100\nnoise_pct: 0\n"
     why = refused(project, policy=policy_file(project, f"name: primus\n{text}"))
-    assert "'primus', which is a preset's" in why
+    assert "'primus', the name of a preset" in why
     why = refused(project, policy=policy_file(project, text))
     assert "--kopt-policy: 'mine' is not the baseline's policy 'primus'" in why
     assert "shape_gate_pct: 5.0 -> 100.0" in why and "noise_pct: 2.0 -> 0.0" in why

@@ -94,5 +94,5 @@ def test_a_function_that_no_test_could_import_is_refused(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(BadInput, match=said):
         made(tmp_path, "f32[4]", **arguments)
-    with pytest.raises(BadInput, match="no size of a case is above 1"):
+    with pytest.raises(BadInput, match="all sizes of a case are 1"):
         made(tmp_path, "f32[1]")

@@ -149,7 +149,7 @@ def test_a_case_whose_sizes_are_not_found_is_not_judged(
     given = (torch.randn(M, K), torch.randn(G, K, N), last)
     with pytest.raises(BadInput, match=part) as refusal:
         find_groups(case, given)
-    assert "legal: " in str(refusal.value) or "legal" in repr(refusal.value)
+    assert "allowed: " in str(refusal.value) or "legal" in repr(refusal.value)
 
 
 @pytest.mark.parametrize(

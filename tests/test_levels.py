@@ -48,7 +48,7 @@ def test_the_level_of_a_round(
 
 
 def test_quick_needs_representative_shapes() -> None:
-    with pytest.raises(BadInput, match=r"no representative shapes are set.*representative_shapes"):
+    with pytest.raises(BadInput, match=r"names no representative cases.*representative_shapes"):
         levels.choose("quick", 6, None)
 
 

@@ -165,11 +165,11 @@ def test_legal_values_are_taken(key: str, value: Any) -> None:
     [
         ("target_op", "", "at least 1 character"),
         ("target_op", "soft max", "text that matches"),
-        ("target_op", 7, "(legal: text)"),
+        ("target_op", 7, "(allowed: text)"),
         ("target_op", "../softmax", "text that matches"),
         ("target_op", "..", ""),
         ("target_backend", "<target_backend>", "text that matches"),
-        ("target_backend", None, "(legal: text)"),
+        ("target_backend", None, "(allowed: text)"),
         ("target_backend", "..", ""),
         ("target_lang", "C + +", "text that matches"),
         ("target_gpu", "RTX4090", "H20, H100, H200, B200, MI300X"),
@@ -177,7 +177,7 @@ def test_legal_values_are_taken(key: str, value: Any) -> None:
         ("execution_mode", "docker", "'repo' or 'workspace'"),
         ("project_skill", "", "at least 1 character"),
         ("performance_target", "fast", ">500 TFLOPS"),
-        ("performance_target", 500, "(legal: text)"),
+        ("performance_target", 500, "(allowed: text)"),
         ("primary_metric", "", "at least 1 character"),
         ("target_shapes", "some", "'all'"),
         ("target_shapes", [[1, 2, 3]], "text"),
@@ -191,10 +191,10 @@ def test_legal_values_are_taken(key: str, value: Any) -> None:
         ("kernel_source", ["k/" * 1200 + "k.py"], "2000 in all"),
         ("kernel_source", ["a/../../kernel.py"], "without '..'"),
         ("kernel_source", ["a\0.py"], ""),
-        ("tests", None, "(legal: text)"),
+        ("tests", None, "(allowed: text)"),
         ("test_command", "", "at least 1 character"),
-        ("benchmark_command", ["python", "b.py"], "(legal: text)"),
-        ("quick_command", 1, "(legal: text)"),
+        ("benchmark_command", ["python", "b.py"], "(allowed: text)"),
+        ("quick_command", 1, "(allowed: text)"),
         ("representative_shapes", "all", "list"),
         ("representative_shapes", ["a", "b"], "at least 3"),
         ("representative_shapes", ["a", "b", "a"], "different labels"),
@@ -225,7 +225,7 @@ def test_legal_values_are_taken(key: str, value: Any) -> None:
         ("policy", "", "at least 1 character"),
         ("engine", "cuda", "'auto', 'graph', 'events', 'wall' or 'do_bench'"),
         ("classes", "decode", "list"),
-        ("classes", [1], "(legal: text)"),
+        ("classes", [1], "(allowed: text)"),
         ("classes", ["heads", "heads"], "each once"),
         ("env", "A=1", "a mapping"),
         ("env", {"1A": "x"}, "names of environment variables"),
@@ -234,7 +234,7 @@ def test_legal_values_are_taken(key: str, value: Any) -> None:
         ("env", {"A": None}, ""),
         ("env", {"A": ["x"]}, ""),
         ("rebuild_command", "", "at least 1 character"),
-        ("format_command", {}, "(legal: text)"),
+        ("format_command", {}, "(allowed: text)"),
     ],
 )
 def test_an_illegal_value_is_refused_with_key_value_and_what_is_legal(
@@ -256,7 +256,7 @@ def test_a_key_that_has_no_default_is_asked_for(key: str) -> None:
 def test_an_unknown_key_is_refused_with_the_keys_as_the_file_spells_them() -> None:
     message = refusal_of(manifest_document(max_iteration=3))
     assert "key 'max_iteration' is unknown" in message
-    known = message.partition("legal: ")[2].rstrip(")").split(", ")
+    known = message.partition("allowed: ")[2].rstrip(")").split(", ")
     assert {"target_op", "max_iterations", "schema"} <= set(known)
     assert "csv_schema" not in known
 
@@ -293,7 +293,7 @@ def test_each_platform_maps_to_its_architecture(platform: str, arch: str) -> Non
 
 def test_a_model_of_another_architecture_is_refused() -> None:
     message = refusal_of(manifest_document(target_gpu="gfx942", target_model="H200"))
-    assert "key 'target_model' is 'H200' (legal: MI300X or MI308X or MI325X or null)" in message
+    assert "key 'target_model' is 'H200' (allowed: MI300X or MI308X or MI325X or null)" in message
 
 
 @pytest.mark.parametrize(
@@ -422,7 +422,7 @@ def test_a_campaign_is_found_by_its_manifest(tmp_path: Path) -> None:
     (tmp_path / "no-campaign").mkdir()
     assert campaigns(tmp_path) == ["a", "b"]
     assert find(tmp_path, "a").directory == tmp_path / "a"
-    with pytest.raises(BadInput, match=r"^campaign: 'c' does not exist .*legal: a, b"):
+    with pytest.raises(BadInput, match=r"^campaign: 'c' does not exist .*allowed: a, b"):
         find(tmp_path, "c")
 
 

@@ -153,9 +153,9 @@ def test_a_masked_round_is_no_part_of_the_status(campaign: Campaign) -> None:
 
 def test_only_what_exists_and_would_change_can_be_masked(campaign: Campaign) -> None:
     memory.check_versions(campaign.state, [0, 1, 2], masked=True)
-    with pytest.raises(BadInput, match=r"v3 does not exist \(legal: v0, v1, v2\)"):
+    with pytest.raises(BadInput, match=r"v3 does not exist \(allowed: v0, v1, v2\)"):
         memory.check_versions(campaign.state, [3], masked=True)
-    with pytest.raises(BadInput, match="v1 is not masked already"):
+    with pytest.raises(BadInput, match="v1 is not hidden already"):
         memory.check_versions(campaign.state, [1], masked=False)
 
 
@@ -185,7 +185,7 @@ def test_a_restart_masks_half_never_the_baseline_nor_the_best(
     best = state.rounds[state.incumbent_round or 1].version
     free = set(memory.versions(state)) - state.masked - {0, best}
     if not free:
-        with pytest.raises(BadInput, match="no memory to mask"):
+        with pytest.raises(BadInput, match="no summary to hide"):
             memory.draw_restart(state, seed)
         return
     drawn = memory.draw_restart(state, seed)

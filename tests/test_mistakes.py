@@ -160,7 +160,7 @@ MISTAKES: dict[str, tuple[Callable[..., Any] | Tensor, dict[str, Any], str]] = {
     "a gate of an output that is not there": (
         doubled,
         {"gate": {"loss": snr(40.0)}},
-        r"gate has 'loss', and no output has this name.*legal: out",
+        r"gate has 'loss', and no output has this name.*allowed: out",
     ),
     "a backward without a gradient": (
         doubled,
@@ -170,7 +170,7 @@ MISTAKES: dict[str, tuple[Callable[..., Any] | Tensor, dict[str, Any], str]] = {
     "a backward without columns": (
         doubled,
         {"backward": True},
-        r"'single' has no backward column \(legal: gemm, memory",
+        r"'single' has no backward column \(allowed: gemm, memory",
     ),
     "no work": (doubled, {"schema": "memory"}, r"schema 'memory' needs nbytes.*NUMBER or a pair"),
     "an unknown schema": (doubled, {"schema": "norm"}, r"norm.*memory"),

@@ -417,7 +417,7 @@ def test_a_candidate_that_cannot_be_captured_is_no_error() -> None:
 
 @pytest.mark.usefixtures("fake_gpu")
 def test_a_graph_that_was_asked_for_is_refused_with_a_way_on() -> None:
-    with pytest.raises(BadInput, match=r"(?s)cannot be captured: operation.*legal: engine auto"):
+    with pytest.raises(BadInput, match=r"(?s)cannot be captured: operation.*allowed: engine auto"):
         run_case(case_of(reads_back), Bench("cpu", "graph", 1, cpu=FAST))
 
 

@@ -81,8 +81,8 @@ def test_a_summary_is_read_as_it_was_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("Hypothesis: x\n", "holds no section"),
-        ("# Hypothesis\nx\n", "holds no section"),
+        ("Hypothesis: x\n", "contains no section"),
+        ("# Hypothesis\nx\n", "contains no section"),
         ("## Hypothesys\nx\n", "section 'Hypothesys' is unknown .*hypothesis"),
         ("## Hypothesis\nx\n## hypothesis\ny\n", "hypothesis is given twice"),
         ("## Rollback Analysis\nit was slow\n", "'Rollback Analysis' holds no line"),
@@ -128,7 +128,7 @@ def test_a_baseline_can_be_noted_before_it(tmp_path: Path) -> None:
 def test_only_the_next_round_can_be_noted_ahead(campaign: Campaign) -> None:
     before = campaign.layout.ledger.read_bytes()
     for number in (0, 3):
-        with pytest.raises(BadInput, match=rf"round {number} does not exist \(legal: 1, 2\)"):
+        with pytest.raises(BadInput, match=rf"round {number} does not exist \(allowed: 1, 2\)"):
             campaign.note(number, Notes(lesson="x"))
     assert campaign.layout.ledger.read_bytes() == before
     assert fold([]).next_round == 1

@@ -66,7 +66,7 @@ def test_a_file_may_start_from_another_preset_and_change_one_key_of_its_remeasur
 @pytest.mark.parametrize(
     ("text", "key", "value"),
     [
-        ("shape_gate: 5\n", "shape_gate", "legal: name, shape_gate_pct"),
+        ("shape_gate: 5\n", "shape_gate", "allowed: name, shape_gate_pct"),
         ("shape_gate_pct: -1\n", "shape_gate_pct", "-1"),
         ("shape_gate_pct: 101\n", "shape_gate_pct", "101"),
         ("shape_gate_pct: .nan\n", "shape_gate_pct", "nan"),
@@ -82,7 +82,7 @@ def test_a_file_may_start_from_another_preset_and_change_one_key_of_its_remeasur
         ("directions: {occupancy: up}\n", "directions.occupancy", "'up'"),
         ("gates: [err]\n", "gates", "'err'"),
         ("base: primos\n", "base", "'primos'"),
-        ("name: primus\n", "name", "'primus', which is a preset's"),
+        ("name: primus\n", "name", "'primus', the name of a preset"),
         ("base: primus\nname: kernel-opt\n", "name", "none of kernel-opt, primus"),
     ],
 )
@@ -98,7 +98,7 @@ def test_what_cannot_be_used_is_named_with_file_key_and_value(
 def test_a_file_named_like_a_preset_needs_another_name(tmp_path: Path) -> None:
     path = tmp_path / "primus.yaml"
     path.write_text("max_regressions: 9\n")
-    with pytest.raises(BadInput, match=r"primus.yaml: key 'name' is 'primus'.*a name of its own"):
+    with pytest.raises(BadInput, match=r"primus.yaml: key 'name' is 'primus'.*a name of your own"):
         policies.load(str(path))
     path.write_text("name: patient\nmax_regressions: 9\n")
     assert policies.load("primus.yaml", tmp_path).name == "patient"

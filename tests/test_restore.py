@@ -54,7 +54,7 @@ def test_a_version_is_restored_and_what_lay_there_is_kept(project: DrivenCampaig
 def test_a_round_without_a_version_is_refused(project: DrivenCampaign) -> None:
     before = project.ledger()
     refusal = project.restore(3, Steps(project.root)).refusal
-    assert "round 3 has no recorded version (legal: 1, 2)" in refusal
+    assert "round 3 has no recorded version (allowed: 1, 2)" in refusal
     assert project.ledger() == before and project.kernel() == {KERNEL: MINE}
 
 

@@ -222,8 +222,8 @@ def test_a_case_with_an_error_is_a_failed_test(
         (["--kopt-sanitize=memcheck,lint"], "compute-sanitizer has no 'lint'"),
         (["--kopt-sanitize=,"], "names no tool"),
         (["--kopt-sanitize=memcheck", "--kopt-device=cpu"], "the device is cpu"),
-        (["--kopt-sanitize=memcheck", "--kopt-round=1"], "but --kopt-round asks for that"),
-        (["--kopt-sanitize=memcheck", "--summary-csv=rows.csv"], "makes no rows"),
+        (["--kopt-sanitize=memcheck", "--kopt-round=1"], "excludes --kopt-round"),
+        (["--kopt-sanitize=memcheck", "--summary-csv=rows.csv"], "writes no rows"),
     ],
 )
 def test_what_cannot_be_sanitized_is_refused(

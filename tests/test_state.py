@@ -130,14 +130,14 @@ def test_a_decided_round_is_not_run_again_and_its_decision_is_told() -> None:
     state = after(Decision.ACCEPTED)
     message = refusal_of(state, 2)
     assert "round 2 is already decided (ACCEPTED)" in message
-    assert "legal: 3 (or next)" in message
+    assert "allowed: 3 (or next)" in message
     assert "round 1 is already decided (BASELINE)" in refusal_of(state, 1)
 
 
 def test_a_skipped_number_is_refused_with_the_one_that_is_due() -> None:
     message = refusal_of(after(Decision.ACCEPTED), 5)
     assert "round 5 would skip round 3" in message
-    assert "legal: 3 (or next)" in message
+    assert "allowed: 3 (or next)" in message
 
 
 def test_a_decision_is_pending_until_it_was_carried_out() -> None:

@@ -99,7 +99,7 @@ def test_a_correction_is_appended_and_names_its_tip(campaign: Campaign) -> None:
     known = tips.entries(file_of(campaign))
     more = tips.correction(1, Notes(tip="only without spills"), "2026-11-21 12:00", known)
     assert "### 2026-11-21 12:00 correction of tip 1 (" in more
-    with pytest.raises(BadInput, match=r"no tip 2 \(legal: 1\)"):
+    with pytest.raises(BadInput, match=r"lesson 2 does not exist \(allowed: 1\)"):
         tips.correction(2, Notes(tip="x"), "2026-11-21 12:00", known)
 
 
@@ -114,9 +114,9 @@ def test_a_tip_is_judged_by_its_rounds_bucket_not_by_its_words(
     campaign: Campaign, tip: str
 ) -> None:
     record(campaign, 2, Decision.ACCEPTED)
-    with pytest.raises(BadInput, match="needs its round's bucket"):
+    with pytest.raises(BadInput, match="needs the key bucket"):
         campaign.note(2, Notes(tip=tip))
-    with pytest.raises(BadInput, match="needs its round's bucket"):
+    with pytest.raises(BadInput, match="needs the key bucket"):
         campaign.note(2, Notes(tip=tip, anti_pattern=False))
     campaign.note(2, Notes(bucket="K1"))
     campaign.note(2, Notes(tip=tip))
@@ -183,7 +183,7 @@ def test_files_without_buckets_are_still_read(tmp_path: Path) -> None:
         "an Anti-Pattern: keyed on the address",
         "wider loads",
     ]
-    with pytest.raises(BadInput, match="needs its round's bucket"):
+    with pytest.raises(BadInput, match="needs the key bucket"):
         tips.correction(2, Notes(tip="only above 4096"), "2026-11-21 12:00", known)
     more = tips.correction(2, Notes(tip="aligned ones", bucket="K1"), "2026-11-21 12:00", known)
     assert more.endswith("- Takeaway: aligned ones\n- Bucket: K1\n")

@@ -52,7 +52,7 @@ def test_a_line_that_was_cut_off_spoils_no_other(nightly: Path) -> None:
     text = nightly.read_text()
     nightly.write_text(text + '{"time": "20')
     verdict_log.append(nightly, json.loads(verdict(1.0).model_dump_json()), None)
-    with pytest.raises(BadInput, match=r"nightly.jsonl:11.*delete this one"):
+    with pytest.raises(BadInput, match=r"nightly.jsonl:11.*delete the line"):
         verdict_log.read(nightly)
     nightly.write_text("".join(nightly.read_text().splitlines(keepends=True)[-1:]))
     assert verdict_log.read(nightly)[0].verdict == verdict(1.0)
@@ -100,4 +100,4 @@ def test_its_page_draws_every_case(nightly: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_a_page_is_about_one_file(nightly: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", str(nightly), "softmax"]) == ExitCode.USAGE
-    assert "has a page of its own" in capsys.readouterr().err
+    assert "takes a file of verdicts alone" in capsys.readouterr().err

@@ -191,7 +191,7 @@ def test_the_policy_chooses_the_figure_that_decides() -> None:
 def test_times_that_are_to_decide_have_to_be_there() -> None:
     rates = metric_table("Forward TFLOPS", [1.0, 2.0])
     assert decide_stored(StoredEvidence(rates, rates), PRIMUS).weighted_time is None
-    with pytest.raises(BadInput, match="not every row has a time"):
+    with pytest.raises(BadInput, match="needs a time in every row"):
         decide_stored(StoredEvidence(rates, rates), BY_TIME)
 
 

@@ -73,7 +73,7 @@ def history(root: Path, good: str, bad: str) -> list[Commit]:
     edited = [change.path for change in repository.changed_since(last) if change.existed]
     if last == repository.head and edited:
         what = f"the tree is dirty: edits of {', '.join(edited[:3])} belong to no commit"
-        raise refused(what, legal="git commit or git stash first; or a BAD before HEAD")
+        raise refused(what, fix="git commit, or git stash; or name a BAD before HEAD")
     commits: list[Commit] = []
     blobs: dict[str, str] = {}
     for commit in (first, *path):
@@ -113,7 +113,7 @@ class Journal:
         try:
             lock.acquire(timeout=0)
         except Timeout:
-            raise refused("another process bisects these commits", legal="one at a time") from None
+            raise refused("another process bisects these commits", fix="wait for it") from None
         try:
             yield
         finally:
@@ -183,7 +183,7 @@ class Bisection:
             bad = self.commits[-1]
             raise refused(
                 f"BAD ({bad.short}) cannot be compared with GOOD: {self.skipped[bad.hash]}",
-                legal="a BAD that builds, whose cases pass, and a GOOD that loads them",
+                fix="name a BAD that builds and passes its cases, and a GOOD that loads them",
             )
         return change
 

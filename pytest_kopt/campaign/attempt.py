@@ -145,7 +145,8 @@ class Attempt:
         else:
             text = _content(path)
         if sha256(text) != self.outcome().verdict_sha256:
-            raise BadInput("was changed since the ledger recorded it", where=str(path))
+            fix = "restore the file from a backup"
+            raise BadInput("was changed since the ledger recorded it", where=str(path), fix=fix)
         verdict, carried_out = Verdict.model_validate_json(text), self.applied
         if carried_out is None:
             return verdict
@@ -183,4 +184,5 @@ def _content(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise BadInput(f"evidence is gone: {error.strerror}", where=str(path)) from None
+        what = f"kopt cannot read the evidence: {error.strerror}"
+        raise BadInput(what, where=str(path), fix="restore the file from a backup") from None

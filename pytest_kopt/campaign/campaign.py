@@ -120,16 +120,15 @@ class Campaign:
         self.check_not_integrated()
         if self.is_upstream:
             what = f"rounds of {self.name} run in its workspace"
-            legal = f"cd {shlex.quote(str(self.layout.directory))}; here only --kopt-round final"
-            raise BadInput(what, where="execution_mode", legal=legal)
+            fix = f"cd {shlex.quote(str(self.layout.directory))}; here only --kopt-round final runs"
+            raise BadInput(what, where="execution_mode", fix=fix)
 
     def check_not_integrated(self) -> None:
         """Raise BadInput when upstream has the best version: it is no longer what was extracted."""
         if self.state.is_integrated:
-            legal = f"kopt init NEW --from {self.name}, which extracts upstream as it is now"
-            raise BadInput(
-                "upstream has this campaign's best version", where=self.name, legal=legal
-            )
+            fix = f"kopt init NEW --from {self.name}, which copies the project as it is now"
+            what = "the project already contains this campaign's best version"
+            raise BadInput(what, where=self.name, fix=fix)
 
     def check_ready(self) -> None:
         """Raise BadInput when the tree is in no state for a round."""
@@ -140,7 +139,8 @@ class Campaign:
         worktrees.check_repository(self.manifest.kernel_source, self.root, self.repository)
         busy = self.repository.operation_in_progress()
         if busy:
-            raise BadInput(f"{busy} is in progress", where="git", legal="finish or abort it first")
+            fix = "finish or abort it: git status names the commands"
+            raise BadInput(f"{busy} is in progress", where="git", fix=fix)
         branch, target = self.repository.branch, branch_of(self.name, self.manifest)
         if branch is None or (target is not None and branch != target):
             raise BadInput(
@@ -148,7 +148,7 @@ class Campaign:
                 if branch is None
                 else f"the tree is on branch {branch!r}, campaign {self.name!r} on {target!r}",
                 where="git",
-                legal=f"{way_to(target, self.repository)}; for two campaigns at a time a tree each "
+                fix=f"{way_to(target, self.repository)}; for two campaigns at a time a tree each "
                 "(kopt init --worktree), or git_branch: none"
                 if target
                 else "git switch BRANCH",
@@ -181,7 +181,7 @@ class Campaign:
     def best(self) -> Attempt:
         """The last accepted attempt; BadInput before the baseline."""
         if self.state.incumbent is None:
-            raise BadInput("there is no baseline yet", where=self.name)
+            raise BadInput("there is no baseline yet", where=self.name, fix="pytest --kopt-round 1")
         return self.state.incumbent
 
     @property
@@ -246,8 +246,8 @@ class Campaign:
                 f"{policy.name!r} is not the baseline's policy {recorded['name']!r}: "
                 f"{'; '.join(differing)}",
                 where=where,
-                legal=f"the baseline's thresholds, with another {', '.join(STOP_LIMITS)} if need "
-                f"be; `kopt init NEW --from {self.name}` starts over with others",
+                fix=f"use the baseline's policy (only {', '.join(STOP_LIMITS)} may change), or "
+                f"kopt init NEW --from {self.name}",
             )
 
     def settle(

@@ -43,6 +43,6 @@ def check_differs(campaign: Campaign, extra_benefit: str | None) -> int | None:
     raise BadInput(
         f"the same code as round {number}: nothing to measure",
         where=", ".join(campaign.manifest.kernel_source),
-        legal="an edit of these files that is more than comments and layout (saved?), notes with "
-        "extra_benefit" + ", or `kopt discard` to end the open round" * is_open,
+        fix="save your edit, or change the code: comments and layout do not count; or give notes "
+        "with extra_benefit" + "; kopt discard ends the open round" * is_open,
     )

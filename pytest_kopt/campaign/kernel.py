@@ -88,7 +88,7 @@ class KernelVersion:
                 what = (
                     f"{relative!r} is not the version the ledger names (SHA-256 {recorded[:12]}…)"
                 )
-                raise BadInput(what, where=str(directory))
+                raise BadInput(what, where=str(directory), fix="restore the file from a backup")
         return version
 
     def restore(self, root: Path, over: KernelVersion, inside: Path | None = None) -> list[str]:

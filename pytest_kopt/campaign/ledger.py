@@ -300,7 +300,7 @@ def read(path: Path) -> list[AnyEvent]:
             what = error.errors(include_url=False)[0]
             place = key_of(what, {} if what["type"] == "json_invalid" else json.loads(line))
             text = f"line {number} is no ledger event ({place}: {legal(what)})"
-            raise BadInput(text, where=str(path)) from None
+            raise BadInput(text, where=str(path), fix="restore it from a backup") from None
     return events
 
 

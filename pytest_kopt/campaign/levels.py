@@ -28,8 +28,9 @@ def choose(level: str | None, count: int, shapes: Sequence[str] | None) -> Level
     if shapes:
         return "quick"
     if level == "quick":
-        legal = f"--kopt-level full, or 3 to 5 labels in the manifest's key {KEY}"
-        raise BadInput("no representative shapes are set", where="--kopt-level quick", legal=legal)
+        fix = f"--kopt-level full, or 3 to 5 labels in the manifest's key {KEY}"
+        what = "the manifest names no representative cases"
+        raise BadInput(what, where="--kopt-level quick", fix=fix)
     return "full"
 
 
@@ -37,7 +38,7 @@ def always_full(level: str | None, what: str) -> None:
     """Raise BadInput when anything but full is asked for where all cases have to be measured."""
     if level == "quick":
         what = f"{what} measures every case"
-        raise BadInput(what, where="--kopt-level quick", legal="--kopt-level full")
+        raise BadInput(what, where="--kopt-level quick", fix="--kopt-level full")
 
 
 def names(cases: Iterable[CaseResult | ExpectedCase]) -> dict[str, str]:
@@ -92,9 +93,9 @@ def check_unchanged(
             f"was edited, but round {since} was measured with it and later rounds are compared "
             "with that",
             where=key,
-            legal=f"{recorded}; "
-            f"{'--kopt-level full measures all, ' if key == KEY else ''}"
-            "`kopt init --from` starts over",
+            fix=f"restore {recorded}"
+            f"{', measure all with --kopt-level full' if key == KEY else ''}"
+            ", or kopt init NEW --from OLD",
         )
 
 

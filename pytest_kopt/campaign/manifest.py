@@ -325,7 +325,7 @@ def check_kernel_paths(sources: Iterable[str], root: Path, repository: Path) -> 
 def split_command(command: str) -> tuple[dict[str, str], list[str]]:
     """Return the leading NAME=value words and the command's, as shlex splits; or BadInput."""
     if "\0" in command:
-        raise BadInput(f"{command!r} holds NUL", where="command")
+        raise BadInput(f"{command!r} contains a NUL character", where="command")
     try:
         words = shlex.split(command)
     except ValueError as error:

@@ -108,7 +108,8 @@ def _sections(text: str, where: str) -> dict[str, str]:
         if keys.setdefault(key, body) != body:
             raise BadInput(f"{key} is given twice", where=where)
     if not keys:
-        raise BadInput("holds no section", where=where, legal="'## Hypothesis', '## Single change'")
+        fix = "write sections such as '## Hypothesis' and '## Single change'"
+        raise BadInput("contains no section", where=where, fix=fix)
     return keys
 
 

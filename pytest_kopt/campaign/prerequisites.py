@@ -41,9 +41,9 @@ def gaps(manifest: Manifest, root: Path, *, elsewhere: bool = False) -> list[str
         policies.load(manifest.policy, root)
     if manifest.target_gpu == "cpu" and manifest.target_lang.upper() == "TRITON":
         missing.append(
-            "target_gpu: on a CPU Triton's interpreter runs these kernels, its times mean nothing "
-            "and every round would end with exit code 11 (legal: the GPU that decides, with "
-            "--elsewhere if it is on another machine; to check only: pytest --kopt-check-only)"
+            "target_gpu: on a CPU Triton's interpreter runs these kernels, and every round ends "
+            "with exit code 11. Fix: --gpu of the GPU that decides, with --elsewhere if it is in "
+            "another machine; to check only: pytest --kopt-check-only"
         )
     if manifest.target_gpu != "cpu" and not elsewhere:
         try:

@@ -114,8 +114,8 @@ def hold(layout: Layout) -> Iterator[None]:
         with suppress(OSError):
             who = owner.read_text()
         what = f"campaign {layout.name!r} is in use by {who}"
-        legal = f"one session at a time: let it end (kopt status {layout.name}), or stop it"
-        raise BadInput(what, legal=legal) from None
+        fix = f"wait until it ends (kopt status {layout.name}), or stop it"
+        raise BadInput(what, fix=fix) from None
     try:
         owner.write_text(f"process {os.getpid()} on {socket.gethostname()} since {now()}")
         yield

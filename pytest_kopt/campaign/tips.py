@@ -55,8 +55,8 @@ def check(notes: Notes, round: Round, where: str) -> None:
     """
     together = round.notes.plus(notes)
     if notes.tip and together.bucket is None and not _is_anti_pattern(together, round.verdict):
-        legal = f"bucket: {', '.join(get_args(Bucket))}; or anti_pattern: true"
-        raise BadInput("a tip needs its round's bucket", where=where, legal=legal)
+        fix = f"add bucket: {', '.join(get_args(Bucket))}; or anti_pattern: true"
+        raise BadInput("the key tip needs the key bucket", where=where, fix=fix)
 
 
 def missing_text(text: str, name: str, manifest: Manifest, state: CampaignState) -> str:
@@ -90,7 +90,7 @@ def correction(number: int, notes: Notes, time: str, existing: list[Tip]) -> str
     entry = {entry.number: entry for entry in existing}.get(number)
     if entry is None:
         legal = [str(entry.number) for entry in existing] or "none yet"
-        raise BadInput(f"there is no tip {number}", where="kopt tips", legal=legal)
+        raise BadInput(f"lesson {number} does not exist", where="kopt tips", legal=legal)
     if notes.bucket is None:
         lines = fields(entry.text)
         bucket = lines.get("Bucket")

@@ -49,10 +49,9 @@ def read(path: Path) -> list[LoggedVerdict]:
         try:
             document = json.loads(line)
         except ValueError as error:
-            legal = "lines that --kopt-verdict wrote; delete this one"
-            raise BadInput(f"no JSON: {error}", where=where, legal=legal) from None
+            raise BadInput(f"is no JSON: {error}", where=where, fix="delete the line") from None
         logged.append(validate(LoggedVerdict, document, where=where))
     if not logged:
-        legal = f"pytest --kopt-base REF --kopt-verdict {path.name}"
-        raise BadInput("holds no verdict yet", where=str(path), legal=legal)
+        fix = f"pytest --kopt-base REF --kopt-verdict {path.name}"
+        raise BadInput("contains no verdict yet", where=str(path), fix=fix)
     return logged

@@ -134,8 +134,8 @@ def _manifest(
     if repository is not None:
         dirty = repository.dirty([repository.relative(root, path) for path in files.values()])
         if dirty:
-            what = f"{', '.join(sorted(dirty))} differs from HEAD, but a workspace copies a commit"
-            raise BadInput(what, where="--mode workspace", legal="git commit first")
+            what = f"{', '.join(sorted(dirty))} differs from HEAD, and a workspace copies a commit"
+            raise BadInput(what, where="--mode workspace", fix="git commit")
     places = {upstream: place for place, upstream in files.items()}
     prefix = "" if all(place == upstream for place, upstream in src.items()) else f"{_SRC}/"
     upstream = Upstream(
@@ -234,9 +234,8 @@ def _check(manifest: Manifest, building: Layout, files: Mapping[str, str], befor
     elif not problem and list(collected.cases) != expected:
         problem = f"{len(collected.cases)} case(s) are collected there, {len(expected)} upstream"
     if problem:
-        what = f"the workspace does not work on its own: {problem}"
-        legal = "--mode repo, or tests and kernel that can be taken out of their project"
-        raise BadInput(what, where="--mode workspace", legal=legal)
+        what = f"the tests cannot run outside of the project: {problem}"
+        raise BadInput(what, where="--mode workspace", fix="--mode repo")
 
 
 def _below(path: str, folder: PurePosixPath) -> bool:
@@ -278,18 +277,16 @@ class UpstreamCampaign(Campaign):
         self.check_not_integrated()
         if pending := self.state.pending:
             what = f"round {pending.round} is decided but not carried out"
-            way = f"which carries it out (cd {self.layout.directory})"
-            legal = f"a session in the workspace first, {way}"
-            raise BadInput(what, where=self.name, legal=legal)
+            fix = f"cd {self.layout.directory}, and run a session there: it ends the round"
+            raise BadInput(what, where=self.name, fix=fix)
         moved = [file.path for file in self._upstream.files.values() if self._has_moved(file)]
         if moved:
             commit = self._upstream.commit
             raise BadInput(
-                f"upstream has moved: {', '.join(moved)} is not what the workspace was extracted "
-                f"from{f' (commit {commit[:12]})' if commit else ''}",
+                f"upstream has moved: {', '.join(moved)} changed in the project after kopt init "
+                f"copied it{f' (commit {commit[:12]})' if commit else ''}",
                 where=moved[0],
-                legal="put it back, or extract anew and measure the change there (kopt init NEW "
-                f"--from {self.name})",
+                fix=f"restore the file, or kopt init NEW --from {self.name}",
             )
 
     def incumbent(self) -> KernelVersion:

@@ -29,10 +29,10 @@ NO_REFERENCE = "pytest-benchmark times the test, and nothing is checked"
 def undecidable(test: pytest.Item) -> BadInput:
     """Return the refusal of a test that is to be judged and has no reference."""
     return BadInput(
-        f"{NO_REFERENCE}, so nothing is decided on it",
+        f"{NO_REFERENCE}, so kopt cannot decide about it",
         where=f"case {test.nodeid}",
-        legal="kopt.benchmark(benchmark, FUNCTION, inputs=…, reference=…, dims=…), "
-        "or a test that is not marked kopt",
+        fix="kopt.benchmark(benchmark, FUNCTION, inputs=…, reference=…, dims=…), or remove the "
+        "marker kopt",
     )
 
 

@@ -74,8 +74,8 @@ class Case:
     fills: tuple[int, ...] = ()
     returns: frozenset[str] | None = None
 
-    def refusal(self, problem: str, legal: str | Iterable[str]) -> BadInput:
-        return BadInput(problem, where=f"case {self.nodeid}", legal=legal)
+    def refusal(self, problem: str, legal: str | Iterable[str] = "", *, fix: str = "") -> BadInput:
+        return BadInput(problem, where=f"case {self.nodeid}", legal=legal, fix=fix)
 
     @property
     def is_grouped(self) -> bool:
@@ -235,7 +235,7 @@ def _opened(
         raise refusal(
             f"the function is {function_name(function)} of a {type(module).__name__}, which holds "
             f"{', '.join(names)}",
-            legal="the module itself, with inputs() returning a tuple, or a function that takes "
+            fix="pass the module itself, with inputs() returning a tuple, or a function that takes "
             "its parameters and calls torch.func.functional_call",
         )
     count = len(sample)

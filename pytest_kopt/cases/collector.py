@@ -106,8 +106,8 @@ class Collector:
         return sorted(self.skipped & self.failures.keys())
 
     def never_called(self) -> list[Finding]:
-        message = "a test marked kopt never called kopt(): nothing of it was checked"
-        advice = "call kopt() in it, or remove the marker"
+        message = "a test marked kopt did not call kopt(), so kopt checked nothing"
+        advice = "call kopt(), or remove the marker"
         return [Finding("never-called", message, nodeid, advice) for nodeid in sorted(self.silent)]
 
     def take_over(self, rerun: Collector) -> None:

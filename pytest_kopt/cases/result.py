@@ -169,11 +169,11 @@ def table_of(results: Sequence[CaseResult]) -> Table | None:
     for result in results:
         if result.header != header:
             raise BadInput(
-                f"cases of one CSV have the same columns: {result.nodeid} has "
+                f"cases of one CSV have the same columns, but {result.nodeid} has "
                 f"{','.join(result.header)}, {results[0].nodeid} {','.join(header)}",
                 where=f"case {result.nodeid}",
-                legal="a session and a CSV for each function: --summary-csv rows.csv "
-                f"{result.nodeid.partition('::')[0]}",
+                fix="one session for each function: pytest "
+                f"{result.nodeid.partition('::')[0]} --summary-csv rows.csv",
             )
     table = Table(header, tuple(result.row() for result in results))
     table.check_unique("this session")

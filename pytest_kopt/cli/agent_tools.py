@@ -195,7 +195,7 @@ def verdict(campaign: Name, round: int) -> Recorded:
     layout = _campaign(campaign).layout
     artifacts = layout.artifacts(round)
     if not layout.verdict(round).is_file():
-        raise ToolError(f"round {round} of {campaign} has no verdict (legal: see status)")
+        raise ToolError(f"round {round} of {campaign} has no verdict. Fix: call status")
     return Recorded(
         verdict=Verdict.model_validate_json(layout.verdict(round).read_text()),
         summary=_text(layout.summary(round)),
@@ -209,7 +209,7 @@ def profile(campaign: Name, round: int) -> dict[str, Any]:
     files = sorted((_campaign(campaign).layout.profiles / f"round-{round}").glob("*.json"))
     if not files:
         raise ToolError(
-            f"round {round} was not profiled (legal: call round with options ['--kopt-profile'])"
+            f"round {round} was not profiled. Fix: call round with options ['--kopt-profile']"
         )
     document: dict[str, Any] = json.loads(files[-1].read_text())
     return document

@@ -101,7 +101,9 @@ def retry(arguments: argparse.Namespace) -> int:
         following = campaign.state.next_round
         if campaign.state.has_begun(following):
             raise BadInput(
-                f"round {following} is open", where="kopt retry", legal="mend it, or kopt discard"
+                f"round {following} is open",
+                where="kopt retry",
+                fix=f"pytest --kopt-round {following}, or kopt discard",
             )
         stops.refuse_another_round(
             stops.check(campaign.name, campaign.state, campaign.manifest, campaign.policy())
@@ -158,7 +160,8 @@ def remove(arguments: argparse.Namespace) -> int:
     layout = find(project.workspace, arguments.name)
     if not arguments.yes:
         if not terminal.isatty():
-            raise BadInput("it asks before it deletes", where="kopt remove", legal="--yes")
+            what = "asks for confirmation, and the input is no terminal"
+            raise BadInput(what, where="kopt remove", fix=f"kopt remove {layout.name} --yes")
         print(f"pack and delete {layout.directory}? [y/N] ", end="", flush=True)
         if terminal.readline().strip().lower() not in ("y", "yes"):
             print("nothing was changed")

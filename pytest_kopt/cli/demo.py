@@ -63,7 +63,7 @@ def demo(arguments: argparse.Namespace) -> int:
     """Run a whole campaign in a small repository, on the CPU."""
     root = arguments.directory.resolve()
     if root.exists() and any(root.iterdir()):
-        raise BadInput(f"{root} is not empty", where="kopt demo", legal="a new or empty directory")
+        raise BadInput(f"{root} is not empty", where="kopt demo", fix="a new or empty directory")
     _make_project(root)
     name = f"rmsnorm_torch_{arguments.gpu}_demo".lower()
     _run(

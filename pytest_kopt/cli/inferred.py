@@ -41,8 +41,8 @@ def fill_in(arguments: argparse.Namespace, project: Project) -> list[str]:
     if arguments.name is None:
         words = (arguments.target_op, arguments.target_backend, arguments.target_gpu)
         if not all(words):
-            legal = "NAME, or what it is made of: --op, --backend, --gpu"
-            raise BadInput("the campaign has no name", where="kopt init", legal=legal)
+            fix = "kopt init NAME, or give --op, --backend and --gpu"
+            raise BadInput("the campaign has no name", where="kopt init", fix=fix)
         arguments.name = "_".join((*words, now()[:10].replace("-", ""))).lower()
         found["NAME"] = arguments.name
     return [f"{option} {text}" for option, text in found.items()]

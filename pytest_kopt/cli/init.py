@@ -81,8 +81,9 @@ def init(arguments: argparse.Namespace) -> None:
     project = Project.here()
     if arguments.template:
         if arguments.name:
-            what = f"a template begins no campaign, and none of the name {arguments.name}"
-            raise BadInput(what, where="--template", legal="kopt init --template NAME")
+            what = "the option copies files, and begins no campaign"
+            fix = f"kopt init --template {arguments.template}, then kopt init {arguments.name}"
+            raise BadInput(what, where="--template", fix=fix)
         print("\n".join(templates.place(arguments.template, project)))
         return
     found = [] if arguments.old and arguments.name else fill_in(arguments, project)
@@ -112,7 +113,7 @@ def _checked(
     with listed(missing):
         check_name(arguments.name)
         if Layout(project.workspace / arguments.name).manifest.exists():
-            raise BadInput(f"campaign {arguments.name!r} exists already", legal="another name")
+            raise BadInput(f"campaign {arguments.name!r} exists already", fix="choose another name")
     document = _document(arguments, project, repository, missing)
     manifest, wrong = usable(Manifest, document, _STAND_INS)
     missing += map(manifest_options.by_option, wrong)
@@ -248,7 +249,7 @@ def _check_benchmarks(benchmarks: list[str], arguments: argparse.Namespace, root
     """Raise BadInput for benchmarks that cannot be copied."""
     refused = functools.partial(BadInput, where="--bench")
     if benchmarks and arguments.execution_mode != "workspace":
-        raise refused("benchmarks are copied into a workspace only", legal="--mode workspace")
+        raise refused("benchmarks are copied into a workspace only", fix="--mode workspace")
     for path in filter(os.path.isabs, benchmarks):
         raise refused(f"{path!r} lies outside the project", legal=f"below {root}")
 

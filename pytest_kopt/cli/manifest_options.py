@@ -101,7 +101,7 @@ def _names(key: str) -> dict[str, None]:
 def given(arguments: argparse.Namespace, missing: list[str]) -> dict[str, Any]:
     """Return the keys that the command line sets, legal or not; `missing` takes what sets none."""
     missing += (
-        f"--env: {word!r} sets nothing (legal: NAME=VALUE)"
+        f"--env: {word!r} sets nothing (allowed: NAME=VALUE)"
         for word in arguments.env or ()
         if "=" not in word
     )

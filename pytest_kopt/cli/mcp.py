@@ -19,7 +19,7 @@ def mcp(_: argparse.Namespace) -> None:
         if (error.name or "").partition(".")[0] != "mcp":
             raise
         raise BadInput(
-            "the MCP SDK is not installed", where="kopt mcp", legal="pip install 'pytest-kopt[mcp]'"
+            "the MCP SDK is not installed", where="kopt mcp", fix="pip install 'pytest-kopt[mcp]'"
         ) from None
     # The protocol's own stream, not the one that makes text safe to show.
     with redirect_stdout(sys.__stdout__):

@@ -86,8 +86,8 @@ def _write_trend(names: Sequence[Path], output: Path | None, *, is_live: bool) -
     from pytest_kopt.show.report.page import nightly_page
 
     if len(names) > 1 or is_live:
-        legal = "one such file, and no --watch"
-        raise BadInput("a file of verdicts has a page of its own", where=str(names[0]), legal=legal)
+        what = "kopt report takes a file of verdicts alone, and without --watch"
+        raise BadInput(what, where=str(names[0]), fix=f"kopt report {names[0]}")
     (path,) = names
     target = output or path.with_suffix(".html")
     write_atomically(target, nightly_page(path.name, read(path)))
@@ -101,7 +101,7 @@ def write(
     from pytest_kopt.show.report.page import campaign_page, index_page
 
     if output is not None and output.suffix.lower() not in (".html", ".htm"):
-        # Whatever else lies there is no report to be written anew.
+        # Whatever else lies there is no report to replace.
         raise BadInput(f"{output} is not the name of an HTML file", where="-o", legal="NAME.html")
     campaigns = [project.campaign(name) for name in names]
     if len(campaigns) == 1:
@@ -112,7 +112,7 @@ def write(
         files = [f"{campaign.name}.html" for campaign in campaigns]
         if target.name in files:
             raise BadInput(
-                f"{target.name} is the report of a campaign", where="-o", legal="another name"
+                f"{target.name} is the report of a campaign", where="-o", fix="choose another name"
             )
         pages = {target: index_page(campaigns, files, live=live)}
         for campaign, file in zip(campaigns, files, strict=True):

@@ -38,7 +38,7 @@ _CASES: tuple[Argument, ...] = (
     argument(
         "--at",
         metavar="PATH",
-        help="the file of the project that they are versions of, where the tests do not tell: "
+        help="the file of the project that they are versions of, if the tests import neither: "
         "kernels/softmax.py",
     ),
     argument("--call", metavar="NAME", help="instead of TESTS: call this function: softmax"),
@@ -107,21 +107,20 @@ def _cases(arguments: argparse.Namespace, versions: Sequence[Path]) -> Cases:
     versions = [version.resolve() for version in versions]
     if not arguments.call:
         if arguments.shapes or arguments.write_test:
-            what = "--shapes and --write-test are about a function that is called"
-            raise BadInput(what, legal="--call NAME with them")
+            raise BadInput("--shapes and --write-test need --call", fix="add --call NAME")
         return Cases.named(arguments.tests, versions, arguments.at)
     if arguments.tests:
         raise BadInput(
             f"{' '.join(map(repr, arguments.tests))} was read as TESTS, which --call does without",
-            legal="all arguments of a case in one word: --shapes 'f32[256,1024] f32[1024]'; "
+            fix="write all arguments of a case in one word: --shapes 'f32[256,1024] f32[1024]'; "
             "--shapes again for another case",
         )
     if not arguments.shapes:
-        legal = "--call NAME --shapes 'f32[4096,1024]'"
-        raise BadInput("a function is called with arguments of given shapes", legal=legal)
+        fix = f"add --shapes 'f32[4096,1024]' to --call {arguments.call}"
+        raise BadInput("--call needs --shapes", fix=fix)
     for version in versions:
         if not version.is_file():
-            raise BadInput("is no file, in which --call calls a function", where=str(version))
+            raise BadInput("is not a file; --call needs files", where=str(version))
     kept = Path(arguments.write_test).resolve() if arguments.write_test else None
     name = kept.name if kept else f"test_kopt_{arguments.call}.py"
     cases = Cases.made(arguments.call, arguments.shapes, versions, arguments.at, name)
@@ -136,7 +135,7 @@ def _cases(arguments: argparse.Namespace, versions: Sequence[Path]) -> Cases:
 def _keep(file: Path, source: bytes) -> None:
     """Write a file that is not there yet; BadInput where another one is."""
     if file.exists() and file.read_bytes() != source:
-        raise BadInput("exists and differs", where=str(file), legal="another --write-test FILE")
+        raise BadInput("exists and differs", where=str(file), fix="--write-test with another FILE")
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_bytes(source)
 
@@ -190,7 +189,8 @@ def judge(arguments: argparse.Namespace) -> int:
     for shown, path in zip(submissions, paths, strict=True):
         cases = Cases.named([], [problem if arguments.at else path], arguments.at)
         if not (cases.root / cases.place).is_file():
-            raise BadInput("there is no baseline", where=cases.place or str(problem), legal="--at")
+            fix = "--at PATH of the baseline kernel"
+            raise BadInput("there is no baseline", where=cases.place or str(problem), fix=fix)
         document = judged(path, cases, limits, arguments.words)
         print(json.dumps({**document, "submission": str(shown)}), flush=True)
         codes.append(int(document["exit_code"]))

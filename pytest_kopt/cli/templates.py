@@ -68,7 +68,7 @@ def _copied(name: str, root: Path) -> list[str]:
     for target in sorted(existing):
         # A package that exists already is as good as ours.
         if target != _PACKAGE and (root / target).read_bytes() != content[target]:
-            raise BadInput(f"{target} exists and differs", where="--template", legal="move it away")
+            raise BadInput(f"{target} exists and differs", where="--template", fix="move it away")
     for target in content.keys() - existing:
         (root / target).parent.mkdir(parents=True, exist_ok=True)
         (root / target).write_bytes(content[target])

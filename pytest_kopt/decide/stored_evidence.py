@@ -91,9 +91,9 @@ def compare(
     weighted = _weighted([(rows[row.key], row) for row in incumbent.rows], evidence, metric)
     if is_by_weight and weighted is None:
         raise BadInput(
-            "the weighted time is to decide, and not every row has a time",
+            "decided_by: weighted-time needs a time in every row",
             where=incumbent.source or "incumbent",
-            legal="rows with a column of times in ms, or a policy with `decided_by: geomean`",
+            fix="add a column of times in ms, or use a policy with decided_by: geomean",
         )
     total, target = Total.of([*pairs.values()], metric), evidence.classes.target_among(groups)
     return Changes(metric, by_case, total, weighted, by_class, target, is_by_weight)

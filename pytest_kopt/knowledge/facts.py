@@ -266,10 +266,10 @@ class DeviceCeilings:
             return Ceiling(documented, documented, cited)
         if documented is not None and measured > documented:
             what = (
-                f"{metric} was measured as {measured:g} {unit}, above the documented peak: {cited}"
+                f"the measured {metric}, {measured:g} {unit}, exceeds the documented peak: {cited}"
             )
-            legal = "a peak bounds every measurement; measure again with `kopt calibrate`"
-            raise BadInput(what, where=f"ceilings of {self._device}", legal=legal)
+            fix = "kopt calibrate --ceilings"
+            raise BadInput(what, where=f"ceilings of {self._device}", fix=fix)
         return Ceiling(measured, documented, f"{metric}: {measured:.4g} {unit} <- {self._origin}")
 
     @property

@@ -112,9 +112,8 @@ class Settings:
         """Raise BadInput for options that do not go together."""
         judged = bool(self.round is not None or self.base is not None or self.base_python)
         if self.base_python and (self.round is not None or self.base is not None):
-            legal = "--kopt-base-python without --kopt-round and --kopt-base"
-            what = "compares interpreters and nothing else"
-            raise BadInput(what, where="--kopt-base-python", legal=legal)
+            what = "excludes --kopt-round and --kopt-base: it compares interpreters"
+            raise BadInput(what, where="--kopt-base-python", fix="remove the other options")
         for name, given, needed, legal in (
             ("--kopt-verdict", self.verdict_path, judged or self.calibrate, "--kopt-round N|next"),
             ("--kopt-comment", option.kopt_comment is not None, judged, "--kopt-round N|next"),
@@ -128,36 +127,34 @@ class Settings:
             ("--kopt-measure-same", self.measure_same, judged, "--kopt-round N|next"),
         ):
             if given and not needed:
-                what = legal.partition(" ")[0].removeprefix("--kopt-")
-                raise BadInput(f"{name} needs a {what}", where=name, legal=legal)
+                raise BadInput(f"needs {legal.partition(' ')[0]}", where=name, fix=f"add {legal}")
         if self.base is not None and (self.round is not None or option.kopt_campaign):
-            legal = "--kopt-base REF, or --kopt-campaign NAME --kopt-round N"
-            raise BadInput("judges without a campaign", where="--kopt-base", legal=legal)
-        neither = "neither --kopt-round nor --kopt-base"
+            what = "excludes --kopt-round and --kopt-campaign: it needs no campaign"
+            raise BadInput(what, where="--kopt-base", fix="remove one of the options")
+        neither = "remove it, or --kopt-round and --kopt-base"
         if judged and self.calibrate:
-            raise BadInput("a calibration judges nothing", where="--kopt-calibrate", legal=neither)
+            what = "excludes --kopt-round and --kopt-base"
+            raise BadInput(what, where="--kopt-calibrate", fix=neither)
         timed = ("round", "base", "calibrate", "repeats", "iters-per-repeat")
         given = (n for n in timed if getattr(option, f"kopt_{n.replace('-', '_')}") is not None)
         modes = {"--kopt-check-only": self.check_only, "--kopt-sanitize": self.sanitize}
         for mode in (mode for mode, is_asked in modes.items() if is_asked):
             for name in (f"--kopt-{n}" for n in given):
-                what = f"times, judges and records nothing, but {name} asks for that"
-                legal = f"{mode} without {name}; it checks the tree as it is"
-                raise BadInput(what, where=mode, legal=legal)
+                what = f"excludes {name}: it times, compares and records nothing"
+                raise BadInput(what, where=mode, fix=f"remove {name}")
         if self.sanitize and (self.check_only or self.summary_csv):
-            what = "runs the cases under the sanitizer's tools, and makes no rows"
-            legal = "--kopt-sanitize without --kopt-check-only and --summary-csv"
-            raise BadInput(what, where="--kopt-sanitize", legal=legal)
+            what = "excludes --kopt-check-only and --summary-csv: it writes no rows"
+            raise BadInput(what, where="--kopt-sanitize", fix="remove the other options")
         if self.base is not None and self.compare == "stored":
             what = "--kopt-base has no stored baseline to compare with"
             raise BadInput(what, where="--kopt-compare", legal=["auto", "paired"])
         if (judged or self.calibrate) and (self.repeats or self.iterations):
             where = "--kopt-repeats" if self.repeats else "--kopt-iters-per-repeat"
-            what = "a round, gate or calibration fixes how often a case is run"
-            raise BadInput(what, where=where, legal=neither)
+            what = "kopt sets the number of samples of a round, a PR check and a calibration"
+            raise BadInput(what, where=where, fix=f"remove {where}")
         if judged and self.suite != "standard":
-            what = "a round or a gate measures the standard cases"
-            raise BadInput(what, where=SUITES[self.suite], legal=neither)
+            what = "a round and a PR check measure the standard cases"
+            raise BadInput(what, where=SUITES[self.suite], fix=neither)
 
 
 def workspace_of(config: pytest.Config) -> Path:
@@ -187,7 +184,7 @@ def _check_root(config: pytest.Config) -> None:
                 f"pytest took {word} for a path to tests and looks for the project in "
                 f"{config.rootpath}",
                 where=option,
-                legal=f"{option}={word}",
+                fix=f"{option}={word}",
             )
 
 
@@ -204,7 +201,7 @@ def parse_round(text: str | None) -> int | Literal["next", "final"] | None:
 
 def _count(name: str, value: int | None, least: int = 1, most: int = 100_000) -> int | None:
     if value is not None and not least <= value <= most:
-        raise BadInput(f"{value}", where=name, legal=f"{least} to {most}")
+        raise BadInput(f"is {value}", where=name, legal=f"{least} to {most}")
     return value
 
 
@@ -220,7 +217,7 @@ def _sanitizers(text: str | None) -> tuple[str, ...]:
         raise BadInput(
             f"{sanitizer.TOOL} is not on PATH",
             where="--kopt-sanitize",
-            legal="the bin folder of the CUDA toolkit on PATH, such as /usr/local/cuda/bin",
+            fix="add the bin folder of the CUDA toolkit to PATH, such as /usr/local/cuda/bin",
         )
     return names
 
@@ -230,7 +227,7 @@ def _suite(option: Any) -> Suite:
         return "multigpu" if option.kopt_dist_only else "standard"
     if option.kopt_dist_only:
         what = "--kopt-deterministic-only and --kopt-dist-only exclude each other"
-        raise BadInput(what, legal="one of them at a time")
+        raise BadInput(what, fix="remove one of them")
     return "deterministic"
 
 

@@ -39,9 +39,9 @@ def load(name_or_path: str, root: Path = Path()) -> Policy:
     document.setdefault("name", path.stem)
     if document["name"] in names():
         raise BadInput(
-            f"key 'name' is {document['name']!r}, which is a preset's",
+            f"key 'name' is {document['name']!r}, the name of a preset",
             where=str(path),
-            legal=f"a name of its own, none of {', '.join(names())}",
+            fix=f"choose a name of your own, none of {', '.join(names())}",
         )
     merged = _preset(base) | document
     if isinstance(document.get("remeasure"), dict):

@@ -197,12 +197,10 @@ class Toolchain:
             )
         except OSError as error:
             raise BadInput(f"{python}: {error.strerror}", where=_OPTION) from None
-        legal = (
-            f"an interpreter whose environment has pytest-kopt {version('pytest-kopt')} and torch"
-        )
+        fix = f"use an interpreter that has pytest-kopt {version('pytest-kopt')} and torch"
         if process.returncode:
             last = (process.stderr.strip() or f"status {process.returncode}").splitlines()[-1]
-            raise BadInput(f"{python} cannot run cases: {last}", where=_OPTION, legal=legal)
+            raise BadInput(f"{python} cannot run cases: {last}", where=_OPTION, fix=fix)
         versions = json.loads(process.stdout.splitlines()[-1])
         path, ours, theirs = (
             versions.pop("path"),
@@ -210,7 +208,7 @@ class Toolchain:
             versions["pytest-kopt"],
         )
         if ours.partition(".")[0] != theirs.partition(".")[0]:
-            raise BadInput(f"{python} has pytest-kopt {theirs}", where=_OPTION, legal=legal)
+            raise BadInput(f"{python} has pytest-kopt {theirs}", where=_OPTION, fix=fix)
         return cls(python, root, versions, path)
 
     def __str__(self) -> str:

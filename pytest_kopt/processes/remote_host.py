@@ -58,9 +58,9 @@ class RemoteHost:
             self._requests = self._gateway.remote_exec(_AGENT)
         except (OSError, EOFError, execnet.HostNotFound) as error:
             raise BadInput(
-                f"a round needs a connection to {name} besides xdist's, and there is none: {error}",
+                f"a round needs a connection to {name} of its own, and it failed: {error}",
                 where="--tx",
-                legal="a --tx that can start Python there more than once",
+                fix="--tx ssh=HOST, which can start Python there more than once",
             ) from None
         lines = self._gateway.newchannel()
         lines.setcallback(lambda line: say(f"{name}: {line}"))
@@ -97,7 +97,7 @@ class RemoteHost:
                 return root, self._directory / root.name
         if self._roots:
             raise BadInput(
-                f"{path} is not copied to {self.name}", where="--rsyncdir", legal=str(path)
+                f"{path} is not copied to {self.name}", where="--rsyncdir", fix=f"--rsyncdir {path}"
             )
         return None
 

@@ -41,9 +41,9 @@ def direction(column: str, declared: Mapping[str, Better]) -> Better:
     if {"us", "µs", "ms", "ns", "time"} & set(parts):
         return "lower"
     raise BadInput(
-        f"it is not known whether more or less of {column!r} is better",
+        f"kopt does not know whether more or less of {column!r} is better",
         where="primary metric",
-        legal="a TFLOPS, GB/s, ms or us column, or a direction declared in the policy",
+        fix=f"write directions: {{{column}: higher}} into the policy",
     )
 
 

@@ -129,9 +129,9 @@ def _assemble_main(config: pytest.Config, settings: Settings) -> None:
     device = choose(settings.device)
     if settings.sanitize and (device != "cuda" or is_distributed(config)):
         raise BadInput(
-            f"runs one case at a time on an NVIDIA GPU, and the device is {device}",
+            f"needs an NVIDIA GPU and one case at a time; the device is {device}",
             where="--kopt-sanitize",
-            legal="a machine with a GPU, --kopt-device cuda, and no -n of xdist",
+            fix="--kopt-device cuda on a machine with a GPU, without -n",
         )
     writes_one_csv = settings.summary_csv is not None and not settings.csv_per_schema
     orders = WorkerOrders(

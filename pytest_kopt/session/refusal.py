@@ -77,8 +77,8 @@ def _have_one_schema(cases: Sequence[pytest.Item]) -> None:
             first, first_schema = test, schema
         elif schema != first_schema:
             raise BadInput(
-                f"cases of one CSV have one schema: {first.nodeid} has {first_schema.name!r}, "
+                f"cases of one CSV have one schema, but {first.nodeid} has {first_schema.name!r}, "
                 f"{test.nodeid} has {schema.name!r}",
-                legal="tests of one schema; without a campaign also --summary-csv DIR/, "
-                "which holds one CSV for each schema",
+                fix="name tests of one schema; without a campaign --summary-csv DIR/ also writes "
+                "one CSV for each schema",
             )

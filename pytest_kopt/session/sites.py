@@ -47,9 +47,9 @@ class Sites:
             site = self._home_of(nodeid, uuid)
             if measured and uuid and (site is None or site.placement.find(uuid) is None):
                 raise BadInput(
-                    f"measured on {uuid}, which no process that kopt starts there can see",
+                    f"ran on GPU {uuid}, which kopt's worker on this host cannot see",
                     where=f"case {nodeid}",
-                    legal="a host on which every process sees the same devices",
+                    fix="set CUDA_VISIBLE_DEVICES to the same value for every process",
                 )
             site = site or self.first
             by_site.setdefault(id(site), (site, {}))[1][nodeid] = uuid
@@ -105,9 +105,9 @@ def connection_of(spec: Any, proxies: dict[str, Any]) -> str:
     way = proxies.get(spec.via or "", spec)
     if spec.socket or spec.installvia or way.socket:
         raise BadInput(
-            "a round starts processes beside the workers, and a socket takes one connection",
+            "a round starts more processes than xdist's, and a socket takes one connection",
             where=f"--tx {spec}",
-            legal="ssh=HOST//python=PYTHON, or popen//python=COMMAND with a command that starts "
+            fix="ssh=HOST//python=PYTHON, or popen//python=COMMAND with a command that starts "
             "Python there (srun … python3)",
         )
     words = ["popen"] if way.popen else []

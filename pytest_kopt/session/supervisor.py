@@ -133,8 +133,9 @@ def _same_ids(ids: Sequence[str], twin: Child) -> None:
     ours, theirs = sorted({*ids} - {*reply.ids}), sorted({*reply.ids} - {*ids})
     if ours or theirs:
         raise BadInput(
-            "test ids differ between two processes, so that no later round finds its cases: one "
-            f"has {', '.join(ours[:1]) or 'fewer'}, another {', '.join(theirs[:1]) or 'fewer'}",
+            "test ids differ between two processes, so later rounds cannot find their cases: "
+            f"the first has {', '.join(ours[:1]) or 'fewer'}, "
+            f"the second {', '.join(theirs[:1]) or 'fewer'}",
             where="--kopt-round 1",
-            legal="ids= of text that is the same in every process, without addresses or hashes",
+            fix="parametrize with ids= of constant text, without addresses or hashes",
         )

@@ -127,7 +127,7 @@ class Cases:
         paths = named or [root / path for path in project.test_paths]
         if not paths:
             what = "no tests are named, and the project's settings have no testpaths"
-            raise BadInput(what, legal="TESTS, or --call NAME --shapes 'f32[4096,1024]'")
+            raise BadInput(what, fix="name TESTS, or --call NAME --shapes 'f32[4096,1024]'")
         for path in paths:
             if not path.exists():
                 raise BadInput("there is no such file or folder", where=str(path))
@@ -210,7 +210,7 @@ def generate(
     module = ".".join(PurePosixPath(place).with_suffix("").parts)
     if not all(part.isidentifier() and not keyword.iskeyword(part) for part in module.split(".")):
         what = f"{place} has no name that a test can import"
-        raise BadInput(what, legal="--at kernels/softmax.py")
+        raise BadInput(what, fix="--at kernels/softmax.py")
     is_plain = is_plain_torch(source)
     text = _FILE.format(
         function=function,
@@ -257,7 +257,7 @@ def _tests(function: str, cases: Sequence[tuple[Argument, ...]]) -> Iterator[str
         columns = list(zip(*(_sizes(case) for case in same), strict=True))
         varied = dict.fromkeys(column for column in columns if {*column} != {1})
         if not varied:
-            what = "no size of a case is above 1"
+            what = "all sizes of a case are 1"
             raise BadInput(what, where="--shapes", legal="tensors, as f32[4096,1024]")
         names = {column: f"n{place}" for place, column in enumerate(varied)}
         left = iter(names.get(column, "1") for column in columns)

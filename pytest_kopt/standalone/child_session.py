@@ -36,7 +36,7 @@ _NOT_INHERITED = ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY")
 _LAST_BYTES = 1 << 20
 _RUN = "from pytest_kopt.standalone.child_session import {0}; {0}()"
 _PREFIX = "kopt-tree-"
-_NAMED = "name it: --at kernels/softmax.py"
+_NAMED = "--at PATH of the file that they import: --at kernels/softmax.py"
 
 
 def run(words: Sequence[str], made: MadeTree, output: Path | None, entry: str = "main") -> int:
@@ -244,10 +244,10 @@ def place_of(versions: Sequence[Path], root: Path, tests: Iterable[Path]) -> str
         files = (path for path in project_files(root) if path.name in same_name)
         places = {path.as_posix() for path in files if is_imported(path, names)}
     if not places:
-        what = f"the tests import neither {shown}, nor a file of the project by such a name"
-        raise BadInput(what, legal=_NAMED)
+        what = f"the tests import neither {shown}, nor a file of the same name"
+        raise BadInput(what, fix=_NAMED)
     if len(places) > 1:
-        raise BadInput(f"{shown} may be versions of {', '.join(sorted(places))}", legal=_NAMED)
+        raise BadInput(f"{shown} may be versions of {', '.join(sorted(places))}", fix=_NAMED)
     return places.pop()
 
 

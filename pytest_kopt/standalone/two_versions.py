@@ -112,5 +112,7 @@ def _refs(old: str, new: str, root: Path) -> tuple[Repository, str, str]:
             raise BadInput("there is no such file, folder or git ref", where=name)
     if repository is None or not all(commits):
         what = f"{old} and {new} are neither two files, two folders nor two git refs"
-        raise BadInput(what, legal="both of one kind; a ref and the working tree: --kopt-base REF")
+        raise BadInput(
+            what, fix="give two of one kind; for a ref and the working tree: pytest --kopt-base REF"
+        )
     return repository, str(commits[0]), str(commits[1])

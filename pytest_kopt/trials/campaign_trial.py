@@ -194,7 +194,7 @@ def engine_of(opened: OpenTrial) -> str:
         raise BadInput(
             f"{option}, but the baseline was timed by {', '.join(sorted(frozen))}",
             where="--kopt-engine",
-            legal="the baseline's; a new campaign with `engine` in its manifest has another",
+            fix="remove --kopt-engine; a new campaign with engine in its manifest has another",
         )
     return opened.campaign.manifest.engine if option == "auto" else option
 
@@ -207,7 +207,7 @@ def _check_cases(
     judging.check_some(ids, collector, where, selects)
     if not opened.expected:
         return
-    legal = "the cases of the baseline; `kopt init --from` starts over with new ones"
+    fix = "restore the cases of the baseline, or kopt init NEW --from OLD"
     foreign = [nodeid for nodeid in ids if nodeid not in opened.expected]
     gone = [
         nodeid
@@ -217,7 +217,7 @@ def _check_cases(
     if foreign or (gone and not filtered):
         how = [f"{i} is not in the baseline" for i in foreign]
         how += [f"{i} of the baseline is gone" for i in gone]
-        raise BadInput(f"the case set changed: {how[0]}", where=where, legal=legal)
+        raise BadInput(f"the case set changed: {how[0]}", where=where, fix=fix)
 
 
 def _run_commands(
@@ -238,9 +238,9 @@ def _run_commands(
         if records and not (ledger.is_file() and ledger.read_bytes() == records):
             ledger.write_bytes(records)
             raise BadInput(
-                f"`{command}` changed the campaign's ledger, which was put back",
+                f"`{command}` changed the campaign's ledger; kopt restored it",
                 where=str(ledger),
-                legal="commands that leave the campaign's folder alone",
+                fix="let the command write outside of the campaign's folder",
             )
         if completed.failure:
             return completed.failure, printed

@@ -70,9 +70,9 @@ def compare_paired(
         return replace(judged, detail=judging.head(str(death)))
     except NotComparable as error:
         raise BadInput(
-            f"the incumbent cannot be measured beside the candidate: {error}",
+            f"kopt cannot run the current best and the candidate side by side: {error}",
             where="--kopt-compare",
-            legal="mend it, or --kopt-compare stored",
+            fix="repair the kernel, or --kopt-compare stored",
         ) from None
     return Judged(gathered, paired.verdict, paired)
 
@@ -139,5 +139,5 @@ def _same_engines(opened: OpenTrial, results: Sequence[CaseResult]) -> None:
                 f"timed by {engine}, but the baseline by {frozen}: stored times of two engines "
                 "are not compared",
                 where=f"case {result.nodeid}",
-                legal="--kopt-compare paired, which times both versions alike",
+                fix="--kopt-compare paired, which times both versions alike",
             )

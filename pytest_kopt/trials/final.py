@@ -42,8 +42,8 @@ from pytest_kopt.trials.withdrawal import Withdrawn, overfit, withdraw
 _refused = partial(BadInput, where="--kopt-round final")
 _NEXT = {
     Decision.ACCEPTED: "the gain stands; it is what the campaign is worth",
-    Decision.ACCEPTED_WITH_NOTE: "the gain stands; mind the slower case",
-    Decision.INCONCLUSIVE: "the chain's gains do not add up to one that can be shown",
+    Decision.ACCEPTED_WITH_NOTE: "the gain stands; look at the slower case",
+    Decision.INCONCLUSIVE: "kopt cannot show the gain of all accepted rounds together",
     Decision.SPLIT: "one class paid for another's gain: look for the round that did it; nothing "
     "was rolled back",
     Decision.ROLLED_BACK: "the chain does not hold: look for the round that lost it; nothing was "
@@ -151,7 +151,7 @@ def open_best(asked: Asked, withdrawn: Withdrawn | None) -> OpenTrial:
     best = campaign.state.incumbent_round
     if best is None or (best == 1 and not withdrawn):
         what = "no round was accepted: there is nothing to compare with the baseline"
-        raise _refused(what, legal="a campaign with an accepted round")
+        raise _refused(what)
     campaign.check_ready()
     frozen = frozen_cases(campaign)
     skipped = tuple(campaign.skipped_at_baseline())
@@ -165,9 +165,9 @@ def take_back(asked: Asked, lineage: Campaign) -> Withdrawn | None:
         return None
     if not asked.settings.apply:
         raise BadInput(
-            f"round {overfit_rounds.rounds[0]} has to be taken back first: {overfit_rounds.why}",
+            f"the final round must revert round {overfit_rounds.rounds[0]}: {overfit_rounds.why}",
             where="--kopt-no-apply",
-            legal="a final round that may restore the kernel files",
+            fix="remove --kopt-no-apply",
         )
     withdraw(lineage, overfit_rounds)
     carry_out(lineage, asked.settings)
@@ -236,14 +236,14 @@ def _check_tree(campaign: Campaign) -> None:
     if campaign.manifest.upstream is not None:
         raise _refused(
             "the final comparison of a workspace campaign is its integration upstream",
-            legal=f"cd {shlex.quote(str(campaign.home))} && pytest --kopt-campaign "
+            fix=f"cd {shlex.quote(str(campaign.home))} && pytest --kopt-campaign "
             f"{campaign.name} --kopt-round final",
         )
     if not campaign.candidate().same_content(campaign.incumbent()):
         raise _refused(
             f"the kernel files are not those of round {campaign.state.incumbent_round}, the "
             "last accepted",
-            legal="the accepted version in the tree, or measure the edit as a round first",
+            fix=f"kopt restore {campaign.state.incumbent_round}, or measure the edit as a round",
         )
 
 
@@ -260,5 +260,5 @@ def _check_diff(campaign: Campaign) -> None:
     if strange:
         raise _refused(
             f"the branch changes {strange[0]} since the baseline, which is no kernel file",
-            legal="kernel files only: move the other changes to a branch of their own",
+            fix="move the other changes to a branch of their own",
         )

@@ -117,16 +117,15 @@ class HarnessWatch:
         if before is None or not findings:
             return now
         name, paths = self._campaign.name, touched(before, now)
-        legal = "the baseline's tests and settings (put them back), or a new campaign with these: "
-        legal += f"kopt init NEW --from {name}"
+        fix = f"restore the tests and settings of round 1, or kopt init NEW --from {name}"
         if paths and self._shared().issuperset(paths):
-            legal = "put it back, or declare what the kernel and the tests both import as kernel: "
-            legal += declaring(self._campaign, paths)
+            fix = "restore it, or declare what the kernel and the tests both import as kernel: "
+            fix += declaring(self._campaign, paths)
         what = "; ".join(finding.message for finding in findings)
         raise BadInput(
             f"the harness is not the baseline's: {what}",
             where=f"campaign {name}",
-            legal=legal,
+            fix=fix,
         )
 
     def _shared(self) -> set[str]:
@@ -153,15 +152,15 @@ class HarnessWatch:
         both = "both versions use it" if name in now.dependencies else f"round {number} uses it"
         users = f"only the candidate uses it, not round {number}" if name in new else both
         if new == changed:
-            legal = "have the kernel's files hold what it says, or commit it with the kernel as a "
-            legal += f"baseline of its own: {declaring(campaign, changed)}"
+            fix = "move its code into the kernel's files, or commit it with the kernel as a "
+            fix += f"baseline of its own: {declaring(campaign, changed)}"
         else:
-            legal = f"put it back, or declare it: {declaring(campaign, changed)}"
+            fix = f"restore it, or declare it: {declaring(campaign, changed)}"
         raise BadInput(
-            f"{', '.join(changed)} is not as round {number} was accepted with, and not in "
-            f"kernel_source ({users}): the times would not be those of the kernel files alone",
+            f"{', '.join(changed)} is not as round {number} had it, and not in kernel_source "
+            f"({users})",
             where=f"campaign {campaign.name}",
-            legal=legal,
+            fix=fix,
         )
 
     def _differing(self, names: Sequence[str]) -> list[str]:

@@ -35,7 +35,7 @@ EDITED_HARNESS = "the harness was edited while the kernel ran"
 FOREIGN = "vendor-operator"
 _FOREIGN_STEP = "write the kernel in the campaign's language, or begin a campaign for the other"
 #: What follows when a candidate was caught.
-CAUGHT_STEP = "the incumbent is back; only gains that a real step has are kept"
+CAUGHT_STEP = "kopt restored the current best: the gain exists in the benchmark only"
 
 
 def incomplete(policy: Policy, reason: str, step: str = "run it again") -> Verdict:

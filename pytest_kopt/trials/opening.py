@@ -38,9 +38,9 @@ def _kind(campaign: Campaign, settings: Settings, upstream: bool) -> type[Campai
     first = settings.round != "final" and campaign.state.check_round(settings.round or 1) == 1
     if settings.candidates and (first or settings.round == "final"):
         raise BadInput(
-            "a race needs an accepted version",
+            "a race needs a baseline",
             where="--kopt-candidates",
-            legal="--kopt-round next, once the baseline is measured",
+            fix="pytest --kopt-round 1, then the race with --kopt-round next",
         )
     if settings.round == "final":
         return Integration if upstream else FinalComparison

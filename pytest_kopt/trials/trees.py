@@ -153,17 +153,19 @@ def candidates_of(campaign: Campaign, paths: Iterable[str], here: Path) -> tuple
     begun = campaign.state.rounds.get(following)
     decided = begun.last.decided if begun else None
     if decided and decided.decision is Decision.REPAIR:
-        raise refused(f"round {following} is open", legal="mend it, or kopt discard")
+        raise refused(
+            f"round {following} is open", fix=f"pytest --kopt-round {following}, or kopt discard"
+        )
     if campaign.manifest.rebuild_command:
         what = "versions that rebuild_command builds cannot race in one process"
-        raise refused(what, legal="a round for each")
+        raise refused(what, fix="measure each in a round of its own")
     incumbent = campaign.incumbent()
     versions: dict[str, KernelVersion] = {}
     for name in paths:
         version = _version(campaign, incumbent, name, here)
         if not differing(incumbent.sources, version.sources):
             what = f"{name!r} is the same code as round {number}"
-            raise refused(what, legal="a candidate with other code")
+            raise refused(what, fix="change its code, or leave it out")
         same = (n for n, raced in versions.items() if not differing(raced.sources, version.sources))
         twin = next(same, None)
         if twin is None:
@@ -173,9 +175,8 @@ def candidates_of(campaign: Campaign, paths: Iterable[str], here: Path) -> tuple
     edited = worktrees.edited(campaign.root, campaign.manifest, campaign.state)
     if edited and not any(campaign.candidate().same_content(v) for v in versions.values()):
         raise refused(
-            f"in the tree, {', '.join(edited)} is not round {number}'s, and the winner would "
-            "replace it",
-            legal=f"make the edit a candidate, or `kopt restore {number}`",
+            f"{', '.join(edited)} differs from round {number}, and the winner would replace it",
+            fix=f"make the edit a candidate, or kopt restore {number}",
         )
     return tuple(
         RaceEntrant(name, version, _size(version, incumbent)) for name, version in versions.items()

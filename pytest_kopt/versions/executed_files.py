@@ -169,10 +169,10 @@ def check_imported_here(root: Path, called: str, where: str, trees: Iterable[str
         name = called if called in copies else max(copies, key=len)
         own = own_files[name].relative_to(root)
         raise BadInput(
-            f"module {name!r} is imported from {elsewhere[name]}, a copy, and not from this tree's "
-            f"{own}",
+            f"Python imports module {name!r} from a copy, {elsewhere[name]}, instead of this "
+            f"tree's {own}",
             where=where,
-            legal="pip install -e . (or pytest's setting `pythonpath`)",
+            fix="pip install -e . (or pytest's setting pythonpath)",
         )
 
 
@@ -281,8 +281,12 @@ def counterpart(file: Path, root: Path) -> str:
 def _in_folder(folder: Path, root: Path) -> dict[Path, str]:
     versions = {folder / path: path.as_posix() for path in project_files(folder)}
     if not any((root / place).is_file() for place in versions.values()):
-        what = f"it holds no version of a file below {root}"
-        raise BadInput(what, where=str(folder), legal="files at their places, as kernels/gemm.py")
+        what = f"contains no file at its path below {root}"
+        raise BadInput(
+            what,
+            where=str(folder),
+            fix=f"put the file at its path, such as {folder.name}/kernels/gemm.py",
+        )
     return versions
 
 

@@ -195,7 +195,7 @@ def _dirty(project: Project) -> tuple[str, ...]:
         (lambda _: ("nowhere",), ("'nowhere' is unknown", "a branch, tag or commit")),
         (lambda _: ("HEAD",), ("the same commit", "GOOD before BAD")),
         (_unrelated, ("'other' is no ancestor of 'HEAD'", "merge-base")),
-        (_dirty, (PLAIN, "belong to no commit", "git commit or git stash")),
+        (_dirty, (PLAIN, "belong to no commit", "git commit, or git stash")),
         (lambda _: ("good", "--", "tests/nowhere.py"), ("BAD (", "cannot be compared")),
     ],
     ids=["unknown", "same", "no ancestor", "dirty", "no such test"],

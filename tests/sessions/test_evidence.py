@@ -68,7 +68,7 @@ def test_what_a_kept_round_taught_goes_from_campaign_to_campaign(fresh: Project)
     assert "half the cost" not in fresh.kopt("advise", CAMPAIGN).out
     assert fresh.ledger()[-1]["event"] == "masking"
     refused = fresh.kopt("memory", "restart", CAMPAIGN)
-    assert refused.code == 4 and "no memory to mask" in refused.refusal
+    assert refused.code == 4 and "no summary to hide" in refused.refusal
 
     run = fresh.init("--from", CAMPAIGN)
     assert run.code == 4, "the campaign exists"
@@ -82,14 +82,14 @@ def test_a_tip_without_its_rounds_bucket_is_refused_before_measuring(started: Pr
     before = started.contents()
     run = started.round(2, "--kopt-notes", notes)
     assert run.code == 4
-    assert "a tip needs its round's bucket" in run.refusal
+    assert "the key tip needs the key bucket" in run.refusal
     assert started.contents() == before and not started.was_measured
 
 
 def test_a_profile_needs_a_round(fresh: Project) -> None:
     run = fresh.pytest("--kopt-profile")
     assert run.code == 4
-    assert "--kopt-profile needs a round" in run.refusal
+    assert "--kopt-profile: needs --kopt-round" in run.refusal
 
 
 def test_the_knowledge_that_is_advised_is_this_installations(fresh: Project) -> None:

@@ -127,7 +127,7 @@ def test_a_round_that_is_no_real_gain_is_taken_back_first(tmp_path: Path) -> Non
     played.accept(4, 100.0, *STORED)
     assert project.kopt("note", CAMPAIGN, "3", project.notes(bucket="W2")).code == 0
     refused = played.round("final", "--kopt-no-apply", *STORED)
-    assert refused.code == 4 and "round 3 has to be taken back first" in refused.refusal
+    assert refused.code == 4 and "must revert round 3" in refused.refusal
     assert len(project.git("log", "--format=%s").splitlines()) == 4
 
     run = played.round("final")

@@ -135,7 +135,7 @@ def test_what_the_bases_settings_say_is_not_dropped(gate: Gate, way: str) -> Non
     done = gate()
     assert done.run.code == 4, done.run.text
     file = "pyproject.toml" if way == "removed" else "pytest.ini"
-    for part in (f"{file} sets --kopt-gate to no-regression", "have improve"):
+    for part in (f"{file} sets --kopt-gate to no-regression", "instead of improve"):
         assert part in done.run.refusal
     project.write(PLAIN, kernel(FASTER, "new"))
     assert gate("--kopt-gate", "improve").run.code == 0, "the command decides"

@@ -104,7 +104,7 @@ def test_a_tree_with_one_kernel_and_one_test_needs_no_option(ready: Project) -> 
     (name,) = (path.name for path in (ready.root / "agent/workspace").iterdir())
     assert re.fullmatch(r"doubled_torch_cpu_\d{8}", name)
     run = ready.kopt("init", "--kernel", "kernels")
-    assert run.code == 4 and "NAME, or what it is made of: --op" in run.refusal
+    assert run.code == 4 and "kopt init NAME, or give --op" in run.refusal
 
 
 def test_settings_are_taken_over_from_another_campaign(fresh: Project) -> None:

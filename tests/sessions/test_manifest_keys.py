@@ -64,7 +64,7 @@ def test_unknown_target_shapes_list_every_label(fresh: Project, words: tuple[str
     run = fresh.round(1, *words)
     assert run.code == 4, run.text
     assert (
-        f"target_shapes: 'doubled rows=3 columns=8' names no case (legal: {TWO}, {FOUR})"
+        f"target_shapes: 'doubled rows=3 columns=8' names no case (allowed: {TWO}, {FOUR})"
         in run.refusal
     )
     assert fresh.contents() == before

@@ -137,7 +137,7 @@ def test_what_links_of_a_commit_led_to(gate: Gate) -> None:
         "lost": None,
     }
     (project.root / "circle").unlink()
-    with pytest.raises(BadInput, match="circle was a link out of the repository, or in a circle"):
+    with pytest.raises(BadInput, match="circle links to itself, or out of the repository"):
         contents_at(repository, "HEAD")
 
 
@@ -155,7 +155,7 @@ def test_a_kernel_that_git_ignores_is_not_taken_for_the_same(gate: Gate, also: s
         project.write(also, "MORE = 1\n")
     done = gate()
     assert done.run.code == 4 and done.verdict is None, done.run.text
-    assert f"{PLAIN} is used, and git ignores it" in done.run.refusal
+    assert f"a case uses {PLAIN}, which git ignores" in done.run.refusal
 
 
 def test_what_git_ignores_beside_the_kernel_is_nobodys_business(gate: Gate) -> None:
@@ -246,7 +246,7 @@ def test_a_pointer_of_git_lfs_is_no_version(
     assert done.run.code == 4 and done.verdict is None, done.run.text
     # Above it stands what the case did.
     refusal = done.run.text[done.run.text.index("ERROR: --kopt-base") :]
-    assert f"{path} is used, and {where} it is no more than a pointer" in refusal
+    assert f"a case uses {path}, and {where} it is only a pointer" in refusal
     assert "git lfs pull" in refusal
 
 

@@ -178,5 +178,7 @@ def test_what_cannot_be_taken_out_of_its_project_is_named(upstream: Upstream) ->
     project.commit_all("Read a file")
     before = project.contents()
     run = project.kopt(*INIT)
-    assert run.code == 4 and "does not work on its own" in run.text and "data.txt" in run.text
+    assert (
+        run.code == 4 and "cannot run outside of the project" in run.text and "data.txt" in run.text
+    )
     assert project.contents() == before

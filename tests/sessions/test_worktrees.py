@@ -157,7 +157,7 @@ def test_a_tree_whose_tests_import_the_users_kernel_measures_nothing(ready: Proj
     tree = in_tree(ready)
     run = tree.round(1)
     assert run.code == 4, run.text
-    assert re.search(r"is imported from \S+, a copy, and not from this tree's", run.text), run.text
+    assert re.search(r"from a copy, \S+, instead of this tree's", run.text), run.text
 
 
 def nothing(project: Project) -> None:

@@ -72,28 +72,28 @@ def check_new_tree(path: Path, branch: str | None, repository: Repository | None
     """Raise BadInput where a campaign's own tree cannot be made at `path`, on `branch`."""
     refused = functools.partial(BadInput, where="--worktree")
     if repository is None:
-        raise refused("there is no git repository here", legal="git init first")
+        raise refused("there is no git repository here", fix="git init first")
     if repository.is_submodule:
         what = "a submodule cannot have a second tree that is safe to remove"
-        raise refused(what, legal="a clone of its own, or no --worktree")
+        raise refused(what, fix="a clone of its own, or no --worktree")
     if repository.main_tree is None:
         raise refused(
             "the repository has no main tree (it is bare, or its .git lies elsewhere), and the "
             "campaign would be lost with the new one",
-            legal="kopt init inside a tree that you made, or a clone",
+            fix="kopt init inside a tree that you made, or a clone",
         )
     if repository.head is None:
-        raise refused("the repository has no commit yet", legal="git commit first")
+        raise refused("the repository has no commit yet", fix="git commit first")
     if branch is None:
-        raise refused("a tree of its own needs a branch of its own", legal="--branch auto or NAME")
+        raise refused("a tree of its own needs a branch of its own", fix="--branch auto or NAME")
     if path.exists() or path.is_symlink():
         raise refused(f"{path} exists already", legal="a directory to be made")
     for tree in repository.trees:
         if path.is_relative_to(tree.resolve()):
-            raise refused(f"{path} lies inside the tree {tree}", legal="a directory beside it")
+            raise refused(f"{path} lies inside the tree {tree}", legal="a directory outside of it")
     if holder := _tree_on(branch, repository):
         what = f"branch {branch!r} is checked out in {holder}"
-        raise refused(what, legal="--branch with another name, or kopt init in that tree")
+        raise refused(what, fix="--branch with another name, or kopt init in that tree")
 
 
 def choose_campaign(named: str | None, root: Path, workspace: Path) -> Layout:
@@ -106,12 +106,12 @@ def choose_campaign(named: str | None, root: Path, workspace: Path) -> Layout:
     on_branch = branch.startswith("optimize/") and branch.removeprefix("optimize/") in names
     if on_branch or len(names) == 1:
         return find(workspace, branch.removeprefix("optimize/") if on_branch else names[0])
-    what = f"{len(names)} exist, and none is named"
-    legal = f"NAME or --kopt-campaign NAME: {', '.join(names)}"
+    what = f"the workspace has {len(names)} campaigns, and the command names none"
+    fix = f"add NAME or --kopt-campaign NAME, one of {', '.join(names)}"
     if not names:
         what = f"none exists yet in {root}"
-        legal = "`kopt init` begins one"
-    raise BadInput(what, where="campaign", legal=legal)
+        fix = "kopt init"
+    raise BadInput(what, where="campaign", fix=fix)
 
 
 @contextmanager
@@ -156,9 +156,9 @@ def contents_behind(repository: Repository, commit: str, link: str) -> dict[str,
             target = posixpath.normpath(target)
             if not left or posixpath.isabs(target) or target.partition("/")[0] == "..":
                 raise BadInput(
-                    f"{link} was a link out of the repository, or in a circle, at {commit[:12]}",
+                    f"at {commit[:12]} {link} links to itself, or out of the repository",
                     where=link,
-                    legal="a link to a file of the repository, or the file itself",
+                    fix="replace the link by the file",
                 )
             return resolved(target, left - 1)
         return path
@@ -212,11 +212,11 @@ def _submodule(repository: Repository, change: TreeChange, commit: str) -> Repos
     where = repository.root / change.path
     inner = Repository.around(where) if where.is_dir() else None
     if inner is None or inner.root.resolve() == repository.root.resolve():
-        legal = f"git submodule update --init {change.path}"
-        raise BadInput("the submodule is not checked out", where=change.path, legal=legal)
+        fix = f"git submodule update --init {change.path}"
+        raise BadInput("the submodule is not checked out", where=change.path, fix=fix)
     if inner.commit_of(commit) is None:
         what = f"the submodule was at {commit[:12]}, which is not in its repository here"
-        raise BadInput(what, where=change.path, legal=f"git -C {change.path} fetch --all")
+        raise BadInput(what, where=change.path, fix=f"git -C {change.path} fetch --all")
     return inner
 
 
@@ -238,7 +238,7 @@ def check_branch(name: str, root: Path, repository: Repository, state: CampaignS
         f"the tree's branch lacks commit {commit[:12]} of round "
         f"{state.incumbent_round}, the last accepted",
         where="git",
-        legal="fetch the campaign's branch and merge it (git merge --ff-only), or begin a new "
+        fix="fetch the campaign's branch and merge it (git merge --ff-only), or begin a new "
         f"campaign (kopt init NEW --from {name})",
     )
 
@@ -249,10 +249,10 @@ def check_repository(sources: Iterable[str], root: Path, repository: Repository)
         nested = nested_around(repository, root / source)
         if nested is not None:
             raise BadInput(
-                f"lies in the repository {os.path.relpath(nested, root)!r} (a submodule?), which "
-                "has commits of its own",
+                "the kernel is in another repository (a submodule?): "
+                f"{os.path.relpath(nested, root)!r}",
                 where=f"kernel {source!r}",
-                legal=f"cd {shlex.quote(str(nested))} && kopt init …, or --branch none",
+                fix=f"cd {shlex.quote(str(nested))} && kopt init …, or --branch none",
             )
 
 

@@ -47,7 +47,7 @@ def check_versions(state: CampaignState, named: Iterable[int], *, masked: bool) 
         if version not in versions(state):
             raise missing(state, version)
         if (version in state.masked) == masked:
-            what = f"v{version} is {'masked' if masked else 'not masked'} already"
+            what = f"v{version} is {'hidden' if masked else 'not hidden'} already"
             raise BadInput(what, where="kopt memory")
 
 
@@ -57,8 +57,8 @@ def draw_restart(state: CampaignState, seed: int) -> list[int]:
     protected = {0, state.rounds[best].version if best else 0}
     free = [v for v in versions(state) if v not in state.masked and v not in protected]
     if not free:
-        legal = "rounds beside the baseline and the best one"
-        raise BadInput("there is no memory to mask", where="kopt memory restart", legal=legal)
+        what = "there is no summary to hide: every other round is the baseline, the best or hidden"
+        raise BadInput(what, where="kopt memory restart")
     return sorted(random.Random(seed).sample(free, (len(free) + 1) // 2))
 
 

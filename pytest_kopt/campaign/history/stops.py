@@ -50,8 +50,8 @@ NEW_DIRECTIONS = 3
 _REVIEW_AFTER = 2
 #: What the n-th roll-back in a row asks for, from the second on; the last one stays.
 _LADDER = (
-    "diagnose: list what the last rounds disproved and classify the bottleneck anew",
-    "re-profile: a new profile of the incumbent (--kopt-profile), one level deeper",
+    "diagnose: list what the last rounds disproved and classify the bottleneck again",
+    "re-profile: a new profile of the current best (--kopt-profile), one level deeper",
     "ISA: read the hot loop's instructions and waits, against the hardware notes",
     "compare with the state of the art: the best public kernel for this op, line by line",
 )
@@ -106,8 +106,8 @@ def refuse_another_round(stops: Sequence[Stop]) -> None:
     conditions = [stop for stop in stops if stop.holds]
     if conditions:
         what = f"no further round: {'; '.join(f'{stop.title} ({stop.why})' for stop in conditions)}"
-        legal = f"to go on, {'; and '.join(stop.go_on for stop in conditions)}"
-        raise BadInput(what, where="--kopt-round", legal=legal)
+        fix = f"to go on, {'; and '.join(stop.go_on for stop in conditions)}"
+        raise BadInput(what, where="--kopt-round", fix=fix)
 
 
 def lines(conditions: Mapping[str, str], reasons: Mapping[str, str] | None = None) -> list[str]:

@@ -63,8 +63,8 @@ def document(campaign: Campaign) -> dict[str, Any]:
     """Return a campaign's report as JSON-able data; BadInput without a round or its evidence."""
     rounds = list(_rounds(campaign))
     if not rounds:
-        legal = f"pytest --kopt-campaign {campaign.name} --kopt-round 1"
-        raise BadInput("no round is decided yet", where=f"campaign {campaign.name}", legal=legal)
+        fix = f"pytest --kopt-campaign {campaign.name} --kopt-round 1"
+        raise BadInput("no round is decided yet", where=f"campaign {campaign.name}", fix=fix)
     final, best = campaign.state.last_final, campaign.state.incumbent_round
     report = final.report if final else None
     return {

@@ -102,9 +102,9 @@ def take_inventory(config: pytest.Config, orders: WorkerOrders, base: Base) -> C
             found.collect_errors = {i: text.replace(f"{copy[1]}/", "") for i, text in errors}
     if death := found.startup_death:
         raise BadInput(
-            f"its tests cannot be collected: {death}",
+            f"pytest cannot collect its tests: {death}",
             where=str(base),
-            legal="a base whose tests can be collected",
+            fix="name a base whose tests load",
         )
     return found
 

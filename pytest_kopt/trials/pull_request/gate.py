@@ -33,8 +33,8 @@ COMPUTE = "compute what the cases ask for"
 #: What to do after a decision.
 NEXT = {
     Decision.ACCEPTED: "",
-    Decision.ACCEPTED_WITH_NOTE: "mind the slower case",
-    Decision.ROLLED_BACK: "mend the slower cases, or leave them the base's code",
+    Decision.ACCEPTED_WITH_NOTE: "look at the slower case",
+    Decision.ROLLED_BACK: "make the slower cases faster, or keep the base's code for them",
     Decision.INCONCLUSIVE: "not decided: run it again, on a quieter machine if there is one",
 }
 
@@ -122,9 +122,9 @@ class VersionGate(Trial):
             return self.wrong(told, how.splitlines()[0]), judging.head(how)
         except NotComparable as error:
             raise BadInput(
-                f"the cases cannot be measured there, beside today's: {error}",
+                f"kopt cannot run the cases with the base's kernels: {error}",
                 where=str(self.other),
-                legal="kernels that run these cases on both sides; a renamed one under both names",
+                fix="keep renamed functions and modules under both names",
             ) from None
 
     def compare(

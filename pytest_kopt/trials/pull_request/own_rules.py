@@ -65,14 +65,14 @@ def check_rules(
             where = [os.path.relpath(config.inipath.resolve(), root)]
         what = (
             f"{' or '.join(where)} sets {spelled(name)} to "
-            f"{here[name] or 'nothing'}; the command and the base's settings, which say what "
-            f"judges a change, have {commanded_values[name] or 'nothing'}"
+            f"{here[name] or 'nothing'} instead of {commanded_values[name] or 'nothing'}: a change "
+            "may not choose its own rules"
         )
     if what:
         raise BadInput(
             what,
             where=str(base),
-            legal="the option on the command line, or a pull request of its own before",
+            fix="give the option on the command line, or merge it in an earlier pull request",
         )
 
 
@@ -271,10 +271,10 @@ def check_known(base: Base, ignored: Collection[str], used: Iterable[str]) -> No
     for path in sorted(used):
         if path in ignored:
             raise BadInput(
-                f"{path} is used, and git ignores it: what it was at the base is not known",
+                f"a case uses {path}, which git ignores: its content at the base is unknown",
                 where=str(base),
-                legal="a file that git knows (git add --force), kopt_rebuild_command, which makes "
-                "it for each version, or a test that reads it and hands it to the kernel",
+                fix="git add --force; or kopt_rebuild_command, which makes the file for each "
+                "version; or let the test read it and pass it to the kernel",
             )
         place = base.root / path
         here = place.read_bytes() if place.is_file() else b""
@@ -282,9 +282,9 @@ def check_known(base: Base, ignored: Collection[str], used: Iterable[str]) -> No
         for content, where in ((here, "here"), (there, "at the base")):
             if content.startswith(_POINTER):
                 raise BadInput(
-                    f"{path} is used, and {where} it is no more than a pointer of git-lfs",
+                    f"a case uses {path}, and {where} it is only a pointer of git-lfs",
                     where=str(base),
-                    legal="git lfs install; git lfs pull (in CI: lfs: true)",
+                    fix="git lfs install; git lfs pull (in CI: lfs: true)",
                 )
 
 

@@ -205,8 +205,8 @@ def _same_machine_code(judged: Judged) -> Judged:
     raise BadInput(
         why,
         where=", ".join(campaign.manifest.kernel_source),
-        legal="an edit that changes what is launched, notes with extra_benefit, or "
-        "--kopt-measure-same to time it nevertheless",
+        fix="change the launched code, or give notes with extra_benefit; --kopt-measure-same times "
+        "it nevertheless",
     )
 
 
@@ -308,9 +308,9 @@ def _as_before(judged: Judged) -> Judged:
         return judged.saying(decision=Decision.ACCEPTED_WITH_NOTE, reason=reason)
     return judged.saying(
         decision=Decision.REPAIR,
-        reason=f"right this time, but {before} ({failed.reason}): a cache that they left, or a "
-        "race, may have made the difference",
-        next_step="edit the kernel, or name the difference as root_cause in --kopt-notes",
+        reason=f"right this time, but {before} ({failed.reason}): a cache or a race may have made "
+        "the difference",
+        next_step="edit the kernel, or name the cause as root_cause in --kopt-notes",
     )
 
 

@@ -120,15 +120,15 @@ class Race(CampaignTrial):
 
     def open(self) -> OpenTrial:
         settings, campaign = self.asked.settings, self.campaign
-        for wrong, legal in (
+        for wrong, fix in (
             (settings.compare == "stored", "--kopt-compare paired"),
             (
                 not settings.apply,
-                "a race without --kopt-no-apply, as the best is put into the tree",
+                "remove --kopt-no-apply: a race puts the best version into the tree",
             ),
         ):
             if wrong:
-                raise refused("this option does not fit a race", legal=legal)
+                raise refused("this option does not fit a race", fix=fix)
         opened = open_against_incumbent(self.asked)
         candidates = candidates_of(campaign, settings.candidates, Path.cwd())
         names = ", ".join(candidate.name for candidate in candidates)
@@ -279,4 +279,4 @@ def _race(gathered: Gathered, passed: Sequence[RaceEntrant], trees: _Trees) -> R
         )
     except NotComparable as error:
         what = f"the candidates cannot be measured in one process: {error}"
-        raise refused(what, legal="a round for each") from None
+        raise refused(what, fix="measure each in a round of its own") from None
