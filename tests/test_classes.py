@@ -138,7 +138,7 @@ class TestTheExamples:
         assert "'block_size=1024' (+8.60 %) improved" in verdict.reason
         assert "'block_size=16' (-8.89 %) fell" in verdict.reason
         assert "give 'block_size=1024' the new path" in verdict.next_step
-        assert "leave 'block_size=16' on the incumbent's" in verdict.next_step
+        assert "leave 'block_size=16' on the old one" in verdict.next_step
         found = classes_of(verdict)
         assert found["block_size=1024"].status == "improved"
         assert found["block_size=16"].status == "regressed"
@@ -367,7 +367,7 @@ class TestAGlobalRound:
         new = {1024: (80.0, 82.0), 16: (40 * 1.08, 42 / 1.08)}
         verdict = rule(new)
         assert verdict.decision is Decision.ROLLED_BACK
-        assert "'b16m1'" in verdict.reason and "gate" in verdict.reason
+        assert "'b16m1'" in verdict.reason and "regression limit" in verdict.reason
         assert classes_of(verdict)["block_size=16"].status == "unchanged"
 
     def test_all_classes_slower_is_no_split(self, rule: Rule) -> None:

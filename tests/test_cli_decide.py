@@ -144,7 +144,7 @@ def test_classes_may_split(desk: Desk) -> None:
     assert desk.decide(DIVERGED, *BY_SIZE) == 8
     assert desk.stdout.startswith("SPLIT (the classes diverge: 'M=512' (+10.0 %)")
     assert "class M=256: 100.0 -> 90.00  -10.0 %" in desk.stdout.splitlines()
-    assert "leave 'M=256' on the incumbent's" in desk.stdout
+    assert "leave 'M=256' on the old one" in desk.stdout
 
 
 def test_a_class_may_be_the_target(desk: Desk) -> None:

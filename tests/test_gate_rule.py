@@ -82,7 +82,7 @@ def test_an_undecided_gain_names_the_case_that_stands_in_its_way() -> None:
     assert verdict.next_step == f"case0 got slower: {kept}"
     noise = judged("improve", FINAL_LOOK, 0.0, 0.0, spread=8.0)
     assert noise is not None and noise.next_step == (
-        "not shown to be slower; look for a larger effect"
+        "the change is too small to measure: try one with a larger effect"
     )
 
 

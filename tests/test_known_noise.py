@@ -290,5 +290,5 @@ def test_further_processes_go_to_the_case_that_alone_is_open(
     lines = found.pairs_csv.splitlines()
     assert {line.split(",")[0] for line in lines if f",{common + 1},candidate" in line} == {"z"}
     if decision is Decision.INCONCLUSIVE:
-        assert sum(measuring.asked) == 16 and "after 16 replicas" in found.verdict.reason
+        assert sum(measuring.asked) == 16 and "after 16 replicates" in found.verdict.reason
         assert "in case 'z' cannot be excluded" in found.verdict.reason

@@ -104,7 +104,7 @@ def test_a_candidate_that_ruins_a_case_is_out_however_fast_it_is() -> None:
     cases = (*ruined.cases[:2], case)
     ruined = PairedEvidence("step speed", cases, noise=ruined.noise)
     found = heat({"ruined": ruined, "fine": measured(1.0)}, PRIMUS)
-    assert "beyond the gate" in found["ruined"].out and not found["fine"].out
+    assert "beyond the regression limit" in found["ruined"].out and not found["fine"].out
 
 
 def test_who_may_have_ruined_a_case_puts_nobody_out() -> None:

@@ -213,7 +213,7 @@ def _discarded(campaign: Campaign) -> int:
             campaign.policy(),
             Decision.ROLLED_BACK,
             f"discarded by its author{after}",
-            "the incumbent is back; go on with the next round",
+            "kopt restored the current best; go on with the next round",
         ).model_copy(update={"level": last.level}),
     )
     return number

@@ -70,14 +70,14 @@ class ClassStanding:
             Decision.SPLIT,
             f"the classes diverge: {gained} improved, {lost} fell",
             f"specialise and dispatch: give {new} the new path, leave {_names(stay)} on the "
-            "incumbent's, and name the class in the next round's notes (target_class)",
+            "old one, and name the class in the next round's notes (target_class)",
         )
 
     def loss(self) -> tuple[Decision, str, str]:
         return (
             Decision.ROLLED_BACK,
             f"class {self._listed(self.regressed)} fell beyond the noise",
-            "leave that class on the incumbent's path, or try another hypothesis",
+            "leave that class on the old path, or try another hypothesis",
         )
 
     def _listed(self, names: Iterable[str]) -> str:

@@ -68,7 +68,7 @@ def incomplete(missing: Sequence[Row], policy: Policy) -> Verdict:
         policy,
         Decision.INCOMPLETE,
         f"{len(missing)} case(s) have no row: {_named(missing)}",
-        "run every case of the level; a filtered or cut-off run decides nothing",
+        "run all cases of this scope, without -k or an interruption",
         [checked_shape(row, "MISSING") for row in missing],
         "stored",
     )
@@ -94,7 +94,7 @@ def correctness_verdict(table: Table, policy: Policy, failed_repairs: int) -> Ve
         decision = Decision.ROLLED_BACK
         if policy.max_repairs:
             reason += f"; repair {repairs} of {policy.max_repairs} failed as well"
-        step = "the incumbent is back; try another hypothesis in the next round"
+        step = "kopt restored the current best; try another hypothesis in the next round"
     else:
         decision = Decision.REPAIR
         left = policy.max_repairs - repairs
@@ -142,6 +142,6 @@ def _missing_metrics(row: Row, what: str, policy: Policy) -> Verdict:
         policy,
         Decision.ROLLED_BACK,
         f"missing metrics: row {row.label!r} is PASS but {what}",
-        "find out why the case was not measured; no number, no verdict in its favour",
+        "find out why the case has no figure",
         [checked_shape(row, status="failed")],
     )

@@ -78,8 +78,8 @@ def decide_paired(evidence: PairedEvidence, policy: Policy) -> Verdict | None:
         return judged.verdict(
             Decision.INCOMPLETE,
             unfit,
-            "the machine is not fit to judge now: find what else runs on it, or wait, and run the "
-            "round again",
+            "the machine is too noisy to compare versions: end other processes (nvidia-smi, top), "
+            "then run the round again",
         )
     decided = _decide(judged, evidence, policy)
     if decided is not None:
@@ -89,7 +89,7 @@ def decide_paired(evidence: PairedEvidence, policy: Policy) -> Verdict | None:
     most = max(len(case.ratios) for case in evidence.cases)
     return judged.verdict(
         Decision.INCONCLUSIVE,
-        f"after {most} replicas {judged.goal_name} changed by {judged.shown_at(judged.goal)}: "
+        f"after {most} replicates {judged.goal_name} changed by {judged.shown_at(judged.goal)}: "
         f"{judged.why_open}",
         judged.step_when_open(),
     )
@@ -116,7 +116,7 @@ def _decide(judged: JudgedLook, evidence: PairedEvidence, policy: Policy) -> Ver
             return judged.verdict(
                 Decision.ROLLED_BACK,
                 f"{name} fell: {judged.shown(estimate)}",
-                "the incumbent stays; try another hypothesis",
+                "kopt restored the current best; try another hypothesis",
             )
     if judged.standing.has_loss:
         return judged.verdict(*judged.standing.loss())
@@ -131,7 +131,9 @@ def _decide(judged: JudgedLook, evidence: PairedEvidence, policy: Policy) -> Ver
     if goal.lower(level) <= log_ratio(policy.minimum_gain_pct):
         return None
     gain = f"{judged.goal_name} improved: {judged.shown(goal)}"
-    slower = f"{judged.worst(judged.slower)}, less than the gate" if judged.slower else ""
+    slower = (
+        f"{judged.worst(judged.slower)}, less than the regression limit" if judged.slower else ""
+    )
     return _kept(judged, gain, slower, "go on with the next round")
 
 
@@ -142,7 +144,7 @@ def _kept(judged: JudgedLook, why: str, slower: str, step: str) -> Verdict:
     return judged.verdict(
         Decision.ACCEPTED_WITH_NOTE,
         "; ".join(filter(None, (why, judged.fallen and f"but {judged.fallen}", slower))),
-        "; ".join(filter(None, (step, "mind the slower case"))),
+        "; ".join(filter(None, (step, "look at the slower case"))),
     )
 
 

@@ -154,7 +154,7 @@ class JudgedLook:
         if lost:
             then = after_regression(some_gained=self.some_gained)
             return f"{', '.join(lost)} got slower: {then}"
-        return "not shown to be slower; look for a larger effect"
+        return "the change is too small to measure: try one with a larger effect"
 
     @property
     def some_gained(self) -> bool:
@@ -206,7 +206,7 @@ class JudgedLook:
         name = self._slowest(self.regressed)
         own = next(case.limit_pct for case in self.evidence.cases if case.name == name)
         if own is None:
-            return f"the gate of {self.policy.shape_gate_pct:g} %"
+            return f"the regression limit of {self.policy.shape_gate_pct:g} %"
         return f"its limit of {own:g} %"
 
     def _slowest(self, keys: frozenset[str]) -> str:
@@ -230,7 +230,7 @@ class JudgedLook:
         if placebo.lower(self.level) <= 0 <= placebo.upper(self.level):
             return ""
         return (
-            f"the A/A control failed: the incumbent differs from its own copy by "
+            f"the A/A control failed: two copies of the current best differ by "
             f"{self.shown(placebo)}"
         )
 

@@ -104,7 +104,7 @@ def _judge(
         return verdict(
             Decision.ROLLED_BACK,
             f"case {labels[key]!r} regressed: {changed(change)} "
-            f"(gate {guarded[key]:g} %) while the aggregate changed by "
+            f"(regression limit {guarded[key]:g} %) while the aggregate changed by "
             f"{changed(lead.total.change_pct)}",
             after_regression(
                 some_gained=any(policy.exceeds(change, 0) for change in lead.by_case.values())
@@ -122,7 +122,7 @@ def _judge(
         return verdict(
             Decision.ROLLED_BACK,
             f"{goal} fell: {changed(best)}",
-            "the incumbent stays; try another hypothesis",
+            "kopt restored the current best; try another hypothesis",
         )
     worst = min(compared, key=lambda changes: changes.total.change_pct)
     if target and policy.below(worst.total.change_pct, -policy.chain_noise_pct):
@@ -130,7 +130,7 @@ def _judge(
             Decision.ROLLED_BACK,
             f"{worst.speed} fell: {changed(worst.total.change_pct)} over all cases, more "
             f"than the {policy.chain_noise_pct:g} % that a chain of rounds allows",
-            "the incumbent stays; keep the change away from the other classes",
+            "kopt restored the current best; keep the change away from the other classes",
         )
     losing = next((standing for _, standing in views if standing.has_loss), None)
     if losing:
@@ -169,7 +169,7 @@ def _judge(
             return verdict(
                 Decision.INCONCLUSIVE,
                 f"a gain of {changed(best)} was not confirmed: {why}",
-                "not shown to be slower, not shown to be faster; look for a larger effect",
+                "the change is too small to measure: try one with a larger effect",
             )
         confirmation = f", confirmed ({why})"
     else:
@@ -181,9 +181,9 @@ def _judge(
         key, change = min(slower.items(), key=lambda loss: loss[1])
         return verdict(
             Decision.ACCEPTED_WITH_NOTE,
-            f"{gain}; {len(slower)} case(s) slower by less than the gate, the worst "
+            f"{gain}; {len(slower)} case(s) slower by less than the regression limit, the worst "
             f"{labels[key]!r}: {changed(change)}",
-            "go on with the next round; mind the slower case",
+            "go on with the next round; look at the slower case",
         )
     decision = Decision.ACCEPTED_WITH_NOTE if fallen else Decision.ACCEPTED
     return verdict(decision, gain, "go on with the next round")

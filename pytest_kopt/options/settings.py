@@ -151,7 +151,11 @@ class Settings:
         if (judged or self.calibrate) and (self.repeats or self.iterations):
             where = "--kopt-repeats" if self.repeats else "--kopt-iters-per-repeat"
             what = "kopt sets the number of samples of a round, a PR check and a calibration"
-            raise BadInput(what, where=where, fix=f"remove {where}")
+            raise BadInput(
+                what,
+                where=where,
+                fix="remove it, or --kopt-round, --kopt-base and --kopt-calibrate",
+            )
         if judged and self.suite != "standard":
             what = "a round and a PR check measure the standard cases"
             raise BadInput(what, where=SUITES[self.suite], fix=neither)

@@ -52,7 +52,7 @@ _NEXT = {
 
 _NEXT_UPSTREAM = {
     Decision.ACCEPTED: "upstream takes it: review the branch and merge it",
-    Decision.ACCEPTED_WITH_NOTE: "upstream takes it: mind the slower case, review and merge",
+    Decision.ACCEPTED_WITH_NOTE: "upstream takes it: look at the slower case, review and merge",
     Decision.INCONCLUSIVE: "no gain can be shown upstream: go on in the workspace",
     Decision.SPLIT: "one class pays for another's gain upstream: specialise and dispatch in the "
     "workspace",

@@ -106,7 +106,7 @@ def cut_off(
         return incomplete(
             policy,
             f"{len(missing)} case(s) have no row: {names}",
-            "run every case; a filtered or cut-off run decides nothing",
+            "run every case, without -k or an interruption",
         )
     if not collector.in_order():
         why = collector.startup_death or next(iter(collector.collect_errors.values()), "")

@@ -200,7 +200,9 @@ def test_spoilt_campaigns(started: Project, what: str) -> None:
 def test_a_campaign_in_use(started: Project) -> None:
     started.write(KERNEL, doubled_kernel(125.0))
     with FileLock(started.campaign / ".lock"):
-        says(refused(started, *named("--kopt-round", "2")), CAMPAIGN, "in use", "one session")
+        says(
+            refused(started, *named("--kopt-round", "2")), CAMPAIGN, "in use", "wait until it ends"
+        )
 
 
 @pytest.mark.parametrize(

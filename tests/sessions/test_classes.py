@@ -33,7 +33,7 @@ def test_a_split_is_rolled_back_and_its_dispatch_accepted(fresh: Project) -> Non
     project.write(KERNEL, kernel(DIVERGED))
     run = project.round(2, "--kopt-notes", project.notes(hypothesis="wider tiles for all"))
     assert run.code == 8, run.text
-    assert "give 'rows=2' the new path, leave 'rows=4' on the incumbent's" in run.out
+    assert "give 'rows=2' the new path, leave 'rows=4' on the old one" in run.out
     assert re.search(r"^class rows=2: .* -> .*  \+33\.3 %$", run.out, re.MULTILINE)
     assert project.read(KERNEL) == kernel(), "rolled back"
     verdict = project.verdict(2)

@@ -114,7 +114,7 @@ def test_a_helper_that_the_tests_import_too_is_to_be_declared(fresh: Project) ->
         fresh.write(path, text + "# edited\n")
         refused(fresh, f"{path} was edited")
         fresh.write(KERNEL, uses + FASTER)
-        assert (f"{declared}{path})" in fresh.round(2).refusal) == is_kernel
+        assert (f"{declared}{path}" in fresh.round(2).refusal) == is_kernel
         fresh.write(path, text)
     fresh.write(KERNEL, uses + doubled_kernel())
     told = fresh.kopt("init", "again", "--from", CAMPAIGN).out

@@ -185,7 +185,7 @@ def test_a_slower_kernel_is_judged_by_the_bases_limit(gate: Gate) -> None:
     done = gate()
     assert done.run.code == 8, done.run.text
     assert "may be slower by 100 %, at the base by 5 %" in done.judged["reason"]
-    assert "beyond the gate of 5 %" in done.judged["reason"]
+    assert "beyond the regression limit of 5 %" in done.judged["reason"]
 
 
 def test_a_kernel_that_only_a_looser_declaration_lets_pass_is_wrong(gate: Gate) -> None:

@@ -47,7 +47,7 @@ from pytest_kopt.trials.stages import (
     gather,
 )
 
-_PUT_BACK = "the incumbent is back; put the harness back too"
+_PUT_BACK = "kopt restored the current best; restore the harness too"
 
 
 class Examination:

@@ -202,7 +202,7 @@ def _broken(gathered: Gathered) -> Verdict | None:
         return judging.incomplete(policy, *judging.INTERPRETED)
     failed = [result.nodeid for result in results if result.check != "PASS"]
     if failed or gathered.edits:
-        why = f"the incumbent itself fails {failed[0]}" if failed else judging.EDITED_HARNESS
+        why = f"the current best itself fails {failed[0]}" if failed else judging.EDITED_HARNESS
         return judging.incomplete(policy, why, "nothing was raced: find out why")
     return None
 
