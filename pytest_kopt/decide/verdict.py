@@ -313,7 +313,7 @@ class Verdict(Document):
     decision: Decision
     outcome: str | None = Field(
         default=None,
-        description="of a gate: slower (decision ROLLED_BACK), may be slower, not slower, faster, …",
+        description="of a gate: slower (decision ROLLED_BACK), may be slower, faster, …",
     )
     reason: str
     next_step: str = ""
