@@ -180,7 +180,7 @@ class TestAVerdict:
         biased = evidence_of(2, 2.0, 2.0, noise=KNOWN, bias=2.0)
         verdict = decide_paired(biased, PRIMUS)
         assert verdict is not None and verdict.decision is Decision.INCOMPLETE
-        assert "differs from its own copy by +2.00 %" in verdict.reason
+        assert "two copies of the current best differ by +2.00 %" in verdict.reason
 
     def test_a_case_that_is_not_timed_adds_no_noise(self) -> None:
         timed = evidence_of(4, 1.0, noise=KNOWN)

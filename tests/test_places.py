@@ -51,7 +51,7 @@ def test_a_place_that_is_not_known_is_asked_for(tmp_path: Path) -> None:
     versions = [root / "a.py", root / "b.py"]
     with pytest.raises(BadInput, match=r"import neither .*a\.py and .*--at"):
         place_of(versions, root, [root / "test_x.py"])
-    with pytest.raises(BadInput, match=r"may be versions of a\.py, b\.py .*--at"):
+    with pytest.raises(BadInput, match=r"may be versions of a\.py, b\.py\. Fix: --at"):
         place_of(versions, root, [root / "test_y.py"])
 
 

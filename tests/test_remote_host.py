@@ -116,7 +116,7 @@ def test_what_stands_in_the_way_there_is_told_with_its_name() -> None:
     with pytest.raises(BadInput, match=r"far: .*no GPU|far: --kopt-device"):
         host.open("cuda", None, {"CUDA_VISIBLE_DEVICES": ""}, warm=False)
     host.end()
-    with pytest.raises(BadInput, match="a connection to far besides xdist's"):
+    with pytest.raises(BadInput, match="a connection to far of its own"):
         RemoteHost("far", "popen//python=false x", (), print)
 
 

@@ -121,7 +121,7 @@ def test_the_policys_limit_declared_by_each_case_changes_no_decision(
 def test_the_limit_that_was_passed_is_named(rule: Any) -> None:
     verdict = rule([2.0, -9.0], limits=[1.0, None])
     assert verdict.decision is Decision.ROLLED_BACK
-    assert "limit of 1 %" in verdict.reason or "gate 1 %" in verdict.reason
+    assert "limit of 1 %" in verdict.reason or "regression limit 1 %" in verdict.reason
     assert rule([9.0, -30.0], limits=[20.0, None]).decision is Decision.ACCEPTED_WITH_NOTE
 
 

@@ -585,8 +585,8 @@ def test_a_submodule_that_changed(gate: Gate, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "parts"),
     [
-        (("--kopt-round", "2"), ("--kopt-base", "without a campaign")),
-        (("--kopt-campaign", "mine"), ("--kopt-base", "without a campaign")),
+        (("--kopt-round", "2"), ("--kopt-base", "it needs no campaign")),
+        (("--kopt-campaign", "mine"), ("--kopt-base", "it needs no campaign")),
         (("--kopt-compare", "stored"), ("--kopt-compare", "no stored baseline", "paired")),
         pytest.param(("-o", "kopt_compare=stored"), ("no stored baseline",), marks=long),
         (("--kopt-notes", "notes.yaml"), ("--kopt-notes", "--kopt-round")),
@@ -601,7 +601,7 @@ def test_a_submodule_that_changed(gate: Gate, tmp_path: Path) -> None:
         ),
         pytest.param(("--kopt-policy", "mild"), ("'mild'", "primus"), marks=long),
         (("--kopt-calibrate", "4"), ("--kopt-calibrate", "--kopt-base")),
-        (("--kopt-check-only",), ("--kopt-check-only without --kopt-base", "as it is")),
+        (("--kopt-check-only",), ("--kopt-check-only: excludes --kopt-base", "records nothing")),
     ],
 )
 def test_options_that_do_not_go_with_it(

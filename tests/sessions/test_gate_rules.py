@@ -63,14 +63,14 @@ def pytest_configure(config):
     [
         ("config.option.kopt_allow_removed = True", ("--kopt-allow-removed to True", "nothing")),
         ("config.option.kopt_policy = 'kernel-opt'", ("--kopt-policy to kernel-opt", "primus")),
-        ("config.option.kopt_base = 'HEAD'", ("--kopt-base to HEAD", "have main")),
-        ("config._inicache['kopt_isolation'] = 'off'", ("kopt_isolation to off", "have on")),
+        ("config.option.kopt_base = 'HEAD'", ("--kopt-base to HEAD", "instead of main")),
+        ("config._inicache['kopt_isolation'] = 'off'", ("kopt_isolation to off", "instead of on")),
     ],
 )
 def test_options_that_a_conftest_file_sets(gate: Gate, line: str, named: tuple[str, str]) -> None:
     gate.project.write("tests/conftest.py", CONFIGURES.format(line))
     message = refusal(gate)
-    for part in (f"tests/conftest.py sets {named[0]};", named[1], "--kopt-base"):
+    for part in (f"tests/conftest.py sets {named[0]} instead of ", named[1], "--kopt-base"):
         assert part in message
 
 

@@ -198,7 +198,7 @@ def test_a_kernel_in_a_submodule_is_refused_before_anything_is_written(
     started.commit_all("Add a submodule")
     words = ("init", "inner", "--op", "work", "--backend", "TORCH", "--gpu", "cpu")
     run = started.kopt(*words, "--kernel", "vendor/fast.py")
-    assert run.code == 4 and "repository 'vendor'" in run.refusal
+    assert run.code == 4 and "in another repository (a submodule?): 'vendor'" in run.refusal
     assert f"cd {started.root}/vendor && kopt init" in run.refusal
     assert not (started.root / "agent/workspace/inner").exists()
     assert started.round("next").code == 4, "the kernel is as it was"
@@ -209,7 +209,7 @@ def test_a_campaign_whose_kernel_became_a_repository_says_so(started: Project) -
     started.write(KERNEL, FASTER)
     started.git("init", "--quiet", "kernels")
     run = started.round("next")
-    assert run.code == 4 and "repository 'kernels'" in run.refusal
+    assert run.code == 4 and "in another repository (a submodule?): 'kernels'" in run.refusal
     shutil.rmtree(started.root / "kernels/.git")
     assert started.round("next").code == 0
 

@@ -166,7 +166,7 @@ def test_what_cannot_race_is_refused(races: Races) -> None:
         shutil.rmtree(races.project.root / "candidates", ignore_errors=True)
     folder = races.candidate("a", kernel(FASTER, "a"))
     for words, part in (
-        (("--kopt-no-apply",), "without --kopt-no-apply"),
+        (("--kopt-no-apply",), "remove --kopt-no-apply"),
         (("--kopt-compare", "stored"), "--kopt-compare paired"),
     ):
         found = races.race(folder, words=words)

@@ -35,7 +35,12 @@ def test_a_campaign_has_one_session_at_a_time(started: Project) -> None:
         before = started.contents()
         second = started.round("next")
         assert second.code == 4, second.text
-        for part in (CAMPAIGN, "in use by", f"process {first.process.pid} on", "one session"):
+        for part in (
+            CAMPAIGN,
+            "in use by",
+            f"process {first.process.pid} on",
+            "wait until it ends",
+        ):
             assert part in second.refusal
         # `kopt init` of another campaign would take the branch from under the session.
         other = ("--from", CAMPAIGN, "--kernel", OTHER_KERNEL)

@@ -110,7 +110,7 @@ def test_a_kernel_that_a_link_leads_out_for_is_refused(gate: Gate, was: str) -> 
     project.write("README.md", "Another text.\n")
     done = gate()
     assert done.run.code == 4 and done.verdict is None, done.run.text
-    way = "a link out of the repository" if was == "another link" else "a link to "
+    way = "or out of the repository" if was == "another link" else "a link to "
     assert PLAIN in done.run.refusal and way in done.run.refusal
 
 
@@ -196,7 +196,7 @@ def test_data_that_git_ignores_is_not_taken_for_the_bases(gate: Gate, reader: st
         return
     assert done.run.code == 4 and done.verdict is None, done.run.text
     refusal = done.run.text[done.run.text.index("ERROR: --kopt-base") :]
-    for part in (f"{TABLE} is used, and git ignores it", "git add --force", "rebuild_command"):
+    for part in (f"a case uses {TABLE}, which git ignores", "git add --force", "rebuild_command"):
         assert part in refusal
 
 
