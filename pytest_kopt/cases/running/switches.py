@@ -133,7 +133,17 @@ def replaced_operators() -> frozenset[str]:
         if library == "aten" and place in _REAL:
             dump = torch._C._dispatch_dump(f"aten::{operator}")  # type: ignore[union-attr]
             replaced |= {key} if f"\n{place} (inactive)" in dump else set()
-    return frozenset(replaced)
+    return frozenset(replaced - _of_torch())
+
+
+def _of_torch() -> set[str]:
+    """Return the implementations in Python that torch registers itself, some on first use."""
+    graphs = getattr(sys.modules.get("torch._native.registry"), "_graphs", {})
+    return {
+        f"aten/{operator}/{place}"
+        for (operator, place), nodes in graphs.items()
+        if all(node.impl_fn.__module__.startswith("torch._native.") for node in nodes)
+    }
 
 
 def new_operators(before: frozenset[str]) -> Iterator[Finding]:
