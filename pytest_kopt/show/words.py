@@ -178,9 +178,8 @@ def second_points(verdict: Verdict) -> list[str]:
 
 
 def _point(point: OperatingPoint) -> str:
-    power = [load.watts for load in (point.incumbent, point.candidate)]
-    watts = " -> ".join(dict.fromkeys(f"{power:.0f}" for power in power if power is not None))
-    state = ", ".join(filter(None, [clock_of(point), f"{watts} W" if watts else ""]))
+    watts = _before_and_now(point.incumbent.watts, point.candidate.watts, "W")
+    state = ", ".join(filter(None, [clock_of(point), watts]))
     change = changed_within(point.change_pct, point.low_pct, point.high_pct)
     text = f"{change} at {point.name}" + (f" ({state})" if state else "")
     if point.name != SUSTAINED:
@@ -307,9 +306,13 @@ def first_call(call: FirstCall | None) -> str:
 
 def clock_of(point: OperatingPoint) -> str:
     """Return the versions' clock at an operating point, before -> now in MHz, "" for none."""
-    clocks = [load.mhz for load in (point.incumbent, point.candidate) if load.mhz is not None]
-    texts = dict.fromkeys(f"{mhz:.0f}" for mhz in clocks)
-    return f"{' -> '.join(texts)} MHz" if texts else ""
+    return _before_and_now(point.incumbent.mhz, point.candidate.mhz, "MHz")
+
+
+def _before_and_now(before: float | None, now: float | None, unit: str) -> str:
+    """Return two whole figures, `before -> now`, or one where they read alike; "" for none."""
+    texts = dict.fromkeys(f"{value:.0f}" for value in (before, now) if value is not None)
+    return f"{' -> '.join(texts)} {unit}" if texts else ""
 
 
 def measured_at(case: Shape) -> str:

@@ -240,9 +240,9 @@ class _Outlook:
         """Return what is next as a word with its arguments."""
         state, number = self.campaign.state, self.campaign.state.next_round
         if stops.holding(self.ends):
-            if not _owes_final(self.campaign):
+            final = _due_final(self.campaign)
+            if final is None:
                 return NextAction(action="stop")
-            final = _final_command(self.campaign)
             if not self.obstacle and not self.harness:
                 return NextAction(action="run_final", arguments={"command": f"{self.way}{final}"})
         if self.obstacle:
@@ -305,16 +305,16 @@ def _final_command(campaign: Campaign) -> str | None:
     return f"pytest --kopt-campaign {campaign.name} --kopt-round final"
 
 
-def _owes_final(campaign: Campaign) -> bool:
-    """Say whether the best version has not met the baseline in a final comparison yet."""
+def _due_final(campaign: Campaign) -> str | None:
+    """Return the command of the final comparison, None where the best version has been in one."""
     last, best = campaign.state.last_final, campaign.state.incumbent_round
     is_done = last is not None and last.best == best and last.decision is not Decision.INCOMPLETE
-    return _final_command(campaign) is not None and not is_done
+    return None if is_done else _final_command(campaign)
 
 
 def going_on_lines(campaign: Campaign, ends: Sequence[Stop], way: str = "") -> Iterator[str]:
     """Yield what is left to do where the campaign has ended; `way` brings one there."""
-    final = _final_command(campaign)
-    best = f"; its best against the baseline: {way}{final}" if _owes_final(campaign) else ""
+    final = _due_final(campaign)
+    best = f"; its best against the baseline: {way}{final}" if final else ""
     yield f"the campaign ends here{best}"
     yield from (f"to go on: {stop.go_on}" for stop in ends if stop.holds)
