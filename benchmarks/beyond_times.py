@@ -270,7 +270,9 @@ def main() -> None:
         report.add("memory", rows)
         report.table("memory", rows)
         final = verdict(root, "--kopt-round", "final", place="final/attempt-*")
-        report.add("e2e", {key: final.get(key) for key in ("e2e", "aggregate", "wall_seconds")})
+        report.add(
+            "e2e", {key: final.get(key) for key in ("e2e", "aggregate", "flags", "wall_seconds")}
+        )
         report.table("end to end", [final["e2e"] or {}])
 
 

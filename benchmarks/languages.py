@@ -3,14 +3,16 @@
     python benchmarks/languages.py OUT [--gpu H200] [--languages triton cuda …]
 
 Each language is a campaign of five rounds: a baseline that does the work twice, the same work twice
-(the second time all is built), the page's own file (faster) and the baseline's again (slower). OUT
-gets languages.md and the projects.
+(the second time all is built), the page's own file (faster) and the baseline's again (slower). A
+language whose source is a string has two more: another source, and one with an error. OUT gets
+languages.md, with the objects that each command compiled, and the projects.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -21,6 +23,8 @@ from pathlib import Path
 PAGE = Path(__file__).parents[1] / "docs" / "languages.md"
 INI = '[tool.pytest.ini_options]\npythonpath = ["."]\ntestpaths = ["tests"]\n'
 TWICE = "\n\n_once = scaled\n\n\ndef scaled(x):\n    _once(x)\n    return _once(x)\n"
+#: What an extension's source multiplies by; the same in other words, and a mistake.
+FACTOR, OTHER, MISTAKE = "= 3 * ", "= (1 + 2) * ", "= (1 + two) * "
 BACKENDS = {"cuda": ("HIP", "CUDA"), "cpp": ("HIP", "CPP"), "compiled": ("TORCH", "")}
 
 
@@ -34,16 +38,15 @@ def main() -> None:
     blocks = re.findall(r"<!-- file: (\S+) -->\n```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     files = dict(blocks)
     names = [path.split("_", 1)[1][:-3] for path in files if path.startswith("kernels/scaled_")]
-    lines = ["| language | round | verdict | change | s |", "| --- | --- | --- | --- | --- |"]
+    head = ("language", "round", "verdict", "change", "s", "objects compiled, s")
+    lines = [f"| {' | '.join(head)} |", "| --- " * len(head) + "|"]
     for name in given.languages or names:
         for row in _campaign(files, name, given.out / name, given.gpu):
             lines.append(f"| {name} | {' | '.join(row)} |")
             (given.out / "languages.md").write_text("\n".join(lines) + "\n")
 
 
-def _campaign(
-    files: dict[str, str], name: str, project: Path, gpu: str
-) -> list[tuple[str, str, str, str]]:
+def _campaign(files: dict[str, str], name: str, project: Path, gpu: str) -> list[tuple[str, ...]]:
     kernel = f"kernels/scaled_{name}.py"
     shutil.rmtree(project, ignore_errors=True)
     test = re.sub(r"^LANGUAGES = \{.*?^\}", "", files["tests/test_scaled.py"], flags=re.M | re.S)
@@ -64,11 +67,20 @@ def _campaign(
     words = ["--op", "scaled", "--kernel", kernel, "--backend", backend, "--gpu", gpu]
     words += ["--metric", "Forward GB/s", *(["--lang", lang] if lang else [])]
     seconds = _run(project, "pytest_kopt.cli", "init", "c", *words)
-    rows = [("init", "", "", f"{seconds:.0f}")]
+    rows: list[tuple[str, ...]] = [("init", "", "", f"{seconds:.1f}", "")]
     same = f"{once}{TWICE}_SAME = 1\n"
-    rounds = ("baseline", "identical", "identical, built", "faster", "slower")
-    versions = (once + TWICE, same, same, once, once + TWICE)
-    for number, (what, text) in enumerate(zip(rounds, versions, strict=True), start=1):
+    rounds = [
+        ("baseline", once + TWICE),
+        ("identical", same),
+        ("identical, built", same),
+        ("faster", once),
+        ("slower", once + TWICE),
+    ]
+    if "load_inline" in once:
+        rounds.append(("another source", once.replace(FACTOR, OTHER)))
+        rounds.append(("an error in the source", once.replace(FACTOR, MISTAKE)))
+    known = _compiled(extensions := Path(f"{project}-extensions"))
+    for number, (what, text) in enumerate(rounds, start=1):
         (project / kernel).write_text(text)
         asked = ("--kopt-campaign", "c", "--kopt-round", str(number), "--kopt-measure-same")
         seconds = _run(project, "pytest", *asked)
@@ -76,17 +88,38 @@ def _campaign(
         verdict = json.loads(path.read_text()) if path.exists() else {}
         change = (verdict.get("aggregate") or {}).get("change_pct")
         shown = "" if change is None else f"{change:+.2f} %"
-        rows.append((what, verdict.get("decision", "see log.txt"), shown, f"{seconds:.0f}"))
+        new = {key: took for key, took in _compiled(extensions).items() if key not in known}
+        known |= new
+        objects = ", ".join(f"{took:.1f}" for took in new.values())
+        decision = verdict.get("decision", "see log.txt")
+        rows.append((what, decision, shown, f"{seconds:.1f}", objects))
     return rows
+
+
+def _compiled(extensions: Path) -> dict[tuple[str, str], float]:
+    """Return how long each object took that ninja has compiled, in s."""
+    found: dict[tuple[str, str], float] = {}
+    for log in extensions.rglob(".ninja_log"):
+        for line in log.read_text().splitlines()[1:]:
+            start, end, changed, name, _ = line.split("\t")
+            if name.endswith(".o"):
+                found[changed, name] = (int(end) - int(start)) / 1000
+    return found
 
 
 def _run(project: Path, *words: str) -> float:
     start = time.monotonic()
+    env = {**os.environ, "TORCH_EXTENSIONS_DIR": f"{project}-extensions"}
     with (project / "log.txt").open("a") as log:
         log.write(f"$ {' '.join(words)}\n")
         log.flush()
         subprocess.run(
-            [sys.executable, "-m", *words], cwd=project, stdout=log, stderr=log, check=False
+            [sys.executable, "-m", *words],
+            cwd=project,
+            env=env,
+            stdout=log,
+            stderr=log,
+            check=False,
         )
     return time.monotonic() - start
 

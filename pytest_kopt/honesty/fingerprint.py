@@ -111,6 +111,7 @@ class Harness:
             harness |= {root / name} if is_read and not self._is_kernel(root / name) else set()
         harness |= {path for path in hiding(finder.folders) if not self._is_kernel(path)}
         files = {self._name(path) for path in harness if not self._is_ignored(path)}
+        files.update(recorded)
         needed_names = {"", *map(self._name, needed)}
         read = {
             root / name for name, by in observed.opened.items() if not needed_names.isdisjoint(by)
@@ -122,7 +123,7 @@ class Harness:
             and self._name(path) not in files
         }
         return Fingerprint(
-            {name: _sha256(root / name) for name in sorted({*files, *recorded})},
+            {name: _sha256(root / name) for name in sorted(files)},
             dict(settings),
             dict(manifest),
             {name: _sha256(root / name) for name in sorted(outside)},
