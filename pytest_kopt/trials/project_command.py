@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NoReturn
 
 from pytest_kopt.campaign.manifest import split_command
 from pytest_kopt.process_tree import adopt_orphans, end_with_parent, leave
@@ -87,18 +88,32 @@ def main() -> None:
     end_with_parent()
     adopt_orphans()
     signal.signal(signal.SIGTERM, lambda *_: leave(1))
-    if confined == "confined":
-        isolate(Path(scratch), (), (Path(folder),))
+    child = os.fork()
+    if not child:
+        _become(words, Path(folder), Path(scratch) if confined == "confined" else None, python_path)
+    _, status = os.waitpid(child, 0)
+    code = os.waitstatus_to_exitcode(status)
+    leave(code if code >= 0 else 128 - code)
+
+
+def _become(words: list[str], folder: Path, scratch: Path | None, python_path: str) -> NoReturn:
+    """Replace this process by a command in `folder`, confined where it has a `scratch` folder.
+
+    A confined process writes to its own folder in /proc only, as drivers of GPUs do at their start.
+    So the command's process is confined, and not the one that waits for it.
+    """
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if scratch:
+        isolate(scratch, (), (folder,))
     env = {**os.environ, "PYTHONPATH": python_path}
     if not python_path:
         del env["PYTHONPATH"]
     try:
-        done = subprocess.run(words, cwd=folder, env=env, check=False)
+        os.chdir(folder)
+        os.execvpe(words[0], words, env)  # noqa: S606 - no shell is wanted
     except OSError as error:
-        sys.stdout.write(f"{words[0]}: {error.strerror}\n")
-        sys.stdout.flush()
-        leave(_NOT_FOUND)
-    leave(done.returncode if done.returncode >= 0 else 128 - done.returncode)
+        os.write(1, f"{words[0]}: {error.strerror}\n".encode())
+        os._exit(_NOT_FOUND)
 
 
 if __name__ == "__main__":
