@@ -16,10 +16,10 @@ from pytest_kopt.figures import changed
 from pytest_kopt.models import Document
 
 PointName = Literal["boost", "sustained"]
-#: How pairs of turns scatter under load, in which the clock wanders: a single one in a round, and
-#: several in orders that cancel a drift.
-_ONE_PAIR = Prior(0.02**2, 6, "default: an H100 (docs/operating-points.md)")
-_SEVERAL = Prior(0.005**2, 6, "default: an H100 (docs/operating-points.md)")
+#: How replicas scatter under load, in which the clock wanders: the one of a round, whose turns are
+#: short, and several with longer ones.
+_SHORT_TURNS = Prior(0.02**2, 6, "default: an H100 (docs/operating-points.md)")
+_LONG_TURNS = Prior(0.005**2, 6, "default: an H100 (docs/operating-points.md)")
 
 
 class Load(Document):
@@ -51,8 +51,8 @@ class OperatingPoint(Document):
 class PointEvidence:
     """The measurements of a case at operating points; `decides` is the one that its change is at.
 
-    `second` are log-ratios at the other one: of replicas at boost, of pairs of turns at the
-    sustained one. `loads` are the candidate's and the incumbent's, by point.
+    `second` are log-ratios of replicas at the other one. `loads` are the candidate's and the
+    incumbent's, by point.
     """
 
     decides: PointName
@@ -72,7 +72,7 @@ class PointEvidence:
         """The estimate at the point that does not decide, None where it was not measured."""
         if not self.second:
             return None
-        under_load = _SEVERAL if self.second[1:] else _ONE_PAIR
+        under_load = _LONG_TURNS if self.second[1:] else _SHORT_TURNS
         return Estimate.of(self.second, prior=DEVICE_TIMED if self.other == BOOST else under_load)
 
     def document(self, first: Estimate) -> dict[str, Any]:
