@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_kopt.trials.trees import overlays
+from pytest_kopt.processes.isolation import lacking
+from pytest_kopt.trials.trees import built_meanwhile, overlays
 
 INLINE = b"from torch.utils.cpp_extension import load_inline\nM = load_inline('m', 'int f();')\n"
 FILES = b"from torch.utils import cpp_extension\nM = cpp_extension.load('m', ['load_inline.cu'])\n"
@@ -20,14 +21,35 @@ def built_in(root: Path, source: bytes, builds: Path | None) -> Path | None:
         return versions.extensions
 
 
-def test_a_version_is_built_at_one_place_by_its_content(tmp_path: Path) -> None:
-    """Incumbent and its copy share it, and a later round of the same version finds it again."""
+def test_versions_are_built_at_one_place_where_torch_finds_what_did_not_change(
+    tmp_path: Path,
+) -> None:
+    """Also where an earlier builder was killed: torch would wait for its lock."""
     root, builds = tmp_path / "project", tmp_path / "builds"
     root.mkdir()
     first = built_in(root, INLINE, builds)
     assert first is not None and first.parent == builds
-    assert built_in(root, INLINE, builds) == first
-    assert built_in(root, INLINE + b"\n", builds) not in (None, first)
+    lock = first / "m" / "lock"
+    lock.parent.mkdir(parents=True)
+    lock.touch()
+    assert built_in(root, INLINE + b"\n", builds) == first and not lock.exists()
+
+
+def test_a_baseline_is_built_for_the_comparisons_to_come(tmp_path: Path) -> None:
+    """In a process that may write there alone, and whose failure is for the cases to meet."""
+    package = tmp_path / "project" / "kernels"
+    package.mkdir(parents=True)
+    (package / "m.py").write_text(
+        "import os, pathlib\n"
+        "pathlib.Path(os.environ['TORCH_EXTENSIONS_DIR'], 'm.so').touch()\n"
+        "pathlib.Path(__file__).with_name('strange').touch()\n"
+    )
+    builds = tmp_path / "builds"
+    with built_meanwhile({"kernels.m": package.parent}, builds, confined=True):
+        pass
+    (kept,) = builds.iterdir()
+    assert [path.name for path in kept.iterdir()] == ["m.so"]
+    assert bool(lacking()) or not (package / "strange").exists()
 
 
 def test_without_a_campaign_the_place_goes_with_the_trees(tmp_path: Path) -> None:

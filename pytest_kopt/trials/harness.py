@@ -107,6 +107,18 @@ class HarnessWatch:
         """Return the project files outside of kernel_source that the kernel imports."""
         return self._harness().helpers()
 
+    def modules(self, paths: Iterable[str]) -> dict[str, Path]:
+        """Return the names by which Python files can be imported, each with the folder for it."""
+        root = self._campaign.root.resolve()
+        folders = [*(folder.resolve() for folder in self._setup.folders), root]
+        modules = {}
+        for path in (root / name for name in paths if name.endswith(".py")):
+            folder = next(folder for folder in folders if path.is_relative_to(folder))
+            place = path.relative_to(folder).with_suffix("")
+            parts = place.parent.parts if place.name == "__init__" else place.parts
+            modules[".".join(parts)] = folder
+        return modules
+
     def touched(self, ids: Iterable[str]) -> list[str]:
         return [] if self._baseline is None else touched(self._baseline, self.take(ids))
 

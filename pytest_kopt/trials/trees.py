@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
+import shlex
 import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from difflib import unified_diff
@@ -50,8 +51,8 @@ def overlays(
 
     `old` are the files that differ, by path below `root`; None for those that only the candidate
     has. With `rebuild` the trees are full copies in which that command has built the incumbent, or
-    NotComparable. Inline builds are kept in `builds`, by their content. A tree that
-    `copies_sources` holds all of the project's sources, and can stand for it.
+    NotComparable. Inline builds are kept in `builds`, one of each name: torch builds what is
+    not as it was. A tree that `copies_sources` holds all sources of the project.
     """
     _sweep()
     incumbent = {path: content for path, content in old.items() if content is not None}
@@ -67,29 +68,51 @@ def overlays(
             overlay.copy(root, first, incumbent, absent)
             _build(rebuild, first)
             shutil.copytree(first, second, symlinks=True)
-        is_inline = rebuild is None and _builds_inline(incumbent)
-        extensions = (builds or base) / _content(incumbent) if is_inline else None
+        is_inline = rebuild is None and builds_inline(incumbent)
         yield Versions(
             root,
             (first, second),
             tuple(sorted(old)),
             rebuilt=rebuild is not None,
-            extensions=extensions,
+            extensions=_kept_builds(builds or base / "builds") if is_inline else None,
             seals=(overlay.seal(first), overlay.seal(second)),
         )
 
 
-def _builds_inline(sources: Mapping[str, bytes]) -> bool:
+def builds_inline(sources: Mapping[str, bytes]) -> bool:
     """Say whether a version builds text that stands in it: files lie elsewhere in each tree."""
     text = b"".join(sources.values())
     return b"load_inline" in text and b"cpp_extension.load(" not in text
 
 
-def _content(sources: Mapping[str, bytes]) -> str:
-    digest = hashlib.sha256(f"{sys.version_info[:2]} {version('torch')}".encode())
-    for path, content in sorted(sources.items()):
-        digest.update(f"{path} {len(content)} ".encode() + content)
-    return digest.hexdigest()[:16]
+def _kept_builds(folder: Path) -> Path:
+    """Return the folder below `folder` of this Python and torch, which nobody is building in.
+
+    A process that was killed while it built leaves a lock that the next one would wait for.
+    """
+    kept = folder / f"python-{'.'.join(map(str, sys.version_info[:2]))}-torch-{version('torch')}"
+    for lock in kept.glob("*/lock"):
+        lock.unlink(missing_ok=True)
+    return kept
+
+
+@contextmanager
+def built_meanwhile(modules: Mapping[str, Path], builds: Path, *, confined: bool) -> Iterator[None]:
+    """Import modules, by name with their folder, in a process that has torch build in `builds`.
+
+    It ends before this context does. Whether it fails is seen where the cases import them.
+    """
+    kept = _kept_builds(builds)
+    kept.mkdir(parents=True, exist_ok=True)
+    code = f"import {', '.join(modules)}"
+    env = {
+        "TORCH_EXTENSIONS_DIR": str(kept),
+        "PYTHONPATH": os.pathsep.join(dict.fromkeys(map(str, modules.values()))),
+    }
+    command = ProjectCommand(shlex.join([sys.executable, "-c", code]), env, is_confined=confined)
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(command.run, kept)
+        yield
 
 
 def trees_of(

@@ -6,6 +6,7 @@ Schema, case set and harness are those of the whole campaign from here on. Nothi
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 
 from pytest_kopt.campaign import hypothesis, levels, workspace
@@ -31,6 +32,7 @@ from pytest_kopt.trials import judging
 from pytest_kopt.trials.campaign_trial import CampaignTrial
 from pytest_kopt.trials.rounds.common import check_target_class, open_round, profiled, record_round
 from pytest_kopt.trials.stages import Begun, Gathered, Judged, OpenTrial, Ran, gather
+from pytest_kopt.trials.trees import builds_inline, built_meanwhile
 
 
 class Baseline(CampaignTrial):
@@ -58,6 +60,16 @@ class Baseline(CampaignTrial):
         shapes = campaign.manifest.target_shapes
         selected = () if shapes == "all" else tuple(shapes)
         return replace(opened, selected=selected, harness=asked.watch.take(()))
+
+    def prepare(self, opened: OpenTrial, stack: ExitStack) -> OpenTrial:
+        """Have torch build for the comparisons to come, next to what it builds for the cases."""
+        campaign = self.campaign
+        sources = campaign.candidate().sources
+        if builds_inline(sources) and not campaign.manifest.rebuild_command:
+            modules = self.asked.watch.modules(sources)
+            confined = self.asked.settings.isolates
+            stack.enter_context(built_meanwhile(modules, campaign.layout.builds, confined=confined))
+        return opened
 
     def collected(self, begun: Begun, ids: Sequence[str], collector: Collector) -> Begun:
         """Take the harness of the collected cases down: nothing has run yet."""
