@@ -193,6 +193,17 @@ def test_the_point_that_does_not_decide_is_measured_in_few_replicas(gpu: Gpu) ->
         assert sum(bool(case.sustained) for case in replicas) == turns
 
 
+@pytest.mark.parametrize(("gain", "replicas"), [(0.0, 1), (-0.1, 2)])
+def test_a_loss_in_short_turns_is_measured_once_more(
+    gpu: Gpu, gain: float, replicas: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clock under load wanders: one replica alone may not roll a round back."""
+    monkeypatch.setitem(CYCLES, CANDIDATE, CYCLES[INCUMBENT] * (1 - gain) * 13 / 14)
+    sustained = Sustained(IN_A_ROUND)
+    cases = [measured(gpu, sustained, seed=seed) for seed in range(4)]
+    assert sum(bool(case.sustained) for case in cases) == replicas
+
+
 def test_a_device_that_tells_no_clock_is_measured_under_load_where_that_decides(
     gpu: Gpu,
 ) -> None:
@@ -296,7 +307,9 @@ def test_one_replica_under_load_has_the_wide_interval_of_its_prior() -> None:
     one, two = (PointEvidence("boost", TOP, False, (0.03,) * n).estimate for n in (1, 2))
     assert one is not None and two is not None
     assert (one.mean, one.error, one.freedom) == (0.03, 0.02, 6)
-    assert two.error < one.error / 2
+    assert two.error < one.error / math.sqrt(2)
+    longer = PointEvidence("boost", TOP, False, (0.03,), turn_s=0.8).estimate
+    assert longer is not None and longer.error == pytest.approx(one.error / 2)
 
 
 def test_opposite_signs_are_a_warning() -> None:

@@ -16,10 +16,9 @@ from pytest_kopt.figures import changed
 from pytest_kopt.models import Document
 
 PointName = Literal["boost", "sustained"]
-#: How replicas scatter under load, in which the clock wanders: the one of a round, whose turns are
-#: short, and several with longer ones.
-_SHORT_TURNS = Prior(0.02**2, 6, "default: an H100 (docs/operating-points.md)")
-_LONG_TURNS = Prior(0.005**2, 6, "default: an H100 (docs/operating-points.md)")
+#: How replicas scatter under load, in which the clock wanders, where each version was timed in
+#: turns of so many s: the variance falls with the time (docs/operating-points.md).
+_UNDER_LOAD, _TURN_S = Prior(0.02**2, 6, "default: an H100 (docs/operating-points.md)"), 0.2
 
 
 class Load(Document):
@@ -52,7 +51,7 @@ class PointEvidence:
     """The measurements of a case at operating points; `decides` is the one that its change is at.
 
     `second` are log-ratios of replicas at the other one. `loads` are the candidate's and the
-    incumbent's, by point.
+    incumbent's, by point. `turn_s` are the seconds for which a turn under load was timed.
     """
 
     decides: PointName
@@ -62,6 +61,7 @@ class PointEvidence:
     is_steady: bool | None = None
     second: tuple[float, ...] = ()
     loads: Mapping[str, tuple[Load, Load]] = field(default_factory=dict)
+    turn_s: float = _TURN_S
 
     @property
     def other(self) -> PointName:
@@ -72,8 +72,9 @@ class PointEvidence:
         """The estimate at the point that does not decide, None where it was not measured."""
         if not self.second:
             return None
-        under_load = _LONG_TURNS if self.second[1:] else _SHORT_TURNS
-        return Estimate.of(self.second, prior=DEVICE_TIMED if self.other == BOOST else under_load)
+        if self.other == BOOST:
+            return Estimate.of(self.second, prior=DEVICE_TIMED)
+        return Estimate.of(self.second, prior=_UNDER_LOAD.times(_TURN_S / self.turn_s))
 
     def document(self, first: Estimate) -> dict[str, Any]:
         """Return what a verdict's shape says of the points; `first` is the deciding estimate."""

@@ -27,6 +27,12 @@ def evidence_of(measured: Sequence[CaseQuads], way: str) -> PointEvidence | None
     is_under_load = under_load and first.operating_point == SUSTAINED
     decides: PointName = "sustained" if is_under_load else "boost"
     second: Sequence[float] = ()
+    turns = [
+        block.passed
+        for case in under_load
+        for quad in case.sustained[CANDIDATE]
+        for _, block in quad
+    ]
     if decides == SUSTAINED:
         second = [case.ratio(way, point=BOOST) for case in measured]
     elif under_load:
@@ -41,6 +47,7 @@ def evidence_of(measured: Sequence[CaseQuads], way: str) -> PointEvidence | None
             for point, cases in ((BOOST, measured), (SUSTAINED, under_load))
             if cases
         },
+        **({"turn_s": statistics.median(turns) / 1e3} if turns else {}),
     )
 
 
