@@ -154,14 +154,12 @@ def test_each_version_has_the_clock_under_load_that_it_gets_alone(gpu: Gpu) -> N
     assert points is not None
     assert points.second == pytest.approx((math.log(1e6 / 1400 / (0.9e6 / 1300)),))
     assert {*case.sustained} == {"candidate"}
-    (turns,) = case.sustained["candidate"]
-    first, second, *back = turns
+    ((first, second),) = case.sustained["candidate"]
     assert {first[0], second[0]} == {CANDIDATE, INCUMBENT}
-    assert [arm for arm, _ in back] == [second[0], first[0]], "a drift meets both alike"
     assert first[1].watts == pytest.approx(700)
 
 
-@pytest.mark.parametrize(("turns", "seconds"), [(1, 1.4), (2, 3.6)])
+@pytest.mark.parametrize(("turns", "seconds"), [(1, 1.4), (2, 4.0)])
 def test_turns_under_load_take_their_seconds_and_one_block_of_each_version_is_looked_at(
     gpu: Gpu, turns: int, seconds: float
 ) -> None:
@@ -169,7 +167,7 @@ def test_turns_under_load_take_their_seconds_and_one_block_of_each_version_is_lo
     blocks.quads()
     process.orders.clear()
     process.looked_at.clear()
-    blocks.sustained(turns, has_control=False)
+    blocks.sustained(turns)
     load, warming, *in_turns = (order.seconds for order in process.orders)
     assert (load, warming) == (0.25, 0.3) and sum(in_turns) == pytest.approx(seconds)
     assert sorted(process.looked_at) == [CANDIDATE, INCUMBENT]
@@ -194,14 +192,16 @@ def test_the_point_that_does_not_decide_is_measured_in_few_replicas(gpu: Gpu) ->
 
 
 @pytest.mark.parametrize(("gain", "replicas"), [(0.0, 1), (-0.1, 2)])
-def test_a_loss_in_short_turns_is_measured_once_more(
+def test_a_loss_under_load_is_measured_once_more_the_other_way_round(
     gpu: Gpu, gain: float, replicas: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The clock under load wanders: one replica alone may not roll a round back."""
     monkeypatch.setitem(CYCLES, CANDIDATE, CYCLES[INCUMBENT] * (1 - gain) * 13 / 14)
     sustained = Sustained(IN_A_ROUND)
     cases = [measured(gpu, sustained, seed=seed) for seed in range(4)]
-    assert sum(bool(case.sustained) for case in cases) == replicas
+    orders = [[arm for arm, _ in case.sustained[CANDIDATE][0]] for case in cases if case.sustained]
+    assert len(orders) == replicas
+    assert orders[1:] in ([], [orders[0][::-1]]), "the card is cooler at the first turn"
 
 
 def test_a_device_that_tells_no_clock_is_measured_under_load_where_that_decides(
@@ -233,7 +233,7 @@ def test_clock_and_power_of_every_block_are_recorded(gpu: Gpu) -> None:
     result = cast("Any", type("Result", (), {"nodeid": "a", "label": "a"}))
     (record,) = measured_under([result], [{"a": case}])
     blocks = cast("Any", record["blocks"])
-    assert len(blocks[BOOST]["candidate"]) == 24 and len(blocks[SUSTAINED]["candidate"]) == 4
+    assert len(blocks[BOOST]["candidate"]) == 24 and len(blocks[SUSTAINED]["candidate"]) == 2
     assert all(mhz and watts for _, _, mhz, watts in blocks[BOOST]["placebo"])
 
 
@@ -308,7 +308,7 @@ def test_one_replica_under_load_has_the_wide_interval_of_its_prior() -> None:
     assert one is not None and two is not None
     assert (one.mean, one.error, one.freedom) == (0.03, 0.02, 6)
     assert two.error < one.error / math.sqrt(2)
-    longer = PointEvidence("boost", TOP, False, (0.03,), turn_s=0.8).estimate
+    longer = PointEvidence("boost", TOP, False, (0.03,), turn_s=1.6).estimate
     assert longer is not None and longer.error == pytest.approx(one.error / 2)
 
 

@@ -18,7 +18,7 @@ from pytest_kopt.models import Document
 PointName = Literal["boost", "sustained"]
 #: How replicas scatter under load, in which the clock wanders, where each version was timed in
 #: turns of so many s: the variance falls with the time (docs/operating-points.md).
-_UNDER_LOAD, _TURN_S = Prior(0.02**2, 6, "default: an H100 (docs/operating-points.md)"), 0.2
+_UNDER_LOAD, _TURN_S = Prior(0.02**2, 6, "default: an H100 (docs/operating-points.md)"), 0.4
 
 
 class Load(Document):

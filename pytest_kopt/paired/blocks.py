@@ -43,9 +43,10 @@ _LEAST_MS, _LONGEST_MS, _SCATTER_MS = 6.0, 40.0, 0.3
 #: Under load for so long, in s, the clock of a version falls that needs more than the power limit:
 #: below this share of its highest. A GPU tells its clock and its power every 0.1 s.
 _LOAD_S, _TOP = 0.25, 0.99
-#: Where another version ran before, a version is loaded until the clock is its own, then timed, in
-#: several blocks; longer where there is more time. More load comes before the first turn.
-_WARMING_S, _TURN_S, _LONG_TURN_S, _PARTS = 0.3, (0.2, 0.2), (0.4, 0.6), 4
+#: In a turn of its own a version is loaded until the clock is its own, then timed, in several
+#: blocks; longer where there are more turns. More load comes before the first turn. With 0.2 s for
+#: each an H100 has both versions at one clock.
+_WARMING_S, _TURN_S, _LONG_TURN_S, _PARTS = 0.3, (0.3, 0.4), (0.4, 0.6), 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,13 +184,15 @@ class Blocks:
                     quads[kind].append([block for block in blocks if block[0] in pairs[kind]])
         return quads
 
-    def sustained(self, turns: int, *, has_control: bool) -> dict[Kind, list[Quad]] | None:
+    def sustained(
+        self, turns: int, last: str = "", *, has_control: bool = False
+    ) -> dict[Kind, list[Quad]] | None:
         """Compare versions, each at the clock that it gets where it alone keeps the device busy.
 
-        Turns go there and back, as the card is cooler at the first one; those of a session with
-        more than one of the `turns` are longer. None where no version's clock falls under load:
-        what is measured with pauses holds there as well. With `has_control` the A/A control is
-        measured so too.
+        Each has one turn, in a drawn order or the one that ends with `last`, or two of a second,
+        there and back: the card is cooler at the first. None where no version's clock falls under
+        load: what is measured with pauses holds there as well. With `has_control` the A/A control
+        is measured so too.
         """
         loads = (self.run(arm, self._drawn(), _LOAD_S).mhz for arm in (INCUMBENT, CANDIDATE))
         if all(mhz is not None and mhz >= _TOP * self.top_mhz for mhz in loads):
@@ -197,21 +200,22 @@ class Blocks:
         kinds = [CANDIDATE, *([PLACEBO] if has_control else [])]
         arms = {arm for kind in kinds for arm in PAIRS[kind]}
         for arm in arms:
-            runs = range(self._runs[arm], self._runs[arm] + 2 * _PARTS)
+            runs = range(self._runs[arm], self._runs[arm] + turns * (1 + _PARTS))
             self._chosen[arm] = [*self._chosen.get(arm, ()), self._order.choice(runs)]
 
         lead_s, timed_s = _LONG_TURN_S if turns > 1 else _TURN_S
-        loading = ""
 
         def alone(arm: str, seed: int) -> BlockTime:
-            nonlocal loading
-            if arm != loading:
-                self.run(arm, seed, lead_s)
-            loading = arm
+            self.run(arm, seed, lead_s)
             return _together([self.run(arm, seed, timed_s / _PARTS) for _ in range(_PARTS)])
 
         self.run(INCUMBENT, self._drawn(), _WARMING_S)
-        blocks = self._lap(arms, alone)
+        if turns > 1:
+            blocks = self._lap(arms, alone)
+        else:
+            seed, order = self._drawn(), self._order.sample(PAIRS[CANDIDATE], 2)
+            order.sort(key=last.__eq__)
+            blocks = [(arm, alone(arm, seed)) for arm in order]
         return {kind: [[block for block in blocks if block[0] in PAIRS[kind]]] for kind in kinds}
 
     def _lap(
