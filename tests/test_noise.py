@@ -12,7 +12,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from pytest_kopt import policies
-from pytest_kopt.decide.inference import LOOKS, Estimate, log_ratio
+from pytest_kopt.decide.inference import LOOKS, SCATTER_OF_A_CHANGE, Estimate, log_ratio
 from pytest_kopt.decide.known_noise import (
     DEVICE_TIMED,
     ENOUGH,
@@ -51,18 +51,20 @@ class TestAnEstimate:
         today, own = variance_of(values, control)
         found = Estimate.of(values, control, Prior(variance, freedom, ""))
         assert found.freedom == own + freedom
-        low, high = sorted([today, variance])
+        known = variance + (SCATTER_OF_A_CHANGE * statistics.fmean(values)) ** 2
+        low, high = sorted([today, known])
         assert low * 0.999 <= found.error**2 * len(values) <= high * 1.001
 
     @few_examples
     @given(SERIES, SERIES, VARIANCES, RATIOS)
-    def test_a_gain_or_a_biased_control_is_no_scatter(
+    def test_of_a_gain_only_a_share_is_scatter_and_of_a_biased_control_nothing(
         self, values: list[float], control: list[float], variance: float, gain: float
     ) -> None:
-        prior = Prior(variance, 8, "")
-        plain = Estimate.of(values, control, prior)
-        moved = Estimate.of([v + gain for v in values], [c - gain for c in control], prior)
-        assert moved.error == pytest.approx(plain.error, rel=1e-6, abs=1e-12)
+        prior, few = Prior(variance, 8, ""), [v - statistics.fmean(values) for v in values]
+        plain = Estimate.of(few, control, prior)
+        moved = Estimate.of([v + gain for v in few], [c - gain for c in control], prior)
+        more = 8 * (SCATTER_OF_A_CHANGE * gain) ** 2 / moved.freedom / len(few)
+        assert moved.error**2 == pytest.approx(plain.error**2 + more, rel=1e-6, abs=1e-12)
         assert moved.mean == pytest.approx(plain.mean + gain, abs=1e-9)
 
 

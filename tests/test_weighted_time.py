@@ -99,7 +99,10 @@ def test_a_change_passes_where_every_case_is_within_its_own_limit(
 ) -> None:
     losses, limits = zip(*cases, strict=True)
     bounds = [limit or PRIMUS.shape_gate_pct for limit in limits]
-    assume(all(abs(loss - bound) > 0.1 for loss, bound in zip(losses, bounds, strict=True)))
+    # A larger change scatters more between processes.
+    margins = [0.1 + 0.1 * abs(loss) for loss in losses]
+    apart = (abs(loss - bound) for loss, bound in zip(losses, bounds, strict=True))
+    assume(all(by > margin for by, margin in zip(apart, margins, strict=True)))
     verdict = paired(losses, limits=limits)
     within = all(loss < bound for loss, bound in zip(losses, bounds, strict=True))
     assert verdict.decision.keeps == within
@@ -179,7 +182,7 @@ def test_the_policy_chooses_the_figure_that_decides() -> None:
         (mean,) = verdict.secondary
         assert mean.change_pct and mean.change_pct > 0
         assert [total.metric for total in verdict.totals] == [WEIGHTED_TIME.name, mean.metric]
-    better_whole: dict[str, Any] = {"slower_pct": [4.9, -3.0], "times": [1.0, 100.0]}
+    better_whole: dict[str, Any] = {"slower_pct": [4.2, -3.0], "times": [1.0, 100.0]}
     for rule in (paired, stored):
         more: dict[str, Any] = {"gate": "improve"} if rule is paired else {}
         verdict = rule(**better_whole, **more, policy=BY_TIME)

@@ -30,6 +30,12 @@ ALONE_LEVEL = 0.005
 KNOWN_BIAS_PCT = 0.3
 
 
+#: Processes scatter by this share of a change besides, as buffers lie elsewhere in each and the
+#: versions differ in what that costs them: the root mean square over twelve known changes on an
+#: H100 (docs/results/operating_points_h100.json).
+SCATTER_OF_A_CHANGE = 0.1
+
+
 @dataclass(frozen=True, slots=True)
 class Estimate:
     """Mean of replicas' log-ratios with its standard error and degrees of freedom."""
@@ -43,14 +49,15 @@ class Estimate:
         """Estimate from at least two replicas.
 
         Their scatter is weighed with that of `control`, which is measured in the same processes,
-        and with what was known before.
+        and with a prior. The prior knows how identical code scatters; a change adds a share of it.
         """
-        variance, freedom = variance_of(values, control)
+        mean, (variance, freedom) = statistics.fmean(values), variance_of(values, control)
         total = float(freedom)
         if prior:
             total += prior.freedom
-            variance = (freedom * variance + prior.freedom * prior.variance) / total
-        return cls(statistics.fmean(values), math.sqrt(variance / len(values)), total)
+            known = prior.variance + (SCATTER_OF_A_CHANGE * mean) ** 2
+            variance = (freedom * variance + prior.freedom * known) / total
+        return cls(mean, math.sqrt(variance / len(values)), total)
 
     def lower(self, level: float) -> float:
         return self.mean - student_quantile(self.freedom, 1 - level) * self.error
