@@ -30,7 +30,7 @@ from contextlib import ExitStack, redirect_stdout, suppress
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NoReturn
+from typing import Any, BinaryIO, NoReturn
 
 #: What is imported before the first fork: by all, and by those that decide.
 _RUNNING = (
@@ -67,6 +67,8 @@ _RUNNER, _DECIDER = "runner", "decider"
 #: In the environment of a run that has to be an interpreter of its own.
 FRESH = {"TESTS_FRESH": "1"}
 _MODULES = ("pytest", "pytest_kopt.cli")
+#: What begins a session of pytest in a tree that was made for it.
+_SESSIONS = [["pytest_kopt.standalone.child_session", name] for name in ("main", "step")]
 #: Interpreters whose pytest and kopt are forks; a test adds one with other packages.
 INTERPRETERS = {sys.executable}
 
@@ -180,7 +182,7 @@ def _ask(where: str, order: Mapping[str, Any], descriptors: Sequence[int]) -> An
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asking:
             asking.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
-            runs = order.keys() & {"entry", "worker"}
+            runs = order.keys() & {"entry", "worker"} and order.get("entry") not in _SESSIONS
             asking.connect(f"{where}/{_RUNNER if runs else _DECIDER}")
             socket.send_fds(asking, [json.dumps(order).encode()], [theirs, *descriptors])
             return Fork(json.loads(asking.recv(4096))["pid"], status)
@@ -190,16 +192,22 @@ def _ask(where: str, order: Mapping[str, Any], descriptors: Sequence[int]) -> An
 
 def _popen(words: Sequence[str], **given: Any) -> Any:
     """Start a process of a session: a fork where it is one of the plugin's own."""
-    if not _is_ours(words, given["env"]):
+    # What is to be done before it begins is done to a child of this process.
+    if not _is_ours(words, given["env"]) or given.get("preexec_fn"):
         return subprocess.Popen(words, **given)
     passed = list(given.get("pass_fds", ()))
     argv = [str(passed.index(int(w))) if passed and w.isdecimal() else w for w in words[3:]]
     with open(os.devnull, "r+b") as nothing:
-        out = nothing if given["stdout"] == subprocess.DEVNULL else given["stdout"]
-        err = {subprocess.DEVNULL: nothing, subprocess.STDOUT: out}.get(
-            given["stderr"], given["stderr"]
-        )
-        return _enter(words, argv, given, [out.fileno(), err.fileno(), *passed])
+        out = _descriptor(given["stdout"], 1, nothing)
+        err = given["stderr"]
+        err = out if err == subprocess.STDOUT else _descriptor(err, 2, nothing)
+        return _enter(words, argv, given, [out, err, *passed])
+
+
+def _descriptor(stream: Any, own: int, nothing: BinaryIO) -> int:
+    if stream is None:
+        return own
+    return int((nothing if stream == subprocess.DEVNULL else stream).fileno())
 
 
 def _run(words: Sequence[str], **given: Any) -> Any:
@@ -258,7 +266,7 @@ def _enter(
 ) -> Any:
     found = _BOOT.fullmatch(words[2])
     assert found
-    order = {"entry": found.groups(), "argv": argv, "env": dict(given["env"])}
+    order = {"entry": list(found.groups()), "argv": argv, "env": dict(given["env"])}
     return _ask(os.environ[SOCKET], {**order, "cwd": str(given["cwd"])}, descriptors)
 
 
@@ -349,16 +357,17 @@ def _become(order: Mapping[str, Any], out: int, err: int, *passed: int) -> NoRet
         os.environ.clear()
         os.environ.update(order["env"])
         os.environ[SOCKET] = own
+        sys.dont_write_bytecode = bool(os.environ.get("PYTHONDONTWRITEBYTECODE"))
         tempfile.tempdir = None
         os.chdir(order["cwd"])
         added = [entry for entry in order["env"].get("PYTHONPATH", "").split(os.pathsep) if entry]
         for target, source in ((1, out), (2, err)):
             os.dup2(source, target)
             os.close(source)
-        from pytest_kopt.bisect import bisection
         from pytest_kopt.campaign import prerequisites
         from pytest_kopt.cli import campaigns
         from pytest_kopt.processes import forking, launched, launcher
+        from pytest_kopt.standalone import child_session
 
         forking.differ()
         starting = SimpleNamespace(
@@ -369,7 +378,7 @@ def _become(order: Mapping[str, Any], out: int, err: int, *passed: int) -> NoRet
             STDOUT=subprocess.STDOUT,
             TimeoutExpired=subprocess.TimeoutExpired,
         )
-        for module in (launched, launcher, prerequisites, bisection, campaigns):
+        for module in (launched, launcher, prerequisites, child_session, campaigns):
             vars(module)["subprocess"] = starting
         if "worker" in order:
             os.dup2(passed[0], 0)
@@ -379,7 +388,10 @@ def _become(order: Mapping[str, Any], out: int, err: int, *passed: int) -> NoRet
             exec(order["worker"], {"__name__": "__main__"})
             code = 0
         elif "entry" in order:
-            os.setsid()
+            if order["entry"] in _SESSIONS:
+                _have_workers_forked()
+            else:
+                os.setsid()
             _be_at("", added)
             argv = [str(passed[int(w)]) if passed and w.isdecimal() else w for w in order["argv"]]
             sys.argv[:] = ["-c", *argv]
