@@ -54,30 +54,31 @@ def is_built(path: Path) -> bool:
 
 def project_modules(root: Path) -> dict[str, Path]:
     """Return the loaded modules whose source lies below `root`, outside any site-packages."""
+    start = f"{str(root).rstrip(os.sep)}{os.sep}"
     modules = {}
     for name, module in list(sys.modules.items()):
         path = _source(str(getattr(module, "__file__", None) or ""))
-        if path is not None and _is_below(path, root):
+        # By text, which takes a tenth of the time for the thousands that are not.
+        if path is not None and str(path).startswith(start) and _is_own(path, root):
             modules[name] = path
     return modules
 
 
-@functools.cache
-def _is_below(path: Path, root: Path) -> bool:
-    # By text, which takes a tenth of the time for the thousands that are not.
-    if not str(path).startswith(f"{str(root).rstrip(os.sep)}{os.sep}"):
-        return False
+def _is_own(path: Path, root: Path) -> bool:
     return "site-packages" not in path.parts and (root / ".venv") not in path.parents
 
 
 @functools.cache
 def _source(file: str) -> Path | None:
     """Return where a module's source lies, None for a path that does not exist (torch.ops)."""
-    if not (file.endswith(".py") and os.path.isfile(file)):
-        return None
+    return Path(resolved(file)) if file.endswith(".py") and os.path.isfile(file) else None
+
+
+def resolved(file: str) -> str:
+    """Return the real path of a file."""
     folder, name = os.path.split(file)
     # To resolve each of the files asks the system about every folder above it, each time.
-    return Path(file).resolve() if os.path.islink(file) else Path(_real(folder), name)
+    return os.path.realpath(file) if os.path.islink(file) else os.path.join(_real(folder), name)
 
 
 @functools.cache
