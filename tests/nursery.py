@@ -22,12 +22,14 @@ import signal
 import socket
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, redirect_stdout, suppress
 from functools import cache
+from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, BinaryIO, NoReturn
@@ -35,7 +37,7 @@ from typing import Any, BinaryIO, NoReturn
 #: What is imported before the first fork: by all, and by those that decide.
 _RUNNING = (
     *("pytest", "_pytest.pytester", "torch", "triton", "torch.fx.experimental.symbolic_shapes"),
-    *("torch._functorch.config", "numpy.random", "pytest_kopt.processes.forking"),
+    *("torch._functorch.config", "numpy.random", "tomllib", "pytest_kopt.processes.forking"),
     *("pytest_kopt.processes.served", "pytest_kopt.cases.running.timed_versions"),
     *("pytest_kopt.cases.running.runner", "pytest_kopt.sameness.launches"),
     *("pytest_kopt.session.assemble", "pytest_kopt.session.arguments"),
@@ -47,7 +49,7 @@ _DECIDING = (
     *("pytest_kopt.session.xdist", "pytest_kopt.trials.opening", "pytest_kopt.paired.remeasure"),
     *("pytest_kopt.trials.pull_request.against_base", "pytest_kopt.show.exports.publish"),
     *("pytest_kopt.paired.pairing", "pytest_kopt.show.terminal", "pytest_kopt.cli.main"),
-    *("git", "scipy.special"),
+    *("git", "scipy.special", "jinja2"),
 )
 #: What libraries read while they are loaded: everything forked has it so.
 _AT_IMPORT = {
@@ -281,6 +283,7 @@ def main() -> None:
     sys.path.remove(str(Path(__file__).parent))
     gc.disable()
     _import(_RUNNING)
+    _remember_installed()
     _load_plugins()
     # Forks end without taking torch's libraries apart.
     vars(weakref.finalize)["_registry"].clear()
@@ -310,6 +313,21 @@ def _import(names: Sequence[str]) -> None:
             importlib.import_module(name)
 
 
+def _remember_installed() -> None:
+    """Have installed packages be asked once for their entry points and files, not each session."""
+    installed = (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
+    for name in ("entry_points", "files"):
+        asked = vars(metadata.Distribution)[name].fget
+        once = cache(lambda path, asked=asked: asked(metadata.PathDistribution(path)))
+
+        def answer(package: Any, asked: Any = asked, once: Any = once) -> Any:
+            path = getattr(package, "_path", None)
+            is_installed = path is not None and str(path).startswith(installed)
+            return once(path) if is_installed else asked(package)
+
+        setattr(metadata.Distribution, name, property(answer))
+
+
 def _load_plugins() -> None:
     """Have pytest import what it loads in every session: itself, since it rewrites plugins.
 
@@ -319,6 +337,7 @@ def _load_plugins() -> None:
     from pytest_kopt import models
     from pytest_kopt.cases.order import WorkerOrders
     from pytest_kopt.cases.result import CaseResult, ExpectedCase
+    from pytest_kopt.processes import channel
 
     with tempfile.TemporaryDirectory() as empty, redirect_stdout(io.StringIO()):
         importlib.import_module("pytest").main(["-p", "no:kopt", "-c", os.devnull, empty])
@@ -326,7 +345,8 @@ def _load_plugins() -> None:
             Path(empty)
         )
         importlib.import_module("pytest_kopt.knowledge.facts").Facts().product("cpu")
-        for kind in (CaseResult, ExpectedCase, WorkerOrders):
+        messages = {**channel._ORDERS, **channel._REPLIES}.values()
+        for kind in (CaseResult, ExpectedCase, WorkerOrders, *messages):
             models._adapter(kind)
 
 
