@@ -55,9 +55,10 @@ CONTRACTS_EXAMPLE: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-def schema() -> dict[str, Any]:
+def schema() -> jsonschema.Draft202012Validator:
     document: dict[str, Any] = json.loads(PUBLISHED.read_text())
-    return document
+    jsonschema.Draft202012Validator.check_schema(document)
+    return jsonschema.Draft202012Validator(document)
 
 
 def stored(
@@ -81,28 +82,26 @@ VERDICTS = {
 }
 
 
-def test_the_published_schema_is_the_models(schema: dict[str, Any]) -> None:
-    assert schema == Verdict.model_json_schema()
-
-
-def test_the_published_schema_is_a_schema(schema: dict[str, Any]) -> None:
-    jsonschema.Draft202012Validator.check_schema(schema)
+def test_the_published_schema_is_the_models(schema: jsonschema.Draft202012Validator) -> None:
+    assert schema.schema == Verdict.model_json_schema()
 
 
 @pytest.mark.parametrize("name", VERDICTS)
-def test_verdicts_are_valid(schema: dict[str, Any], name: str) -> None:
+def test_verdicts_are_valid(schema: jsonschema.Draft202012Validator, name: str) -> None:
     document = json.loads(VERDICTS[name].model_dump_json())
-    jsonschema.validate(document, schema)
+    schema.validate(document)
     assert Verdict.model_validate(document) == VERDICTS[name]
 
 
 @pytest.mark.parametrize("decision", Decision)
-def test_every_decision_is_valid(schema: dict[str, Any], decision: Decision) -> None:
-    jsonschema.validate({**CONTRACTS_EXAMPLE, "decision": str(decision)}, schema)
+def test_every_decision_is_valid(
+    schema: jsonschema.Draft202012Validator, decision: Decision
+) -> None:
+    schema.validate({**CONTRACTS_EXAMPLE, "decision": str(decision)})
 
 
-def test_the_contracts_example_is_valid(schema: dict[str, Any]) -> None:
-    jsonschema.validate(CONTRACTS_EXAMPLE, schema)
+def test_the_contracts_example_is_valid(schema: jsonschema.Draft202012Validator) -> None:
+    schema.validate(CONTRACTS_EXAMPLE)
     assert Verdict.model_validate(CONTRACTS_EXAMPLE).decision is Decision.ACCEPTED
 
 
@@ -121,16 +120,20 @@ def test_the_contracts_example_is_valid(schema: dict[str, Any]) -> None:
     ],
     ids=str,
 )
-def test_what_is_no_verdict_is_refused(schema: dict[str, Any], change: dict[str, Any]) -> None:
+def test_what_is_no_verdict_is_refused(
+    schema: jsonschema.Draft202012Validator, change: dict[str, Any]
+) -> None:
     with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate({**CONTRACTS_EXAMPLE, **change}, schema)
+        schema.validate({**CONTRACTS_EXAMPLE, **change})
 
 
 @pytest.mark.parametrize("key", ["decision", "reason", "compare", "policy"])
-def test_what_every_verdict_has_is_required(schema: dict[str, Any], key: str) -> None:
+def test_what_every_verdict_has_is_required(
+    schema: jsonschema.Draft202012Validator, key: str
+) -> None:
     document = {name: value for name, value in CONTRACTS_EXAMPLE.items() if name != key}
     with pytest.raises(jsonschema.ValidationError, match=key):
-        jsonschema.validate(document, schema)
+        schema.validate(document)
 
 
 def test_a_written_verdict_has_every_key_of_the_contract() -> None:
