@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,13 @@ def pytest_configure(config: pytest.Config) -> None:
         from tests import nursery
 
         os.environ[nursery.SOCKET] = nursery.address()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """Exempt what is imported by now from collections, which checks of kernels ask for often."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture
