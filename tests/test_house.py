@@ -8,17 +8,24 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 import pytest_kopt
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = Path(pytest_kopt.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
-NODES = [(path, node) for path in FILES for node in ast.walk(ast.parse(path.read_text()))]
 #: Names that tell a reader nothing of what they hold.
 VAGUE = {
     *("found", "given", "told", "kept", "asked", "held", "wanted", "said", "shown", "known"),
     *("other", "others", "both", "every", "own", "item", "each", "seen", "made", "done", "taken"),
 }
+
+
+@pytest.fixture(scope="module")
+def nodes() -> list[tuple[Path, ast.AST]]:
+    """The syntax of all files."""
+    return [(path, node) for path in FILES for node in ast.walk(ast.parse(path.read_text()))]
 
 
 def test_no_file_holds_several_ideas() -> None:
@@ -43,13 +50,15 @@ def test_no_two_files_share_a_name() -> None:
     assert [name for name, count in names.items() if count > 1] == []
 
 
-def test_two_classes_share_a_name_in_two_places_at_most() -> None:
-    names = Counter(node.name for _, node in NODES if isinstance(node, ast.ClassDef))
+def test_two_classes_share_a_name_in_two_places_at_most(nodes: list[tuple[Path, ast.AST]]) -> None:
+    names = Counter(node.name for _, node in nodes if isinstance(node, ast.ClassDef))
     assert sum(count > 1 for count in names.values()) <= 2
 
 
-def test_only_the_public_call_takes_more_than_eight_arguments() -> None:
-    functions = [(path, node) for path, node in NODES if isinstance(node, ast.FunctionDef)]
+def test_only_the_public_call_takes_more_than_eight_arguments(
+    nodes: list[tuple[Path, ast.AST]],
+) -> None:
+    functions = [(path, node) for path, node in nodes if isinstance(node, ast.FunctionDef)]
     many = {
         (path.name, node.name)
         for path, node in functions
@@ -66,8 +75,8 @@ def bound_names(node: ast.AST) -> Iterator[str]:
             yield name
 
 
-def test_a_name_says_what_it_holds() -> None:
+def test_a_name_says_what_it_holds(nodes: list[tuple[Path, ast.AST]]) -> None:
     """Of the names that the package binds."""
-    names = [name.strip("_") for _, node in NODES for name in bound_names(node)]
+    names = [name.strip("_") for _, node in nodes for name in bound_names(node)]
     assert len(names) > 10_000
     assert sum(name in VAGUE for name in names) / len(names) <= 0.012
