@@ -198,7 +198,8 @@ def serve(reader: int, writer: int, scratch: Path) -> NoReturn:
     sys.argv[:] = begin.argv
     if begin.orders.device == "cuda":
         context.begin_to_rouse(begin.orders.device)
-    words = [*begin.pytest_args, *LOADED_BEFORE]
+    # To make a header, pytest reads what each plugin's package says of itself.
+    words = [*begin.pytest_args, *LOADED_BEFORE, "--no-header"]
     plugins: list[object] = [SetAside(), serving]
     if not begin.is_watched:
         plugins.append(EndWithSession())
