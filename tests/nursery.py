@@ -69,8 +69,8 @@ _RUNNER, _DECIDER = "runner", "decider"
 #: In the environment of a run that has to be an interpreter of its own.
 FRESH = {"TESTS_FRESH": "1"}
 _MODULES = ("pytest", "pytest_kopt.cli")
-#: What begins a session of pytest in a tree that was made for it.
-_SESSIONS = [["pytest_kopt.standalone.child_session", name] for name in ("main", "step")]
+#: Its functions begin a session of pytest in a tree that was made for it.
+_SESSIONS = "pytest_kopt.standalone.child_session"
 #: Interpreters whose pytest and kopt are forks; a test adds one with other packages.
 INTERPRETERS = {sys.executable}
 
@@ -184,7 +184,7 @@ def _ask(where: str, order: Mapping[str, Any], descriptors: Sequence[int]) -> An
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asking:
             asking.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
-            runs = order.keys() & {"entry", "worker"} and order.get("entry") not in _SESSIONS
+            runs = "worker" in order or order.get("entry", [_SESSIONS])[0] != _SESSIONS
             asking.connect(f"{where}/{_RUNNER if runs else _DECIDER}")
             socket.send_fds(asking, [json.dumps(order).encode()], [theirs, *descriptors])
             return Fork(json.loads(asking.recv(4096))["pid"], status)
@@ -210,13 +210,6 @@ def _descriptor(stream: Any, own: int, nothing: BinaryIO) -> int:
     if stream is None:
         return own
     return int((nothing if stream == subprocess.DEVNULL else stream).fileno())
-
-
-def _run(words: Sequence[str], **given: Any) -> Any:
-    """Run a process of `kopt init`, which collects a campaign's tests."""
-    if not _is_ours(words, given["env"]):
-        return subprocess.run(words, **given)
-    return _completed(words, lambda *streams: _enter(words, words[3:], given, streams), None)
 
 
 def _call(words: Sequence[str], cwd: Path) -> int:
@@ -384,7 +377,6 @@ def _become(order: Mapping[str, Any], out: int, err: int, *passed: int) -> NoRet
         for target, source in ((1, out), (2, err)):
             os.dup2(source, target)
             os.close(source)
-        from pytest_kopt.campaign import prerequisites
         from pytest_kopt.cli import campaigns
         from pytest_kopt.processes import forking, launched, launcher
         from pytest_kopt.standalone import child_session
@@ -392,13 +384,13 @@ def _become(order: Mapping[str, Any], out: int, err: int, *passed: int) -> NoRet
         forking.differ()
         starting = SimpleNamespace(
             Popen=_popen,
-            run=_run,
+            run=subprocess.run,
             call=_call,
             DEVNULL=subprocess.DEVNULL,
             STDOUT=subprocess.STDOUT,
             TimeoutExpired=subprocess.TimeoutExpired,
         )
-        for module in (launched, launcher, prerequisites, child_session, campaigns):
+        for module in (launched, launcher, child_session, campaigns):
             vars(module)["subprocess"] = starting
         if "worker" in order:
             os.dup2(passed[0], 0)
@@ -408,7 +400,7 @@ def _become(order: Mapping[str, Any], out: int, err: int, *passed: int) -> NoRet
             exec(order["worker"], {"__name__": "__main__"})
             code = 0
         elif "entry" in order:
-            if order["entry"] in _SESSIONS:
+            if order["entry"][0] == _SESSIONS:
                 _have_workers_forked()
             else:
                 os.setsid()
