@@ -59,7 +59,9 @@ def test_each_submission_has_one_verdict(problem: Project, tmp_path: Path) -> No
     assert [document["exit_code"] for document in documents] == [0, 8, 1, 1, 1, 1]
     decisions = [(document["verdict"] or {}).get("decision") for document in documents]
     assert decisions == ["ACCEPTED", "ROLLED_BACK", "REPAIR", None, None, None]
-    assert judged(problem, tmp_path / "wrong.py", code=1)[0]["limit"] is None
+    assert {document["limit"] for document in documents} == {None}
+    (alone,) = judged(problem, tmp_path / "large.py", code=1)
+    assert alone["outcome"] == "refused"
 
 
 def test_a_problem_has_a_baseline(problem: Project, tmp_path: Path) -> None:
