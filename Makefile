@@ -13,7 +13,8 @@ export PIP_ROOT_USER_ACTION = ignore
 export PYTHONDONTWRITEBYTECODE =
 
 # Tests wait a quarter of their time, for limits, locks and disks: three keep two cores busy.
-SUITE := -m pytest -n 3 --dist worksteal
+# No test is a case: without kopt, collection loads and listens to nothing.
+SUITE := -m pytest -n 3 --dist worksteal -p no:kopt
 
 .PHONY: demo test test-all lint imports types docs audit clean
 
