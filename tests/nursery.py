@@ -377,6 +377,10 @@ def _become(order: Mapping[str, Any], out: int, err: int, *passed: int) -> NoRet
         for target, source in ((1, out), (2, err)):
             os.dup2(source, target)
             os.close(source)
+        if os.environ.get("PYTHONUNBUFFERED"):
+            # Both streams may share a file.
+            stdout = os.fdopen(1, "wb", buffering=0, closefd=False)
+            sys.stdout = io.TextIOWrapper(stdout, sys.stdout.encoding, write_through=True)
         from pytest_kopt.cli import campaigns
         from pytest_kopt.processes import forking, launched, launcher
         from pytest_kopt.standalone import child_session
