@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
-from pytest_kopt.campaign.manifest import split_command
 from pytest_kopt.process_tree import adopt_orphans, end_with_parent, leave
 from pytest_kopt.processes.isolation import isolate
 
@@ -54,6 +53,9 @@ class ProjectCommand:
 
     def run(self, folder: Path, more: Mapping[str, str] | None = None) -> CommandResult:
         """Run it in a folder, with `more` in its environment."""
+        # The process around the command imports this file and reads no manifest.
+        from pytest_kopt.campaign.manifest import split_command
+
         extra, words = split_command(self.text)
         confined = "confined" if self.is_confined else "open"
         here = [sys.executable, "-m", __name__, confined, str(folder.resolve())]
