@@ -47,16 +47,22 @@ class Roofline(Document):
     `attainable`, `achieved` and `target` are in `unit`: TFLOPS where FLOPs are declared, GB/s else.
     """
 
-    label: str
-    way: Way
-    bound: Bound
-    flops: float | None = None
-    nbytes: float | None = None
+    label: str = Field(description="name of the case")
+    way: Way = Field(description="direction")
+    bound: Bound = Field(description="the limit that binds: arithmetic, bandwidth or launches")
+    flops: float | None = Field(default=None, description="floating-point operations of a call")
+    nbytes: float | None = Field(default=None, description="bytes that a call has to move")
     intensity: float | None = Field(default=None, description="FLOP per byte")
     ridge: float | None = Field(default=None, description="FLOP per byte where the bounds meet")
-    unit: Literal["TFLOPS", "GB/s"] = "TFLOPS"
-    attainable: float | None = None
-    achieved: float | None = None
+    unit: Literal["TFLOPS", "GB/s"] = Field(
+        default="TFLOPS", description="unit of attainable, achieved and target"
+    )
+    attainable: float | None = Field(
+        default=None, description="the highest rate that the device allows for this case"
+    )
+    achieved: float | None = Field(
+        default=None, description="the candidate's rate, from its own row and not from pairs"
+    )
     achieved_pct: float | None = Field(default=None, description="of the attainable rate")
     target: float | None = Field(default=None, description="90 % of the attainable rate")
     sources: list[str] = Field(default=[], description="citations of the ceilings used")

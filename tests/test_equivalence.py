@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 
 from pytest_kopt import policies
 from pytest_kopt.decide.benefit import is_of_memory
+from pytest_kopt.decide.case_verdict import Memory
 from pytest_kopt.decide.inference import FINAL_LOOK, LOOKS, log_ratio
 from pytest_kopt.decide.known_noise import DEVICE_TIMED, Noise
 from pytest_kopt.decide.paired import WORTH_PCT, decide_metrics
 from pytest_kopt.decide.paired_evidence import PairedCase, PairedEvidence
 from pytest_kopt.decide.policy import Policy
-from pytest_kopt.decide.verdict import Decision, Memory, Verdict
+from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.schema.table import Classes
 from tests.builders import few_examples
 

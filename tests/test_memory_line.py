@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_kopt.decide.verdict import Decision, FirstCall, Memory, Shape, Verdict
+from pytest_kopt.decide.case_verdict import FirstCall, Memory, Shape
+from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.show.words import COSTS, first_calls, memory, rows
 
 MIB = 1 << 20

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from pytest_kopt.cases.evidence import CaseEvidence
 from pytest_kopt.cases.result import PROPERTY, CaseResult
-from pytest_kopt.decide.verdict import Aggregate, Decision, NamedFinding, Shape, Verdict
+from pytest_kopt.decide.case_verdict import Shape
+from pytest_kopt.decide.verdict import Aggregate, Decision, NamedFinding, Verdict
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.show.exports.comment import comment
 from pytest_kopt.show.exports.github import annotation_lines, append_summary

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 import pytest_kopt
 from pytest_kopt.campaign.layout import check_name
-from pytest_kopt.decide.verdict import Decision, Shape
+from pytest_kopt.decide.case_verdict import Shape
+from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.documents import MAX_BYTES, parse_yaml
 from pytest_kopt.errors import BadInput
 from pytest_kopt.show import terminal

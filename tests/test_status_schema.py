@@ -37,6 +37,20 @@ def test_the_published_schema_is_the_models(schema: jsonschema.Draft202012Valida
     assert schema.schema == Status.model_json_schema()
 
 
+@pytest.mark.parametrize("name", ["verdict", "status"])
+def test_every_key_says_what_it_means(name: str) -> None:
+    """The schema is all that a program's author has."""
+    document = json.loads((files("pytest_kopt") / f"schemas/{name}.schema.json").read_text())
+    parts = {"": document, **document["$defs"]}
+    silent = [
+        f"{part}.{key}"
+        for part, known in parts.items()
+        for key, field in known.get("properties", {}).items()
+        if not field.get("description")
+    ]
+    assert len(parts) > 10 and silent == []
+
+
 @pytest.mark.parametrize("campaign", KEPT, ids=lambda path: path.name)
 def test_a_kept_campaigns_status_is_valid(
     tmp_path: Path, campaign: Path, schema: jsonschema.Draft202012Validator

@@ -15,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_kopt.cases.result import CaseResult, named
-from pytest_kopt.decide.verdict import Aggregate, Applied, Decision, Shape, Verdict
+from pytest_kopt.decide.case_verdict import Shape
+from pytest_kopt.decide.verdict import Aggregate, Applied, Decision, Verdict
 from pytest_kopt.schema.profile import GEMM, MEMORY
 from pytest_kopt.session.controller import Controller
 from pytest_kopt.show.standing import Closing

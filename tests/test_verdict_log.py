@@ -11,7 +11,8 @@ import pytest
 import pytest_kopt
 from pytest_kopt.campaign import verdict_log
 from pytest_kopt.cli.main import main
-from pytest_kopt.decide.verdict import Aggregate, Decision, Shape, Verdict
+from pytest_kopt.decide.case_verdict import Shape
+from pytest_kopt.decide.verdict import Aggregate, Decision, Verdict
 from pytest_kopt.errors import BadInput
 from pytest_kopt.exit_codes import ExitCode
 from pytest_kopt.show.report import charts

@@ -21,13 +21,13 @@ from pytest_kopt.campaign.notes import Notes
 from pytest_kopt.campaign.recording import record_attempt
 from pytest_kopt.cases.evidence import CaseEvidence
 from pytest_kopt.cases.result import CaseResult
+from pytest_kopt.decide.case_verdict import Shape
 from pytest_kopt.decide.verdict import (
     Aggregate,
     ConfigClass,
     Decision,
     KernelChange,
     RaceCandidate,
-    Shape,
     Verdict,
 )
 from pytest_kopt.roofline import Roofline

@@ -22,7 +22,8 @@ from pytest_kopt.campaign.history.trend import over_baseline
 from pytest_kopt.campaign.layout import Layout, find
 from pytest_kopt.campaign.state import Round, fold
 from pytest_kopt.cases.result import CaseResult
-from pytest_kopt.decide.verdict import Shape, Verdict
+from pytest_kopt.decide.case_verdict import Shape
+from pytest_kopt.decide.verdict import Verdict
 from pytest_kopt.errors import BadInput, of_extra
 from pytest_kopt.options.project import Project
 from pytest_kopt.profiling.kernel_table import KernelRow

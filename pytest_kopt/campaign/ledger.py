@@ -21,8 +21,8 @@ from pytest_kopt.roofline import Efficiency
 class Event(Document):
     """The keys of every line: format version and time (`YYYY-MM-DD HH:MM`)."""
 
-    v: Literal[1] = 1
-    time: str
+    v: Literal[1] = Field(default=1, description="version of the format of a line")
+    time: str = Field(description="time of the event, YYYY-MM-DD HH:MM")
 
 
 class AttemptEvent(Event):
@@ -144,11 +144,15 @@ class Restored(AttemptEvent):
 class Audited(Document):
     """An accepted round in the applicability audit; gains in percent, None without a bucket."""
 
-    round: Annotated[int, Field(ge=1)]
-    bucket: str | None = None
-    benchmark_pct: float | None = None
-    credited_pct: float | None = None
-    decision: str
+    round: Annotated[int, Field(ge=1)] = Field(description="number of the accepted round")
+    bucket: str | None = Field(default=None, description="kind of the gain, K1 to W3")
+    benchmark_pct: float | None = Field(
+        default=None, description="gain in the benchmark, in percent"
+    )
+    credited_pct: float | None = Field(
+        default=None, description="gain that counts for a training step, in percent"
+    )
+    decision: str = Field(description="conclusion of the audit")
 
 
 class FinalReport(Document):
@@ -158,17 +162,19 @@ class FinalReport(Document):
     are among those rolled back; `ineffective` does not list them.
     """
 
-    accepted: int
-    rolled_back: int
-    inconclusive: int = 0
-    effective: list[str]
-    ineffective: list[str]
-    audit: list[Audited]
-    s_real_pct: float
-    w_real_pct: float
-    r_real_pct: float
-    headline_pct: float
-    next_directions: list[str]
+    accepted: int = Field(description="number of accepted rounds")
+    rolled_back: int = Field(description="number of rounds that kept nothing")
+    inconclusive: int = Field(default=0, description="number of inconclusive rounds among them")
+    effective: list[str] = Field(description="changes that gained, as text")
+    ineffective: list[str] = Field(description="changes that did not gain, as text")
+    audit: list[Audited] = Field(description="the accepted rounds")
+    s_real_pct: float = Field(description="gain of the buckets K1 to K4, in percent")
+    w_real_pct: float = Field(description="gain of weight caches (W1), bounded, in percent")
+    r_real_pct: float = Field(
+        description="gain of the buckets W2 and W3 that counts, in percent: 0"
+    )
+    headline_pct: float = Field(description="product of the accepted rounds' gains, in percent")
+    next_directions: list[str] = Field(description="directions that remain, as text")
 
     @property
     def is_attributed(self) -> bool:
@@ -190,14 +196,22 @@ class FinalReport(Document):
 class Final(Event):
     """The best version (of round `best`) met the baseline; `evidence` as in `measured`."""
 
-    event: Literal["final"] = "final"
-    best: Annotated[int, Field(ge=1)]
-    decision: Decision
-    reason: str
-    aggregate: Aggregate | None = None
-    e2e: EndToEnd | None = None
-    evidence: dict[str, str]
-    report: FinalReport | None = None
+    event: Literal["final"] = Field(default="final", description="kind of the event")
+    best: Annotated[int, Field(ge=1)] = Field(description="round of the best version")
+    decision: Decision = Field(
+        description="decision about the best version, compared with the baseline"
+    )
+    reason: str = Field(description="the reason for the decision, as text")
+    aggregate: Aggregate | None = Field(
+        default=None, description="paired change of all cases over the baseline"
+    )
+    e2e: EndToEnd | None = Field(
+        default=None, description="figure of a whole program, with an e2e_command"
+    )
+    evidence: dict[str, str] = Field(
+        description="SHA-256 of the files with the measurements, by name"
+    )
+    report: FinalReport | None = Field(default=None, description="outcome of the campaign")
 
 
 class Integrating(Event):

@@ -11,7 +11,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from pytest_kopt.cases.result import CaseResult
-from pytest_kopt.decide.verdict import Diagnosis, Shape, Verdict
+from pytest_kopt.decide.case_verdict import Diagnosis, Shape
+from pytest_kopt.decide.verdict import Verdict
 from pytest_kopt.schema.table import cell
 
 #: Where a traceback of pytest or Python says that something was raised.

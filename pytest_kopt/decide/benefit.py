@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from pytest_kopt.decide.verdict import Memory
+from pytest_kopt.decide.case_verdict import Memory
 
 #: What is held on the device. Shared memory is a kernel's own, and in no allocator.
 _MEMORY = re.compile(r"(?<!shared )\b(memory|vram)\b", re.IGNORECASE)

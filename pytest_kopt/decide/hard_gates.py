@@ -6,8 +6,9 @@ import math
 from collections.abc import Sequence
 from typing import Literal
 
+from pytest_kopt.decide.case_verdict import Shape
 from pytest_kopt.decide.policy import Policy
-from pytest_kopt.decide.verdict import Decision, Shape, Verdict
+from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.errors import BadInput
 from pytest_kopt.schema.metrics import Metric, has_backward, value
 from pytest_kopt.schema.profile import gate_holds, parse_gate

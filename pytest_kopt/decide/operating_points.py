@@ -24,26 +24,36 @@ _UNDER_LOAD, _TURN_S = Prior(0.02**2, 6, "default: an H100 (docs/operating-point
 class Load(Document):
     """How a version loads its GPU at an operating point: medians over its blocks."""
 
-    mhz: float | None = None
-    watts: float | None = None
-    joules: float | None = Field(default=None, description="of a call, at the sustained point")
+    mhz: float | None = Field(default=None, description="SM clock in MHz")
+    watts: float | None = Field(default=None, description="power in watts")
+    joules: float | None = Field(
+        default=None, description="energy of a call in joules, at the sustained point"
+    )
 
 
 class OperatingPoint(Document):
     """A case's change at an operating point, with an interval of 95 %."""
 
-    name: PointName
-    change_pct: float | None = Field(default=None, description="positive is better")
-    low_pct: float | None = None
-    high_pct: float | None = None
+    name: PointName = Field(description="name of the operating point")
+    change_pct: float | None = Field(
+        default=None, description="change of speed in percent, paired; positive is better"
+    )
+    low_pct: float | None = Field(
+        default=None,
+        description="lower end of the interval of change_pct, in percent; null: no interval",
+    )
+    high_pct: float | None = Field(
+        default=None,
+        description="upper end of the interval of change_pct, in percent; null: no interval",
+    )
     cycles_pct: float | None = Field(
         default=None, description="change in clock cycles of a call: without the clock's part"
     )
     joules_pct: float | None = Field(
         default=None, description="change in energy of a call, positive is less"
     )
-    candidate: Load = Load()
-    incumbent: Load = Load()
+    candidate: Load = Field(default=Load(), description="load of the candidate")
+    incumbent: Load = Field(default=Load(), description="load of the current best")
 
 
 @dataclass(frozen=True, slots=True)

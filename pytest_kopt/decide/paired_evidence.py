@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from pytest_kopt.decide.case_verdict import FirstCall, Memory, Same
 from pytest_kopt.decide.inference import (
     ALONE_LEVEL,
     FINAL_LOOK,
@@ -16,7 +17,6 @@ from pytest_kopt.decide.inference import (
 )
 from pytest_kopt.decide.known_noise import Noise, Prior, excess_of
 from pytest_kopt.decide.operating_points import PointEvidence
-from pytest_kopt.decide.verdict import FirstCall, Memory, Same
 from pytest_kopt.schema.metrics import Metric
 from pytest_kopt.schema.profile import Better, Scalar
 from pytest_kopt.schema.table import NO_CLASSES, Classes

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from pytest_kopt.decide.case_verdict import Shape
 from pytest_kopt.decide.classes import ClassStanding, Status
 from pytest_kopt.decide.combined import together, weighted
 from pytest_kopt.decide.hard_gates import after_regression
@@ -20,14 +21,7 @@ from pytest_kopt.decide.inference import (
 )
 from pytest_kopt.decide.paired_evidence import PairedCase, PairedEvidence
 from pytest_kopt.decide.policy import Policy
-from pytest_kopt.decide.verdict import (
-    Aggregate,
-    ConfigClass,
-    Decision,
-    KnownNoise,
-    Shape,
-    Verdict,
-)
+from pytest_kopt.decide.verdict import Aggregate, ConfigClass, Decision, KnownNoise, Verdict
 from pytest_kopt.figures import at_level, changed, changed_within
 from pytest_kopt.schema.metrics import WEIGHTED_TIME, geomean
 

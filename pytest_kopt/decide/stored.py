@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
+from pytest_kopt.decide.case_verdict import Shape
 from pytest_kopt.decide.classes import ClassStanding, measured_classes
 from pytest_kopt.decide.hard_gates import (
     after_regression,
@@ -18,7 +19,7 @@ from pytest_kopt.decide.hard_gates import (
 )
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.stored_evidence import Changes, StoredEvidence, class_views, compare
-from pytest_kopt.decide.verdict import Aggregate, ConfigClass, Decision, Level, Shape, Verdict
+from pytest_kopt.decide.verdict import Aggregate, ConfigClass, Decision, Level, Verdict
 from pytest_kopt.errors import BadInput
 from pytest_kopt.figures import changed
 from pytest_kopt.schema.metrics import WEIGHTED_TIME, parse_primary

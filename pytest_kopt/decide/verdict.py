@@ -7,19 +7,13 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from pytest_kopt.decide.operating_points import OperatingPoint, PointName
+from pytest_kopt.decide.case_verdict import Shape
 from pytest_kopt.exit_codes import ExitCode
 from pytest_kopt.models import Document
 from pytest_kopt.roofline import Roofline
 
 #: Which cases decide: the representative ones, or all.
 Level = Literal["quick", "full"]
-#: How it is known that both versions run the same code.
-Same = Literal["source", "machine"]
-
-
-#: Of memory less than this apart nothing is said.
-_SAME_MEMORY = 1.01
 #: What can be next; docs/what-next.md says of each what it asks for.
 ActionWord = Literal[
     "run_baseline",
@@ -80,135 +74,84 @@ class Aggregate(Document):
     It is their geometric mean, or their weighted time.
     """
 
-    metric: str
+    metric: str = Field(description="name and unit of the metric")
     better: Literal["higher", "lower"] = Field(
         default="higher",
         description="which values of the metric are better; change_pct is of speed",
     )
-    candidate: float | None = None
-    incumbent: float | None = None
-    change_pct: float | None = Field(default=None, description="positive is better")
-    low_pct: float | None = None
-    high_pct: float | None = None
-    confidence: float | None = None
-
-
-class Diagnosis(Document):
-    """The fault of a case; the output with the first fault, or where it was raised."""
-
-    text: str = Field(description="as the terminal shows it")
-    output: str | None = Field(default=None, description="its name: out, grad of input 0")
-    reason: str | None = None
-    gate: str | None = None
-    snr_db: float | None = None
-    max_abs_error: float | None = None
-    worst_index: list[int] | None = None
-    worst_reference: float | None = Field(default=None, description="the reference there")
-    worst_output: float | None = Field(default=None, description="what the kernel gave there")
-    file: str | None = None
-    line: int | None = None
-
-
-class Memory(Document):
-    """The most bytes that a call of a version holds, what is kept between calls among them."""
-
-    candidate_bytes: int
-    incumbent_bytes: int
-
-    @property
-    def ratio(self) -> float:
-        """The larger over the smaller."""
-        low, high = sorted((max(self.candidate_bytes, 1), max(self.incumbent_bytes, 1)))
-        return high / low
-
-    @property
-    def differs(self) -> bool:
-        """Whether the versions are further apart than allocators' rounding."""
-        return self.ratio > _SAME_MEMORY
-
-    @property
-    def in_mib(self) -> str:
-        """Both in words, the incumbent's first."""
-        before, now = (f"{n / 2**20:.4g}" for n in (self.incumbent_bytes, self.candidate_bytes))
-        return f"{before} -> {now} MiB"
-
-
-class FirstCall(Document):
-    """The time of the first call in a fresh process, in ms: compiling and tuning are in it."""
-
-    candidate: float
-    incumbent: float
-
-
-class Shape(Document):
-    """One case in the verdict."""
-
-    label: str
-    dims: dict[str, Any]
-    check: Literal["PASS", "FAIL", "ERROR", "MISSING"]
-    change_pct: float | None = None
-    low_pct: float | None = None
-    high_pct: float | None = None
-    status: Literal["improved", "unchanged", "regressed", "failed"]
-    device: str | None = None
-    nodeid: str | None = None
-    forward_ms: float | None = Field(
-        default=None, description="the candidate's in the CSV, no pair"
+    candidate: float | None = Field(
+        default=None, description="value of the candidate, in the metric's unit"
     )
-    backward_ms: float | None = Field(default=None, description="the candidate's in the CSV")
-    memory: Memory | None = None
-    first_call_ms: FirstCall | None = Field(
-        default=None, description="of both versions; it never judges"
+    incumbent: float | None = Field(
+        default=None, description="value of the current best, in the metric's unit"
     )
-    diagnosis: Diagnosis | None = Field(default=None, description="of a case that did not pass")
-    same: Same | None = Field(
-        default=None, description="both versions run the same code: not compared"
-    )
-    cache: Literal["cold", "warm"] | None = Field(
-        default=None, description="where timed calls find their inputs"
-    )
-    operating_point: PointName | None = Field(
-        default=None, description="the state of the GPU that change_pct is conditional on"
-    )
-    is_steady: bool | None = Field(
+    change_pct: float | None = Field(
         default=None,
-        description="whether the clock does not fall under load: one figure for both points",
+        description="change of speed in percent, paired unless compare is stored; positive "
+        "is better",
     )
-    points_differ: bool | None = Field(
-        default=None, description="whether the changes differ by more than their intervals"
+    low_pct: float | None = Field(
+        default=None,
+        description="lower end of the interval of change_pct, in percent; null: no interval",
     )
-    operating_points: list[OperatingPoint] = Field(
-        default=[], description="those that were measured, the one that decides first"
+    high_pct: float | None = Field(
+        default=None,
+        description="upper end of the interval of change_pct, in percent; null: no interval",
+    )
+    confidence: float | None = Field(
+        default=None, description="confidence level of the interval, 0 to 1; null: no interval"
     )
 
 
 class ConfigClass(Document):
     """The cases of a config class together: the geometric mean of the aggregate's metric."""
 
-    name: str
+    name: str = Field(description="values of the dims that its cases have in common, as text")
     dims: dict[str, Any] = Field(description="what its cases have in common")
-    cases: int
-    candidate: float | None = None
-    incumbent: float | None = None
-    change_pct: float | None = Field(default=None, description="positive is better")
-    low_pct: float | None = None
-    high_pct: float | None = None
-    confidence: float | None = None
-    status: Literal["improved", "unchanged", "regressed"] = "unchanged"
+    cases: int = Field(description="number of its cases")
+    candidate: float | None = Field(
+        default=None, description="geometric mean of the candidate, in the metric's unit"
+    )
+    incumbent: float | None = Field(
+        default=None, description="geometric mean of the current best, in the metric's unit"
+    )
+    change_pct: float | None = Field(
+        default=None, description="change of speed in percent; positive is better"
+    )
+    low_pct: float | None = Field(
+        default=None,
+        description="lower end of the interval of change_pct, in percent; null: no interval",
+    )
+    high_pct: float | None = Field(
+        default=None,
+        description="upper end of the interval of change_pct, in percent; null: no interval",
+    )
+    confidence: float | None = Field(
+        default=None, description="confidence level of the interval, 0 to 1; null: no interval"
+    )
+    status: Literal["improved", "unchanged", "regressed"] = Field(
+        default="unchanged", description="whether the class gained or lost beyond the noise"
+    )
 
 
 class RaceCandidate(Document):
     """A candidate of a race; the first place is the one that the round is about."""
 
     name: str = Field(description="the folder or ref; several where they hold the same files")
-    place: int
-    decision: Decision
-    reason: str
+    place: int = Field(description="place in the race, from 1")
+    decision: Decision = Field(description="decision about this candidate")
+    reason: str = Field(description="the reason for the decision, as text")
     change_pct: float | None = Field(
         default=None, description="over the incumbent, in the race; the first's in the round"
     )
-    low_pct: float | None = None
-    high_pct: float | None = None
+    low_pct: float | None = Field(
+        default=None,
+        description="lower end of the interval of change_pct, in percent; null: no interval",
+    )
+    high_pct: float | None = Field(
+        default=None,
+        description="upper end of the interval of change_pct, in percent; null: no interval",
+    )
     kernel: dict[str, str] = Field(default={}, description="SHA-256 of its files")
 
 
@@ -217,7 +160,9 @@ class KnownNoise(Document):
 
     sd_pct: float = Field(description="standard deviation of a process's aggregate")
     freedom: float = Field(description="degrees of freedom that it counts for")
-    source: str
+    source: str = Field(
+        description="origin of the prior: earlier rounds, a calibration, or a default"
+    )
     excess: float = Field(
         description="factor by which the variance was raised, as today's processes vary more"
     )
@@ -236,8 +181,10 @@ class KernelTime(Document):
     """GPU time of all kernels of a step as profiled: geometric means over cases, microseconds."""
 
     hottest: str | None = Field(default=None, description="the first case's longest kernel")
-    candidate_us: float
-    incumbent_us: float | None = None
+    candidate_us: float = Field(description="GPU time of a step of the candidate, in microseconds")
+    incumbent_us: float | None = Field(
+        default=None, description="GPU time of a step of the current best, in microseconds"
+    )
     change_pct: float | None = Field(default=None, description="positive is better")
     pairs_pct: list[float] = Field(
         default=[], description="the change in each pair of processes, one a version"
@@ -247,20 +194,22 @@ class KernelTime(Document):
 class NextAction(Document):
     """The next step: a word from a published list, with its arguments."""
 
-    action: ActionWord
-    arguments: dict[str, Any] = {}
+    action: ActionWord = Field(description="the action; docs/what-next.md explains each")
+    arguments: dict[str, Any] = Field(
+        default={}, description="the arguments of the action, for example the number of the round"
+    )
 
 
 class EndToEnd(Document):
     """The figure of a whole program's run with both versions, in the unit that it printed."""
 
-    command: str
+    command: str = Field(description="the e2e_command of the manifest")
     candidate: float = Field(description="median of its runs")
-    incumbent: float
-    change_pct: float = Field(description="positive is better")
-    low_pct: float
-    high_pct: float
-    confidence: float
+    incumbent: float = Field(description="median of the runs of the current best")
+    change_pct: float = Field(description="change of speed in percent; positive is better")
+    low_pct: float = Field(description="lower end of the interval of change_pct, in percent")
+    high_pct: float = Field(description="upper end of the interval of change_pct, in percent")
+    confidence: float = Field(description="confidence level of the interval, 0 to 1")
     runs: int = Field(description="of each version, without a first one that is not counted")
 
 
@@ -268,10 +217,12 @@ class NamedFinding(Document):
     """The finding of a check; docs/findings.md says what each name means."""
 
     check: str = Field(description="its name: stale-result")
-    message: str
+    message: str = Field(description="the observation, as text")
     where: str = Field(default="", description="file and line, or a case")
-    advice: str = ""
-    bucket: str = ""
+    advice: str = Field(default="", description="the change that ends the finding")
+    bucket: str = Field(
+        default="", description="kind of the gain that the finding shows: W1, W2 or W3"
+    )
     rejects: bool = Field(description="whether it refuses the candidate; any other is a note")
     details: tuple[str, ...] = Field(default=(), description="each thing that the message counts")
 
@@ -284,25 +235,37 @@ class KernelChange(Document):
     """
 
     case: str = Field(default="", description="label of the first case that launches it")
-    kernel: str
-    before: dict[str, float] = {}
-    after: dict[str, float] = {}
+    kernel: str = Field(description="name of the GPU kernel")
+    before: dict[str, float] = Field(
+        default={}, description="figures of the current best's kernel, by name"
+    )
+    after: dict[str, float] = Field(
+        default={}, description="figures of the candidate's kernel, by name"
+    )
 
 
 class Applied(Document):
     """The changes that the decision made to the repository."""
 
-    git_commit: str | None = None
-    restored: list[str] = []
+    git_commit: str | None = Field(
+        default=None, description="hash of the commit that keeps the kernel; null: no commit"
+    )
+    restored: list[str] = Field(
+        default=[], description="kernel files that hold the current best again"
+    )
 
 
 class Verdict(Document):
     """verdict.json; `schema_version` grows when a field changes its meaning or goes."""
 
-    schema_version: Literal[1] = 1
-    campaign: str | None = None
-    round: int | None = None
-    attempt: int | None = None
+    schema_version: Literal[1] = Field(default=1, description="version of this format")
+    campaign: str | None = Field(
+        default=None, description="name of the campaign; null: a comparison without one"
+    )
+    round: int | None = Field(default=None, description="number of the round; null: no round")
+    attempt: int | None = Field(
+        default=None, description="number of the attempt in the round, from 1; null: no round"
+    )
     base: str | None = Field(
         default=None,
         description="commit, or path of an interpreter, that is the other side of a gate",
@@ -310,20 +273,24 @@ class Verdict(Document):
     level: Level = Field(
         default="full", description="quick: the representative cases decided, full: all"
     )
-    decision: Decision
+    decision: Decision = Field(description="the decision; docs/verdicts.md explains each")
     outcome: str | None = Field(
         default=None,
         description="of a gate: slower (decision ROLLED_BACK), may be slower, faster, …",
     )
-    reason: str
-    next_step: str = ""
-    next_action: NextAction | None = None
-    compare: Literal["paired", "stored", "none"]
-    engine: str | None = None
-    policy: str
+    reason: str = Field(description="the reason for the decision, as text")
+    next_step: str = Field(default="", description="the next step, as text")
+    next_action: NextAction | None = Field(default=None, description="the next step, for programs")
+    compare: Literal["paired", "stored", "none"] = Field(
+        description="source of change_pct: pairs of one session, stored figures of two "
+        "sessions, or none"
+    )
+    engine: str | None = Field(default=None, description="timing method: graph, events or wall")
+    policy: str = Field(description="name of the policy")
     thresholds: dict[str, Any] = Field(default={}, description="the policy's keys and values")
     aggregate: Aggregate | None = Field(
-        default=None, description="the one that decides: see the policy's decided_by"
+        default=None,
+        description="the figure that decides: see the policy's decided_by; change_pct is paired",
     )
     weighted_time: Aggregate | None = Field(
         default=None,
@@ -333,7 +300,7 @@ class Verdict(Document):
     secondary: list[Aggregate] = Field(
         default=[], description="further primary metrics, and each under skew for grouped GEMMs"
     )
-    shapes: list[Shape] = []
+    shapes: list[Shape] = Field(default=[], description="every case")
     classes: list[ConfigClass] = Field(
         default=[], description="by the columns that the manifest's classes names"
     )
@@ -364,7 +331,9 @@ class Verdict(Document):
     )
     flags: list[str] = Field(default=[], description="those of findings are `check: message`")
     findings: list[NamedFinding] = Field(default=[], description="the flags that are findings")
-    applied: Applied = Applied()
+    applied: Applied = Field(
+        default=Applied(), description="changes that the decision made to the repository"
+    )
 
     def action(self, number: int | None) -> NextAction:
         """Return what is next: nothing after a final, without a number, or a gate that passes."""

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pytest_kopt.cases import replies
 from pytest_kopt.cases.order import CANDIDATE, INCUMBENT
 from pytest_kopt.cases.protocol import TryNearby
-from pytest_kopt.decide.verdict import Same
+from pytest_kopt.decide.case_verdict import Same
 from pytest_kopt.honesty.accuracy import Accuracy, downgrades
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.nearby_shapes import Tried, death, held_out_findings, untried

@@ -12,19 +12,12 @@ from typing import TypedDict
 from pytest_kopt.campaign.ledger import PairedChange
 from pytest_kopt.cases.order import CANDIDATE, INCUMBENT
 from pytest_kopt.cases.result import CaseResult
+from pytest_kopt.decide.case_verdict import FirstCall, Memory, Same
 from pytest_kopt.decide.inference import percent
 from pytest_kopt.decide.interim_looks import decide_by_looks
 from pytest_kopt.decide.paired_evidence import PairedCase, PairedEvidence
 from pytest_kopt.decide.policy import Policy
-from pytest_kopt.decide.verdict import (
-    Decision,
-    FirstCall,
-    KernelChange,
-    Memory,
-    Replicas,
-    Same,
-    Verdict,
-)
+from pytest_kopt.decide.verdict import Decision, KernelChange, Replicas, Verdict
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.nearby_shapes import Tried
 from pytest_kopt.options.settings import Gate

@@ -27,8 +27,9 @@ from pytest_kopt.cases.replies import (
     Prepared,
     Ready,
 )
+from pytest_kopt.decide.case_verdict import Same
 from pytest_kopt.decide.inference import replica_ratio
-from pytest_kopt.decide.verdict import KernelChange, Same
+from pytest_kopt.decide.verdict import KernelChange
 from pytest_kopt.devices.conditions import Conditions, steadily
 from pytest_kopt.devices.states import BOOST, SUSTAINED
 from pytest_kopt.honesty.accuracy import Accuracy

@@ -32,7 +32,8 @@ from pytest_kopt.show.words import (
 if TYPE_CHECKING:
     import pytest
 
-    from pytest_kopt.decide.verdict import Aggregate, ConfigClass, Shape, Verdict
+    from pytest_kopt.decide.case_verdict import Shape
+    from pytest_kopt.decide.verdict import Aggregate, ConfigClass, Verdict
     from pytest_kopt.roofline import Roofline
     from pytest_kopt.show.standing import Closing
 

@@ -15,15 +15,14 @@ from pytest_kopt.figures import at_level, changed, changed_within, figure, inter
 
 if TYPE_CHECKING:
     from pytest_kopt.campaign.ledger import Final
+    from pytest_kopt.decide.case_verdict import FirstCall, Shape
     from pytest_kopt.decide.operating_points import OperatingPoint
     from pytest_kopt.decide.verdict import (
         Aggregate,
         ConfigClass,
         EndToEnd,
-        FirstCall,
         KernelChange,
         RaceCandidate,
-        Shape,
         Verdict,
     )
 

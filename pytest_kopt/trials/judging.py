@@ -12,9 +12,10 @@ from pytest_kopt.cases.collector import Collector
 from pytest_kopt.cases.details import in_a_line
 from pytest_kopt.cases.result import CaseResult, Check, ExpectedCase
 from pytest_kopt.decide import hard_gates
+from pytest_kopt.decide.case_verdict import Same, Shape
 from pytest_kopt.decide.hard_gates import checked_shape
 from pytest_kopt.decide.policy import Policy
-from pytest_kopt.decide.verdict import Decision, NamedFinding, Same, Shape, Verdict
+from pytest_kopt.decide.verdict import Decision, NamedFinding, Verdict
 from pytest_kopt.devices.conditions import by_kind
 from pytest_kopt.devices.vendor import CPU
 from pytest_kopt.errors import BadInput

@@ -61,8 +61,8 @@ class Stop(Document):
     """One condition of a Termination Check."""
 
     title: str = Field(description="its name and the key it stands for")
-    name: str
-    holds: bool
+    name: str = Field(description="name of the condition")
+    holds: bool = Field(description="whether the condition ends the campaign")
     why: str = Field(description="why it holds or does not")
     go_on: str = Field(description="how to go on where it holds")
 
@@ -176,21 +176,29 @@ class Regression(Document):
     or else the verdict says of it. None where something was not measured.
     """
 
-    round: int
-    attempt: int
-    time: str
-    incumbent_round: int
-    incumbent_commit: str | None
-    snapshot: str
-    hypothesis: str | None
-    files: list[str]
-    metric: str | None
-    incumbent: float | None
-    candidate: float | None
-    incumbent_kernel_us: float | None
-    candidate_kernel_us: float | None
-    change_pct: float
-    points: str
+    round: int = Field(description="number of the round")
+    attempt: int = Field(description="number of the attempt")
+    time: str = Field(description="time of the decision")
+    incumbent_round: int = Field(description="round of the version that was the current best")
+    incumbent_commit: str | None = Field(description="commit of that version")
+    snapshot: str = Field(
+        description="folder of the candidate's files, below the campaign's folder"
+    )
+    hypothesis: str | None = Field(description="hypothesis or change of the notes")
+    files: list[str] = Field(description="kernel files that differ between the versions")
+    metric: str | None = Field(description="name and unit of the metric")
+    incumbent: float | None = Field(description="value of the current best, in the metric's unit")
+    candidate: float | None = Field(description="value of the candidate, in the metric's unit")
+    incumbent_kernel_us: float | None = Field(
+        description="GPU kernel time of the current best, in microseconds"
+    )
+    candidate_kernel_us: float | None = Field(
+        description="GPU kernel time of the candidate, in microseconds"
+    )
+    change_pct: float = Field(
+        description="change of speed in percent, of GPU kernel time if profiled; negative"
+    )
+    points: str = Field(description="root cause of the notes, or the verdict's reason")
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,8 +271,8 @@ def _regression(
 class Review(Document):
     """The stagnation review that is due: after how many roll-backs, and what it starts with."""
 
-    rollbacks_in_a_row: int
-    action: str
+    rollbacks_in_a_row: int = Field(description="number of rounds in a row that kept nothing")
+    action: str = Field(description="the first step of the review")
 
 
 def rollbacks_in_a_row(rounds: Sequence[Round]) -> int:

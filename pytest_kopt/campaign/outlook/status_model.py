@@ -16,7 +16,8 @@ from pytest_kopt.campaign.ledger import Final
 from pytest_kopt.campaign.state import Round
 from pytest_kopt.cases.case_rooflines import rooflines
 from pytest_kopt.cases.result import device_model_of
-from pytest_kopt.decide.verdict import Decision, Level, NextAction, RaceCandidate, Shape
+from pytest_kopt.decide.case_verdict import Shape
+from pytest_kopt.decide.verdict import Decision, Level, NextAction, RaceCandidate
 from pytest_kopt.knowledge.facts import product_facts
 from pytest_kopt.knowledge.routing import Route
 from pytest_kopt.models import Document
@@ -46,15 +47,18 @@ _BANDS: dict[Band, str] = {
 class RoundStatus(Document):
     """One round that was run."""
 
-    round: int
-    attempts: int
+    round: int = Field(description="number of the round")
+    attempts: int = Field(description="number of its attempts")
     open: bool = Field(description="whether another attempt may follow")
-    level: Level
-    decision: Decision
-    reason: str
-    next_step: str
-    change_pct: float | None = Field(description="over the current best of then, in percent")
-    flags: list[str]
+    level: Level = Field(description="scope: representative cases (quick) or all (full)")
+    decision: Decision = Field(description="decision about the last attempt")
+    reason: str = Field(description="the reason for the decision, as text")
+    next_step: str = Field(description="the next step, as text")
+    change_pct: float | None = Field(
+        description="aggregate's change in percent over the current best of that time; "
+        "positive is better. This figure decides, not the times of two rounds"
+    )
+    flags: list[str] = Field(description="remarks that decide nothing")
     notes: dict[str, Any] = Field(description="the keys of its notes that are given")
 
     @classmethod
@@ -78,31 +82,33 @@ class RoundStatus(Document):
 class RoundCounters(Document):
     """How many rounds after the baseline ended how."""
 
-    accepted: int
-    rolled_back: int
+    accepted: int = Field(description="number of accepted rounds")
+    rolled_back: int = Field(description="number of rounds that kept nothing")
     by_decision: dict[Decision, int] = Field(description="the baseline among them")
-    rollbacks_in_a_row: int
+    rollbacks_in_a_row: int = Field(description="number of the last rounds that kept nothing")
     regressions_in_a_row: int = Field(description="measured ones; max_regressions end a campaign")
-    max_regressions: int
+    max_regressions: int = Field(description="the policy's limit of regressions in a row")
 
 
 class QuickLevel(Document):
     """The cases of quick rounds."""
 
-    shapes: list[str]
-    frozen_since_round: int | None
+    shapes: list[str] = Field(description="labels of the cases")
+    frozen_since_round: int | None = Field(
+        description="first quick round, from which the choice is fixed; null: none yet"
+    )
 
 
 class Status(Document):
     """`kopt status --json`; `schema_version` grows when a field changes its meaning or goes."""
 
-    schema_version: Literal[1] = 1
-    campaign: str
-    op: str
-    backend: str
-    gpu: str
-    kernel: list[str]
-    branch: str
+    schema_version: Literal[1] = Field(default=1, description="version of this format")
+    campaign: str = Field(description="name of the campaign")
+    op: str = Field(description="target_op of the manifest")
+    backend: str = Field(description="target_backend of the manifest")
+    gpu: str = Field(description="target_gpu of the manifest")
+    kernel: list[str] = Field(description="paths of the kernel files, below root")
+    branch: str = Field(description="git branch of the campaign")
     root: str = Field(description="the project root in which rounds run")
     directory: str = Field(description="the campaign's own")
     allowed: list[str] = Field(description="the commands that would not be refused")
@@ -110,29 +116,35 @@ class Status(Document):
         description="running.json of the session that works on the campaign, or of one that a "
         "kernel ended which did not import"
     )
-    next_action: NextAction
-    next: str = Field(description="the same in words")
+    next_action: NextAction = Field(description="the next step, for programs")
+    next: str = Field(description="the next step, as text")
     obstacle: str | None = Field(description="what a person has to fix before a round can run")
     nothing_to_measure: str | None = Field(description="why: the kernel is the current best's code")
     edited: list[str] = Field(description="kernel files that are not the current best's")
     measured_elsewhere: str = Field(description="the other machine that measured the current best")
-    ended: Literal["stopped", "abandoned"] | None
+    ended: Literal["stopped", "abandoned"] | None = Field(
+        description="how a person ended the campaign; null: it goes on"
+    )
     incumbent_round: int | None = Field(description="the round of the current best")
     next_round: int | None = Field(description="null where a condition ends the campaign")
     open: bool = Field(description="whether the last round goes on")
     unapplied: int | None = Field(description="a round that is decided but not carried out")
     final: Final | None = Field(description="the last comparison of the best with the baseline")
-    chain_breaks: list[str]
-    counters: RoundCounters
-    recent_regressions: list[Regression]
-    stagnation: Review | None
-    termination_check: list[Stop]
+    chain_breaks: list[str] = Field(
+        description="accepted rounds whose metric fell by more than the noise, as text"
+    )
+    counters: RoundCounters = Field(description="number of rounds by outcome")
+    recent_regressions: list[Regression] = Field(
+        description="the last measured regressions in a row, oldest first"
+    )
+    stagnation: Review | None = Field(description="the review that is due; null: none")
+    termination_check: list[Stop] = Field(description="conditions that end the campaign")
     integration: str | None = Field(description="how a workspace stands with its upstream")
-    quick: QuickLevel
+    quick: QuickLevel = Field(description="cases of quick rounds")
     candidates: list[RaceCandidate] = Field(description="of the last round, if it was a race")
     cases: list[Shape] = Field(description="of the last round")
     masked: list[str] = Field(description="versions of the iteration memory that are not shown")
-    rounds: list[RoundStatus]
+    rounds: list[RoundStatus] = Field(description="every round that is not hidden")
     same_code: str = Field(description="of the last round: how many cases have nothing to compare")
 
 

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from pytest_kopt.decide.verdict import Decision, Shape, Verdict
+from pytest_kopt.decide.case_verdict import Shape
+from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.figures import at_level
 from pytest_kopt.schema.table import write_atomically
 from pytest_kopt.show.templates import rendered
