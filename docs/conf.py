@@ -41,6 +41,12 @@ html_sourcelink_suffix = ""
 html_show_sphinx = False
 
 HOME = '<!doctype html><meta http-equiv="refresh" content="0; url=docs/index.html">\n'
+#: An agent reads this before any page: the figure that it may report as a change.
+DECIDES = (
+    "The figure that decides is `change_pct` with its interval, measured in pairs of one session: "
+    "[Which figure decides](_sources/docs/verdicts.md#which-figure-decides). `forward_ms` and the "
+    "times of a CSV are the candidate alone. Never divide those of two rounds or two CSVs."
+)
 
 
 def setup(app: Sphinx) -> None:
@@ -62,7 +68,7 @@ def llms() -> str:
     """
     home = (DOCS / "index.md").read_text()
     title, lead = home.removeprefix("# ").split("\n\n", 2)[:2]
-    lines = [f"# {title}", "", f"> {' '.join(lead.split())}"]
+    lines = [f"# {title}", "", f"> {' '.join(lead.split())}", "", DECIDES]
     for caption, entries in re.findall(r":caption: (.*)\n(?::.*\n)*\n((?:.+\n)+)```", home):
         lines += ["", f"## {caption}", ""]
         for page in (

@@ -191,6 +191,8 @@ def exit_codes() -> Iterator[str]:
 def columns() -> Iterator[str]:
     yield from ("# Columns of the CSV", "", f"The columns of each built-in schema {MADE}")
     yield "Every row has `label` and `Check` too. A schema without dims takes those of the case."
+    yield "The figures of a row are the candidate's alone, in one measurement: "
+    yield "[another figure decides](../verdicts.md#which-figure-decides)."
     for built_in in BUILT_IN.values():
         yield from ("", f"## {built_in.name}", "")
         dims = ", ".join(map(code, built_in.dims)) if built_in.dims else "those of the case"

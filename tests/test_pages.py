@@ -65,6 +65,7 @@ RULES = {
     ("docs/honesty.md", "Known limits: kernels that could still pass"),
     ("docs/honesty-evidence.md", "How often a kernel is called"),
     ("docs/verdicts.md", "The policy"),
+    ("docs/verdicts.md", "The terminal"),
 }
 INDEX_HOSTS = re.compile(r"pypi\.org|pythonhosted|download\.pytorch|registry\.npmjs|deb\.debian")
 

@@ -45,6 +45,8 @@ _ROOMY_LABEL = 24
 #: Columns of a bar: an odd number, so that zero has one of its own.
 BAR_WIDTH = 17
 _FIRST_CALL = "1st call ms"
+#: Below a table with both: its figures that decide, and those that do not.
+PAIRED = "change: measured in pairs, decides; other columns: the candidate alone"
 #: Changes up to so many percent are drawn in proportion on a logarithmic axis.
 _LINEAR_PCT = 1.0
 #: From so many times the smallest change on, the largest would flatten it.
@@ -80,6 +82,9 @@ def result_lines(
     verdict = closing.verdict if closing else None
     for _, members in itertools.groupby(results, key=lambda result: result.header):
         yield from _case_table(list(members), verdict, verbosity)
+    if verbosity >= 0 and verdict and verdict.compare == "paired":
+        # A reader would otherwise divide the times of two rounds.
+        yield from [PAIRED] * any(shape.change_pct is not None for shape in verdict.shapes)
     if verbosity >= 0:
         yield from roofline_lines(rooflines, verbosity)
     if any(result.evidence.interpreted for result in results):
