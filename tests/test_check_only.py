@@ -224,7 +224,7 @@ def test_where_a_kernel_may_write_is_told_where_the_system_keeps_it_there(
     hook: Any = SimpleNamespace(is_confined=is_confined, findings=list)
     bench = replace(plain_bench(depth=Depth.CHECKS), audit_hook=hook)
     found = run_case(case_of(kernel), bench).result.diagnosis
-    assert "/home/me/.tunings" in found and ("may write only" in found) == is_confined
+    assert "/home/me/.tunings" in found and ("write only to" in found) == is_confined
 
 
 @pytest.mark.parametrize(("factor", "expected"), [(2.0, "PASS"), (3.0, "FAIL")])

@@ -93,7 +93,7 @@ def test_what_the_processes_scatter_by_is_no_finding(slower: tuple[float, ...], 
 def test_a_gain_that_may_be_the_incumbents_loss_is_in_doubt() -> None:
     """So it was where a kernel changed the C library's thresholds on a busy machine."""
     found = look_alone(Machine([129.0, 86.0, 452.0, 1010.0]).in_company, 53.0)
-    assert found.finding is None and "slower beside the candidate" in found.doubt
+    assert found.finding is None and "slower in one process with the candidate" in found.doubt
     assert not look_alone(Machine([2.8, 7.9, 70.5, 31.1]).in_company, 2190.0).doubt
 
 

@@ -42,7 +42,7 @@ def test_an_infinite_reference_excuses_nothing_but_the_same_infinity(
 
 
 def test_nan_in_the_reference_is_an_error_of_the_case() -> None:
-    with pytest.raises(InvalidReference, match="the reference holds NaN"):
+    with pytest.raises(InvalidReference, match="the reference returns NaN"):
         compare(tensor(1.0, math.nan), tensor(1.0, math.nan))
 
 
@@ -148,7 +148,7 @@ def test_the_diagnosis_names_everything_a_person_needs() -> None:
     with pytest.raises(AssertionError) as failure:
         assert_matches(reference, output, name="dA")
     text = str(failure.value)
-    assert text.startswith("dA: outside the gate (gate: allclose(rtol=0.0001, atol=0.0001))")
+    assert text.startswith("dA: outside the tolerance (gate: allclose(rtol=0.0001, atol=0.0001))")
     for figure in ("SNR", "max abs error", "relative error", "cosine", "worst index (0, 0)"):
         assert " ".join(figure.split()) in " ".join(text.split())
     assert "reference 1, output 3" in text

@@ -76,7 +76,7 @@ def test_a_failed_check_has_the_worst_element_as_figures() -> None:
     (shape,) = told(failed).shapes
     diagnosis = shape.diagnosis
     assert diagnosis is not None
-    assert (diagnosis.output, diagnosis.reason) == ("out", "outside the gate")
+    assert (diagnosis.output, diagnosis.reason) == ("out", "outside the tolerance")
     assert (diagnosis.worst_index, diagnosis.worst_reference, diagnosis.worst_output) == (
         *([1, 2], 1.0, 5.0),
     )

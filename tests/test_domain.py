@@ -692,7 +692,7 @@ def test_what_could_not_be_tried_is_said_once() -> None:
     tried = [Tried(f"t.py::t[{i}]", "uneven", {}, untried="it has no sizes") for i in range(3)]
     (found,) = untried(tried)
     assert found.check == "held-out-untried" and not found.rejects
-    assert found.message == "1 kind of inputs not tried in 3 cases: it has no sizes"
+    assert found.message == "kopt did not try 1 kind of inputs in 3 cases: it has no sizes"
     assert found.details == ("another size",) and "another size" not in str(found)
 
 

@@ -150,8 +150,8 @@ def sum_in_float16(x: Tensor, workspace: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     ("kernel", "found", "said"),
     [
-        (sum_with_what_lay_there, "unwritten-output", "what input 1 holds before the call"),
-        (sum_with_what_was_kept, "not-deterministic", "out depends on the calls before"),
+        (sum_with_what_lay_there, "unwritten-output", "the values of input 1 before the call"),
+        (sum_with_what_was_kept, "not-deterministic", "out depends on earlier calls"),
         (sum_in_float16, "precision-downgrade", "arithmetic in torch.float32 reaches"),
     ],
 )
@@ -192,6 +192,6 @@ def test_of_a_large_cache_only_written_rows_are_compared(monkeypatch: pytest.Mon
     }
     right = check(stored, **case)
     assert right.check == "PASS"
-    assert "input 1 (0 MiB) is written to" in (right.evidence.note or "")
+    assert "writes to input 1 (0 MiB)" in (right.evidence.note or "")
     wrong = check(stored_beside, **case)
     assert wrong.check == "FAIL" and "worst index      (512, " in wrong.diagnosis

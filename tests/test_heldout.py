@@ -109,7 +109,7 @@ def tried(
         outcomes["new"] = candidate
     if incumbent:
         outcomes["old"] = incumbent
-    what = {"new": "out: outside the gate"} if candidate != "right" else {}
+    what = {"new": "out: outside the tolerance"} if candidate != "right" else {}
     return Tried("t.py::test_x[64]", kind, {"M": 65}, outcomes, what)
 
 

@@ -91,12 +91,12 @@ MISTAKES: dict[str, tuple[Callable[..., Any] | Tensor, dict[str, Any], str]] = {
     "the same tensor in every call": (
         doubled,
         {"inputs": lambda: (KEPT,)},
-        r"returns the same tensors in every call.*made inside of it",
+        r"returns the same tensors in every call.*make fresh tensors",
     ),
     "an argument too many": (
         doubled,
         {"inputs": lambda: (torch.randn(8), 3)},
-        r"inputs\(\) returns 2 arguments, and the function takes \(x.*the same arguments",
+        r"inputs\(\) returns 2 arguments, and the function takes \(x.*the reference both take",
     ),
     "a reference of other arguments": (
         doubled,
@@ -121,12 +121,12 @@ MISTAKES: dict[str, tuple[Callable[..., Any] | Tensor, dict[str, Any], str]] = {
     "a reference that mutates": (
         doubled,
         {"reference": mutating},
-        r"the reference writes to input 0 and the function does not: .*work on a copy",
+        r"the reference writes to input 0 and the function does not. Fix: .*work on a copy",
     ),
     "a kernel that writes into its input": (
         writing,
         {},
-        r"gives nothing, the reference out; if it writes into a buffer.*writes=\(POSITION,\)",
+        r"returns nothing, the reference out; if it writes into an input.*writes=\(POSITION,\)",
     ),
     "an undeclared write": (
         lambda x: x.mul_(2),
@@ -137,13 +137,13 @@ MISTAKES: dict[str, tuple[Callable[..., Any] | Tensor, dict[str, Any], str]] = {
     "a tuple where the reference has one": (
         two,
         {},
-        r"gives out\[0\], out\[1\], the reference out",
+        r"returns out\[0\], out\[1\], the reference out",
     ),
     "another shape": (lambda x: x[:1] * 2, {}, r"has shape \(1, 8\), the reference \(8, 8\)"),
     "a reference with NaN": (
         doubled,
         {"reference": lambda x: x.double().log()},
-        r"the reference holds NaN; draw inputs that it is defined for",
+        r"the reference returns NaN. Fix: draw inputs for which it is defined",
     ),
     "a kernel that raises": (raising, {}, r"in raising.*a block of 64 does not fit 8 columns"),
     "an autotuner without a device": (
@@ -170,9 +170,9 @@ MISTAKES: dict[str, tuple[Callable[..., Any] | Tensor, dict[str, Any], str]] = {
     "a backward without columns": (
         doubled,
         {"backward": True},
-        r"'single' has no backward column \(allowed: gemm, memory",
+        r"'single' has no backward column. Fix: use one of the schemas gemm, memory",
     ),
-    "no work": (doubled, {"schema": "memory"}, r"schema 'memory' needs nbytes.*NUMBER or a pair"),
+    "no work": (doubled, {"schema": "memory"}, r"schema 'memory' needs nbytes.*NUMBER, or a pair"),
     "an unknown schema": (doubled, {"schema": "norm"}, r"norm.*memory"),
     "a dim that is no scalar": (
         doubled,
@@ -187,7 +187,7 @@ MISTAKES: dict[str, tuple[Callable[..., Any] | Tensor, dict[str, Any], str]] = {
     "a gate of 1e-2 for float32 in half": (
         lambda x: (x.half() * 2).float(),
         {},
-        r"torch in float32 reaches .* within the gate: the kernel is wrong, or computes in less",
+        r"torch reaches .* in float32, within the tolerance: the kernel is wrong",
     ),
 }
 

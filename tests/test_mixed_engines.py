@@ -417,7 +417,9 @@ def test_a_candidate_that_cannot_be_captured_is_no_error() -> None:
 
 @pytest.mark.usefixtures("fake_gpu")
 def test_a_graph_that_was_asked_for_is_refused_with_a_way_on() -> None:
-    with pytest.raises(BadInput, match=r"(?s)cannot be captured: operation.*allowed: engine auto"):
+    with pytest.raises(
+        BadInput, match=r"(?s)cannot be captured: operation.*Fix: give --kopt-engine auto"
+    ):
         run_case(case_of(reads_back), Bench("cpu", "graph", 1, cpu=FAST))
 
 
@@ -441,7 +443,7 @@ def test_a_kernel_that_raises_when_it_is_timed_is_told_by_its_own_frames(
     outcome = run_case(case_of(tired), Bench("cpu", "events", 1, cpu=FAST))
     assert outcome.result.check == "ERROR"
     said = outcome.result.diagnosis
-    assert said.startswith("passed its check but raises when it is timed")
+    assert said.startswith("passed its check, but raises in a timed call")
     assert in_a_line(said).endswith("RuntimeError: no more launches")
     assert "no more launches" in said and "in tired" in said and "pytest_kopt" not in said
 

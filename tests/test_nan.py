@@ -65,10 +65,10 @@ NEGATIVE = torch.tensor([1.0, -1.0, 4.0, 9.0])
     ("function", "reference", "inputs", "declared", "passed", "said"),
     [
         (twice, twice, HOLE, {}, True, "within"),
-        (numbers, twice, HOLE, {}, False, "holds no NaN at 1 places"),
-        (too_many, twice, HOLE, {}, False, "holds 3 NaN or Inf"),
+        (numbers, twice, HOLE, {}, False, "has no NaN at 1 places"),
+        (too_many, twice, HOLE, {}, False, "has 3 NaN or Inf"),
         (root, root, NEGATIVE, {"nan": "equal"}, True, "within"),
-        (magnitude, root, NEGATIVE, {"nan": "equal"}, False, "holds no NaN at 1 places"),
+        (magnitude, root, NEGATIVE, {"nan": "equal"}, False, "has no NaN at 1 places"),
         (lambda x: x[:2].sqrt(), root, NEGATIVE, {"nan": "equal"}, False, "has shape (2,)"),
     ],
 )

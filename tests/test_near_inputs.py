@@ -329,5 +329,5 @@ def test_sizes_with_which_the_reference_supports_no_other_are_named() -> None:
     (finding,) = untried(filter(None, tried))
     assert not finding.rejects
     assert finding.message == (
-        "1 kind of inputs not tried in 1 case: the reference gives no result for more than 2"
+        "kopt did not try 1 kind of inputs in 1 case: the reference gives no result for more than 2"
     )

@@ -76,7 +76,7 @@ def test_a_single_replica_drops_nobody_where_the_incumbents_copy_differs(
     ("diagnosis", "told"),
     [
         ("", ""),
-        ("out: outside the gate\n  SNR 3 dB", "out: outside the gate"),
+        ("out: outside the tolerance\n  SNR 3 dB", "out: outside the tolerance"),
         (
             "kernels/gemm.py:3: in <module>\nE   ImportError: no such file",
             "kernels/gemm.py:3: ImportError: no such file",

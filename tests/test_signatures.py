@@ -87,19 +87,23 @@ def test_what_a_kernel_returns_is_compared_by_name(
 @pytest.mark.parametrize(
     ("wrong", "right", "said"),
     [
-        (lambda x: as_dict(x) | {"loss": x.sum()}, as_dict, "out['loss']: outside the gate"),
+        (lambda x: as_dict(x) | {"loss": x.sum()}, as_dict, "out['loss']: outside the tolerance"),
         (
             lambda x: Output(x * 2, {"max": x.amin(1), "none": None}),
             as_dataclass,
-            "out.extra['max']: outside the gate",
+            "out.extra['max']: outside the tolerance",
         ),
-        (lambda x: as_float(x) * 1.01, as_float, "out: outside the gate"),
-        (lambda x: (as_top(x)[0], as_top(x)[1].roll(1, 1)), as_top, "out[1]: outside the gate"),
-        (lambda x: (x >= 10, as_mask(x)[1]), as_mask, "out[0]: outside the gate"),
-        (lambda x: (x > 0, as_mask(x)[1] + 1), as_mask, "out[1]: outside the gate"),
+        (lambda x: as_float(x) * 1.01, as_float, "out: outside the tolerance"),
+        (
+            lambda x: (as_top(x)[0], as_top(x)[1].roll(1, 1)),
+            as_top,
+            "out[1]: outside the tolerance",
+        ),
+        (lambda x: (x >= 10, as_mask(x)[1]), as_mask, "out[0]: outside the tolerance"),
+        (lambda x: (x > 0, as_mask(x)[1] + 1), as_mask, "out[1]: outside the tolerance"),
         (lambda x: (x * 2, 0), as_nothing, "out[1]: is 0, the reference None"),
-        (lambda x: x * 2, as_nothing, "gives out, the reference out[0], out[1]"),
-        (lambda x: None, as_float, "gives nothing, the reference out"),
+        (lambda x: x * 2, as_nothing, "returns out, the reference out[0], out[1]"),
+        (lambda x: None, as_float, "returns nothing, the reference out"),
     ],
 )
 def test_every_wrong_value_is_named(
@@ -213,7 +217,7 @@ def test_tensors_may_lie_in_lists_and_dataclasses() -> None:
 
 
 def test_a_gradient_is_asked_of_arguments_only() -> None:
-    said = "a tensor inside of a list, dict or dataclass requires grad"
+    said = "a tensor inside a list, dict or dataclass requires grad"
     with pytest.raises(BadInput, match=said):
         check(
             lambda x, ys: x * ys[0],

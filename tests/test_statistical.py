@@ -80,10 +80,10 @@ def test_an_honest_dropout_passes(baseline: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("kernel", "said"),
     [
-        (wrong_scale, "drawn from another distribution"),
-        (wrong_rate, "drawn from another distribution"),
-        (one_mask_for_all_calls, "drawn from another distribution"),
-        (one_mask_for_all_rows, "drawn from another distribution"),
+        (wrong_scale, "has another distribution"),
+        (wrong_rate, "has another distribution"),
+        (one_mask_for_all_calls, "has another distribution"),
+        (one_mask_for_all_rows, "has another distribution"),
         (of_another_shape, "has shape (31, 256)"),
         (with_nan, "NaN or Inf where the reference has none"),
     ],
@@ -141,7 +141,7 @@ def test_gradients_have_a_distribution_as_well() -> None:
     declared = {"inputs": inputs, "backward": True}
     assert checked(dropout, **declared).check == "PASS"
     report = checked(Halved.apply, **declared)
-    assert report.check == "FAIL" and report.diagnosis.startswith("grad of input 0: is drawn")
+    assert report.check == "FAIL" and report.diagnosis.startswith("grad of input 0: has another")
 
 
 def test_the_error_rate_holds_for_results_whose_elements_depend_on_each_other() -> None:
@@ -171,9 +171,12 @@ def test_few_elements_take_more_calls() -> None:
     [
         ({"statistical": True}, r"statistical is True.*an error rate such as 1e-6"),
         ({"statistical": 0.0}, r"statistical is 0\.0"),
-        ({"gate": tolerance(rtol=0.1, atol=0.1)}, "statistical beside gate"),
-        ({"deterministic": True}, "statistical beside"),
-        ({"reference": lambda x, seed: 2 * x.double()}, "one result in every call"),
+        ({"gate": tolerance(rtol=0.1, atol=0.1)}, "statistical is declared together with gate"),
+        ({"deterministic": True}, "statistical is declared together"),
+        (
+            {"reference": lambda x, seed: 2 * x.double()},
+            "all calls of the reference give the same result",
+        ),
     ],
 )
 def test_what_cannot_be_compared_is_refused(declared: dict[str, Any], problem: str) -> None:
@@ -182,7 +185,7 @@ def test_what_cannot_be_compared_is_refused(declared: dict[str, Any], problem: s
 
 
 def test_a_reference_that_draws_is_told_how_to_be_compared() -> None:
-    with pytest.raises(BadInput, match="statistical=1e-6 for a function"):
+    with pytest.raises(BadInput, match="declare statistical=1e-6"):
         checked(dropout, statistical=None, first=True)
 
 

@@ -310,9 +310,10 @@ def test_inputs_that_are_drawn_otherwise_beside_the_candidate_are_its_doing(tmp_
         torch.set_default_dtype(before)
     (found,) = asked(case, runner, runner.looks).found or [""]
     assert found.startswith(
-        "process-state: the kernel's import changes what its case draws: inputs of bfloat16 [16, 8]"
+        "process-state: the import of the kernel changes the inputs that its case draws: "
+        "bfloat16 [16, 8]"
     )
-    assert "without it of float32 [16, 8] on cpu" in found
+    assert "float32 [16, 8] on cpu, float32 [8, 8] on cpu without it" in found
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is read on Linux")
@@ -326,8 +327,7 @@ def test_what_was_not_in_memory_is_wrong(change: dict[str, Any], tmp_path: Path)
     seen = seen_in(runner)
     seen[-1] |= change
     assert asked(case_of(product), runner, runner.looks, seen).found == [
-        "timed-result: a result that was looked at of a forward was not in memory when its block "
-        "was over"
+        "timed-result: an inspected result of a forward was not in memory when its block was over"
     ]
 
 
@@ -370,9 +370,9 @@ def test_an_answer_to_other_content_is_wrong(kind: str, tmp_path: Path) -> None:
     for look in runner.looks:
         look["file"] = by_block[look["arm"], look["way"], 11 - look["seed"]]["file"]
     (found,) = asked(case, runner, runner.looks).found or [""]
-    assert found.startswith("timed-result: wrong in a timed block, on content")
+    assert found.startswith("timed-result: wrong in a timed block, for new input values")
     assert asked(case, runner, []).found == [
-        "timed-result: a result that was looked at of a forward was not handed over"
+        "timed-result: an inspected result of a forward was not handed over"
     ]
 
 

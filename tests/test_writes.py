@@ -74,7 +74,7 @@ def test_a_buffer_that_the_reference_writes_is_a_result() -> None:
 
     report = check(seven, **ADD)
     assert report.check == "FAIL"
-    assert "input 2: outside the gate" in report.diagnosis
+    assert "input 2: outside the tolerance" in report.diagnosis
     assert report.figures["out_snr"] < 10
     right = check(add_into, **ADD)
     assert (right.check, right.findings) == ("PASS", [])
@@ -128,7 +128,7 @@ def test_an_update_that_was_deleted_is_wrong() -> None:
 
     assert check(**cache_case(update)).check == "PASS"
     report = check(**cache_case(deleted))
-    assert report.check == "FAIL" and "input 1: outside the gate" in report.diagnosis
+    assert report.check == "FAIL" and "input 1: outside the tolerance" in report.diagnosis
 
 
 @pytest.mark.parametrize("place", [POSITION, POSITION + 1], ids=["its", "another"])
@@ -269,7 +269,7 @@ def test_a_buffer_is_held_against_what_the_reference_returns() -> None:
         assert (report.check, report.findings) == ("PASS", [])
         assert "input 2" in (report.evidence.accuracy or {})
     wrong = check(lambda x, y, out: x + y, **declared)
-    assert wrong.check == "FAIL" and "input 2: outside the gate" in wrong.diagnosis
+    assert wrong.check == "FAIL" and "input 2: outside the tolerance" in wrong.diagnosis
 
 
 def test_what_is_returned_and_what_is_written_may_be_two_things() -> None:
@@ -500,7 +500,7 @@ def test_draws_from_the_global_generator_are_told_what_to_do() -> None:
     assert report.check == "FAIL"
     (finding,) = report.findings
     assert (finding.check, finding.rejects) == ("global-generator", False)
-    assert "return a torch.Generator, or a seed" in str(finding)
+    assert "return a torch.Generator or a seed" in str(finding)
 
 
 @pytest.mark.parametrize("forks", [True, False])
@@ -622,15 +622,15 @@ def drawn() -> Tensor:
 @pytest.mark.parametrize(
     ("right", "wrong", "inputs", "said"),
     [
-        (listed, only_one, lambda: (drawn(), []), "gives input 1, the reference input 1[0]"),
+        (listed, only_one, lambda: (drawn(), []), "returns input 1, the reference input 1[0]"),
         (listed, earlier, lambda: (drawn(), []), "input 1[0] (new content"),
-        (named, halved, lambda: (drawn(), {}), "input 1['total']: outside the gate"),
+        (named, halved, lambda: (drawn(), {}), "input 1['total']: outside the tolerance"),
         (named, of_three_rows, lambda: (drawn(), {}), "input 1['rows']"),
         (
             stated,
             unstated,
             lambda: (State(drawn()),),
-            "gives out, the reference out, input 0.total",
+            "returns out, the reference out, input 0.total",
         ),
     ],
 )

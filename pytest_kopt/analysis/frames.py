@@ -386,5 +386,5 @@ def _layouts(campaigns: Sequence[str | Path]) -> list[Layout]:
         if earlier != layout:
             places = f"{earlier.directory}, {layout.directory}"
             what = f"two campaigns are named {layout.name!r}: {places}"
-            raise BadInput(what, where="load", legal="one of them, or a copy under another name")
+            raise BadInput(what, where="load", fix="load one of them, or a copy under another name")
     return list(layouts.values())

@@ -59,17 +59,21 @@ def history(root: Path, good: str, bad: str) -> list[Commit]:
     for ref in (good, bad):
         commit = repository.commit_of(ref)
         if commit is None:
-            raise refused(f"{ref!r} is unknown here", legal="a branch, tag or commit; git fetch")
+            fix = "name a branch, tag or commit that is here, or get it: git fetch"
+            raise refused(f"{ref!r} is unknown here", fix=fix)
         ends.append(commit)
     first, last = ends
     if first == last:
-        raise refused(f"{good!r} and {bad!r} are the same commit", legal="GOOD before BAD")
+        raise refused(
+            f"{good!r} and {bad!r} are the same commit",
+            fix="name two commits: kopt bisect GOOD BAD",
+        )
     path = repository.first_parents(first, last)
     if path is None:
-        legal = f"an ancestor, like git merge-base {good} {bad}"
+        fix = f"name an ancestor: git merge-base {good} {bad} prints one"
         if repository.is_shallow:
-            legal = "this clone is shallow: git fetch --unshallow"
-        raise refused(f"{good!r} is no ancestor of {bad!r}", legal=legal)
+            fix = "get the history that this shallow clone lacks: git fetch --unshallow"
+        raise refused(f"{good!r} is no ancestor of {bad!r}", fix=fix)
     edited = [change.path for change in repository.changed_since(last) if change.existed]
     if last == repository.head and edited:
         what = f"the tree is dirty: edits of {', '.join(edited[:3])} belong to no commit"

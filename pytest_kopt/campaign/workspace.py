@@ -68,7 +68,9 @@ def extracted(
     """
     building = Layout(layout.directory.with_name(f".{layout.name}.new"))
     if layout.directory.exists():
-        raise BadInput(f"{layout.directory} exists already", where="--mode", legal="another name")
+        raise BadInput(
+            f"{layout.directory} exists already", where="--mode", fix="give another name"
+        )
     shutil.rmtree(building.directory, ignore_errors=True)
     building.directory.mkdir(parents=True)
     try:

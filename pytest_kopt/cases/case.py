@@ -166,9 +166,10 @@ def declare(
     profile = resolve(schema, nodeid)
     full = profile.complete_dims(declared.dims, nodeid)
     if declared.backward and not _has_backward(profile):
+        names = ", ".join(name for name, s in BUILT_IN.items() if _has_backward(s))
         raise refusal(
             f"backward=True, but schema {profile.name!r} has no backward column",
-            legal=[*(name for name, s in BUILT_IN.items() if _has_backward(s)), "backward=False"],
+            fix=f"use one of the schemas {names}, or backward=False",
         )
     work = declared.work(profile, full, refusal)
     positions = [place for place in declared.consumes if place != GRAD_OUT]

@@ -68,10 +68,14 @@ class Declaration:
             (
                 "inputs",
                 self.inputs,
-                "a function that makes fresh arguments: lambda: (torch.randn(…), …)",
+                "a function that returns fresh arguments: lambda: (torch.randn(…), …)",
             ),
-            ("reference", self.reference, "a function of the same arguments in a higher precision"),
-            ("dims", self.dims, "what tells this case from others: {'n': 4096}"),
+            (
+                "reference",
+                self.reference,
+                "a function of the same arguments that computes in higher precision",
+            ),
+            ("dims", self.dims, "the values that distinguish the case: {'n': 4096}"),
         ):
             if not (isinstance(argument, Mapping) if name == "dims" else callable(argument)):
                 problem = "missing" if argument is None else f"a {type(argument).__name__}"
@@ -81,7 +85,7 @@ class Declaration:
             raise refusal(
                 f"gate is {self.gate!r}",
                 legal="None, snr(…), tolerance(…), bitwise(), or a dict of them by name of the "
-                "output",
+                "result",
             )
         for name, number, least in (
             ("groups", self.groups, 0),
@@ -106,7 +110,7 @@ class Declaration:
                 raise refusal(f"{name} is {word!r}", legal=" or ".join(map(repr, words)))
         if self.nan not in (None, EQUAL):
             raise refusal(
-                f"nan is {self.nan!r}", legal=f"None, or {EQUAL!r} where NaN is the answer"
+                f"nan is {self.nan!r}", legal=f"None, or {EQUAL!r} if NaN is a right result"
             )
         for name in ("deterministic", "batch_invariant"):
             if type(getattr(self, name)) is not bool:
@@ -119,8 +123,8 @@ class Declaration:
             other = self.gate or self.deterministic or self.batch_invariant
             if other:
                 raise refusal(
-                    "statistical beside gate, deterministic or batch_invariant",
-                    legal="one of them: a distribution is compared, and no element or bit",
+                    "statistical is declared together with gate, deterministic or batch_invariant",
+                    fix="remove these: kopt compares the distribution, and no element or bit",
                 )
         for unknown in {*self.excluded}.difference(DOMAIN):
             raise refusal(f"domain has {unknown!r}", legal=DOMAIN)
@@ -151,8 +155,8 @@ class Declaration:
             "nbytes": _pair("nbytes", self.nbytes, refusal),
         }
         if schema.work is not None and work[schema.work] is None:
-            legal = f"{schema.work}=NUMBER or a pair (forward, backward)"
-            raise refusal(f"schema {schema.name!r} needs {schema.work}", legal=legal)
+            fix = f"add {schema.work}=NUMBER, or a pair (forward, backward)"
+            raise refusal(f"schema {schema.name!r} needs {schema.work}", fix=fix)
         return work
 
 

@@ -140,17 +140,19 @@ class Kopt:
         try:
             if self.is_called:
                 raise BadInput(
-                    "kopt() was called a second time: a test is one case and one row",
+                    "kopt() was called a second time, and a test is one case",
                     where=f"case {nodeid}",
-                    legal="parametrize it; -p no:NAME of a plugin that calls tests again",
+                    fix="parametrize the test, or switch off a plugin that calls tests again: "
+                    "-p no:NAME",
                 )
             self.is_called = True
             forget_compiled()
             keep_graphs()
             case = declare(nodeid, self._schema, fn, **declared)
             if fn is reference:
-                problem = "reference is the function itself, right whatever it computes"
-                raise case.refusal(problem, legal="another function, of none of the kernel's code")
+                problem = "reference is the function itself, so every result would be right"
+                fix = "give a reference that runs none of the kernel's code"
+                raise case.refusal(problem, fix=fix)
             root = self._test.config.rootpath.resolve()
             self._declared(case)
             outcome = run_case(case, self._bench)

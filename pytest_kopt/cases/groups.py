@@ -21,8 +21,8 @@ SKEWED = tuple(name for name in DISTRIBUTIONS if name != "uniform")
 #: A longer list of integers names places.
 _MOST_GROUPS = 1 << 16
 _WAY_ON = (
-    "an input of G integers that are group sizes or offsets (or G + 1 offsets), as a tensor or a "
-    "list; groups=POSITION if several could be"
+    "pass G group sizes, G offsets or G + 1 offsets as a tensor or a list of integers; if several "
+    "inputs could be that, declare groups=POSITION"
 )
 _WRITERS: dict[str, Callable[[Sequence[int]], list[int]]] = {
     "sizes": list,
@@ -64,7 +64,7 @@ def find_groups(case: Case, arguments: Sequence[Any]) -> Groups:
     """
     count = case.dims.get("G")
     if not isinstance(count, int) or count < 1:
-        raise case.refusal(f"the dim G is {count!r}", "the number of groups")
+        raise case.refusal(f"the dim G is {count!r}", fix="let G be the number of groups")
     if case.groups is not None and case.groups >= len(arguments):
         raise case.refusal(f"groups is {case.groups}", f"0 to {len(arguments) - 1}")
     # Rows that a router dropped, or a buffer's spare ones, belong to no group.
@@ -81,7 +81,7 @@ def find_groups(case: Case, arguments: Sequence[Any]) -> Groups:
             places = ", ".join(map(str, readings))
             raise case.refusal(
                 f"the inputs {places} can all be group sizes, and differ",
-                "groups=POSITION names the one that is",
+                fix="declare the one that is: groups=POSITION",
             )
         reading = next(iter(named.values()), None)
         if reading is None:
@@ -90,14 +90,14 @@ def find_groups(case: Case, arguments: Sequence[Any]) -> Groups:
         if odd := [size for size in sizes if size % case.group_multiple]:
             raise case.refusal(
                 f"a group has {odd[0]} rows, and group_multiple is {case.group_multiple}",
-                "a number that divides every group's size",
+                fix="declare a number that divides every group's size",
             )
         layouts = {place: layout for place, (layout, s) in readings.items() if s == sizes}
         return Groups(layouts, sizes, case.group_multiple)
     problem = "no input holds" if case.groups is None else f"input {case.groups} does not hold"
     raise case.refusal(
-        f"{problem} the sizes of {count} groups, so that a gain under skew cannot be judged",
-        _WAY_ON,
+        f"{problem} the sizes of {count} groups, so kopt cannot draw uneven ones",
+        fix=_WAY_ON,
     )
 
 

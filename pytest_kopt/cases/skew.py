@@ -52,7 +52,7 @@ def skewed_groups(
         raise BadInput(
             f"{rows} rows for {tokens} tokens",
             where=f"skewed_groups({distribution!r})",
-            legal=f"tokens, and at least {int(sizes.sum())} rows",
+            fix=f"give at least {int(sizes.sum())} rows",
         )
     if left:
         sizes[taking] += skewed_groups(len(taking), left, "uniform")

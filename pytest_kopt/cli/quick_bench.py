@@ -68,8 +68,8 @@ def _campaign_and_cases(directory: Path) -> tuple[Campaign, list[str]]:
     project = Project.here()
     if project.workspace.resolve() != directory.parent:
         what = f"{Path.cwd()} is not the project of this campaign"
-        legal = f"a folder of the project around {directory.parent}"
-        raise BadInput(what, where="quick_test_bench.py", legal=legal)
+        fix = f"change to a folder of the project around {directory.parent}"
+        raise BadInput(what, where="quick_test_bench.py", fix=fix)
     campaign = project.campaign(directory.name)
     if campaign.state.baseline is None:
         return campaign, shlex.split(campaign.manifest.tests)

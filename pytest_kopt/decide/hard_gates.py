@@ -30,7 +30,7 @@ def check_same_schema(candidate: Table, incumbent: Table, where: str) -> None:
         raise BadInput(
             f"the case set changed: {foreign[0].label!r} ({dims}) is not in the baseline",
             where=where,
-            legal="the cases of the baseline",
+            fix="measure the baseline's cases; for others begin again: kopt init NEW --from OLD",
         )
 
 

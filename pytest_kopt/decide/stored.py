@@ -35,7 +35,7 @@ def decide_stored(evidence: StoredEvidence, policy: Policy) -> Verdict:
             raise BadInput(
                 f"row {row.label!r} is {row.check}",
                 where=incumbent.source or "incumbent",
-                legal="an incumbent whose rows all PASS",
+                fix="name an incumbent whose rows all PASS",
             )
     for table in tables:
         check_same_schema(table, incumbent, where=table.source or "candidate")

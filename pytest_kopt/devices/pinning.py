@@ -85,8 +85,8 @@ def discover(
         raise BadInput(
             why_none(),
             where="--kopt-device",
-            legal="for NVIDIA a driver and pip install 'pytest-kopt[nvidia]', for AMD a driver and "
-            "pip install 'pytest-kopt[amd]'; or --kopt-device cpu",
+            fix="install the driver and pip install 'pytest-kopt[nvidia]' (AMD: "
+            "'pytest-kopt[amd]'), or run without a GPU: --kopt-device cpu",
         )
     usable = visible(vendor.devices(), vendor.stages, environ)
     if not usable:
@@ -114,7 +114,7 @@ def for_target(host: Host, target: str | None) -> Host:
         raise BadInput(
             f"the campaign is for {target}, here is {', '.join(sorted(set(names.values())))}",
             where="target_gpu",
-            legal="--kopt-device cpu" if target == "cpu" else f"a machine with {target}",
+            fix="give --kopt-device cpu" if target == "cpu" else f"use a machine with {target}",
         )
     return replace(host, devices=suitable)
 

@@ -81,8 +81,7 @@ def downgrades(
             yield Finding(
                 "output-dtype",
                 f"{name} is {now.dtype}, the baseline's is {before.dtype}",
-                advice="keep the dtype: whatever uses the result expects it, and the tolerance "
-                "depends on it",
+                advice="return the dtype of the baseline",
                 rejects=False,
             )
             continue
@@ -92,7 +91,9 @@ def downgrades(
         if now.snr_db < min(least, before.snr_db - _WORSE_THAN_BASELINE):
             yield Finding(
                 "precision-downgrade",
-                f"{name} has {now.snr_db:.1f} dB of SNR where the baseline has "
-                f"{before.snr_db:.1f} dB and arithmetic in {now.dtype} reaches {least:.1f} dB",
-                advice="compute in the declared precision; a narrower one is another operation",
+                (
+                    f"{name} has {now.snr_db:.1f} dB of SNR, the baseline {before.snr_db:.1f} "
+                    f"dB; arithmetic in {now.dtype} reaches {least:.1f} dB"
+                ),
+                advice="compute in the declared precision",
             )

@@ -24,21 +24,24 @@ _MEMOISED = "memoised-tensors"
 #: dot stands for all below it.
 NOTED = {
     "stack-inspection": (
-        "it looks at the frames that called it",
+        "the kernel inspects the frames of its callers",
         "sys._getframe sys._current_frames inspect.stack inspect.currentframe inspect.trace"
         " inspect.getouterframes traceback.extract_stack traceback.walk_stack",
     ),
     "heap-inspection": (
-        "it looks through the interpreter's objects",
+        "the kernel inspects the objects of the interpreter",
         "gc.get_objects gc.get_referrers gc.get_referents sys.modules ctypes.py_object",
     ),
     "harness-import": (
-        "it imports what measures it",
+        "the kernel imports the test harness",
         "pytest pytest. _pytest _pytest. pytest_kopt pytest_kopt. pluggy xdist conftest",
     ),
-    "harness-environment": ("it reads how the session was started", "sys.argv sys.orig_argv"),
+    "harness-environment": (
+        "the kernel reads the command line of the session",
+        "sys.argv sys.orig_argv",
+    ),
     _MEMOISED: (
-        "a memoising decorator may keep what it is given",
+        "a memoising decorator may keep arguments and results",
         "cachetools. joblib.Memory weakref.WeakKeyDictionary",
     ),
 }
@@ -150,7 +153,11 @@ class _Visitor(ast.NodeVisitor):
 
     def visit_Constant(self, node: ast.Constant) -> None:
         if isinstance(node.value, str) and node.value.startswith(_HARNESS_VARIABLES):
-            self._note("harness-environment", "it names a variable that only the harness has", node)
+            self._note(
+                "harness-environment",
+                "the kernel names an environment variable of the harness",
+                node,
+            )
 
     def visit_Assert(self, node: ast.Assert) -> None:
         self._divisible(node.test, node)
@@ -169,7 +176,7 @@ class _Visitor(ast.NodeVisitor):
         for decorator in node.decorator_list:
             called = decorator.func if isinstance(decorator, ast.Call) else decorator
             if self._dotted(called) in _MEMOISERS and self._takes_tensors(node):
-                text = "results are kept for equal arguments, tensors among them"
+                text = "the kernel keeps results for equal arguments, tensors among them"
                 self._note(_MEMOISED, text, decorator, "W2")
         self.generic_visit(node)
 
@@ -193,15 +200,15 @@ class _Visitor(ast.NodeVisitor):
         casts = [sub for sub in calls if ast.unparse(sub.func) in ("float", "int")]
         weak = any(self._dotted(part) == "weakref.ref" for part in own_nodes)
         if "_version" in read:
-            text = "something is kept for as long as a tensor is not written to"
+            text = "the kernel keeps a value until a tensor is written to"
             self._note("weight-cache", text, keys[0], "W1")
         elif read & {*_IDENTITY} or weak or any(ast.unparse(sub.func) == "id" for sub in calls):
-            text = "something is kept by the identity of a tensor"
+            text = "the kernel keeps a value by the identity of a tensor"
             self._note("identity-keyed-cache", text, keys[0] if keys else node, "W2")
         elif read & {*_CONTENT} or any(
             isinstance(part, ast.Subscript) for sub in casts for part in ast.walk(sub)
         ):
-            text = "something is kept by a fingerprint of a tensor's content"
+            text = "the kernel keeps a value by a fingerprint of a tensor's values"
             self._note("content-keyed-cache", text, keys[0], "W3")
 
     def _constants(self, node: ast.FunctionDef) -> None:
@@ -237,7 +244,9 @@ class _Visitor(ast.NodeVisitor):
 
     def _divisible(self, test: ast.expr, node: ast.AST) -> None:
         if any(isinstance(part, ast.Mod) for part in ast.walk(test)):
-            self._note("divisible-shapes", "it refuses sizes that do not fit its tiles", node)
+            self._note(
+                "divisible-shapes", "the kernel refuses sizes that do not fit its tiles", node
+            )
 
     def _dotted(self, node: ast.AST) -> str:
         """Return a name as it was imported, "" for what is none."""

@@ -46,9 +46,9 @@ _READING = frozenset({"open", "sqlite3.connect"})
 _HEARD = frozenset({*_READING, *_MOVED, *_BOUNDED})
 #: What to do about a write that was refused.
 MAY_WRITE = (
-    "a kernel may write only to its outputs, temporary files and caches: ~/.cache, and folders "
-    "named by a variable that ends in _CACHE_DIR; what a library keeps elsewhere in the home can "
-    "be a link to a folder there"
+    "write only to results, temporary files and caches (~/.cache, and "
+    "folders that a variable ending in _CACHE_DIR names); make another "
+    "folder that a library needs a link to one there"
 )
 #: What the system shows of a process to whoever may trace it.
 _FOREIGN = re.compile(r"/proc/\d+/(mem|environ|maps|auxv)")
@@ -232,7 +232,7 @@ class AuditHook:
             "harness-written",
             f"kernel code wrote to {inside}",
             where=author,
-            advice="a kernel must not write tests, settings or records of the campaign",
+            advice="do not write tests, settings or records of the campaign",
         )
         self._heard.setdefault(finding.check, finding)
         if is_bytecode or self._is_of_a_campaign(Path(name)):

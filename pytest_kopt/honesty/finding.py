@@ -82,7 +82,7 @@ class Finding:
 
     def __str__(self) -> str:
         place = f" ({self.where})" if self.where else ""
-        advice = f"; {self.advice}" if self.advice else ""
+        advice = f". Fix: {self.advice}" if self.advice else ""
         return f"{self.check}: {self.message}{place}{advice}"
 
 

@@ -241,7 +241,7 @@ def edits(before: Fingerprint, now: Fingerprint) -> Iterator[Finding]:
         {key: f.manifest.get(key, _BEFORE.get(key)) for key in MANIFEST_KEYS} for f in (before, now)
     )
     texts += _changes("manifest key", old, new)
-    advice = "put it back, or start a new campaign with it (kopt init NEW --from OLD)"
+    advice = "undo the edit, or start a new campaign with it: kopt init NEW --from OLD"
     yield from (Finding("harness-edit", text, advice=advice) for text in texts)
 
 

@@ -246,9 +246,12 @@ def elsewhere(moved: Sequence[int]) -> Iterator[Finding]:
     if moved:
         yield Finding(
             "input-moved",
-            f"the call gives input {', '.join(map(str, moved))} other memory instead of writing to "
-            "what it has: who holds a view of it, or its address, sees nothing of that",
-            advice="write into the tensor, by copy_() or an out= argument",
+            (
+                f"the call gives input {', '.join(map(str, moved))} other memory instead "
+                "of writing to its own: a view or an address of that input does not see "
+                "the result"
+            ),
+            advice="write into the tensor: copy_() or an out= argument",
             rejects=False,
         )
 
@@ -268,8 +271,10 @@ def undrawn(
             if same_bits(left, start) and not same_bits(expected, start):
                 yield Finding(
                     "generator-left",
-                    f"the call leaves the generator in input {place} where it was: the next "
-                    "one will draw the same numbers",
+                    (
+                        f"the call does not advance the generator in input {place}: the next call "
+                        "would draw the same numbers"
+                    ),
                     advice="draw from the generator itself, as the reference does",
                     rejects=False,
                 )
@@ -279,7 +284,7 @@ def _undeclared_write(problem: str, line: str) -> Finding:
     """Return the finding about a write that needs this line in the case."""
     return Finding(
         "input-mutated",
-        f"{problem}, and neither the reference nor the case says so",
+        f"{problem}, and neither the reference nor the case allows it",
         advice=f"write to memory of your own, or add to the call of kopt(): {line}",
         rejects=False,
     )

@@ -192,7 +192,7 @@ def untried(tried: Iterable[Tried]) -> Iterator[Finding]:
         count = len({trial.nodeid for trial in items})
         kinds = sorted({PATTERNS[trial.kind].description for trial in items})
         message = (
-            f"{len(kinds)} kind{'s'[: len(kinds) != 1]} of inputs not tried in {count} "
+            f"kopt did not try {len(kinds)} kind{'s'[: len(kinds) != 1]} of inputs in {count} "
             f"case{'s'[: count != 1]}: {reason}"
         )
         where = items[0].nodeid
@@ -201,7 +201,9 @@ def untried(tried: Iterable[Tried]) -> Iterator[Finding]:
 
 def death(died: str) -> Iterator[Finding]:
     """Say that a version `died` near a declared shape, and how."""
-    yield Finding("held-out-death", f"a shape near a declared one ended the process ({died})")
+    yield Finding(
+        "held-out-death", f"the kernel ended its process at a shape near a declared one ({died})"
+    )
 
 
 def _only_fast_as_declared(
@@ -229,7 +231,7 @@ def _finding(trial: Tried, outcome: Outcome, problem: str) -> Finding | None:
         return None
     pattern = RENEWED if trial.kind == "renewed" else PATTERNS[trial.kind]
     place = f"for {pattern.description}" + (f" ({trial.variant})" if trial.variant else "")
-    example = "what the cases draw is an example"
+    example = "the drawn inputs are examples"
     if pattern.check == _SHAPE:
         place = f"at {_shape(trial)}, near the declared shape"
         example = "the declared shapes are examples"
@@ -237,8 +239,10 @@ def _finding(trial: Tried, outcome: Outcome, problem: str) -> Finding | None:
         pattern.check,
         f"{outcome} {place}, where the incumbent is right: {problem}",
         where=trial.nodeid,
-        advice=f"{example}: support what the incumbent does, or declare that it need not, in a new "
-        f"campaign or at the base first: domain={pattern.excluded_by!r}",
+        advice=(
+            f"support what the incumbent supports ({example}), or exclude it with "
+            f"domain={pattern.excluded_by!r}, in a new campaign or at the base first"
+        ),
         rejects=outcome == "wrong",
     )
 
@@ -256,7 +260,7 @@ def _lost_speed(
         f"{declared:.2f} times as fast as the incumbent at the declared shape, {near:.2f} times "
         f"at {_shape(trial)}",
         where=trial.nodeid,
-        advice="be no slower than the incumbent at sizes that differ a little"
+        advice=("make the kernel no slower than the incumbent at sizes that differ a little")
         if rejects
         else "say in the notes which shapes the gain is for",
         rejects=rejects,

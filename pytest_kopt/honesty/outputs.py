@@ -32,7 +32,7 @@ IN_ORDER, ANOTHER_ORDER = "in order", "in another order"
 _SHARED = Finding(
     "output-shared",
     "two calls returned the same memory while both results were in use",
-    advice="a result belongs to its call: compute it into memory of its own",
+    advice="compute each result into memory of its own",
     bucket="W2",
 )
 LATE = Finding(
@@ -223,17 +223,20 @@ def stale(
         number = float(results[0].flatten()[0])
         yield Finding(
             "constant-result",
-            f"{call_name or 'a call'} gave {number:g} everywhere, as the call before did for other "
-            "content",
-            advice="compute the result; where a constant passes its tolerance, give the case a "
-            "gate of its own",
+            (
+                f"{call_name or 'a call'} returned {number:g} everywhere, as the call "
+                "before did for other input values"
+            ),
+            advice=(
+                "compute the result; if a constant passes the tolerance, declare a tighter gate="
+            ),
             rejects=False,
         )
     elif results:
         yield Finding(
             "stale-result",
-            f"{call_name} gave an earlier result, bit for bit",
-            advice="a result cached for other content is wrong in a training step: compute it",
+            f"{call_name} returned the result of an earlier call, bit for bit",
+            advice="compute the result in every call: a training step has new input values",
             bucket="W2",
         )
 
@@ -267,8 +270,10 @@ def _reach(tensor: torch.Tensor) -> int:
 def narrow_reference() -> Iterator[Finding]:
     yield Finding(
         "narrow-reference",
-        "the reference, computed in float64, differs from itself by more than the tolerance: a "
-        "result that is right by either passes",
+        (
+            "the reference gives another result in float64, by more than the "
+            "tolerance; a result that is right by either passes"
+        ),
         advice="have the reference compute in float64: x.double()",
         rejects=False,
     )

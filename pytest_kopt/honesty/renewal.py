@@ -48,8 +48,8 @@ _BLOCKS = 3
 #: Right in ordinary memory, wrong where allocations hold NaN.
 UNWRITTEN = Finding(
     "unwritten-output",
-    "the result is wrong when fresh memory holds NaN: part of it is never written",
-    advice="write every element: fresh memory may hold anything",
+    ("the result is wrong if fresh memory holds NaN: the kernel does not write part of it"),
+    advice="write every element of the result",
     rejects=False,
 )
 
@@ -161,9 +161,11 @@ def known_content_finding(log_gain: float) -> Finding:
     gain = math.expm1(log_gain) * 100
     return Finding(
         "inflation",
-        f"content that was seen before makes the call {gain:.0f} % faster than new content: a gain "
-        "that no training step has",
-        advice="keep no result between calls, in a library or extension either",
+        (
+            f"input values of an earlier call make the call {gain:.0f} % faster than "
+            "new ones: no training step has this gain"
+        ),
+        advice="keep no result between calls, also not in a library or an extension",
         bucket="W3",
     )
 

@@ -97,15 +97,15 @@ def bucket_findings(claim: Claim, findings: Iterable[Finding]) -> Iterator[Findi
     if declared in OVERFIT:
         yield Finding(
             "declared-bucket",
-            f"the notes put the gain into {declared}, which no real step has",
-            advice="K1 to K4 and a bounded W1 are the gains that are kept",
+            f"the notes declare the bucket {declared}, whose gain no training step has",
+            advice="find a gain of another kind: kopt keeps K1 to K4, and W1 up to its bound",
             bucket=declared,
         )
     elif worst and declared is not None and declared != worst:
         yield Finding(
             "bucket-mismatch",
-            f"the notes say {declared}, but {worst} was found",
-            advice=f"correct it with `kopt note` (bucket: {worst})",
+            f"the notes declare the bucket {declared}, but kopt found {worst}",
+            advice=f"correct the notes: kopt note, bucket: {worst}",
             bucket=worst,
             rejects=worst in OVERFIT,
         )

@@ -52,7 +52,7 @@ def measure_ceilings(device: str) -> MeasuredCeiling:
             raise BadInput(
                 "too little memory is free",
                 where="kopt calibrate",
-                legal=f"{2 * _BEYOND[device]} bytes on the device",
+                fix=f"free {2 * _BEYOND[device]} bytes on the device",
             )
         rates, skipped = _matrix_rates(device)
         return MeasuredCeiling(

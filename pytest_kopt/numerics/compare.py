@@ -83,7 +83,10 @@ def compare(ref: object, out: object, gate: Gate | None = None, name: str = "out
     if not isinstance(out, torch.Tensor):
         gate_text = gate.describe() if gate else "a tensor"
         return Comparison(
-            name, False, gate_text, f"is {type(out).__name__}, not a tensor: return what it holds"
+            name,
+            False,
+            gate_text,
+            f"is {type(out).__name__}, not a tensor. Fix: return what it holds",
         )
     gate = gate or default_gate(out.dtype)
     code = encoding(out.dtype)
@@ -98,10 +101,10 @@ def compare(ref: object, out: object, gate: Gate | None = None, name: str = "out
     if not figures.snr_db > -math.inf:
         bad = ~torch.isfinite(wide(out).to(ref.device)) & torch.isfinite(wide(ref))
         if bool(bad.any()):
-            reason = f"holds {int(bad.sum())} NaN or Inf where the reference has none"
+            reason = f"has {int(bad.sum())} NaN or Inf where the reference has none"
             return Comparison(name, False, gate.describe(), reason, figures, code)
     passed = gate.passes(figures)
-    reason = "within the gate" if passed else "outside the gate"
+    reason = "within the tolerance" if passed else "outside the tolerance"
     return Comparison(name, passed, gate.describe(), reason, figures, code)
 
 
@@ -243,9 +246,10 @@ def difference(
         return ""
     moments = (_moments(numbers[name]) for numbers in (function, reference))
     return (
-        f"is drawn from another distribution than the reference's: {name} is {next(moments)} over "
-        f"{len(function[name])} calls, the reference's {next(moments)}; Kolmogorov-Smirnov "
-        f"distance {tests[name].statistic:.2f}, p = {tests[name].pvalue:.1g}"
+        f"has another distribution than the reference's: {name} is "
+        f"{next(moments)} over {len(function[name])} calls, the reference's "
+        f"{next(moments)}; Kolmogorov-Smirnov distance "
+        f"{tests[name].statistic:.2f}, p = {tests[name].pvalue:.1g}"
     )
 
 
@@ -305,8 +309,8 @@ def refuse_nan(reference: torch.Tensor, name: str = "") -> None:
     if bool(torch.isnan(reference).any()):
         where = f"{name}: " if name else ""
         raise InvalidReference(
-            f"{where}the reference holds NaN; draw inputs that it is defined for, or declare "
-            'nan="equal" in the case where NaN is the answer'
+            f"{where}the reference returns NaN. Fix: draw inputs for which it is defined, or "
+            'declare nan="equal" in the case if NaN is a right result'
         )
 
 
@@ -330,7 +334,7 @@ def rounding_snr(values: torch.Tensor, dtype: torch.dtype) -> float:
 def wide(tensor: torch.Tensor) -> torch.Tensor:
     """Return the tensor detached and in float64; BadInput for a complex one."""
     if tensor.is_complex():
-        raise BadInput("a complex tensor", legal="real tensors; torch.view_as_real makes one")
+        raise BadInput("a tensor is complex", fix="return torch.view_as_real(tensor)")
     return tensor.detach().to(torch.float64)
 
 

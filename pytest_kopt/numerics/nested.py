@@ -193,7 +193,7 @@ def assert_deterministic(
             value for value in copies if isinstance(value, torch.Tensor) and value.requires_grad
         ]
         if not outputs:
-            raise BadInput("fn returned no tensor: nothing to compare")
+            raise BadInput("fn returned no tensor", fix="return the tensors to compare")
         results = list(outputs)
         differentiable = [out for out in outputs if out.requires_grad]
         if leaves and differentiable:

@@ -86,10 +86,11 @@ def _slowed(slower: float, gain: float) -> Finding:
     """Return the finding that the incumbent is slower there; both are log-ratios."""
     return Finding(
         "incumbent-slowed",
-        f"the incumbent is {percent(slower):.1f} % slower beside the candidate than in a "
-        "process without it",
-        advice="leave the process, its libraries and the machine as they are: only what the "
-        "kernel's own calls gain counts",
+        (
+            f"the incumbent is {percent(slower):.1f} % slower in one process with the "
+            "candidate than without it"
+        ),
+        advice="leave the process, its libraries and the machine as they are",
         rejects=slower >= _SHARE * gain,
     )
 
@@ -159,6 +160,6 @@ def _refuse(findings: Iterable[Finding]) -> None:
 def _written(path: str) -> Finding:
     return Finding(
         "harness-written",
-        f"{path} was written in the tree of the current best while it was compared",
-        advice="a kernel and its build write to their own tree",
+        (f"the kernel wrote {path} in the tree of the current best during the comparison"),
+        advice="write to the kernel's own tree only",
     )

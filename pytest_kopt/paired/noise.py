@@ -178,7 +178,7 @@ def _read(path: Path) -> Scatter:
     except ValueError as error:
         raise BadInput(f"is not JSON: {error}", where=str(path)) from None
     if not isinstance(document, dict):
-        raise BadInput("is no calibration", where=str(path), legal="`kopt calibrate` writes it")
+        raise BadInput("is no calibration", where=str(path), fix="write one: kopt calibrate")
     return validate(Scatter, document, where=str(path))
 
 

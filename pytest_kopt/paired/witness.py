@@ -79,8 +79,10 @@ class Witness:
             return None
         return Finding(
             "hidden-time",
-            f"the device's events say {percent(gain):+.1f} %, and by the clock of the process that "
-            f"decides it is {percent(self.change.mean):+.1f} %",
+            (
+                f"the device's events measure a change of {percent(gain):+.1f} %, the "
+                f"clock of the controller one of {percent(self.change.mean):+.1f} %"
+            ),
             advice="do all the work within the timed call, and leave clocks and hooks alone",
         )
 

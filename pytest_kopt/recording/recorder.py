@@ -159,7 +159,7 @@ def record(target: str, into: str | Path, *, contents: bool = False) -> Iterator
     module_name, _, name = target.partition(":")
     folder = Path(into)
     if _holds_calls(folder):
-        raise BadInput("it holds a record already", where=str(folder), legal="another folder")
+        raise BadInput("holds a record already", where=str(folder), fix="name another folder")
     if contents:
         # Missing only when the program has run, it would cost that run.
         _ = safetensors()

@@ -95,8 +95,8 @@ class Table:
             if (first := earlier.setdefault(row.key, row)) is not row:
                 dims = ", ".join(f"{name}={value}" for name, value in row.dims.items())
                 rows = f"rows {first.label!r} and {row.label!r} both have {dims or 'no dims'}"
-                legal = "one row for each combination of dims"
-                raise BadInput(f"duplicate case: {rows}", where=where, legal=legal)
+                fix = "give each case its own combination of dims"
+                raise BadInput(f"duplicate case: {rows}", where=where, fix=fix)
 
 
 def cell(value: Scalar | None) -> str:

@@ -54,7 +54,7 @@ def judged(
     that cannot be read is an outcome as well. BadInput where this system confines no process.
     """
     if "no Landlock" in (problem := lacking()):
-        raise BadInput(problem, where="kopt judge", legal="Linux 5.19 or newer with Landlock")
+        raise BadInput(problem, where="kopt judge", fix="use Linux 5.19 or newer with Landlock")
     began = monotonic()
     document: dict[str, Any] = {"submission": str(submission), "sha256": None}
     try:

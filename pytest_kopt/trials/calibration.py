@@ -27,7 +27,8 @@ def calibrate(
     """Measure the cases that passed against themselves; BadInput where that cannot be done."""
     passed = [result for result in results if result.check == "PASS"]
     if not passed:
-        raise BadInput("no case passed", where="--kopt-calibrate", legal="cases that pass")
+        fix = "repair the kernel until a case passes: pytest --kopt-check-only"
+        raise BadInput("no case passed", where="--kopt-calibrate", fix=fix)
     try:
         ids = [result.nodeid for result in passed]
         with overlays(root, {}) as versions, measurements.compare(ids, versions) as comparison:

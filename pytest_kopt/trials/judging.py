@@ -77,8 +77,8 @@ def refuse(refusals: Sequence[str]) -> None:
 def check_some(ids: Sequence[str], collector: Collector, where: str, how: str = "") -> None:
     """Raise BadInput where no case was collected; `how` says what selects them."""
     if not ids and not collector.collect_errors:
-        legal = f"tests marked kopt{how}"
-        raise BadInput("no kopt case was collected", where=where, legal=legal)
+        fix = f"name tests that are marked kopt{how}"
+        raise BadInput("no kopt case was collected", where=where, fix=fix)
 
 
 def cut_off(

@@ -239,7 +239,7 @@ def _at(campaign: Campaign, ref: str) -> dict[str, bytes]:
         if _belongs(path, campaign.manifest.kernel_source)
     }
     if not found:
-        raise refused(f"{ref!r} has no kernel file", legal="a commit that has one")
+        raise refused(f"{ref!r} has no kernel file", fix="name a commit that has one")
     return found
 
 

@@ -197,7 +197,7 @@ def _check_links(loaded: Mapping[str, str], root: Path, where: str) -> None:
                 f"module {name!r} is {os.path.relpath(file, root)}, a link to "
                 f"{os.path.realpath(file)}, outside of the repository",
                 where=where,
-                legal="a file of the repository",
+                fix="put a file of the repository in the place of the link",
             )
 
 
@@ -276,11 +276,11 @@ def counterpart(file: Path, root: Path) -> str:
     same_name = [path for path in project_files(root) if path.name == file.name]
     places = [path.as_posix() for path in same_name if not (root / path).samefile(file)]
     if not places:
-        legal = "a file with a kernel file's name, or a folder with files at their places"
-        raise refused(f"no other file below {root} has its name", legal=legal)
+        fix = "name it like a kernel file, or give a folder with the files at their places"
+        raise refused(f"no other file below {root} has its name", fix=fix)
     if len(places) > 1:
-        legal = "a folder that holds it at its place"
-        raise refused(f"it may be a version of {', '.join(places[:3])}", legal=legal)
+        fix = "give a folder that holds it at its place"
+        raise refused(f"it may be a version of {', '.join(places[:3])}", fix=fix)
     return places[0]
 
 

@@ -193,7 +193,7 @@ def _dirty(project: Project) -> tuple[str, ...]:
     ("prepare", "parts"),
     [
         (lambda _: ("nowhere",), ("'nowhere' is unknown", "a branch, tag or commit")),
-        (lambda _: ("HEAD",), ("the same commit", "GOOD before BAD")),
+        (lambda _: ("HEAD",), ("the same commit", "kopt bisect GOOD BAD")),
         (_unrelated, ("'other' is no ancestor of 'HEAD'", "merge-base")),
         (_dirty, (PLAIN, "belong to no commit", "git commit, or git stash")),
         (lambda _: ("good", "--", "tests/nowhere.py"), ("BAD (", "cannot be compared")),

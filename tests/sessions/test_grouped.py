@@ -78,7 +78,7 @@ def test_a_kernel_that_ignores_the_sizes_is_refused(uniform: Project) -> None:
     assert run.code == 8, run.text
     verdict = uniform.verdict(2)
     assert verdict["decision"] == "REJECTED_OVERFIT"
-    assert "uneven-groups: not right for groups of 0 to" in verdict["reason"]
+    assert "uneven-groups: wrong for groups of 0 to" in verdict["reason"]
     assert uniform.read(KERNEL) == SLOW
 
 

@@ -238,10 +238,10 @@ def _shows_table_and_diagnosis(run: Run) -> None:
     for figure in ("SNR", "max abs error", "relative error", "cosine", "worst index", "(1, 1)"):
         assert figure in wrong
     assert "8.3333 % of the elements" in wrong
-    assert "grad of input 1: outside the gate" in run.out
+    assert "grad of input 1: outside the tolerance" in run.out
     assert "has shape (4, 3), the reference (3, 4)" in run.out
     assert "RuntimeError: no such tile" in run.out
-    assert "the reference holds NaN" in run.out
+    assert "the reference returns NaN" in run.out
     assert "no weights file" in run.out
 
 

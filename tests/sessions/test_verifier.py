@@ -47,7 +47,7 @@ def test_a_kernel_cannot_forge_the_comparison_of_a_timed_result(tmp_path: Path) 
     project.write(PLAIN, kernel(cost=187.5, who="plain new") + FORGES)
     done = Gate(project)()
     assert done.judged["decision"] == "REJECTED_OVERFIT", done.run.text
-    assert "timed-result: wrong in a timed block, on content" in done.run.text
+    assert "timed-result: wrong in a timed block, for new input values" in done.run.text
 
 
 #: A weight that each process draws for itself, beside the inputs; of so many elements no two are

@@ -87,10 +87,10 @@ def check_new_tree(path: Path, branch: str | None, repository: Repository | None
     if branch is None:
         raise refused("a tree of its own needs a branch of its own", fix="--branch auto or NAME")
     if path.exists() or path.is_symlink():
-        raise refused(f"{path} exists already", legal="a directory to be made")
+        raise refused(f"{path} exists already", fix="name a directory that does not exist")
     for tree in repository.trees:
         if path.is_relative_to(tree.resolve()):
-            raise refused(f"{path} lies inside the tree {tree}", legal="a directory outside of it")
+            raise refused(f"{path} lies inside the tree {tree}", fix="name one outside of it")
     if holder := _tree_on(branch, repository):
         what = f"branch {branch!r} is checked out in {holder}"
         raise refused(what, fix="--branch with another name, or kopt init in that tree")

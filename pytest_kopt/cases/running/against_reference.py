@@ -75,9 +75,9 @@ def _errs_less(truth: Any, out: Any, ref: Any) -> bool:
 
 def judge(case: Case, expected: Pass, run: Pass) -> list[Comparison]:
     if expected.outputs.keys() != run.outputs.keys():
-        reason = f"gives {_listed(run.outputs)}, the reference {_listed(expected.outputs)}"
+        reason = f"returns {_listed(run.outputs)}, the reference {_listed(expected.outputs)}"
         if not run.outputs:
-            reason += "; if it writes into a buffer from inputs(), declare writes=(POSITION,)"
+            reason += "; if it writes into an input, declare writes=(POSITION,)"
         return [Comparison("out", False, "the same outputs", reason)]
     if isinstance(case.gate, Mapping):
         names = [name for name, _, _ in pairs(expected, run)]
@@ -132,7 +132,7 @@ def nans(value: Any) -> torch.Tensor:
 
 def _number_for_nan(ref: Any, name: str) -> Comparison:
     count = int(nans(ref).sum())
-    reason = f"holds no NaN at {count} places where the reference has it"
+    reason = f"has no NaN at {count} places where the reference has it"
     return Comparison(name, False, 'nan="equal"', reason)
 
 

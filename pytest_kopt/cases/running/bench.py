@@ -108,7 +108,8 @@ def hold_against_baseline(case: Case, expected: Mapping[str, ExpectedCase] | Non
         return
     frozen = expected.get(case.nodeid)
     if frozen is None:
-        raise case.refusal("is not in the baseline", "the cases of the baseline")
+        fix = "undo the edit of the tests, or begin again: kopt init NEW --from OLD"
+        raise case.refusal("is not in the baseline", fix=fix)
     if case.header != frozen.header:
         drift = describe_header_drift(case.header, frozen.header)
         raise case.refusal(drift, ",".join(frozen.header))

@@ -293,8 +293,9 @@ def _large_inputs(checking: Checking) -> str | None:
     if not large:
         return None
     return (
-        f"{case.label}: {', '.join(large)} is written to, and so restored and compared around "
-        "every call: a smaller one in inputs() is checked and timed faster"
+        f"{case.label}: the kernel writes to {', '.join(large)}, which kopt "
+        "restores and compares around every call: smaller inputs make checking "
+        "and timing faster"
     )
 
 
@@ -327,13 +328,14 @@ def kernel_traceback(error: BaseException, bench: Bench) -> str:
     hint = ""
     if "0 active drivers" in str(error):
         hint = (
-            "Triton's interpreter cannot autotune, as it has no device to time configs on: give "
-            "the kernel one config where TRITON_INTERPRET is set, or run it on a GPU\n"
+            "Triton's interpreter cannot autotune, because it has no device on which "
+            "to time configs. Fix: give the kernel one config where TRITON_INTERPRET "
+            "is set, or run it on a GPU\n"
         )
     elif type(error).__name__ == "InterpreterError":
         hint = (
-            "Triton's interpreter does not support all that a GPU's compiler does: if the kernel "
-            "is right, run it on a GPU\n"
+            "Triton's interpreter supports less than the compiler of a GPU. Fix: if "
+            "the kernel is right, run it on a GPU\n"
         )
     elif isinstance(error, PermissionError) and error.filename and bench.is_confined:
         hint = f"{MAY_WRITE}\n"

@@ -153,13 +153,12 @@ class Checking:
                 compared = compare(ref, repeat.to(like[name].dtype), gate, name)
                 if not compared.passed:
                     raise self.case.refusal(
-                        f"the reference differs from itself for equal arguments ({name}: "
+                        f"the reference gives different results for equal arguments ({name}: "
                         f"{compared.snr_db:.1f} dB of SNR between two calls): it draws random "
-                        "numbers of its own, or remembers an earlier call",
-                        "a reference that draws from its arguments: have inputs() return the "
-                        "numbers, or a torch.Generator or a seed for the function and the "
-                        "reference; statistical=1e-6 for a function that is only right in "
-                        "distribution",
+                        "numbers of its own, or keeps state between calls",
+                        fix="have inputs() return the numbers, a torch.Generator or a seed for "
+                        "the function and the reference; declare statistical=1e-6 if the "
+                        "function is right in distribution only",
                     )
         return first
 

@@ -85,7 +85,7 @@ def draw_inputs(case: Case, seed: int) -> Sequence[Any] | Mapping[str, Any]:
     if not isinstance(drawn, tuple | list | Mapping):
         raise case.refusal(
             f"inputs() returned {type(drawn).__name__}",
-            "a tuple of the function's arguments, or a dict of them by name",
+            "a tuple of the function's arguments, a list, or a dict of them by name",
         )
     for leaf in contents(dict(drawn) if isinstance(drawn, Mapping) else drawn):
         if isinstance(leaf, torch.Generator):

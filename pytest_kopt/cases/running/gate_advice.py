@@ -59,8 +59,8 @@ def advised(
         before = expected.before.get(name)
         if before is not None and bool((bits(outputs.outputs[name]) == bits(before)).all()):
             advice[comparison.name] = (
-                f"  the reference writes to {name} and the function does not: have the function "
-                "write it as well, or the reference work on a copy"
+                f"  the reference writes to {name} and the function does not. Fix: have "
+                "the function write it as well, or the reference work on a copy"
             )
             continue
         if not is_floating(out):
@@ -106,23 +106,23 @@ def _words(own_db: float, reached: Comparison, dtype: torch.dtype, name: str | N
     def line(number: float) -> str:
         return gate_line({name or "out": number}, is_single=name is None)
 
-    torchs = f"the reference computed by torch in {narrow} reaches {reached.snr_db:.1f} dB"
-    where = "within the gate" if reached.passed else "outside the gate as well"
+    torchs = f"torch reaches {reached.snr_db:.1f} dB for the reference in {narrow}"
+    where = "within the tolerance" if reached.passed else "outside the tolerance as well"
     if least is not None and own_db >= least:
         tight = "" if reached.passed else f", which is tighter than {narrow} can be"
         return (
-            f"  {torchs}, {where}{tight}; {line(least)} passes and is defensible: it asks for "
-            f"{SLACK_DB:g} dB less than torch reaches"
+            f"  {torchs}, {where}{tight}. Fix: {line(least)} passes and is defensible, as it "
+            f"requires {SLACK_DB:g} dB less than torch reaches"
         )
     verdict = f"the kernel is wrong, or computes in less than {narrow}"
     if reached.passed or least is None:
         return (
-            f"  {torchs}, {where}: {verdict}; {line(math.floor(own_db))} would pass and is not "
-            "defensible"
+            f"  {torchs}, {where}: {verdict}. Fix: correct the kernel; "
+            f"{line(math.floor(own_db))} would pass and is not defensible"
         )
     return (
-        f"  {torchs}, {where}: the gate is tighter than {narrow} can be, and {verdict}; "
-        f"{line(least)} would be defensible, and does not pass"
+        f"  {torchs}, {where}: the tolerance is tighter than {narrow} can be, and {verdict}. Fix: "
+        f"correct the kernel and declare {line(least)}, which it does not pass yet"
     )
 
 

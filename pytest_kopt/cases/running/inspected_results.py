@@ -139,9 +139,11 @@ def _judged(case: Case, spot: Spot, drawn: Drawn) -> list[Comparison]:
 def wrong_result(comparison: Comparison) -> Finding:
     return Finding(
         "timed-result",
-        f"wrong in a timed block, on content that it had not seen: {comparison.name} "
-        f"{comparison.reason}, SNR {comparison.snr_db:.1f} dB",
-        advice="do the same work in timed calls as in checked ones",
+        (
+            f"wrong in a timed block, for new input values: {comparison.name} "
+            f"{comparison.reason}, SNR {comparison.snr_db:.1f} dB"
+        ),
+        advice="do the same work in timed and in checked calls",
         bucket="W2",
     )
 

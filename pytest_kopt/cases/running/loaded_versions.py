@@ -65,7 +65,7 @@ def load_versions(
     trees = [*map(Path, order.trees)]
     gone = [path for path in order.changed if not (root / path).exists()]
     if data := [path for path in gone if not path.endswith(".py")]:
-        raise NotLoadable(f"{data[0]} is gone, which the incumbent may read")
+        raise NotLoadable(f"the candidate lacks {data[0]}, which the incumbent may read")
     changed = {(root / path).resolve() for path in order.changed} or twin.own_file(case.function)
     functions: dict[str, Callable[..., Any]] = {order.project_version: case.function}
     files: dict[str, set[str]] = {}
@@ -87,7 +87,9 @@ def load_versions(
             call = one_call(case, case.function, inputs)
             executed_files.check_untouched(call, {str(path) for path in changed})
             if gone:
-                raise NotLoadable(f"{gone[0]} is gone, which the incumbent may import") from None
+                raise NotLoadable(
+                    f"the candidate lacks {gone[0]}, which the incumbent may import"
+                ) from None
             raise
         functions[name] = twin.translating(functions[name], inputs, version.names, version)
         first_call(name, one_call(case, functions[name], inputs))

@@ -68,8 +68,8 @@ def observed(case: Case, seed: int, device: str = "") -> Case:
     owed = tuple(place for place in case.writes if place not in written)
     if not writes and not results(returned, inputs, ()):
         raise case.refusal(
-            "the reference returns nothing and writes to no input: there is nothing to compare",
-            "a reference that returns the result, or writes it where the function does",
+            "the reference returns nothing and writes to no input, so kopt cannot compare anything",
+            fix="return the result, or write it to the input to which the function writes it",
         )
     everything = results(returned, copies, [place for place in writes if place not in owed])
     returned_names = {name for name in everything if not name.startswith(INPUT)} - aliases(
@@ -115,7 +115,7 @@ def _check_device(case: Case, drawn: Sequence[Any] | Mapping[str, Any], device: 
         present = ", ".join(sorted(kinds))
         raise case.refusal(
             f"inputs() makes tensors on {present}, but the session runs on {device}",
-            "tensors made with device=kopt.device, or --kopt-device",
+            fix="make the tensors with device=kopt.device, or give --kopt-device",
         )
 
 
@@ -128,7 +128,7 @@ def _check_freshness(case: Case, drawn: Sequence[Any], again: Sequence[Any]) -> 
     if before and all(storages(first) & storages(second) for first, second in pairs):
         raise case.refusal(
             "inputs() returns the same tensors in every call",
-            "fresh ones, made inside of it: inputs=lambda: (torch.randn(…),)",
+            fix="make fresh tensors in every call: inputs=lambda: (torch.randn(…),)",
         )
 
 
@@ -150,7 +150,7 @@ def _check_arguments(
         names = ", ".join(case.keywords) or count
         raise case.refusal(
             f"inputs() returns {names}, and {name} takes {signature}: {error}",
-            "the same arguments for the function and the reference",
+            fix="return the arguments that the function and the reference both take",
         ) from None
 
 
@@ -238,7 +238,7 @@ class Reference:
         may_write = case.rewritten.difference(case.owed)
         if stray := _stepped(versions, _versions(inputs)) - may_write:
             raise InvalidReference(
-                f"the reference writes to input {min(stray)} in some calls only; "
+                f"the reference writes to input {min(stray)} in some calls only. Fix: "
                 "have it write in every call, or return what it computes"
             )
         owed = results(None, inputs, case.owed)

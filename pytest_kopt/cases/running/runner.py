@@ -22,10 +22,11 @@ from pytest_kopt.measure.wall import one_thread
 from pytest_kopt.numerics.compare import InvalidReference
 from pytest_kopt.schema.profile import Scalar, gate_holds, parse_gate
 
-_RAISES = "passed its check but raises when it is timed"
+_RAISES = "passed its check, but raises in a timed call"
 _IN_ORDER = (
-    "timed content is what the case draws, scaled a little, and a few elements change places: if "
-    "the function is not defined on that, say domain='declared order' in the case"
+    "Timed inputs have the values that the case draws, scaled a little, with "
+    "a few elements exchanged. Fix: if the function is not defined for "
+    "these, declare domain='declared order' in the case"
 )
 
 

@@ -96,9 +96,11 @@ def left_switches(switches: Mapping[str, object]) -> Iterator[Finding]:
     if changed:
         yield Finding(
             "switch-left",
-            f"calls leave torch otherwise than they found it: {'; '.join(changed)}",
-            advice="set it for the call alone, as `with torch.no_grad():` does, or once where the "
-            "kernel's file is imported",
+            f"calls change process-wide switches of torch: {'; '.join(changed)}",
+            advice=(
+                "set the switch for the call alone, as `with torch.no_grad():` does, or "
+                "once where the kernel's file is imported"
+            ),
             rejects=False,
         )
 
@@ -113,8 +115,8 @@ def left_threads(switches: Mapping[str, object]) -> Iterator[Finding]:
     if now != threads:
         yield Finding(
             "threads-left",
-            f"the kernel set torch's threads from {threads} to {now}",
-            advice=f"set it back before returning: torch.set_num_threads({threads})",
+            f"calls change the number of torch's threads from {threads} to {now}",
+            advice=f"reset it before returning: torch.set_num_threads({threads})",
             rejects=False,
         )
 
@@ -152,7 +154,7 @@ def new_operators(before: frozenset[str]) -> Iterator[Finding]:
         yield Finding(
             "process-state",
             f"the kernel registered {', '.join(added)} in place of torch's own",
-            advice="a kernel must leave torch as it was, for whatever else runs in the process",
+            advice="register operators of your own instead of replacing torch's",
         )
 
 

@@ -79,11 +79,7 @@ _TRIED, _TRYING_SECONDS = 4, 3.0
 
 #: Why something was not tried.
 _NO_TIME = f"the limit of {_TRYING_SECONDS:g} s a case was over"
-
-
-_NO_SIZE = "no size of its parameters or inputs could be moved"
-
-
+_NO_SIZE = "kopt could move no size of its parameters or inputs"
 #: Others wait so long for a device that is tried on, and this for every turn of theirs.
 _AT_ONCE_SECONDS = 0.1
 

@@ -144,16 +144,23 @@ def uncaptured(
     if "unjoined" in reasons:
         yield Finding(
             "late-result",
-            "a call leaves work behind on a stream that the caller's does not wait for (the "
-            "driver, asked to capture the call, says that it is unjoined)",
-            advice="let the current stream wait for every other (`wait_stream`) before returning",
+            (
+                "a call leaves work on a stream for which the caller's stream does not "
+                "wait (the driver reports the captured call as unjoined)"
+            ),
+            advice="let the current stream wait for every other one before returning: wait_stream",
         )
     elif NOTHING in reasons and computes():
         yield Finding(
             "empty-capture",
-            "while a call is captured in a graph it launches nothing there, and returns a result "
-            "all the same: whoever replays the graph gets old answers",
-            advice="launch on torch's current stream, and do the same work whether captured or not",
+            (
+                "a call that is captured in a graph launches nothing, but returns a "
+                "result: every replay returns old results"
+            ),
+            advice=(
+                "launch on torch's current stream, and do the same work in captured and "
+                "in other calls"
+            ),
         )
     elif is_reported:
         yield Finding("not-captured", by_events(why))
@@ -244,7 +251,7 @@ def prepare_blocks(
                 raise BadInput(
                     "do_bench cannot restore what a call writes to before every call",
                     where="--kopt-engine",
-                    legal="auto, graph, events or wall",
+                    legal="auto, graph, events, wall",
                 )
             # What calls write over is brought back, untimed; a GPU's cache is flushed then.
             steps = [*(call.restore for call in calls), pool.flusher()]
@@ -264,8 +271,8 @@ def prepare_blocks(
             )
         except CaptureFailed as error:
             raise case.refusal(
-                f"engine {engine} was asked for, but the calls cannot be captured: {error}",
-                "engine auto, which times such a case by events, or events",
+                f"--kopt-engine is {engine}, but the calls cannot be captured: {error}",
+                fix="give --kopt-engine auto, which times such a case by events",
             ) from None
         if memory is not None and block.engine == "graph":
             views = memory.let_go([recorder.result for recorder in recorders])

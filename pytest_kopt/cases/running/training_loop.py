@@ -321,35 +321,39 @@ def _findings(trace: Trace, wrong: Sequence[TrainingStep], share: float) -> Iter
     if stale := next((step for step in wrong if step.stale_weight), None):
         yield Finding(
             "stale-weight",
-            f"after a parameter was updated in place, the answer is from before ({stale.wrong})",
-            advice="key the cache on the parameter and its _version, or compute anew",
+            "after an update of a parameter in place, the call returns the old result "
+            f"({stale.wrong})",
+            advice="key the cache on the parameter and its _version, or compute the result again",
             bucket="W1",
         )
     elif wrong:
         yield Finding(
             "training-loop",
-            f"wrong with fresh tensors in a simulated training loop ({wrong[0].wrong})",
-            advice="a result must depend only on the arguments of its own call",
+            f"wrong for new tensors in a simulated training loop ({wrong[0].wrong})",
+            advice="compute the result from the arguments of its own call only",
             bucket="W3",
         )
     if ACTIVATION in trace.cached:
         memo = share < 0.1
         yield Finding(
             "activation-cache",
-            "the same activations once more cost "
-            + ("next to nothing" if memo else f"{share:.0%} of the work of fresh ones")
-            + ", and no step of a training loop sees them twice (hit rate 0 %)",
-            advice="cache nothing that was computed from an activation; one that lives longer "
-            "than a step has to be declared in the case (weights=…)",
+            "the same activations again cost "
+            + ("next to nothing" if memo else f"{share:.0%} of the work of new ones")
+            + "; no step of a training loop has them twice (hit rate 0 %)",
+            advice=(
+                "keep nothing that the kernel computes from an activation; declare an "
+                "input that lives longer than a step in the case (weights=…)"
+            ),
             bucket="W3" if memo else "W2",
         )
     if GRAD_OUT in trace.cached:
         yield Finding(
             "grad-out-cache",
-            "the same grad_out, or the same graph, once more costs less work than a fresh one, and "
-            "no step of a training loop sees one twice (hit rate 0 %)",
-            advice="cache nothing that was computed from an incoming gradient, and have a backward "
-            "keep nothing for another one",
+            (
+                "the same grad_out or the same graph again costs less work than a new "
+                "one, and no step of a training loop has one twice (hit rate 0 %)"
+            ),
+            advice="keep nothing that the kernel computes from an incoming gradient",
             bucket="W2",
         )
     if WEIGHT in trace.cached:
@@ -357,12 +361,16 @@ def _findings(trace: Trace, wrong: Sequence[TrainingStep], share: float) -> Iter
         enough = rate >= LEAST_HIT_RATE - 1e-9
         yield Finding(
             "weight-cache" if enough else "hit-rate",
-            f"a parameter that has not changed costs less work (hit rate {rate:.0%} in a "
-            "simulated training loop of two micro-batches a step)",
-            advice="its gain is bounded by quant time / step time: give w1_quant_ms and step_ms "
-            "in the notes"
+            (
+                f"an unchanged parameter costs less work (hit rate {rate:.0%} in a "
+                "simulated training loop of two micro-batches a step)"
+            ),
+            advice=(
+                "give w1_quant_ms and step_ms in the notes: they bound the gain by quant "
+                "time / step time"
+            )
             if enough
-            else "below 50 % the cache does not pay",
+            else "remove the cache: it does not pay below 50 %",
             bucket="W1",
             rejects=not enough,
         )

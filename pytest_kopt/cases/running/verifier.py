@@ -153,16 +153,18 @@ def _wrong(
 
 
 def _amiss(problem: str) -> Finding:
-    return Finding("timed-result", f"a result that was looked at {problem}", bucket="W2")
+    return Finding("timed-result", f"an inspected result {problem}", bucket="W2")
 
 
 def _other_inputs(drawn: Sequence[str], without: Sequence[str]) -> Finding:
     """Return a finding for inputs that are drawn otherwise in a process without the candidate."""
     return Finding(
         "process-state",
-        f"the kernel's import changes what its case draws: inputs of {', '.join(drawn)}, without "
-        f"it of {', '.join(without)}",
-        advice="a kernel must leave torch as it was, for whatever else runs in the process",
+        (
+            "the import of the kernel changes the inputs that its case draws: "
+            f"{', '.join(drawn)} with it, {', '.join(without)} without it"
+        ),
+        advice="leave torch's settings as they were when the kernel's file is imported",
     )
 
 

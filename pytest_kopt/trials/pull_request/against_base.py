@@ -124,7 +124,7 @@ class PullRequestGate(VersionGate):
                 raise BadInput(
                     f"{nodeid.partition('::')[0]} does not import there: {in_a_line(error)}",
                     where=str(self.other),
-                    legal="a base whose cases import",
+                    fix="name a base whose cases import",
                 )
 
     def get_ahead(self, ids: Sequence[str], measurements: Measurements) -> None:

@@ -64,20 +64,22 @@ class Base:
         refused = partial(BadInput, where=f"--kopt-base {ref}")
         if repository is None or repository.head is None:
             what = "it is no path, and this is no git repository with a commit"
-            raise refused(what, legal="a folder or file with the other version, or a git ref")
+            fix = "name a folder or file that holds the other version"
+            raise refused(what, fix=fix)
         named = repository.commit_of(ref)
         cut = (
-            "this clone is shallow: git fetch --unshallow (in CI: fetch-depth: 0)"
+            "get the history that this shallow clone lacks: git fetch --unshallow (in CI: "
+            "fetch-depth: 0)"
             if repository.is_shallow
             else ""
         )
         if named is None:
-            legal = cut or "a branch, tag or commit (git fetch), or a path"
-            raise refused("is unknown here", legal=legal)
+            fix = cut or "name a branch, tag or commit that is here, or a path; git fetch gets refs"
+            raise refused("is unknown here", fix=fix)
         commit = repository.merge_base(named)
         if commit is None:
             what = "has no common history with HEAD here"
-            raise refused(what, legal=cut or "a related branch")
+            raise refused(what, fix=cut or "name a branch that shares commits with HEAD")
         return cls(ref, commit, repository.root.resolve(), contents_at(repository, commit))
 
 

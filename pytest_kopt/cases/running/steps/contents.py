@@ -116,7 +116,7 @@ def _why_not(checking: Checking, call_name: str, error: Exception) -> Exception:
     except Exception:
         return checking.case.refusal(
             f"the reference raises for {call_name}: {text}",
-            "a reference that takes any sizes; with group_multiple=N they are multiples of N",
+            fix="have the reference take any sizes; with group_multiple=N all are multiples of N",
         )
     if isinstance(error, InvalidReference):
         return error
@@ -127,9 +127,12 @@ def _wrong(call_name: str, rejects: bool) -> Finding:
     """Return the finding about a kernel that is right for its own groups only."""
     return Finding(
         "uneven-groups",
-        f"not right for {call_name}",
-        advice="read every group's size at run time, empty ones too; if the kernel only takes "
-        "multiples of a block, declare group_multiple=N in the case",
+        f"wrong for {call_name}",
+        advice=(
+            "read every group's size at run time, also of empty groups; if the "
+            "kernel takes multiples of a block only, declare group_multiple=N in the "
+            "case"
+        ),
         rejects=rejects,
     )
 
@@ -197,8 +200,10 @@ def seeds_anew(checking: Checking) -> Iterator[Finding]:
     if len(states(checking.call_unjudged)) == 1 and len(states(checking.again)) > 1:
         yield Finding(
             "generator-left",
-            "calls leave torch's global generator in one state, whatever they find it in: all that "
-            "is drawn after any of them is the same",
+            (
+                "every call leaves torch's global generator in the same state: later "
+                "draws of the program repeat"
+            ),
             advice="draw from a torch.Generator of your own, or seed under torch.random.fork_rng()",
             rejects=False,
         )
@@ -220,8 +225,10 @@ def still_busy(call: Callable[[], object]) -> Iterator[Finding]:
         shares.append(share)
     yield Finding(
         "background-work",
-        f"threads or child processes used {100 * sum(shares) / len(shares):.0f} % of a core "
-        "each time it was measured, while no call was running",
+        (
+            f"threads or child processes used {100 * sum(shares) / len(shares):.0f} % "
+            "of a core in every measurement while no call was running"
+        ),
         advice="do all work within the call, and wait for it before returning",
     )
 
@@ -270,7 +277,7 @@ def controls(checking: Checking) -> Iterator[Finding]:
 
 
 def _agree(checking: Checking, declared: Pass, exact: Pass) -> bool:
-    """Say whether the declared reference lies within the gates of the one in float64.
+    """Say whether the declared reference lies within the tolerances of the one in float64.
 
     A few elements that were rounded to another step of a quantiser do not count.
     """

@@ -96,7 +96,7 @@ def equal_calls(checking: Checking) -> Iterator[Finding]:
             f"not deterministic: {differing} of {calls} calls differ, in up to {100 * share:.2g} % "
             f"of the elements of a result, and all are right{owed and f'; {owed}'}",
             where=case.label,
-            advice="add up in a fixed order: partial sums in places of their own, no atomics",
+            advice="add up in a fixed order: store partial sums separately, use no atomics",
             rejects=False,
         )
 
@@ -117,8 +117,10 @@ def stale_memory(checking: Checking, reached: dict[str, Accuracy]) -> Iterator[F
     if places := _read_workspaces(checking):
         yield Finding(
             "unwritten-output",
-            f"the result depends on what input {places[0]} holds before the call, and the "
-            "reference's does not",
+            (
+                f"the result depends on the values of input {places[0]} before the call; "
+                "the reference's does not"
+            ),
             advice="write all of a workspace before reading it",
             rejects=False,
         )
@@ -131,8 +133,11 @@ def stale_memory(checking: Checking, reached: dict[str, Accuracy]) -> Iterator[F
         if error and compute_snr(first, second) < error.snr_db + _SLACK_DB:
             yield Finding(
                 "not-deterministic",
-                f"{name} depends on the calls before, by as much as it errs: "
-                f"{compute_snr(first, second):.1f} dB of SNR between two calls on equal inputs",
+                (
+                    f"{name} depends on earlier calls, by as much as its error: "
+                    f"{compute_snr(first, second):.1f} dB of SNR between two calls on equal "
+                    "inputs"
+                ),
                 advice="write all of a workspace that the kernel keeps before reading it",
                 rejects=False,
             )
@@ -168,7 +173,7 @@ def parts_of_a_batch(checking: Checking) -> Iterator[Finding]:
     if not sizes:
         raise case.refusal(
             "batch_invariant=True, and every tensor of inputs() is a weight",
-            "a tensor among the inputs that is no weight: its dimension 0 is the batch",
+            fix="leave the tensor that carries the batch in its dimension 0 out of weights=",
         )
     rows = sizes[0]
     call = CandidateFunction(replace(case, backward=False), case.function)
@@ -188,7 +193,7 @@ def parts_of_a_batch(checking: Checking) -> Iterator[Finding]:
     if not whole:
         raise case.refusal(
             f"batch_invariant=True, and no result has the batch of {rows} rows in dimension 0",
-            "results with a row for each row of the batch",
+            fix="return results with a row for each row of the batch",
         )
     for text, cut in _cuts(rows):
         try:
@@ -206,7 +211,10 @@ def parts_of_a_batch(checking: Checking) -> Iterator[Finding]:
             "batch-variant",
             f"not batch-invariant: {problem}, of a batch of {rows}{at_first}",
             where=case.label,
-            advice="let no choice that changes the order of additions depend on the number of rows",
+            advice=(
+                "choose tile sizes and split-K without the number of rows, so that the "
+                "order of additions stays the same"
+            ),
             rejects=False,
         )
         return
@@ -247,8 +255,8 @@ def same_distribution(checking: Checking) -> None:
     names = [name for name, out in pilot[0].items() if out.numel()]
     if all(torch.equal(out[name], pilot[0][name]) for out in pilot for name in names):
         raise case.refusal(
-            "statistical is declared, and the reference gives one result in every call",
-            "inputs() with a torch.Generator, or a seed that is drawn in it: "
+            "statistical is declared, but all calls of the reference give the same result",
+            fix="have inputs() return a torch.Generator, or draw a seed in it: "
             "int(torch.randint(1 << 31, ()))",
         )
     figures = {name: CallFigures([out[name] for out in pilot]) for name in names}

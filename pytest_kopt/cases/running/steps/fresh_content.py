@@ -43,8 +43,10 @@ _FORMATS = {"e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2", "fp4": "float4_e2m1f
 _DRAWS = Finding(
     "global-generator",
     "the call draws from torch's global generator, so the reference cannot draw the same numbers",
-    advice="have inputs() return a torch.Generator, or a seed, for the kernel and the reference to "
-    "draw from; it is restored before every call",
+    advice=(
+        "have inputs() return a torch.Generator or a seed, from which kernel and "
+        "reference draw; kopt restores it before every call"
+    ),
 )
 #: Namespaces of operators that come with torch; others are registered by whoever wrote the kernel.
 _TORCHS = ("aten", "prims", "prim", "mkldnn", "quantized", "mkl", "xnnpack")
@@ -97,13 +99,13 @@ def _refuse_gradients_of_nothing(checking: Checking) -> None:
     if not leaves(checking.pristine):
         raise case.refusal(
             "backward=True, but no input requires grad",
-            "inputs() returning tensors with requires_grad=True",
+            fix="have inputs() return tensors with requires_grad=True",
         )
     inside = [x for x in checking.pristine if not isinstance(x, torch.Tensor)]
     if any(tensor.requires_grad for tensor in tensors(inside)):
         raise case.refusal(
-            "backward=True, and a tensor inside of a list, dict or dataclass requires grad",
-            "an argument of its own for every tensor whose gradient is asked for",
+            "backward=True, but a tensor inside a list, dict or dataclass requires grad",
+            fix="pass every tensor that needs a gradient as an argument of its own",
         )
 
 
@@ -204,9 +206,14 @@ def by_hand(checking: Checking) -> Iterator[Finding]:
             language = bench.language
             yield Finding(
                 "vendor-operator",
-                f"torch's operators alone give the result: the code in {language} contributes "
-                "nothing",
-                advice=f"write it in {language}, or start a campaign whose target_lang is TORCH",
+                (
+                    f"torch's operators alone compute the result: the code in {language} "
+                    "contributes nothing"
+                ),
+                advice=(
+                    f"write the kernel in {language}, or start a campaign whose target_lang "
+                    "is TORCH"
+                ),
             )
 
 
