@@ -58,6 +58,12 @@ class RoundStatus(Document):
         description="aggregate's change in percent over the current best of that time; "
         "positive is better. This figure decides, not the times of two rounds"
     )
+    low_pct: float | None = Field(
+        description="lower end of the interval of change_pct, in percent; null: no interval"
+    )
+    high_pct: float | None = Field(
+        description="upper end of the interval of change_pct, in percent; null: no interval"
+    )
     flags: list[str] = Field(description="remarks that decide nothing")
     notes: dict[str, Any] = Field(description="the keys of its notes that are given")
 
@@ -73,7 +79,7 @@ class RoundStatus(Document):
             decision=decided.decision if decided else Decision.INCOMPLETE,
             reason=decided.reason if decided else "the session was cut off",
             next_step=decided.next_step if decided else "run the round again",
-            change_pct=total.change_pct if total else None,
+            **{name: getattr(total, name, None) for name in ("change_pct", "low_pct", "high_pct")},
             flags=decided.flags if decided else [],
             notes=round.notes.given(),
         )
