@@ -62,13 +62,13 @@ PATTERNS: dict[Kind, Pattern] = {
     "lopsided": Pattern(
         "rows of different size, with larger elements at equal distances", _VALUES, _MODERATE
     ),
-    "masked": Pattern("infinities, such as masks make", _VALUES, "finite"),
-    "padded": Pattern("NaN where lengths or a mask say that nothing is read", _VALUES, "finite"),
+    "masked": Pattern("infinities, as masks have them", _VALUES, "finite"),
+    "padded": Pattern("NaN where a length or a mask says that nothing is read", _VALUES, "finite"),
     "constant": Pattern("rows of one value", _VALUES, _MODERATE),
     "far": Pattern("a mean far from zero", _VALUES, _MODERATE),
     "tiny": Pattern("inputs 4096 times smaller", _VALUES, _MODERATE),
     "exact": Pattern("the numbers -1, 0 and 1, whose result is exact", _VALUES, _MODERATE),
-    "filled": Pattern("numbers where a tensor holds zeros only", _VALUES, "declared zeros"),
+    "filled": Pattern("other values where a tensor holds zeros only", _VALUES, "declared zeros"),
     "negated": Pattern("inputs of the other sign", _VALUES, "declared signs"),
     "sorted": Pattern("rows in falling order", _VALUES, _ORDER),
     "numbers": Pattern("other numbers and switches as arguments", _VALUES, "declared numbers"),
@@ -77,25 +77,27 @@ PATTERNS: dict[Kind, Pattern] = {
     "indices": Pattern("masks and integers in another order", _VALUES, _ORDER),
     "places": Pattern("indices that all name one end, or stand in another order", _VALUES, _ORDER),
     "behind": Pattern("indices that count from the end", _VALUES, "declared signs"),
-    "close": Pattern("values that a coarser number holds for equal", _VALUES, _MODERATE),
+    "close": Pattern("values that a coarser number format makes equal", _VALUES, _MODERATE),
     "masks": Pattern("a mask that keeps nothing or everything", _VALUES, "declared masks"),
     "counts": Pattern("a count or length of zero", _VALUES, "declared counts"),
     "aliased": Pattern("a result that goes into an input", _LAYOUT, "separate results"),
     "same": Pattern("one tensor as two inputs", _LAYOUT, "separate inputs"),
     "strided": Pattern("transposed inputs and incoming gradients", _LAYOUT, _CONTIGUOUS),
     "turned": Pattern("one transposed tensor", _LAYOUT, _CONTIGUOUS),
-    "pitched": Pattern("one tensor of rows with gaps", _LAYOUT, _CONTIGUOUS),
+    "pitched": Pattern("one tensor whose rows have gaps between them", _LAYOUT, _CONTIGUOUS),
     "column": Pattern("one vector that is a column of a matrix", _LAYOUT, _CONTIGUOUS),
-    "shifted": Pattern("one tensor behind the beginning of its memory", _LAYOUT, _CONTIGUOUS),
+    "shifted": Pattern("one tensor with a storage offset", _LAYOUT, _CONTIGUOUS),
     "expanded": Pattern("one expanded tensor", _LAYOUT, _CONTIGUOUS),
-    "frozen": Pattern("an input that asks for no gradient", _GRADIENTS, "declared gradients"),
+    "frozen": Pattern("an input that requires no gradient", _GRADIENTS, "declared gradients"),
     "twice": Pattern("gradients of its gradients", _GRADIENTS, "declared gradients"),
     "single": Pattern("a gradient of one result alone", _GRADIENTS, "declared gradients"),
     "wider": Pattern("inputs of the next wider dtype", _DTYPE, "declared dtypes"),
-    "integers": Pattern("32-bit integers for 64-bit ones, or reverse", _DTYPE, "declared dtypes"),
+    "integers": Pattern(
+        "32-bit integers for 64-bit ones, or the reverse", _DTYPE, "declared dtypes"
+    ),
 }
 #: What is met in timed blocks, and not tried for itself.
-RENEWED = Pattern("what it was timed on", _VALUES, _MODERATE)
+RENEWED = Pattern("the input values of timed calls", _VALUES, _MODERATE)
 #: What a case may say of what its kernels need not support.
 DOMAIN = tuple(dict.fromkeys(pattern.excluded_by for pattern in PATTERNS.values()))
 

@@ -326,7 +326,12 @@ def test_an_edited_test_is_told_before_anything_runs(started: Project) -> None:
 BASELINES: dict[str, tuple[tuple[str, str], tuple[str, ...]]] = {
     "duplicate": (
         ('{"rows": rows,', '{"rows": 7,'),
-        ("duplicate case", "doubled rows=7 columns=8", "rows=7, columns=8", "its own combination of dims"),
+        (
+            "duplicate case",
+            "doubled rows=7 columns=8",
+            "rows=7, columns=8",
+            "its own combination of dims",
+        ),
     ),
     "misfit": (
         ('schema="memory"', 'schema="gemm"'),
