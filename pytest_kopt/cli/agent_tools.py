@@ -34,8 +34,8 @@ _INSTRUCTIONS = (
     "Optimise a GPU kernel in rounds: one hypothesis, one change in the kernel files, one measured "
     "verdict. Read the resource kopt://skill first, then call status (without a name if you know "
     "none) and do what its `next` says; a command there, such as `kopt stop`, is the tool of that "
-    "name. "
-    "Edit kernel files with your own tools; never commit or restore them."
+    "name. Report the change_pct of a verdict with its interval, never a ratio of the times of two "
+    "rounds. Edit kernel files with your own tools; never commit or restore them."
 )
 
 Name = Annotated[str, Field(description="the campaign")]
@@ -55,14 +55,14 @@ _MOST = 6000
 class Done(BaseModel):
     """A command that has no document of its own."""
 
-    exit_code: int
-    output: str
+    exit_code: int = Field(description="the exit code of the command, as in the skill")
+    output: str = Field(description="the end of what the command printed")
 
 
 class SessionVerdict(Done):
     """A session that judges: its exit code (as in the skill), verdict.json, and its last words."""
 
-    verdict: Verdict | None
+    verdict: Verdict | None = Field(description="verdict.json; null if the session decided nothing")
 
 
 class Recorded(BaseModel):
@@ -70,7 +70,9 @@ class Recorded(BaseModel):
 
     verdict: Verdict
     summary: str
-    rows_csv: str = Field(description="a row for each case")
+    rows_csv: str = Field(
+        description="a row for each case: the candidate alone; the verdict has the change"
+    )
     pairs_csv: str = Field(description="one line for each pair of timed blocks, empty if stored")
 
 
