@@ -12,9 +12,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from pytest_kopt.cases.order import ALONE, CANDIDATE, INCUMBENT, PLACEBO
-from pytest_kopt.cases.protocol import Time, Write
-from pytest_kopt.cases.replies import Looked, Timed, Written
+from pytest_kopt.cases.replies import Reply, Written
 from pytest_kopt.paired.blocks import Blocks, BlockTime
+from tests.fake_ends import BlockWorker
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -22,31 +22,6 @@ def _no_pauses() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("pytest_kopt.paired.blocks.PAUSE_S", 0.0)
         yield
-
-
-class Process:
-    """Runs blocks that take so many ms; nothing is seen of it but what it sends."""
-
-    inspected = None
-
-    def __init__(self, ms: float) -> None:
-        self.ms = self.waited_ms = ms
-
-    def send(self, order: Write | Time) -> None:
-        if isinstance(order, Write):
-            self._is_looked_at = order.is_looked_at
-            self._replies: list[object] = [Written()]
-        else:
-            self._replies = [Timed(self.ms), *[Looked()] * self._is_looked_at]
-
-    def expect(self, kind: type) -> object:
-        reply = self._replies.pop(0)
-        assert isinstance(reply, kind)
-        self.waited_ms = self.waited(reply)
-        return reply
-
-    def waited(self, reply: object) -> float:
-        return self.ms
 
 
 def blocks_of(held: Any, kind: str, cases: int) -> Blocks:
@@ -67,7 +42,7 @@ def blocks_of(held: Any, kind: str, cases: int) -> Blocks:
 def test_few_short_blocks_are_compared_more_often(
     kind: str, cases: int, ms: float, arms: tuple[str, ...], quads: int
 ) -> None:
-    process = Process(ms)
+    process = BlockWorker(lambda _: ms)
     names = (INCUMBENT, PLACEBO, *(arms or (CANDIDATE,)))
     held = cast("Any", dict.fromkeys(names, process))
     blocks = blocks_of(held, kind, cases)
@@ -78,7 +53,9 @@ def test_few_short_blocks_are_compared_more_often(
 
 
 def test_the_incumbent_alone_is_compared_no_more_often_for_that() -> None:
-    held = cast("Any", dict.fromkeys((INCUMBENT, PLACEBO, CANDIDATE, ALONE), Process(5.0)))
+    held = cast(
+        "Any", dict.fromkeys((INCUMBENT, PLACEBO, CANDIDATE, ALONE), BlockWorker(lambda _: 5.0))
+    )
     blocks = blocks_of(held, "cuda", 8)
     blocks.warm_up()
     assert {kind: len(quads) for kind, quads in blocks.quads().items()} == {
@@ -97,7 +74,7 @@ def test_a_lap_goes_there_and_back_with_the_incumbent_between_the_others(
     races: set[str], more: set[str], seed: int
 ) -> None:
     names = {INCUMBENT, *more, *(races or {CANDIDATE})}
-    held = cast("Any", dict.fromkeys(names, Process(5.0)))
+    held = cast("Any", dict.fromkeys(names, BlockWorker(lambda _: 5.0)))
     blocks = Blocks(held, random.Random(seed), "cpu", 1, {arm: [1] for arm in held})
     order = [arm for arm, _ in blocks._lap(names)]
     there, back = order[: len(names)], order[len(names) :]
@@ -111,11 +88,11 @@ def test_a_lap_goes_there_and_back_with_the_incumbent_between_the_others(
 def test_on_the_cpu_what_a_process_says_of_its_own_clock_counts_for_nothing() -> None:
     """Nor does what its content took to write count as time of its calls."""
 
-    class Liar(Process):
-        def waited(self, reply: object) -> float:
+    class Liar(BlockWorker):
+        def waited(self, reply: Reply) -> float:
             return 3.0 if isinstance(reply, Written) else 8.0
 
-    held = cast("Any", dict.fromkeys((CANDIDATE, INCUMBENT), Liar(0.004)))
+    held = cast("Any", dict.fromkeys((CANDIDATE, INCUMBENT), Liar(lambda _: 0.004)))
     calls = {arm: [4, 2] for arm in held}
     time = Blocks(held, random.Random(7), "cpu", 1, calls).run(CANDIDATE, 5)
     assert time == BlockTime(2.0, 4.0, counted=16.0, outside=22.0, passed=16.0)
@@ -123,20 +100,15 @@ def test_on_the_cpu_what_a_process_says_of_its_own_clock_counts_for_nothing() ->
     assert time == BlockTime(0.001, 0.002, counted=0.008, outside=16.0, passed=16.0)
 
 
-class Replayed(Process):
+class Replayed(BlockWorker):
     """Says that blocks of two calls take `ms`; they take `real`, and `around` passes beside."""
 
     def __init__(self, ms: float, real: float, around: float) -> None:
-        super().__init__(ms)
+        super().__init__(lambda _: ms)
         self._real, self._around = real, around
 
-    def send(self, order: Write | Time) -> None:
-        super().send(order)
-        if isinstance(order, Write):
-            self._times = order.times or 1
-
-    def waited(self, reply: object) -> float:
-        return self._around + self._times * self._real
+    def waited(self, reply: Reply) -> float:
+        return self._around + (self.orders[-1].times or 1) * self._real
 
 
 @given(st.floats(1, 50), st.floats(1, 50), st.floats(1, 50), st.floats(0, 9), st.floats(0, 9))

@@ -12,8 +12,6 @@ from torch import Tensor
 from pytest_kopt.cases.case import Case, declare
 from pytest_kopt.cases.groups import Groups, find_groups, redrawn, with_steady_groups
 from pytest_kopt.cases.order import CANDIDATE, UNEVEN, ArmsOrder
-from pytest_kopt.cases.protocol import Agree, HandOver, Order, Prepare, Settle, Time, Write
-from pytest_kopt.cases.replies import Findings, HandedOver, Prepared, Ready, Reply, Timed
 from pytest_kopt.cases.running.bench import Bench
 from pytest_kopt.cases.running.check import CheckedCase, check_case
 from pytest_kopt.cases.running.execution import make_inputs
@@ -22,6 +20,7 @@ from pytest_kopt.cases.skew import DISTRIBUTIONS, skewed_groups
 from pytest_kopt.errors import BadInput
 from pytest_kopt.measure.wall import WallEngine
 from tests.builders import a_bench
+from tests.fake_ends import TwoBlocks
 
 G, M, N, K = 4, 64, 24, 16
 UNIFORM = [M // G] * G
@@ -324,47 +323,18 @@ def test_an_undeclared_write_for_uneven_groups_is_no_shortcut() -> None:
     assert {finding.check for finding in report.findings} == {"input-mutated"}
 
 
-class _Commands:
-    """Runs two blocks of each arm."""
-
-    def __init__(self) -> None:
-        self.arms: list[str] = []
-        self.times: list[float] = []
-        self.findings: list[object] = []
-        self._orders: list[Order] = [Prepare()]
-
-    def send(self, reply: Reply) -> None:
-        match reply:
-            case Prepared(engine, sets):
-                self._orders = [Agree(engine, sets)]
-            case Ready(calls):
-                self.arms = [*calls]
-                # Each is started on its own, once for its forward.
-                blocks = [order for arm in calls for order in (Write(arm, 5), Time())]
-                self._orders = [*blocks * 2, HandOver(1)]
-            case Timed(ms):
-                self.times.append(ms)
-            case HandedOver(looks):
-                assert looks == []
-            case Findings(findings):
-                self.findings = [*findings]
-
-    def receive(self) -> Order:
-        return self._orders.pop(0) if self._orders else Settle(None)
-
-
 def test_arms_with_uneven_groups_find_what_they_write_as_it_was() -> None:
     def adding(x: Tensor, w: Tensor, sizes: Tensor, out: Tensor) -> None:
         assert not bool(out.any()), "restored before every call"
         out += by_sizes(x, w, sizes)
 
-    commands = _Commands()
+    client = TwoBlocks()
     order = ArmsOrder((CANDIDATE,))
     bench = Bench("cpu", "auto", 20260101, cpu=WallEngine(block_seconds=0.01))
     case = case_of(adding, **IN_PLACE)
-    serve_arms(case, bench, order, cast("Any", commands))
-    assert commands.arms == [CANDIDATE, UNEVEN[CANDIDATE]]
-    assert len(commands.times) == 4 and commands.findings == []
+    serve_arms(case, bench, order, cast("Any", client))
+    assert client.arms == [CANDIDATE, UNEVEN[CANDIDATE]]
+    assert len(client.times) == 4 and client.findings == []
 
 
 def test_a_kernel_for_blocks_of_rows_says_so_in_its_case() -> None:

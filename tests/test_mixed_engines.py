@@ -19,7 +19,7 @@ from pytest_kopt import policies
 from pytest_kopt.cases.case import declare
 from pytest_kopt.cases.details import in_a_line
 from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, PLACEBO, ArmsOrder
-from pytest_kopt.cases.protocol import Agree, HandOver, Order, Prepare, Settle, Time, Write
+from pytest_kopt.cases.protocol import Agree, HandOver, Order, Time, Write
 from pytest_kopt.cases.replies import (
     CaseFinished,
     Collected,
@@ -53,6 +53,7 @@ from pytest_kopt.processes.remote_host import Place
 from pytest_kopt.schema.profile import MEMORY
 from pytest_kopt.trials import comparing
 from pytest_kopt.trials.comparing import compare_paired, compare_stored
+from tests.fake_ends import TwoBlocks
 
 CAPTURING: list[bool] = []
 FAST = WallEngine(block_seconds=0.005)
@@ -121,35 +122,6 @@ def case_of(function: Callable[..., Any], **more: Any) -> Any:
     return declare("t.py::test", "memory", function, **settings)
 
 
-class Commands:
-    """The deciding process: runs two blocks of each arm, agrees to what it was told to."""
-
-    def __init__(self, common: str | None = None) -> None:
-        self.common = common
-        self.asked: tuple[str, Mapping[str, str]] = ("", {})
-        self.orders: list[Order] = [Prepare()]
-        self.findings: list[Any] = []
-
-    def send(self, reply: Reply) -> None:
-        match reply:
-            case Prepared(engine, sets, not_captured):
-                self.asked = engine, not_captured
-                self.orders = [Agree(self.common or engine, sets)]
-            case Ready(calls):
-                # Each is started on its own, once for its forward.
-                blocks = [order for arm in calls for order in (Write(arm, 5), Time())]
-                self.orders = [*blocks * 2, HandOver(1)]
-            case Timed(ms):
-                assert ms > 0
-            case HandedOver(looks):
-                assert looks == []
-            case Findings(findings):
-                self.findings = findings
-
-    def receive(self) -> Order:
-        return self.orders.pop(0) if self.orders else Settle(None)
-
-
 @pytest.mark.parametrize(
     ("engines", "common"),
     [
@@ -179,14 +151,14 @@ def test_arms_of_one_process_come_to_one_engine(
         return kept[-1]
 
     monkeypatch.setattr(timed_versions._Arms, "prepared", recorded)
-    commands = Commands()
+    client = TwoBlocks()
     bench = Bench("cpu", "auto", 1)
     order = ArmsOrder(tuple(versions))
-    serve_arms(case_of(candidate), bench, order, cast("Any", commands))
+    serve_arms(case_of(candidate), bench, order, cast("Any", client))
     expected = "graph" if candidate is clean else "events"
-    assert commands.asked[0] == expected and commands.findings == []
+    assert client.engine == expected and client.findings == []
     assert {block.engine for arm in kept[0].values() for block in arm} == {expected}
-    assert list(commands.asked[1]) == ["the candidate's forward"] * (candidate is reads_back)
+    assert list(client.not_captured) == ["the candidate's forward"] * (candidate is reads_back)
 
 
 @pytest.mark.usefixtures("fake_gpu")
@@ -199,14 +171,14 @@ def test_a_process_of_its_own_follows_the_others(monkeypatch: pytest.MonkeyPatch
         return choice.prepare(option, "cuda", *more, **named)
 
     monkeypatch.setattr(timing, "prepare", recorded)
-    commands = Commands(common="events")
+    client = TwoBlocks(common="events")
     serve_arms(
         case_of(clean),
         Bench("cpu", "auto", 1),
         ArmsOrder((INCUMBENT,)),
-        cast("Any", commands),
+        cast("Any", client),
     )
-    assert seen == ["auto", "events"] and commands.asked == ("graph", {})
+    assert seen == ["auto", "events"] and (client.engine, client.not_captured) == ("graph", {})
 
 
 def test_what_changed_is_told_when_nobody_waits_for_a_lock(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,7 +192,7 @@ def test_what_changed_is_told_when_nobody_waits_for_a_lock(monkeypatch: pytest.M
         yield
         held.remove(device)
 
-    class Telling(Commands):
+    class Telling(TwoBlocks):
         def send(self, reply: Reply) -> None:
             assert not held
             told.append(reply)
@@ -294,6 +266,8 @@ class _Child:
                 if self.is_looked_at:
                     self._blocks.append((Looked(), 0.0))
                 self._blocks.append((Timed(3 * ms), 3 * ms))
+            case _:
+                pass
 
 
 def replica(seed: int = 1, device: Device = CPU) -> tuple[CaseQuads, list[_Child]]:

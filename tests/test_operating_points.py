@@ -11,8 +11,7 @@ import pytest
 
 from pytest_kopt import policies
 from pytest_kopt.cases.order import AT_LENGTH, CANDIDATE, IN_A_ROUND, INCUMBENT, PLACEBO
-from pytest_kopt.cases.protocol import Time, Write
-from pytest_kopt.cases.replies import Looked, Timed, Written
+from pytest_kopt.cases.replies import Reply
 from pytest_kopt.decide.inference import SCATTER_OF_A_CHANGE, Estimate, log_ratio, percent
 from pytest_kopt.decide.operating_points import Load, PointEvidence
 from pytest_kopt.decide.paired import decide_paired
@@ -29,6 +28,7 @@ from pytest_kopt.paired.sustained import Sustained
 from pytest_kopt.show.exports.comment import comment
 from pytest_kopt.show.terminal import verdict_lines
 from pytest_kopt.show.words import conditions, measured_at, second_point, second_points
+from tests.fake_ends import BlockWorker
 
 TOP = 1980.0
 #: So long a load leaves the clock at its top, and so many times faster does a pause bring it back.
@@ -62,34 +62,14 @@ class Gpu:
         return Reading(sm_mhz=self.mhz, power_w=self.watts) if self.tells_clock else Reading()
 
 
-class Process:
-    """Holds all arms; a block is 2.5 ms of calls, or as long as it is asked for."""
-
-    inspected = None
-    waited_ms = 0.0
+class Process(BlockWorker):
+    """Holds all arms; a block is 2.5 ms of calls, or as long as it is ordered."""
 
     def __init__(self, gpu: Gpu) -> None:
-        self._gpu = gpu
-        self.orders: list[Write] = []
-        self.looked_at: list[str] = []
+        super().__init__(lambda write: gpu.run(write.arm, write.seconds or 0.0025) * 10)
 
-    def send(self, order: Write | Time) -> None:
-        if isinstance(order, Write):
-            self.orders.append(order)
-            self._replies: list[object] = [Written()]
-            return
-        write = self.orders[-1]
-        seconds = write.seconds or 0.0025
-        self.waited_ms = seconds * 1e3
-        self._replies = [Timed(self._gpu.run(write.arm, seconds) * 10)]
-        if write.is_looked_at:
-            self.looked_at.append(write.arm)
-            self._replies.append(Looked())
-
-    def expect(self, kind: type) -> object:
-        reply = self._replies.pop(0)
-        assert isinstance(reply, kind)
-        return reply
+    def waited(self, reply: Reply) -> float:
+        return (self.orders[-1].seconds or 0.0025) * 1e3
 
 
 #: The candidate takes a tenth fewer cycles, and more power: under load its clock is lower.
@@ -166,11 +146,11 @@ def test_turns_under_load_take_their_seconds_and_one_block_of_each_version_is_lo
     blocks, process = blocks_on(gpu)
     blocks.quads()
     process.orders.clear()
-    process.looked_at.clear()
     blocks.sustained(turns)
     load, warming, *in_turns = (order.seconds for order in process.orders)
     assert (load, warming) == (0.25, 0.3) and sum(in_turns) == pytest.approx(seconds)
-    assert sorted(process.looked_at) == [CANDIDATE, INCUMBENT]
+    looked_at = sorted(order.arm for order in process.orders if order.is_looked_at)
+    assert looked_at == [CANDIDATE, INCUMBENT]
     assert [block.arm for block in blocks.looked_at] == [CANDIDATE] * 3
 
 
