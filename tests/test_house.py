@@ -73,6 +73,8 @@ def bound_names(node: ast.AST) -> Iterator[str]:
             yield name
         case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
             yield name
+        case _:
+            pass
 
 
 def test_a_name_says_what_it_holds(nodes: list[tuple[Path, ast.AST]]) -> None:

@@ -132,6 +132,8 @@ class Runner:
                 self.looks = [dict(look) for look in looks]
             case Findings(findings):
                 assert not findings
+            case _:
+                pass
 
     def receive(self) -> Order:
         return next(self._orders, Settle(None))
@@ -176,6 +178,8 @@ class Asking:
             case Verification(findings, why_not):
                 self.found = [*map(str, findings)]
                 self.why_not = why_not
+            case _:
+                pass
 
     def receive(self) -> Order:
         return self._orders.pop() if self._orders else Leave()

@@ -71,7 +71,7 @@ class Begin:
 
 
 @dataclass(frozen=True, slots=True)
-class _OfCase:
+class OfCase:
     """The use of a case; pytest takes down fixtures that the one `following` does not need."""
 
     nodeid: str
@@ -79,19 +79,19 @@ class _OfCase:
 
 
 @dataclass(frozen=True, slots=True)
-class Check(_OfCase):
+class Check(OfCase):
     """Check a case and, unless the worker times nothing, time it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Profile(_OfCase):
+class Profile(OfCase):
     """Profile the steps of a case; with `marked_steps`, run those between a tool's marks."""
 
     marked_steps: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class LoadVersions(_OfCase):
+class LoadVersions(OfCase):
     """Load the worker's arms but for those that are `out`, on content of the `seed`."""
 
     seed: int = 0
@@ -99,14 +99,14 @@ class LoadVersions(_OfCase):
 
 
 @dataclass(frozen=True, slots=True)
-class TryNearby(_OfCase):
+class TryNearby(OfCase):
     """Try the versions at shapes near the case's own, drawn under a `secret`."""
 
     secret: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class LoadReference(_OfCase):
+class LoadReference(OfCase):
     """Load a case of the current best, to judge what other workers' timed calls gave."""
 
 

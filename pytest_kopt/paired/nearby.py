@@ -6,9 +6,30 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-from pytest_kopt.cases import replies
 from pytest_kopt.cases.order import CANDIDATE, INCUMBENT
 from pytest_kopt.cases.protocol import TryNearby
+from pytest_kopt.cases.replies import (
+    CannotLoad,
+    CaseFinished,
+    CaseStarted,
+    Collected,
+    CollectError,
+    Confined,
+    FallbackRow,
+    Findings,
+    HandedOver,
+    Loaded,
+    Looked,
+    Prepared,
+    Profiled,
+    Reached,
+    Ready,
+    Report,
+    Timed,
+    TriedShape,
+    Verification,
+    Written,
+)
 from pytest_kopt.decide.case_verdict import Same
 from pytest_kopt.honesty.accuracy import Accuracy, downgrades
 from pytest_kopt.honesty.finding import Finding
@@ -20,8 +41,6 @@ from pytest_kopt.processes.child import Child, ChildDied, Children
 #: So many cases are asked for before an answer is read: a pipe holds a few hundred orders, and
 #: who fills it waits for a process that may wait for its own answers to be read.
 AHEAD = 16
-#: What a process says last of a case: what it found there, or why it tries nothing.
-_LAST = (replies.Findings, replies.Loaded, replies.CannotLoad)
 
 
 class Nearby(Children):
@@ -81,30 +100,48 @@ class Nearby(Children):
     def _read(self, child: Child) -> list[Tried]:
         tried: list[Tried] = []
         for place, nodeid in enumerate(self._ids):
-            why, is_whole = "", False
             try:
-                while not isinstance(reply := child.receive(), replies.CaseFinished):
-                    why = why or why_ended(reply)
-                    is_whole |= isinstance(reply, _LAST)
-                    match reply:
-                        case replies.TriedShape(shape):
-                            tried.append(shape)
-                        case replies.Reached(version, accuracy, elements):
-                            self._reached[nodeid][version] = accuracy
-                            self._elements[nodeid] = elements
-                        case replies.Loaded(same=how) if how:
-                            self.same[nodeid] = how
-                        case replies.Findings(findings) if findings:
-                            raise Caught(findings)
-                if not is_whole:
-                    broken = f"trying them broke off ({why or 'for no known reason'})"
-                    tried.append(Tried(nodeid, "uneven", {}, untried=broken))
+                self._read_case(child, nodeid, tried)
                 for following in self._ids[place + AHEAD : place + AHEAD + 1]:
                     self._ask(child, following)
             except ChildDied as death:
                 self.died, self.died_in = f"{nodeid}: {death}".splitlines()[0], nodeid
                 break
         return tried
+
+    def _read_case(self, child: Child, nodeid: str, tried: list[Tried]) -> None:
+        """Read the replies to one order up to the end of its case, and add to what was tried."""
+        why, is_whole = "", False
+        while True:
+            match reply := child.receive():
+                case CaseFinished():
+                    break
+                case TriedShape(shape):
+                    tried.append(shape)
+                case Reached(version, accuracy, elements):
+                    self._reached[nodeid][version] = accuracy
+                    self._elements[nodeid] = elements
+                case Findings(findings):
+                    if findings:
+                        raise Caught(findings)
+                    is_whole = True
+                case Loaded(same=how):
+                    if how:
+                        self.same[nodeid] = how
+                    is_whole = True
+                case CannotLoad():
+                    is_whole = True
+                case Report() | CollectError():
+                    why = why or why_ended(reply)
+                case Collected() | Confined() | FallbackRow() | CaseStarted() | Profiled():
+                    pass
+                case Prepared() | Ready() | Written() | Timed() | Looked() | HandedOver():
+                    pass
+                case Verification():
+                    pass
+        if not is_whole:
+            broken = f"trying them broke off ({why or 'for no known reason'})"
+            tried.append(Tried(nodeid, "uneven", {}, untried=broken))
 
 
 def findings_nearby(

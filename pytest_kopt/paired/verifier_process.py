@@ -16,12 +16,25 @@ from pytest_kopt.cases.protocol import Judge, Leave, LoadReference, Looks, Recom
 from pytest_kopt.cases.replies import (
     CannotLoad,
     CaseFinished,
+    CaseStarted,
+    Collected,
     CollectError,
+    Confined,
+    FallbackRow,
+    Findings,
     HandedOver,
     Loaded,
+    Looked,
+    Prepared,
+    Profiled,
+    Reached,
+    Ready,
     Reply,
     Report,
+    Timed,
+    TriedShape,
     Verification,
+    Written,
 )
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.processes.child import Child, ChildDied, Children
@@ -129,11 +142,17 @@ def why_ended(reply: Reply) -> str:
             return reason
         case CollectError(data):
             return f"does not import: {_last_line(data.get('longrepr'))}"
-        case Report(data) if data["outcome"] == "failed":
-            return f"failed: {_last_line(data.get('longrepr'))}"
+        case Report(data):
+            failed = data["outcome"] == "failed"
+            return f"failed: {_last_line(data.get('longrepr'))}" if failed else ""
         case CaseFinished():
             return "the case never called kopt()"
-    return ""
+        case Collected() | Confined() | FallbackRow() | CaseStarted() | Profiled():
+            return ""
+        case Loaded() | Prepared() | Ready() | Written() | Timed() | Looked() | HandedOver():
+            return ""
+        case Findings() | Verification() | TriedShape() | Reached():
+            return ""
 
 
 def _last_line(longrepr: Any) -> str:

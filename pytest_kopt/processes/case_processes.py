@@ -17,13 +17,26 @@ import pytest
 from pytest_kopt.cases.collector import Collector
 from pytest_kopt.cases.protocol import Check, Profile
 from pytest_kopt.cases.replies import (
+    CannotLoad,
     CaseFinished,
     CaseStarted,
     Collected,
     CollectError,
+    Confined,
     FallbackRow,
+    Findings,
+    HandedOver,
+    Loaded,
+    Looked,
+    Prepared,
     Profiled,
+    Reached,
+    Ready,
     Report,
+    Timed,
+    TriedShape,
+    Verification,
+    Written,
 )
 from pytest_kopt.cases.result import DEAD, DIED, PROPERTY
 from pytest_kopt.processes.child import MAX_DEATHS, NO_MEMORY, Child, ChildDied
@@ -221,7 +234,9 @@ class CaseProcesses:
                 listener.profiled(profile)
             case CaseFinished(nodeid, leaving):
                 self._finished(worker, nodeid, leaving=leaving)
-            case _:
+            case (
+                Confined() | CannotLoad() | Loaded() | Prepared() | Ready() | Written() | Timed()
+            ) | (Looked() | HandedOver() | Findings() | Verification() | TriedShape() | Reached()):
                 worker.child.kill()
                 self._died(worker, f"the process sent {type(reply).__name__}")
 

@@ -12,7 +12,23 @@ from typing import NoReturn
 
 import pytest
 
-from pytest_kopt.cases.protocol import Begin, CaseOrder, Check, Order, StopWorker
+from pytest_kopt.cases.protocol import (
+    Agree,
+    Begin,
+    CaseOrder,
+    Check,
+    HandOver,
+    Judge,
+    Leave,
+    OfCase,
+    Order,
+    Prepare,
+    Recompute,
+    Settle,
+    StopWorker,
+    Time,
+    Write,
+)
 from pytest_kopt.cases.replies import (
     CaseFinished,
     CaseStarted,
@@ -92,18 +108,20 @@ class Serve:
         """Run what the other side asks for until it says stop, or goes away."""
         items = {test.nodeid: test for test in session.items}
         while True:
-            order = self.receive()
-            if isinstance(order, StopWorker):
-                return True
-            if not isinstance(order, CaseOrder):
-                # For the case before, which ended without it: it failed, or was skipped.
-                continue
-            self.order, test = order, items[order.nodeid]
-            following = items.get(order.following or "")
-            test.config.hook.pytest_runtest_protocol(item=test, nextitem=following)
-            self.send(CaseFinished(test.nodeid, self._leaving))
-            if self._leaving:
-                return True
+            match order := self.receive():
+                case StopWorker():
+                    return True
+                case OfCase(nodeid, following):
+                    self.order, test, nextitem = order, items[nodeid], items.get(following or "")
+                    test.config.hook.pytest_runtest_protocol(item=test, nextitem=nextitem)
+                    self.send(CaseFinished(nodeid, self._leaving))
+                    if self._leaving:
+                        return True
+                case Begin() | Leave() | Prepare() | Agree() | Write() | Time() | HandOver():
+                    # For the case before, which ended without it: it failed, or was skipped.
+                    pass
+                case Settle() | Judge() | Recompute():
+                    pass
 
     def pytest_runtest_logstart(self, nodeid: str, location: tuple[str, int | None, str]) -> None:
         self.send(CaseStarted(nodeid, location))

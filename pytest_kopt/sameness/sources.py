@@ -272,4 +272,6 @@ def _words(tree: ast.AST) -> set[str]:
                 words |= {*name.split("."), short or ""}
             case ast.Constant(str(text)):
                 words |= {*re.findall(r"\w+", text)}
+            case _:
+                pass
     return words

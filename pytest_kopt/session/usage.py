@@ -57,7 +57,8 @@ def _defines_it(node: ast.AST) -> bool:
             return name == NAME and NAME not in {argument.arg for argument in arguments}
         case ast.Call(func=ast.Attribute(attr="parametrize"), args=[ast.Constant(value=names), *_]):
             return NAME in re.findall(r"\w+", str(names))
-    return False
+        case _:
+            return False
 
 
 def _names(node: ast.AST) -> Iterator[str]:
@@ -71,3 +72,5 @@ def _names(node: ast.AST) -> Iterator[str]:
             yield from (alias.name.partition(".")[0] for alias in aliases)
         case ast.ImportFrom(module=str(module)):
             yield module.partition(".")[0]
+        case _:
+            pass

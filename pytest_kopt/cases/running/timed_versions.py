@@ -28,7 +28,22 @@ from pytest_kopt.cases.order import (
     SameCode,
     derive,
 )
-from pytest_kopt.cases.protocol import Agree, Client, HandOver, Keep, Prepare, Settle, Time, Write
+from pytest_kopt.cases.protocol import (
+    Agree,
+    Begin,
+    Client,
+    HandOver,
+    Judge,
+    Keep,
+    Leave,
+    OfCase,
+    Prepare,
+    Recompute,
+    Settle,
+    StopWorker,
+    Time,
+    Write,
+)
 from pytest_kopt.cases.replies import (
     CannotLoad,
     Findings,
@@ -121,24 +136,19 @@ class _Arms:
             places = {name: [block.places for block in arm] for name, arm in arms.items()}
             client.send(Ready(calls, places))
             last: list[Spotted] = []
-            while isinstance(order := client.receive(), Write):
-                if order.way == 0:
-                    _leave(last, order.keep)
-                    last = arms[order.arm]
-                block = last[order.way]
-                block.write(order.seed, is_looked_at=order.is_looked_at)
-                client.send(Written())
-                _ordered(client, Time)
-                if order.times:
-                    block.run_on(order.times)
-                ms = 0.0 if order.times else block.run_written(order.seconds) * block.calls
-                client.send(Timed(ms))
-                if order.is_looked_at:
-                    # The backward's replay writes to memory of the forward's results.
-                    block.look()
-                    client.send(Looked())
-            if not isinstance(order, HandOver):
-                raise _Left
+            while True:
+                match order := client.receive():
+                    case Write(arm, _, way):
+                        if way == 0:
+                            _leave(last, order.keep)
+                            last = arms[arm]
+                        _run_block(client, order, last[way])
+                    case HandOver():
+                        break
+                    case Begin() | OfCase() | Leave() | Prepare() | Agree() | Time() | Settle():
+                        raise _Left
+                    case Judge() | Recompute() | StopWorker():
+                        raise _Left
             _leave(last, order.keep)
             findings = bench.heard()
             if children():
@@ -267,6 +277,20 @@ class _Arms:
             raise _SameCode
         old, new = (RECORDING.dump_python(recording, mode="json") for recording in (before, after))
         return MachineCode(old, new, architecture())
+
+
+def _run_block(client: Client, order: Write, block: Spotted) -> None:
+    """Write a block's content and, at the client's next order, run its calls."""
+    block.write(order.seed, is_looked_at=order.is_looked_at)
+    client.send(Written())
+    _ordered(client, Time)
+    if order.times:
+        block.run_on(order.times)
+    client.send(Timed(0.0 if order.times else block.run_written(order.seconds) * block.calls))
+    if order.is_looked_at:
+        # The backward's replay writes to memory of the forward's results.
+        block.look()
+        client.send(Looked())
 
 
 def _leave(blocks: Sequence[Spotted], keep: Keep | None) -> None:

@@ -18,7 +18,22 @@ import torch
 from pytest_kopt.cases.case import Case
 from pytest_kopt.cases.groups import uneven_cases
 from pytest_kopt.cases.order import UNEVEN, WAYS, ArmsOrder, derive
-from pytest_kopt.cases.protocol import Client, Judge, Looks, Recompute
+from pytest_kopt.cases.protocol import (
+    Agree,
+    Begin,
+    Client,
+    HandOver,
+    Judge,
+    Leave,
+    Looks,
+    OfCase,
+    Prepare,
+    Recompute,
+    Settle,
+    StopWorker,
+    Time,
+    Write,
+)
 from pytest_kopt.cases.replies import CannotLoad, HandedOver, Loaded, Verification
 from pytest_kopt.cases.running.bench import Bench
 from pytest_kopt.cases.running.execution import grad_out, make_inputs
@@ -79,22 +94,24 @@ def serve_verifier(case: Case, bench: Bench, arms: ArmsOrder, client: Client) ->
         with bench.waiting():
             client.send(Loaded())
             order = client.receive()
-        if not isinstance(order, Judge | Recompute):
-            return
-        looks = order.looks
-        content = _RedrawnContent(case, derive(looks.seed, case.nodeid, "pairs"), looks.sets)
-        with one_thread(), checking_lock(bench.uuid, bench.waiting):
-            if isinstance(order, Judge):
-                floors_of = floors(bench.frozen(case.nodeid).accuracy, SLACK_DB)
-                client.send(_judged_by(content, looks, floors_of))
-                continue
-            handed_over = [
-                hand_over(
-                    look["arm"], look["way"], content.answer(look), client.scratch, looks.secret
-                )
-                for look in looks.looks
-            ]
-            client.send(HandedOver(handed_over))
+        match order:
+            case Judge(looks):
+                with one_thread(), checking_lock(bench.uuid, bench.waiting):
+                    floors_of = floors(bench.frozen(case.nodeid).accuracy, SLACK_DB)
+                    client.send(_judged_by(_RedrawnContent(case, looks), looks, floors_of))
+            case Recompute(looks):
+                with one_thread(), checking_lock(bench.uuid, bench.waiting):
+                    content = _RedrawnContent(case, looks)
+                    folder, secret = client.scratch, looks.secret
+                    handed_over = [
+                        hand_over(look["arm"], look["way"], content.answer(look), folder, secret)
+                        for look in looks.looks
+                    ]
+                    client.send(HandedOver(handed_over))
+            case Begin() | OfCase() | Leave() | Prepare() | Agree() | Write() | Time():
+                return
+            case HandOver() | Settle() | StopWorker():
+                return
 
 
 def _judged_by(content: _RedrawnContent, looks: Looks, floors: dict[str, float]) -> Verification:
@@ -169,13 +186,13 @@ def _other_inputs(drawn: Sequence[str], without: Sequence[str]) -> Finding:
 
 
 class _RedrawnContent:
-    """The content of a runner's calls, drawn again: `seed` is that of its input sets."""
+    """The content of the calls in `looks`, drawn again."""
 
-    def __init__(self, case: Case, seed: int, sets: Sequence[int]) -> None:
-        """Draw under a seed; on the CPU blocks go round `sets` sets, of uneven groups second."""
+    def __init__(self, case: Case, looks: Looks) -> None:
         self._case = case
-        self._seed = seed
-        self._sets = sets
+        #: The seed of the runner's input sets.
+        self._seed = derive(looks.seed, case.nodeid, "pairs")
+        self._sets = looks.sets
         self.ways = WAYS if case.backward else WAYS[:1]
 
     def case_of(self, arm: str) -> Case:
