@@ -32,7 +32,7 @@ from tabulate import tabulate
 
 from pytest_kopt import policies
 from pytest_kopt.decide.inference import LOOKS, log_ratio, percent, student_quantile
-from pytest_kopt.decide.interim_looks import ALONE_LOOKS, decide_by_looks
+from pytest_kopt.decide.interim_looks import ALONE_LOOKS, InterimLooks
 from pytest_kopt.decide.known_noise import DEVICE_TIMED, HOST_TIMED, Noise, Record
 from pytest_kopt.decide.paired_evidence import PairedCase, PairedEvidence
 from pytest_kopt.decide.verdict import Verdict
@@ -134,11 +134,9 @@ class Simulation:
         drawn[0] += np.log1p(np.array(changes) / 100)[:, None]
         main, placebo = drawn.tolist()
         measured = dict.fromkeys(names, 0)
-
-        def look_at(
-            look: int, alone: frozenset[str]
-        ) -> tuple[list[PairedEvidence], list[PairedEvidence]]:
-            measured.update(dict.fromkeys(alone or names, look))
+        interim = InterimLooks(POLICY, alone_looks=looks)
+        for look in interim.counts:
+            measured.update(dict.fromkeys(interim.alone or names, look))
             cases = tuple(
                 PairedCase(
                     name=name,
@@ -149,12 +147,12 @@ class Simulation:
                 )
                 for i, name in enumerate(names)
             )
-            return [
-                PairedEvidence("step", cases, gate=cell.gate, classes=cell.classes, noise=noise)
-            ], []
-
-        verdict = decide_by_looks(look_at, POLICY, alone_looks=looks)
-        return max(measured.values()), verdict
+            evidence = PairedEvidence(
+                "step", cases, gate=cell.gate, classes=cell.classes, noise=noise
+            )
+            if verdict := interim.decide(look, [evidence], []):
+                return max(measured.values()), verdict
+        raise AssertionError("the last look always decides")
 
     def _noise(self, columns: list[tuple[int, int]], names: list[str]) -> Noise | None:
         cell = self.cell

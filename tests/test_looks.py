@@ -10,7 +10,7 @@ from typing import Literal
 
 from pytest_kopt import policies
 from pytest_kopt.decide.inference import ALONE_LEVEL, LOOKS, SHAPE_LEVEL, Estimate, log_ratio
-from pytest_kopt.decide.interim_looks import ALONE_FROM, ALONE_LOOKS, decide_by_looks
+from pytest_kopt.decide.interim_looks import ALONE_FROM, ALONE_LOOKS, InterimLooks
 from pytest_kopt.decide.known_noise import HOST_TIMED, Noise
 from pytest_kopt.decide.paired_evidence import PairedCase, PairedEvidence
 from pytest_kopt.decide.verdict import Decision, Verdict
@@ -44,7 +44,12 @@ class Played:
         return [PairedEvidence("step", tuple(cases), self.gate, noise=self.noise)], []
 
     def decide(self) -> Verdict:
-        return decide_by_looks(self.look_at, PRIMUS)
+        looks = InterimLooks(PRIMUS)
+        return next(
+            verdict
+            for look in looks.counts
+            if (verdict := looks.decide(look, *self.look_at(look, looks.alone)))
+        )
 
 
 def restless(dice: Random) -> Played:

@@ -5,7 +5,7 @@ A gain of a grouped GEMM has to hold with uneven groups too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from pytest_kopt.decide.inference import FINAL_LOOK, LOOKS, is_mostly_lost
@@ -19,40 +19,46 @@ ALONE_LOOKS = (12, 16)
 #: After how many processes of all cases at least: what two or three say together is often refuted
 #: by the next ones, which there would be none of.
 ALONE_FROM = 4
-#: Measures up to so many processes, the further ones of these cases alone (of all, where there are
-#: none), and returns the evidence as declared and with group sizes drawn anew.
-LookAt = Callable[[int, frozenset[str]], tuple[Sequence[PairedEvidence], Sequence[PairedEvidence]]]
-
-
 #: How a metric's name ends where the group sizes were drawn anew.
 UNDER_SKEW = "under skew"
 
 
-def decide_by_looks(
-    look_at: LookAt,
-    policy: Policy,
-    extra_benefit: str | None = None,
-    alone_looks: Sequence[int] = ALONE_LOOKS,
-) -> Verdict:
-    """Measure until a look gives a verdict, and return it.
+class InterimLooks:
+    """The interim looks of a comparison: how many processes each needs, and what it decides.
 
     If only some cases are open after `ALONE_FROM` processes or more, further ones measure these
     alone, up to the last of `alone_looks`. With no `alone_looks` all cases are always measured.
     """
-    alone: frozenset[str] = frozenset()
-    for look in (*LOOKS, *alone_looks):
-        declared, uneven = look_at(look, alone)
-        is_last = look == max((FINAL_LOOK, *alone_looks))
+
+    def __init__(
+        self,
+        policy: Policy,
+        extra_benefit: str | None = None,
+        alone_looks: Sequence[int] = ALONE_LOOKS,
+    ) -> None:
+        self._policy, self._extra_benefit = policy, extra_benefit
+        self._measures_alone = bool(alone_looks)
+        #: The processes that are measured at each look, those of earlier looks included.
+        self.counts = (*LOOKS, *alone_looks)
+        #: The cases that the further processes measure; empty: they measure all.
+        self.alone: frozenset[str] = frozenset()
+
+    def decide(
+        self, look: int, declared: Sequence[PairedEvidence], uneven: Sequence[PairedEvidence]
+    ) -> Verdict | None:
+        """Return the verdict after so many processes, None if the next look is due.
+
+        `declared` is the evidence as declared, `uneven` that with group sizes drawn anew.
+        """
+        is_last = look == max((FINAL_LOOK, *self.counts))
         declared = [replace(evidence, is_last=is_last) for evidence in declared]
-        verdict = decide_under_skew(declared, uneven, policy, extra_benefit)
+        verdict = decide_under_skew(declared, uneven, self._policy, self._extra_benefit)
         if verdict is not None and (is_last or verdict.decision is not Decision.INCONCLUSIVE):
             return verdict
         # Chosen once: were others measured later, no process might have measured every case.
-        if alone_looks and look >= ALONE_FROM and not uneven and not alone:
-            alone = open_alone(declared, policy)
-        if verdict is not None and not alone:
-            return verdict
-    raise AssertionError(f"the look at {FINAL_LOOK} always decides")
+        if self._measures_alone and look >= ALONE_FROM and not uneven and not self.alone:
+            self.alone = open_alone(declared, self._policy)
+        return None if self.alone else verdict
 
 
 def decide_under_skew(

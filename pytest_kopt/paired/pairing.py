@@ -14,7 +14,7 @@ from pytest_kopt.cases.order import CANDIDATE, INCUMBENT
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.case_verdict import FirstCall, Memory, Same
 from pytest_kopt.decide.inference import percent
-from pytest_kopt.decide.interim_looks import decide_by_looks
+from pytest_kopt.decide.interim_looks import InterimLooks
 from pytest_kopt.decide.paired_evidence import PairedCase, PairedEvidence
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.verdict import Decision, KernelChange, Replicas, Verdict
@@ -137,7 +137,7 @@ def judge(
     NotComparable when the versions cannot be measured together, Caught for a candidate that was.
     """
     measured = _Measured(comparison, results, criteria)
-    verdict = decide_by_looks(measured.look, criteria.policy, criteria.extra_benefit)
+    verdict = _decided(measured, InterimLooks(criteria.policy, criteria.extra_benefit))
     credit = Credit()
     if verdict.decision.keeps and len(measured.same) < len(results):
         claims_gain = bool(verdict.aggregate and (verdict.aggregate.low_pct or 0) > 0)
@@ -147,6 +147,15 @@ def judge(
         credit = examine(comparison, measured.every, gain_pct, loss_pct)
         verdict = _credited(verdict, credit)
     return measured.result(verdict, credit)
+
+
+def _decided(measured: _Measured, looks: InterimLooks) -> Verdict:
+    """Measure as many processes as each look needs, until one decides."""
+    for look in looks.counts:
+        declared, uneven = measured.look(look, looks.alone)
+        if verdict := looks.decide(look, declared, uneven):
+            return verdict
+    raise AssertionError("the last look always decides")
 
 
 def _credited(verdict: Verdict, credit: Credit) -> Verdict:
@@ -183,7 +192,7 @@ class _Measured:
     def look(
         self, look: int, unsettled: frozenset[str]
     ) -> tuple[list[PairedEvidence], list[PairedEvidence]]:
-        """Measure up to `count` replicas, of the `unsettled` cases alone if there are any.
+        """Measure up to `look` replicas, of the `unsettled` cases alone if there are any.
 
         Returns the evidence, and the same with the sizes of groups drawn once more.
         """
