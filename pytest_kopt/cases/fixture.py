@@ -1,4 +1,7 @@
-"""The `kopt` fixture: one call declares a case, checks it, times it and sends its row."""
+"""The value of the `kopt` fixture: one call declares a case, checks and times it, sends its row.
+
+`plugin.py` defines the fixture; `Worker.fixture` in `session/worker.py` makes its value.
+"""
 
 from __future__ import annotations
 
@@ -47,14 +50,15 @@ class Kopt:
 
     def __init__(
         self,
-        test: pytest.Item,
+        test: pytest.Function,
         schema: str | Schema,
         bench: Bench,
-        declared: Callable[[Case], None] = lambda case: None,
+        declared: Callable[[pytest.Function, Bench, Case], None],
     ) -> None:
-        """Serve one test; `declared` gets its case before anything of it runs.
+        """Serve one test.
 
-        It may raise what ends the test there.
+        `declared`, the method of `Worker`, gets its case before anything of it runs: it ends the
+        test there if the case is to be compared or profiled, or is not selected.
         """
         self._test = test
         self._schema = schema
@@ -154,7 +158,7 @@ class Kopt:
                 fix = "give a reference that runs none of the kernel's code"
                 raise case.refusal(problem, fix=fix)
             root = self._test.config.rootpath.resolve()
-            self._declared(case)
+            self._declared(self._test, self._bench, case)
             outcome = run_case(case, self._bench)
         except BadInput as error:
             message = str(error) if nodeid in str(error) else f"case {nodeid}: {error}"
@@ -224,6 +228,7 @@ class Kopt:
 
 
 def send(test: pytest.Item, result: CaseResult) -> None:
+    """Have the report of the test carry the row; `Collector.add_report` takes it from there."""
     test.user_properties.append((PROPERTY, result.to_json()))
 
 

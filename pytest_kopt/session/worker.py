@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Generator
 from contextlib import nullcontext, suppress
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -70,12 +69,13 @@ class Worker:
         self.context_lost = False
 
     def fixture(self, request: pytest.FixtureRequest) -> Kopt:
+        """Return the value of the `kopt` fixture for a test."""
         test = request.node
         if self._audit_hook is None:
             self._audit_hook = audit_hook_of(test.config)
         try:
             bench = self._bench_of(test)
-            return Kopt(test, marked_schema(test), bench, partial(self.declared, test, bench))
+            return Kopt(test, marked_schema(test), bench, self.declared)
         except BadInput as error:
             send(test, CaseResult(test.nodeid, refusal=str(error)))
             raise pytest.fail.Exception(str(error), pytrace=False) from None
@@ -137,6 +137,8 @@ class Worker:
 
     def declared(self, test: pytest.Function, bench: Bench, case: Case) -> None:
         """Leave a test whose case is not to be checked: it is not selected, or it is served here.
+
+        `Kopt.__call__` calls it as soon as the test has declared the case.
 
         A case is served within its test, in whatever contexts that has entered.
         """

@@ -128,7 +128,10 @@ class _Arms:
     seed: int
 
     def time(self, versions: Versions) -> None:
-        """Run blocks of the versions until no more is asked for, and hand in what they gave."""
+        """Run blocks of the versions until no more is asked for, and hand in what they gave.
+
+        The orders are those of `Replica` in `paired/`, of each block those of `Blocks.run`.
+        """
         bench, client = self.bench, self.client
         with one_thread():
             arms = self.prepared(versions)
