@@ -10,7 +10,6 @@ An HTML comment above a fenced block says what the block is for:
 
 from __future__ import annotations
 
-import ast
 import os
 import re
 import sys
@@ -20,10 +19,6 @@ from pathlib import Path
 
 import pytest
 import torch
-
-from pytest_kopt.honesty.audit import NOTED
-from pytest_kopt.honesty.finding import CONSEQUENCES
-from pytest_kopt.honesty.nearby_shapes import PATTERNS
 
 from .. import nursery
 from .project import Project
@@ -139,29 +134,3 @@ def play(found: list[Step], empty: Project, tmp_path: Path) -> None:
             run = empty.run("sh", "-e", "-c", step.text, PATH=path)
             assert run.code == expected, f"{step.text}\n{run.text}"
             empty.git("add", ".")
-
-
-def test_every_finding_is_explained_and_no_other() -> None:
-    """A finding's name is the first argument where it is made, or stands in one of the tables."""
-    made, looked_up = {pattern.check for pattern in PATTERNS.values()}, set()
-    made |= {*CONSEQUENCES} | {*NOTED}
-    for path in (ROOT / "pytest_kopt").rglob("*.py"):
-        text = path.read_text()
-        if "honesty.finding import" not in text:
-            continue
-        for node in ast.walk(ast.parse(text)):
-            if not isinstance(node, ast.Call) or not node.args:
-                continue
-            if ast.unparse(node.func) in ("Finding", "self._note"):
-                first = node.args[0]
-                names = {str(n.value) for n in ast.walk(first) if isinstance(n, ast.Constant)}
-                made |= names
-                looked_up |= set() if names else {ast.unparse(first)}
-    assert looked_up == {"check", "note.check", "pattern.check", "_MEMOISED"}, (
-        "names no test knows of"
-    )
-    page, _, notes = (ROOT / "docs/findings.md").read_text().partition("\n## Notes of the audit")
-    headings = " ".join(re.findall(r"^### (.*)$", page, re.MULTILINE))
-    listed = " ".join(re.findall(r"`([a-z0-9-]+)`", notes.partition("\n## ")[0]))
-    explained = {*headings.split(), *listed.split()}
-    assert explained == made, explained ^ made
