@@ -27,8 +27,7 @@ from pytest_kopt.session.worker import WORKER, Worker
 
 if TYPE_CHECKING:
     from pytest_kopt.options.settings import Settings
-    from pytest_kopt.session.controller import Controller
-    from pytest_kopt.trials.trial import Trial
+    from pytest_kopt.session.controller import Controller, Trial
 
 _CONTROLLER = "kopt-controller"
 

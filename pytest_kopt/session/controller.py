@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
 
@@ -29,11 +29,18 @@ if TYPE_CHECKING:
     from pytest_kopt.decide.verdict import Verdict
     from pytest_kopt.roofline import Roofline
     from pytest_kopt.show.standing import Closing
-    from pytest_kopt.trials.trial import Trial
+    from pytest_kopt.trials.campaign_trial import CampaignTrial
+    from pytest_kopt.trials.pull_request.gate import VersionGate
+
+    Trial: TypeAlias = CampaignTrial | VersionGate
 
 
 class Controller:
-    """Registered in the main process; without a trial it only collects and shows."""
+    """Registered in the main process; without a trial it only collects and shows.
+
+    It has the trial begin when the session starts, check what was collected, and close when all
+    cases ran.
+    """
 
     def __init__(
         self,
@@ -253,7 +260,10 @@ class Controller:
             self.trial.no_idle_gpu(error)
 
     def close(self, interrupted: str = "") -> None:
-        """Have the round judged and write what was asked for; UsageError for unusable input."""
+        """Have the round judged and write what was asked for; UsageError for unusable input.
+
+        `Activation.pytest_runtestloop` calls it once all cases ran.
+        """
         undisturbed = self._interruption.held_off() if interrupted else nullcontext()
         lasting = "nothing is lost: the next session finishes what this one began"
         if self.trial:

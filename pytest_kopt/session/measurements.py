@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from pytest_kopt.processes.profiler import Profiler
     from pytest_kopt.processes.remote_host import RemoteHost
     from pytest_kopt.profiling.kernel_table import CaseProfile
-    from pytest_kopt.trials.trial import InCopies
+    from pytest_kopt.trials.measuring import InCopies
 
 
 class HostMeasurements:

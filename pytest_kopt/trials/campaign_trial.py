@@ -20,10 +20,10 @@ from pytest_kopt.options.settings import Settings
 from pytest_kopt.show.files import projections
 from pytest_kopt.show.standing import Closing
 from pytest_kopt.trials import judging
+from pytest_kopt.trials.measuring import InCopies, Measurements
 from pytest_kopt.trials.project_command import ProjectCommand
 from pytest_kopt.trials.stages import Asked, Begun, OpenTrial, Ran
-from pytest_kopt.trials.trees import overlays, trees_of
-from pytest_kopt.trials.trial import InCopies, Measurements
+from pytest_kopt.trials.trees import Trees
 
 
 def carry_out(campaign: Campaign, settings: Settings) -> None:
@@ -35,7 +35,15 @@ def carry_out(campaign: Campaign, settings: Settings) -> None:
 class CampaignTrial:
     """Made while pytest is configured, begun when the session starts, closed when all cases ran.
 
-    Its kinds, one file each, say what is opened and concluded, and what happens in between.
+    `session/assemble.py` makes it, and the controller calls the methods that no kind overrides.
+    These call the ones that the kinds do, one file each:
+
+    - `open`, when it is made, and in `begin` once more: another session may have changed the
+      campaign until it is held
+    - `prepare`, in `begin` before anything is measured
+    - `collected`, once pytest has collected
+    - `opponent` and `ahead`, in `get_ahead` before the cases run
+    - `conclude`, in `close` after them
     """
 
     #: How far the session's cases are gone into.
@@ -82,25 +90,31 @@ class CampaignTrial:
 
     @property
     def title(self) -> str:
+        """The subject of the trial, for the header line."""
         return self._opened.title
 
     @property
     def preface(self) -> Sequence[str]:
+        """Lines below the header: what is to be read before anything runs."""
         return ()
 
     @property
     def is_settled(self) -> bool:
+        """Whether the verdict is known without running anything: both versions are the same."""
         return self._opened.same_as is not None
 
     @property
     def running_file(self) -> Path | None:
+        """The file that says how far the session is."""
         return self.campaign.layout.running
 
     @property
     def environment(self) -> Mapping[str, str]:
+        """Variables that every process which runs kernel code gets."""
         return self.campaign.manifest.env
 
     def get_ahead(self, ids: Sequence[str], measurements: Measurements) -> None:
+        """Begin what closing will measure, as far as that can be told before these cases ran."""
         begun, campaign = self._begun, self.campaign
         assert begun is not None
         if copies := self.ahead(begun):
@@ -148,8 +162,7 @@ class CampaignTrial:
             command = partial(ProjectCommand, env=manifest.env, is_confined=confined)
             blocked, benchmark = _run_commands(campaign, command, self.runs_benchmark)
             rebuild = command(manifest.rebuild_command) if manifest.rebuild_command else None
-            builds = campaign.layout.builds
-            trees = trees_of(self._held, lambda old: overlays(root, old, rebuild, builds))
+            trees = Trees(self._held, root, rebuild, campaign.layout.builds)
             self._begun = Begun(self._opened, campaign.candidate(), trees, blocked, benchmark)
         except BaseException:
             self.release()
@@ -165,6 +178,7 @@ class CampaignTrial:
     def close(
         self, collector: Collector, measurements: Measurements, interrupted: str = ""
     ) -> Closing:
+        """Judge, record and carry out; raises BadInput, with nothing changed, for drifted input."""
         assert self._begun is not None
         return self.conclude(Ran(self._begun, collector, measurements, interrupted))
 
@@ -177,6 +191,7 @@ class CampaignTrial:
             projections.refresh(campaign)
 
     def release(self) -> None:
+        """Give everything back; safe to repeat."""
         self._held.close()
         self._is_held = False
 

@@ -30,8 +30,8 @@ from pytest_kopt.profiling.kernel_table import CaseProfile
 from pytest_kopt.schema.table import Classes, Table
 from pytest_kopt.trials import judging
 from pytest_kopt.trials.harness import HarnessWatch
-from pytest_kopt.trials.trees import RaceEntrant, TreesOf
-from pytest_kopt.trials.trial import Measurements
+from pytest_kopt.trials.measuring import Measurements
+from pytest_kopt.trials.trees import RaceEntrant, Trees
 from pytest_kopt.trials.withdrawal import Withdrawn
 
 _INTERVAL = ("change_pct", "low_pct", "high_pct")
@@ -118,12 +118,13 @@ class Begun:
 
     opened: OpenTrial
     kernel: KernelVersion
-    trees: TreesOf
+    trees: Trees
     blocked: str = ""
     benchmark: str = ""
 
     def beside(self, version: KernelVersion) -> Versions:
-        return self.trees({**dict.fromkeys(self.kernel.files), **version.sources})
+        """Return the trees in which a version can be measured next to the candidate's."""
+        return self.trees.having({**dict.fromkeys(self.kernel.files), **version.sources})
 
 
 @dataclass(frozen=True, slots=True)

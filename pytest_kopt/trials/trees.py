@@ -7,15 +7,14 @@ import shlex
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from difflib import unified_diff
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path, PurePosixPath
-from typing import TypeAlias
 
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.git import worktrees
@@ -31,8 +30,6 @@ from pytest_kopt.trials.project_command import ProjectCommand
 from pytest_kopt.versions import overlay
 
 _PREFIX = "kopt-incumbent-"
-#: Returns trees of the project in which these files are others.
-TreesOf: TypeAlias = "Callable[[Mapping[str, bytes | None]], Versions]"
 #: Words of a build that changes the environment which both versions share.
 _INSTALLS = frozenset({"install", "develop", "sync"})
 refused = partial(BadInput, where="--kopt-candidates")
@@ -115,19 +112,33 @@ def built_meanwhile(modules: Mapping[str, Path], builds: Path, *, confined: bool
         yield
 
 
-def trees_of(
-    stack: ExitStack, make: Callable[[Mapping[str, bytes | None]], AbstractContextManager[Versions]]
-) -> TreesOf:
-    """Return what has `make` make each tree once, which lasts as long as what is `stack`."""
-    versions_of: dict[frozenset[tuple[str, bytes | None]], Versions] = {}
+class Trees:
+    """Trees of the project in which some files are others; each is made once.
 
-    def trees(old: Mapping[str, bytes | None]) -> Versions:
+    They last as long as what is `held`. The other arguments are those of `overlays`.
+    """
+
+    def __init__(
+        self,
+        held: ExitStack,
+        root: Path,
+        rebuild: ProjectCommand | None = None,
+        builds: Path | None = None,
+        *,
+        copies_sources: bool = False,
+    ) -> None:
+        self._held = held
+        self._make = partial(
+            overlays, root, rebuild=rebuild, builds=builds, copies_sources=copies_sources
+        )
+        self._made: dict[frozenset[tuple[str, bytes | None]], Versions] = {}
+
+    def having(self, old: Mapping[str, bytes | None]) -> Versions:
+        """Return the trees that have `old` in place of the candidate's files."""
         key = frozenset(old.items())
-        if key not in versions_of:
-            versions_of[key] = stack.enter_context(make(old))
-        return versions_of[key]
-
-    return trees
+        if key not in self._made:
+            self._made[key] = self._held.enter_context(self._make(old=old))
+        return self._made[key]
 
 
 def why_not_in_place(command: str) -> str:

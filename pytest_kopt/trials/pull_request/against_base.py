@@ -25,6 +25,7 @@ from pytest_kopt.sameness.sources import differing
 from pytest_kopt.show.standing import Closing
 from pytest_kopt.trials import judging
 from pytest_kopt.trials.harness import PytestSetup
+from pytest_kopt.trials.measuring import InCopies, Measurements
 from pytest_kopt.trials.project_command import ProjectCommand
 from pytest_kopt.trials.pull_request import base
 from pytest_kopt.trials.pull_request.base import Base, removed, take_inventory
@@ -39,8 +40,7 @@ from pytest_kopt.trials.pull_request.own_rules import (
     ignored_code,
     plugin_files,
 )
-from pytest_kopt.trials.trees import overlays, trees_of, why_not_in_place
-from pytest_kopt.trials.trial import InCopies, Measurements
+from pytest_kopt.trials.trees import Trees, why_not_in_place
 
 
 class PullRequestGate(VersionGate):
@@ -75,10 +75,8 @@ class PullRequestGate(VersionGate):
         command = settings.rebuild_command
         self._rebuild = ProjectCommand(command, is_confined=settings.isolates) if command else None
         rebuild = self._rebuild
-        self._trees = trees_of(self._held, lambda old: overlays(base.root, old, rebuild))
-        self._own_trees = trees_of(
-            self._held, lambda old: overlays(base.root, old, rebuild, copies_sources=True)
-        )
+        self._trees = Trees(self._held, base.root, rebuild)
+        self._own_trees = Trees(self._held, base.root, rebuild, copies_sources=True)
         #: Sources that git ignores, as far as no build makes them for each version.
         self._ignored = ignored_code(base.root) if base.commit and not rebuild else frozenset()
         self._reach = Reach(base.root, settings.root, self._differing, rebuilds=bool(command))
@@ -190,7 +188,7 @@ class PullRequestGate(VersionGate):
         wanted = [result for result in results if result.nodeid in self._then.order]
         if not (touched and wanted):
             return None
-        versions = self._own_trees(touched)
+        versions = self._own_trees.having(touched)
         copy, ids = (versions.root, versions.trees[0]), [result.nodeid for result in wanted]
         (there,) = measurements.run_in(InCopies([copy], ids), "checking by the base's cases")
         failed = []
@@ -266,15 +264,15 @@ class PullRequestGate(VersionGate):
         Inputs that a case excludes today and did not then are required of today's kernels all the
         same.
         """
-        versions = self._trees({path: self.other.old[path] for path in self._changed})
+        versions = self._trees.having({path: self.other.old[path] for path in self._changed})
         return replace(versions, domains=dict(self._domains))
 
     def _as_at_the_base(self) -> Versions:
         """Return trees of the base's kernels and of today's, the base's tests around them all."""
         old, around = self.other.old, self._around
         kernels = {path: old[path] for path in self._changed}
-        versions = self._trees(kernels | around)
-        own, changed = self._own_trees(around).trees[0], tuple(sorted(kernels))
+        versions = self._trees.having(kernels | around)
+        own, changed = self._own_trees.having(around).trees[0], tuple(sorted(kernels))
         return replace(versions, changed=changed, own=own, domains=dict(self._domains))
 
     def _audit(self, results: Sequence[CaseResult]) -> list[Finding]:

@@ -5,8 +5,9 @@ The comparison of one tree under two interpreters is such a gate.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from pytest_kopt.cases.details import in_a_line, with_details
 from pytest_kopt.cases.order import Purpose, WorkerOrders
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.verdict import Decision, Verdict
+from pytest_kopt.devices.idle import AllGpusBusy
 from pytest_kopt.errors import BadInput
 from pytest_kopt.options.settings import Settings
 from pytest_kopt.paired.arms import CandidateDied, NotComparable, Versions
@@ -27,7 +29,7 @@ from pytest_kopt.processes.launched import Toolchain
 from pytest_kopt.show.standing import Closing
 from pytest_kopt.show.words import gate_outcome
 from pytest_kopt.trials import judging
-from pytest_kopt.trials.trial import Measurements, Trial
+from pytest_kopt.trials.measuring import Measurements
 
 COMPUTE = "compute what the cases ask for"
 #: What to do after a decision.
@@ -59,12 +61,19 @@ def worst(verdicts: Sequence[Verdict]) -> Verdict:
     )
 
 
-class VersionGate(Trial):
-    """A verdict without a campaign, on the tree and an `other` side; leaves nothing behind."""
+class VersionGate:
+    """A verdict without a campaign, on the tree and an `other` side; leaves nothing behind.
+
+    Made while pytest is configured, begun when the session starts, closed when all cases ran.
+    """
 
     option: str
     other: object
     next_steps = NEXT
+    #: Lines below the header: what is to be read before anything runs.
+    preface: Sequence[str] = ()
+    #: The file that says how far the session is: nobody would read it.
+    running_file: Path | None = None
 
     def __init__(
         self, config: pytest.Config, settings: Settings, session: WorkerOrders, **orders: Any
@@ -73,11 +82,46 @@ class VersionGate(Trial):
         self.policy = policies.load(settings.policy or "primus")
         self._orders = replace(session, purpose=Purpose.COMPARISON, **orders)
 
+    @property
+    def title(self) -> str:
+        """The subject, for the header line."""
+        raise NotImplementedError
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """Variables that every process which runs kernel code gets."""
+        return {}
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the verdict is known without running anything: both versions are the same."""
+        return False
+
     def orders(self, session: WorkerOrders) -> WorkerOrders:
         return self._orders
 
+    def begin(self) -> str:
+        """Take what the trial needs, else BadInput; return why nothing can be measured."""
+        return ""
+
     def check_collection(self, ids: Sequence[str], collector: Collector, filtered: bool) -> None:
         judging.check_some(ids, collector, self.option)
+
+    def get_ahead(self, ids: Sequence[str], measurements: Measurements) -> None:
+        """Begin what closing will measure, as far as that can be told before these cases ran."""
+        raise NotImplementedError
+
+    def close(
+        self, collector: Collector, measurements: Measurements, interrupted: str = ""
+    ) -> Closing:
+        """Judge; raises BadInput for drifted input."""
+        raise NotImplementedError
+
+    def no_idle_gpu(self, error: AllGpusBusy) -> None:
+        """Record nothing: there is no campaign."""
+
+    def release(self) -> None:
+        """Give everything back; safe to repeat."""
 
     def closed(
         self, verdict: Verdict, base: str, results: Sequence[CaseResult], detail: str

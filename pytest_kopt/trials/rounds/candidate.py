@@ -351,7 +351,7 @@ def _no_change(results: Sequence[CaseResult]) -> PairedChange:
 
 
 class CandidateRound(CampaignTrial):
-    """The round of the version that lies in the tree."""
+    """The round of the version that lies in the tree; `CampaignTrial` calls its methods."""
 
     runs_benchmark = False
 

@@ -27,6 +27,7 @@ from pytest_kopt.schema.metrics import parse_primary
 from pytest_kopt.show.standing import Closing
 from pytest_kopt.trials import judging
 from pytest_kopt.trials.campaign_trial import CampaignTrial
+from pytest_kopt.trials.measuring import InCopies
 from pytest_kopt.trials.rounds.candidate import (
     Examination,
     judge_candidate,
@@ -44,7 +45,6 @@ from pytest_kopt.trials.stages import (
     gather,
 )
 from pytest_kopt.trials.trees import RaceEntrant, candidates_of, refused
-from pytest_kopt.trials.trial import InCopies
 
 #: What the best of a race may turn out to be, and the next best is judged in its place.
 _FOUND_OUT = (Decision.REPAIR, Decision.REJECTED_OVERFIT)
@@ -92,7 +92,7 @@ class _Trees:
         versions |= {raced.name: raced.kernel for raced in begun.opened.candidates}
         changed = sorted({path for version in versions.values() for path in version.files})
         pairs = {
-            name: begun.trees({path: version.sources.get(path) for path in changed})
+            name: begun.trees.having({path: version.sources.get(path) for path in changed})
             for name, version in versions.items()
         }
         trees = {name: pair.trees[0] for name, pair in pairs.items()}
