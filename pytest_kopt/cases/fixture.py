@@ -55,10 +55,9 @@ class Kopt:
         bench: Bench,
         declared: Callable[[pytest.Function, Bench, Case], None],
     ) -> None:
-        """Serve one test.
+        """Serve one test; `declared` is the method of `Worker`, called before the case runs.
 
-        `declared`, the method of `Worker`, gets its case before anything of it runs: it ends the
-        test there if the case is to be compared or profiled, or is not selected.
+        It ends the test there if the case is to be compared or profiled, or is not selected.
         """
         self._test = test
         self._schema = schema

@@ -46,9 +46,9 @@ class InterimLooks:
     def decide(
         self, look: int, declared: Sequence[PairedEvidence], uneven: Sequence[PairedEvidence]
     ) -> Verdict | None:
-        """Return the verdict after so many processes, None if the next look is due.
+        """Return the verdict of a look, None if the next one has to follow.
 
-        `declared` is the evidence as declared, `uneven` that with group sizes drawn anew.
+        `declared` is the evidence as declared, `uneven` the same with other draws of group sizes.
         """
         is_last = look == max((FINAL_LOOK, *self.counts))
         declared = [replace(evidence, is_last=is_last) for evidence in declared]
