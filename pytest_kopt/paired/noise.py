@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -22,12 +22,12 @@ from pytest_kopt.knowledge import facts
 from pytest_kopt.models import Document
 from pytest_kopt.paired.blocks import Kind, Quad
 from pytest_kopt.paired.replica import CaseQuads
+from pytest_kopt.schema.metrics import Way
 from pytest_kopt.schema.table import write_atomically
 
 if TYPE_CHECKING:
     from pytest_kopt.campaign.campaign import Campaign
 
-Way = Literal["forward", "backward", "step"]
 #: Of a campaign's sessions the latest count: the machine of months ago is another one.
 _SESSIONS = 6
 _CALIBRATED = "`kopt calibrate`"

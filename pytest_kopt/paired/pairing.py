@@ -27,10 +27,10 @@ from pytest_kopt.paired.credit import Credit, examine
 from pytest_kopt.paired.flags import flags_of
 from pytest_kopt.paired.measured_points import evidence_of
 from pytest_kopt.paired.nearby import findings_nearby
-from pytest_kopt.paired.noise import NoiseHistory, Scatter, Way, measured_under
+from pytest_kopt.paired.noise import NoiseHistory, Scatter, measured_under
 from pytest_kopt.paired.pairs_csv import pairs_csv
 from pytest_kopt.paired.replica import CaseQuads
-from pytest_kopt.schema.metrics import COMBINED, Metric, value
+from pytest_kopt.schema.metrics import Metric, Way, value
 from pytest_kopt.schema.table import NO_CLASSES, Classes, Key, Table
 
 
@@ -94,10 +94,7 @@ class PairedMetric:
     def of(cls, metric: Metric, table: Table) -> PairedMetric:
         """Return a metric of a CSV with its values in the candidate's rows."""
         values = {row.key: value(row, metric) for row in table.rows}
-        way: Way = "backward" if metric.name.startswith("Backward") else "forward"
-        if metric.name.startswith(COMBINED):
-            way = "step"
-        return cls(metric.name, way, values, metric.better == "higher")
+        return cls(metric.name, metric.way, values, metric.better == "higher")
 
     def on_both_sides(self, key: Key, log_gain: float) -> tuple[float, float] | None:
         """Return candidate and incumbent of a case that gained so much, None without a value."""

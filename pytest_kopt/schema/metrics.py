@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from pytest_kopt.errors import BadInput
 from pytest_kopt.schema.profile import Better
 from pytest_kopt.schema.table import Row, Table
 
 COMBINED = "Combined Step"
+#: The call that a time or rate is about: one direction, or both together.
+Way = Literal["forward", "backward", "step"]
 RATE_UNITS = ("TFLOPS", "GB/s")
 
 
@@ -20,6 +23,12 @@ class Metric:
 
     name: str
     better: Better
+
+    @property
+    def way(self) -> Way:
+        if self.name.startswith(f"{COMBINED} "):
+            return "step"
+        return "backward" if self.name.startswith("Backward") else "forward"
 
     @property
     def speed(self) -> str:
@@ -99,7 +108,7 @@ def value(row: Row, metric: Metric) -> float | None:
     times tf and tb. For work 1 : 2 it equals 6 / (2/F + 4/B), which is also used where the row has
     no times. Without a backward it is the forward rate.
     """
-    if not metric.name.startswith(f"{COMBINED} "):
+    if metric.way != "step":
         return row.number(metric.name)
     unit = metric.name.removeprefix(f"{COMBINED} ")
     forward = row.number(f"Forward {unit}")
@@ -126,9 +135,9 @@ def time_ms(row: Row, metric: Metric) -> float | None:
     )
     if forward is None:
         return only
-    if metric.name.startswith("Backward"):
+    if metric.way == "backward":
         return backward
-    return forward + (backward or 0.0) if metric.name.startswith(COMBINED) else forward
+    return forward + (backward or 0.0) if metric.way == "step" else forward
 
 
 def improvement(candidate: float, incumbent: float, metric: Metric) -> float:
