@@ -19,7 +19,7 @@ from pytest_kopt.decide.hard_gates import (
 )
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.stored_evidence import Changes, StoredEvidence, class_views, compare
-from pytest_kopt.decide.verdict import Aggregate, ConfigClass, Decision, Level, Verdict
+from pytest_kopt.decide.verdict import Aggregate, Decision, Level, Verdict
 from pytest_kopt.errors import BadInput
 from pytest_kopt.figures import changed
 from pytest_kopt.schema.metrics import WEIGHTED_TIME, parse_primary
@@ -93,7 +93,15 @@ def _judge(
                 *(_aggregate(changes) for changes in compared if changes is not lead),
             ],
             shapes=_shapes(evidence, policy, lead, regressed),
-            classes=_classes(evidence, lead, standing),
+            classes=[
+                measured.model_copy(
+                    update={
+                        **asdict(lead.by_class[measured.name]),
+                        "status": standing.status(measured.name),
+                    }
+                )
+                for measured in measured_classes(evidence.classes, evidence.incumbent, lead.metric)
+            ],
             target_class=target,
             remeasured_pct=repeats,
         )
@@ -249,18 +257,6 @@ def _weighted_time(changes: Changes) -> Aggregate | None:
         return None
     metric = WEIGHTED_TIME
     return Aggregate(metric=metric.name, better=metric.better, **asdict(changes.weighted))
-
-
-def _classes(evidence: StoredEvidence, lead: Changes, standing: ClassStanding) -> list[ConfigClass]:
-    return [
-        measured.model_copy(
-            update={
-                **asdict(lead.by_class[measured.name]),
-                "status": standing.status(measured.name),
-            }
-        )
-        for measured in measured_classes(evidence.classes, evidence.incumbent, lead.metric)
-    ]
 
 
 def _shapes(

@@ -72,7 +72,15 @@ def look_alone(
     if len(slower) < 2:
         return Company(slower_pct)
     estimate = Estimate.of(tuple(slower))
-    finding = _slowed(estimate.mean, gain)
+    finding = Finding(
+        "incumbent-slowed",
+        (
+            f"the incumbent is {percent(estimate.mean):.1f} % slower in one process with the "
+            "candidate than without it"
+        ),
+        advice="leave the process, its libraries and the machine as they are",
+        rejects=estimate.mean >= _SHARE * gain,
+    )
     if estimate.lower(_LEVEL) > math.log1p(KNOWN_BIAS_PCT / 100):
         return Company(slower_pct, finding)
     if finding.rejects and estimate.mean > math.log1p(_SUSPECT_PCT / 100):
@@ -80,19 +88,6 @@ def look_alone(
             slower_pct, doubt=f"{finding.message}, in the mean of {len(slower_pct)} that scatter"
         )
     return Company(slower_pct)
-
-
-def _slowed(slower: float, gain: float) -> Finding:
-    """Return the finding that the incumbent is slower there; both are log-ratios."""
-    return Finding(
-        "incumbent-slowed",
-        (
-            f"the incumbent is {percent(slower):.1f} % slower in one process with the "
-            "candidate than without it"
-        ),
-        advice="leave the process, its libraries and the machine as they are",
-        rejects=slower >= _SHARE * gain,
-    )
 
 
 def _slower(cases: Mapping[str, CaseQuads]) -> float:

@@ -33,7 +33,10 @@ def roofline_lines(rooflines: Sequence[Roofline], verbosity: int = 0) -> Iterato
     if any(line.bound != "UNKNOWN" for line in rooflines):
         rows = [_row(line) for line in rooflines]
         if verbosity > 0:
-            rows = [row | _details(line) for row, line in zip(rows, rooflines, strict=True)]
+            for row, line in zip(rows, rooflines, strict=True):
+                row["FLOP/B"] = "-" if line.intensity is None else f"{line.intensity:.1f}"
+                row["ridge"] = "-" if line.ridge is None else f"{line.ridge:.1f}"
+                row["target"] = figure(line.target)
         table = tabulate(rows, headers="keys", disable_numparse=True)
         yield from ("", *table.splitlines())
         yield from filter(None, (line.over_declared for line in rooflines))
@@ -64,14 +67,6 @@ def _row(line: Roofline) -> dict[str, str]:
         else f"{figure(line.attainable)} {line.unit}",
         "achieved": figure(line.achieved),
         "share": share_of(line),
-    }
-
-
-def _details(line: Roofline) -> dict[str, str]:
-    return {
-        "FLOP/B": "-" if line.intensity is None else f"{line.intensity:.1f}",
-        "ridge": "-" if line.ridge is None else f"{line.ridge:.1f}",
-        "target": figure(line.target),
     }
 
 

@@ -213,7 +213,20 @@ def baseline_report(campaign: Campaign, table: Table) -> str:
         seen={name: _seen(results, name) for name in ("device_model", "device", "engine", "torch")},
         schema=campaign.manifest.csv_schema,
         cases=[row.cells for row in table.rows],
-        rooflines=[_roofline_cells(line) for line in rooflines],
+        rooflines=[
+            {
+                "Case": line.label,
+                "Direction": line.way,
+                "FLOP/byte": figure(line.intensity),
+                "Ridge": figure(line.ridge),
+                "Bound": line.bound,
+                "Attainable": f"{figure(line.attainable, 'UNKNOWN')} {line.unit}",
+                "Achieved": figure(line.achieved),
+                "Of it": share_of(line),
+                **target_cells(line, "Target TFLOPS", "Target GB/s", "Target µs"),
+            }
+            for line in rooflines
+        ],
         efficiency=efficiency(rooflines).why,
         sources=_sources(rooflines),
         is_interpreted=any(result.evidence.interpreted for result in results),
@@ -223,20 +236,6 @@ def baseline_report(campaign: Campaign, table: Table) -> str:
 def _seen(results: Sequence[CaseResult], name: str) -> str:
     values = {text for result in results if (text := getattr(result.evidence, name))}
     return ", ".join(sorted(values)) or _MISSING
-
-
-def _roofline_cells(line: Roofline) -> dict[str, str]:
-    return {
-        "Case": line.label,
-        "Direction": line.way,
-        "FLOP/byte": figure(line.intensity),
-        "Ridge": figure(line.ridge),
-        "Bound": line.bound,
-        "Attainable": f"{figure(line.attainable, 'UNKNOWN')} {line.unit}",
-        "Achieved": figure(line.achieved),
-        "Of it": share_of(line),
-        **target_cells(line, "Target TFLOPS", "Target GB/s", "Target µs"),
-    }
 
 
 def _cells(round: Round, baseline: ledger.Trend, chain: Chain | None) -> dict[str, str]:

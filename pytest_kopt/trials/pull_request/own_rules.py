@@ -52,7 +52,8 @@ def check_rules(
     edited = [path for place, path in places.items() if place.is_relative_to(records)]
     edited += [places.get(Path(settings.policy).resolve(), "")] if settings.policy else []
     what = next((f"the change edits {path}, which judges it" for path in edited if path), "")
-    commanded_values, here = commanded(config, settings_of(base, config)), in_force(config)
+    commanded_values = commanded(config, settings_of(base, config))
+    here = _plain(vars(config.option), {key: config.getini(key) for key in settings_keys()})
     if not edited_around(config, base, differing):
         # What the base's conftest files and plugins set is the base's.
         commanded_values = here
@@ -153,11 +154,6 @@ def commanded(config: pytest.Config, section: Mapping[str, Any]) -> dict[str, st
     before = shlex.split(addopts) if isinstance(addopts, str) else [*map(str, addopts)]
     parsed = _parsed([*before, *words])
     return _plain(parsed, {**section, **_overrides(parsed["override_ini"])})
-
-
-def in_force(config: pytest.Config) -> dict[str, str]:
-    """Return the same as the session has it."""
-    return _plain(vars(config.option), {key: config.getini(key) for key in settings_keys()})
 
 
 def spelled(name: str) -> str:
