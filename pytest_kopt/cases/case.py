@@ -7,9 +7,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from pytest_kopt.cases.declaration import Declaration, Refusal
+from pytest_kopt.cases.declaration import (
+    Declaration,
+    Refusal,
+    check,
+    excluded_by,
+    gate_of,
+    work_of,
+)
 from pytest_kopt.cases.result import named
-from pytest_kopt.devices.states import COLD
 from pytest_kopt.errors import BadInput
 from pytest_kopt.schema.profile import BUILT_IN, GROUPED_GEMM, Scalar, Schema, resolve
 
@@ -22,56 +28,40 @@ RETURNED = "out"
 GRAD_OUT = "grad_out"
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case(Declaration):
     """The function under optimisation with everything needed to check and time it.
 
-    `dims` are complete and in column order. `flops` and `nbytes` are (forward, backward) as far as
-    declared; `work` is the one that the schema's unit asks for. `weights` are the positions of the
-    inputs that live longer than a step, `writes` those that hold results after a call. The
-    reference returns the `owed` ones of these and writes the others. `consumes` are those that hold
-    anything after a call, with `consumes_incoming` also the gradients that a backward is given.
-    `groups` is the position of a grouped GEMM's group sizes (None: kopt looks for them). kopt draws
-    them again in multiples of `group_multiple`. `domain` says what of the incumbent's domain a
-    kernel need not support. With `nan` "equal" a result is NaN exactly where the reference's is.
-    `limit_pct` is the case's own regression limit in percent (None: the policy's), `weight` what
-    its time counts for in the weighted time of all cases. The inputs of a timed call are in memory
-    with `cache` "cold", in the cache with "warm". `operating_point` is the one that decides (None:
-    the session's). Calls on equal inputs give equal bits where it is `deterministic`, and rows of
-    any batch where it is `batch_invariant`. `fills` are the positions of lists, dicts or
-    dataclasses that a call puts results into. `keywords` are the inputs' names where they have
-    some. `returns` are the names of what the reference returns besides what it writes (None: not
-    seen yet).
+    It has the arguments of its declaration, some of them completed. The reference returns the
+    `owed` ones of the inputs that the function `writes`, and writes the others.
     """
 
     nodeid: str
     function: Callable[..., Any]
+    schema: Schema
+    # Tensors that a module holds are among the inputs, which the reference takes too.
     inputs: Callable[[], Sequence[Any] | Mapping[str, Any]]
     reference: Callable[..., Any]
-    schema: Schema
+    # Complete and in column order.
     dims: dict[str, Scalar]
     label: str
-    backward: bool
+    # Positions, whatever they were declared as; and whether a backward consumes its gradients.
     weights: tuple[int, ...]
     writes: tuple[int, ...]
     owed: tuple[int, ...]
     consumes: tuple[int, ...]
     consumes_incoming: bool
+    # (forward, backward), as far as declared.
     flops: tuple[float, float] | None
     nbytes: tuple[float, float] | None
+    # One of distributions for a case that is statistical.
     gate: Gate | Mapping[str, Gate] | None
-    groups: int | None = None
-    group_multiple: int = 1
-    domain: tuple[str, ...] = ()
-    nan: str | None = None
-    limit_pct: float | None = None
-    weight: float = 1.0
-    cache: str = COLD
-    operating_point: str | None = None
-    deterministic: bool = False
-    batch_invariant: bool = False
+    domain: tuple[str, ...]
+    # The names of inputs where they have some, and the positions of lists, dicts or dataclasses
+    # that a call puts results into.
     keywords: tuple[str, ...] = ()
     fills: tuple[int, ...] = ()
+    # The names of what the reference returns besides what it writes; None: not seen yet.
     returns: frozenset[str] | None = None
 
     def refusal(self, problem: str, legal: str | Iterable[str] = "", *, fix: str = "") -> BadInput:
@@ -153,10 +143,10 @@ class Case:
 def declare(
     nodeid: str, schema: str | Schema, function: Callable[..., Any], **arguments: Any
 ) -> Case:
-    """Build a case of a Declaration's arguments; BadInput names one that does not fit."""
+    """Build a case of the arguments of a declaration; BadInput names one that does not fit."""
     declared = Declaration(**arguments)
     refusal = functools.partial(BadInput, where=f"case {nodeid}")
-    declared.check(function, refusal)
+    check(declared, function, refusal)
     inputs, reference, weights = declared.inputs, declared.reference, declared.weights
     assert inputs and reference and declared.dims is not None
     if _holds_tensors(function):
@@ -171,7 +161,7 @@ def declare(
             f"backward=True, but schema {profile.name!r} has no backward column",
             fix=f"use one of the schemas {names}, or backward=False",
         )
-    work = declared.work(profile, full, refusal)
+    work = work_of(declared, profile, full, refusal)
     positions = [place for place in declared.consumes if place != GRAD_OUT]
     return Case(
         nodeid=nodeid,
@@ -181,7 +171,6 @@ def declare(
         schema=profile,
         dims=full,
         label=declared.label or named(nodeid, full),
-        backward=declared.backward,
         weights=tuple(weights),
         writes=_positions("writes", declared.writes, refusal),
         owed=(),
@@ -189,17 +178,9 @@ def declare(
         consumes_incoming=GRAD_OUT in declared.consumes,
         flops=work["flops"],
         nbytes=work["nbytes"],
-        gate=declared.judged_by,
-        groups=declared.groups,
-        group_multiple=declared.group_multiple,
-        domain=declared.excluded,
-        nan=declared.nan,
-        limit_pct=declared.limit_pct,
-        weight=declared.weight,
-        cache=declared.cache,
-        operating_point=declared.operating_point,
-        deterministic=declared.deterministic,
-        batch_invariant=declared.batch_invariant,
+        gate=gate_of(declared),
+        domain=excluded_by(declared),
+        **{name: arguments[name] for name in arguments.keys() - Case.__annotations__.keys()},
     )
 
 

@@ -42,16 +42,17 @@ class Declaration:
     flops: Work | None = None
     nbytes: Work | None = None
     gate: Gate | Mapping[str, Gate] | None = None
-    # The position of a grouped GEMM's group sizes, which are multiples of the next.
+    # The position of a grouped GEMM's group sizes (None: kopt looks for them), which kopt draws
+    # again in multiples of the next.
     groups: int | None = None
     group_multiple: int = 1
     # What the function need not support, and whether NaN may be an answer.
     domain: str | Sequence[str] = ()
     nan: str | None = None
-    # Where inputs are when their call is timed, and the clock that decides.
+    # Where inputs are when their call is timed, and the clock that decides (None: the session's).
     cache: str = COLD
     operating_point: str | None = None
-    # The case's own regression limit in percent, and what its time counts for.
+    # The case's own regression limit in percent (None: the policy's), and what its time counts for.
     limit_pct: float | None = None
     weight: float = 1.0
     # Whether equal calls have to give equal bits, even where the incumbent's do not.
@@ -61,103 +62,104 @@ class Declaration:
     # Compare distributions, not values: how often an honest function may fail.
     statistical: float | None = None
 
-    def check(self, function: object, refusal: Refusal) -> None:
-        """Raise BadInput, naming the argument that does not fit and what would."""
-        for name, argument, legal in (
-            ("function", function, "the function itself, uncalled"),
-            (
-                "inputs",
-                self.inputs,
-                "a function that returns fresh arguments: lambda: (torch.randn(…), …)",
-            ),
-            (
-                "reference",
-                self.reference,
-                "a function of the same arguments that computes in higher precision",
-            ),
-            ("dims", self.dims, "the values that distinguish the case: {'n': 4096}"),
-        ):
-            if not (isinstance(argument, Mapping) if name == "dims" else callable(argument)):
-                problem = "missing" if argument is None else f"a {type(argument).__name__}"
-                raise refusal(f"{name} is {problem}", legal=legal)
-        gates = self.gate.values() if isinstance(self.gate, Mapping) else [self.gate]
-        if not all(gate is None or hasattr(gate, "passes") for gate in gates):
+
+def check(declared: Declaration, function: object, refusal: Refusal) -> None:
+    """Raise BadInput, naming the argument that does not fit and what would."""
+    for name, argument, legal in (
+        ("function", function, "the function itself, uncalled"),
+        (
+            "inputs",
+            declared.inputs,
+            "a function that returns fresh arguments: lambda: (torch.randn(…), …)",
+        ),
+        (
+            "reference",
+            declared.reference,
+            "a function of the same arguments that computes in higher precision",
+        ),
+        ("dims", declared.dims, "the values that distinguish the case: {'n': 4096}"),
+    ):
+        if not (isinstance(argument, Mapping) if name == "dims" else callable(argument)):
+            problem = "missing" if argument is None else f"a {type(argument).__name__}"
+            raise refusal(f"{name} is {problem}", legal=legal)
+    gates = declared.gate.values() if isinstance(declared.gate, Mapping) else [declared.gate]
+    if not all(gate is None or hasattr(gate, "passes") for gate in gates):
+        raise refusal(
+            f"gate is {declared.gate!r}",
+            legal="None, snr(…), tolerance(…), bitwise(), or a dict of them by name of the result",
+        )
+    for name, number, least in (
+        ("groups", declared.groups, 0),
+        ("group_multiple", declared.group_multiple, 1),
+    ):
+        is_number = type(number) is int and number >= least
+        if not is_number and (name, number) != ("groups", None):
+            raise refusal(f"{name} is {number!r}", legal=f"an integer of at least {least}")
+    for name, figure, most, legal in (
+        ("limit_pct", declared.limit_pct, 100, "None, or a percentage above 0, at most 100"),
+        ("weight", declared.weight, math.inf, "a number above 0"),
+    ):
+        is_number = isinstance(figure, int | float) and not isinstance(figure, bool)
+        is_legal = is_number and 0 < (figure or 0) <= most and math.isfinite(figure or 0)
+        if not is_legal and (name, figure) != ("limit_pct", None):
+            raise refusal(f"{name} is {figure!r}", legal=legal)
+    for name, word, words in (
+        ("cache", declared.cache, CACHES),
+        ("operating_point", declared.operating_point, (None, *OPERATING_POINTS)),
+    ):
+        if word not in words:
+            raise refusal(f"{name} is {word!r}", legal=" or ".join(map(repr, words)))
+    if declared.nan not in (None, EQUAL):
+        raise refusal(
+            f"nan is {declared.nan!r}", legal=f"None, or {EQUAL!r} if NaN is a right result"
+        )
+    for name in ("deterministic", "batch_invariant"):
+        if type(getattr(declared, name)) is not bool:
+            raise refusal(f"{name} is {getattr(declared, name)!r}", legal="True or False")
+    if declared.statistical is not None:
+        if not (isinstance(declared.statistical, float) and 0 < declared.statistical < 1):
             raise refusal(
-                f"gate is {self.gate!r}",
-                legal="None, snr(…), tolerance(…), bitwise(), or a dict of them by name of the "
-                "result",
+                f"statistical is {declared.statistical!r}", legal="an error rate such as 1e-6"
             )
-        for name, number, least in (
-            ("groups", self.groups, 0),
-            ("group_multiple", self.group_multiple, 1),
-        ):
-            is_number = type(number) is int and number >= least
-            if not is_number and (name, number) != ("groups", None):
-                raise refusal(f"{name} is {number!r}", legal=f"an integer of at least {least}")
-        for name, figure, most, legal in (
-            ("limit_pct", self.limit_pct, 100, "None, or a percentage above 0, at most 100"),
-            ("weight", self.weight, math.inf, "a number above 0"),
-        ):
-            is_number = isinstance(figure, int | float) and not isinstance(figure, bool)
-            is_legal = is_number and 0 < (figure or 0) <= most and math.isfinite(figure or 0)
-            if not is_legal and (name, figure) != ("limit_pct", None):
-                raise refusal(f"{name} is {figure!r}", legal=legal)
-        for name, word, words in (
-            ("cache", self.cache, CACHES),
-            ("operating_point", self.operating_point, (None, *OPERATING_POINTS)),
-        ):
-            if word not in words:
-                raise refusal(f"{name} is {word!r}", legal=" or ".join(map(repr, words)))
-        if self.nan not in (None, EQUAL):
+        other = declared.gate or declared.deterministic or declared.batch_invariant
+        if other:
             raise refusal(
-                f"nan is {self.nan!r}", legal=f"None, or {EQUAL!r} if NaN is a right result"
+                "statistical is declared together with gate, deterministic or batch_invariant",
+                fix="remove these: kopt compares the distribution, and no element or bit",
             )
-        for name in ("deterministic", "batch_invariant"):
-            if type(getattr(self, name)) is not bool:
-                raise refusal(f"{name} is {getattr(self, name)!r}", legal="True or False")
-        if self.statistical is not None:
-            if not (isinstance(self.statistical, float) and 0 < self.statistical < 1):
-                raise refusal(
-                    f"statistical is {self.statistical!r}", legal="an error rate such as 1e-6"
-                )
-            other = self.gate or self.deterministic or self.batch_invariant
-            if other:
-                raise refusal(
-                    "statistical is declared together with gate, deterministic or batch_invariant",
-                    fix="remove these: kopt compares the distribution, and no element or bit",
-                )
-        for unknown in {*self.excluded}.difference(DOMAIN):
-            raise refusal(f"domain has {unknown!r}", legal=DOMAIN)
+    for unknown in {*excluded_by(declared)}.difference(DOMAIN):
+        raise refusal(f"domain has {unknown!r}", legal=DOMAIN)
 
-    @property
-    def judged_by(self) -> Gate | Mapping[str, Gate] | None:
-        if self.statistical is None:
-            return self.gate
-        from pytest_kopt.numerics.gates import Gate
 
-        return Gate(error_rate=self.statistical)
+def gate_of(declared: Declaration) -> Gate | Mapping[str, Gate] | None:
+    if declared.statistical is None:
+        return declared.gate
+    from pytest_kopt.numerics.gates import Gate
 
-    @property
-    def excluded(self) -> tuple[str, ...]:
-        """The words of `domain`."""
-        words = self.domain.split(",") if isinstance(self.domain, str) else self.domain
-        return tuple(filter(None, (word.strip() for word in words)))
+    return Gate(error_rate=declared.statistical)
 
-    def work(
-        self, schema: Schema, dims: Mapping[str, Scalar], refusal: Refusal
-    ) -> dict[str, tuple[float, float] | None]:
-        """Return FLOPs and bytes, each (forward, backward); a GEMM's FLOPs follow from its dims."""
-        flops = self.flops
-        if flops is None and schema.name == "gemm":
-            flops = 2.0 * math.prod(int(dims[name]) for name in "BMNK")
-        work = {
-            "flops": _pair("flops", flops, refusal),
-            "nbytes": _pair("nbytes", self.nbytes, refusal),
-        }
-        if schema.work is not None and work[schema.work] is None:
-            fix = f"add {schema.work}=NUMBER, or a pair (forward, backward)"
-            raise refusal(f"schema {schema.name!r} needs {schema.work}", fix=fix)
-        return work
+
+def excluded_by(declared: Declaration) -> tuple[str, ...]:
+    """Return the words of `domain`."""
+    words = declared.domain.split(",") if isinstance(declared.domain, str) else declared.domain
+    return tuple(filter(None, (word.strip() for word in words)))
+
+
+def work_of(
+    declared: Declaration, schema: Schema, dims: Mapping[str, Scalar], refusal: Refusal
+) -> dict[str, tuple[float, float] | None]:
+    """Return FLOPs and bytes, each (forward, backward); a GEMM's FLOPs follow from its dims."""
+    flops = declared.flops
+    if flops is None and schema.name == "gemm":
+        flops = 2.0 * math.prod(int(dims[name]) for name in "BMNK")
+    work = {
+        "flops": _pair("flops", flops, refusal),
+        "nbytes": _pair("nbytes", declared.nbytes, refusal),
+    }
+    if schema.work is not None and work[schema.work] is None:
+        fix = f"add {schema.work}=NUMBER, or a pair (forward, backward)"
+        raise refusal(f"schema {schema.name!r} needs {schema.work}", fix=fix)
+    return work
 
 
 def _pair(name: str, work: Work | None, refusal: Refusal) -> tuple[float, float] | None:
