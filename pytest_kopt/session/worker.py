@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -155,47 +155,43 @@ class Worker:
                 case.nodeid, case.schema, case.dims, case.label, backward=case.backward
             )
         )
-        if run_arms := self._run_arms(test):
+        client = self._client
+        if client is not None and not isinstance(client.order, Check):
             from pytest_kopt.cases.running.bench import hold_against_baseline
 
             hold_against_baseline(case, bench.expected)
-            run_arms(case, bench)
+            self._serve(client, client.order, test, bench, case)
             raise CaseServed
 
-    def _run_arms(self, test: pytest.Function) -> Callable[[Case, Bench], None] | None:
-        """Return what a case is run for, None where that is to check and time it."""
-        client, arms = self._client, self.orders.arms or ArmsOrder(())
-        if client is None:
-            return None
-
-        def admitted(case: Case) -> Case:
-            return replace(case, domain=arms.domain_of(case.nodeid, case.domain))
-
-        match client.order:
-            case Check():
-                return None
+    def _serve(
+        self,
+        client: Client,
+        order: Profile | LoadVersions | TryNearby | LoadReference,
+        test: pytest.Function,
+        bench: Bench,
+        case: Case,
+    ) -> None:
+        """Carry out the order that a case is run for, and those that the client sends within it."""
+        arms = self.orders.arms or ArmsOrder(())
+        if not isinstance(order, Profile):
+            case = replace(case, domain=arms.domain_of(case.nodeid, case.domain))
+        match order:
             case Profile(marked_steps=steps):
                 from pytest_kopt.processes.profile_region import profile_case
 
-                return lambda case, bench: client.send(
-                    Profiled(profile_case(case, bench, marked_steps=steps))
-                )
+                client.send(Profiled(profile_case(case, bench, marked_steps=steps)))
             case LoadReference():
                 from pytest_kopt.cases.running.verifier import serve_verifier
 
-                return lambda case, bench: serve_verifier(admitted(case), bench, arms, client)
+                serve_verifier(case, bench, arms, client)
             case LoadVersions(out=out):
                 from pytest_kopt.cases.running.timed_versions import serve_arms
 
-                return lambda case, bench: serve_arms(
-                    admitted(case), bench, arms.without(out), client
-                )
+                serve_arms(case, bench, arms.without(out), client)
             case TryNearby(secret=secret):
                 from pytest_kopt.cases.running.timed_versions import try_nearby
 
-                return lambda case, bench: try_nearby(
-                    admitted(case), bench, arms, client, test, secret
-                )
+                try_nearby(case, bench, arms, client, test, secret)
 
     def prepare_imports(self, config: pytest.Config) -> None:
         """Set up Triton's interpreter, and the audit hook, before kernel code is imported."""
