@@ -30,6 +30,7 @@ from pytest_kopt.figures import changed
 from pytest_kopt.honesty.audit import audit
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.transfer import BOUNDED, Claim, bucket_findings, caches_weights
+from pytest_kopt.paired.arms import CandidateDied
 from pytest_kopt.sameness.sources import differing
 from pytest_kopt.show.standing import Closing
 from pytest_kopt.trials import judging
@@ -171,7 +172,11 @@ def _judge(gathered: Gathered, examination: Examination) -> Judged:
     if opened.asked.settings.compare == "stored":
         return Judged(gathered, compare_stored(gathered))
     incumbent = opened.campaign.incumbent()
-    judged = compare_paired(gathered, incumbent, lambda failed: _judge(failed, examination))
+    try:
+        judged = compare_paired(gathered, incumbent)
+    except CandidateDied as death:
+        failing = gathered.with_failure(death.case, "ERROR", str(death))
+        return replace(_judge(failing, examination), detail=judging.head(str(death)))
     if judged.paired and judged.paired.has_same_machine_code and not opened.notes.extra_benefit:
         return _same_machine_code(judged)
     refused = [finding for finding in judged.nearby if finding.rejects]
