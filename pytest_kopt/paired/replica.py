@@ -187,9 +187,9 @@ class Replica(Children):
     ) -> dict[str, CaseQuads]:
         """Measure every case, one after the other, alone on the device.
 
-        `clear` is called before anything is timed and waits for what is still on its way out,
-        `look_ahead` with the cases so far, while the next case is loaded. `sustained` measures at
-        that operating point what is due there (None: nothing).
+        `clear`, of `Pool`, is called before anything is timed and waits for what is still on its
+        way out. `look_ahead`, of `Lane`, is called with the cases so far, while the next case is
+        loaded. `sustained` measures at that operating point what is due there (None: nothing).
         Raises Refused when a process cannot hold its arms, Died when one dies, AllGpusBusy when a
         stranger does not leave the device, Caught when the candidate gave itself away.
         """

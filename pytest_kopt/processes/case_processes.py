@@ -50,6 +50,7 @@ class Abandoned(Exception):
 class Listener:
     """The listener to a run in children: here, a collector and nobody else.
 
+    `Replay` is one that shows the run, as `Supervisor` and `XdistClient` do.
     A case that kills its process `lives` times is given up.
     """
 
