@@ -28,7 +28,7 @@ class Metric:
     def way(self) -> Way:
         if self.name.startswith(f"{COMBINED} "):
             return "step"
-        return "backward" if self.name.startswith("Backward") else "forward"
+        return "backward" if is_backward(self.name) else "forward"
 
     @property
     def speed(self) -> str:
@@ -56,8 +56,13 @@ def direction(column: str, declared: Mapping[str, Better]) -> Better:
     )
 
 
+def is_backward(column: str) -> bool:
+    """Say whether a column is about the backward, as its name in a CSV tells."""
+    return column.startswith("Backward ")
+
+
 def has_backward(row: Row) -> bool:
-    rates = [n for n in row.cells if n.startswith("Backward ") and n.endswith(RATE_UNITS)]
+    rates = [name for name in row.cells if is_backward(name) and name.endswith(RATE_UNITS)]
     return any(row.number(name) is not None for name in rates)
 
 

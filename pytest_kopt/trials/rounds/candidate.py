@@ -32,6 +32,7 @@ from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.transfer import BOUNDED, Claim, bucket_findings, caches_weights
 from pytest_kopt.paired.arms import CandidateDied
 from pytest_kopt.sameness.sources import differing
+from pytest_kopt.schema.metrics import is_backward
 from pytest_kopt.show.standing import Closing
 from pytest_kopt.trials import judging
 from pytest_kopt.trials.campaign_trial import CampaignTrial
@@ -351,7 +352,7 @@ def record(judged: Judged, begun_at: Level) -> Closing:
 
 def _no_change(results: Sequence[CaseResult]) -> PairedChange:
     cells = [cell for result in results for cell in result.cells.items()]
-    backward = any(name.startswith("Backward") and value is not None for name, value in cells)
+    backward = any(is_backward(name) and value is not None for name, value in cells)
     return PairedChange(step_pct=0.0, forward_pct=0.0, backward_pct=0.0 if backward else None)
 
 
