@@ -38,8 +38,8 @@ _CASES: tuple[Argument, ...] = (
     argument(
         "--at",
         metavar="PATH",
-        help="the file of the project that they are versions of, if the tests import neither: "
-        "kernels/softmax.py",
+        help="the file of the project that they are versions of, or the folder that they are "
+        "versions of, relative to the project's root directory: kernels/softmax.py",
     ),
     argument("--call", metavar="NAME", help="instead of TESTS: call this function: softmax"),
     argument(
@@ -155,7 +155,8 @@ def _print(outcome: SessionEnd, cases: Cases, **document: object) -> None:
     argument(
         "--at",
         metavar="PATH",
-        help="the baseline's file in PROBLEM; default: the one with the submission's name",
+        help="the baseline's file, relative to PROBLEM; default: the one with the submission's "
+        "name",
     ),
     argument(
         "--seconds", type=float, default=900.0, metavar="N", help="for all of it (default: 900)"

@@ -88,6 +88,8 @@ BELOW, CLIENT = "kopt-below", "kopt-client"
 LOADED_BEFORE = ("-W", "ignore::pytest.PytestAssertRewriteWarning")
 #: The plugin of a session that is a step of a bisection.
 STEP = "kopt-bisect"
+#: The plugin of a comparison in a temporary tree: its `base` is the user's name of the base.
+IN_TREE = "kopt-in-tree"
 #: Options of sessions that end in a verdict, and where their values are.
 JUDGING = {
     "--kopt-round": "kopt_round",

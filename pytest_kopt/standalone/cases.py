@@ -18,6 +18,7 @@ from pytest_kopt.standalone.child_session import (
     MadeTree,
     is_imported,
     names_in,
+    place_below,
     place_of,
     tests_below,
 )
@@ -106,7 +107,7 @@ class Cases:
     #: The tests' files by path below the root. In a tree they are files of their own, so that what
     #: a test finds beside itself is that tree's.
     files: Mapping[str, bytes]
-    #: The file, by path below the root; "" for versions that say that themselves.
+    #: The file, or the folder that holds versions' files, by path below the root; "" for the root.
     place: str = ""
     #: What made cases are checked against, for people; "" for tests that were there.
     reference: str = ""
@@ -134,7 +135,7 @@ class Cases:
             if not path.is_relative_to(root):
                 raise BadInput(f"lies outside of the project {root}", where=str(path))
         tests = tests_below(paths)
-        place = at or ""
+        place = place_below(root, at, tests) if at else ""
         if not at and all(version.is_file() for version in versions):
             place = place_of(versions, root, tests)
         files = {test.relative_to(root).as_posix(): test.read_bytes() for test in tests}

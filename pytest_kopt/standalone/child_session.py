@@ -24,7 +24,7 @@ from pytest_kopt.campaign.git.repository import Repository
 from pytest_kopt.campaign.running import is_left_behind
 from pytest_kopt.decide.verdict import Verdict
 from pytest_kopt.errors import BadInput
-from pytest_kopt.options.declare import LOADED_BEFORE, STEP
+from pytest_kopt.options.declare import IN_TREE, LOADED_BEFORE, STEP
 from pytest_kopt.process_tree import end_with_parent
 from pytest_kopt.processes.launched import SCRATCH
 from pytest_kopt.versions import overlay
@@ -67,6 +67,8 @@ def start(
     first: Callable[[], None] | None = None,
 ) -> subprocess.Popen[bytes]:
     """Start it by a function of this module, with these variables more; it calls `first` before."""
+    if made.base_name:
+        entry, words = "comparison", (made.base_name, *words)
     with contextlib.ExitStack() as files:
         log = None if output is None else files.enter_context(output.open("wb"))
         return subprocess.Popen(
@@ -116,6 +118,13 @@ def main(*plugins: object) -> None:
     sys.exit(pytest.main([*sys.argv[1:], *LOADED_BEFORE], plugins=plugins))
 
 
+def comparison() -> None:
+    """Run pytest for a comparison; the first word is the user's name of the base."""
+    plugin = ModuleType(IN_TREE)
+    vars(plugin)["base"] = sys.argv.pop(1)
+    main(plugin)
+
+
 def step() -> None:
     """Run pytest as a step of a bisection."""
     main(ModuleType(STEP))
@@ -161,6 +170,8 @@ class MadeTree:
     tree: Path
     #: A ref or a folder, the value of `--kopt-base`; "" where there is no other version.
     base: str | Path = ""
+    #: The user's name of the other version.
+    base_name: str = ""
 
     @property
     def directory(self) -> Path:
@@ -175,14 +186,15 @@ class MadeTree:
 def tree_with(
     root: Path,
     files: Mapping[str, bytes],
-    other: tuple[str, Mapping[str, bytes]] | None = None,
+    other: tuple[Path, Mapping[str, bytes]] | None = None,
     *,
     builds: bool = False,
 ) -> Iterator[MadeTree]:
     """Yield a tree of a project with these files in it, by path below its root; gone afterwards.
 
-    `other` is a name and the files of another version, which lie in a folder of that name. If a
-    command of the project `builds` kernels, the tree is a copy that leads nowhere else.
+    `other` is the user's path of another version and its files, which lie in a folder of that
+    path's name. If a command of the project `builds` kernels, the tree is a copy that leads nowhere
+    else.
     """
     # What a kill leaves is removed with what other sessions left.
     with tempfile.TemporaryDirectory(prefix=f"{SCRATCH}{os.getpid()}-") as directory:
@@ -195,20 +207,23 @@ def tree_with(
         if other is None:
             yield MadeTree(root, tree)
             return
-        name, contents = other
-        folder = home / name
+        path_of_other, contents = other
+        folder = home / (path_of_other.name or "base")
         for path, content in contents.items():
             place = folder / path
             place.parent.mkdir(parents=True, exist_ok=True)
             place.write_bytes(content)
-        yield MadeTree(root, tree, folder)
+        yield MadeTree(root, tree, folder, str(path_of_other))
 
 
 @contextmanager
-def tree_of_refs(repository: Repository, old: str, new: str) -> Iterator[MadeTree]:
-    """Yield a work tree that holds what commit `new` does, whose one ancestor is commit `old`."""
+def tree_of_refs(repository: Repository, old: str, new: str, name: str) -> Iterator[MadeTree]:
+    """Yield a work tree that holds what commit `new` does, whose one ancestor is commit `old`.
+
+    The user's name of the latter is `name`.
+    """
     with other_tree(repository, repository.successor(old, new)) as tree:
-        yield MadeTree(repository.root.resolve(), tree.root, old)
+        yield MadeTree(repository.root.resolve(), tree.root, old, name)
 
 
 @contextmanager
@@ -227,6 +242,19 @@ def other_tree(repository: Repository, commit: str) -> Iterator[Repository]:
             yield other
         finally:
             repository.remove_tree(path)
+
+
+def place_below(root: Path, path: str, tests: Iterable[Path]) -> str:
+    """Return the place that a `path` from the root names, a file's or a folder's.
+
+    BadInput where there is none and no test imports a file from there.
+    """
+    place = Path(os.path.relpath(root / path, root)).as_posix()
+    names = {name for test in tests for name in names_in(test.read_bytes())}
+    if not (root / place).exists() and not is_imported(PurePosixPath(place), names):
+        what = f"there is no such file or folder in {root}, and no test imports one"
+        raise BadInput(what, where=f"--at {path}", fix="name it relative to that folder")
+    return place
 
 
 def place_of(versions: Sequence[Path], root: Path, tests: Iterable[Path]) -> str:

@@ -71,7 +71,10 @@ def judged(
         variables = private_folder(folder)
         # The tree lies there too: what is written to it counts, and goes with it.
         tempfile.tempdir = variables["TMPDIR"]
-        files, other = {**cases.files, cases.place: source}, ("baseline", {cases.place: baseline})
+        files, other = (
+            {**cases.files, cases.place: source},
+            (Path(cases.place), {cases.place: baseline}),
+        )
         with tree_with(cases.root, files, other, builds=True) as made:
             verdict_file, log = folder / "verdict.json", folder / "output"
             words = (*check_words(made, verdict_file), *_CONFINED, *cases.within(made), *words)

@@ -49,12 +49,12 @@ def both(old: str, new: str, cases: Cases) -> Iterator[MadeTree]:
     if all(path.is_file() for path in paths):
         before, after = ({cases.place: path.read_bytes()} for path in paths)
     elif all(path.is_dir() for path in paths):
-        before, after = map(_contents, paths)
+        before, after = (_contents(path, cases.place) for path in paths)
     else:
-        with tree_of_refs(*_refs(old, new, cases.root)) as made:
+        with tree_of_refs(*_refs(old, new, cases.root), old) as made:
             yield made
         return
-    files, other = {**cases.files, **after}, (paths[0].name, before)
+    files, other = {**cases.files, **after}, (Path(old), before)
     with tree_with(cases.root, files, other, builds=cases.builds) as made:
         yield made
 
@@ -100,8 +100,10 @@ def _rows(file: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(table))
 
 
-def _contents(folder: Path) -> dict[str, bytes]:
-    return {path.as_posix(): (folder / path).read_bytes() for path in project_files(folder)}
+def _contents(folder: Path, place: str) -> dict[str, bytes]:
+    """Return the files of a folder whose own place below the root is `place`."""
+    files = project_files(folder)
+    return {(place / path).as_posix(): (folder / path).read_bytes() for path in files}
 
 
 def _refs(old: str, new: str, root: Path) -> tuple[Repository, str, str]:

@@ -66,6 +66,20 @@ def test_two_folders_and_two_refs(project: Project, tmp_path: Path) -> None:
     assert compared(project, "HEAD", "HEAD~1", code=0)["verdict"]["outcome"] == "faster"
 
 
+def test_versions_that_no_case_runs_are_not_compared(project: Project, tmp_path: Path) -> None:
+    folders = [Project(tmp_path / name) for name in ("plain", "slow")]
+    for folder, cost, who in zip(folders, (OLD, SLOWER), ("old", "new"), strict=True):
+        folder.write("plain.py", kernel(cost, who))
+    plain, slow = (str(folder.root) for folder in folders)
+    reason = compared(project, plain, slow, code=4)["reason"]
+    assert reason.startswith(f"{plain}: no case runs the files that differ: plain.py. Fix: ")
+    document = compared(project, plain, slow, "--at", "kernels", code=8)
+    assert document["verdict"]["base"] == plain
+    files = (str(Path(folder, "plain.py")) for folder in (plain, slow))
+    reason = compared(project, *files, "--at", "kernels/plian.py", code=4)["reason"]
+    assert reason.startswith("--at kernels/plian.py: there is no such file")
+
+
 def test_what_is_no_pair_is_refused(project: Project) -> None:
     run = project.kopt("compare", PLAIN, "kernels", "tests")
     assert run.code == 4 and "neither two files, two folders nor two git refs" in run.refusal

@@ -67,4 +67,4 @@ def test_each_submission_has_one_verdict(problem: Project, tmp_path: Path) -> No
 def test_a_problem_has_a_baseline(problem: Project, tmp_path: Path) -> None:
     (tmp_path / "new.py").write_text(kernel())
     run = problem.kopt("judge", ".", str(tmp_path / "new.py"), "--at", "kernels/none.py")
-    assert run.code == 4 and "there is no baseline" in run.refusal
+    assert run.code == 4 and "there is no such file or folder" in run.refusal

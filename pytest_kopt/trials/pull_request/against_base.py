@@ -17,7 +17,7 @@ from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.audit import audit
 from pytest_kopt.honesty.finding import Finding
-from pytest_kopt.options.declare import STEP
+from pytest_kopt.options.declare import IN_TREE, STEP
 from pytest_kopt.options.settings import Settings
 from pytest_kopt.paired.arms import Versions
 from pytest_kopt.processes.launcher import launcher_of
@@ -29,7 +29,7 @@ from pytest_kopt.trials.measuring import InCopies, Measurements
 from pytest_kopt.trials.project_command import ProjectCommand
 from pytest_kopt.trials.pull_request import base
 from pytest_kopt.trials.pull_request.base import Base, removed, take_inventory
-from pytest_kopt.trials.pull_request.gate import COMPUTE, VersionGate, without, worst
+from pytest_kopt.trials.pull_request.gate import COMPUTE, VersionGate, some, without, worst
 from pytest_kopt.trials.pull_request.own_rules import (
     Reach,
     check_known,
@@ -55,7 +55,8 @@ class PullRequestGate(VersionGate):
         step = config.pluginmanager.has_plugin(STEP)
         super().__init__(config, settings, session, depth=Depth.RESULTS if step else session.depth)
         here = Path(config.invocation_params.dir)
-        self.other = base = Base.of(settings.base, settings.root, here)
+        shown = getattr(config.pluginmanager.get_plugin(IN_TREE), "base", "")
+        self.other = base = Base.of(settings.base, settings.root, here, shown)
         files = {path: base.root / path for path in base.old}
         now = {path: file.read_bytes() if file.is_file() else None for path, file in files.items()}
         #: The changed files that are other code than at the base.
@@ -296,13 +297,12 @@ class PullRequestGate(VersionGate):
             for path in of_tests
             if path not in self._around
         ]
-        unreached = f"the change since {self.other} reaches no case"
         if not self._changed:
             same_code = "the kernels are the same code as"
             why = same_code if self._sources and not of_tests else "no kernel code changed since"
             return judging.flagged(self._nothing(results, f"{why} {self.other}"), flags)
         if not self._reach.any_used(self._changed, [*results, *self._as_then.values()]):
-            return judging.flagged(self._nothing(results, unreached), flags)
+            return judging.flagged(self._nothing(results, self._unreached()), flags)
         as_then = self._as_then if self._around else {}
         alone = self._without_twin(new, measurements)
         both = [
@@ -329,12 +329,32 @@ class PullRequestGate(VersionGate):
             verdict = worst(compared)
             verdict = verdict.model_copy(update={"shapes": verdict.shapes + rest})
         elif rest:
-            why = unreached if both else f"every case is new since {self.other}"
             if any(part.has_same_machine_code for part in paired):
                 why = f"the GPU does the same work as at {self.other}: the same machine code"
+            else:
+                why = self._unreached() if both else f"every case is new since {self.other}"
             verdict = self._nothing([], why).model_copy(update={"shapes": rest})
         verdict = self.without_times(reached, verdict)
         return judging.flagged(verdict, [*alone.values(), *flags])
+
+    def _unreached(self) -> str:
+        """Return why no case changes; BadInput for files, which are named in order to be compared.
+
+        A commit may hold other changes than those of kernels.
+        """
+        if not self.other.commit:
+            has_place = self.config.pluginmanager.has_plugin(IN_TREE)
+            raise BadInput(
+                f"no case runs the files that differ: {some(self._changed)}",
+                where=str(self.other),
+                fix="name tests that do; or name "
+                + (
+                    "their place by --at"
+                    if has_place
+                    else "a folder that holds them at their place"
+                ),
+            )
+        return f"the change since {self.other} reaches no case"
 
     def _is_read_by_tests(self, readers: Collection[str] | None) -> bool:
         """Say whether the `readers` of a file, below the root, are tests and conftest files."""

@@ -34,7 +34,7 @@ from pytest_kopt.versions.executed_files import contents_of
 class Base:
     """The merge base of a ref and HEAD, or files elsewhere, and what the tree has otherwise."""
 
-    #: As the command has it: a git ref or a path.
+    #: As the user's command has it: a git ref or a path.
     name: str
     #: The merge base's hash; "" for files.
     commit: str
@@ -47,16 +47,19 @@ class Base:
         return f"--kopt-base {self.name} ({self.commit[:12]})" if self.commit else self.name
 
     @classmethod
-    def of(cls, name: str, root: Path, here: Path) -> Base:
+    def of(cls, name: str, root: Path, here: Path, shown: str = "") -> Base:
         """Find what a ref, or a path relative to `here`, stands for; BadInput for anything else.
 
-        `root` is pytest's root directory. A word that git knows is a ref.
+        `root` is pytest's root directory. A word that git knows is a ref. It is `shown` to the user
+        as another one if the session runs in a tree that the user does not know.
         """
         repository = Repository.around(root)
         is_ref = repository is not None and repository.commit_of(name) is not None
         if name and not is_ref and (here / name).exists():
-            return cls(name, "", root.resolve(), contents_of(here / name, root.resolve()))
-        return cls._of_ref(name, repository)
+            old = contents_of(here / name, root.resolve())
+            return cls(shown or name, "", root.resolve(), old)
+        found = cls._of_ref(name, repository)
+        return replace(found, name=shown or name)
 
     @classmethod
     def _of_ref(cls, ref: str, repository: Repository | None) -> Base:
