@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 
 from pytest_kopt.campaign.git.worktrees import keeper
 from pytest_kopt.errors import BadInput
-from pytest_kopt.options.declare import CHOICES, SUITES, options
+from pytest_kopt.options.declare import CHOICES, FROM_MANIFEST, LOADED_BEFORE, SUITES, options
 from pytest_kopt.profiling import sanitizer
 
 Gate = Literal["no-regression", "improve"]
@@ -68,6 +69,7 @@ class Settings:
     def from_config(cls, config: pytest.Config) -> Settings:
         """Resolve the settings; BadInput names the option, its value and what is legal."""
         option, here = config.option, Path(config.invocation_params.dir)
+        _check_root(config)
         python, csv = option.kopt_base_python, option.kopt_summary_csv
         plain = ("base", "allow_removed", "measure_same", "check_only", "level", "profile")
         values: dict[str, Any] = {name: getattr(option, f"kopt_{name}") for name in plain}
@@ -105,7 +107,6 @@ class Settings:
             isolates=choice(config, "kopt_isolation") == "on",
         )
         settings._check(option)
-        _check_root(config)
         return settings
 
     def _check(self, option: Any) -> None:
@@ -169,11 +170,11 @@ def workspace_of(config: pytest.Config) -> Path:
 def _check_root(config: pytest.Config) -> None:
     """Raise BadInput where a path after one of our options has moved pytest's root directory.
 
-    Before pytest knows the options of its plugins it takes the word after them for one of tests. If
-    that is a file outside of the project, it looks for the project around both.
+    Before pytest knows the options of its plugins it takes the word after them for one of tests,
+    and looks for the project around it.
     """
     here, words = Path(config.invocation_params.dir), config.invocation_params.args
-    if config.inipath or config.option.rootdir or config.rootpath not in here.parents:
+    if config.option.rootdir or config.option.inifilename:
         return
     with_path = {
         name
@@ -181,15 +182,22 @@ def _check_root(config: pytest.Config) -> None:
         if {"PATH", "FILE"} & {*how.get("metavar", "").split("|")}
         for name in names
     }
+    of_manifest = config.stash.get(FROM_MANIFEST, ())
+    tests = [word for word in config.option.file_or_dir if word not in of_manifest]
     for option, word in pairwise(map(str, words)):
-        path = Path(os.path.abspath(here / word))
-        if option in with_path and path.exists() and here not in path.parents:
+        is_path = option in with_path and (here / word).exists()
+        if is_path and config.rootpath != _root_of(tests):
             raise BadInput(
                 f"pytest took {word} for a path to tests and looks for the project in "
                 f"{config.rootpath}",
                 where=option,
                 fix=f"{option}={word}",
             )
+
+
+def _root_of(tests: Sequence[str]) -> Path:
+    """Return pytest's root directory for the paths of these tests alone."""
+    return pytest.Config.fromdictargs({}, ["--noconftest", *LOADED_BEFORE, *tests]).rootpath
 
 
 def parse_round(text: str | None) -> int | Literal["next", "final"] | None:

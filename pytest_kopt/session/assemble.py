@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import atexit
 import gc
-from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -59,32 +57,13 @@ def assemble(config: pytest.Config) -> None:
 
     consequence = "nothing was measured; what was decided is carried out by the next session"
     try:
-        with told(consequence, hint=_moved_root(config)):
+        with told(consequence):
             _assemble_main(config, Settings.from_config(config))
     except pytest.exit.Exception:
         # Before a session begins pytest writes why it ends, and its reporter would write it again.
         if manager.has_plugin("terminalreporter"):
             manager.unregister(name="terminalreporter")
         raise
-
-
-def _moved_root(config: pytest.Config) -> str:
-    """Return what to know where a path after one of our options moved pytest's root directory.
-
-    Pytest finds its root before it loads plugins, and takes the path for one of tests. Without
-    settings there the options themselves are refused.
-    """
-    if config.inipath is None:
-        return ""
-    words = [str(word) for word in config.invocation_params.args]
-    for option, path in pairwise(words):
-        is_ours = option.startswith(("--kopt-", "--summary-csv")) and "=" not in option
-        if is_ours and not path.startswith("-") and Path(path).exists():
-            return (
-                f"\npytest's root directory is {config.rootpath}: it takes the path after "
-                f"{option} for one of tests. Fix: {option}={path}"
-            )
-    return ""
 
 
 def _register(config: pytest.Config, worker: Worker) -> None:

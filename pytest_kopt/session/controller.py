@@ -317,8 +317,8 @@ class Controller:
 
 
 @contextmanager
-def told(consequence: str, controller: Controller | None = None, hint: str = "") -> Iterator[None]:
-    """Turn an error that a user can correct into pytest's ways of ending; `hint` follows it."""
+def told(consequence: str, controller: Controller | None = None) -> Iterator[None]:
+    """Turn an error that a user can correct into pytest's ways of ending."""
     try:
         with storage_told():
             yield
@@ -327,7 +327,7 @@ def told(consequence: str, controller: Controller | None = None, hint: str = "")
         if controller:
             controller.ended_by(error, code)
         if isinstance(error, BadInput):
-            raise pytest.UsageError(f"{error}{hint}") from None
+            raise pytest.UsageError(str(error)) from None
         rest = f"; {consequence}" if isinstance(error, CannotFinish) else ""
         pytest.exit(f"{error}{rest}", returncode=code)
 

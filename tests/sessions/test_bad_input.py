@@ -426,4 +426,7 @@ def test_a_path_after_a_space_that_moved_the_root_is_named(fresh: Project, tmp_p
     run = fresh.pytest(*words, str(notes))
     assert run.code == 4 and f"Fix: --kopt-notes={notes}" in run.text
     run = fresh.pytest(*words[:-1], f"--kopt-notes={notes}")
-    assert run.code == 0 and "root directory is" not in run.text
+    assert run.code == 0, run.text
+    (notes.parent / "pytest.ini").write_text("[pytest]\n")
+    run = fresh.pytest("--kopt-base", "../elsewhere")
+    says(run.refusal, f"looks for the project in {notes.parent}", "--kopt-base=../elsewhere")
