@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import signal
 from importlib.metadata import version
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import pytest
 from pytest_kopt import policies
 from pytest_kopt.campaign.git.worktrees import choose_campaign
 from pytest_kopt.campaign.manifest import Manifest
+from pytest_kopt.cli import standalone
 from pytest_kopt.cli.demo import _difference
 from pytest_kopt.cli.init import _in_short
 from pytest_kopt.cli.main import main
@@ -41,6 +44,19 @@ def test_a_word_beside_shapes_is_named_as_tests(capsys: pytest.CaptureFixture[st
     shown = capsys.readouterr().err
     assert "'f32[4]' was read as TESTS" in shown
     assert "--shapes 'f32[256,1024] f32[1024]'" in shown
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_a_command_in_order(
+    number: signal.Signals, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    former = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(standalone, "_cases", lambda *_: signal.raise_signal(number))
+    assert main(["compare", "a.py", "b.py", "--json"]) == pytest.ExitCode.INTERRUPTED
+    shown = capsys.readouterr()
+    assert json.loads(shown.out) == {"exit_code": 2, "reason": "interrupted"}
+    assert shown.err == "interrupted\n"
+    assert signal.getsignal(signal.SIGTERM) is former
 
 
 def test_stop_and_abandon_say_how_they_differ(capsys: pytest.CaptureFixture[str]) -> None:

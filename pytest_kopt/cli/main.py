@@ -13,6 +13,8 @@ from importlib.metadata import version
 from itertools import chain
 from typing import TextIO
 
+import pytest
+
 from pytest_kopt.cli.campaigns import (
     MEMORY,
     TIPS,
@@ -34,6 +36,7 @@ from pytest_kopt.cli.report import decide, export, report
 from pytest_kopt.cli.standalone import bisect, calibrate, compare, judge, record, time
 from pytest_kopt.errors import BadInput
 from pytest_kopt.exit_codes import ExitCode
+from pytest_kopt.session.interruption import Interruption
 from pytest_kopt.show.words import visible
 
 _PACKAGE = "pytest-kopt"
@@ -113,11 +116,23 @@ def _run(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> int:
     if "run" not in arguments:
         parser.print_help()
         return 0
+    signals = Interruption()
+    signals.take_over()
     try:
         return int(arguments.run(arguments) or 0)
     except BadInput as error:
-        print(f"ERROR: {visible(str(error))}", file=sys.stderr)
-        if getattr(arguments, "json", False):
-            # Who reads documents reads no other stream.
-            print(json.dumps({"exit_code": int(ExitCode.USAGE), "reason": str(error)}, indent=1))
-        return int(ExitCode.USAGE)
+        return _without_result(arguments, ExitCode.USAGE, "ERROR: ", str(error))
+    except KeyboardInterrupt:
+        return _without_result(arguments, pytest.ExitCode.INTERRUPTED, "", "interrupted")
+    finally:
+        signals.give_back()
+
+
+def _without_result(arguments: argparse.Namespace, code: int, before: str, reason: str) -> int:
+    """Print why a command has no result, as a document too if one is asked for; return the code."""
+    print(f"{before}{visible(reason)}", file=sys.stderr)
+    if getattr(arguments, "json", False):
+        # Who reads documents reads no other stream.
+        document = {"exit_code": int(code), "reason": reason}
+        print(json.dumps(document, indent=1))
+    return int(code)

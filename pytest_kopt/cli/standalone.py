@@ -7,7 +7,6 @@ import json
 import os
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -20,7 +19,6 @@ from pytest_kopt.options.declare import CHOICES
 from pytest_kopt.options.project import Project
 from pytest_kopt.recording.recorded_cases import recorded
 from pytest_kopt.recording.recorder import run_recorded
-from pytest_kopt.session.interruption import interrupt
 from pytest_kopt.show.rooflines import ceiling_lines
 from pytest_kopt.standalone import two_versions
 from pytest_kopt.standalone.cases import Cases
@@ -253,7 +251,6 @@ def bisect(arguments: argparse.Namespace) -> int:
     assert repository is not None
     key = (commits[0].hash, commits[-1].hash, str(root), *arguments.words)
     journal = Journal(repository, key)
-    signal.signal(signal.SIGTERM, interrupt)
     try:
         with journal.locked(), other_tree(repository, commits[-1].hash) as tree:
             here = repository.root.resolve()
