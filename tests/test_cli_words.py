@@ -54,7 +54,8 @@ def test_a_signal_ends_a_command_in_order(
     monkeypatch.setattr(standalone, "_cases", lambda *_: signal.raise_signal(number))
     assert main(["compare", "a.py", "b.py", "--json"]) == pytest.ExitCode.INTERRUPTED
     shown = capsys.readouterr()
-    assert json.loads(shown.out) == {"exit_code": 2, "reason": "interrupted"}
+    document = {"exit_code": 2, "reason": "interrupted", "verdict": None}
+    assert json.loads(shown.out) == document
     assert shown.err == "interrupted\n"
     assert signal.getsignal(signal.SIGTERM) is former
 

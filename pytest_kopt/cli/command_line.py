@@ -59,6 +59,7 @@ class Command:
             epilog=f"example:\n  {self.example}",
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
+        parser.set_defaults(no_result={})
         for add in self.arguments:
             add(parser)
         if self.actions:
@@ -81,6 +82,11 @@ def command(example: str, *arguments: Argument) -> Callable[[Run], Command]:
 
 def argument(*names: str, **settings: Any) -> Argument:
     return lambda parser: parser.add_argument(*names, **settings)
+
+
+def no_result(**keys: object) -> Argument:
+    """Give a command's document these keys where there is no result."""
+    return lambda parser: parser.set_defaults(no_result=keys)
 
 
 def one_of(*arguments: Argument, required: bool = False) -> Argument:

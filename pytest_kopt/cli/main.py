@@ -133,6 +133,6 @@ def _without_result(arguments: argparse.Namespace, code: int, before: str, reaso
     print(f"{before}{visible(reason)}", file=sys.stderr)
     if getattr(arguments, "json", False):
         # Who reads documents reads no other stream.
-        document = {"exit_code": int(code), "reason": reason}
+        document = {"exit_code": int(code), "reason": reason, **arguments.no_result}
         print(json.dumps(document, indent=1))
     return int(code)

@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from pytest_kopt.cli.command_line import JSON, Argument, argument, command, one_of, show
+from pytest_kopt.cli.command_line import JSON, Argument, argument, command, no_result, one_of, show
 from pytest_kopt.errors import BadInput
 from pytest_kopt.options.declare import CHOICES
 from pytest_kopt.options.project import Project
@@ -62,6 +62,7 @@ _CASES: tuple[Argument, ...] = (
     argument("old", metavar="OLD", help="a file, a folder or a git ref"),
     argument("new", metavar="NEW", help="the same kind: the version that is judged"),
     *_CASES,
+    no_result(verdict=None),
 )
 def compare(arguments: argparse.Namespace) -> int:
     """Check two versions and compare them, without git and without a campaign: the PR check
@@ -83,6 +84,7 @@ def compare(arguments: argparse.Namespace) -> int:
     "kopt time kernels/softmax.py",
     argument("file", type=Path, metavar="FILE", help="the kernel's file"),
     *_CASES,
+    no_result(rows=[]),
 )
 def time(arguments: argparse.Namespace) -> int:
     """Check and time one version of a kernel, with its roofline: the cases that import it. Words
