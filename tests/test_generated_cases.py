@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import runpy
 from pathlib import Path
 
 import pytest
 
 from pytest_kopt.errors import BadInput
-from pytest_kopt.standalone.cases import Argument, Cases, is_plain_torch, parse
+from pytest_kopt.standalone.cases import Argument, Cases, beyond_torch, parse
 
 OLD = "import torch\n\n\ndef f(x, *rest):\n    return torch.exp(x)\n"
 
@@ -55,7 +56,7 @@ def test_what_is_no_line_is_refused(line: str, said: str) -> None:
     ],
 )
 def test_plain_torch_computes_in_float64(source: str, is_plain: bool) -> None:
-    assert is_plain_torch(source.encode()) == is_plain
+    assert (not beyond_torch(source.encode())) == is_plain
 
 
 def made(folder: Path, *lines: str, function: str = "f", at: str | None = None) -> Cases:
@@ -79,6 +80,26 @@ def test_sizes_that_are_always_equal_are_one_parameter(
     assert "torch.randn((n1, n2), dtype=torch.float32" in text
     assert '"n0", [8])' in text and "torch.randn((1, n0), dtype=torch.float16" in text
     assert cases.reference == "old.py in float64"
+
+
+def test_the_older_version_imports_what_its_package_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "helper.py").write_text("TWO = 2\n")
+    old = package / "old.py"
+    old.write_text("from .helper import TWO\n\n\ndef f(x):\n    return TWO * x\n")
+    cases = Cases.made("f", ["f32[4]"], [old, old], None, "test_f.py")
+    for path, source in cases.files.items():
+        (tmp_path / path).write_bytes(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    test = runpy.run_path("test_f.py")
+    assert test["reference"](21) == 42
+    assert (
+        cases.reference == "old.py's own results, as it uses helper: an error of both is not seen"
+    )
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from pytest_kopt.devices.pinning import discover
 from pytest_kopt.devices.vendor import choose
 from pytest_kopt.errors import BadInput
 from pytest_kopt.options.project import Project
-from pytest_kopt.standalone.cases import is_plain_torch
+from pytest_kopt.standalone.cases import beyond_torch
 from pytest_kopt.standalone.child_session import is_imported, names_in, tests_below
 from pytest_kopt.versions.overlay import project_files
 
@@ -65,7 +65,7 @@ def _backend(kernels: list[Path]) -> str | None:
         imports = {name.partition(".")[0] for source in sources for name in names_in(source)}
         if "triton" in imports:
             return "TRITON"
-        if sources and len(sources) == len(kernels) and all(map(is_plain_torch, sources)):
+        if sources and len(sources) == len(kernels) and not any(map(beyond_torch, sources)):
             return "TORCH"
     return None
 

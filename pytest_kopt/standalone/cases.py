@@ -43,8 +43,9 @@ import pytest
 import torch
 from {module} import {function}
 
+# Its relative imports are those of the module's package.
 _SPEC = spec_from_file_location(
-    "reference_{function}", Path(__file__).with_name("reference_{function}.py")
+    "{package}reference_{function}", Path(__file__).with_name("reference_{function}.py")
 )
 _MODULE = sys.modules[_SPEC.name] = module_from_spec(_SPEC)
 _SPEC.loader.exec_module(_MODULE)
@@ -63,7 +64,7 @@ def reference(*arguments, **named):
     return _MODULE.{function}(*map(wide, arguments), **named)
 '''
 _AS_IT_IS = """\
-# It is no plain torch: an error that both versions make is not seen.
+# It uses {beyond}: an error that both versions make is not seen.
 reference = _MODULE.{function}
 """
 _TEST = """
@@ -212,25 +213,26 @@ def generate(
     if not all(part.isidentifier() and not keyword.iskeyword(part) for part in module.split(".")):
         what = f"{place} has no name that a test can import"
         raise BadInput(what, fix="--at kernels/softmax.py")
-    is_plain = is_plain_torch(source)
+    beyond = ", ".join(sorted(beyond_torch(source)))
     text = _FILE.format(
         function=function,
         module=module,
-        reference=(_IN_FLOAT64 if is_plain else _AS_IT_IS).format(function=function),
+        package=module.removesuffix(PurePosixPath(place).stem),
+        reference=(_AS_IT_IS if beyond else _IN_FLOAT64).format(function=function, beyond=beyond),
         tests="".join(_tests(function, cases)),
     )
     beside = PurePosixPath(path).with_name(f"reference_{function}.py").as_posix()
-    own = f"{old.name}'s own results, as it is no plain torch: an error of both is not seen"
-    reference = f"{old.name} in float64" if is_plain else own
+    own = f"{old.name}'s own results, as it uses {beyond}: an error of both is not seen"
+    reference = own if beyond else f"{old.name} in float64"
     return GeneratedCases(path, {path: text.encode(), beside: source}, reference)
 
 
-def is_plain_torch(source: bytes) -> bool:
-    """Say whether a source computes by torch's operators alone, in the dtype of its inputs."""
+def beyond_torch(source: bytes) -> set[str]:
+    """Return what a source uses besides torch's operators; it may not compute in float64."""
     names = names_in(source)
     words = {word for name in names for word in name.split(".")[1:]}
     words |= {node.attr for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Attribute)}
-    return {name.partition(".")[0] for name in names} <= _PLAIN and not words & _NOT_PLAIN
+    return ({name.partition(".")[0] for name in names} - _PLAIN) | (words & _NOT_PLAIN)
 
 
 def _defined(source: bytes) -> set[str]:

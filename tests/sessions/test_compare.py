@@ -106,6 +106,9 @@ def test_without_tests_the_older_version_says_what_is_right(
         "reference_plain.py",
         "test_doubled.py",
     ]
+    old.write_text("import nowhere\n\n\ndef plain(x):\n    return 2 * x\n")
+    reason = compared(project, str(old), PLAIN, *words[:4], code=4)["reason"]
+    assert f"{old}: test_kopt_plain.py does not import there" in reason
     for file in kept.parent.iterdir():
         project.write(f"tests/{file.name}", file.read_text())
     new.write_text(kernel(FASTER, "new"))

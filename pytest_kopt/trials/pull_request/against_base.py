@@ -118,7 +118,7 @@ class PullRequestGate(VersionGate):
         self._tests = {*map(self._reach.in_tree, files)}
         self._sources = [path for path in old if not self._is_of_tests(path)]
         self._changed = [path for path in self._sources if path in self._differing]
-        for nodeid in ids:
+        for nodeid in (*ids, *collector.collect_errors):
             if error := judging.under(nodeid, self._then.collect_errors):
                 raise BadInput(
                     f"{nodeid.partition('::')[0]} does not import there: {in_a_line(error)}",
