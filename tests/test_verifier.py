@@ -45,6 +45,7 @@ from pytest_kopt.cases.replies import (
 )
 from pytest_kopt.cases.running.bench import Bench
 from pytest_kopt.cases.running.execution import make_inputs
+from pytest_kopt.cases.running.inspected_results import in_memory
 from pytest_kopt.cases.running.timed_versions import serve_arms
 from pytest_kopt.cases.running.verifier import serve_verifier
 from pytest_kopt.devices.processes import Inspected
@@ -492,3 +493,11 @@ def test_a_verifier_goes_from_case_to_case_and_leaves_out_what_it_cannot_judge()
         *("LoadReference b", "LoadReference c", "Judge"),
     ]
     assert [verifier.why_not(nodeid) for nodeid in "abc"] == ["", "it is another's code", ""]
+
+
+def test_a_result_without_elements_is_read_from_memory(tmp_path: Path) -> None:
+    (tmp_path / "memory").write_bytes(b"")
+    memory = {"file": str(tmp_path / "memory"), "sizes": [0], "call": 1}
+    result = {"name": "out", "dtype": "bfloat16", "shape": [0, 256], "strides": [256, 1]}
+    held = in_memory({"number": 1, "results": [result]}, memory, secret=0)
+    assert held is not None and held["out"].shape == (0, 256)

@@ -281,12 +281,13 @@ def in_memory(
             # More results than are written down.
             return results if len(memory["sizes"]) == RESULTS else None
         dtype = getattr(torch, description["dtype"])
-        part = torch.from_numpy(data[start : start + size // dtype.itemsize * dtype.itemsize])
+        elements = torch.empty(size // dtype.itemsize, dtype=dtype)
+        held = data[start : start + elements.nbytes]
+        # An array without elements would be no view of another dtype.
+        elements.view(torch.uint8).copy_(torch.from_numpy(held))
         start += size
         try:
-            tensor = (
-                part.clone().view(dtype).as_strided(description["shape"], description["strides"])
-            )
+            tensor = elements.as_strided(description["shape"], description["strides"])
         except RuntimeError:
             return None
         results[description["name"]] = (
