@@ -6,6 +6,7 @@ import runpy
 from pathlib import Path
 
 import pytest
+import torch
 
 from pytest_kopt.errors import BadInput
 from pytest_kopt.standalone.cases import Argument, Cases, beyond_torch, parse
@@ -100,6 +101,23 @@ def test_the_older_version_imports_what_its_package_has(
     assert (
         cases.reference == "old.py's own results, as it uses helper: an error of both is not seen"
     )
+
+
+def test_the_reference_writes_what_the_older_version_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    old = tmp_path / "clamped.py"
+    old.write_text("def f(x, y):\n    return x.clamp_(min=0) + y\n")
+    cases = Cases.made("f", ["x=f32[4] y=f32[4]"], [old, old], None, "test_f.py")
+    for path, source in cases.files.items():
+        (tmp_path / path).write_bytes(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    test = runpy.run_path("test_f.py")
+    x, y = torch.tensor([-1.0, 1.0]), torch.tensor([2.0, 2.0])
+    result = test["reference"](x, y=y)
+    assert result.dtype == torch.float64 and result.tolist() == [2.0, 3.0]
+    assert x.tolist() == [0.0, 1.0] and y.tolist() == [2.0, 2.0]
 
 
 @pytest.mark.parametrize(

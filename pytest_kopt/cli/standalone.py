@@ -70,8 +70,10 @@ def compare(arguments: argparse.Namespace) -> int:
     pytest. Exit codes: 0 not slower, 8 slower or refused, 9 undecided, 1 wrong, 4 bad input, 10 no
     idle GPU, 11 not judged.
     """
-    cases = _cases(arguments, [Path(arguments.old), Path(arguments.new)])
-    with two_versions.both(arguments.old, arguments.new, cases) as made:
+    # Made cases are run in another folder.
+    paths = Path(arguments.old).resolve(), Path(arguments.new).resolve()
+    cases = _cases(arguments, paths)
+    with two_versions.both(arguments.old, arguments.new, paths, cases) as made:
         words = [*cases.within(made), *arguments.words]
         outcome = two_versions.check(made, words, silent=arguments.json)
     if arguments.json:
@@ -104,7 +106,6 @@ def time(arguments: argparse.Namespace) -> int:
 
 def _cases(arguments: argparse.Namespace, versions: Sequence[Path]) -> Cases:
     """Return the cases that the arguments name or describe, which are said and kept."""
-    versions = [version.resolve() for version in versions]
     if not arguments.call:
         if arguments.shapes or arguments.write_test:
             raise BadInput("--shapes and --write-test need --call", fix="add --call NAME")

@@ -54,14 +54,21 @@ _SPEC.loader.exec_module(_MODULE)
 {reference}{tests}'''
 _IN_FLOAT64 = '''\
 def reference(*arguments, **named):
-    """Compute in float64."""
+    """Compute in float64, and write to the inputs what is written there."""
 
     def wide(value):
         is_floating = torch.is_tensor(value) and value.is_floating_point()
         return value.double() if is_floating else value
 
-    named = {{name: wide(value) for name, value in named.items()}}
-    return _MODULE.{function}(*map(wide, arguments), **named)
+    given = (*arguments, *named.values())
+    wider = [*map(wide, given)]
+    as_named = dict(zip(named, wider[len(arguments) :]))
+    before = [x._version if torch.is_tensor(x) else 0 for x in wider]
+    result = _MODULE.{function}(*wider[: len(arguments)], **as_named)
+    for value, written, version in zip(given, wider, before):
+        if written is not value and written._version != version:
+            value.copy_(written)
+    return result
 '''
 _AS_IT_IS = """\
 # It uses {beyond}: an error that both versions make is not seen.

@@ -40,12 +40,11 @@ class SessionEnd:
 
 
 @contextmanager
-def both(old: str, new: str, cases: Cases) -> Iterator[MadeTree]:
+def both(old: str, new: str, paths: tuple[Path, Path], cases: Cases) -> Iterator[MadeTree]:
     """Yield a tree with version `new` in it and one with `old`; BadInput for what is none.
 
-    They are two files, two folders, or two git refs.
+    They are two files or two folders, whose absolute `paths` these are, or two git refs.
     """
-    paths = Path(old).resolve(), Path(new).resolve()
     if all(path.is_file() for path in paths):
         before, after = ({cases.place: path.read_bytes()} for path in paths)
     elif all(path.is_dir() for path in paths):
