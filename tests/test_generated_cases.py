@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import runpy
 from pathlib import Path
 
 import pytest
 import torch
 
+from pytest_kopt.cli.main import main
 from pytest_kopt.errors import BadInput
 from pytest_kopt.standalone.cases import Argument, Cases, beyond_torch, parse
 
@@ -24,6 +26,18 @@ def test_a_line_has_tensors_and_literals() -> None:
         Argument("x", "bf16", (8,)),
         Argument("eps", literal="1e-5"),
     )
+
+
+def test_examples_of_lines_can_be_used(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", "--help"]) == 0
+    (shown,) = re.findall(
+        r"may be\s+repeated:(.*?)--write-test", capsys.readouterr().out, re.DOTALL
+    )
+    page = (Path(__file__).parents[1] / "docs/compare.md").read_text()
+    lines = [*re.findall(r"'(.*?)'", shown, re.DOTALL), *re.findall("--shapes '(.*?)'", page)]
+    assert len(lines) > 5
+    for line in lines:
+        parse(line)
 
 
 @pytest.mark.parametrize(

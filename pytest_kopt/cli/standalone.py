@@ -45,7 +45,7 @@ _CASES: tuple[Argument, ...] = (
         action="append",
         default=[],
         metavar="ARGUMENTS",
-        help="the arguments of a case with --call, may be repeated: 'f32[4096,1024] eps=1e-5', "
+        help="the arguments of a case with --call, may be repeated: 'f32[4096,1024] 1e-5', "
         "'x=bf16[8,128] index=i64[8]<128'",
     ),
     argument(
