@@ -28,12 +28,18 @@ def test_every_way_to_import_is_read(tmp_path: Path) -> None:
         ("import gemm", ("../a/gemm.py", "../b/other.py"), "kernels/gemm.py"),
         ("from old import gemm", ("old.py", "new.py"), "old.py"),
         ("import kernels", ("kernels/__init__.py", "../new.py"), "kernels/__init__.py"),
+        ("import package", ("package/norm.py", "../new.py"), "package/norm.py"),
+        ("import package", ("package/helper.py", "../new.py"), "package/helper.py"),
+        ("import package", ("../a/helper.py", "../b/other.py"), "package/helper.py"),
+        ("from package.norm import f", ("package/norm.py", "package/helper.py"), "package/norm.py"),
     ],
 )
 def test_the_place_is_what_the_tests_import(
     line: str, versions: tuple[str, str], place: str, tmp_path: Path
 ) -> None:
     root = write(tmp_path / "project", kernels__gemm="", kernels____init__="", old="", new="")
+    write(root, package__norm="from . import helper", package__helper="")
+    (root / "package/__init__.py").write_text("from .norm import f")
     test = write(root, test_x=line) / "test_x.py"
     paths = [(root / version).resolve() for version in versions]
     assert place_of(paths, root, [test]) == place

@@ -16,12 +16,14 @@ from pytest_kopt.errors import BadInput
 from pytest_kopt.options.project import Project
 from pytest_kopt.standalone.child_session import (
     MadeTree,
+    imports_from,
     is_imported,
     names_in,
     place_below,
     place_of,
     tests_below,
 )
+from pytest_kopt.versions.overlay import project_files
 
 #: Modules of a source that computes in float64 if its inputs are float64.
 _PLAIN = frozenset(
@@ -172,11 +174,12 @@ class Cases:
 
     def of_its_place(self) -> Cases:
         """Return these cases without the files of tests that do not import what lies there."""
-        path = PurePosixPath(self.place)
+        path, files = PurePosixPath(self.place), [*project_files(self.root)]
         words = [
             str(self.root / file)
             for file, source in self.files.items()
-            if is_imported(path, names_in(source)) and not file.endswith("conftest.py")
+            if not file.endswith("conftest.py")
+            and any(is_imported(path, names) for names in imports_from(self.root, files, [source]))
         ]
         return (
             self

@@ -36,7 +36,7 @@ _NOT_INHERITED = ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY")
 _LAST_BYTES = 1 << 20
 _RUN = "from pytest_kopt.standalone.child_session import {0}; {0}()"
 _PREFIX = "kopt-tree-"
-_NAMED = "--at PATH of the file that they import: --at kernels/softmax.py"
+_NAMED = "--at PATH of the file that they import"
 
 
 def run(words: Sequence[str], made: MadeTree, output: Path | None, entry: str = "main") -> int:
@@ -250,8 +250,9 @@ def place_below(root: Path, path: str, tests: Iterable[Path]) -> str:
     BadInput where there is none and no test imports a file from there.
     """
     place = Path(os.path.relpath(root / path, root)).as_posix()
-    names = {name for test in tests for name in names_in(test.read_bytes())}
-    if not (root / place).exists() and not is_imported(PurePosixPath(place), names):
+    steps = imports_from(root, [*project_files(root)], [test.read_bytes() for test in tests])
+    is_used = any(is_imported(PurePosixPath(place), names) for names in steps)
+    if not (is_used or (root / place).exists()):
         what = f"there is no such file or folder in {root}, and no test imports one"
         raise BadInput(what, where=f"--at {path}", fix="name it relative to that folder")
     return place
@@ -260,17 +261,21 @@ def place_below(root: Path, path: str, tests: Iterable[Path]) -> str:
 def place_of(versions: Sequence[Path], root: Path, tests: Iterable[Path]) -> str:
     """Return the place below a root that files are versions of: tests import what lies there.
 
-    That is one of the files themselves, or the only file of the project with the name of one.
-    BadInput where there is none, or more than one.
+    That is one of the files themselves, or the only file of the project with the name of one. What
+    the tests import themselves goes before what their imports do. BadInput where there is none, or
+    more than one.
     """
-    names = {name for test in tests for name in names_in(test.read_bytes())}
-    inside = (PurePosixPath(v.relative_to(root)) for v in versions if v.is_relative_to(root))
-    places = {path.as_posix() for path in inside if is_imported(path, names)}
+    files = [*project_files(root)]
+    steps = [*imports_from(root, files, [test.read_bytes() for test in tests])]
+    inside = [PurePosixPath(v.relative_to(root)) for v in versions if v.is_relative_to(root)]
+    same_name = {version.name for version in versions}
+    found = (
+        {path.as_posix() for path in paths if is_imported(path, names)}
+        for paths in (inside, [path for path in files if path.name in same_name])
+        for names in steps
+    )
+    places = next(filter(None, found), set())
     shown = " and ".join(str(version) for version in versions)
-    if not places:
-        same_name = {version.name for version in versions}
-        files = (path for path in project_files(root) if path.name in same_name)
-        places = {path.as_posix() for path in files if is_imported(path, names)}
     if not places:
         what = f"the tests import neither {shown}, nor a file of the same name"
         raise BadInput(what, fix=_NAMED)
@@ -293,6 +298,22 @@ def names_in(source: bytes) -> set[str]:
                 names |= {".".join(filter(None, (node.module, a.name))) for a in node.names}
                 names |= {node.module} if node.module else set()
     return names
+
+
+def imports_from(
+    root: Path, files: Collection[PurePosixPath], sources: Iterable[bytes]
+) -> Iterator[set[str]]:
+    """Yield the dotted names that sources import, then those that what they import does, and on.
+
+    `files` are those of the project, by path below its root.
+    """
+    left = {*files}
+    while sources:
+        names = {name for source in sources for name in names_in(source)}
+        yield names
+        reached = {path for path in left if is_imported(path, names)}
+        left -= reached
+        sources = [(root / path).read_bytes() for path in reached]
 
 
 def tests_below(paths: Iterable[Path]) -> list[Path]:
