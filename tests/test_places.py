@@ -75,6 +75,7 @@ def test_words_name_the_same_cases_in_a_tree(
         f"{tmp_path}/tree/tests/test_x.py::test_x[1]",
         f"{tmp_path}/tree/tests/sub",
     ]
+    assert Cases.named([], folder, None).within(made) == [f"{tmp_path}/tree/tests"]
     by_settings = Cases.named([], folder, None).files
     assert sorted(by_settings) == ["tests/sub/test_y.py", "tests/test_x.py"] == sorted(cases.files)
     with pytest.raises(BadInput, match="no such file"):

@@ -8,7 +8,7 @@ import os
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path, PurePosixPath
 
@@ -114,6 +114,8 @@ class Cases:
     builds: bool
     #: Files, folders or cases for pytest; none: all of the project's.
     words: tuple[str, ...]
+    #: Where the project's settings say that all of them are, relative to the root.
+    test_paths: tuple[str, ...]
     #: The tests' files by path below the root. In a tree they are files of their own, so that what
     #: a test finds beside itself is that tree's.
     files: Mapping[str, bytes]
@@ -133,7 +135,7 @@ class Cases:
         project = Project.here(*words)
         root = project.root.resolve()
         if not all(version.exists() for version in versions):
-            return cls(root, project.builds, tuple(words), {})
+            return cls(root, project.builds, tuple(words), project.test_paths, {})
         named = [Path(word.partition("::")[0]).resolve() for word in words]
         paths = named or [root / path for path in project.test_paths]
         if not paths:
@@ -149,7 +151,7 @@ class Cases:
         if not at and all(version.is_file() for version in versions):
             place = place_of(versions, root, tests)
         files = {test.relative_to(root).as_posix(): test.read_bytes() for test in tests}
-        return cls(root, project.builds, tuple(words), files, place)
+        return cls(root, project.builds, tuple(words), project.test_paths, files, place)
 
     @classmethod
     def made(
@@ -170,7 +172,7 @@ class Cases:
         place = at or inside[-1].relative_to(root).as_posix()
         os.chdir(root)
         cases = generate(function, lines, versions[0], place, to)
-        return cls(root, builds, (to,), cases.files, place, cases.reference)
+        return cls(root, builds, (to,), (), cases.files, place, cases.reference)
 
     def of_its_place(self) -> Cases:
         """Return these cases without the files of tests that do not import what lies there."""
@@ -181,16 +183,15 @@ class Cases:
             if not file.endswith("conftest.py")
             and any(is_imported(path, names) for names in imports_from(self.root, files, [source]))
         ]
-        return (
-            self
-            if self.words
-            else Cases(self.root, self.builds, tuple(words), self.files, self.place)
-        )
+        return self if self.words else replace(self, words=tuple(words))
 
     def within(self, made: MadeTree) -> list[str]:
         """Return the words as they name the same in a tree."""
+        # Pytest looks into the folders of its settings only if it starts in its root directory.
+        is_elsewhere = made.directory != made.tree
+        all_tests = [str(self.root / path) for path in self.test_paths or (".",)]
         words = []
-        for word in self.words:
+        for word in self.words or (all_tests if is_elsewhere else ()):
             path, *case = word.split("::")
             place = Path(path).resolve().relative_to(made.root)
             words.append("::".join([str(made.tree / place), *case]))

@@ -261,9 +261,9 @@ def place_below(root: Path, path: str, tests: Iterable[Path]) -> str:
 def place_of(versions: Sequence[Path], root: Path, tests: Iterable[Path]) -> str:
     """Return the place below a root that files are versions of: tests import what lies there.
 
-    That is one of the files themselves, or the only file of the project with the name of one. What
-    the tests import themselves goes before what their imports do. BadInput where there is none, or
-    more than one.
+    That is one of the files themselves, or the only file of the project with the name of one. A
+    file that the tests import directly goes before one that other modules do. BadInput where there
+    is none, or more than one.
     """
     files = [*project_files(root)]
     steps = [*imports_from(root, files, [test.read_bytes() for test in tests])]
