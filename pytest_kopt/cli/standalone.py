@@ -189,7 +189,7 @@ def judge(arguments: argparse.Namespace) -> int:
     os.chdir(problem)
     codes = []
     for shown, path in zip(submissions, paths, strict=True):
-        cases = Cases.named([], [problem if arguments.at else path], arguments.at)
+        cases = Cases.named(None, [problem if arguments.at else path], arguments.at)
         if not (cases.root / cases.place).is_file():
             fix = "--at PATH of the baseline kernel"
             raise BadInput("there is no baseline", where=cases.place or str(problem), fix=fix)

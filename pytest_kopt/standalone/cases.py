@@ -125,13 +125,16 @@ class Cases:
     reference: str = ""
 
     @classmethod
-    def named(cls, words: Sequence[str], versions: Sequence[Path], at: str | None) -> Cases:
+    def named(cls, words: Sequence[str] | None, versions: Sequence[Path], at: str | None) -> Cases:
         """Take tests that are there, of the project's settings where no words name any.
+
+        A command without such words has None.
 
         `versions` are files, folders, which hold files at their places, or no paths: then the tests
         may be those of another commit. BadInput where there are no tests, or it is not known what
         the versions are versions of.
         """
+        takes_words, words = words is not None, words or ()
         project = Project.here(*words)
         root = project.root.resolve()
         if not all(version.exists() for version in versions):
@@ -139,8 +142,9 @@ class Cases:
         named = [Path(word.partition("::")[0]).resolve() for word in words]
         paths = named or [root / path for path in project.test_paths]
         if not paths:
-            what = "no tests are named, and the project's settings have no testpaths"
-            raise BadInput(what, fix="name TESTS, or --call NAME --shapes 'f32[4096,1024]'")
+            what = f"pytest's settings in the project {root} have no testpaths"
+            fix = "name TESTS, or --call NAME --shapes 'f32[4096,1024]'"
+            raise BadInput(what, fix=fix if takes_words else 'testpaths = ["tests"] there')
         for path in paths:
             if not path.exists():
                 raise BadInput("there is no such file or folder", where=str(path))
