@@ -49,6 +49,9 @@ def both(old: str, new: str, paths: tuple[Path, Path], cases: Cases) -> Iterator
         before, after = ({cases.place: path.read_bytes()} for path in paths)
     elif all(path.is_dir() for path in paths):
         before, after = (_contents(path, cases.place) for path in paths)
+        if not any(path in after or (cases.root / path).is_file() for path in before):
+            what = f"has no file at a path that {new} or the project has a file at"
+            raise BadInput(what, where=old, fix="two folders with versions of the same files")
     else:
         with tree_of_refs(*_refs(old, new, cases.root), old) as made:
             yield made

@@ -80,7 +80,10 @@ def test_versions_that_no_case_runs_are_not_compared(project: Project, tmp_path:
     assert reason.startswith("--at kernels/plian.py: there is no such file")
 
 
-def test_what_is_no_pair_is_refused(project: Project) -> None:
+def test_what_is_no_pair_is_refused(project: Project, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    run = project.kopt("compare", str(tmp_path / "empty"), "kernels", "tests")
+    assert run.code == 4 and "/empty: has no file at a path" in run.refusal
     run = project.kopt("compare", PLAIN, "kernels", "tests")
     assert run.code == 4 and "neither two files, two folders nor two git refs" in run.refusal
     for unknown in ("HEAD", "kernels/nwe.py"):
