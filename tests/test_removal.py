@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import io
+import subprocess
 import sys
 import tarfile
 from pathlib import Path
 
 import pytest
+from git import Repo
 
 from pytest_kopt.campaign.layout import Layout, campaigns
 from pytest_kopt.campaign.running import hold, remove
@@ -71,3 +73,15 @@ def test_an_option_says_yes(layout: Layout, capsys: pytest.CaptureFixture[str]) 
     assert main(["remove", "one", "--yes"]) == 0
     assert "kept as" in capsys.readouterr().out
     assert main(["remove", "one", "--yes"]) == 4
+
+
+def test_the_command_that_deletes_the_branch_leaves_it_first(
+    layout: Layout, capsys: pytest.CaptureFixture[str]
+) -> None:
+    repository = Repo.init(layout.workspace.parents[1], initial_branch="main")
+    repository.index.commit("Start")
+    repository.git.switch("--create", "optimize/one")
+    assert main(["remove", "one", "--yes"]) == 0
+    command = capsys.readouterr().out.split("is left: ")[1].removesuffix(" deletes it\n")
+    subprocess.run(command, shell=True, check=True, capture_output=True)
+    assert [head.name for head in repository.heads] == ["main"]

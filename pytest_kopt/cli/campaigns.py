@@ -169,7 +169,8 @@ def remove(arguments: argparse.Namespace) -> int:
     print(f"removed; kept as {remove_campaign(layout)}")
     branch, repository = f"optimize/{layout.name}", Repository.around(project.root)
     if repository is not None and repository.has_branch(branch):
-        print(f"branch {branch} is left: git branch -D {branch} deletes it")
+        leave = "git switch - && " if repository.branch == branch else ""
+        print(f"branch {branch} is left: {leave}git branch -D {branch} deletes it")
     return int(ExitCode.OK)
 
 

@@ -95,8 +95,9 @@ def init(arguments: argparse.Namespace) -> None:
     if repository is None:
         print("no git repository: snapshots keep every version, and nothing is committed")
     elif not arguments.worktree and manifest.git_branch != "none":
-        before = branch_before or "no branch"
-        print(f"branch: {manifest.git_branch}, checked out now; {before} is as it was")
+        before = f"checked out now; {branch_before or 'no branch'} is as it was"
+        is_same = branch_before == manifest.git_branch
+        print(f"branch: {manifest.git_branch}, {'as before' if is_same else before}")
     if found:
         print(f"found out, options say otherwise: {', '.join(found)}")
     print(manifest.to_yaml() if arguments.verbose else "\n".join(_in_short(manifest)))

@@ -90,6 +90,9 @@ def test_a_campaign_is_set_up(ready: Project) -> None:
     run = ready.kopt("init", CAMPAIGN, *GIVEN, *words)
     assert run.code == 4 and "exists already" in run.refusal
     assert ready.contents() == before
+    assert ready.kopt("remove", CAMPAIGN, "--yes").code == 0
+    run = ready.kopt("init", CAMPAIGN, *GIVEN, *words)
+    assert run.out.startswith(f"branch: optimize/{CAMPAIGN}, as before\n")
 
 
 def test_a_tree_with_one_kernel_and_one_test_needs_no_option(ready: Project) -> None:
