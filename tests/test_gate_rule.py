@@ -12,6 +12,8 @@ from pytest_kopt.decide.known_noise import DEVICE_TIMED, Noise
 from pytest_kopt.decide.paired import decide_paired
 from pytest_kopt.decide.paired_evidence import PairedCase, PairedEvidence
 from pytest_kopt.decide.verdict import Decision, Verdict
+from pytest_kopt.trials import judging
+from pytest_kopt.trials.pull_request.base import Difference, with_differences
 from pytest_kopt.trials.pull_request.gate import without
 
 PRIMUS = policies.load("primus")
@@ -109,3 +111,16 @@ def test_a_gate_is_surer_that_a_case_is_not_slower_than_a_round() -> None:
     assert own.reason.endswith("] at 99.4 %"), own.reason
     beside_a_gain = judged("improve", FINAL_LOOK, -2.0, *[9.0] * 8, spread=2.8)
     assert beside_a_gain is not None and beside_a_gain.exit_code == 0
+
+
+def test_a_declaration_that_could_not_be_tried_is_not_called_a_weaker_one() -> None:
+    known, unknown = Difference("declares nan"), Difference("cannot be run", is_known=False)
+    differences = {known: ["a"], unknown: ["a", "b"], Difference("is exact", loosens=False): ["c"]}
+    verdict, flags = with_differences(judging.incomplete(PRIMUS, "not slower"), differences)
+    assert verdict.reason == (
+        "the cases declare less than the base's: a declares nan; "
+        "not judged by the base's declarations: a, b cannot be run; not slower"
+    )
+    assert flags == ["declared otherwise than at the base, and no looser: c is exact"]
+    verdict, _ = with_differences(verdict, {})
+    assert verdict.reason.count("declare") == 2

@@ -198,8 +198,8 @@ class PullRequestGate(VersionGate):
             if then is None or then.check == "ERROR":
                 error = then.diagnosis if then else judging.under(now.nodeid, there.collect_errors)
                 why = f" ({in_a_line(error)})" if error else ""
-                text = f"cannot be run as the base declares it{why}"
-                declared.setdefault(base.Difference(text), []).append(now.label)
+                text = f"cannot be run with the base's files{why}"
+                declared.setdefault(base.Difference(text, is_known=False), []).append(now.label)
                 continue
             self._as_then[now.nodeid] = then
             admitted = then.evidence.domain or ()

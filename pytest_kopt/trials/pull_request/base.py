@@ -170,10 +170,14 @@ def is_conftest(path: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The change of a case's declaration since the base; one that `loosens` lets more pass."""
+    """The change of a case's declaration since the base; one that `loosens` lets more pass.
+
+    If it is not known, the text says why.
+    """
 
     text: str
     loosens: bool = True
+    is_known: bool = True
 
 
 def by_base(now: CaseResult, then: CaseResult | None) -> CaseResult:
@@ -254,9 +258,14 @@ def with_differences(
     texts = {
         difference: f"{some(labels)} {difference.text}" for difference, labels in declared.items()
     }
-    if less := "; ".join(text for difference, text in texts.items() if difference.loosens):
-        reason = f"the cases declare less than the base's: {less}; {verdict.reason}"
-        verdict = verdict.model_copy(update={"reason": reason})
+    reason = verdict.reason
+    for is_known, what in (
+        (False, "not judged by the base's declarations"),
+        (True, "the cases declare less than the base's"),
+    ):
+        loose = [text for d, text in texts.items() if d.loosens and d.is_known is is_known]
+        reason = f"{what}: {'; '.join(loose)}; {reason}" if loose else reason
+    verdict = verdict.model_copy(update={"reason": reason})
     same = "declared otherwise than at the base, and no looser"
     return verdict, [
         f"{same}: {text}" for difference, text in texts.items() if not difference.loosens
