@@ -18,6 +18,7 @@ from pytest_kopt.cli.init import _in_short
 from pytest_kopt.cli.main import main
 from pytest_kopt.documents import validate
 from pytest_kopt.errors import BadInput
+from pytest_kopt.standalone import two_versions
 from tests.builders import manifest_document
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -58,6 +59,23 @@ def test_a_signal_ends_a_command_in_order(
     assert json.loads(shown.out) == document
     assert shown.err == "interrupted\n"
     assert signal.getsignal(signal.SIGTERM) is former
+
+
+def test_what_is_kept_of_made_cases_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def ended(*_: object) -> None:
+        raise BadInput("ended here")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(two_versions, "both", ended)
+    (tmp_path / "a.py").write_text("def f(x):\n    return x\n")
+    words = ("--call", "f", "--shapes", "f32[4]", "--write-test", "tests/test_f.py")
+    assert main(["compare", "a.py", "a.py", *words]) == 4
+    written, run = capsys.readouterr().out.splitlines()[1:]
+    folder = tmp_path.resolve() / "tests"
+    assert written == f"written: {folder}/test_f.py and {folder}/reference_f.py"
+    assert run == f'plain pytest: set pythonpath = ["."] in {tmp_path.resolve()}'
 
 
 def test_stop_and_abandon_say_how_they_differ(capsys: pytest.CaptureFixture[str]) -> None:

@@ -125,11 +125,14 @@ def _cases(arguments: argparse.Namespace, versions: Sequence[Path]) -> Cases:
     kept = Path(arguments.write_test).resolve() if arguments.write_test else None
     name = kept.name if kept else f"test_kopt_{arguments.call}.py"
     cases = Cases.made(arguments.call, arguments.shapes, versions, arguments.at, name)
+    lines = [f"reference: {cases.reference}"]
     if kept:
         for path, source in cases.files.items():
             _keep(kept.with_name(path), source)
+        files = " and ".join(str(kept.with_name(path)) for path in cases.files)
+        lines += [f"written: {files}", f'plain pytest: set pythonpath = ["."] in {cases.root}']
     if not arguments.json:
-        print(f"reference: {cases.reference}", flush=True)
+        print("\n".join(lines), flush=True)
     return cases
 
 
