@@ -255,7 +255,8 @@ class Child:
             how = f"signal {signal.Signals(-code).name}"
         tail = self._log_tail()
         if tail.startswith(_TIMEOUT):
-            how = "the time limit of the case (--kopt-timeout)"
+            limit = tail.removeprefix(_TIMEOUT).partition(")")[0]
+            how = f"the time limit of the case (--kopt-timeout), {limit}"
         return f"the process was ended by {how}\n{tail}".rstrip()
 
     def _log_tail(self, size: int = 4000) -> str:
