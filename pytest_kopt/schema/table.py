@@ -49,7 +49,7 @@ class Row:
     @property
     def typed_dims(self) -> dict[str, Scalar]:
         """The dims as numbers where their text is one: what JSON readers expect."""
-        return {name: _typed(text) for name, text in self.dims.items()}
+        return {name: typed(text) for name, text in self.dims.items()}
 
     def number(self, column: str) -> float | None:
         """Return a metric cell as a float, None for an empty one or `-`; or raise BadInput."""
@@ -110,7 +110,8 @@ def cell(value: Scalar | None) -> str:
     return str(int(value))
 
 
-def _typed(text: str) -> Scalar:
+def typed(text: str) -> Scalar:
+    """Return the number or truth value that a cell's text is, else the text."""
     if _INTEGER.fullmatch(text):
         return int(text)
     if _NUMBER.fullmatch(text) and math.isfinite(float(text)):

@@ -13,6 +13,8 @@ from pathlib import Path
 from pytest_kopt.campaign.git.repository import Repository
 from pytest_kopt.decide.verdict import Verdict
 from pytest_kopt.errors import BadInput
+from pytest_kopt.schema.profile import Scalar
+from pytest_kopt.schema.table import typed
 from pytest_kopt.standalone.cases import Cases
 from pytest_kopt.standalone.child_session import (
     MadeTree,
@@ -36,7 +38,7 @@ class SessionEnd:
     #: The verdict's, else the refusal; "" where the session printed it.
     reason: str
     #: Where one version is timed, a row of each case by its columns.
-    rows: Sequence[Mapping[str, str]] = ()
+    rows: Sequence[Mapping[str, Scalar]] = ()
 
 
 @contextmanager
@@ -97,9 +99,10 @@ def time(made: MadeTree, words: Sequence[str], *, silent: bool) -> SessionEnd:
         return SessionEnd(code, None, "" if rows or not silent else last_words(log), rows)
 
 
-def _rows(file: Path) -> list[dict[str, str]]:
+def _rows(file: Path) -> list[dict[str, Scalar]]:
     with file.open(newline="") as table:
-        return list(csv.DictReader(table))
+        rows = [*csv.DictReader(table)]
+    return [{name: typed(text) for name, text in row.items()} for row in rows]
 
 
 def _contents(folder: Path, place: str) -> dict[str, bytes]:

@@ -116,4 +116,4 @@ def test_without_tests_the_older_version_says_what_is_right(
         project.write(f"tests/{file.name}", file.read_text())
     new.write_text(kernel(FASTER, "new"))
     timed = compared(project, PLAIN, "tests/test_doubled.py", command="time", code=0)
-    assert [(row["Check"], float(row["Time (ms)"])) for row in timed["rows"]] == [("PASS", FASTER)]
+    assert [(row["Check"], row["Time (ms)"]) for row in timed["rows"]] == [("PASS", FASTER)]
