@@ -187,17 +187,17 @@ def under(nodeid: str, collect_errors: dict[str, str]) -> str | None:
     return None
 
 
-def not_imported(collector: Collector, ids: Iterable[str], root: Path) -> list[str]:
-    """Return which files of cases do not import, and why: of `ids` cases, or that name kopt."""
+def not_imported(collector: Collector, ids: Iterable[str], root: Path) -> dict[str, str]:
+    """Return which files of cases do not import, with why: of `ids` cases, or that name kopt."""
     cases = [nodeid for nodeid in ids if nodeid not in collector.order]
-    texts = []
+    texts = {}
     for failed, error in collector.collect_errors.items():
         file = root / failed.partition("::")[0]
         has_cases = any(under(case, {failed: error}) for case in cases)
         if has_cases or (file.is_file() and b"kopt" in file.read_bytes()):
-            texts.append(f"{failed} does not import: {in_a_line(error)}")
+            texts[failed] = f"{failed} does not import: {in_a_line(error)}"
     if cases and collector.startup_death:
-        texts.append(f"no case could be collected: {in_a_line(collector.startup_death)}")
+        texts[""] = f"no case could be collected: {in_a_line(collector.startup_death)}"
     return texts
 
 

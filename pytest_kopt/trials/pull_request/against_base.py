@@ -118,13 +118,7 @@ class PullRequestGate(VersionGate):
         self._tests = {*map(self._reach.in_tree, files)}
         self._sources = [path for path in old if not self._is_of_tests(path)]
         self._changed = [path for path in self._sources if path in self._differing]
-        for nodeid in (*ids, *collector.collect_errors):
-            if error := judging.under(nodeid, self._then.collect_errors):
-                raise BadInput(
-                    f"{nodeid.partition('::')[0]} does not import there: {in_a_line(error)}",
-                    where=str(self.other),
-                    fix="name a base whose cases import",
-                )
+        self._check_base_imports(ids)
 
     def get_ahead(self, ids: Sequence[str], measurements: Measurements) -> None:
         # A build is left for when the cases have passed, and so are what may have no reader and
@@ -138,6 +132,8 @@ class PullRequestGate(VersionGate):
         self, collector: Collector, measurements: Measurements, interrupted: str = ""
     ) -> Closing:
         if not (interrupted or self.is_settled):
+            failed = judging.not_imported(collector, self._then.order, self.config.rootpath)
+            self._check_base_imports(failed)
             self._check_known(collector.in_order())
         verdict = self.cut_off(collector, interrupted, self._then.order)
         detail = self._unbuilt
@@ -216,6 +212,16 @@ class PullRequestGate(VersionGate):
         verdict = self.wrong(told, f"{what}: {failed[0].label}: {why}")
         step = "correct the kernel, or change what is right in a pull request of its own first"
         return verdict.model_copy(update={"next_step": step})
+
+    def _check_base_imports(self, ids: Iterable[str]) -> None:
+        """Raise BadInput where a file of these cases does not import at the base."""
+        for nodeid in ids:
+            if error := judging.under(nodeid, self._then.collect_errors):
+                raise BadInput(
+                    f"{nodeid.partition('::')[0]} does not import there: {in_a_line(error)}",
+                    where=str(self.other),
+                    fix="name a base whose cases import",
+                )
 
     def _check_known(self, results: Sequence[CaseResult]) -> None:
         """Raise BadInput where it is not known what a file that the cases use was at the base.

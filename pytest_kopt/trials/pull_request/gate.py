@@ -143,7 +143,7 @@ class VersionGate:
         failed = judging.not_imported(collector, known, self.config.rootpath)
         if not failed or interrupted or (unfinished and collector.results):
             return unfinished
-        return self.wrong(collector.in_order(), "; ".join(failed))
+        return self.wrong(collector.in_order(), "; ".join(failed.values()))
 
     def judged(
         self, results: Sequence[CaseResult], compared: Callable[[], Verdict]
