@@ -83,5 +83,6 @@ def test_the_command_that_deletes_the_branch_leaves_it_first(
     repository.git.switch("--create", "optimize/one")
     assert main(["remove", "one", "--yes"]) == 0
     command = capsys.readouterr().out.split("is left: ")[1].removesuffix(" deletes it\n")
-    subprocess.run(command, shell=True, check=True, capture_output=True)
+    for part in command.split(" && "):
+        subprocess.run(part.split(), check=True, capture_output=True)
     assert [head.name for head in repository.heads] == ["main"]
