@@ -50,6 +50,7 @@ EXCEPTIONS = {
     ): "HTML is escaped; text and Markdown have their own way to make text safe",
     ("recording/recorder.py", "runpy.run_path"): "the program that the user's command names",
     ("recording/recorder.py", "runpy.run_module"): "the same, as a module",
+    ("trials/project_command.py", "os.execvpe"): "a command of the manifest, without a shell",
     ("versions/twin.py", "builtins.__import__"): "an import statement of the user's kernel",
 }
 
