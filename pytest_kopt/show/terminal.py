@@ -115,8 +115,6 @@ def verdict_lines(verdict: Verdict, verbosity: int = 0) -> Iterator[str]:
     for total in verdict.totals:
         if total.change_pct is not None:
             yield f"{total.metric}: {_shown(total)}"
-            if total is verdict.weighted_time and verdict.compare == "paired":
-                yield "(measured in pairs; the times in the table: one version, in its own process)"
     yield from filter(None, [memory(verdict), end_to_end(verdict)])
     for group in verdict.classes:
         about = " (target)" if group.name == verdict.target_class else ""
