@@ -22,6 +22,7 @@ from pytest_kopt.exit_codes import ExitCode
 from pytest_kopt.figures import changed, figure, interval
 from pytest_kopt.roofline import Limits, roofline
 from pytest_kopt.show.report import charts, page
+from pytest_kopt.show.report.case_table import case_table
 from pytest_kopt.show.terminal import verdict_lines
 from tests.builders import NOW
 from tests.campaigns import status_of
@@ -138,7 +139,7 @@ def test_kernels_of_every_round_are_there(campaign: Campaign, html: str) -> None
 def test_the_oldest_pairs_give_way_to_the_limit(
     campaign: Campaign, html: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    without = len(re.sub(r'<script type="text/plain" id="pairs.*', "", html))
+    without = len(re.sub(r'<script type="text/plain" id="pairs.*', "", html).encode())
     newest = len(re.findall(r'id="pairs-7">([^<]*)', html)[0])
     monkeypatch.setattr(page, "LIMIT", without + 10_000 + newest + 150)
     small = page.campaign_page(campaign)
@@ -257,6 +258,17 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
 
 MARKS = """Object.fromEntries([...document.querySelectorAll('.chart')].map(c => [
     c.id, c.querySelectorAll('.mark-symbol path, .mark-rect path, .mark-line path').length]))"""
+INTERVALS = """[...document.querySelectorAll('#trend .mark-rule.role-mark line')].filter(
+    line => Number(line.getAttribute('x2'))).length"""
+#: The names of rounds in the trend; and those that are cut off, or cover the one before.
+LABELS = "[...document.querySelectorAll('#trend [aria-label^=Y-axis] .role-axis-label text')]"
+NAMES = f"{LABELS}.map(text => text.textContent)"
+HIDDEN = f"""(() => {{
+    const boxes = {LABELS}.map(text => text.getBoundingClientRect());
+    const {{ left }} = document.getElementById('trend').getBoundingClientRect();
+    return {NAMES}.filter(
+        (_, i) => boxes[i].left < left || i && boxes[i].top < boxes[i - 1].bottom);
+}})()"""
 
 
 def test_in_a_browser_every_chart_is_drawn_and_nothing_complains(
@@ -272,10 +284,12 @@ def test_in_a_browser_every_chart_is_drawn_and_nothing_complains(
             browser.value("document.getElementById('round').value = '2'")
             browser.value("document.getElementById('round').onchange()")
             marks = browser.value(MARKS)
-            assert set(marks) == {"timeline", "trend", "heat", "pairs", "roofline"}
+            assert set(marks) == {"trend", "pairs", "roofline"}
             assert all(count > 0 for count in marks.values()), marks
-            rules = "document.querySelectorAll('#trend .mark-rule.role-mark line').length"
-            assert browser.value(rules) == 5, "an interval for every compared round"
+            assert browser.value(INTERVALS) == 5, "an interval for every compared round"
+            shown = browser.value(f"{NAMES}.map(name => name.split(' ')[0])")
+            assert shown == [str(number) for number in range(1, 8)]
+            assert browser.value(HIDDEN) == [], "every name can be read"
             assert browser.value("document.documentElement.scrollWidth") <= width
             colours.add(browser.value("getComputedStyle(document.body).backgroundColor"))
             browser.screenshot(tmp_path / f"{width}-{scheme}.png", height=900)
@@ -381,7 +395,8 @@ def test_the_report_of_119_rounds_of_50_shapes_is_drawn(
     file.write_text(big_page[0])
     browser.look(1280, "light")
     browser.open(file)
-    assert browser.value(MARKS)["heat"] > 4000
+    assert browser.value("document.querySelectorAll('#cases tbody tr').length") == 51
+    assert browser.value("document.querySelectorAll('#cases thead th').length") == 52
     assert browser.complaints == []
 
 
@@ -403,24 +418,71 @@ def test_an_axis_is_logarithmic_where_gains_lie_far_apart() -> None:
         ]
 
     near, far = (charts.trend(rounds(*gains), "GB/s") for gains in ((0, 3, 9), (0, 3, 1859.6)))
-    axes = [chart["layer"][2]["encoding"]["y"] for chart in (near, far)]
-    assert "scale" not in axes[0] and axes[0]["title"].endswith("(%)")
-    assert axes[1]["scale"] == {"type": "log"} and axes[1]["title"].endswith("(factor)")
+    axes = [chart["layer"][2]["encoding"]["x"] for chart in (near, far) if chart]
+    assert "type" not in axes[0]["scale"] and axes[0]["title"].endswith("(%)")
+    assert axes[1]["scale"]["type"] == "log" and axes[1]["title"].endswith("(factor)")
+    assert far is not None
     assert [round(value["gain"], 2) for value in far["data"]["values"]] == [1.0, 1.03, 19.6]
     lost = [*rounds(0, 3, 1), {**rounds(1)[0], "number": 4, "over_baseline": None}]
-    lost[2]["keeps"] = False
-    *_, end = charts.trend(lost, "GB/s")["data"]["values"]
+    lost[2]["keeps"] = lost[3]["keeps"] = False
+    chart = charts.trend(lost, "GB/s")
+    assert chart is not None
+    *_, end = chart["data"]["values"]
     assert (end["round"], end["gain"], end["is_end"]) == (4, 3, True), "the kept line goes on"
 
 
-def test_the_heat_map_has_factors_on_a_logarithmic_scale() -> None:
-    """A loss by half was as pale as a gain of 57 %, on a scale of percent beside a gain of 3.5×."""
-    shape = {"label": "a", "low_pct": None, "high_pct": None, "status": "", "check": "PASS"}
-    rounds = [
-        {"number": i, "shapes": [{**shape, "change_pct": pct}]}
-        for i, pct in enumerate((None, -75.0, 300.0), start=1)
+def compared(number: int, *changes: float, keeps: bool = False) -> dict[str, Any]:
+    """Return a round of a report, its cases `a`, `b` and so on, each sure to 1 %."""
+
+    def figures(pct: float) -> dict[str, float]:
+        return {"change_pct": pct, "low_pct": pct - 1, "high_pct": pct + 1}
+
+    def status(pct: float) -> str:
+        return "unchanged" if abs(pct) < 1 else "improved" if pct > 0 else "regressed"
+
+    shapes = [
+        {"label": label, "check": "PASS", "status": status(pct), **figures(pct)}
+        for label, pct in zip("abc", changes, strict=False)
     ]
-    chart = charts.heat_map(rounds)
-    assert [value["factor"] for value in chart["data"]["values"]] == [None, 0.25, 4.0]
-    scale = chart["layer"][0]["encoding"]["color"]["scale"]
-    assert scale["type"] == "log" and scale["domain"] == [0.25, 1, 4.0]
+    total = figures(sum(changes) / len(changes)) if changes else None
+    return {"number": number, "keeps": keeps, "aggregate": total, "shapes": shapes}
+
+
+def texts(rounds: list[dict[str, Any]]) -> dict[str, list[str]]:
+    return {name: [cell.text for cell in cells] for name, cells in case_table(rounds)[1]}
+
+
+def test_the_table_of_cases_is_read_without_colours() -> None:
+    rounds = [compared(1), compared(2, -0.5, 300.0), compared(3, -25.0, 0.25, 4.0)]
+    assert texts(rounds) == {
+        "all cases": ["▲ 2.50×", "▼ -6.92 %"],
+        "a": ["= -0.50 %", "▼ -25.0 %"],
+        "b": ["▲ 4.00×", "= +0.25 %"],
+        "c": ["", "▲ +4.00 %"],
+    }
+    assert case_table(rounds)[1][1][1][0].detail == "-0.50 % [-1.50, +0.50], unchanged"
+
+
+def test_a_case_that_failed_has_its_check_in_the_table() -> None:
+    failed = compared(2, 3.0)
+    failed["shapes"][0] |= {"check": "FAIL", "status": "failed", "change_pct": None}
+    failed["aggregate"] = None
+    assert texts([compared(1), failed]) == {"all cases": [""], "a": ["✕ FAIL"]}
+
+
+def test_of_many_rounds_the_table_has_the_kept_ones_and_the_last() -> None:
+    rounds = [compared(number, 1.0, keeps=number % 5 == 0) for number in range(1, 41)]
+    columns, _ = case_table(rounds)
+    assert [column["number"] for column in columns] == [5, 10, 15, 20, 25, 30, *range(31, 41)]
+    assert case_table(rounds[:20])[0] == rounds[:20]
+
+
+def test_the_baseline_alone_has_neither_trend_nor_table(tmp_path: Path, browser: Page) -> None:
+    file = tmp_path / "report.html"
+    file.write_text(page.campaign_page(a_campaign(tmp_path, rounds=1, shapes=1)))
+    browser.open(file)
+    assert browser.value("document.querySelector('.tiles').textContent.trim()") == (
+        "100.0 Forward TFLOPS of the baseline; no later round is decided yet"
+    )
+    assert browser.value("document.querySelector('#trend, #cases')") is None
+    assert browser.complaints == []

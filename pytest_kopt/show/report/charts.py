@@ -9,67 +9,75 @@ from typing import Any
 
 import yaml
 
-from pytest_kopt.figures import changed_within
+from pytest_kopt.figures import changed
+from pytest_kopt.show.report.case_table import shown
 
 Spec = dict[str, Any]
 
 #: From so many times the smallest on, the largest would flatten the rest of a linear axis.
 _WIDE = 4.0
+#: Height of a round in the trend, in pixels.
+_ROW = 20
+#: Share of the trend's width that is left for the text next to the largest gain.
+_ROOM = 0.25
+#: An axis whose title may be longer than the axis.
+_BELOW = {"tickCount": 10, "titleAnchor": "end"}
+#: Characters of a name; the widest page shows fewer.
+_LONGEST = 100
 #: Figures of a tooltip; what else stands there is text.
 _NUMBERS = {"gain", "achieved", "attainable", "achieved_pct"}
 
 
-def timeline(rounds: Sequence[Any]) -> Spec:
-    """Draw every attempt of every round, coloured by what became of it."""
-    values = [
-        {"round": round["number"], **attempt} for round in rounds for attempt in round["attempts"]
-    ]
-    height = 20 * max(value["attempt"] for value in values)
-    return _chart("timeline", values, height=height, **_by_decision(rounds, values))
+def trend(rounds: Sequence[Any], metric: str) -> Spec | None:
+    """Draw a row for each round: its name, its gain over the baseline, and the interval.
 
-
-def trend(rounds: Sequence[Any], metric: str) -> Spec:
-    """Draw each round's gain over the baseline with its interval, and the line of what was kept."""
-    values = [
-        {
-            "round": round["number"],
-            "gain": round["over_baseline"],
-            "low": round["over_baseline_low"],
-            "high": round["over_baseline_high"],
-            "change": f"{round['change']} {round['interval']}".strip(),
-            **{key: round[key] for key in ("decision", "summary", "keeps")},
-        }
-        for round in rounds
-        if round["over_baseline"] is not None
-    ]
-    kept, last = [value for value in values if value["keeps"]], rounds[-1]["number"]
-    if kept and kept[-1]["round"] < last:
-        # Without it the line of what was kept would end before rounds that were rolled back.
-        values.append({**kept[-1], "round": last, "is_end": True, "low": None, "high": None})
+    None where the baseline is the only round.
+    """
+    if len(rounds) < 2:
+        return None
+    values = [_row(round) for round in shown(rounds)]
+    kept = [value for value in values if value["keeps"]]
+    if kept and kept[-1] is not values[-1]:
+        # Without it the line of what was kept would end above rounds that were rolled back.
+        last, level = values[-1], dict.fromkeys(("low", "high"), kept[-1]["gain"])
+        place = {"round": last["round"], "name": last["name"], "is_end": True, "text": ""}
+        values.append({**kept[-1], **level, **place})
     gain = _gain_axis(values, f"{metric} over round 1")
-    ends = {"gain": gain, "low": {**gain, "field": "low"}}
-    return _chart("trend", values, **ends, **_by_decision(rounds, values))
+    names = [*dict.fromkeys(value["name"] for value in values)]
+    filling = {"names": names, "height": _ROW * len(names), **_marks(values)}
+    axes = {key: {**gain, "field": key} for key in ("gain", "high")}
+    axes["gain"] |= {"scale": _with_room(gain, values), "axis": _BELOW}
+    return _chart("trend", values, **axes, **filling)
 
 
-def heat_map(rounds: Sequence[Any]) -> Spec:
-    """Draw each case's change against the incumbent in each round, a cross where it failed."""
-    values = [
-        {
-            "round": round["number"],
-            "case": shape["label"],
-            "factor": _factor(shape["change_pct"]),
-            "text": changed_within(*(shape[key] for key in ("change_pct", "low_pct", "high_pct"))),
-            "status": shape["status"],
-            "check": shape["check"],
-        }
-        for round in rounds
-        for shape in round["shapes"]
-    ]
-    factors = sorted(max(f, 1 / f) for value in values if (f := value["factor"]) is not None)
-    # A single outlier would make everything else look the same.
-    limit = max(factors[int(0.95 * (len(factors) - 1))], 1.001) if factors else 1.01
-    height = 13 * len({value["case"] for value in values})
-    return _chart("heat_map", values, height=height, limits=[1 / limit, 1, limit])
+def _row(round: Any) -> Spec:
+    gain, low, high = (round[f"over_baseline{end}"] for end in ("", "_low", "_high"))
+    is_baseline = round["decision"] == "BASELINE"
+    words = "baseline" if is_baseline else " ".join(round["summary"].split())[:_LONGEST]
+    return {
+        "round": round["number"],
+        "name": f"{round['number']}  {words}".rstrip(),
+        "gain": gain,
+        # An interval without length is not seen.
+        "low": gain if low is None else low,
+        "high": gain if high is None else high,
+        "text": changed(gain) if round["keeps"] and not is_baseline else "",
+        "change": f"{round['change']} {round['interval']}".strip(),
+        "decision": round["decision"],
+        "keeps": round["keeps"],
+    }
+
+
+def _with_room(axis: Spec, values: Sequence[Spec]) -> Spec:
+    """Return the scale of an axis of gains with room for a text to the right of the largest."""
+    scale: Spec = axis.get("scale", {})
+    ends = [v[key] for v in values for key in ("gain", "low", "high") if v[key] is not None]
+    if not ends:
+        return scale
+    if scale:
+        return {**scale, "domainMax": max(ends) * (max(ends) / min(ends)) ** _ROOM}
+    low, high = min(0.0, *ends), max(0.0, *ends)
+    return {"zero": True, "domainMax": high + _ROOM * ((high - low) or 1.0)}
 
 
 def rooflines(lines: Sequence[Any]) -> Spec | None:
@@ -150,13 +158,11 @@ def _factor(pct: float | None) -> float | None:
     return None if pct is None else max(1 + pct / 100, 1e-6)
 
 
-def _by_decision(rounds: Sequence[Any], values: Sequence[Spec]) -> Spec:
-    """Return the ends of an axis of rounds, and the decisions that occur with their marks."""
+def _marks(values: Sequence[Spec]) -> Spec:
+    """Return the decisions that occur with their colours and shapes."""
     present = {value["decision"] for value in values}
     colours = {name: colour for name, colour in _specs()["colours"].items() if name in present}
-    last = max(round["number"] for round in rounds)
     return {
-        "rounds": [0.5, last + 0.5],
         "decisions": [*colours],
         "colours": [*colours.values()],
         "shapes": [_specs()["shapes"][name] for name in colours],

@@ -26,6 +26,7 @@ from pytest_kopt.figures import changed, interval
 from pytest_kopt.schema.metrics import WEIGHTED_TIME
 from pytest_kopt.show.files.projections import outlook
 from pytest_kopt.show.report import charts
+from pytest_kopt.show.report.case_table import LAST, case_table, shown
 from pytest_kopt.show.templates import rendered
 from pytest_kopt.show.words import (
     CANDIDATES,
@@ -45,11 +46,12 @@ from pytest_kopt.show.words import (
 
 #: What a report shows of a verdict as it stands there.
 _OF_VERDICT = {
-    *("level", "decision", "reason", "next_step", "compare", "engine", "policy", "flags"),
+    *("level", "decision", "reason", "compare", "engine", "policy", "flags"),
     *("aggregate", "shapes", "rooflines"),
 }
 _POINTS = {"operating_point", "operating_points", "is_steady", "points_differ", "cache"}
 _ONLY_IN_TABLES = {"shapes": {"__all__": {"first_call_ms", *_POINTS}}}
+_IN_TABLES = {"aggregate", "shapes", "rooflines"}
 _DEVICE: Column = ("Device", lambda case: case.device or "")
 _OF_ATTEMPT = {"attempt", "time", "decision", "reason"}
 _KERNELS = ("Kernel", "First in", "What", "Incumbent", "Candidate")
@@ -193,17 +195,20 @@ def campaign_page(campaign: Campaign, *, live: bool = False) -> str:
     page = all_visible(document(campaign))
     rounds = page["rounds"]
     specs = {
-        "timeline": charts.timeline(rounds),
         "trend": charts.trend(rounds, page["metric"]),
-        "heat": charts.heat_map(rounds),
         "roofline": charts.rooflines(page["rooflines"]),
         "pairs": charts.pairs(),
     }
     numbers = [round["number"] for round in rounds]
+    columns, cases = case_table(rounds)
     values = {
         "page": page,
+        "columns": columns,
+        "hidden": len(rounds) - len(shown(rounds)),
+        "last": LAST,
+        "cases": cases,
         "live": live,
-        "data": packed({"rounds": rounds, "charts": specs}),
+        "data": packed({"rounds": [_for_script(round) for round in rounds], "charts": specs}),
         "kernels": packed(all_visible(kernels(campaign, numbers))),
     }
     frame = filled("campaign.html.j2", **values, pairs={}, left_out=[])
@@ -219,6 +224,11 @@ def campaign_page(campaign: Campaign, *, live: bool = False) -> str:
         elif text:
             packed_pairs[number] = text
     return filled("campaign.html.j2", **values, pairs=packed_pairs, left_out=sorted(left_out))
+
+
+def _for_script(round: dict[str, Any]) -> dict[str, Any]:
+    """Return what page.js shows of a round; its tables and the charts have the rest."""
+    return {key: value for key, value in round.items() if key not in _IN_TABLES}
 
 
 def index_page(campaigns: Sequence[Campaign], files: Sequence[str], *, live: bool = False) -> str:

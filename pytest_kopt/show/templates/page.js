@@ -25,13 +25,14 @@
     const style = getComputedStyle(document.documentElement);
     const ink = style.getPropertyValue("--ink").trim();
     const line = style.getPropertyValue("--line").trim();
-    const axis = { labelColor: ink, titleColor: ink, gridColor: line, domainColor: line, tickColor: line, labelLimit: innerWidth < 600 ? 90 : 220 };
+    const axis = { labelColor: ink, titleColor: ink, gridColor: line, domainColor: line, tickColor: line, labelFontSize: 12, titleFontSize: 12, labelLimit: innerWidth < 600 ? 170 : 440 };
     return {
       background: "transparent",
       view: { stroke: line },
       axis,
-      legend: { labelColor: ink, titleColor: ink },
+      legend: { labelColor: ink, titleColor: ink, labelFontSize: 12, titleFontSize: 12, labelLimit: 0 },
       rule: { color: ink },
+      text: { color: ink },
     };
   };
   const draw = async (id, spec) => {
@@ -42,7 +43,7 @@
     for (const part of [fitted, ...(fitted.layer ?? [])]) {
       for (const channel of ["color", "shape"]) {
         const legend = part.encoding?.[channel]?.legend;
-        if (narrow && legend?.columns) legend.columns = 1;
+        if (innerWidth < 1000 && legend?.columns) legend.columns = narrow ? 1 : 3;
       }
       if (narrow && part.encoding?.color && part.encoding.color.legend === undefined)
         part.encoding.color.legend = { orient: "top" };
@@ -63,9 +64,12 @@
     head.append(...header.map((text) => made("th", text)));
     element.append(made("thead"), made("tbody"));
     element.tHead.append(head);
+    // A column of figures is right-aligned; a sentence that begins with a digit is not one.
+    const isFigure = (text) => /^[+\-\[—]?[^A-Za-z]*( MiB)?$/.test(text);
+    const figures = header.map((_, i) => i > 0 && rows.every((row) => isFigure(row[i])));
     for (const row of rows) {
       const line = made("tr");
-      line.append(...row.map((text) => made("td", text, /^[+\-\[]?[\d.]/.test(text) ? "n" : "")));
+      line.append(...row.map((text, i) => made("td", text, figures[i] ? "n" : "")));
       element.tBodies[0].append(line);
     }
     box.append(element);
@@ -82,7 +86,6 @@
     for (const flag of round.flags) parts.push(made("p", `flag: ${flag}`, "flag"));
     if (round.commit) parts.push(made("p", `commit ${round.commit}`, "quiet"));
     if (round.restored.length) parts.push(made("p", `restored ${round.restored.join(", ")}`, "quiet"));
-    if (round.next_step) parts.push(made("p", `Next: ${round.next_step}`));
     for (const [header, ...rows] of round.tables) parts.push(table(header, rows));
     at("detail").replaceChildren(...parts);
     const packed = at(`pairs-${round.number}`);
@@ -95,7 +98,7 @@
   let pairsOf = {};
   const showPairs = async () => {
     const found = pairsOf[at("case").value];
-    at("pairs").hidden = !found;
+    at("pairs-of").hidden = at("pairs").hidden = !found;
     at("no-pairs").hidden = Boolean(found);
     if (!found) return;
     const values = found.flatMap((process, i) =>
