@@ -55,6 +55,11 @@ def test_a_generated_page_has_short_sentences_too(page: str, reference: dict[str
     assert [part for part in parts if ARCHAIC.search(part)] == []
 
 
+def test_the_reference_holds_no_address_of_the_build(reference: dict[str, str]) -> None:
+    assert "declared: Callable[[Case], None] = ...," in reference["python"]
+    assert [name for name, text in reference.items() if re.search(r"\b0x\w{6}", text)] == []
+
+
 def test_the_reference_has_no_page_of_before(reference: dict[str, str]) -> None:
     assert "of-before" not in reference
 
