@@ -37,6 +37,8 @@ suppress_warnings = ["myst.header", "myst.duplicate_def", "misc.highlighting_fai
 smartquotes = False
 html_theme = "furo"
 html_title = "pytest-kopt"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 html_sourcelink_suffix = ""
 html_show_sphinx = False
 

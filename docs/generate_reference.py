@@ -83,7 +83,7 @@ def options() -> Iterator[str]:
         "",
         f"The options that kopt adds to pytest, and the keys of its settings {MADE}",
     )
-    yield from ("## Options", "", "The name of an option is the name of the group `kopt`.", "")
+    yield from ("## Options", "", "`pytest --help` lists them in the group `kopt`.", "")
     yield from table(
         ("option", "value", "meaning"),
         (
