@@ -19,7 +19,7 @@ _WIDE = 4.0
 #: Height of a round in the trend, in pixels.
 _ROW = 20
 #: Share of the trend's width that is left for the text next to the largest gain.
-_ROOM = 0.25
+_ROOM = 0.32
 #: An axis whose title may be longer than the axis.
 _BELOW = {"tickCount": 10, "titleAnchor": "end"}
 #: Characters of a name; the widest page shows fewer.

@@ -25,7 +25,7 @@
     const style = getComputedStyle(document.documentElement);
     const ink = style.getPropertyValue("--ink").trim();
     const line = style.getPropertyValue("--line").trim();
-    const axis = { labelColor: ink, titleColor: ink, gridColor: line, domainColor: line, tickColor: line, labelFontSize: 12, titleFontSize: 12, labelLimit: innerWidth < 600 ? 170 : 440 };
+    const axis = { labelColor: ink, titleColor: ink, gridColor: line, domainColor: line, tickColor: line, labelFontSize: 12, titleFontSize: 12, labelLimit: innerWidth < 600 ? 145 : 440 };
     return {
       background: "transparent",
       view: { stroke: line },
