@@ -278,6 +278,7 @@ def main() -> None:
     _import(_RUNNING)
     _remember_installed()
     _load_plugins()
+    importlib.import_module("pytest_kopt.loaded_modules").set_libraries_aside()
     # Forks end without taking torch's libraries apart.
     vars(weakref.finalize)["_registry"].clear()
     gc.freeze()
@@ -286,6 +287,7 @@ def main() -> None:
     if decides:
         end_with_parent()
         _import(_DECIDING)
+        importlib.import_module("pytest_kopt.loaded_modules").set_libraries_aside()
         gc.freeze()
     gc.enable()
     listener = listeners.pop(decides)

@@ -28,6 +28,7 @@ from _pytest.config import default_plugins
 
 from pytest_kopt.cases.running.switches import compile_here
 from pytest_kopt.libraries import is_library
+from pytest_kopt.loaded_modules import set_libraries_aside
 from pytest_kopt.process_tree import adopt_orphans, end_descendants, end_with_parent, leave
 from pytest_kopt.processes.bytecode import kept_bytecode
 from pytest_kopt.versions.affected_modules import project_modules
@@ -71,9 +72,10 @@ def main() -> None:
     hashing = threading.Thread(target=_hash_triton)
     hashing.start()
     _import(_FIRST)
-    # Where sources lie is kept: a fork that asked the system for all of them would need 20 ms.
-    project_modules(Path.cwd())
     hashing.join()
+    set_libraries_aside()
+    # Where other sources lie is kept: a fork that asked the system for them would need longer.
+    project_modules(Path.cwd())
     # The system's thread is there for a moment longer.
     begin = time.monotonic()
     while _threads() > 1 and time.monotonic() < begin + _ENDING_SECONDS:
@@ -193,6 +195,7 @@ def _import_in_successor(
             os._exit(1)
         with _counting_files():
             _import(filter(_is_installed, names))
+        set_libraries_aside()
         if unfit():
             os._exit(0)
         new = wakes_when_forks_end()

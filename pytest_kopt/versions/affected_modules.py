@@ -16,6 +16,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import TypeAlias
 
+from pytest_kopt.loaded_modules import loaded_files
+
 #: Calls that write to a registry of torch's or build an extension: a second registration of one
 #: name raises, or silently changes what the first version returns.
 _REGISTRATIONS = {
@@ -56,8 +58,8 @@ def project_modules(root: Path) -> dict[str, Path]:
     """Return the loaded modules whose source lies below `root`, outside any site-packages."""
     start = f"{str(root).rstrip(os.sep)}{os.sep}"
     modules = {}
-    for name, module in list(sys.modules.items()):
-        path = _source(str(getattr(module, "__file__", None) or ""))
+    for name, file in loaded_files().items():
+        path = _source(str(file))
         # By text, which takes a tenth of the time for the thousands that are not.
         if path is not None and str(path).startswith(start) and _is_own(path, root):
             modules[name] = path

@@ -19,6 +19,7 @@ from types import FrameType
 from typing import Any
 
 from pytest_kopt.errors import BadInput
+from pytest_kopt.loaded_modules import files_set_aside, heads_set_aside, loaded_files
 from pytest_kopt.profile_hook import profile_hook
 from pytest_kopt.versions.affected_modules import (
     NotLoadable,
@@ -152,24 +153,20 @@ def check_imported_here(root: Path, called: str, where: str, trees: Iterable[str
     It is a copy, or a link leads out of the repository. If there are several, the one of the
     `called` function is named. `trees` are those of other versions that this process holds.
     """
-    loaded = {
-        name: file
-        for name, module in list(sys.modules.items())
-        if (file := getattr(module, "__file__", None))
-    }
+    loaded = loaded_files()
     _check_links(loaded, root, where)
     # A process of another version runs in a tree of its own.
     homes_of_versions = tuple(f"{home}{os.sep}" for home in (root, Path.cwd(), *trees))
+    heads = {*heads_set_aside(), *(name.partition(".")[0] for name in loaded)}
+    homes = _homes(root, frozenset(heads - sys.stdlib_module_names))
     elsewhere = {
         name: file
-        for name, file in loaded.items()
-        if name.partition(".")[0] not in sys.stdlib_module_names
-        and _is_elsewhere(file, homes_of_versions)
+        for name, file in (loaded | files_set_aside(homes)).items()
+        if name.partition(".")[0] in homes and _is_elsewhere(file, homes_of_versions)
     }
-    homes = _homes(root, frozenset(name.partition(".")[0] for name in elsewhere))
     own_files = {name: path for name in elsewhere if (path := _own_file(homes, name))}
-    heads = _imported_heads(root) if own_files else set()
-    copies = [name for name in own_files if name.partition(".")[0] in heads]
+    imported = _imported_heads(root) if own_files else set()
+    copies = [name for name in own_files if name.partition(".")[0] in imported]
     if copies:
         name = called if called in copies else max(copies, key=len)
         own = own_files[name].relative_to(root)

@@ -1,0 +1,46 @@
+"""Which modules this process has loaded, but for the libraries that it began with as a fork.
+
+To look at a module writes its count of references, and in a fork each such write copies a page.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Container
+
+from pytest_kopt.libraries import is_library
+
+#: Names of the libraries that this process, or the one it was forked from, has set aside.
+_ASIDE: set[str] = set()
+_HEADS: set[str] = set()
+
+
+def set_libraries_aside() -> None:
+    """Have forks of this process look at what they load themselves, and at what is no library."""
+    for name, file in loaded_files().items():
+        if is_library(file):
+            # A name that lies beside other names: the forks' walks over all of them copy few pages.
+            beside = "".join((name[:1], name[1:]))
+            sys.modules[beside] = sys.modules.pop(name)
+            _ASIDE.add(beside)
+            _HEADS.add(beside.partition(".")[0])
+
+
+def loaded_files() -> dict[str, str]:
+    """Return the files of the loaded modules by name, without libraries that were set aside."""
+    return _files([name for name in list(sys.modules) if name not in _ASIDE])
+
+
+def heads_set_aside() -> set[str]:
+    """Return the first parts of the names of the libraries that were set aside."""
+    return _HEADS
+
+
+def files_set_aside(heads: Container[str]) -> dict[str, str]:
+    """Return the files of the libraries set aside, as far as their names begin with a head."""
+    return _files([name for name in _ASIDE if name.partition(".")[0] in heads])
+
+
+def _files(names: list[str]) -> dict[str, str]:
+    modules = ((name, sys.modules.get(name)) for name in names)
+    return {name: file for name, module in modules if (file := getattr(module, "__file__", None))}

@@ -1,0 +1,44 @@
+"""Libraries that a process sets aside before it forks, so that its forks do not look at them."""
+
+import importlib
+import sys
+from pathlib import Path
+
+import pytest
+
+from pytest_kopt import loaded_modules
+from pytest_kopt.errors import BadInput
+from pytest_kopt.versions.affected_modules import project_modules
+from pytest_kopt.versions.executed_files import check_imported_here
+
+
+@pytest.fixture(autouse=True)
+def _aside(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("_ASIDE", "_HEADS"):
+        monkeypatch.setattr(loaded_modules, name, set())
+    loaded_modules.set_libraries_aside()
+
+
+def test_libraries_alone_are_set_aside() -> None:
+    assert sys.modules["pytest"] is pytest and sys.modules["pathlib"].Path is Path
+    files = loaded_modules.loaded_files()
+    assert not {"pytest", "torch", "pathlib"} & files.keys()
+    assert files[__name__] == __file__
+
+
+def test_a_module_that_is_loaded_later_is_found_and_so_is_what_it_imports_a_copy_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "later_kernel.py").write_text("import pluggy\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.import_module("later_kernel")
+    assert project_modules(tmp_path) == {"later_kernel": tmp_path / "later_kernel.py"}
+    check_imported_here(tmp_path, "later_kernel", "case")
+    copied = tmp_path / "src"
+    (copied / "pluggy").mkdir(parents=True)
+    (copied / "pluggy/__init__.py").touch()
+    (copied / "another_kernel.py").write_text("import pluggy\n")
+    monkeypatch.syspath_prepend(copied)
+    importlib.import_module("another_kernel")
+    with pytest.raises(BadInput, match="imports module 'pluggy' from a copy"):
+        check_imported_here(copied, "another_kernel", "case")
