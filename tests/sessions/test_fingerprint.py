@@ -129,7 +129,9 @@ READS = "TILE = int(open('tiles.ini').read())\n"
     [
         ("kernels/tiles.py", ("import kernels.tiles\n", "import kernels.tiles\n"), "both"),
         ("tiles.ini", (READS, ""), "round 1 uses it"),
-        ("tiles.ini", ("", READS), "only the candidate uses it"),
+        pytest.param(
+            "tiles.ini", ("", READS), "only the candidate uses it", marks=pytest.mark.long
+        ),
     ],
     ids=["both import it", "the best opens it", "the candidate opens it"],
 )

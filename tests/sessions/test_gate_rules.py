@@ -198,10 +198,16 @@ def several(project: Project) -> None:
 @pytest.mark.parametrize(
     ("path", "text"),
     [
-        ("conftest.py", CONFIGURES.format("config.args[:] = ['tests/test_other.py::test_other']")),
+        pytest.param(
+            "conftest.py",
+            CONFIGURES.format("config.args[:] = ['tests/test_other.py::test_other']"),
+            marks=pytest.mark.long,
+        ),
         ("conftest.py", CONFIGURES.format("config.option.keyword = 'other'")),
-        ("pyproject.toml", 'testpaths = ["tests/test_other.py"]'),
-        ("pyproject.toml", 'python_files = ["test_other.py"]'),
+        pytest.param(
+            "pyproject.toml", 'testpaths = ["tests/test_other.py"]', marks=pytest.mark.long
+        ),
+        pytest.param("pyproject.toml", 'python_files = ["test_other.py"]', marks=pytest.mark.long),
         (
             "pyproject.toml",
             'addopts = ["--deselect=tests/test_plain.py", "-p", "no:cacheprovider"]',
@@ -262,7 +268,7 @@ def around(monkeypatch):
     [
         ("conftest.py", FIXTURE),
         ("tests/test_plain.py", PATCHES + PLAIN_CASES),
-        ("tests/helper.py", FIXTURE),
+        pytest.param("tests/helper.py", FIXTURE, marks=pytest.mark.long),
     ],
     ids=["fixture", "test", "plugin"],
 )

@@ -74,10 +74,10 @@ def lead_to_another_folder(project: Project) -> None:
     ("before", "change"),
     [
         (kernel_behind_link, edit_target),
-        (kernel_behind_link, lead_elsewhere),
-        (kernel_behind_link, put_file),
-        (nothing, put_link),
-        (folder_behind_link, edit_target),
+        pytest.param(kernel_behind_link, lead_elsewhere, marks=pytest.mark.long),
+        pytest.param(kernel_behind_link, put_file, marks=pytest.mark.long),
+        pytest.param(nothing, put_link, marks=pytest.mark.long),
+        pytest.param(folder_behind_link, edit_target, marks=pytest.mark.long),
         (folder_behind_link, lead_to_another_folder),
     ],
 )
