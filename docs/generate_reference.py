@@ -229,8 +229,6 @@ def signature(name: str, value: Any) -> list[str]:
     text = re.sub(r"pytest_kopt(\.\w+)*\.", "", str(inspect.signature(value)))
     # Annotations are strings in files that import them from the future.
     text = re.sub(r"(: |-> )'([^']*)'", r"\1\2", text)
-    # A function as a default has an address, which differs from build to build.
-    text = re.sub(r"<function [^ ]+ at 0x\w+>", "...", text)
     one = f"{name}{text}"
     if len(one) <= 92:
         return [one]
