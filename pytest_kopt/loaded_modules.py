@@ -19,11 +19,9 @@ def set_libraries_aside() -> None:
     """Have forks of this process look at what they load themselves, and at what is no library."""
     for name, file in loaded_files().items():
         if is_library(file):
-            # A name that lies beside other names: the forks' walks over all of them copy few pages.
-            beside = "".join((name[:1], name[1:]))
-            sys.modules[beside] = sys.modules.pop(name)
-            _ASIDE.add(beside)
-            _HEADS.add(beside.partition(".")[0])
+            # Their order in sys.modules stays: pickle looks for a name's module from its beginning.
+            _ASIDE.add(name)
+            _HEADS.add(name.partition(".")[0])
 
 
 def loaded_files() -> dict[str, str]:

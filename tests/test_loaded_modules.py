@@ -1,10 +1,12 @@
 """Libraries that a process sets aside before it forks, so that its forks do not look at them."""
 
 import importlib
+import pickle
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from pytest_kopt import loaded_modules
 from pytest_kopt.errors import BadInput
@@ -17,6 +19,14 @@ def _aside(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("_ASIDE", "_HEADS"):
         monkeypatch.setattr(loaded_modules, name, set())
     loaded_modules.set_libraries_aside()
+
+
+def test_the_order_in_which_modules_were_loaded_stays() -> None:
+    """Pickle asks module after module for a name, and torch.classes fails for what it lacks."""
+    names = list(sys.modules)
+    loaded_modules.set_libraries_aside()
+    assert list(sys.modules) == names
+    assert pickle.loads(pickle.dumps(torch.contiguous_format)) is torch.contiguous_format
 
 
 def test_libraries_alone_are_set_aside() -> None:
