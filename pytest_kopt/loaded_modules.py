@@ -1,6 +1,6 @@
 """Which modules this process has loaded, but for the libraries that it began with as a fork.
 
-To look at a module writes its count of references, and in a fork each such write copies a page.
+To look into a module writes into its memory, and in a fork each such write copies a page.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from collections.abc import Container
 
 from pytest_kopt.libraries import is_library
 
-#: Names of the libraries that this process, or the one it was forked from, has set aside.
-_ASIDE: set[str] = set()
+#: The libraries that this process, or the one it was forked from, has set aside, by name with the
+#: id of the module: another one under that name is looked at.
+_ASIDE: dict[str, int] = {}
 _HEADS: set[str] = set()
 
 
@@ -20,13 +21,14 @@ def set_libraries_aside() -> None:
     for name, file in loaded_files().items():
         if is_library(file):
             # Their order in sys.modules stays: pickle looks for a name's module from its beginning.
-            _ASIDE.add(name)
+            _ASIDE[name] = id(sys.modules[name])
             _HEADS.add(name.partition(".")[0])
 
 
 def loaded_files() -> dict[str, str]:
     """Return the files of the loaded modules by name, without libraries that were set aside."""
-    return _files([name for name in list(sys.modules) if name not in _ASIDE])
+    modules = list(sys.modules.items())
+    return _files([name for name, module in modules if _ASIDE.get(name) != id(module)])
 
 
 def heads_set_aside() -> set[str]:

@@ -16,8 +16,8 @@ from pytest_kopt.versions.executed_files import check_imported_here
 
 @pytest.fixture(autouse=True)
 def _aside(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("_ASIDE", "_HEADS"):
-        monkeypatch.setattr(loaded_modules, name, set())
+    monkeypatch.setattr(loaded_modules, "_ASIDE", {})
+    monkeypatch.setattr(loaded_modules, "_HEADS", set())
     loaded_modules.set_libraries_aside()
 
 
@@ -34,6 +34,16 @@ def test_libraries_alone_are_set_aside() -> None:
     files = loaded_modules.loaded_files()
     assert not {"pytest", "torch", "pathlib"} & files.keys()
     assert files[__name__] == __file__
+
+
+def test_another_module_under_the_name_of_a_library_is_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "hidden_kernel.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(sys.modules, "pluggy", importlib.import_module("hidden_kernel"))
+    del sys.modules["hidden_kernel"]
+    assert project_modules(tmp_path) == {"pluggy": tmp_path / "hidden_kernel.py"}
 
 
 def test_a_module_that_is_loaded_later_is_found_and_so_is_what_it_imports_a_copy_of(
