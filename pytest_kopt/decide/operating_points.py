@@ -18,7 +18,7 @@ from pytest_kopt.models import Document
 PointName = Literal["boost", "sustained"]
 #: How replicas scatter under load, in which the clock wanders, where each version was timed in
 #: turns of so many s: the variance falls with the time (docs/operating-points.md).
-_UNDER_LOAD, _TURN_S = Prior(0.02**2, 6, "default: an H100 (docs/operating-points.md)"), 0.4
+_UNDER_LOAD, TURN_S = Prior(0.02**2, 6, "default: an H100 (docs/operating-points.md)"), 0.4
 
 
 class Load(Document):
@@ -71,7 +71,7 @@ class PointEvidence:
     is_steady: bool | None = None
     second: tuple[float, ...] = ()
     loads: Mapping[str, tuple[Load, Load]] = field(default_factory=dict)
-    turn_s: float = _TURN_S
+    turn_s: float = TURN_S
 
     @property
     def other(self) -> PointName:
@@ -84,7 +84,7 @@ class PointEvidence:
             return None
         if self.other == BOOST:
             return Estimate.of(self.second, prior=DEVICE_TIMED)
-        return Estimate.of(self.second, prior=_UNDER_LOAD.times(_TURN_S / self.turn_s))
+        return Estimate.of(self.second, prior=_UNDER_LOAD.times(TURN_S / self.turn_s))
 
     def document(self, first: Estimate) -> dict[str, Any]:
         """Return what a verdict's shape says of the points; `first` is the deciding estimate."""

@@ -94,6 +94,12 @@ def _together(blocks: Sequence[BlockTime]) -> BlockTime:
     )
 
 
+def gain_in_turns(quads: Sequence[Quad], way: str = "step") -> float:
+    """Return the mean log-ratio of pairs; in pairs of both orders an even drift cancels."""
+    pairs = pairs_of(quads)
+    return statistics.fmean(math.log(old.of(way) / new.of(way)) for new, old in pairs)
+
+
 def pairs_of(quads: Sequence[Quad]) -> Iterator[tuple[BlockTime, BlockTime]]:
     """Yield the candidate's and the current best's adjacent blocks."""
     for quad in quads:

@@ -155,6 +155,6 @@ def _refuse(findings: Iterable[Finding]) -> None:
 def _written(path: str) -> Finding:
     return Finding(
         "harness-written",
-        (f"the kernel wrote {path} in the tree of the current best during the comparison"),
+        f"the kernel wrote {path} in the tree of the current best during the comparison",
         advice="write to the kernel's own tree only",
     )

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from pytest_kopt.cases.order import CANDIDATE, INCUMBENT
-from pytest_kopt.decide.operating_points import Load, PointEvidence, PointName
+from pytest_kopt.decide.operating_points import TURN_S, Load, PointEvidence, PointName
 from pytest_kopt.devices.states import BOOST, SUSTAINED
 from pytest_kopt.devices.vendor import CPU
-from pytest_kopt.paired.blocks import BlockTime, pairs_of
+from pytest_kopt.paired.blocks import gain_in_turns
 from pytest_kopt.paired.replica import CaseQuads
 
 #: A version's blocks are at boost where their median clock is so near the highest of the case, and
@@ -36,7 +35,7 @@ def evidence_of(measured: Sequence[CaseQuads], way: str) -> PointEvidence | None
     if decides == SUSTAINED:
         second = [case.ratio(way, point=BOOST) for case in measured]
     elif under_load:
-        second = [_in_turns(pairs_of(case.sustained[CANDIDATE]), way) for case in under_load]
+        second = [gain_in_turns(case.sustained[CANDIDATE], way) for case in under_load]
     return PointEvidence(
         decides,
         max((case.top_mhz for case in measured), default=0.0) or None,
@@ -47,13 +46,8 @@ def evidence_of(measured: Sequence[CaseQuads], way: str) -> PointEvidence | None
             for point, cases in ((BOOST, measured), (SUSTAINED, under_load))
             if cases
         },
-        **({"turn_s": statistics.median(turns) / 1e3} if turns else {}),
+        turn_s=statistics.median(turns) / 1e3 if turns else TURN_S,
     )
-
-
-def _in_turns(pairs: Iterable[tuple[BlockTime, BlockTime]], way: str) -> float:
-    """Return the mean log-ratio of pairs in both orders, in which an even drift cancels."""
-    return statistics.fmean(math.log(old.of(way) / new.of(way)) for new, old in pairs)
 
 
 def _load(cases: Sequence[CaseQuads], arm: str, point: str) -> Load:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
-import statistics
 from collections import Counter
 from collections.abc import Mapping
 
 from pytest_kopt.cases.order import AT_LENGTH, CANDIDATE, IN_A_ROUND
 from pytest_kopt.devices.states import SUSTAINED
-from pytest_kopt.paired.blocks import Blocks, Kind, Quad, pairs_of
+from pytest_kopt.paired.blocks import Blocks, Kind, Quad, gain_in_turns
 
 #: A round's turns are repeated the other way round in the next replica after a loss of so much, as
 #: a log-ratio: on an H100 the version whose turn came second was up to 7 % slower for that.
@@ -44,12 +42,6 @@ class Sustained:
             self.steady.add(nodeid)
             return {}
         self._measured[nodeid] += 1
-        if self._turns == IN_A_ROUND and not decides and _gain(quads[CANDIDATE]) < -_LOSS:
+        if self._turns == IN_A_ROUND and not decides and gain_in_turns(quads[CANDIDATE]) < -_LOSS:
             self._doubtful.setdefault(nodeid, quads[CANDIDATE][0][0][0])
         return quads
-
-
-def _gain(quads: list[Quad]) -> float:
-    return statistics.fmean(
-        math.log(old.of("step") / new.of("step")) for new, old in pairs_of(quads)
-    )
