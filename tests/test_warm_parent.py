@@ -354,10 +354,19 @@ LIBRARIES = {
     "threaded": "import threading\n"
     "threading.Thread(target=threading.Event().wait, daemon=True).start()\n",
     "quiet": "",
+    # As a library looks for an optional package that has the name of the project's.
+    "curious": "try:\n    import project\nexcept ImportError:\n    pass\n",
+    # As a development install finds its package.
+    "linked": "import importlib.util, os, sys\n"
+    "spec = importlib.util.spec_from_file_location('project', os.path.abspath('project.py'))\n"
+    "sys.modules['project'] = importlib.util.module_from_spec(spec)\n",
 }
 
 
-def test_a_library_that_starts_threads_is_left_to_the_forks(tmp_path: Path) -> None:
+@pytest.mark.parametrize("unfit", ["threaded", "linked"])
+def test_a_library_that_starts_threads_or_loads_the_project_is_left_to_the_forks(
+    unfit: str, tmp_path: Path
+) -> None:
     base = {**ENV, "PYTHONUSERBASE": str(tmp_path)}
     ask = [sys.executable, "-c", "import site; print(site.getusersitepackages())"]
     folder = Path(subprocess.check_output(ask, env=base, text=True).strip())
@@ -367,16 +376,16 @@ def test_a_library_that_starts_threads_is_left_to_the_forks(tmp_path: Path) -> N
     (tmp_path / "project.py").write_text("")
     env = {**base, "PYTHONPATH": os.pathsep.join([str(folder), str(tmp_path)])}
     parent = WarmParent(env, str(tmp_path))
-    parent.load(["threaded"])
-    parent.load(["quiet", "project"])
+    parent.load([unfit])
+    parent.load(["quiet", "curious", "project"])
     (tmp_path / "conftest.py").write_text(
         "import sys\nwith open('there', 'w') as file:\n"
-        "    file.write(' '.join({'threaded', 'quiet', 'project'} & {*sys.modules}))\n"
+        f"    file.write(' '.join(sorted({set(LIBRARIES) | {'project'}} & {{*sys.modules}})))\n"
     )
     fork = forked(parent, env, tmp_path)
     greet(fork, tmp_path, WorkerOrders("cpu", "auto", 1, 60.0, ""))
     until(lambda: (tmp_path / "there").exists() and (tmp_path / "there").read_text())
-    assert (tmp_path / "there").read_text() == "quiet"
+    assert (tmp_path / "there").read_text() == "curious quiet"
     fork.kill()
     fork.close()
     parent.end()

@@ -28,7 +28,7 @@ from _pytest.config import default_plugins
 
 from pytest_kopt.cases.running.switches import compile_here
 from pytest_kopt.libraries import is_library
-from pytest_kopt.loaded_modules import set_libraries_aside
+from pytest_kopt.loaded_modules import loaded_files, set_libraries_aside
 from pytest_kopt.process_tree import adopt_orphans, end_descendants, end_with_parent, leave
 from pytest_kopt.processes.bytecode import kept_bytecode
 from pytest_kopt.versions.affected_modules import project_modules
@@ -68,6 +68,10 @@ def main() -> None:
     compile_here()
     control = socket.socket(fileno=int(sys.argv[1]))
     waking, wake = wakes_when_forks_end()
+    project = _project()
+    sys.path[:] = [
+        path for path in sys.path if not _is_below(project, f"{os.path.abspath(path)}/module")
+    ]
     _import(_LIBRARIES)
     hashing = threading.Thread(target=_hash_triton)
     hashing.start()
@@ -101,6 +105,21 @@ def _import(names: Iterable[str]) -> None:
             except Exception:  # noqa: S112 - whoever needs it says what is wrong with it
                 continue
     gc.freeze()
+
+
+def _project() -> Path:
+    """Return the repository around the current folder, or that folder where there is none."""
+    here = Path.cwd()
+    return next((folder for folder in (here, *here.parents) if (folder / ".git").exists()), here)
+
+
+def _is_below(project: Path, file: str) -> bool:
+    """Say whether a file is the project's own, and no environment's that lies in it.
+
+    Some modules of torch's name a file without its folder.
+    """
+    lies_below = os.path.isabs(file) and project in Path(file).resolve().parents
+    return lies_below and not is_library(file)
 
 
 def _hash_triton() -> None:
@@ -177,7 +196,8 @@ def _import_in_successor(
 ) -> tuple[int, int]:
     """Import installed modules in a fork that takes this process's place, if it can be forked.
 
-    A library may start threads, or open a device, as it is imported: then this process stays.
+    A library may start threads, open a device or load a module of the project as it is imported:
+    then this process stays. From a module of the project every version would run that one.
     """
     if children or unfit():
         return waking
@@ -196,7 +216,8 @@ def _import_in_successor(
         with _counting_files():
             _import(filter(_is_installed, names))
         set_libraries_aside()
-        if unfit():
+        project = _project()
+        if unfit() or any(_is_below(project, file) for file in loaded_files().values()):
             os._exit(0)
         new = wakes_when_forks_end()
         os.write(tell, b"1")
