@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +14,34 @@ from torch import Tensor
 
 from pytest_kopt.errors import BadInput
 from tests.checked import check
+from tests.corpus.through_plugin import HERE
+from tests.sessions.project import Project
+
+CASES = """\
+import pytest
+from ops import OPS
+from rmsnorm__split_by_width import rmsnorm as by_width
+from rmsnorm__split_when_few import rmsnorm as when_few
+
+OP = OPS["rmsnorm"]
+
+
+@pytest.mark.kopt(schema="memory")
+@pytest.mark.parametrize(
+    "kernel, declared", [(when_few, True), (when_few, False), (by_width, True), (by_width, False)]
+)
+def test_rmsnorm(kopt, kernel, declared):
+    dims = OP.shapes[0]
+    kopt(
+        kernel,
+        inputs=lambda: OP.make_inputs(dims, kopt.device),
+        reference=OP.reference,
+        dims={**dims, "kernel": kernel.__module__, "declared": int(declared)},
+        weights=OP.weights,
+        nbytes=OP.nbytes(dims),
+        batch_invariant=declared,
+    )
+"""
 
 
 def reference(x: Tensor, w: Tensor) -> Tensor:
@@ -85,3 +115,17 @@ def test_a_baseline_owes_it_too() -> None:
 def test_without_a_batch_it_cannot_be_asked_for(declared: dict[str, Any], problem: str) -> None:
     with pytest.raises(BadInput, match=problem):
         checked(row_by_row, **declared)
+
+
+def test_a_split_by_the_number_of_rows_fails_where_it_is_declared_only(tmp_path: Path) -> None:
+    """Kernels of the corpus in a session; in rounds they are in `test_honesty_corpus.py`."""
+    project = Project(tmp_path)
+    project.write("ops.py", (HERE / "ops.py").read_text())
+    for name in ("rmsnorm__split_when_few", "rmsnorm__split_by_width"):
+        project.write(f"{name}.py", (HERE / f"honest/{name}.py").read_text())
+    project.write("test_rmsnorm.py", CASES)
+    run = project.pytest("-p", "no:cacheprovider", "--kopt-check-only", "--summary-csv", "rows.csv")
+    assert run.code == 1, run.text
+    rows = [*csv.DictReader(project.read("rows.csv").splitlines())]
+    assert [row["Check"] for row in rows] == ["FAIL", "PASS", "PASS", "PASS"], run.text
+    assert run.text.count("batch-variant: not batch-invariant: out has other bits in") == 1

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from . import nursery
-from .corpus.through_plugin import Bench, Outcome, kernels
+from .corpus.through_plugin import HERE, Bench, Outcome, kernels
 
 pytest.importorskip("torch")
 
@@ -46,3 +46,24 @@ def test_a_cheat_is_credited_with_no_gain_that_it_does_not_have(bench: Bench, pa
 @pytest.mark.parametrize("path", some("honest"))
 def test_an_honest_kernel_is_not_refused(bench: Bench, path: Path) -> None:
     assert judged(bench, path).kind == "honest"
+
+
+@pytest.fixture(scope="module")
+def invariant(tmp_path_factory: pytest.TempPathFactory) -> Bench:
+    """Projects whose cases declare `batch_invariant`."""
+    folder = tmp_path_factory.mktemp("invariant")
+    return Bench(folder, "cpu", nursery.run, batch_invariant=True)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("name", "is_variant"), [("rmsnorm__split_when_few", True), ("rmsnorm__split_by_width", False)]
+)
+def test_rows_that_depend_on_their_batch_fail_where_the_case_declares_that_none_does(
+    invariant: Bench, name: str, is_variant: bool
+) -> None:
+    """Without the declaration the first kernel is honest, as the test above shows."""
+    outcome = invariant.judge(HERE / "honest" / f"{name}.py")
+    assert (outcome.decision == "REPAIR") == is_variant, outcome
+    assert ("batch-variant" in outcome.named) == is_variant, outcome
+    assert is_variant or outcome.is_right, outcome

@@ -58,6 +58,7 @@ def test_{op}(kopt, dims):
         backward=OP.backward,
         weights=OP.weights,
         domain="{domain}",
+        batch_invariant={batch_invariant},
         {work},
     )
 """
@@ -151,11 +152,17 @@ def run(
 
 
 class Bench:
-    """Projects with a decided baseline, one for every operation, sizes and language; made once."""
+    """Projects with a decided baseline, one for every operation, sizes and language; made once.
 
-    def __init__(self, folder: Path, device: str, run: Run = run) -> None:
+    Cases declare `batch_invariant` on request; on a GPU no baseline here is batch-invariant.
+    """
+
+    def __init__(
+        self, folder: Path, device: str, run: Run = run, *, batch_invariant: bool = False
+    ) -> None:
         self.folder = folder
         self.device = device
+        self._batch_invariant = batch_invariant
         self._start_process = run
         self._making = defaultdict[Path, Lock](Lock)
 
@@ -221,6 +228,7 @@ class Bench:
                 op=op,
                 shapes=shapes,
                 domain=domain,
+                batch_invariant=self._batch_invariant,
                 schema="gemm" if is_product else "memory",
                 work="flops=OP.flops(dims)" if is_product else "nbytes=OP.nbytes(dims)",
             ),
