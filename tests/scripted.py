@@ -24,9 +24,11 @@ class Clock:
         patch.setattr(time, "perf_counter", self.now)
         for module in (contents, outputs, wall):
             patch.setattr(module, "perf_counter", self.now)
-        # By this clock all that other threads do would take no time.
+        # By this clock all that other threads and processes do would take no time.
         for module in (contents, checking):
             patch.setattr(module, "seconds_of_others", lambda: 0.0)
+        # Processes of the tests' own, that fork sessions, would have the kernel called once more.
+        patch.setattr(contents, "children", frozenset)
 
     def now(self) -> float:
         self._now += _LOOK

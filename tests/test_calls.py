@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from pytest_kopt.cases.order import Depth
 from pytest_kopt.cases.running import check, execution, timing, training_loop
 from pytest_kopt.cases.running.runner import run_case
 from pytest_kopt.cases.running.steps import contents
+from pytest_kopt.cases.running.switches import switches_kept
 from tests.scripted import Clock
 from tests.test_check_only import case_of, plain_bench
 
@@ -70,18 +72,11 @@ def wrap(patch: pytest.MonkeyPatch, owner: object, name: str, part: str, parts: 
     patch.setattr(owner, name, noted)
 
 
-@pytest.mark.parametrize(
-    ("text", "seconds", "check_only"),
-    [
-        ("60 ms", 0.06, False),
-        ("0.35 s", 0.35, True),
-        ("0.35 s", 0.35, False),
-    ],
-)
-def test_the_table_of_calls(
-    monkeypatch: pytest.MonkeyPatch, clock: Clock, text: str, seconds: float, check_only: bool
-) -> None:
-    parts: list[str] = []
+def counted(
+    patch: pytest.MonkeyPatch, clock: Clock, seconds: float, depth: Depth = Depth.TIMES
+) -> Counter[str]:
+    """Return how often a plain run calls a kernel that takes so long, by part of the run."""
+    parts = ["none of the parts"]
     calls: Counter[str] = Counter()
 
     def kernel(x: torch.Tensor) -> torch.Tensor:
@@ -90,15 +85,41 @@ def test_the_table_of_calls(
         return 2 * x
 
     # Where torch's compiler is loaded, one call more tells whether a kernel uses it.
-    monkeypatch.setattr(execution, "_COMPILED", ("no.module", ""))
-    with counting(monkeypatch, parts):
-        outcome = run_case(
-            case_of(kernel), plain_bench(depth=Depth.CHECKS if check_only else Depth.TIMES)
-        )
+    patch.setattr(execution, "_COMPILED", ("no.module", ""))
+    with counting(patch, parts):
+        outcome = run_case(case_of(kernel), plain_bench(depth=depth))
     assert outcome.result.check == "PASS", outcome.result.diagnosis
+    return calls
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds", "depth"),
+    [
+        ("60 ms", 0.06, Depth.TIMES),
+        ("0.35 s", 0.35, Depth.CHECKS),
+        ("0.35 s", 0.35, Depth.TIMES),
+    ],
+)
+def test_the_table_of_calls(
+    monkeypatch: pytest.MonkeyPatch, clock: Clock, text: str, seconds: float, depth: Depth
+) -> None:
+    calls = counted(monkeypatch, clock, seconds, depth)
     most = told(text)
     assert most.keys() == PARTS.keys()
     assert all(calls[part] <= most[part] for part in most), calls
     assert calls["answers"] == most["answers"]
-    timed = {"clock", "samples"}
-    assert calls.keys() == {part for part in most if most[part]} - (timed if check_only else set())
+    timed = {"clock", "samples"} if depth is Depth.CHECKS else set()
+    assert calls.keys() == {part for part in most if most[part]} - timed
+
+
+def test_it_holds_in_a_process_with_threads_and_children_of_others(
+    monkeypatch: pytest.MonkeyPatch, clock: Clock
+) -> None:
+    """Of other tests, that is: those that run sessions leave processes that fork them."""
+    with switches_kept(), subprocess.Popen(["sleep", "600"]) as child:
+        torch.set_num_threads(torch.get_num_threads() + 2)
+        try:
+            calls = counted(monkeypatch, clock, 0.06)
+        finally:
+            child.kill()
+    assert calls.keys() == PARTS.keys()
