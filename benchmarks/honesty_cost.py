@@ -1,15 +1,25 @@
-"""What the dynamic checks of honesty cost: a round of five cases with them and without.
+"""What checks of honesty cost: a round of five cases with them and without some of them.
 
-python benchmarks/honesty_cost.py OUT [--device cpu|cuda] [--pairs N]     (a minute a pair)
+python benchmarks/honesty_cost.py OUT [--device cpu|cuda] [--pairs N] [--without GROUP ...]
 
 Both kinds of round are whole pytest runs of the same project, from start to exit: a faster
 candidate is checked, timed and compared with its incumbent in fresh processes. There is no option
-that leaves the checks out. A plugin of this script's does so in every process of one kind of round:
-of a check it leaves the comparison with the reference on fresh inputs, and no further contents,
-training loop, new content for timed calls, looks at timed results, verifier, audit hook,
-isolation, nearby shapes, audit or time alone. The two kinds take turns,
-each time in a copy of a project whose baseline was measured in the same way; the first pair does
-not count.
+that leaves checks out. A plugin of this script's does so in every process of one kind of round.
+--without may be repeated:
+
+    exact      inputs near the declared ones: small integers, whose result is exact
+    bits       hundreds of equal calls, compared bit by bit
+    patterns   inputs near the declared ones: gaps, transposed and expanded views, no rows, counts
+               of zero, masks that keep nothing, NaN in padding, a result that goes into an input,
+               other numbers and indices
+    all        all dynamic checks (default): of a check the comparison with the reference on fresh
+               inputs is left, and no further contents, training loop, new content for timed calls,
+               looks at timed results, verifier, audit hook, isolation, nearby shapes, audit or time
+               alone
+
+The two kinds take turns, each time in a copy of a project whose baseline was measured in the same
+way; the first pair does not count. A pair takes half a minute. Writes OUT/honesty_cost_DEVICE.json
+and .md, with the names of groups but `all` behind the device.
 """
 
 from __future__ import annotations
@@ -21,12 +31,15 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from gpu_report import Report, run
 
-ASKED_PCT = 15.0
+#: Percent of a round that all dynamic checks may take, and that some groups may.
+ASKED_PCT, ASKED_OF_GROUPS_PCT = 15.0, 10.0
+CASES_OF_A_ROUND = 5
 CAMPAIGN = "cost"
 
 SETTINGS = """\
@@ -81,14 +94,12 @@ def test_rmsnorm(kopt, rows, hidden):
     )
 """
 
-UNCHECKED = '''\
-"""Leaves the checks of honesty out, in the process that decides and in those that run cases."""
+PLUGIN = '''\
+"""Leaves checks of honesty out, in the process that decides and in those that run cases."""
 
-import importlib
 import sys
 
-from pytest_kopt.paired import arms, blocks, credit, verifier_process
-from pytest_kopt.trials.rounds import candidate
+RUNS_CASES = "pytest_kopt.processes.served" in sys.modules
 
 
 def replace(owner, name, value):
@@ -96,7 +107,16 @@ def replace(owner, name, value):
     setattr(owner, name, value)
 
 
-replace(candidate.Examination, "_audited", property(lambda self: []))
+def finds_nothing(*given, **named):
+    return []
+
+
+'''
+WITHOUT_ALL = """\
+from pytest_kopt.paired import arms, blocks, credit, verifier_process
+from pytest_kopt.trials.rounds import candidate
+
+replace(candidate.Examination, "_audited", property(finds_nothing))
 replace(credit, "look_alone", lambda *given: credit.Company())
 replace(blocks, "_LOOKS", 0)
 replace(arms.Arms, "asks_more", False)
@@ -106,44 +126,71 @@ replace(
     lambda *given: verifier_process.Verifier(None, broken="left out"),  # type: ignore[arg-type]
 )
 
-if "pytest_kopt.processes.served" in sys.modules:
+if RUNS_CASES:
+    from pytest_kopt.cases.running import check, checking, runner, timed_versions, timing
     from pytest_kopt.honesty import audit_hook
 
-    replace(audit_hook.AuditHook, "findings", lambda self: [])
-
-    from pytest_kopt.cases.running import timed_versions as blocks_of_arms
-    from pytest_kopt.cases.running import check, checking, runner, timing
-
+    replace(audit_hook.AuditHook, "findings", finds_nothing)
     replace(check, "_steps", lambda checking: [check.fresh_content])
     for owner, names in (
         (check, "equal_calls _after_steps"),
         (checking.Checking, "_side_effects"),
         (runner, "caches"),
         (timing, "too_fast uncaptured wrong_results known_content"),
-        (blocks_of_arms, "wrong_results known_content"),
+        (timed_versions, "wrong_results known_content"),
     ):
         for name in names.split():
-            replace(owner, name, lambda *given, **named: [])
+            replace(owner, name, finds_nothing)
 
     replace(timing, "Content", lambda *given: None)
     replace(timing, "Gradients", lambda *given: None)
-'''
+"""
+WITHOUT_BITS = """\
+if RUNS_CASES:
+    from pytest_kopt.cases.running import check
+
+    replace(check, "equal_calls", finds_nothing)
+"""
+WITHOUT_KINDS = """\
+if RUNS_CASES:
+    from pytest_kopt.cases.nearby import layouts
+
+    for kind in {kinds!r}:
+        del layouts.GENERATORS[kind]
+"""
+#: Kinds of inputs near the declared ones, as kopt names them.
+PATTERNS = [
+    *("none", "counts", "masks", "padded", "pitched", "turned", "expanded", "aliased"),
+    *("numbers", "places", "behind"),
+]
+#: By what `--without` names: the text of the plugin that leaves it out.
+GROUPS = {
+    "exact": WITHOUT_KINDS.format(kinds=["exact"]),
+    "bits": WITHOUT_BITS,
+    "patterns": WITHOUT_KINDS.format(kinds=PATTERNS),
+    "all": WITHOUT_ALL,
+}
+
+
+def plugin(groups: Sequence[str]) -> str:
+    """Return the plugin that leaves some groups of checks out."""
+    return PLUGIN + "\n".join(GROUPS[group] for group in groups)
 
 
 class Kind:
-    """Rounds with the checks, or without: a project after its baseline, copied for every round."""
+    """Rounds without some groups of checks: a project after its baseline, copied for each round."""
 
-    def __init__(self, folder: Path, name: str, device: str) -> None:
+    def __init__(self, folder: Path, name: str, device: str, without: Sequence[str] = ()) -> None:
         self.name = name
         self._device = device
         self._project = folder / name
-        self._plugins = {} if name == "checked" else {"PYTEST_PLUGINS": "unchecked"}
+        self._plugins = {"PYTEST_PLUGINS": "unchecked"} if without else {}
         for path, text in (
-            ("pyproject.toml", SETTINGS + ("" if name == "checked" else UNBOUND)),
+            ("pyproject.toml", SETTINGS + (UNBOUND if "all" in without else "")),
             ("kernels/__init__.py", ""),
             ("kernels/rmsnorm.py", BASELINE),
             ("tests/test_rmsnorm.py", CASES.format(scale=8 if device == "cuda" else 1)),
-            ("unchecked.py", UNCHECKED),
+            ("unchecked.py", plugin(without)),
             (".gitignore", "__pycache__/\nagent/\n"),
         ):
             (self._project / path).parent.mkdir(parents=True, exist_ok=True)
@@ -193,27 +240,47 @@ def _arch() -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("out", type=Path)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--without", choices=GROUPS, action="append", metavar="GROUP")
     asked = parser.parse_args()
-    report = Report(asked.out, f"honesty_cost_{asked.device}")
+    without = sorted(set(asked.without or ["all"]))
+    is_all = "all" in without
+    name = "_".join(["honesty_cost", asked.device, *([] if is_all else without)])
+    report = Report(asked.out, name)
     with tempfile.TemporaryDirectory() as directory:
-        kinds = [Kind(Path(directory), name, asked.device) for name in ("checked", "unchecked")]
+        folder = Path(directory)
+        kinds = [
+            Kind(folder, "checked", asked.device),
+            Kind(folder, "unchecked", asked.device, without),
+        ]
         rounds = []
         for number in range(asked.pairs + 1):
             pair = [kind.round() for kind in (kinds if number % 2 else kinds[::-1])]
+            print(f"pair {number} of {asked.pairs}: {pair}", flush=True)
             rounds += pair if number else []
             report.add("rounds", rounds)
     medians = {
         kind.name: statistics.median(r["seconds"] for r in rounds if r["kind"] == kind.name)
         for kind in kinds
     }
-    more = (medians["checked"] / medians["unchecked"] - 1) * 100
+    seconds = medians["checked"] - medians["unchecked"]
+    more = seconds / medians["unchecked"] * 100
+    total = {
+        **medians,
+        "without": without,
+        "more %": round(more, 1),
+        "asked %": ASKED_PCT if is_all else ASKED_OF_GROUPS_PCT,
+        "more s a case": round(seconds / CASES_OF_A_ROUND, 3),
+    }
     report.table("Rounds of five cases", rounds)
-    report.add("total", {**medians, "more %": round(more, 1), "asked %": ASKED_PCT})
-    print(f"{more:+.1f} % wall time for the dynamic checks (asked: at most {ASKED_PCT:.0f} %)")
+    report.add("total", total)
+    print(
+        f"{more:+.1f} % wall time for {', '.join(without)} (asked: at most "
+        f"{total['asked %']:.0f} %), {total['more s a case']:+.3f} s a case"
+    )
 
 
 if __name__ == "__main__":
