@@ -302,7 +302,7 @@ def main() -> None:
         f"{cores} cores, {platform.machine()}, Python {platform.python_version()}, torch "
         f"{version('torch')}, {time.strftime('%Y-%m-%d')}. The load at the start\n"
         f"was {load:.1f}{busy}. GPU figures come from `docs/results`; the devices are named in\n"
-        "[paired-evidence.md](paired-evidence.md) and [gpu.md](gpu.md)."
+        "[paired comparisons](paired-evidence.md) and [results on GPUs](gpu.md)."
     ]
     for title, source, measure in SECTIONS:
         table = tabulate(measure(), headers="keys", tablefmt="github", floatfmt=".3g")

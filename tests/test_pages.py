@@ -28,6 +28,13 @@ PAGES = [
     *sorted(ROOT.glob("knowledge/**/*.md")),
     *sorted(ROOT.glob("conftest_templates/*.md")),
 ]
+#: What people wrote for people.
+DOCUMENTS = [
+    *("README.md", "CONTRIBUTING.md", "conftest_templates/README.md"),
+    "conftest_templates/SKILL.md",
+    *sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("docs/*.md")),
+    *sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("knowledge/**/*.md")),
+]
 #: A measured figure: a time, a share, a rate, or a count of trials.
 FIGURE = re.compile(
     r"\d (s|ms|µs|GB/s|TB/s|TFLOPS)\b|\d %|\b(\d+|none|one) of \d+|\d×|×\d|\| \d+(\.\d+)? \|"
@@ -92,15 +99,7 @@ def hard_to_read(parts: list[str]) -> Iterator[str]:
             yield part
 
 
-@pytest.mark.parametrize(
-    "page",
-    [
-        *("README.md", "CONTRIBUTING.md", "conftest_templates/README.md"),
-        "conftest_templates/SKILL.md",
-        *sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("docs/*.md")),
-        *sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("knowledge/**/*.md")),
-    ],
-)
+@pytest.mark.parametrize("page", DOCUMENTS)
 def test_a_sentence_is_short_and_begins_with_the_noun_that_acts(page: str) -> None:
     # Footnotes are titles and addresses.
     text = re.sub(r"^\[\^.*$", "", (ROOT / page).read_text(), flags=re.MULTILINE)
@@ -138,6 +137,13 @@ def test_every_link_to_a_heading_finds_it() -> None:
             assert anchor in anchors(target), f"{page.name}: {file}#{anchor}"
             links += 1
     assert links > 20, "the pattern finds the links that are there"
+
+
+@pytest.mark.parametrize("page", DOCUMENTS)
+def test_a_link_to_a_page_says_what_the_page_is_about(page: str) -> None:
+    plain = r"```.*?```|`[^`]*`|\]\([^)]*\)"
+    text = re.sub(plain, "", (ROOT / page).read_text(), flags=re.DOTALL)
+    assert re.findall(r"[\w/.-]+\.md\b", text) == []
 
 
 def test_troubleshooting_quotes_messages_that_the_package_has() -> None:
