@@ -350,7 +350,12 @@ def test_terminal_json_and_report_show_the_same_numbers(
             assert shown[shape.label][2:4] == [shape.check, changed(shape.change_pct)]
             assert shown[shape.label][5] == shape.status
     assert ["step", "M256", "registers", "40", "64"] in cells
-    assert [row for row in cells if row[0] == "sum"] == [["sum", "M256", "launches", "1", "0"]]
+    assert ["sum", "M256", "gone, launches 1 -> 0"] in cells
+    assert ["fill", "M256", "added, launches 2, registers 16"] in cells
+    widths = "[...document.querySelector('#detail table:has(td[colspan=\"3\"])').rows].map(" + (
+        "r => [...r.cells].reduce((width, cell) => width + cell.colSpan, 0))"
+    )
+    assert browser.value(widths) == [5, 5, 5, 5], "words span the columns of figures"
     for raced in RACED:
         change = changed(raced.change_pct)
         bounds = interval(raced.change_pct, raced.low_pct, raced.high_pct)

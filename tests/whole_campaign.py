@@ -41,18 +41,19 @@ _PAIRS = (
     *("label", "round_of_inference", "comparison", "pair", "position"),
     *("candidate_ms", "incumbent_ms", "device", "clocks"),
 )
-#: Of the last round: a kernel that needs more registers, one that is gone, and a race of two.
+#: Of the last round: kernels that need more registers, are gone or were added, and a race of two.
 KERNELS = [
     KernelChange(
         case="M256",
         kernel=name,
-        before={"launches": 1, "registers": 40, "stack": 0},
+        before=before,
         after=after,
     )
-    for name, after in {
-        "step": {"launches": 1.0, "registers": 64.0, "stack": 0.0},
-        "sum": {},
-    }.items()
+    for name, before, after in (
+        ("step", {"launches": 1.0, "registers": 40.0}, {"launches": 1.0, "registers": 64.0}),
+        ("sum", {"launches": 1.0, "registers": 40.0}, {}),
+        ("fill", {}, {"launches": 2.0, "registers": 16.0}),
+    )
 ]
 RACED = [
     RaceCandidate(

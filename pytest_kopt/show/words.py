@@ -203,32 +203,34 @@ def memory(verdict: Verdict) -> str:
 
 def kernel_lines(verdict: Verdict) -> list[str]:
     """Return what changed in the machine code, a line for each kernel."""
-    lines = []
-    for kernel, rows in _kernel_figures(verdict):
-        what = "gone, " if not kernel.after else "" if kernel.before else "added, "
-        text = ", ".join(f"{name} {before} -> {after}" for name, before, after in rows)
-        text = text if kernel.before else _alone(rows)
-        lines.append(f"{kernel.kernel}: {what}{text or _OTHER} (first in {kernel.case})")
-    return lines
+    return [
+        f"{kernel.kernel}: {_in_words(kernel, figures)} (first in {kernel.case})"
+        for kernel, figures in _kernel_figures(verdict)
+    ]
 
 
 def kernel_rows(verdict: Verdict) -> list[list[str]]:
     """Return the same as rows of a table: kernel, its first case, figure, before, after.
 
-    An added kernel has one row.
+    Without figures of both versions a row ends with the words of the line instead.
     """
     return [
         [kernel.kernel, kernel.case, *row]
-        for kernel, rows in _kernel_figures(verdict)
+        for kernel, figures in _kernel_figures(verdict)
         for row in (
-            (rows or [(_OTHER, "", "")]) if kernel.before else [("added", "", _alone(rows))]
+            figures
+            if kernel.before and kernel.after and figures
+            else [(_in_words(kernel, figures),)]
         )
     ]
 
 
-def _alone(rows: Sequence[_Figure]) -> str:
-    """Return the figures of a kernel that has nothing to compare with."""
-    return ", ".join(f"{name} {after}" for name, _, after in rows)
+def _in_words(kernel: KernelChange, figures: Sequence[_Figure]) -> str:
+    """Return what changed in a kernel, of an added one its figures."""
+    if not kernel.before:
+        return ", ".join(["added", *(f"{name} {after}" for name, _, after in figures)])
+    changes = [f"{name} {before} -> {after}" for name, before, after in figures]
+    return ", ".join([*([] if kernel.after else ["gone"]), *(changes or [_OTHER])])
 
 
 def _kernel_figures(verdict: Verdict) -> Iterator[tuple[KernelChange, list[_Figure]]]:

@@ -149,6 +149,7 @@ def _rounds(campaign: Campaign) -> Iterator[dict[str, Any]]:
 def _round(round: Round, verdict: Verdict) -> dict[str, Any]:
     notes, total, applied = round.notes, verdict.aggregate, verdict.applied
 
+    kernels = kernel_rows(verdict)
     has_costs = any(shape.memory for shape in verdict.shapes)
     has_points = any(shape.operating_point for shape in verdict.shapes)
 
@@ -167,7 +168,6 @@ def _round(round: Round, verdict: Verdict) -> dict[str, Any]:
             _DEVICE,
         ),
         rows(verdict.candidates, *CANDIDATES),
-        [dict(zip(_KERNELS, row, strict=True)) for row in kernel_rows(verdict)],
         [{"Notes": name, "": str(value)} for name, value in notes.given().items()],
     )
     return {
@@ -178,7 +178,10 @@ def _round(round: Round, verdict: Verdict) -> dict[str, Any]:
         "metric": total.metric if total else "",
         "change": changed(total.change_pct) if total else "—",
         "interval": interval(total.change_pct, total.low_pct, total.high_pct) if total else "",
-        "tables": [[[*table[0]], *([*row.values()] for row in table)] for table in tables if table],
+        "tables": [
+            *([[*table[0]], *([*row.values()] for row in table)] for table in tables if table),
+            *([[_KERNELS, *kernels]] if kernels else ()),
+        ],
         "summary": notes.title or "",
         "commit": (applied.git_commit or "")[:12] if verdict.decision.keeps else "",
         "restored": applied.restored,

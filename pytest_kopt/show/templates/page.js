@@ -66,10 +66,11 @@
     element.tHead.append(head);
     // A column of figures is right-aligned; a sentence that begins with a digit is not one.
     const isFigure = (text) => /^[+\-\[—]?[^A-Za-z]*( MiB)?$/.test(text);
-    const figures = header.map((_, i) => i > 0 && rows.every((row) => isFigure(row[i])));
+    const figures = header.map((_, i) => i > 0 && rows.every((row) => isFigure(row[i] ?? "")));
     for (const row of rows) {
       const line = made("tr");
       line.append(...row.map((text, i) => made("td", text, figures[i] ? "n" : "")));
+      line.lastChild.colSpan = header.length - row.length + 1;
       element.tBodies[0].append(line);
     }
     box.append(element);
