@@ -59,6 +59,12 @@ def html(campaign: Campaign) -> str:
     return page.campaign_page(campaign)
 
 
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    with chromium(tmp_path_factory.mktemp("profile")) as tab:
+        yield tab
+
+
 def unpacked(html: str, id: str) -> Any:
     found = re.search(rf'<script type="text/plain" id="{id}">([^<]*)</script>', html)
     assert found is not None
@@ -127,6 +133,36 @@ def test_pairs_are_those_of_the_file(campaign: Campaign, html: str) -> None:
     gain = float(first["incumbent_ms"]) / float(first["candidate_ms"]) - 1
     assert (value >> 1) / 1e4 == pytest.approx(gain, abs=5.1e-5)
     assert value & 1 == (first["position"] == "BA")
+
+
+def test_the_pairs_of_a_case_stand_with_the_interval_of_the_verdict(
+    campaign: Campaign, html: str, browser: Page, tmp_path: Path
+) -> None:
+    rounds = {str(item["number"]): item for item in unpacked(html, "data")["rounds"]}
+    verdict = verdicts(campaign)[2]
+    assert rounds["2"]["changes"] == {
+        shape.label: {"gain": shape.change_pct, "low": shape.low_pct, "high": shape.high_pct}
+        for shape in verdict.shapes
+    }
+    file = tmp_path / "report.html"
+    file.write_text(html)
+    browser.open(file)
+    browser.value("document.getElementById('round').value = '2'")
+    browser.value("document.getElementById('round').onchange()")
+    shape = verdict.shapes[0]
+    assert shape.low_pct is not None and shape.high_pct is not None and shape.change_pct is not None
+    band, line = browser.value(
+        "['rect.role-mark path', 'rule.role-mark line'].map(mark => {"
+        " const box = document.querySelector('#pairs .mark-' + mark).getBoundingClientRect();"
+        " return [box.top, box.bottom]; })"
+    )
+    share = (shape.high_pct - shape.change_pct) / (shape.high_pct - shape.low_pct)
+    assert band[0] + share * (band[1] - band[0]) == pytest.approx(sum(line) / 2, abs=2)
+    legend = "[...document.querySelectorAll('#pairs .role-legend-label text')]"
+    assert browser.value(f"{legend}.map(text => text.textContent)") == [
+        *("all pairs, 95 % interval", "mean of a process"),
+        *("candidate first", "incumbent first"),
+    ]
 
 
 def test_kernels_of_every_round_are_there(campaign: Campaign, html: str) -> None:
@@ -248,12 +284,6 @@ def test_no_roofline_is_drawn_without_its_figures() -> None:
     assert charts.rooflines([known]) is not None
     assert charts.rooflines([{**known, "attainable": None}]) is None
     assert charts.rooflines([{**known, "unit": "GB/s"}]) is None
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
-    with chromium(tmp_path_factory.mktemp("profile")) as tab:
-        yield tab
 
 
 MARKS = """Object.fromEntries([...document.querySelectorAll('.chart')].map(c => [

@@ -25,7 +25,7 @@ _BELOW = {"tickCount": 10, "titleAnchor": "end"}
 #: Characters of a name; the widest page shows fewer.
 _LONGEST = 100
 #: Figures of a tooltip; what else stands there is text.
-_NUMBERS = {"gain", "achieved", "attainable", "achieved_pct"}
+_NUMBERS = {"gain", "low", "high", "achieved", "attainable", "achieved_pct"}
 
 
 def trend(rounds: Sequence[Any], metric: str) -> Spec | None:

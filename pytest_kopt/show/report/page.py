@@ -230,8 +230,18 @@ def campaign_page(campaign: Campaign, *, live: bool = False) -> str:
 
 
 def _for_script(round: dict[str, Any]) -> dict[str, Any]:
-    """Return what page.js shows of a round; its tables and the charts have the rest."""
-    return {key: value for key, value in round.items() if key not in _IN_TABLES}
+    """Return what page.js shows of a round; its tables and the charts have the rest.
+
+    `changes`: the change of each case and the ends of its interval in percent, by label.
+    """
+    names = {"gain": "change_pct", "low": "low_pct", "high": "high_pct"}
+    changes = {
+        shape["label"]: {name: shape[key] for name, key in names.items()}
+        for shape in round["shapes"]
+        if shape["low_pct"] is not None
+    }
+    kept = {key: value for key, value in round.items() if key not in _IN_TABLES}
+    return {**kept, "changes": changes}
 
 
 def index_page(campaigns: Sequence[Campaign], files: Sequence[str], *, live: bool = False) -> str:

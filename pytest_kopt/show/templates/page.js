@@ -30,7 +30,7 @@
       background: "transparent",
       view: { stroke: line },
       axis,
-      legend: { labelColor: ink, titleColor: ink, labelFontSize: 12, titleFontSize: 12, labelLimit: 0 },
+      legend: { labelColor: ink, titleColor: ink, labelFontSize: 12, titleFontSize: 12, labelLimit: 0, layout: { top: { direction: innerWidth < 600 ? "vertical" : "horizontal" } } },
       rule: { color: ink },
       text: { color: ink },
     };
@@ -106,11 +106,12 @@
       process.map((value, j) => ({
         process: i + 1,
         pair: j + 1,
-        first: value & 1 ? "incumbent" : "candidate",
+        first: value & 1 ? "incumbent first" : "candidate first",
         gain: (value >> 1) / 100,
       })),
     );
-    pairSpec = { ...data.charts.pairs, data: { name: "table", values } };
+    const verdict = [rounds.get(at("round").value).changes[at("case").value]].filter(Boolean);
+    pairSpec = { ...data.charts.pairs, data: { name: "table", values }, datasets: { verdict } };
     await draw("pairs", pairSpec);
   };
 
