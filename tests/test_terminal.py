@@ -14,6 +14,7 @@ from _pytest._io import TerminalWriter
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_kopt.cases.evidence import CaseEvidence
 from pytest_kopt.cases.result import CaseResult, named
 from pytest_kopt.decide.case_verdict import Shape
 from pytest_kopt.decide.verdict import Aggregate, Applied, Decision, Verdict
@@ -112,6 +113,29 @@ def test_quiet_leaves_the_verdict_and_verbose_shows_every_column() -> None:
     for column in ("_stddev", "out_snr", "[+2.00, +4.00]"):
         assert column in loud and column not in plain.split("ACCEPTED")[0]
     assert cases[0].label.removeprefix("gemm ") in loud
+
+
+def test_what_a_column_holds_decides_whether_it_is_shown_and_not_its_name() -> None:
+    quantities = {
+        "speed": "forward_rate",
+        "speed spread": "forward_rate_stddev",
+        "Forward wait": "forward_us",
+        "quality": "out_snr",
+    }
+    case = replace(
+        a_case(0),
+        cells=dict.fromkeys(quantities, 7.5),
+        evidence=CaseEvidence(quantities=quantities),
+    )
+    plain, quiet, loud = (
+        next(result_lines([case], None, (), level)).split("check")[1].split()
+        for level in (0, -1, 1)
+    )
+    assert plain == ["speed", "fwd", "wait", "quality"]
+    assert quiet == ["fwd", "wait"]
+    assert loud == ["speed", "speed", "spread", "fwd", "wait", "quality"]
+    compared = next(result_lines([case], a_closing([case], [3.0])))
+    assert "quality" not in compared and "speed" in compared
 
 
 def test_a_case_of_the_same_code_has_no_change() -> None:

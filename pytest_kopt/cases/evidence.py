@@ -71,6 +71,7 @@ class CaseEvidence:
     """All fields are None where they do not apply, or where an older version did not record them.
 
     `guessed`: the dims are, since the test failed before it declared them. `device` is a UUID.
+    `quantities` says what each column of the schema holds, one of `QUANTITIES`, by its name.
     `seeds` are those of the check, by purpose. Pairs are forward and backward: `flops` and `nbytes`
     as declared, `io_bytes` by direction as counted; `counted_flops` is what torch counts in the
     reference. `by_torch` names the operators that make the result alone; `dtype` is what products
@@ -88,6 +89,7 @@ class CaseEvidence:
     """
 
     schema: str | None = None
+    quantities: dict[str, str] | None = None
     guessed: bool | None = None
     function: str | None = None
     dims: dict[str, Scalar] | None = None

@@ -121,7 +121,11 @@ class CaseResult:
             header=schema.header(tuple(dims)),
             dims=dims,
             cells={c.name: math.nan for c in schema.columns if backward or not c.is_backward},
-            evidence=CaseEvidence(schema=schema.name, guessed=guessed),
+            evidence=CaseEvidence(
+                schema=schema.name,
+                quantities={c.name: c.quantity for c in schema.columns},
+                guessed=guessed,
+            ),
         )
 
     @classmethod

@@ -6,14 +6,14 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from pytest_kopt.cases.details import blind_spots, of_shapes
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.exit_codes import ExitCode
 from pytest_kopt.figures import changed, figure, interval
-from pytest_kopt.schema.profile import Scalar
+from pytest_kopt.schema.profile import BUILT_IN, Scalar
 from pytest_kopt.show.rooflines import profile_lines, roofline_lines
 from pytest_kopt.show.words import (
     clipped,
@@ -44,7 +44,8 @@ _LEAST_LABEL = 12
 _ROOMY_LABEL = 24
 #: Columns of a bar: an odd number, so that zero has one of its own.
 BAR_WIDTH = 17
-_FIRST_CALL = "1st call ms"
+#: What columns hold where no result says it: every case failed, or an earlier release recorded it.
+_QUANTITIES = {c.name: c.quantity for schema in BUILT_IN.values() for c in schema.columns}
 #: Below a table with both: its figures that decide, and those that do not.
 PAIRED = "change: measured in pairs, decides; other columns: the candidate alone"
 #: Changes up to so many percent are drawn in proportion on a logarithmic axis.
@@ -198,10 +199,7 @@ def _shown(figures: Aggregate | ConfigClass) -> str:
 def _case_table(
     results: Sequence[CaseResult], verdict: Verdict | None, verbosity: int
 ) -> Iterator[str]:
-    """Yield the rows of one schema; what there is no room for is left out.
-
-    SNRs go first, then first calls, then the bar.
-    """
+    """Yield the rows of one schema; what there is no room for is left out."""
     pairs = of_shapes(verdict.shapes if verdict else (), results)
     shapes = {result.nodeid: shape for shape, result in pairs if result}
     cases = [shapes.get(result.nodeid) for result in results]
@@ -209,20 +207,18 @@ def _case_table(
     operation, labels = _labels(results)
     longest = max(map(len, labels))
     while True:
-        widths = [max(map(len, (name, *cells))) for name, cells in columns.items()]
+        widths = [column.width for column in columns]
         lines = (
-            columns.keys(),
-            ("-" * width for width in widths),
-            *zip(*columns.values(), strict=True),
+            [column.name for column in columns],
+            ["-" * width for width in widths],
+            *zip(*(column.cells for column in columns), strict=True),
         )
         rest = ["  ".join(map(str.ljust, line, widths)) for line in lines]
         room = longest if verbosity > 0 else WIDTH - 2 - len(rest[0])
-        snrs = [name for name in columns if name.endswith("_snr")]
-        first = [name for name in columns if name == _FIRST_CALL]
-        spare = snrs or first or [name for name in columns if Axis.MARK in name]
+        spare = max(column.spare for column in columns)
         if verbosity > 0 or not spare or room >= min(longest, _ROOMY_LABEL):
             break
-        columns = {name: cells for name, cells in columns.items() if name not in spare}
+        columns = [column for column in columns if column.spare < spare]
     room = max(_LEAST_LABEL, min(room, max(longest, len(operation))))
     names = [clipped(operation, room), "-" * room, *(clipped(label, room) for label in labels)]
     marks: list[Markup] = [{}, {}, *map(_row_markup, results, cases)]
@@ -232,34 +228,42 @@ def _case_table(
 
 def _columns(
     results: Sequence[CaseResult], cases: Sequence[Shape | None], verbosity: int
-) -> dict[str, list[str]]:
+) -> list[_Column]:
     compared = any(shape and shape.change_pct is not None for shape in cases)
-    columns = {"check": [str(result.check) for result in results]}
+    columns = [_Column("check", [str(result.check) for result in results])]
+    quantities = dict(_QUANTITIES)
+    for result in results:
+        quantities |= result.evidence.quantities or {}
     # A case without a backward has fewer.
     for name in max((result.cells for result in results), key=len):
-        if verbosity > 0 or _is_shown(name, compared, short=verbosity < 0):
+        quantity = quantities.get(name, "")
+        if verbosity > 0 or _is_shown(quantity, compared, short=verbosity < 0):
             short = name.replace("Forward", "fwd").replace("Backward", "bwd")
             cells = [_cell(result.cells.get(name)) for result in results]
-            columns[short.replace("Time (ms)", "ms")] = cells
+            spare = 3 if _is_snr(quantity) else 0
+            columns.append(_Column(short.replace("Time (ms)", "ms"), cells, spare))
     if not compared:
         return columns
-    columns["change"] = [
+    changes = [
         "same code" if shape and shape.same else changed(shape.change_pct if shape else None)
         for shape in cases
     ]
+    columns.append(_Column("change", changes))
     if verbosity >= 0 and (first := first_calls(cases)):
-        columns[_FIRST_CALL] = first
+        columns.append(_Column("1st call ms", first, spare=2))
     if verbosity >= 0:
         axis = Axis.of([shape for shape in cases if shape])
-        columns[axis.title] = [axis.bar(shape) if shape else "" for shape in cases]
+        bars = [axis.bar(shape) if shape else "" for shape in cases]
+        columns.append(_Column(axis.title, bars, spare=1))
     if verbosity > 0 and any(shape and shape.memory for shape in cases):
         peaks = [shape.memory if shape else None for shape in cases]
-        columns["memory"] = [peak.in_mib if peak else "" for peak in peaks]
+        columns.append(_Column("memory", [peak.in_mib if peak else "" for peak in peaks]))
     if verbosity > 0:
-        columns["interval"] = [
+        intervals = [
             interval(shape.change_pct, shape.low_pct, shape.high_pct) if shape else ""
             for shape in cases
         ]
+        columns.append(_Column("interval", intervals))
     return columns
 
 
@@ -278,11 +282,14 @@ def _row_markup(result: CaseResult, shape: Shape | None) -> Markup:
     return {"green": True} if shape and shape.status == "improved" else {}
 
 
-def _is_shown(column: str, compared: bool, *, short: bool) -> bool:
-    if column.endswith("_stddev") or (column.endswith("_snr") and (compared or short)):
+def _is_shown(quantity: str, compared: bool, *, short: bool) -> bool:
+    if quantity.endswith("_stddev") or (_is_snr(quantity) and (compared or short)):
         return False
-    is_rate = column.startswith(("Forward", "Backward")) and not column.endswith("Time (ms)")
-    return not (short and is_rate)
+    return not (short and quantity.endswith("_rate"))
+
+
+def _is_snr(quantity: str) -> bool:
+    return quantity.startswith(("out_snr", "grad_snr"))
 
 
 def _cell(value: Scalar | None) -> str:
@@ -302,10 +309,21 @@ def noise_lines(noise: Mapping[str, Any]) -> Iterator[str]:
 
 
 @dataclass(frozen=True, slots=True)
+class _Column:
+    """A column of the table of cases; the one with the largest `spare` gives way first, 0 never."""
+
+    name: str
+    cells: list[str]
+    spare: int = 0
+
+    @property
+    def width(self) -> int:
+        return max(map(len, (self.name, *self.cells)))
+
+
+@dataclass(frozen=True, slots=True)
 class Axis:
     """An axis for bars: the log-ratio `limit` at its ends, if `bent` logarithmic beyond 1 %."""
-
-    MARK: ClassVar[str] = "±"
 
     limit: float
     bent: bool = False
@@ -328,7 +346,7 @@ class Axis:
     def title(self) -> str:
         pct = math.expm1(self.limit) * 100
         end = f"{pct / 100 + 1:.3g}×" if pct >= 99.5 else f"{pct:.2g} %"
-        return f"slow {self.MARK}{end} fast"
+        return f"slow ±{end} fast"
 
     def bar(self, shape: Shape) -> str:
         """Draw `·` for the axis, `│` zero, `━` the interval, `●` the change, if there is one."""

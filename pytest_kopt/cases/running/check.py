@@ -214,6 +214,7 @@ def _evidence(case: Case, bench: Bench, seeds: dict[str, int]) -> CaseEvidence:
         weight=case.weight,
         cache=case.cache,
         operating_point=case.operating_point,
+        quantities={c.name: c.quantity for c in case.schema.columns},
         better={c.name: c.better for c in case.schema.columns if c.better},
         torch=torch.__version__,
     )
