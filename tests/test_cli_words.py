@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import signal
 from importlib.metadata import version
 from pathlib import Path
@@ -59,6 +61,93 @@ def test_a_signal_ends_a_command_in_order(
     assert json.loads(shown.out) == document
     assert shown.err == "interrupted\n"
     assert signal.getsignal(signal.SIGTERM) is former
+
+
+#: The keys of a line of `kopt judge`, in docs/judge.md.
+JUDGED = {"submission", "sha256", "outcome", "exit_code", "reason", "limit", "seconds", "verdict"}
+
+
+@pytest.mark.parametrize(
+    ("words", "reason", "submissions"),
+    [
+        ("nowhere new.py b.py", "nowhere: there is no such folder", ["new.py", "b.py"]),
+        ("--json nowhere new.py", "nowhere: there is no such folder", ["new.py"]),
+        (". new.py", "pyproject.toml: ", ["new.py"]),
+        (". new.py --seconds soon", "invalid float value: 'soon'", [None]),
+        (". new.py --unknown", "unrecognized arguments: --unknown", [None]),
+        (".", "required: SUBMISSION", [None]),
+    ],
+)
+def test_a_refusal_of_judge_is_a_line_for_each_submission(
+    words: str,
+    reason: str,
+    submissions: list[str | None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pyproject.toml").write_text("[tool.pytest\n")
+    (tmp_path / "new.py").write_text("")
+    assert main(["judge", *words.split()]) == 4
+    shown = capsys.readouterr()
+    documents = [json.loads(line) for line in shown.out.splitlines()]
+    assert [document["submission"] for document in documents] == submissions
+    for document in documents:
+        assert document.keys() == JUDGED
+        assert (document["outcome"], document["exit_code"]) == ("not judged", 4)
+        assert reason in document["reason"] and document["reason"] in shown.err
+
+
+def test_submissions_that_are_left_have_a_line_when_the_command_is_interrupted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def judged(path: Path, *_: object) -> dict[str, object]:
+        if path.name == "b.py":
+            signal.raise_signal(signal.SIGTERM)
+        return {**dict.fromkeys(JUDGED), "exit_code": 8}
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(standalone, "judged", judged)
+    (tmp_path / "pyproject.toml").write_text('[tool.pytest.ini_options]\ntestpaths = ["."]\n')
+    for name in ("a.py", "b.py", "c.py", "test_a.py"):
+        (tmp_path / name).write_text("import a\n" if name == "test_a.py" else "")
+    assert main(["judge", ".", "a.py", "b.py", "c.py", "--at", "a.py"]) == 2
+    documents = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(d["submission"], d["exit_code"]) for d in documents] == [
+        *(("a.py", 8), ("b.py", 2), ("c.py", 2)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "reason"),
+    [
+        ("a.py b.py", 4, "a.py: there is no such file, folder or git ref"),
+        ("a.py b.py --at", 4, "argument --at: expected one argument"),
+        ("a.py b.py --bogus", 4, "unrecognized arguments: --bogus"),
+        ("", 4, "required: OLD, NEW"),
+        ("full.py full.py --at full.py test_full.py", 11, "full.py: No space left on device"),
+    ],
+)
+def test_a_refusal_of_compare_is_a_document(
+    words: str,
+    code: int,
+    reason: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "full.py")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(two_versions, "tree_with", full)
+    (tmp_path / "full.py").write_text("")
+    (tmp_path / "test_full.py").write_text("import full\n")
+    assert main(["compare", "--json", *words.split()]) == code
+    document = json.loads(capsys.readouterr().out)
+    assert document.keys() == {"exit_code", "reason", "verdict"}
+    assert document["exit_code"] == code and reason in document["reason"]
 
 
 def test_what_is_kept_of_made_cases_is_named(

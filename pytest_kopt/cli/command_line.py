@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from pydantic import BaseModel
 
 from pytest_kopt.campaign.campaign import Campaign
+from pytest_kopt.errors import BadInput
 from pytest_kopt.options.project import Project
 from pytest_kopt.show.files import projections
 
@@ -39,6 +41,11 @@ class CommandParser(argparse.ArgumentParser):
         finally:
             self._is_intermixing = False
 
+    def error(self, message: str) -> NoReturn:
+        """Refuse words as other input is refused, so that a document says so as well."""
+        self.print_usage(sys.stderr)
+        raise BadInput(message, where=self.prog)
+
 
 @dataclass(frozen=True, slots=True)
 class Command:
@@ -59,7 +66,7 @@ class Command:
             epilog=f"example:\n  {self.example}",
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        parser.set_defaults(no_result={})
+        parser.set_defaults(no_result=[{}])
         for add in self.arguments:
             add(parser)
         if self.actions:
@@ -86,7 +93,7 @@ def argument(*names: str, **settings: Any) -> Argument:
 
 def no_result(**keys: object) -> Argument:
     """Give a command's document these keys where there is no result."""
-    return lambda parser: parser.set_defaults(no_result=keys)
+    return lambda parser: parser.set_defaults(no_result=[keys])
 
 
 def one_of(*arguments: Argument, required: bool = False) -> Argument:

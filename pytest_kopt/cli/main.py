@@ -7,7 +7,7 @@ import io
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from importlib.metadata import version
 from itertools import chain
@@ -15,6 +15,7 @@ from typing import TextIO
 
 import pytest
 
+from pytest_kopt.campaign.running import CODES
 from pytest_kopt.cli.campaigns import (
     MEMORY,
     TIPS,
@@ -34,7 +35,7 @@ from pytest_kopt.cli.init import init
 from pytest_kopt.cli.mcp import mcp
 from pytest_kopt.cli.report import decide, export, report
 from pytest_kopt.cli.standalone import bisect, calibrate, compare, judge, record, time
-from pytest_kopt.errors import BadInput
+from pytest_kopt.errors import BadInput, storage_told
 from pytest_kopt.exit_codes import ExitCode
 from pytest_kopt.session.interruption import Interruption
 from pytest_kopt.show.words import visible
@@ -90,7 +91,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for command in _COMMANDS:
         command.add_to(commands)
     with redirect_stdout(_Visible(sys.stdout)):
-        code = _run(parser, argv)
+        code = _run(parser, commands.choices, argv)
         sys.stdout.flush()
     return code
 
@@ -103,25 +104,34 @@ def _overview() -> Iterator[str]:
         yield f"{purpose}: {', '.join(command.name for command in members)}"
 
 
-def _run(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> int:
-    # argparse's own exit code for usage is 2; ours is 4, as pytest's.
+def _run(
+    parser: CommandParser, commands: Mapping[str, CommandParser], argv: Sequence[str] | None
+) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     # Argparse would take another program's arguments for ours, "--" or not.
     passes = words[:1] in _PASS_WORDS_ON and "--" in words
     ours = words[: words.index("--")] if passes else words
     try:
         arguments = parser.parse_args(ours, argparse.Namespace(words=words[len(ours) + 1 :]))
-    except SystemExit as stop:
-        return int(ExitCode.USAGE) if stop.code else 0
+    except SystemExit:  # the help, or the version
+        return 0
+    except BadInput as error:
+        named = commands.get(next(iter(ours), ""), parser)
+        asked = argparse.Namespace(
+            json="--json" in ours or named.get_default("json"),
+            no_result=named.get_default("no_result") or [{}],
+        )
+        return _without_result(asked, ExitCode.USAGE, "ERROR: ", str(error))
     if "run" not in arguments:
         parser.print_help()
         return 0
     signals = Interruption()
     signals.take_over()
     try:
-        return int(arguments.run(arguments) or 0)
-    except BadInput as error:
-        return _without_result(arguments, ExitCode.USAGE, "ERROR: ", str(error))
+        with storage_told():
+            return int(arguments.run(arguments) or 0)
+    except tuple(CODES) as error:
+        return _without_result(arguments, CODES[type(error)], "ERROR: ", str(error))
     except KeyboardInterrupt:
         return _without_result(arguments, pytest.ExitCode.INTERRUPTED, "", "interrupted")
     finally:
@@ -129,10 +139,13 @@ def _run(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> int:
 
 
 def _without_result(arguments: argparse.Namespace, code: int, before: str, reason: str) -> int:
-    """Print why a command has no result, as a document too if one is asked for; return the code."""
+    """Print why a command has no result, as documents too if they are asked for; return the code.
+
+    A document is a line, as a reader of several takes them one by one.
+    """
     print(f"{before}{visible(reason)}", file=sys.stderr)
     if getattr(arguments, "json", False):
         # Who reads documents reads no other stream.
-        document = {"exit_code": int(code), "reason": reason, **arguments.no_result}
-        print(json.dumps(document, indent=1))
+        for keys in arguments.no_result:
+            print(json.dumps({"exit_code": int(code), "reason": reason, **keys}))
     return int(code)

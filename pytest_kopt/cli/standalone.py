@@ -55,6 +55,12 @@ _CASES: tuple[Argument, ...] = (
     ),
     JSON,
 )
+#: What the line of a submission says that was not judged.
+_NOT_JUDGED = {
+    **dict.fromkeys(("submission", "sha256", "limit", "verdict")),
+    "outcome": "not judged",
+    "seconds": 0.0,
+}
 
 
 @command(
@@ -174,6 +180,8 @@ def _print(outcome: SessionEnd, cases: Cases, **document: object) -> None:
         help="for all files, of which one may have a quarter (default: 4096)",
     ),
     argument("--processes", type=int, default=256, metavar="N", help="at a time (default: 256)"),
+    argument("--json", action="store_true", default=True, help="the lines are JSON without it too"),
+    no_result(**_NOT_JUDGED),
 )
 def judge(arguments: argparse.Namespace) -> int:
     """Judge submissions, one after the other, each confined and within limits, against PROBLEM's
@@ -183,6 +191,8 @@ def judge(arguments: argparse.Namespace) -> int:
     several submissions.
     """
     problem, submissions = arguments.problem.resolve(), arguments.submissions
+    # What ends the command here is the reason of each that is left.
+    left = arguments.no_result = [{**_NOT_JUDGED, "submission": str(path)} for path in submissions]
     if not problem.is_dir():
         raise BadInput("there is no such folder", where=str(arguments.problem))
     paths = [Path(os.path.abspath(path)) for path in submissions]
@@ -198,6 +208,7 @@ def judge(arguments: argparse.Namespace) -> int:
             raise BadInput("there is no baseline", where=cases.place or str(problem), fix=fix)
         document = judged(path, cases, limits, arguments.words)
         print(json.dumps({**document, "submission": str(shown)}), flush=True)
+        left.pop(0)
         codes.append(int(document["exit_code"]))
     return codes[0] if len(codes) == 1 else 0
 

@@ -11,6 +11,7 @@ from pytest_kopt.campaign import manifest
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.git.repository import Repository
 from pytest_kopt.campaign.git.worktrees import choose_campaign, keeper, root_of
+from pytest_kopt.errors import BadInput
 from pytest_kopt.options.declare import LOADED_BEFORE
 from pytest_kopt.options.settings import DEFAULT_WORKSPACE, workspace_of
 
@@ -31,8 +32,14 @@ class Project:
 
     @classmethod
     def here(cls, *paths: str) -> Project:
-        """Find the project through pytest's own rules; `paths` are those of a run's tests."""
-        config = pytest.Config.fromdictargs({}, ["--noconftest", *LOADED_BEFORE, *paths])
+        """Find the project through pytest's own rules; `paths` are those of a run's tests.
+
+        BadInput for settings that pytest cannot read.
+        """
+        try:
+            config = pytest.Config.fromdictargs({}, ["--noconftest", *LOADED_BEFORE, *paths])
+        except pytest.UsageError as error:
+            raise BadInput(str(error)) from None
         try:
             workspace = workspace_of(config)
             builds = bool(config.getini("kopt_rebuild_command"))

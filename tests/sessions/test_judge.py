@@ -68,6 +68,8 @@ def test_a_problem_has_a_baseline(problem: Project, tmp_path: Path) -> None:
     (tmp_path / "new.py").write_text(kernel())
     run = problem.kopt("judge", ".", str(tmp_path / "new.py"), "--at", "kernels/none.py")
     assert run.code == 4 and "there is no such file or folder" in run.refusal
+    document = json.loads(run.out)
+    assert document["reason"] == run.refusal and document["outcome"] == "not judged"
     (problem.root / "pyproject.toml").write_text("[tool.pytest.ini_options]\n")
     run = problem.kopt("judge", ".", str(tmp_path / "new.py"), "--at", PLAIN)
     assert run.code == 4 and 'have no testpaths. Fix: testpaths = ["tests"]' in run.refusal
