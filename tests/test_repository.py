@@ -363,28 +363,6 @@ def test_a_branch_name_that_git_does_not_take_is_refused(work: Work) -> None:
         work.repository().switch("optimize/softmax")
 
 
-def test_an_excluded_directory_is_no_business_of_gits(work: Work) -> None:
-    workspace = work.root / "agent" / "workspace"
-    work.write("agent/workspace/campaign/manifest.yaml", "a: 1\n")
-    repository = work.repository()
-    repository.exclude(workspace)
-    repository.exclude(workspace)
-    assert work.git("status", "--porcelain") == ""
-    assert work.read(".git/info/exclude").split("\n").count("/agent/workspace/") == 1
-
-
-@pytest.mark.parametrize("before", [None, "", "*.log", "*.log\n"])
-def test_excluding_keeps_the_lines_that_were_there(work: Work, before: str | None) -> None:
-    path = work.root / ".git" / "info" / "exclude"
-    path.unlink(missing_ok=True)
-    if before is not None:
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(before)
-    work.repository().exclude(work.root / "agent")
-    kept = ["*.log"] if before else []
-    assert path.read_text().splitlines() == [*kept, "/agent/"]
-
-
 def test_the_main_tree_keeps_the_campaigns_of_all_trees(work: Work, tmp_path: Path) -> None:
     """Of a project in a folder of the repository, too; without a main tree each keeps its own."""
     linked, bare = tmp_path / "linked", tmp_path / "bare.git"
@@ -399,7 +377,7 @@ def test_the_main_tree_keeps_the_campaigns_of_all_trees(work: Work, tmp_path: Pa
     assert keeper(tmp_path / "apart") == tmp_path / "apart"
 
 
-def test_a_linked_worktree_has_its_own_branch_and_shares_the_excluded_paths(work: Work) -> None:
+def test_a_linked_worktree_has_its_own_branch(work: Work) -> None:
     linked = work.root.parent / "linked"
     work.git("worktree", "add", "--quiet", "-b", "optimize/x", str(linked))
     found = Repository.around(linked)
@@ -408,8 +386,6 @@ def test_a_linked_worktree_has_its_own_branch_and_shares_the_excluded_paths(work
     (linked / KERNEL).write_text("A = 2\n")
     found.commit(as_in_the_tree(linked, KERNEL), "round-2")
     assert work.read(KERNEL) == "A = 1\n"
-    found.exclude(linked / "agent")
-    assert "/agent/" in work.read(".git/info/exclude").splitlines()
 
 
 def test_a_commit_waits_for_another_git(work: Work) -> None:

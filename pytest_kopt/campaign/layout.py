@@ -103,6 +103,17 @@ def check_name(name: str) -> str:
     return name
 
 
+def hide_from_git(folder: Path) -> None:
+    """Have git ignore a folder by a file in it, in a repository that comes later too.
+
+    A file that is there stays as it is: its owner may want to commit some of the folder.
+    """
+    file = folder / ".gitignore"
+    if not file.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        file.write_text("# Written by pytest-kopt.\n*\n")
+
+
 def campaigns(workspace: Path) -> list[str]:
     names = (path.parent.name for path in workspace.glob("*/manifest.yaml"))
     return sorted(name for name in names if _LEGAL_NAME.fullmatch(name))

@@ -162,14 +162,14 @@ def _written(
         home = root if manifest.upstream is None else layout.directory
         script, command = quick_bench.script(home, layout.quick_bench)
         manifest = manifest.model_copy(update={"quick_command": command})
-        if repository is not None:
-            if not arguments.worktree and manifest.git_branch not in ("none", repository.branch):
-                # A session on another campaign would find its branch gone.
-                for name in campaigns(project.workspace):
-                    with hold(Layout(project.workspace / name)):
-                        pass
-                repository.switch(manifest.git_branch)
-            project.keep_workspace_out_of_git()
+        stays = arguments.worktree or manifest.git_branch == "none"
+        if repository is not None and not stays and manifest.git_branch != repository.branch:
+            # A session on another campaign would find its branch gone.
+            for name in campaigns(project.workspace):
+                with hold(Layout(project.workspace / name)):
+                    pass
+            repository.switch(manifest.git_branch)
+        project.keep_workspace_out_of_git()
         policy = policies.load(manifest.policy, project.root)
         write_atomically(place.readme, campaign_readme(manifest, policy))
         write_atomically(place.quick_bench, script)

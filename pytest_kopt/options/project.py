@@ -11,6 +11,7 @@ from pytest_kopt.campaign import manifest
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.git.repository import Repository
 from pytest_kopt.campaign.git.worktrees import choose_campaign, keeper, root_of
+from pytest_kopt.campaign.layout import hide_from_git
 from pytest_kopt.errors import BadInput
 from pytest_kopt.options.declare import LOADED_BEFORE
 from pytest_kopt.options.settings import DEFAULT_WORKSPACE, workspace_of
@@ -49,15 +50,16 @@ class Project:
         return cls(config.rootpath, workspace, file, tuple(config.getini("testpaths")), builds)
 
     def keep_workspace_out_of_git(self) -> None:
-        """List the workspace in `.git/info/exclude` where it lies inside the repository.
-
-        If that tree is not the main one, git is told not to remove it either.
-        """
+        """Have git ignore the workspace, and keep a tree without a main one that holds it."""
+        workspace = self.workspace.resolve()
+        # In a workspace that holds the project everything would be hidden.
+        if not self.root.resolve().is_relative_to(workspace):
+            hide_from_git(workspace)
         repository = Repository.around(keeper(self.root))
-        if repository and self.workspace.resolve().is_relative_to(repository.root.resolve()):
-            repository.exclude(self.workspace)
-            if repository.main_tree is None:
-                repository.lock_tree(f"{self.workspace} holds campaigns of pytest-kopt")
+        if repository is None or repository.main_tree is not None:
+            return
+        if workspace.is_relative_to(repository.root.resolve()):
+            repository.lock_tree(f"{self.workspace} holds campaigns of pytest-kopt")
 
     def campaign(self, name: str | None) -> Campaign:
         """Open a campaign: the named one, else the branch's, else the only one.

@@ -8,6 +8,8 @@ import shutil
 import pytest
 import yaml
 
+from pytest_kopt.campaign.layout import campaigns
+
 from .project import CAMPAIGN, KERNEL, Project
 from .sources import SETTINGS
 
@@ -84,7 +86,6 @@ def test_a_campaign_is_set_up(ready: Project) -> None:
 
     assert ready.git("branch", "--show-current").strip() == f"optimize/{CAMPAIGN}"
     assert ready.git("status", "--porcelain").splitlines() == [" M notes.txt"]
-    assert "/agent/workspace/" in ready.read(".git/info/exclude").splitlines()
 
     before = ready.contents()
     run = ready.kopt("init", CAMPAIGN, *GIVEN, *words)
@@ -104,8 +105,12 @@ def test_a_tree_with_one_kernel_and_one_test_needs_no_option(ready: Project) -> 
     assert first.startswith("no git repository: snapshots keep every version")
     for text in (f"--kernel {KERNEL}", "--op doubled", "--backend TORCH", "--gpu cpu"):
         assert text in second
-    (name,) = (path.name for path in (ready.root / "agent/workspace").iterdir())
+    (name,) = campaigns(ready.root / "agent/workspace")
     assert re.fullmatch(r"doubled_torch_cpu_\d{8}", name)
+    files = sorted(path for path in ready.contents() if not path.startswith("agent/"))
+    ready.git("init", "--quiet")
+    ready.git("add", "--all")
+    assert ready.git("ls-files").splitlines() == files, "a later repository has no campaign"
     run = ready.kopt("init", "--kernel", "kernels")
     assert run.code == 4 and "kopt init NAME, or give --op" in run.refusal
 

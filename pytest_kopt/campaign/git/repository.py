@@ -1,4 +1,4 @@
-"""The git repository of a campaign, through GitPython: branch, commit of kernel files, exclude."""
+"""The git repository of a campaign, through GitPython: branch, commit of kernel files."""
 
 from __future__ import annotations
 
@@ -303,16 +303,6 @@ class Repository:
 
     def delete_branch(self, branch: str) -> None:
         self._git("branch", "--quiet", "-D", branch)
-
-    def exclude(self, path: Path) -> None:
-        """Keep a path of every tree out of git, through this clone's `.git/info/exclude`."""
-        line = "/" + path.resolve().relative_to(self.root.resolve()).as_posix() + "/"
-        file = Path(self._repo.common_dir) / "info" / "exclude"
-        file.parent.mkdir(exist_ok=True)
-        text = file.read_text() if file.exists() else ""
-        if line not in text.splitlines():
-            gap = "" if not text or text.endswith("\n") else "\n"
-            file.write_text(f"{text}{gap}{line}\n")
 
     def commit(self, files: Mapping[str, Path | None], message: str) -> str:
         """Commit these files and return the commit; paths are relative to the root.

@@ -19,6 +19,7 @@ from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.history import memory, stops
 from pytest_kopt.campaign.history.stops import count
 from pytest_kopt.campaign.history.trend import NEXT_DIRECTIONS
+from pytest_kopt.campaign.layout import hide_from_git
 from pytest_kopt.campaign.ledger import Decided, Final, FinalReport
 from pytest_kopt.campaign.state import Round, Wait
 from pytest_kopt.cases.result import device_model_of
@@ -88,9 +89,9 @@ def append_logs(campaign: Campaign) -> None:
     is_new = not path.exists()
     source = (campaign.name, campaign.manifest, campaign.state)
     append(path, lambda text: tips.missing_text(text, *source))
-    if is_new and path.exists() and campaign.repository:
+    if is_new and path.exists():
         # Nobody asked for a file in the repository; `git add -f` shares it.
-        campaign.repository.exclude(path.parent)
+        hide_from_git(path.parent)
     append(campaign.layout.trend, lambda text: missing_text(text, campaign.state))
     append(campaign.layout.optimize_log, lambda text: missing_entries(text, campaign))
     performance(campaign)
