@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from pytest_kopt import models
-from pytest_kopt.honesty import fingerprint, imports
+from pytest_kopt import imports, models
+from pytest_kopt.honesty import fingerprint
 from pytest_kopt.honesty.fingerprint import (
     NOTHING,
     Fingerprint,

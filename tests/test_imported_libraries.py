@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pytest_kopt.versions.affected_modules import imported_libraries
+from pytest_kopt.imports import imported_libraries
 
 FILES = {
     "tests/test_norm.py": "import kernels.norm\nfrom kernels import softmax\nimport torch\n",

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from pytest_kopt.errors import BadInput
+from pytest_kopt.imports import names_in
 from pytest_kopt.standalone.cases import Cases
-from pytest_kopt.standalone.child_session import MadeTree, last_words, names_in, place_of
+from pytest_kopt.standalone.child_session import MadeTree, last_words, place_of
 
 from .test_elsewhere import write
 

@@ -31,7 +31,7 @@ from pytest_kopt.campaign.manifest import Extracted, Manifest, Upstream
 from pytest_kopt.cases.result import ExpectedCase
 from pytest_kopt.clock import now
 from pytest_kopt.errors import BadInput
-from pytest_kopt.honesty.imports import Finder
+from pytest_kopt.imports import Finder
 
 _SRC, _TESTS, _BENCH = "src", "tests", "bench"
 #: Settings of pytest that a workspace has its own of.

@@ -11,9 +11,10 @@ from pytest_kopt.clock import now
 from pytest_kopt.devices.pinning import discover
 from pytest_kopt.devices.vendor import choose
 from pytest_kopt.errors import BadInput
+from pytest_kopt.imports import is_imported, names_in
 from pytest_kopt.options.project import Project
 from pytest_kopt.standalone.cases import beyond_torch
-from pytest_kopt.standalone.child_session import is_imported, names_in, tests_below
+from pytest_kopt.standalone.child_session import tests_below
 from pytest_kopt.versions.overlay import project_files
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_kopt.honesty.finding import Finding
-from pytest_kopt.honesty.imports import Finder
+from pytest_kopt.imports import Finder
 
 #: Keys of the manifest that decide what is measured and how it is judged. The policy is
 #: compared by its thresholds, see `Campaign.check_policy`.

@@ -13,16 +13,9 @@ from itertools import groupby
 from pathlib import Path, PurePosixPath
 
 from pytest_kopt.errors import BadInput
+from pytest_kopt.imports import imports_from, is_imported, module_parts, names_in
 from pytest_kopt.options.project import Project
-from pytest_kopt.standalone.child_session import (
-    MadeTree,
-    imports_from,
-    is_imported,
-    names_in,
-    place_below,
-    place_of,
-    tests_below,
-)
+from pytest_kopt.standalone.child_session import MadeTree, place_below, place_of, tests_below
 from pytest_kopt.versions.overlay import project_files
 
 #: Modules of a source that computes in float64 if its inputs are float64.
@@ -224,15 +217,16 @@ def generate(
     if function not in _defined(source):
         legal = ", ".join(sorted(n for n in _defined(source) if n[:1] != "_"))
         raise BadInput(f"{old} does not define {function!r}", where="--call", legal=legal)
-    module = ".".join(PurePosixPath(place).with_suffix("").parts)
-    if not all(part.isidentifier() and not keyword.iskeyword(part) for part in module.split(".")):
+    parts = module_parts(PurePosixPath(place))
+    are_names = all(part.isidentifier() and not keyword.iskeyword(part) for part in parts)
+    if not (parts and are_names):
         what = f"{place} has no name that a test can import"
         raise BadInput(what, fix="--at kernels/softmax.py")
     beyond = ", ".join(sorted(beyond_torch(source)))
     text = _FILE.format(
         function=function,
-        module=module,
-        package=module.removesuffix(PurePosixPath(place).stem),
+        module=".".join(parts),
+        package="".join(f"{part}." for part in PurePosixPath(place).parent.parts),
         reference=(_AS_IT_IS if beyond else _IN_FLOAT64).format(function=function, beyond=beyond),
         tests="".join(_tests(function, cases)),
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import importlib.util
 import os
@@ -10,8 +9,8 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path, PurePosixPath
@@ -24,6 +23,7 @@ from pytest_kopt.campaign.git.repository import Repository
 from pytest_kopt.campaign.running import is_left_behind
 from pytest_kopt.decide.verdict import Verdict
 from pytest_kopt.errors import BadInput
+from pytest_kopt.imports import imports_from, is_imported
 from pytest_kopt.options.declare import IN_TREE, LOADED_BEFORE, STEP
 from pytest_kopt.process_tree import end_with_parent
 from pytest_kopt.processes.launched import SCRATCH
@@ -284,38 +284,6 @@ def place_of(versions: Sequence[Path], root: Path, tests: Iterable[Path]) -> str
     return places.pop()
 
 
-def names_in(source: bytes) -> set[str]:
-    """Return the dotted names that a source imports, relative ones without their dots.
-
-    From `from a.b import c` these are `a.b` and `a.b.c`; the latter may be no module.
-    """
-    names: set[str] = set()
-    with suppress(SyntaxError, ValueError):
-        for node in ast.walk(ast.parse(source)):
-            if isinstance(node, ast.Import):
-                names |= {alias.name for alias in node.names}
-            elif isinstance(node, ast.ImportFrom):
-                names |= {".".join(filter(None, (node.module, a.name))) for a in node.names}
-                names |= {node.module} if node.module else set()
-    return names
-
-
-def imports_from(
-    root: Path, files: Collection[PurePosixPath], sources: Iterable[bytes]
-) -> Iterator[set[str]]:
-    """Yield the dotted names that sources import, then those that what they import does, and on.
-
-    `files` are those of the project, by path below its root.
-    """
-    left = {*files}
-    while sources:
-        names = {name for source in sources for name in names_in(source)}
-        yield names
-        reached = {path for path in left if is_imported(path, names)}
-        left -= reached
-        sources = [(root / path).read_bytes() for path in reached]
-
-
 def tests_below(paths: Iterable[Path]) -> list[Path]:
     """Return the Python files among paths and below them."""
     found: list[Path] = []
@@ -323,14 +291,3 @@ def tests_below(paths: Iterable[Path]) -> list[Path]:
         below = [path / file for file in project_files(path)] if path.is_dir() else [path]
         found += [file for file in below if file.suffix == ".py"]
     return found
-
-
-def is_imported(path: PurePosixPath, names: Collection[str]) -> bool:
-    """Say whether a file below the root is a module by one of these dotted names."""
-    parts = path.with_suffix("").parts
-    if path.suffix != ".py":
-        return False
-    if parts[-1] == "__init__":
-        parts = parts[:-1]
-    # A folder on the way may be one that modules are looked for in.
-    return any(".".join(parts[start:]) in names for start in range(len(parts)))

@@ -25,6 +25,7 @@ from pytest_kopt.honesty.fingerprint import (
     moved,
     touched,
 )
+from pytest_kopt.imports import module_parts
 from pytest_kopt.options.declare import LOADED_BEFORE
 
 #: Settings that say which code runs as a test and what runs around it.
@@ -114,9 +115,7 @@ class HarnessWatch:
         modules = {}
         for path in (root / name for name in paths if name.endswith(".py")):
             folder = next(folder for folder in folders if path.is_relative_to(folder))
-            place = path.relative_to(folder).with_suffix("")
-            parts = place.parent.parts if place.name == "__init__" else place.parts
-            modules[".".join(parts)] = folder
+            modules[".".join(module_parts(path.relative_to(folder)))] = folder
         return modules
 
     def touched(self, ids: Iterable[str]) -> list[str]:

@@ -219,8 +219,8 @@ def _is_elsewhere(file: str, trees: tuple[str, ...]) -> bool:
 
 def _imported_heads(root: Path) -> set[str]:
     """Return the first parts of what the project's loaded modules import."""
-    files = project_modules(root).values()
-    return {name.partition(".")[0] for path in files for name in imports_of(path)}
+    imports = (imported for path in project_modules(root).values() for imported in imports_of(path))
+    return {imported.module.partition(".")[0] for imported in imports if not imported.level}
 
 
 def _own_file(homes: Mapping[str, Sequence[Path]], name: str) -> Path | None:

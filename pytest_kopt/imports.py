@@ -1,0 +1,245 @@
+"""The imports of Python files: the modules that a source names, and the files that these are.
+
+Sources are read, and nothing is imported.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path, PurePath, PurePosixPath
+
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_CALLS = frozenset({"import_module", "__import__", "importorskip"})
+_PLUGINS = "pytest_plugins"
+_FOREIGN = frozenset({"site-packages", "dist-packages", "__pycache__"})
+
+
+@dataclass(frozen=True, slots=True)
+class Import:
+    """One name of a statement: `import module`, or `from module import name`."""
+
+    #: "" in `from . import name`.
+    module: str
+    #: "" for `import module`; it may be a module's or another's.
+    name: str = ""
+    #: The number of dots before the module.
+    level: int = 0
+    #: Whether the statement stands in a function, which may never be called.
+    in_function: bool = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The dotted names without leading dots, of which the last may be no module."""
+        whole = ".".join(filter(None, (self.module, self.name)))
+        return (self.module, whole) if self.module and self.name else (whole,)
+
+    def start(self, path: Path) -> Path | None:
+        """Return the folder in which a relative one begins in a file; None for an absolute one."""
+        return path.parents[self.level - 1] if 0 < self.level <= len(path.parents) else None
+
+
+@functools.cache
+def imports_in(source: bytes) -> tuple[Import, ...]:
+    """Return the imports of a source; raises what ast.parse does."""
+    imports: list[Import] = []
+    waiting: list[tuple[ast.AST, bool]] = [(ast.parse(source), False)]
+    while waiting:
+        node, inside = waiting.pop()
+        if isinstance(node, ast.Import):
+            imports += [Import(alias.name, in_function=inside) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            place = node.module or ""
+            imports += [Import(place, alias.name, node.level, inside) for alias in node.names]
+        inside = inside or isinstance(node, _FUNCTIONS)
+        # No expression holds a statement.
+        children = ast.iter_child_nodes(node)
+        waiting += [(child, inside) for child in children if not isinstance(child, ast.expr)]
+    return tuple(imports)
+
+
+def names_in(source: bytes) -> set[str]:
+    """Return the dotted names that a source imports, relative ones without their dots.
+
+    From `from a.b import c` these are `a.b` and `a.b.c`; the latter may be no module.
+    """
+    with suppress(SyntaxError, ValueError):
+        return {name for imported in imports_in(source) for name in imported.names}
+    return set()
+
+
+def module_parts(path: PurePath) -> tuple[str, ...]:
+    """Return the parts of the name of the module in a file; none for a package's own file there."""
+    return path.parent.parts if path.stem == "__init__" else path.with_suffix("").parts
+
+
+def is_imported(path: PurePath, names: Collection[str]) -> bool:
+    """Say whether a file below the root is a module by one of these dotted names."""
+    # A folder on the way may be one that modules are looked for in.
+    parts = module_parts(path) if path.suffix == ".py" else ()
+    return any(".".join(parts[start:]) in names for start in range(len(parts)))
+
+
+def imports_from(
+    root: Path, files: Collection[PurePosixPath], sources: Iterable[bytes]
+) -> Iterator[set[str]]:
+    """Yield the dotted names that sources import, then those that what they import does, and on.
+
+    `files` are those of the project, by path below its root.
+    """
+    left = {*files}
+    while sources:
+        names = {name for source in sources for name in names_in(source)}
+        yield names
+        reached = {path for path in left if is_imported(path, names)}
+        left -= reached
+        sources = [(root / path).read_bytes() for path in reached]
+
+
+class Finder:
+    """Finds the files of modules as Python would: in the first of `folders` that has one.
+
+    Only files below `root`, outside any virtual environment, count. The imports of a file are read
+    once: many files of a package reach all of it.
+    """
+
+    def __init__(self, root: Path, folders: Sequence[Path] = ()) -> None:
+        self._root = root
+        self.folders = folders
+        self._ours: dict[Path, bool] = {}
+        self._imported: dict[Path, list[Path]] = {}
+
+    def files(self, module: str, folders: Sequence[Path] | None = None) -> list[Path]:
+        """Return the files that importing a module runs: its packages' and its own."""
+        parts = module.split(".")
+        for folder in self.folders if folders is None else folders:
+            if files := [path for path in _chain(folder, parts) if self.is_ours(path)]:
+                return files
+        return []
+
+    def is_ours(self, path: Path) -> bool:
+        """Say whether a file is the project's own."""
+        return path.is_relative_to(self._root) and self._is_own_folder(path.parent)
+
+    def _is_own_folder(self, folder: Path) -> bool:
+        if folder not in self._ours:
+            is_own = folder.name not in _FOREIGN and not (folder / "pyvenv.cfg").exists()
+            above = folder.parent
+            is_inside = above.is_relative_to(self._root)
+            self._ours[folder] = is_own and (not is_inside or self._is_own_folder(above))
+        return self._ours[folder]
+
+    def reached(self, start: Iterable[Path], stop: Callable[[Path], bool]) -> set[Path]:
+        """Return the project files that `start` and its imports run, not going into `stop`'s."""
+        reached: set[Path] = set()
+        waiting = [path.resolve() for path in start]
+        while waiting:
+            path = waiting.pop()
+            if path in reached or stop(path) or not path.is_file():
+                continue
+            reached.add(path)
+            waiting += self.imported(path)
+        return reached
+
+    def sources(self, path: Path) -> list[Path]:
+        """Return the project files in which a file finds what it imports, no packages above."""
+        chains = [
+            (name, self.files(name, [folder] if folder else None) or self._package(folder))
+            for folder, name in _named_in(path)
+        ]
+        # `from package import module` names the package as well, and takes nothing from it.
+        return [
+            files[-1]
+            for name, files in chains
+            if files
+            and not any(n.startswith(f"{name}.") and len(f) > len(files) for n, f in chains)
+        ]
+
+    def _package(self, folder: Path | None) -> list[Path]:
+        """Return what `from . import name` reads a name from that is no module."""
+        file = folder / "__init__.py" if folder else None
+        return [file] if file and file.is_file() and self.is_ours(file) else []
+
+    def imported(self, path: Path) -> list[Path]:
+        """Return the project files that a file imports anywhere; none for what does not parse."""
+        if path not in self._imported:
+            names = _named_in(path)
+            files = (self.files(name, [folder] if folder else None) for folder, name in names)
+            self._imported[path] = [*dict.fromkeys(chain.from_iterable(files))]
+        return self._imported[path]
+
+
+def imported_libraries(starts: Iterable[Path], folders: Sequence[Path]) -> set[str]:
+    """Return the modules outside of a project that its files, and what they reach, import.
+
+    The project's modules are those in `folders`, from which its packages are imported. A function's
+    own imports are left out.
+    """
+    waiting, seen, libraries = [*starts], set[Path](), set[str]()
+    while waiting:
+        path = waiting.pop()
+        if path in seen:
+            continue
+        seen.add(path)
+        # The import of a file that is no Python says so itself.
+        with suppress(OSError, SyntaxError, ValueError):
+            for imported in imports_in(path.read_bytes()):
+                if imported.in_function:
+                    continue
+                start, head = imported.start(path), imported.module.partition(".")[0]
+                homes = [start] if start else [place for place in folders if _begins(head, place)]
+                files = ([*_chain(home, imported.names[-1].split("."))] for home in homes)
+                waiting += next(filter(None, files), [])
+                if not homes:
+                    libraries.add(imported.module)
+    return libraries
+
+
+def _begins(head: str, folder: Path) -> bool:
+    """Say whether a folder has a module of a name, or a folder, which may be a namespace."""
+    return (folder / head).is_dir() or (folder / f"{head}.py").exists()
+
+
+def _named_in(path: Path) -> list[tuple[Path | None, str]]:
+    """Return the dotted names that a file imports, each with the folder that it starts from."""
+    try:
+        source = path.read_bytes() if path.suffix == ".py" else b""
+        statements = imports_in(source)
+        names = [(imported.start(path), name) for imported in statements for name in imported.names]
+        return [*dict.fromkeys([*names, *((None, name) for name in _names_in_calls(source))])]
+    except (SyntaxError, ValueError, OSError):
+        return []
+
+
+@functools.cache
+def _names_in_calls(source: bytes) -> tuple[str, ...]:
+    """Return the modules that calls and pytest's variable name in their strings."""
+    if not any(word.encode() in source for word in (*_CALLS, _PLUGINS)):
+        return ()
+    texts: list[ast.expr] = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call) and node.args:
+            called = getattr(node.func, "attr", getattr(node.func, "id", None))
+            texts += node.args[:1] if called in _CALLS else []
+        elif isinstance(node, ast.Assign) and _PLUGINS in map(ast.unparse, node.targets):
+            texts.append(node.value)
+    parts = (part for text in texts for part in ast.walk(text) if isinstance(part, ast.Constant))
+    return tuple(part.value for part in parts if isinstance(part.value, str) and part.value)
+
+
+def _chain(folder: Path, parts: Sequence[str]) -> Iterator[Path]:
+    """Yield the files of a module's packages in a folder, and its own."""
+    for i, part in enumerate(parts):
+        package = folder / part / "__init__.py"
+        if package.is_file():
+            yield package.resolve()
+        elif (folder / f"{part}.py").is_file():
+            yield (folder / f"{part}.py").resolve()
+            return
+        elif not (folder / part).is_dir() or i == len(parts) - 1:
+            return
+        folder = folder / part
