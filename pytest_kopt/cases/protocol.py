@@ -110,18 +110,30 @@ class LoadReference(OfCase):
     """Load a case of the current best, to judge what other workers' timed calls gave."""
 
 
+class WithinCase:
+    """An order that follows the one of a case; between cases it is passed over."""
+
+    __slots__ = ()
+
+
+class WithinVersions(WithinCase):
+    """An order that follows LoadVersions."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True)
-class Leave:
+class Leave(WithinCase):
     """Go on no further with this case."""
 
 
 @dataclass(frozen=True, slots=True)
-class Prepare:
+class Prepare(WithinVersions):
     """Make the arms ready to be timed: the device is the replica's."""
 
 
 @dataclass(frozen=True, slots=True)
-class Agree:
+class Agree(WithinVersions):
     """Time by an engine and a number of input sets that all workers of a replica can use."""
 
     engine: str
@@ -137,7 +149,7 @@ class Keep:
 
 
 @dataclass(frozen=True, slots=True)
-class Write:
+class Write(WithinVersions):
     """Write the content of an arm's next block, which follows from its seed.
 
     `way` is 0 for its forward, then 1 for its backward, of the same seed. On a GPU it is said
@@ -156,12 +168,12 @@ class Write:
 
 
 @dataclass(frozen=True, slots=True)
-class Time:
+class Time(WithinVersions):
     """Run the calls of the next direction."""
 
 
 @dataclass(frozen=True, slots=True)
-class HandOver:
+class HandOver(WithinVersions):
     """Hand over what was looked at: of large results, elements drawn under the secret."""
 
     secret: int
@@ -169,7 +181,7 @@ class HandOver:
 
 
 @dataclass(frozen=True, slots=True)
-class Settle:
+class Settle(WithinVersions):
     """Say what gave the candidate away.
 
     With the baseline's `accuracy` by name of the result, judge here what was looked at; None: the
@@ -201,14 +213,14 @@ class Looks:
 
 
 @dataclass(frozen=True, slots=True)
-class Judge:
+class Judge(WithinCase):
     """Judge what another worker handed over."""
 
     looks: Looks
 
 
 @dataclass(frozen=True, slots=True)
-class Recompute:
+class Recompute(WithinCase):
     """Call the function here on what another worker's was called on, and hand that over."""
 
     looks: Looks

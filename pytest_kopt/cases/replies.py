@@ -1,4 +1,8 @@
-"""The replies of a worker to its client, each as a type; `protocol.py` says to which order."""
+"""The replies of a worker to its client, each as a type; `protocol.py` says to which order.
+
+A base class is a conversation: clients that take no part in it pass its replies over by that name.
+A reply that may end a case has none, since every client acts on it.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +15,26 @@ from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.profiling.kernel_table import CaseProfile
 
 
+class OfSession:
+    """A session or the profiler acts on it: it is about collection, rows or profiles."""
+
+    __slots__ = ()
+
+
+class OfComparison:
+    """A comparison of versions acts on it."""
+
+    __slots__ = ()
+
+
+class OfBlocks(OfComparison):
+    """A replica or the verifier waits for it by its type."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True)
-class Collected:
+class Collected(OfSession):
     """The node ids of what can be run."""
 
     ids: list[str]
@@ -26,21 +48,21 @@ class CollectError:
 
 
 @dataclass(frozen=True, slots=True)
-class Confined:
+class Confined(OfSession):
     """Why the session ends: confinement refused something to others than the kernel."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
-class FallbackRow:
+class FallbackRow(OfSession):
     """The row, as JSON, that a case gets if its worker never comes back."""
 
     result: str
 
 
 @dataclass(frozen=True, slots=True)
-class CaseStarted:
+class CaseStarted(OfSession):
     """A test begins; `location` is pytest's."""
 
     nodeid: str
@@ -63,7 +85,7 @@ class CaseFinished:
 
 
 @dataclass(frozen=True, slots=True)
-class Profiled:
+class Profiled(OfSession):
     """The profile of a case."""
 
     profile: CaseProfile
@@ -86,7 +108,7 @@ class MachineCode:
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class Loaded(OfComparison):
     """A case is loaded.
 
     `same` is how both versions are known to be one, by their source or by the machine code that
@@ -104,7 +126,7 @@ class Loaded:
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class Prepared(OfBlocks):
     """The engine that times the arms here, the number of input sets, and parts without a graph."""
 
     engine: str
@@ -113,7 +135,7 @@ class Prepared:
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
+class Ready(OfBlocks):
     """By arm, forward and backward: the calls of a block, and where its results are said to lie."""
 
     calls: dict[str, list[int]]
@@ -121,38 +143,38 @@ class Ready:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class Written(OfBlocks):
     """The content of the block is there."""
 
 
 @dataclass(frozen=True, slots=True)
-class Timed:
+class Timed(OfBlocks):
     """The calls of a direction are over; `ms` by this process's clock or the device's events."""
 
     ms: float
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
+class Looked(OfBlocks):
     """The results of a direction's calls have been inspected."""
 
 
 @dataclass(frozen=True, slots=True)
-class HandedOver:
+class HandedOver(OfBlocks):
     """The inspected results, as files and how to read them."""
 
     looks: list[dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Findings:
+class Findings(OfComparison):
     """The faults that gave the candidate away; empty if there are none."""
 
     findings: list[Finding]
 
 
 @dataclass(frozen=True, slots=True)
-class Verification:
+class Verification(OfBlocks):
     """The plain errors in results that were handed over, or why those cannot be judged."""
 
     findings: list[Finding]
@@ -160,14 +182,14 @@ class Verification:
 
 
 @dataclass(frozen=True, slots=True)
-class TriedShape:
+class TriedShape(OfComparison):
     """A shape, or other inputs, at which the versions were tried."""
 
     shape: nearby_shapes.Tried
 
 
 @dataclass(frozen=True, slots=True)
-class Reached:
+class Reached(OfComparison):
     """The accuracy of a version at the declared shape, which draws `elements` elements."""
 
     version: str

@@ -11,24 +11,14 @@ from pytest_kopt.cases.protocol import TryNearby
 from pytest_kopt.cases.replies import (
     CannotLoad,
     CaseFinished,
-    CaseStarted,
-    Collected,
     CollectError,
-    Confined,
-    FallbackRow,
     Findings,
-    HandedOver,
     Loaded,
-    Looked,
-    Prepared,
-    Profiled,
+    OfBlocks,
+    OfSession,
     Reached,
-    Ready,
     Report,
-    Timed,
     TriedShape,
-    Verification,
-    Written,
 )
 from pytest_kopt.decide.case_verdict import Same
 from pytest_kopt.honesty.accuracy import Accuracy, downgrades
@@ -133,11 +123,7 @@ class Nearby(Children):
                     is_whole = True
                 case Report() | CollectError():
                     why = why or why_ended(reply)
-                case Collected() | Confined() | FallbackRow() | CaseStarted() | Profiled():
-                    pass
-                case Prepared() | Ready() | Written() | Timed() | Looked() | HandedOver():
-                    pass
-                case Verification():
+                case OfSession() | OfBlocks():
                     pass
         if not is_whole:
             broken = f"trying them broke off ({why or 'for no known reason'})"

@@ -16,25 +16,14 @@ from pytest_kopt.cases.protocol import Judge, Leave, LoadReference, Looks, Recom
 from pytest_kopt.cases.replies import (
     CannotLoad,
     CaseFinished,
-    CaseStarted,
-    Collected,
     CollectError,
-    Confined,
-    FallbackRow,
-    Findings,
     HandedOver,
     Loaded,
-    Looked,
-    Prepared,
-    Profiled,
-    Reached,
-    Ready,
+    OfComparison,
+    OfSession,
     Reply,
     Report,
-    Timed,
-    TriedShape,
     Verification,
-    Written,
 )
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.processes.child import Child, ChildDied, Children
@@ -147,11 +136,7 @@ def why_ended(reply: Reply) -> str:
             return f"failed: {_last_line(data.get('longrepr'))}" if failed else ""
         case CaseFinished():
             return "the case never called kopt()"
-        case Collected() | Confined() | FallbackRow() | CaseStarted() | Profiled():
-            return ""
-        case Loaded() | Prepared() | Ready() | Written() | Timed() | Looked() | HandedOver():
-            return ""
-        case Findings() | Verification() | TriedShape() | Reached():
+        case OfSession() | OfComparison():
             return ""
 
 

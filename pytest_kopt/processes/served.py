@@ -13,21 +13,13 @@ from typing import NoReturn
 import pytest
 
 from pytest_kopt.cases.protocol import (
-    Agree,
     Begin,
     CaseOrder,
     Check,
-    HandOver,
-    Judge,
-    Leave,
     OfCase,
     Order,
-    Prepare,
-    Recompute,
-    Settle,
     StopWorker,
-    Time,
-    Write,
+    WithinCase,
 )
 from pytest_kopt.cases.replies import (
     CaseFinished,
@@ -117,10 +109,8 @@ class Serve:
                     self.send(CaseFinished(nodeid, self._leaving))
                     if self._leaving:
                         return True
-                case Begin() | Leave() | Prepare() | Agree() | Write() | Time() | HandOver():
+                case Begin() | WithinCase():
                     # For the case before, which ended without it: it failed, or was skipped.
-                    pass
-                case Settle() | Judge() | Recompute():
                     pass
 
     def pytest_runtest_logstart(self, nodeid: str, location: tuple[str, int | None, str]) -> None:

@@ -19,20 +19,15 @@ from pytest_kopt.cases.case import Case
 from pytest_kopt.cases.groups import uneven_cases
 from pytest_kopt.cases.order import UNEVEN, WAYS, ArmsOrder, derive
 from pytest_kopt.cases.protocol import (
-    Agree,
     Begin,
     Client,
-    HandOver,
     Judge,
     Leave,
     Looks,
     OfCase,
-    Prepare,
     Recompute,
-    Settle,
     StopWorker,
-    Time,
-    Write,
+    WithinVersions,
 )
 from pytest_kopt.cases.replies import CannotLoad, HandedOver, Loaded, Verification
 from pytest_kopt.cases.running.bench import Bench
@@ -108,9 +103,7 @@ def serve_verifier(case: Case, bench: Bench, arms: ArmsOrder, client: Client) ->
                         for look in looks.looks
                     ]
                     client.send(HandedOver(handed_over))
-            case Begin() | OfCase() | Leave() | Prepare() | Agree() | Write() | Time():
-                return
-            case HandOver() | Settle() | StopWorker():
+            case Begin() | OfCase() | Leave() | WithinVersions() | StopWorker():
                 return
 
 
