@@ -11,6 +11,9 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Annotated, TypeAlias
+
+from pydantic import Field
 
 from pytest_kopt.decide.known_noise import Prior, Ratios, variance_of
 
@@ -34,6 +37,19 @@ KNOWN_BIAS_PCT = 0.3
 #: versions differ in what that costs them: the root mean square over twelve known changes on an
 #: H100 (docs/results/operating_points_h100.json).
 SCATTER_OF_A_CHANGE = 0.1
+#: An interval in a document: the keys low_pct, high_pct and confidence next to change_pct.
+LowEnd: TypeAlias = Annotated[
+    float | None,
+    Field(description="lower end of the interval of change_pct, in percent; null: no interval"),
+]
+HighEnd: TypeAlias = Annotated[
+    float | None,
+    Field(description="upper end of the interval of change_pct, in percent; null: no interval"),
+]
+Confidence: TypeAlias = Annotated[
+    float | None,
+    Field(description="confidence level of the interval, 0 to 1; null: no interval"),
+]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from pytest_kopt.decide.inference import SHAPE_LEVEL, Estimate, percent
+from pytest_kopt.decide.inference import SHAPE_LEVEL, Estimate, HighEnd, LowEnd, percent
 from pytest_kopt.decide.known_noise import DEVICE_TIMED, Prior
 from pytest_kopt.devices.states import BOOST, SUSTAINED
 from pytest_kopt.figures import changed
@@ -38,14 +38,8 @@ class OperatingPoint(Document):
     change_pct: float | None = Field(
         default=None, description="change of speed in percent, paired; positive is better"
     )
-    low_pct: float | None = Field(
-        default=None,
-        description="lower end of the interval of change_pct, in percent; null: no interval",
-    )
-    high_pct: float | None = Field(
-        default=None,
-        description="upper end of the interval of change_pct, in percent; null: no interval",
-    )
+    low_pct: LowEnd = None
+    high_pct: HighEnd = None
     cycles_pct: float | None = Field(
         default=None, description="change in clock cycles of a call: without the clock's part"
     )

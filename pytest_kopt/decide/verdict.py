@@ -8,6 +8,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from pytest_kopt.decide.case_verdict import Shape
+from pytest_kopt.decide.inference import Confidence, HighEnd, LowEnd
 from pytest_kopt.exit_codes import ExitCode
 from pytest_kopt.models import Document
 from pytest_kopt.roofline import Roofline
@@ -90,17 +91,9 @@ class Aggregate(Document):
         description="change of speed in percent, paired unless compare is stored; positive "
         "is better",
     )
-    low_pct: float | None = Field(
-        default=None,
-        description="lower end of the interval of change_pct, in percent; null: no interval",
-    )
-    high_pct: float | None = Field(
-        default=None,
-        description="upper end of the interval of change_pct, in percent; null: no interval",
-    )
-    confidence: float | None = Field(
-        default=None, description="confidence level of the interval, 0 to 1; null: no interval"
-    )
+    low_pct: LowEnd = None
+    high_pct: HighEnd = None
+    confidence: Confidence = None
 
 
 class ConfigClass(Document):
@@ -118,17 +111,9 @@ class ConfigClass(Document):
     change_pct: float | None = Field(
         default=None, description="change of speed in percent; positive is better"
     )
-    low_pct: float | None = Field(
-        default=None,
-        description="lower end of the interval of change_pct, in percent; null: no interval",
-    )
-    high_pct: float | None = Field(
-        default=None,
-        description="upper end of the interval of change_pct, in percent; null: no interval",
-    )
-    confidence: float | None = Field(
-        default=None, description="confidence level of the interval, 0 to 1; null: no interval"
-    )
+    low_pct: LowEnd = None
+    high_pct: HighEnd = None
+    confidence: Confidence = None
     status: Literal["improved", "unchanged", "regressed"] = Field(
         default="unchanged", description="whether the class gained or lost beyond the noise"
     )
@@ -144,14 +129,8 @@ class RaceCandidate(Document):
     change_pct: float | None = Field(
         default=None, description="over the incumbent, in the race; the first's in the round"
     )
-    low_pct: float | None = Field(
-        default=None,
-        description="lower end of the interval of change_pct, in percent; null: no interval",
-    )
-    high_pct: float | None = Field(
-        default=None,
-        description="upper end of the interval of change_pct, in percent; null: no interval",
-    )
+    low_pct: LowEnd = None
+    high_pct: HighEnd = None
     kernel: dict[str, str] = Field(default={}, description="SHA-256 of its files")
 
 

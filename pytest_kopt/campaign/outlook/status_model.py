@@ -17,6 +17,7 @@ from pytest_kopt.campaign.state import Round
 from pytest_kopt.cases.case_rooflines import rooflines
 from pytest_kopt.cases.result import device_model_of
 from pytest_kopt.decide.case_verdict import Shape
+from pytest_kopt.decide.inference import HighEnd, LowEnd
 from pytest_kopt.decide.verdict import Decision, Level, NextAction, RaceCandidate
 from pytest_kopt.knowledge.facts import product_facts
 from pytest_kopt.knowledge.routing import Route
@@ -58,12 +59,8 @@ class RoundStatus(Document):
         description="aggregate's change in percent over the current best of that time; "
         "positive is better. This figure decides, not the times of two rounds"
     )
-    low_pct: float | None = Field(
-        description="lower end of the interval of change_pct, in percent; null: no interval"
-    )
-    high_pct: float | None = Field(
-        description="upper end of the interval of change_pct, in percent; null: no interval"
-    )
+    low_pct: LowEnd
+    high_pct: HighEnd
     flags: list[str] = Field(description="remarks that decide nothing")
     notes: dict[str, Any] = Field(description="the keys of its notes that are given")
 
