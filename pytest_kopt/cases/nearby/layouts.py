@@ -42,7 +42,15 @@ from pytest_kopt.cases.nearby.places import (
     with_no_rows,
 )
 from pytest_kopt.cases.nearby.sizes import absent, longer, of_rows, of_the_other_sign, other_numbers
-from pytest_kopt.cases.nearby.variant import Change, Drawn, Variant, alone, floating, kept_leaf
+from pytest_kopt.cases.nearby.variant import (
+    Change,
+    Drawn,
+    Variant,
+    alone,
+    floating,
+    kept_leaf,
+    replaced,
+)
 from pytest_kopt.cases.order import seed_everything
 from pytest_kopt.honesty.inputs import SCALABLE, leaves
 from pytest_kopt.honesty.nearby_shapes import PATTERNS, Kind
@@ -72,14 +80,7 @@ def into_the_input(drawn: Drawn) -> Iterator[Variant]:
                 continue
             if pair[0].shape != x.shape or pair[0].dtype != x.dtype:
                 continue
-
-            def one(
-                now: list[Any], _: torch.Generator, places: tuple[int, int] = (written, place)
-            ) -> list[Any]:
-                now[places[0]] = now[places[1]]
-                return now
-
-            changed = drawn.changed(one, consumes=(*case.consumes, place))
+            changed = drawn.changed(replaced(written, place), consumes=(*case.consumes, place))
             yield Variant(changed, f"inputs {place} and {written}")
 
 
@@ -91,14 +92,7 @@ def into_two_inputs(drawn: Drawn) -> Iterator[Variant]:
         if isinstance(x, torch.Tensor) and place not in drawn.case.rewritten:
             alike.setdefault((x.shape, x.dtype, x.requires_grad), []).append(place)
     for one, other in itertools.chain(*map(itertools.pairwise, alike.values())):
-
-        def twice(
-            given: list[Any], _: torch.Generator, places: tuple[int, int] = (one, other)
-        ) -> list[Any]:
-            given[places[1]] = given[places[0]]
-            return given
-
-        yield Variant(drawn.changed(twice), f"inputs {one} and {other}")
+        yield Variant(drawn.changed(replaced(other, one)), f"inputs {one} and {other}")
 
 
 def rubbish(drawn: Drawn) -> Iterator[Variant]:
@@ -165,7 +159,7 @@ def frozen(drawn: Drawn) -> Iterator[Variant]:
     """Have one input after the other ask for no gradient; a single one has to ask."""
     asking = leaves(drawn.inputs) if drawn.case.backward else {}
     for place in asking if len(asking) > 1 else ():
-        yield Variant(drawn.changed(alone(place, 0, lambda x, _: x.detach())), f"input {place}")
+        yield Variant(drawn.one(place, 0, lambda x, _: x.detach()), f"input {place}")
 
 
 # Layouts
@@ -238,7 +232,7 @@ def laid(
                 change = alone(place, number, lambda leaf, _: kept_leaf(leaf, lay))
                 return change(list(given), torch.Generator())
 
-            changed = drawn.changed(alone(place, number, content)) if content else case
+            changed = drawn.one(place, number, content) if content else case
             yield Variant(changed, f"input {place}", lay=put)
         if case.backward and incoming:
             yield Variant(case, "an incoming gradient", incoming=incoming)

@@ -34,9 +34,7 @@ def other_masks(drawn: Drawn) -> Iterator[Variant]:
             def all_true(x: torch.Tensor, _: torch.Generator, true: int = true) -> torch.Tensor:
                 return x * true
 
-            yield Variant(
-                drawn.changed(alone(place, number, all_true)), f"input {place}, {true} for 1"
-            )
+            yield Variant(drawn.one(place, number, all_true), f"input {place}, {true} for 1")
         for value in _mask_values(mask):
 
             def whole(x: torch.Tensor, _: torch.Generator, value: float = value) -> torch.Tensor:
@@ -48,9 +46,9 @@ def other_masks(drawn: Drawn) -> Iterator[Variant]:
                 return rows.view(x.shape)
 
             where = f"input {place}, {value}"
-            yield Variant(drawn.changed(alone(place, number, whole)), f"all of {where}")
+            yield Variant(drawn.one(place, number, whole), f"all of {where}")
             if mask.ndim > 1:
-                yield Variant(drawn.changed(alone(place, number, row)), f"a row of {where}")
+                yield Variant(drawn.one(place, number, row), f"a row of {where}")
 
 
 def _mask_values(x: Any) -> tuple[float, ...]:
@@ -94,7 +92,7 @@ def with_no_rows(drawn: Drawn) -> Iterator[Variant]:
         if place in counted or not is_integer(x) or x.ndim != 1 or len(x) < 2 or int(x.min()) < 1:
             continue
         for nothing in ends(len(x)):
-            changed = drawn.changed(alone(place, number, without(nothing)))
+            changed = drawn.one(place, number, without(nothing))
             yield Variant(changed, f"input {place}, number {nothing}")
 
 
@@ -134,7 +132,9 @@ def of_another_width(drawn: Drawn) -> Iterator[Variant]:
     for place, number, _ in drawn.alone(_is_wide):
         if place in drawn.case.rewritten or has_skew(drawn.case):
             continue
-        case = drawn.changed(alone(place, number, _in_the_other_width))
+        case = drawn.one(
+            place, number, lambda x, _: x.int() if x.dtype is torch.int64 else x.long()
+        )
         if drawn.is_supported(case):
             with_room = alone(place, number, _with_room)
             yield Variant(
@@ -146,10 +146,6 @@ def of_another_width(drawn: Drawn) -> Iterator[Variant]:
 
 def _is_wide(x: Any) -> bool:
     return isinstance(x, torch.Tensor) and x.dtype in (torch.int32, torch.int64)
-
-
-def _in_the_other_width(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    return x.int() if x.dtype is torch.int64 else x.long()
 
 
 def _with_room(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
@@ -197,9 +193,9 @@ def other_places(drawn: Drawn) -> Iterator[Variant]:
             changes["rising"] = lambda x, _: x.sort(-1).values
             changes["falling"] = lambda x, _: x.sort(-1, descending=True).values
         for where, change in changes.items():
-            yield Variant(drawn.changed(alone(place, number, change)), f"input {place}, {where}")
+            yield Variant(drawn.one(place, number, change), f"input {place}, {where}")
         if x.ndim == 1 and not repeats and not _is_permutation(x):
-            case = drawn.changed(alone(place, number, _with_two_alike))
+            case = drawn.one(place, number, lambda x, _: torch.cat([x[:1], x[:1], x[2:]]))
             if is_orderless(drawn, case, len(x)):
                 yield Variant(case, f"input {place}, two alike")
 
@@ -213,10 +209,6 @@ def _with_one_at(end: int, x: torch.Tensor, _: torch.Generator) -> torch.Tensor:
 
 def _is_permutation(x: torch.Tensor) -> bool:
     return bool((x.sort().values == torch.arange(len(x), device=x.device)).all())
-
-
-def _with_two_alike(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    return torch.cat([x[:1], x[:1], x[2:]])
 
 
 def is_orderless(drawn: Drawn, case: Case, rows: int) -> bool:
@@ -262,7 +254,7 @@ def from_the_end(drawn: Drawn) -> Iterator[Variant]:
             def change(x: torch.Tensor, dice: torch.Generator, size: int = size) -> torch.Tensor:
                 return x - size * torch.randint(2, x.shape, generator=dice).to(x)
 
-            case = drawn.changed(alone(place, number, change))
+            case = drawn.one(place, number, change)
             same = drawn.results(case)
             if declared and same and all(map(torch.equal, declared, same)):
                 yield Variant(case, f"input {place}")

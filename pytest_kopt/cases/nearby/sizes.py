@@ -24,6 +24,7 @@ from pytest_kopt.cases.nearby.variant import (
     differ,
     floating,
     kept_leaf,
+    replaced,
 )
 from pytest_kopt.honesty.inputs import SCALABLE, says_twice
 from pytest_kopt.honesty.nearby_shapes import Kind
@@ -210,7 +211,7 @@ def _one_input_longer(drawn: Drawn, dice: random.Random) -> Iterator[Variant]:
                 return kept_leaf(leaf, lambda plain: _of_extent(plain, count, (0,)))
 
             dims = {**case.dims, f"rows of input {place}": count}
-            longer = drawn.changed(alone(place, number, change), dims=dims)
+            longer = drawn.one(place, number, change, dims=dims)
             if drawn.is_supported(longer):
                 yield Variant(longer)
 
@@ -251,8 +252,8 @@ def of_the_other_sign(drawn: Drawn) -> Iterator[Variant]:
     """Change the sign of numbers: a place then counts from the end, a step goes back."""
     for place, number, x in _numbers(drawn):
         if x and not isinstance(x, bool):
-            change = alone(place, number, _of_number(lambda x, _: -x))
-            case = drawn.changed(change, gate=snr(PLAINLY_RIGHT_DB))
+            negated = _of_number(lambda x, _: -x)
+            case = drawn.one(place, number, negated, gate=snr(PLAINLY_RIGHT_DB))
             yield Variant(case, f"input {place}")
 
 
@@ -264,12 +265,7 @@ def absent(drawn: Drawn) -> Iterator[Variant]:
             case, case.reference, place
         )
         if isinstance(x, torch.Tensor) and optional and place not in case.rewritten:
-
-            def without(given: list[Any], _: torch.Generator, place: int = place) -> list[Any]:
-                given[place] = None
-                return given
-
-            changed = drawn.changed(without)
+            changed = drawn.changed(replaced(place, None))
             if drawn.is_supported(changed):
                 yield Variant(changed, f"input {place}")
 
@@ -294,14 +290,14 @@ def other_numbers(drawn: Drawn) -> Iterator[Variant]:
         if type(x) is int:
             yield _another_integer(drawn, place, number, x)
         else:
-            yield Variant(drawn.changed(alone(place, number, another)), where)
+            yield Variant(drawn.one(place, number, another), where)
         if type(x) is not bool and 0 < x < 1:
             above = _of_number(lambda x, _: x + 2)
-            case = drawn.changed(alone(place, number, above), gate=snr(PLAINLY_RIGHT_DB))
+            case = drawn.one(place, number, above, gate=snr(PLAINLY_RIGHT_DB))
             yield Variant(case, f"{where}, above one")
         if x and x is not True:
             zero = _of_number(lambda x, _: type(x)())
-            yield Variant(drawn.changed(alone(place, number, zero)), f"{where}, zero")
+            yield Variant(drawn.one(place, number, zero), f"{where}, zero")
     for place, number, x in numbers:
         if isinstance(x, float | torch.Tensor) and x and math.isfinite(x):
             yield from _at_the_ends(drawn, place, number)
@@ -316,7 +312,7 @@ def _another_integer(drawn: Drawn, place: int, number: int, x: int) -> Variant:
     """Change an integer to the first of some others that the reference supports."""
     where = f"input {place}"
     others = (
-        drawn.changed(alone(place, number, lambda *_, other=other: other))
+        drawn.one(place, number, lambda *_, other=other: other)
         for other in dict.fromkeys((x + 1, 2 * x, x // 2, x - 1))
         if other != x
     )

@@ -64,6 +64,10 @@ class Drawn(NamedTuple):
 
         return replace(self.case, inputs=inputs, **changes)
 
+    def one(self, place: int, number: int, change: Change, **changes: Any) -> Case:
+        """Return the case with one leaf of its inputs changed, by its number in its input."""
+        return self.changed(alone(place, number, change), **changes)
+
     def everywhere(self, change: Change, *, weights: bool = False, **changes: Any) -> Case:
         """Return the case with every leaf of its inputs changed, of weights where it is asked."""
         return self.changed(self.each(change, weights=weights), **changes)
@@ -153,6 +157,16 @@ def alone(place: int, number: int, change: Change) -> Rewrite:
             lambda leaf: change(leaf, generator) if next(count) == number else leaf,
             (object,),
         )
+        return given
+
+    return rewrite
+
+
+def replaced(place: int, by: int | None) -> Rewrite:
+    """Return what gives the input of another place there, or nothing."""
+
+    def rewrite(given: list[Any], generator: torch.Generator) -> list[Any]:
+        given[place] = None if by is None else given[by]
         return given
 
     return rewrite
