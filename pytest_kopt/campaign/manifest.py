@@ -292,10 +292,6 @@ class Manifest(Document):
             raise ValueError(" or ".join([*models, "null"]))
         return value
 
-    def judges_by_kernel_time(self, policy: bool) -> bool:
-        """Say whether mean GPU kernel time judges too: as the policy does unless a key says."""
-        return policy if self.kernel_time is None else self.kernel_time
-
     def to_yaml(self) -> str:
         return dump_yaml(self.model_dump(mode="json", by_alias=True))
 

@@ -47,7 +47,9 @@ def place(name: str, project: Project) -> list[str]:
     """
     lines = [f"written: {path}" for path in _copied(name, project.root)]
     if _PACKAGE in TEMPLATES[name]:
-        lines += [*_settings(project), *_missing_packages()]
+        lines += _settings(project)
+        if missing := [f"'{needed}'" for needed in _REQUIREMENTS if not _installed(needed)]:
+            lines.append(f"missing: pip install {' '.join(missing)}")
     if not lines:
         return ["nothing to do: every file is there already"]
     if f"kernels/{name}.py" in TEMPLATES[name]:
@@ -86,12 +88,6 @@ def _settings(project: Project) -> list[str]:
     before = file.read_text().rstrip() + "\n\n" if file.exists() else ""
     file.write_text(before + _SETTINGS)
     return [f"written: pytest's settings, at the end of {file.name}"]
-
-
-def _missing_packages() -> list[str]:
-    """Return the command that installs what the templates import and this environment lacks."""
-    missing = [f"'{needed}'" for needed in _REQUIREMENTS if not _installed(needed)]
-    return [f"missing: pip install {' '.join(missing)}"] if missing else []
 
 
 def _installed(needed: Requirement) -> bool:

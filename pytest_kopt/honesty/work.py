@@ -154,18 +154,15 @@ def work_of(call: Callable[[], object]) -> Work:
                 interpreted |= home == INTERPRETER
                 if home.startswith("triton."):
                     lines[where] = starts
-            launches += starts and not _is_inlined(frame)
+            # A function that a kernel calls, which the interpreter runs, is no launch.
+            if starts and type(frame.f_locals.get("self")).__name__ != "InterpretedFunction":
+                launches += 1
 
     with counter, profile_hook(hook):
         call()
     # What Triton's interpreter calls depends on the content: on a mask, or on the size of a group.
     calls = 0 if interpreted else calls
     return Work(counter.ops, launches, counter.nbytes, calls, frozenset(code))
-
-
-def _is_inlined(frame: FrameType) -> bool:
-    """Say whether the interpreter runs a function that a kernel calls, which is no launch."""
-    return type(frame.f_locals.get("self")).__name__ == "InterpretedFunction"
 
 
 def operators_of(call: Callable[[], Any]) -> tuple[Any, list[Operator]]:

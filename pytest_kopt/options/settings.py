@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -185,19 +184,17 @@ def _check_root(config: pytest.Config) -> None:
     of_manifest = config.stash.get(FROM_MANIFEST, ())
     tests = [word for word in config.option.file_or_dir if word not in of_manifest]
     for option, word in pairwise(map(str, words)):
-        is_path = option in with_path and (here / word).exists()
-        if is_path and config.rootpath != _root_of(tests):
+        if not (option in with_path and (here / word).exists()):
+            continue
+        # Pytest's root directory for the paths of these tests alone.
+        own = pytest.Config.fromdictargs({}, ["--noconftest", *LOADED_BEFORE, *tests])
+        if config.rootpath != own.rootpath:
             raise BadInput(
                 f"pytest took {word} for a path to tests and looks for the project in "
                 f"{config.rootpath}",
                 where=option,
                 fix=f"{option}={word}",
             )
-
-
-def _root_of(tests: Sequence[str]) -> Path:
-    """Return pytest's root directory for the paths of these tests alone."""
-    return pytest.Config.fromdictargs({}, ["--noconftest", *LOADED_BEFORE, *tests]).rootpath
 
 
 def parse_round(text: str | None) -> int | Literal["next", "final"] | None:

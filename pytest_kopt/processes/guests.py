@@ -148,7 +148,8 @@ class RefusedToGuests:
             if any(frame.filename.startswith(_CASES) for frame in stack):
                 # A row says it.
                 return
-            of_project = [frame for frame in stack if _is_of_the_project(frame.filename)]
+            own = [frame for frame in stack if not frame.filename.startswith(("<", _PACKAGE))]
+            of_project = [frame for frame in own if not _is_installed(frame.filename)]
             what = f"{type(cause).__name__}: {cause}".splitlines()[0]
             if not of_project:
                 name = self._plugin([frame.filename for frame in stack])
@@ -181,10 +182,6 @@ def _is_installed(file: str) -> bool:
 def _holds_packages(folder: Path) -> bool:
     """Say whether packages were installed into a folder, as `pip install --target` does it."""
     return any(folder.glob("*.dist-info/METADATA"))
-
-
-def _is_of_the_project(file: str) -> bool:
-    return not (_is_installed(file) or file.startswith(("<", _PACKAGE)))
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

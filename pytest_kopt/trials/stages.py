@@ -105,7 +105,9 @@ class OpenTrial:
 
     @property
     def by_kernel_time(self) -> bool:
-        return self.campaign.manifest.judges_by_kernel_time(self.asked.policy.kernel_time)
+        """Whether mean GPU kernel time judges too: as the policy does unless a key says."""
+        key = self.campaign.manifest.kernel_time
+        return self.asked.policy.kernel_time if key is None else key
 
 
 @dataclass(frozen=True, slots=True)

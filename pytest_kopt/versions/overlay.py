@@ -40,7 +40,8 @@ def build(
     real = {folder for path in (*replaced, *removed) for folder in path.parents}
     real |= {PurePosixPath(start), *PurePosixPath(start).parents}
     if copies_sources or any(path.suffix != ".py" for path in (*replaced, *removed)):
-        real |= _with_sources(root)
+        sources = (path for path in project_files(root) if path.suffix == ".py")
+        real |= {folder for path in sources for folder in path.parents}
 
     def fill(folder: PurePosixPath) -> None:
         (target / folder).mkdir(parents=True, exist_ok=True)
@@ -64,12 +65,6 @@ def build(
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_bytes(content)
     return target
-
-
-def _with_sources(root: Path) -> set[PurePosixPath]:
-    """Return the folders that hold sources of the project, and those above, relative to it."""
-    sources = (path for path in project_files(root) if path.suffix == ".py")
-    return {folder for path in sources for folder in path.parents}
 
 
 def project_files(

@@ -90,7 +90,8 @@ def _compared(
     expected: Pass, run: Pass, name: str, ref: Any, out: Any, gate: Gate | None
 ) -> Comparison:
     if expected.nan_is_equal and bool(nans(ref).any()):
-        return _number_for_nan(ref, name)
+        reason = f"has no NaN at {int(nans(ref).sum())} places where the reference has it"
+        return Comparison(name, False, 'nan="equal"', reason)
     return _in_the_whole(compare(ref, out, gate, name), expected, run)
 
 
@@ -128,12 +129,6 @@ def nans(value: Any) -> torch.Tensor:
         return torch.zeros(1)
     value = torch.as_tensor(value)
     return (value if value.dtype in SCALABLE else wide(value)).isnan()
-
-
-def _number_for_nan(ref: Any, name: str) -> Comparison:
-    count = int(nans(ref).sum())
-    reason = f"has no NaN at {count} places where the reference has it"
-    return Comparison(name, False, 'nan="equal"', reason)
 
 
 def _without_nan(ref: Any, out: Any) -> tuple[Any, Any]:

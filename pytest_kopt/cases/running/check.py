@@ -155,7 +155,7 @@ def _steps_on_values(checking: Checking) -> Iterator[CheckStep]:
     yield contents.few_elements
     if checking.is_short:
         yield contents.recycled
-    if checking.is_in_a_language:
+    if checking.bench.language not in ("", "TORCH"):
         yield by_hand
     if checking.is_short:
         yield equal_calls

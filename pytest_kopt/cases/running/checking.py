@@ -134,10 +134,6 @@ class Checking:
         return self.seconds <= LONG_SECONDS
 
     @property
-    def is_in_a_language(self) -> bool:
-        return self.bench.language not in ("", "TORCH")
-
-    @property
     def passed(self) -> bool:
         """Whether every comparison so far holds, and no contract is broken."""
         return all(comparison.passed for comparison in self.comparisons) and not self.broken

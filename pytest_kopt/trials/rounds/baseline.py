@@ -78,7 +78,9 @@ class Baseline(CampaignTrial):
     def conclude(self, ran: Ran) -> Closing:
         gathered = gather(ran)
         judged = Judged(gathered, _judge(gathered))
-        flags = (*_unused(gathered), *_editable(gathered), *_left_out(ran.collector))
+        what = "fails as its xfail mark expects: the campaign leaves it out"
+        left_out = [f"{nodeid} {what}" for nodeid in ran.collector.xfailed()]
+        flags = (*_unused(gathered), *_editable(gathered), *left_out)
         judged = judged.flagged(*_notices(gathered), *flags)
         judged = profiled(judged.saying_why_blocked())
         judged = _with_kernel_time(judged)
@@ -186,18 +188,9 @@ def _editable(gathered: Gathered) -> Iterator[str]:
         )
 
 
-def _left_out(collector: Collector) -> list[str]:
-    what = "fails as its xfail mark expects: the campaign leaves it out"
-    return [f"{nodeid} {what}" for nodeid in collector.xfailed()]
-
-
-def _proposed(gathered: Gathered) -> list[str] | None:
-    shapes, table = gathered.opened.campaign.manifest.representative_shapes, gathered.table
-    return shapes or (levels.proposal(table, gathered.results) if table else None)
-
-
 def _quick_words(gathered: Gathered) -> str:
-    shapes = _proposed(gathered)
+    shapes, table = gathered.opened.campaign.manifest.representative_shapes, gathered.table
+    shapes = shapes or (levels.proposal(table, gathered.results) if table else None)
     if not shapes:
         return ""
     return (

@@ -81,12 +81,8 @@ class Examination:
         return audit(self._kernel.sources, incumbent)
 
     @cached_property
-    def _incumbent_results(self) -> list[CaseResult]:
-        return self._campaign.best.results()
-
-    @cached_property
     def _incumbent_caches_weights(self) -> bool:
-        return caches_weights(result.trace for result in self._incumbent_results)
+        return caches_weights(result.trace for result in self._campaign.best.results())
 
 
 def open_against_incumbent(asked: Asked) -> OpenTrial:
