@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 _T = TypeVar("_T")
 
@@ -14,6 +14,11 @@ class Document(BaseModel):
     """A document, or a part of one: never changed once it is read, and without unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+def optional(description: str) -> Any:
+    """Return the field of a key that may be null, and is unless it is given."""
+    return Field(default=None, description=description)
 
 
 def known(value: Any) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from pytest_kopt.models import Document
+from pytest_kopt.models import Document, optional
 
 #: The share of the attainable rate that counts as reached (T2, Stop Conditions).
 TARGET_PCT = 90.0
@@ -50,21 +50,17 @@ class Roofline(Document):
     label: str = Field(description="name of the case")
     way: Way = Field(description="direction")
     bound: Bound = Field(description="the limit that binds: arithmetic, bandwidth or launches")
-    flops: float | None = Field(default=None, description="floating-point operations of a call")
-    nbytes: float | None = Field(default=None, description="bytes that a call has to move")
-    intensity: float | None = Field(default=None, description="FLOP per byte")
-    ridge: float | None = Field(default=None, description="FLOP per byte where the bounds meet")
+    flops: float | None = optional("floating-point operations of a call")
+    nbytes: float | None = optional("bytes that a call has to move")
+    intensity: float | None = optional("FLOP per byte")
+    ridge: float | None = optional("FLOP per byte where the bounds meet")
     unit: Literal["TFLOPS", "GB/s"] = Field(
         default="TFLOPS", description="unit of attainable, achieved and target"
     )
-    attainable: float | None = Field(
-        default=None, description="the highest rate that the device allows for this case"
-    )
-    achieved: float | None = Field(
-        default=None, description="the candidate's rate, from its own row and not from pairs"
-    )
-    achieved_pct: float | None = Field(default=None, description="of the attainable rate")
-    target: float | None = Field(default=None, description="90 % of the attainable rate")
+    attainable: float | None = optional("the highest rate that the device allows for this case")
+    achieved: float | None = optional("the candidate's rate, from its own row and not from pairs")
+    achieved_pct: float | None = optional("of the attainable rate")
+    target: float | None = optional("90 % of the attainable rate")
     sources: list[str] = Field(default=[], description="citations of the ceilings used")
     unknown: list[str] = Field(default=[], description="ceilings that are UNKNOWN and block it")
     over_declared: str = Field(default="", description="why flops or nbytes says too much")

@@ -14,7 +14,7 @@ from pytest_kopt.decide.verdict import Aggregate, Decision, EndToEnd, KernelTime
 from pytest_kopt.documents import key_of, legal
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.transfer import UNCLASSIFIED
-from pytest_kopt.models import Document
+from pytest_kopt.models import Document, optional
 from pytest_kopt.roofline import Efficiency
 
 
@@ -145,13 +145,9 @@ class Audited(Document):
     """An accepted round in the applicability audit; gains in percent, None without a bucket."""
 
     round: Annotated[int, Field(ge=1)] = Field(description="number of the accepted round")
-    bucket: str | None = Field(default=None, description="kind of the gain, K1 to W3")
-    benchmark_pct: float | None = Field(
-        default=None, description="gain in the benchmark, in percent"
-    )
-    credited_pct: float | None = Field(
-        default=None, description="gain that counts for a training step, in percent"
-    )
+    bucket: str | None = optional("kind of the gain, K1 to W3")
+    benchmark_pct: float | None = optional("gain in the benchmark, in percent")
+    credited_pct: float | None = optional("gain that counts for a training step, in percent")
     decision: str = Field(description="conclusion of the audit")
 
 
@@ -202,16 +198,12 @@ class Final(Event):
         description="decision about the best version, compared with the baseline"
     )
     reason: str = Field(description="the reason for the decision, as text")
-    aggregate: Aggregate | None = Field(
-        default=None, description="paired change of all cases over the baseline"
-    )
-    e2e: EndToEnd | None = Field(
-        default=None, description="figure of a whole program, with an e2e_command"
-    )
+    aggregate: Aggregate | None = optional("paired change of all cases over the baseline")
+    e2e: EndToEnd | None = optional("figure of a whole program, with an e2e_command")
     evidence: dict[str, str] = Field(
         description="SHA-256 of the files with the measurements, by name"
     )
-    report: FinalReport | None = Field(default=None, description="outcome of the campaign")
+    report: FinalReport | None = optional("outcome of the campaign")
 
 
 class Integrating(Event):

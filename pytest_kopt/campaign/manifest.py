@@ -24,7 +24,7 @@ from pydantic import (
 from pytest_kopt.campaign.kernel import files_of
 from pytest_kopt.documents import dump_yaml, load_yaml, validate
 from pytest_kopt.errors import BadInput
-from pytest_kopt.models import Document
+from pytest_kopt.models import Document, optional
 from pytest_kopt.schema.table import write_atomically
 
 ARCHITECTURES = {
@@ -246,9 +246,8 @@ class Manifest(Document):
     csv_schema: FrozenSchema | None = Field(default=None, alias="schema")
     core_shapes: Shapes = "all"
     policy: Text = "primus"
-    kernel_time: bool | None = Field(
-        default=None,
-        description="whether mean GPU kernel time judges a round too; null: as the policy says",
+    kernel_time: bool | None = optional(
+        "whether mean GPU kernel time judges a round too; null: as the policy says"
     )
     engine: Literal["auto", "graph", "events", "wall", "do_bench"] = "auto"
     operating_point: Literal["boost", "sustained"] = Field(

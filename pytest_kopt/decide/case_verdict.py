@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from pytest_kopt.decide.operating_points import OperatingPoint, PointName
-from pytest_kopt.models import Document
+from pytest_kopt.models import Document, optional
 
 #: How it is known that both versions run the same code.
 Same = Literal["source", "machine"]
@@ -19,24 +19,16 @@ class Diagnosis(Document):
     """The fault of a case; the output with the first fault, or where it was raised."""
 
     text: str = Field(description="as the terminal shows it")
-    output: str | None = Field(default=None, description="its name: out, grad of input 0")
-    reason: str | None = Field(default=None, description="the fault in one phrase")
-    gate: str | None = Field(default=None, description="the tolerance that the result missed")
-    snr_db: float | None = Field(
-        default=None, description="signal-to-noise ratio of the result, in dB"
-    )
-    max_abs_error: float | None = Field(
-        default=None, description="largest absolute error of an element"
-    )
-    worst_index: list[int] | None = Field(
-        default=None, description="index of the element with the largest error"
-    )
-    worst_reference: float | None = Field(default=None, description="the reference there")
-    worst_output: float | None = Field(default=None, description="what the kernel gave there")
-    file: str | None = Field(
-        default=None, description="source file of the error that the kernel raised"
-    )
-    line: int | None = Field(default=None, description="line in this file")
+    output: str | None = optional("its name: out, grad of input 0")
+    reason: str | None = optional("the fault in one phrase")
+    gate: str | None = optional("the tolerance that the result missed")
+    snr_db: float | None = optional("signal-to-noise ratio of the result, in dB")
+    max_abs_error: float | None = optional("largest absolute error of an element")
+    worst_index: list[int] | None = optional("index of the element with the largest error")
+    worst_reference: float | None = optional("the reference there")
+    worst_output: float | None = optional("what the kernel gave there")
+    file: str | None = optional("source file of the error that the kernel raised")
+    line: int | None = optional("line in this file")
 
 
 class Memory(Document):
@@ -78,52 +70,36 @@ class Shape(Document):
     check: Literal["PASS", "FAIL", "ERROR", "MISSING"] = Field(
         description="result of the correctness check"
     )
-    change_pct: float | None = Field(
-        default=None,
-        description="change of speed in percent, paired unless compare is stored; positive "
-        "is better",
+    change_pct: float | None = optional(
+        "change of speed in percent, paired unless compare is stored; positive is better"
     )
-    low_pct: float | None = Field(
-        default=None,
-        description="lower end of the interval of change_pct, in percent, at 95 %; null: "
-        "no interval",
+    low_pct: float | None = optional(
+        "lower end of the interval of change_pct, in percent, at 95 %; null: no interval"
     )
-    high_pct: float | None = Field(
-        default=None,
-        description="upper end of the interval of change_pct, in percent, at 95 %; null: "
-        "no interval",
+    high_pct: float | None = optional(
+        "upper end of the interval of change_pct, in percent, at 95 %; null: no interval"
     )
     status: Literal["improved", "unchanged", "regressed", "failed"] = Field(
         description="regressed: the whole interval is beyond the case's regression limit"
     )
-    device: str | None = Field(default=None, description="UUID of the GPU, or cpu")
-    nodeid: str | None = Field(default=None, description="pytest's node id of the test")
-    forward_ms: float | None = Field(
-        default=None,
-        description="the candidate alone, in ms, as in the CSV; never divide those of two rounds",
+    device: str | None = optional("UUID of the GPU, or cpu")
+    nodeid: str | None = optional("pytest's node id of the test")
+    forward_ms: float | None = optional(
+        "the candidate alone, in ms, as in the CSV; never divide those of two rounds"
     )
-    backward_ms: float | None = Field(default=None, description="as forward_ms, of the backward")
-    memory: Memory | None = Field(default=None, description="peak memory of a call, by version")
-    first_call_ms: FirstCall | None = Field(
-        default=None, description="of both versions; it never judges"
+    backward_ms: float | None = optional("as forward_ms, of the backward")
+    memory: Memory | None = optional("peak memory of a call, by version")
+    first_call_ms: FirstCall | None = optional("of both versions; it never judges")
+    diagnosis: Diagnosis | None = optional("of a case that did not pass")
+    same: Same | None = optional("both versions run the same code: not compared")
+    cache: Literal["cold", "warm"] | None = optional("where timed calls find their inputs")
+    operating_point: PointName | None = optional(
+        "the state of the GPU that change_pct is conditional on"
     )
-    diagnosis: Diagnosis | None = Field(default=None, description="of a case that did not pass")
-    same: Same | None = Field(
-        default=None, description="both versions run the same code: not compared"
+    is_steady: bool | None = optional(
+        "whether the clock does not fall under load: one figure for both points"
     )
-    cache: Literal["cold", "warm"] | None = Field(
-        default=None, description="where timed calls find their inputs"
-    )
-    operating_point: PointName | None = Field(
-        default=None, description="the state of the GPU that change_pct is conditional on"
-    )
-    is_steady: bool | None = Field(
-        default=None,
-        description="whether the clock does not fall under load: one figure for both points",
-    )
-    points_differ: bool | None = Field(
-        default=None, description="whether the changes differ by more than their intervals"
-    )
+    points_differ: bool | None = optional("whether the changes differ by more than their intervals")
     operating_points: list[OperatingPoint] = Field(
         default=[], description="those that were measured, the one that decides first"
     )

@@ -13,7 +13,7 @@ from pytest_kopt.decide.inference import SHAPE_LEVEL, Estimate, HighEnd, LowEnd,
 from pytest_kopt.decide.known_noise import DEVICE_TIMED, Prior
 from pytest_kopt.devices.states import BOOST, SUSTAINED
 from pytest_kopt.figures import changed
-from pytest_kopt.models import Document
+from pytest_kopt.models import Document, optional
 
 PointName = Literal["boost", "sustained"]
 #: How replicas scatter under load, in which the clock wanders, where each version was timed in
@@ -24,28 +24,22 @@ _UNDER_LOAD, TURN_S = Prior(0.02**2, 6, "default: an H100 (docs/operating-points
 class Load(Document):
     """How a version loads its GPU at an operating point: medians over its blocks."""
 
-    mhz: float | None = Field(default=None, description="SM clock in MHz")
-    watts: float | None = Field(default=None, description="power in watts")
-    joules: float | None = Field(
-        default=None, description="energy of a call in joules, at the sustained point"
-    )
+    mhz: float | None = optional("SM clock in MHz")
+    watts: float | None = optional("power in watts")
+    joules: float | None = optional("energy of a call in joules, at the sustained point")
 
 
 class OperatingPoint(Document):
     """A case's change at an operating point, with an interval of 95 %."""
 
     name: PointName = Field(description="name of the operating point")
-    change_pct: float | None = Field(
-        default=None, description="change of speed in percent, paired; positive is better"
-    )
+    change_pct: float | None = optional("change of speed in percent, paired; positive is better")
     low_pct: LowEnd = None
     high_pct: HighEnd = None
-    cycles_pct: float | None = Field(
-        default=None, description="change in clock cycles of a call: without the clock's part"
+    cycles_pct: float | None = optional(
+        "change in clock cycles of a call: without the clock's part"
     )
-    joules_pct: float | None = Field(
-        default=None, description="change in energy of a call, positive is less"
-    )
+    joules_pct: float | None = optional("change in energy of a call, positive is less")
     candidate: Load = Field(default=Load(), description="load of the candidate")
     incumbent: Load = Field(default=Load(), description="load of the current best")
 

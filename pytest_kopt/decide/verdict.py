@@ -10,7 +10,7 @@ from pydantic import Field
 from pytest_kopt.decide.case_verdict import Shape
 from pytest_kopt.decide.inference import Confidence, HighEnd, LowEnd
 from pytest_kopt.exit_codes import ExitCode
-from pytest_kopt.models import Document
+from pytest_kopt.models import Document, optional
 from pytest_kopt.roofline import Roofline
 
 #: Which cases decide: the representative ones, or all.
@@ -80,16 +80,10 @@ class Aggregate(Document):
         default="higher",
         description="which values of the metric are better; change_pct is of speed",
     )
-    candidate: float | None = Field(
-        default=None, description="value of the candidate, in the metric's unit"
-    )
-    incumbent: float | None = Field(
-        default=None, description="value of the current best, in the metric's unit"
-    )
-    change_pct: float | None = Field(
-        default=None,
-        description="change of speed in percent, paired unless compare is stored; positive "
-        "is better",
+    candidate: float | None = optional("value of the candidate, in the metric's unit")
+    incumbent: float | None = optional("value of the current best, in the metric's unit")
+    change_pct: float | None = optional(
+        "change of speed in percent, paired unless compare is stored; positive is better"
     )
     low_pct: LowEnd = None
     high_pct: HighEnd = None
@@ -102,15 +96,9 @@ class ConfigClass(Document):
     name: str = Field(description="values of the dims that its cases have in common, as text")
     dims: dict[str, Any] = Field(description="what its cases have in common")
     cases: int = Field(description="number of its cases")
-    candidate: float | None = Field(
-        default=None, description="geometric mean of the candidate, in the metric's unit"
-    )
-    incumbent: float | None = Field(
-        default=None, description="geometric mean of the current best, in the metric's unit"
-    )
-    change_pct: float | None = Field(
-        default=None, description="change of speed in percent; positive is better"
-    )
+    candidate: float | None = optional("geometric mean of the candidate, in the metric's unit")
+    incumbent: float | None = optional("geometric mean of the current best, in the metric's unit")
+    change_pct: float | None = optional("change of speed in percent; positive is better")
     low_pct: LowEnd = None
     high_pct: HighEnd = None
     confidence: Confidence = None
@@ -126,9 +114,7 @@ class RaceCandidate(Document):
     place: int = Field(description="place in the race, from 1")
     decision: Decision = Field(description="decision about this candidate")
     reason: str = Field(description="the reason for the decision, as text")
-    change_pct: float | None = Field(
-        default=None, description="over the incumbent, in the race; the first's in the round"
-    )
+    change_pct: float | None = optional("over the incumbent, in the race; the first's in the round")
     low_pct: LowEnd = None
     high_pct: HighEnd = None
     kernel: dict[str, str] = Field(default={}, description="SHA-256 of its files")
@@ -159,12 +145,10 @@ class Replicas(Document):
 class KernelTime(Document):
     """GPU time of all kernels of a step as profiled: geometric means over cases, microseconds."""
 
-    hottest: str | None = Field(default=None, description="the first case's longest kernel")
+    hottest: str | None = optional("the first case's longest kernel")
     candidate_us: float = Field(description="GPU time of a step of the candidate, in microseconds")
-    incumbent_us: float | None = Field(
-        default=None, description="GPU time of a step of the current best, in microseconds"
-    )
-    change_pct: float | None = Field(default=None, description="positive is better")
+    incumbent_us: float | None = optional("GPU time of a step of the current best, in microseconds")
+    change_pct: float | None = optional("positive is better")
     pairs_pct: list[float] = Field(
         default=[], description="the change in each pair of processes, one a version"
     )
@@ -226,9 +210,7 @@ class KernelChange(Document):
 class Applied(Document):
     """The changes that the decision made to the repository."""
 
-    git_commit: str | None = Field(
-        default=None, description="hash of the commit that keeps the kernel; null: no commit"
-    )
+    git_commit: str | None = optional("hash of the commit that keeps the kernel; null: no commit")
     restored: list[str] = Field(
         default=[], description="kernel files that hold the current best again"
     )
@@ -238,43 +220,35 @@ class Verdict(Document):
     """verdict.json; `schema_version` grows when a field changes its meaning or goes."""
 
     schema_version: Literal[1] = Field(default=1, description="version of this format")
-    campaign: str | None = Field(
-        default=None, description="name of the campaign; null: a comparison without one"
-    )
-    round: int | None = Field(default=None, description="number of the round; null: no round")
-    attempt: int | None = Field(
-        default=None, description="number of the attempt in the round, from 1; null: no round"
-    )
-    base: str | None = Field(
-        default=None,
-        description="commit, or path of an interpreter, that is the other side of a gate",
+    campaign: str | None = optional("name of the campaign; null: a comparison without one")
+    round: int | None = optional("number of the round; null: no round")
+    attempt: int | None = optional("number of the attempt in the round, from 1; null: no round")
+    base: str | None = optional(
+        "commit, or path of an interpreter, that is the other side of a gate"
     )
     level: Level = Field(
         default="full", description="quick: the representative cases decided, full: all"
     )
     decision: Decision = Field(description="the decision; docs/verdicts.md explains each")
-    outcome: str | None = Field(
-        default=None,
-        description="of a gate: slower (decision ROLLED_BACK), may be slower, faster, …",
+    outcome: str | None = optional(
+        "of a gate: slower (decision ROLLED_BACK), may be slower, faster, …"
     )
     reason: str = Field(description="the reason for the decision, as text")
     next_step: str = Field(default="", description="the next step, as text")
-    next_action: NextAction | None = Field(default=None, description="the next step, for programs")
+    next_action: NextAction | None = optional("the next step, for programs")
     compare: Literal["paired", "stored", "none"] = Field(
         description="source of change_pct: pairs of one session, stored figures of two "
         "sessions, or none"
     )
-    engine: str | None = Field(default=None, description="timing method: graph, events or wall")
+    engine: str | None = optional("timing method: graph, events or wall")
     policy: str = Field(description="name of the policy")
     thresholds: dict[str, Any] = Field(default={}, description="the policy's keys and values")
-    aggregate: Aggregate | None = Field(
-        default=None,
-        description="the figure that decides: see the policy's decided_by; change_pct is paired",
+    aggregate: Aggregate | None = optional(
+        "the figure that decides: see the policy's decided_by; change_pct is paired"
     )
-    weighted_time: Aggregate | None = Field(
-        default=None,
-        description="ms of a call of each case times its weight, all cases together; null for one "
-        "case, and where a time is not known",
+    weighted_time: Aggregate | None = optional(
+        "ms of a call of each case times its weight, all cases together; null for one "
+        "case, and where a time is not known"
     )
     secondary: list[Aggregate] = Field(
         default=[], description="further primary metrics, and each under skew for grouped GEMMs"
@@ -283,9 +257,7 @@ class Verdict(Document):
     classes: list[ConfigClass] = Field(
         default=[], description="by the columns that the manifest's classes names"
     )
-    target_class: str | None = Field(
-        default=None, description="the class that had to improve; null: the aggregate"
-    )
+    target_class: str | None = optional("the class that had to improve; null: the aggregate")
     remeasured_pct: list[float] = Field(
         default=[],
         description="change of each re-measurement: the aggregate's, or the target class's",
@@ -293,15 +265,11 @@ class Verdict(Document):
     candidates: list[RaceCandidate] = Field(
         default=[], description="of a race (--kopt-candidates), by place"
     )
-    noise: KnownNoise | None = Field(default=None, description="of a paired comparison")
-    replicas: Replicas | None = Field(default=None, description="of a paired comparison")
+    noise: KnownNoise | None = optional("of a paired comparison")
+    replicas: Replicas | None = optional("of a paired comparison")
     rooflines: list[Roofline] = Field(default=[], description="by case and direction")
-    kernel_time: KernelTime | None = Field(
-        default=None, description="of a round that was profiled or judged by it"
-    )
-    e2e: EndToEnd | None = Field(
-        default=None, description="of a final comparison with an e2e_command; it never judges"
-    )
+    kernel_time: KernelTime | None = optional("of a round that was profiled or judged by it")
+    e2e: EndToEnd | None = optional("of a final comparison with an e2e_command; it never judges")
     kernels: list[KernelChange] = Field(
         default=[], description="what changed in the machine code, where that is known"
     )
