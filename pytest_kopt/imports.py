@@ -29,8 +29,8 @@ class Import:
     name: str = ""
     #: The number of dots before the module.
     level: int = 0
-    #: Whether the statement stands in a function, which may never be called.
-    in_function: bool = False
+    #: The name after `as`.
+    alias: str = ""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -38,27 +38,50 @@ class Import:
         whole = ".".join(filter(None, (self.module, self.name)))
         return (self.module, whole) if self.module and self.name else (whole,)
 
+    @property
+    def whole(self) -> str:
+        """The last of them with the dots in front."""
+        return "." * self.level + self.names[-1]
+
+    @property
+    def bound(self) -> tuple[str, str]:
+        """The name that it binds, and the dotted name of what that stands for."""
+        # Without `as` an import of `torch.nn` binds `torch`.
+        top = self.module.partition(".")[0]
+        own = self.alias or self.name
+        return (own, self.whole) if own else (top, top)
+
     def start(self, path: Path) -> Path | None:
         """Return the folder in which a relative one begins in a file; None for an absolute one."""
         return path.parents[self.level - 1] if 0 < self.level <= len(path.parents) else None
 
 
+def imports_at(node: ast.AST) -> list[Import]:
+    """Return the imports of a statement, none of one of another kind."""
+    match node:
+        case ast.Import(names):
+            return [Import(name.name, alias=name.asname or "") for name in names]
+        case ast.ImportFrom(module, names, level):
+            return [Import(module or "", n.name, level, n.asname or "") for n in names]
+        case _:
+            return []
+
+
 @functools.cache
-def imports_in(source: bytes) -> tuple[Import, ...]:
-    """Return the imports of a source; raises what ast.parse does."""
+def imports_in(source: bytes, *, called: bool = True) -> tuple[Import, ...]:
+    """Return the imports of a source, those in functions where these are `called`.
+
+    Raises what ast.parse does.
+    """
     imports: list[Import] = []
-    waiting: list[tuple[ast.AST, bool]] = [(ast.parse(source), False)]
+    waiting: list[ast.AST] = [ast.parse(source)]
+    left_out = (ast.expr,) if called else (ast.expr, *_FUNCTIONS)
     while waiting:
-        node, inside = waiting.pop()
-        if isinstance(node, ast.Import):
-            imports += [Import(alias.name, in_function=inside) for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            place = node.module or ""
-            imports += [Import(place, alias.name, node.level, inside) for alias in node.names]
-        inside = inside or isinstance(node, _FUNCTIONS)
+        node = waiting.pop()
+        imports += imports_at(node)
         # No expression holds a statement.
         children = ast.iter_child_nodes(node)
-        waiting += [(child, inside) for child in children if not isinstance(child, ast.expr)]
+        waiting += [child for child in children if not isinstance(child, left_out)]
     return tuple(imports)
 
 
@@ -187,9 +210,7 @@ def imported_libraries(starts: Iterable[Path], folders: Sequence[Path]) -> set[s
         seen.add(path)
         # The import of a file that is no Python says so itself.
         with suppress(OSError, SyntaxError, ValueError):
-            for imported in imports_in(path.read_bytes()):
-                if imported.in_function:
-                    continue
+            for imported in imports_in(path.read_bytes(), called=False):
                 start, head = imported.start(path), imported.module.partition(".")[0]
                 homes = [start] if start else [place for place in folders if _begins(head, place)]
                 files = ([*_chain(home, imported.names[-1].split("."))] for home in homes)

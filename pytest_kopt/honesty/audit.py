@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_kopt.honesty.finding import Finding
+from pytest_kopt.imports import imports_at
 
 _LONGEST = 90
 _MEMOISED = "memoised-tensors"
@@ -129,18 +130,13 @@ class _Visitor(ast.NodeVisitor):
 
     # -- what is imported, named and called
 
-    def visit_Import(self, node: ast.Import) -> None:
-        for alias in node.names:
-            self._names[alias.asname or alias.name.partition(".")[0]] = (
-                alias.name if alias.asname else alias.name.partition(".")[0]
-            )
-            self._named(alias.name, node)
+    def visit_Import(self, node: ast.Import | ast.ImportFrom) -> None:
+        for imported in imports_at(node):
+            bound, name = imported.bound
+            self._names[bound] = name
+            self._named(imported.whole, node)
 
-    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
-        for alias in node.names:
-            name = f"{node.module or ''}.{alias.name}"
-            self._names[alias.asname or alias.name] = name
-            self._named(name, node)
+    visit_ImportFrom = visit_Import  # noqa: N815 - the name is that of ast
 
     def visit_Attribute(self, node: ast.Attribute) -> None:
         self._named(self._dotted(node), node)

@@ -19,6 +19,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from pytest_kopt.imports import imports_at
+
 #: What shows a program its own text, names or lines. Where a file uses one, its text counts.
 _LOOKS_AT_ITSELF = frozenset(
     {
@@ -164,9 +166,9 @@ def _module(content: bytes | None) -> _Module | None:
         return None
     bound, imports = Counter[str](), dict[str, str]()
     for node in _outside_functions(tree):
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            imports |= _imported(node)
-            bound.update(_imported(node).keys())
+        if imported := dict(statement.bound for statement in imports_at(node)):
+            imports |= imported
+            bound.update(imported.keys())
         elif isinstance(node, ast.Name):
             bound.update([] if isinstance(node.ctx, ast.Load) else [node.id])
         elif not isinstance(node, ast.alias):
@@ -212,16 +214,6 @@ def _outside_functions(node: ast.AST) -> Iterator[ast.AST]:
         for child in value if isinstance(value, list) else [value]:
             if isinstance(child, ast.AST):
                 yield from _outside_functions(child)
-
-
-def _imported(node: ast.Import | ast.ImportFrom) -> dict[str, str]:
-    """Return the names that an import binds, and the dotted name of what each stands for."""
-    if isinstance(node, ast.ImportFrom):
-        module = "." * node.level + (node.module or "")
-        return {alias.asname or alias.name: f"{module}.{alias.name}" for alias in node.names}
-    # Without `as` an import of `torch.nn` binds `torch`.
-    pairs = ((alias.asname, alias.name.partition(".")[0], alias.name) for alias in node.names)
-    return {short or top: name if short else top for short, top, name in pairs}
 
 
 def _constants(tree: ast.Module) -> Iterator[str]:

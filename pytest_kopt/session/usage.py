@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from pytest_kopt.imports import imports_at
+
 NAME = "kopt"
 _PACKAGE = "pytest_kopt"
 
@@ -68,9 +70,5 @@ def _names(node: ast.AST) -> Iterator[str]:
             yield name
         case ast.Call(func=ast.Attribute(attr="usefixtures" | "getfixturevalue"), args=arguments):
             yield from (str(word.value) for word in arguments if isinstance(word, ast.Constant))
-        case ast.Import(names=aliases):
-            yield from (alias.name.partition(".")[0] for alias in aliases)
-        case ast.ImportFrom(module=str(module)):
-            yield module.partition(".")[0]
         case _:
-            pass
+            yield from (imported.module.partition(".")[0] for imported in imports_at(node))
