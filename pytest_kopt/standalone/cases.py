@@ -168,8 +168,8 @@ class Cases:
             root, builds, inside = versions[0].parent, False, [versions[0]]
         place = at or inside[-1].relative_to(root).as_posix()
         os.chdir(root)
-        cases = generate(function, lines, versions[0], place, to)
-        return cls(root, builds, (to,), (), cases.files, place, cases.reference)
+        files, reference = generate(function, lines, versions[0], place, to)
+        return cls(root, builds, (to,), (), files, place, reference)
 
     def of_its_place(self) -> Cases:
         """Return these cases without the files of tests that do not import what lies there."""
@@ -195,23 +195,13 @@ class Cases:
         return words
 
 
-@dataclass(frozen=True, slots=True)
-class GeneratedCases:
-    """A test file and what it computes the reference with, by path below the project's root."""
-
-    #: The test file.
-    path: str
-    files: dict[str, bytes]
-    #: What the reference is, for people.
-    reference: str
-
-
 def generate(
     function: str, cases: Sequence[tuple[Argument, ...]], old: Path, place: str, path: str
-) -> GeneratedCases:
+) -> tuple[dict[str, bytes], str]:
     """Return cases of a function in the module at `place`, with the source `old` as the reference.
 
-    `path` is where the test file is to lie. BadInput where the function cannot be imported.
+    They are a test file at `path` and what it computes the reference with, by path below the
+    project's root, and the reference in words. BadInput where the function cannot be imported.
     """
     source = old.read_bytes()
     if function not in _defined(source):
@@ -233,7 +223,7 @@ def generate(
     beside = PurePosixPath(path).with_name(f"reference_{function}.py").as_posix()
     own = f"{old.name}'s own results, as it uses {beyond}: an error of both is not seen"
     reference = own if beyond else f"{old.name} in float64"
-    return GeneratedCases(path, {path: text.encode(), beside: source}, reference)
+    return {path: text.encode(), beside: source}, reference
 
 
 def beyond_torch(source: bytes) -> set[str]:
