@@ -11,7 +11,6 @@ import os
 import signal
 from collections.abc import Collection, Iterator
 from contextlib import suppress
-from pathlib import Path
 from typing import NoReturn
 
 #: Of Linux's prctl(2).
@@ -55,16 +54,21 @@ def down(pid: int) -> Iterator[int]:
         waiting += children(process)
 
 
+def stat_of(pid: int) -> list[str]:
+    """Return the fields of /proc/PID/stat from the state on; OSError where there is none."""
+    with open(f"/proc/{pid}/stat") as file:
+        # The name in parentheses before them may hold anything.
+        return file.read().rpartition(")")[2].split()
+
+
 def above(pid: int) -> Iterator[int]:
     """Yield a process and its ancestors, as far as /proc tells."""
     while pid > 0:
         yield pid
         try:
-            stat = Path(f"/proc/{pid}/stat").read_text()
+            pid = int(stat_of(pid)[1])
         except OSError:
             return
-        # The name in parentheses may hold anything; the parent is the second field after it.
-        pid = int(stat.rpartition(")")[2].split()[1])
 
 
 def is_below(pid: int, root: int) -> bool:

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from pytest_kopt.devices import lock
 from pytest_kopt.devices.lock import open_lock
-from pytest_kopt.process_tree import above, down, is_below
+from pytest_kopt.process_tree import above, down, is_below, stat_of
 
 _PROC = Path("/proc")
 _TRIES = 20
@@ -168,16 +168,11 @@ class Inspected:
                 stopped.append(pid)
                 os.kill(pid, signal.SIGSTOP)
             until = time.monotonic() + _STOPPING_SECONDS
-            while not self._stands_still():
+            while stat_of(self.pid)[0] not in "Tt":
                 if time.monotonic() > until:
                     raise Unseen("it does not stop")
         except OSError as error:
             raise Unseen(str(error)) from None
-
-    def _stands_still(self) -> bool:
-        with open(f"/proc/{self.pid}/stat") as file:
-            stat = file.read()
-        return stat.rpartition(")")[2].split()[0] in "Tt"
 
     def read(self, address: int, size: int) -> bytes:
         """Return what is in its memory; Unseen where nothing is mapped, or it must not be read."""

@@ -10,7 +10,6 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
-from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -36,7 +35,7 @@ from pytest_kopt.honesty.outputs import narrow_reference
 from pytest_kopt.numerics.compare import InvalidReference, compare, wide
 from pytest_kopt.numerics.gates import Gate, default_gate
 from pytest_kopt.numerics.nested import fresh_copies, tensors
-from pytest_kopt.process_tree import children
+from pytest_kopt.process_tree import children, stat_of
 
 #: A look at the idle process, longer where children's ticks have to be told, and how many busy ones
 #: in a row are no after-effect of the call.
@@ -246,7 +245,7 @@ def _seconds_of(processes: Iterable[int]) -> float:
     total = 0.0
     for number in processes:
         with contextlib.suppress(OSError, IndexError):
-            words = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()
+            words = stat_of(number)
             total += (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
     return total
 
