@@ -86,4 +86,5 @@ class Activation:
 
             controller = controller_of(self._config)
             if controller is not None:
-                controller.close(interrupted)
+                with kept_bytecode():
+                    controller.close(interrupted)
