@@ -113,20 +113,27 @@ import sys, sysconfig
 from pathlib import Path
 from pytest_kopt.honesty.audit_hook import AuditHook
 root = Path(sys.argv[1])
-hook = AuditHook(root)
+hook = AuditHook(root, caches=[root.parent, root, root / "built", root / "link"])
 hook.install()
 packages = Path(sysconfig.get_path("purelib"))
 for file, name in (("_pytest/cacheprovider.py", "pytests"), ("other/files.py", "others")):
     code = compile("open(root / name).read()", str(packages / file), "exec")
     exec(code, {"root": root, "name": name})
+for name in ("built/m/m.so", "kept/m.so", "built.txt"):
+    exec(compile("open(root / name)", str(packages / "other/files.py"), "exec"))
 print([Path(name).name for name in hook.opened])
 """
 
 
 def test_what_pytest_reads_is_no_file_of_the_kernels(tmp_path: Path) -> None:
-    """Its cache, read by xdist's workers, made every later round one of other files."""
-    for name in ("pytests", "others"):
+    """Its cache, read by xdist's workers, made every later round one of other files.
+
+    Nor is what compilers keep in a folder inside of the project.
+    """
+    for name in ("pytests", "others", "built/m/m.so", "kept/m.so", "built.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("")
+    (tmp_path / "link").symlink_to("kept")
     words = [sys.executable, "-c", READS, str(tmp_path)]
     done = subprocess.run(words, capture_output=True, text=True)
-    assert done.stdout == "['others']\n", done.stdout + done.stderr
+    assert done.stdout == "['others', 'built.txt']\n", done.stdout + done.stderr

@@ -120,14 +120,23 @@ class AuditHook:
     """
 
     def __init__(
-        self, root: Path, bounds: Bounds | None = None, followed: Iterable[Path] = ()
+        self,
+        root: Path,
+        bounds: Bounds | None = None,
+        followed: Iterable[Path] = (),
+        caches: Iterable[Path] = (),
     ) -> None:
         """Watch the files below a project's root; with `bounds`, what lies beyond them as well.
 
-        inotify reports those `followed` as well, without an event of Python's.
+        inotify reports those `followed` as well, without an event of Python's. Files in
+        compilers' `caches` inside of the project belong to no version: other processes write them.
         """
         self._watch = FileWatch(map(str, followed))
         self._root = str(root.resolve()) + os.sep
+        folders = (f"{path.resolve()}{os.sep}" for path in caches)
+        self._caches = tuple(
+            path for path in folders if path.startswith(self._root) and path != self._root
+        )
         self._heard: dict[str, Finding] = {}
         self._opened: dict[str, set[str]] = {}
         self._made: set[str] = set()
@@ -152,11 +161,15 @@ class AuditHook:
         """The files outside of packages that were opened for reading, with the sources that did.
 
         "" stands for a thread, an import, a library in another language, another process. None that
-        the process made itself.
+        the process made itself, and none of a compiler's cache.
         """
         unheard = self._watch.opened() - self._opened.keys()
         opened = self._opened | {name: {""} for name in unheard}
-        return {name: authors for name, authors in opened.items() if name not in self._made}
+        return {
+            name: authors
+            for name, authors in opened.items()
+            if name not in self._made and not name.startswith(self._caches)
+        }
 
     def _hear(self, event: str, arguments: tuple[Any, ...]) -> None:
         if event not in _HEARD:

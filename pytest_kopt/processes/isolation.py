@@ -132,8 +132,9 @@ def separate_caches(scratch: Path) -> None:
 
     Every process so begins with what is there, whichever version it runs and whatever ran before.
     """
+    compilers = compilers_caches()
     for name, folder in _named_caches():
-        if name in _COMPILERS or name.endswith("_JIT_DIR") or not _is_small(folder):
+        if folder in compilers or not _is_small(folder):
             continue
         # What is there cannot be copied into itself.
         if not scratch.is_relative_to(folder.resolve()):
@@ -142,6 +143,15 @@ def separate_caches(scratch: Path) -> None:
             with suppress(OSError):
                 shutil.copytree(folder, copy, symlinks=True, dirs_exist_ok=True)
             os.environ[name] = str(copy)
+
+
+def compilers_caches() -> list[Path]:
+    """Return the folders that variables name for known compilers."""
+    return [
+        folder
+        for name, folder in _named_caches()
+        if name in _COMPILERS or name.endswith("_JIT_DIR")
+    ]
 
 
 def _is_small(folder: Path) -> bool:

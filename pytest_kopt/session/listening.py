@@ -27,12 +27,15 @@ def audit_hook_of(config: pytest.Config) -> AuditHook:
         serve = config.pluginmanager.get_plugin(SERVE)
         with kept_bytecode():
             from pytest_kopt.honesty.audit_hook import AuditHook
+            from pytest_kopt.processes.isolation import compilers_caches
 
             arms = serve.orders.arms if serve is not None else None
             config.stash[_HOOK] = hook = AuditHook(
                 config.rootpath,
                 getattr(serve, "bounds", None),
                 arms.changed_data() if arms is not None else (),
+                # As the environment names them before kernel code can.
+                compilers_caches(),
             )
             hook.install()
             for name in _MEASURING:

@@ -154,6 +154,28 @@ def test_what_is_not_declared_is_the_same_for_both_versions(
     assert run.code == 0, run.text
 
 
+#: A compiler is another process, whose writes nobody hears.
+BUILDS = """
+import os, pathlib, subprocess
+
+_BUILT = pathlib.Path(os.environ["TORCH_EXTENSIONS_DIR"], "m", "m.so")
+_BUILT.parent.mkdir(parents=True, exist_ok=True)
+subprocess.run(["sh", "-c", "echo $1 > $0", _BUILT, {version!r}], check=True)
+_BUILT.read_text()
+"""
+
+
+def test_what_a_compiler_keeps_inside_of_the_project_belongs_to_no_version(fresh: Project) -> None:
+    built = {"TORCH_EXTENSIONS_DIR": str(fresh.root / "build" / "extensions")}
+    fresh.write(KERNEL, BUILDS.format(version="first") + doubled_kernel())
+    fresh.commit_all("Build")
+    assert fresh.round(1, **built).code == 0
+    fresh.write(KERNEL, BUILDS.format(version="second") + FASTER)
+    run = fresh.round(2, **built)
+    assert run.code == 0, run.text
+    assert [*fresh.evidence(2)["session"]["harness"]["dependencies"]] == ["kernels/__init__.py"]
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("bucket", ["W2", "W1"])
 def test_the_bucket_of_the_notes_is_taken_at_its_word(started: Project, bucket: str) -> None:
