@@ -450,7 +450,7 @@ def test_the_check_of_a_version_needs_no_engine_of_the_baseline(
     monkeypatch.setattr(comparing, "judge", lambda *given, **named: found)
     monkeypatch.setattr(NoiseHistory, "here", lambda *given: None)
     given = cast("Any", gathered)
-    assert compare_paired(given, cast("Any", None)).verdict is found.verdict
+    assert compare_paired(given, cast("Any", None), cast("Any", None)).verdict is found.verdict
     with pytest.raises(BadInput, match="stored times of two engines"):
         compare_stored(cast("Any", SimpleNamespace(**vars(gathered))))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from pytest_kopt.campaign.kernel import KernelVersion
@@ -19,7 +19,7 @@ from pytest_kopt.decide.stored_evidence import StoredEvidence
 from pytest_kopt.decide.verdict import Verdict
 from pytest_kopt.devices.machine import elsewhere
 from pytest_kopt.errors import BadInput
-from pytest_kopt.paired.arms import NotComparable
+from pytest_kopt.paired.arms import CandidateDied, NotComparable
 from pytest_kopt.paired.noise import NoiseHistory
 from pytest_kopt.paired.pairing import Criteria, PairedMetric, judge
 from pytest_kopt.paired.replica import Caught
@@ -36,10 +36,12 @@ def broken(gathered: Gathered, ids: Sequence[str], step: str) -> Verdict | None:
     return judging.cut_off(ran.collector, ids, ran.interrupted, policy)
 
 
-def compare_paired(gathered: Gathered, opponent: KernelVersion) -> Judged:
+def compare_paired(
+    gathered: Gathered, opponent: KernelVersion, judge_rows: Callable[[Gathered], Judged]
+) -> Judged:
     """Compare with another version in fresh processes; BadInput where they cannot be together.
 
-    CandidateDied where the candidate ends its processes.
+    A candidate that ends its processes has failed that case, and `judge_rows` says what follows.
     """
     opened, results, policy = gathered.opened, gathered.results, gathered.policy
     campaign, table = opened.campaign, gathered.rows
@@ -63,6 +65,9 @@ def compare_paired(gathered: Gathered, opponent: KernelVersion) -> Judged:
             paired = judge(comparison, results, criteria)
     except Caught as caught:
         return Judged(gathered, judging.overfit(results, caught.findings, policy))
+    except CandidateDied as death:
+        failing = gathered.with_failure(death.case, "ERROR", str(death))
+        return replace(judge_rows(failing), detail=judging.head(str(death)))
     except NotComparable as error:
         raise BadInput(
             f"kopt cannot run the current best and the candidate side by side: {error}",

@@ -28,7 +28,6 @@ from pytest_kopt.cases.order import AT_LENGTH
 from pytest_kopt.decide.verdict import Applied, Decision
 from pytest_kopt.errors import BadInput
 from pytest_kopt.figures import changed
-from pytest_kopt.paired.arms import CandidateDied
 from pytest_kopt.show.files import projections
 from pytest_kopt.show.standing import Closing
 from pytest_kopt.trials import judging
@@ -199,12 +198,8 @@ def _judge(gathered: Gathered, next_steps: Mapping[Decision, str]) -> Judged:
         reason = f"no accepted round is left: {opened.withdrawn} withdrawn"
         lost = Decision.ROLLED_BACK
         return Judged(gathered, judging.uncompared(results, policy, lost, reason, _NEXT[lost]))
-    baseline = opened.campaign.baseline()
-    try:
-        judged = compare_paired(gathered, baseline)
-    except CandidateDied as death:
-        failing = gathered.with_failure(death.case, "ERROR", str(death))
-        return replace(_judge(failing, next_steps), detail=judging.head(str(death)))
+    baseline, judge_rows = opened.campaign.baseline(), partial(_judge, next_steps=next_steps)
+    judged = compare_paired(gathered, baseline, judge_rows)
     if judged.verdict.decision is Decision.REPAIR:
         return judged
     verdict, flags = judged.verdict, list(judged.verdict.flags)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 
 from pytest_kopt.campaign import hypothesis, levels
 from pytest_kopt.campaign.campaign import Campaign
@@ -30,7 +30,6 @@ from pytest_kopt.figures import changed
 from pytest_kopt.honesty.audit import audit
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.transfer import BOUNDED, Claim, bucket_findings, caches_weights
-from pytest_kopt.paired.arms import CandidateDied
 from pytest_kopt.sameness.sources import differing
 from pytest_kopt.schema.metrics import is_backward
 from pytest_kopt.show.standing import Closing
@@ -168,12 +167,8 @@ def _judge(gathered: Gathered, examination: Examination) -> Judged:
         return Judged(gathered, judging.incomplete(policy, *ON_CPU))
     if opened.asked.settings.compare == "stored":
         return Judged(gathered, compare_stored(gathered))
-    incumbent = opened.campaign.incumbent()
-    try:
-        judged = compare_paired(gathered, incumbent)
-    except CandidateDied as death:
-        failing = gathered.with_failure(death.case, "ERROR", str(death))
-        return replace(_judge(failing, examination), detail=judging.head(str(death)))
+    incumbent, judge_rows = opened.campaign.incumbent(), partial(_judge, examination=examination)
+    judged = compare_paired(gathered, incumbent, judge_rows)
     if judged.paired and judged.paired.has_same_machine_code and not opened.notes.extra_benefit:
         return _same_machine_code(judged)
     refused = [finding for finding in judged.nearby if finding.rejects]
