@@ -11,6 +11,7 @@ from pytest_kopt.bundled import bundled
 from pytest_kopt.errors import BadInput
 from pytest_kopt.options.project import Project
 from pytest_kopt.trials.harness import pytest_section
+from pytest_kopt.versions import overlay
 
 _PACKAGE = "kernels/__init__.py"
 #: Files of a template by their path in conftest_templates/; a pair names another place for it.
@@ -71,10 +72,9 @@ def _copied(name: str, root: Path) -> list[str]:
         # A package that exists already is as good as ours.
         if target != _PACKAGE and (root / target).read_bytes() != content[target]:
             raise BadInput(f"{target} exists and differs", where="--template", fix="move it away")
-    for target in content.keys() - existing:
-        (root / target).parent.mkdir(parents=True, exist_ok=True)
-        (root / target).write_bytes(content[target])
-    return sorted(content.keys() - existing)
+    new = {target: content[target] for target in sorted(content.keys() - existing)}
+    overlay.write(new, root)
+    return [*new]
 
 
 def _settings(project: Project) -> list[str]:

@@ -209,10 +209,7 @@ def tree_with(
             return
         path_of_other, contents = other
         folder = home / (path_of_other.name or "base")
-        for path, content in contents.items():
-            place = folder / path
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_bytes(content)
+        overlay.write(contents, folder)
         yield MadeTree(root, tree, folder, str(path_of_other))
 
 

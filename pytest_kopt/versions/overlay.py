@@ -35,11 +35,10 @@ def build(
     stay reachable from either version. The folder `start`, in which a process shall start, is real
     too: through a link it would start in the project.
     """
-    replaced = {PurePosixPath(path): content for path, content in files.items()}
-    removed = {PurePosixPath(path) for path in absent}
-    real = {folder for path in (*replaced, *removed) for folder in path.parents}
+    touched = {PurePosixPath(path) for path in (*files, *absent)}
+    real = {folder for path in touched for folder in path.parents}
     real |= {PurePosixPath(start), *PurePosixPath(start).parents}
-    if copies_sources or any(path.suffix != ".py" for path in (*replaced, *removed)):
+    if copies_sources or any(path.suffix != ".py" for path in touched):
         sources = (path for path in project_files(root) if path.suffix == ".py")
         real |= {folder for path in sources for folder in path.parents}
 
@@ -48,8 +47,7 @@ def build(
         source = root / folder
         for name in sorted(os.listdir(source)) if source.is_dir() else ():
             path = folder / name
-            touched = path in replaced or path in removed
-            if name in _LEFT_OUT or touched or target.is_relative_to(root / path):
+            if name in _LEFT_OUT or path in touched or target.is_relative_to(root / path):
                 continue
             here, there = root / path, target / path
             if path in real:
@@ -60,11 +58,17 @@ def build(
                 there.symlink_to(here)
 
     fill(PurePosixPath())
-    for path, content in replaced.items():
-        place = target / path
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_bytes(content)
+    write(files, target)
     return target
+
+
+def write(files: Mapping[str, bytes], folder: Path) -> None:
+    """Write files to their paths below a folder; what a link there leads to stays as it is."""
+    for path, content in files.items():
+        place = folder / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.unlink(missing_ok=True)
+        place.write_bytes(content)
 
 
 def project_files(
@@ -148,9 +152,5 @@ def copy(root: Path, target: Path, files: Mapping[str, bytes], absent: Iterable[
     shutil.copytree(root, target, symlinks=True, ignore=left_out)
     for path in absent:
         (target / path).unlink(missing_ok=True)
-    for path, content in files.items():
-        place = target / path
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.unlink(missing_ok=True)
-        place.write_bytes(content)
+    write(files, target)
     return target
