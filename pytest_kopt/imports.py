@@ -100,6 +100,12 @@ def module_parts(path: PurePath) -> tuple[str, ...]:
     return path.parent.parts if path.stem == "__init__" else path.with_suffix("").parts
 
 
+def file_of(folder: Path, name: str) -> Path | None:
+    """Return the file of a module in a folder, None where it has none."""
+    files = (folder / name / "__init__.py", folder / f"{name}.py")
+    return next(filter(Path.is_file, files), None)
+
+
 def is_imported(path: PurePath, names: Collection[str]) -> bool:
     """Say whether a file below the root is a module by one of these dotted names."""
     # A folder on the way may be one that modules are looked for in.
@@ -212,17 +218,14 @@ def imported_libraries(starts: Iterable[Path], folders: Sequence[Path]) -> set[s
         with suppress(OSError, SyntaxError, ValueError):
             for imported in imports_in(path.read_bytes(), called=False):
                 start, head = imported.start(path), imported.module.partition(".")[0]
-                homes = [start] if start else [place for place in folders if _begins(head, place)]
+                # A folder may be a namespace.
+                begins = (f for f in folders if (f / head).is_dir() or file_of(f, head))
+                homes = [start] if start else [*begins]
                 files = ([*_chain(home, imported.names[-1].split("."))] for home in homes)
                 waiting += next(filter(None, files), [])
                 if not homes:
                     libraries.add(imported.module)
     return libraries
-
-
-def _begins(head: str, folder: Path) -> bool:
-    """Say whether a folder has a module of a name, or a folder, which may be a namespace."""
-    return (folder / head).is_dir() or (folder / f"{head}.py").exists()
 
 
 def _named_in(path: Path) -> list[tuple[Path | None, str]]:
@@ -254,13 +257,10 @@ def _names_in_calls(source: bytes) -> tuple[str, ...]:
 
 def _chain(folder: Path, parts: Sequence[str]) -> Iterator[Path]:
     """Yield the files of a module's packages in a folder, and its own."""
-    for i, part in enumerate(parts):
-        package = folder / part / "__init__.py"
-        if package.is_file():
-            yield package.resolve()
-        elif (folder / f"{part}.py").is_file():
-            yield (folder / f"{part}.py").resolve()
+    for part in parts:
+        file, folder = file_of(folder, part), folder / part
+        if file:
+            yield file.resolve()
+        # Below a module's file there is nothing, whatever a folder of that name holds.
+        if not folder.is_dir() or (file and file.parent != folder):
             return
-        elif not (folder / part).is_dir() or i == len(parts) - 1:
-            return
-        folder = folder / part

@@ -19,6 +19,7 @@ from types import FrameType
 from typing import Any
 
 from pytest_kopt.errors import BadInput
+from pytest_kopt.imports import file_of
 from pytest_kopt.loaded_modules import files_set_aside, heads_set_aside, loaded_files
 from pytest_kopt.profile_hook import profile_hook
 from pytest_kopt.versions.affected_modules import (
@@ -228,9 +229,8 @@ def _own_file(homes: Mapping[str, Sequence[Path]], name: str) -> Path | None:
     head, *rest = name.split(".")
     for folder in sorted(homes.get(head, ()), key=lambda path: len(path.parts)):
         place = folder.joinpath(head, *rest)
-        for path in (place.with_name(f"{place.name}.py"), place / "__init__.py"):
-            if path.is_file():
-                return path
+        if path := file_of(place.parent, place.name):
+            return path
     return None
 
 
