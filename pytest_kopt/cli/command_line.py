@@ -96,9 +96,9 @@ def no_result(**keys: object) -> Argument:
     return lambda parser: parser.set_defaults(no_result=[keys])
 
 
-def one_of(*arguments: Argument, required: bool = False) -> Argument:
+def one_of(*arguments: Argument) -> Argument:
     def add(parser: argparse.ArgumentParser) -> None:
-        group = parser.add_mutually_exclusive_group(required=required)
+        group = parser.add_mutually_exclusive_group()
         for add_to in arguments:
             add_to(group)
 

@@ -33,7 +33,6 @@ class Forward:
         self, case: Case, function: Callable[..., Any], restored: inputs.RestoredArguments
     ) -> None:
         self._function = case.positional(function)
-        self._restored = restored
         self._same = {*case.weights, *case.rewritten}
         self.case = case
         self.restore = restored.restore
