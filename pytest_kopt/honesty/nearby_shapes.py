@@ -201,13 +201,6 @@ def untried(tried: Iterable[Tried]) -> Iterator[Finding]:
         yield Finding("held-out-untried", message, where=where, details=tuple(kinds))
 
 
-def death(died: str) -> Iterator[Finding]:
-    """Say that a version `died` near a declared shape, and how."""
-    yield Finding(
-        "held-out-death", f"the kernel ended its process at a shape near a declared one ({died})"
-    )
-
-
 def _only_fast_as_declared(
     tried: Iterable[Tried], candidate: str, incumbent: str, gains: Mapping[str, float]
 ) -> bool:

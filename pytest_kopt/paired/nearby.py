@@ -23,7 +23,7 @@ from pytest_kopt.cases.replies import (
 from pytest_kopt.decide.case_verdict import Same
 from pytest_kopt.honesty.accuracy import Accuracy, downgrades
 from pytest_kopt.honesty.finding import Finding
-from pytest_kopt.honesty.nearby_shapes import Tried, death, held_out_findings, untried
+from pytest_kopt.honesty.nearby_shapes import Tried, held_out_findings, untried
 from pytest_kopt.paired.replica import Caught
 from pytest_kopt.paired.verifier_process import why_ended
 from pytest_kopt.processes.child import Child, ChildDied, Children
@@ -137,4 +137,5 @@ def findings_nearby(
     yield from held_out_findings(tried, CANDIDATE, INCUMBENT, gains)
     yield from untried(tried)
     if died:
-        yield from death(died)
+        how = f"the kernel ended its process at a shape near a declared one ({died})"
+        yield Finding("held-out-death", how)
