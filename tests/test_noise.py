@@ -12,7 +12,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from pytest_kopt import policies
-from pytest_kopt.decide.inference import LOOKS, SCATTER_OF_A_CHANGE, Estimate, log_ratio
+from pytest_kopt.decide.inference import LOOKS, Estimate, log_ratio, scatter_of
 from pytest_kopt.decide.known_noise import (
     DEVICE_TIMED,
     ENOUGH,
@@ -51,7 +51,7 @@ class TestAnEstimate:
         today, own = variance_of(values, control)
         found = Estimate.of(values, control, Prior(variance, freedom, ""))
         assert found.freedom == own + freedom
-        known = variance + (SCATTER_OF_A_CHANGE * statistics.fmean(values)) ** 2
+        known = variance + scatter_of(statistics.fmean(values)) ** 2
         low, high = sorted([today, known])
         assert low * 0.999 <= found.error**2 * len(values) <= high * 1.001
 
@@ -63,7 +63,7 @@ class TestAnEstimate:
         prior, few = Prior(variance, 8, ""), [v - statistics.fmean(values) for v in values]
         plain = Estimate.of(few, control, prior)
         moved = Estimate.of([v + gain for v in few], [c - gain for c in control], prior)
-        more = 8 * (SCATTER_OF_A_CHANGE * gain) ** 2 / moved.freedom / len(few)
+        more = 8 * scatter_of(gain) ** 2 / moved.freedom / len(few)
         assert moved.error**2 == pytest.approx(plain.error**2 + more, rel=1e-6, abs=1e-12)
         assert moved.mean == pytest.approx(plain.mean + gain, abs=1e-9)
 

@@ -12,7 +12,7 @@ import pytest
 from pytest_kopt import policies
 from pytest_kopt.cases.order import AT_LENGTH, CANDIDATE, IN_A_ROUND, INCUMBENT, PLACEBO
 from pytest_kopt.cases.replies import Reply
-from pytest_kopt.decide.inference import SCATTER_OF_A_CHANGE, Estimate, log_ratio, percent
+from pytest_kopt.decide.inference import Estimate, log_ratio, percent, scatter_of
 from pytest_kopt.decide.operating_points import Load, PointEvidence
 from pytest_kopt.decide.paired import decide_paired
 from pytest_kopt.decide.paired_evidence import PairedCase, PairedEvidence
@@ -287,7 +287,7 @@ def test_one_replica_under_load_has_the_wide_interval_of_its_prior() -> None:
     one, two = (PointEvidence("boost", TOP, False, (0.03,) * n).estimate for n in (1, 2))
     assert one is not None and two is not None
     assert (one.mean, one.freedom) == (0.03, 6)
-    assert one.error == pytest.approx(math.hypot(0.02, SCATTER_OF_A_CHANGE * 0.03))
+    assert one.error == pytest.approx(math.hypot(0.02, scatter_of(0.03)))
     assert two.error < one.error / math.sqrt(2)
     longer = PointEvidence("boost", TOP, False, (0.03,), turn_s=1.6).estimate
     assert longer is not None and longer.error < 0.6 * one.error

@@ -33,10 +33,10 @@ ALONE_LEVEL = 0.005
 KNOWN_BIAS_PCT = 0.3
 
 
-#: Processes scatter by this share of a change besides, as buffers lie elsewhere in each and the
-#: versions differ in what that costs them: the root mean square over twelve known changes on an
-#: H100 (docs/results/operating_points_h100.json).
-SCATTER_OF_A_CHANGE = 0.1
+#: Processes scatter by this share of a change besides, and by a log-ratio of so much at most, as
+#: buffers lie elsewhere in each and the versions differ in what that costs them: twelve known
+#: changes on two H100 (docs/operating-points.md).
+_SHARE_THAT_SCATTERS, _MOST_SCATTER = 0.1, 0.01
 #: An interval in a document: the keys low_pct, high_pct and confidence next to change_pct.
 LowEnd: TypeAlias = Annotated[
     float | None,
@@ -71,7 +71,7 @@ class Estimate:
         total = float(freedom)
         if prior:
             total += prior.freedom
-            known = prior.variance + (SCATTER_OF_A_CHANGE * mean) ** 2
+            known = prior.variance + scatter_of(mean) ** 2
             variance = (freedom * variance + prior.freedom * known) / total
         return cls(mean, math.sqrt(variance / len(values)), total)
 
@@ -97,6 +97,11 @@ class Estimate:
     def p_above(self, limit: float) -> float:
         """Return the one-sided p-value of the hypothesis that the truth is at or below `limit`."""
         return Estimate(-self.mean, self.error, self.freedom).p_below(-limit)
+
+
+def scatter_of(change: float) -> float:
+    """Return what a change, as a log-ratio, adds to the standard deviation between processes."""
+    return min(_SHARE_THAT_SCATTERS * abs(change), _MOST_SCATTER)
 
 
 def load_student() -> None:
