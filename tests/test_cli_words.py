@@ -201,6 +201,26 @@ def test_tests_stand_before_or_after_options(
     assert "none.py: there is no such file or folder" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("cases", ["test_new.py", "--call f --shapes f32[4]"])
+@pytest.mark.parametrize("at", ["../outside.py", "/outside.py", "kernels/../../outside.py"])
+def test_versions_have_their_place_inside_of_the_project(
+    at: str,
+    cases: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Their tree has files at that place: they would lie outside of it as well."""
+    project = tmp_path / "project"
+    project.mkdir()
+    monkeypatch.chdir(project)
+    for name in ("old.py", "new.py", "test_new.py", "../outside.py"):
+        (project / name).write_text("def f(x):\n    return x\n")
+    (project / "pyproject.toml").write_text("[tool.pytest.ini_options]\n")
+    assert main(["compare", "old.py", "new.py", *cases.split(), "--at", at]) == 4
+    assert f"--at {at}: lies outside of the project" in capsys.readouterr().err
+
+
 def test_a_template_has_no_campaign_to_name(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["init", "softmax", "--template", "gemm"]) == 4
     assert "begins no campaign" in capsys.readouterr().err

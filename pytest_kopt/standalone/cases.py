@@ -15,7 +15,13 @@ from pathlib import Path, PurePosixPath
 from pytest_kopt.errors import BadInput
 from pytest_kopt.imports import imports_from, is_imported, module_parts, names_in
 from pytest_kopt.options.project import Project
-from pytest_kopt.standalone.child_session import MadeTree, place_below, place_of, tests_below
+from pytest_kopt.standalone.child_session import (
+    MadeTree,
+    place_below,
+    place_inside,
+    place_of,
+    tests_below,
+)
 from pytest_kopt.versions.overlay import project_files
 
 #: Modules of a source that computes in float64 if its inputs are float64.
@@ -166,7 +172,7 @@ class Cases:
         if not inside:
             # Files of no project: what lies beside them is what they may import.
             root, builds, inside = versions[0].parent, False, [versions[0]]
-        place = at or inside[-1].relative_to(root).as_posix()
+        place = place_inside(root, at) if at else inside[-1].relative_to(root).as_posix()
         os.chdir(root)
         files, reference = generate(function, lines, versions[0], place, to)
         return cls(root, builds, (to,), (), files, place, reference)

@@ -241,12 +241,21 @@ def other_tree(repository: Repository, commit: str) -> Iterator[Repository]:
             repository.remove_tree(path)
 
 
+def place_inside(root: Path, path: str) -> str:
+    """Return the place below a root that a `path` from it names; BadInput where it leads out."""
+    # Files are written there below another root.
+    place = Path(os.path.relpath(root / path, root))
+    if place.parts[:1] == ("..",):
+        raise BadInput(f"lies outside of the project {root}", where=f"--at {path}", fix=_NAMED)
+    return place.as_posix()
+
+
 def place_below(root: Path, path: str, tests: Iterable[Path]) -> str:
     """Return the place that a `path` from the root names, a file's or a folder's.
 
-    BadInput where there is none and no test imports a file from there.
+    BadInput where there is none and no test imports a file from there, or it leads out.
     """
-    place = Path(os.path.relpath(root / path, root)).as_posix()
+    place = place_inside(root, path)
     steps = imports_from(root, [*project_files(root)], [test.read_bytes() for test in tests])
     is_used = any(is_imported(PurePosixPath(place), names) for names in steps)
     if not (is_used or (root / place).exists()):
