@@ -24,19 +24,9 @@ from pytest_kopt.cases.replies import (
     CollectError,
     Confined,
     FallbackRow,
-    Findings,
-    HandedOver,
-    Loaded,
-    Looked,
-    Prepared,
+    OfComparison,
     Profiled,
-    Reached,
-    Ready,
     Report,
-    Timed,
-    TriedShape,
-    Verification,
-    Written,
 )
 from pytest_kopt.cases.result import DEAD, DIED, PROPERTY
 from pytest_kopt.processes.child import MAX_DEATHS, NO_MEMORY, Child, ChildDied
@@ -235,9 +225,7 @@ class CaseProcesses:
                 listener.profiled(profile)
             case CaseFinished(nodeid, leaving):
                 self._finished(worker, nodeid, leaving=leaving)
-            case (
-                Confined() | CannotLoad() | Loaded() | Prepared() | Ready() | Written() | Timed()
-            ) | (Looked() | HandedOver() | Findings() | Verification() | TriedShape() | Reached()):
+            case Confined() | CannotLoad() | OfComparison():
                 worker.child.kill()
                 self._died(worker, f"the process sent {type(reply).__name__}")
 
