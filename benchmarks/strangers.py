@@ -8,8 +8,9 @@ environment on top of this one. Each of its operations is tried twice: `file`, p
 baseline and their file as the candidate, and `tree`, their package as the project and a change
 without effect. Without --rounds everything is only checked, a package in a session; with it each
 operation is a campaign of two shapes and two rounds, N of them side by side, and each of its
-commands is timed. On the CPU, where no GPU is named, Triton is interpreted, and such times decide
-nothing. OUT gets strangers.json and strangers.md.
+commands is timed. A `file` is judged twice more in copies of the project after its baseline: with a
+wrong result, and as it is once all of it has been compiled. On the CPU, where no GPU is named,
+Triton is interpreted, and such times decide nothing. OUT gets strangers.json and strangers.md.
 """
 
 from __future__ import annotations
@@ -75,7 +76,8 @@ _INI = '[tool.pytest.ini_options]\npythonpath = ["."]\ntestpaths = ["tests"]\n'
 class Outcome:
     """What became of one operation, one way; `declared` is what the test says besides.
 
-    `seconds` are those of the whole command that checks it, or of init, baseline and round.
+    `seconds` are those of the whole command that checks it, or of init, baseline and round, then of
+    a round that is wrong and one where all is compiled.
     """
 
     package: str
@@ -228,21 +230,36 @@ def _campaign(bench: Bench, op: Op, way: str, project: Path) -> Outcome:
     if way == "tree":
         shutil.copytree(bench.packages / _module(op), project / _module(op))
     backend = "TORCH" if bench.gpu == "cpu" else "TRITON"
-    words = ["--op", op.name, "--backend", backend, "--gpu", bench.gpu, "--kernel", kernel]
-    steps = [["pytest_kopt.cli", "init", "c", *words, "--metric", "Forward GB/s"]]
-    steps += [["pytest", "-q", "--kopt-campaign", "c", "--kopt-round", n] for n in ("1", "2")]
+    words = ("--op", op.name, "--backend", backend, "--gpu", bench.gpu, "--kernel", kernel)
     seconds: list[float] = []
-    for number, step in enumerate(steps):
-        if number == len(steps) - 1 and way == "file":
-            _write_case(bench, op, way, project, candidate=True)
-        elif number == len(steps) - 1:
-            path = project / kernel
-            path.write_text(f"{path.read_text()}\n_WITHOUT_EFFECT = 1\n")
+
+    def timed(root: Path, *words: str) -> subprocess.CompletedProcess[str]:
         start = time.monotonic()
-        done = bench.run(project, *step)
+        done = bench.run(root, *words)
         seconds.append(time.monotonic() - start)
-        if done.returncode:
-            break
+        return done
+
+    def judged(root: Path, number: str) -> subprocess.CompletedProcess[str]:
+        return timed(root, "pytest", "-q", "--kopt-campaign", "c", "--kopt-round", number)
+
+    done = timed(project, "pytest_kopt.cli", "init", "c", *words, "--metric", "Forward GB/s")
+    done = done if done.returncode else judged(project, "1")
+    if not done.returncode:
+        path = project / kernel
+        if way == "file":
+            _write_case(bench, op, way, project, candidate=True)
+        else:
+            path.write_text(f"{path.read_text()}\n_WITHOUT_EFFECT = 1\n")
+        wrong, again = (project.with_name(f"{op.name}-{name}") for name in ("wrong", "again"))
+        if way == "file":
+            shutil.copytree(project, wrong)
+            shutil.copytree(project, again)
+            head, _, result = path.read_text().rpartition("    return ")
+            (wrong / kernel).write_text(f"{head}    return 1.5 * ({result.rstrip()})\n")
+        done = judged(project, "2")
+        if way == "file":
+            judged(wrong, "2")
+            judged(again, "2")
     rounds = sorted((project / "agent/workspace/c/rounds").glob("round-*/verdict.json"))
     verdict = json.loads(rounds[-1].read_text()) if rounds else {}
     became = verdict.get("decision") or f"exit {done.returncode}"
