@@ -37,7 +37,13 @@ def read(kind: type[_T], document: object) -> _T:
     return value
 
 
-# Made once where they are asked for: that takes a millisecond each.
+def prepare(*kinds: Any) -> None:
+    """Make what reads and writes dataclasses of these kinds, for forks of this process."""
+    for kind in kinds:
+        _adapter(kind)
+
+
+# Made once where they are asked for: that takes a millisecond each, of a large one twenty.
 @functools.cache
 def _adapter(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind)

@@ -276,6 +276,7 @@ def main() -> None:
     sys.path.remove(str(Path(__file__).parent))
     gc.disable()
     _import(_RUNNING)
+    importlib.import_module("pytest_kopt.processes.channel").prepare()
     _remember_installed()
     _load_plugins()
     importlib.import_module("pytest_kopt.loaded_modules").set_libraries_aside()

@@ -13,9 +13,12 @@ from typing import get_args, get_type_hints
 
 import pytest
 
+from pytest_kopt import models
 from pytest_kopt.cases import replies
+from pytest_kopt.cases.evidence import CaseEvidence
 from pytest_kopt.cases.protocol import Order, StopWorker, Write
 from pytest_kopt.cases.replies import Collected, Loaded, MachineCode, Reply, Timed
+from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.honesty import nearby_shapes
 from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.honesty.finding import Finding
@@ -116,3 +119,14 @@ def test_what_is_no_message_ends_the_talk(
     os.write(there._writer.fileno(), written)
     with pytest.raises(EOFError):
         here.receive()
+
+
+def test_a_process_that_was_prepared_makes_nothing_to_read_messages_and_write_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    channel.prepare()
+    monkeypatch.setattr(models, "TypeAdapter", lambda kind: pytest.fail(f"made one for {kind}"))
+    assert read_reply(text_of(Timed(1.0))) == Timed(1.0)
+    assert read_order(text_of(StopWorker())) == StopWorker()
+    row = CaseResult("t.py::test_x", header=("label", "Check"), evidence=CaseEvidence())
+    assert CaseResult.from_json(row.to_json()) == row

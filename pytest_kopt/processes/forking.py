@@ -31,6 +31,7 @@ from pytest_kopt.libraries import is_library
 from pytest_kopt.loaded_modules import loaded_files, set_libraries_aside
 from pytest_kopt.process_tree import adopt_orphans, end_descendants, end_with_parent, leave
 from pytest_kopt.processes.bytecode import kept_bytecode
+from pytest_kopt.processes.channel import prepare
 from pytest_kopt.versions.affected_modules import project_modules
 
 #: Without these no case runs. What is not there, like Triton or a vendor's library, is left out.
@@ -76,6 +77,7 @@ def main() -> None:
     hashing = threading.Thread(target=_hash_triton)
     hashing.start()
     _import(_FIRST)
+    prepare()
     hashing.join()
     set_libraries_aside()
     # Where other sources lie is kept: a fork that asked the system for them would need longer.
