@@ -339,7 +339,7 @@ def test_torchs_profiler_sees_a_gpus_kernels() -> None:
     torch = pytest.importorskip("torch")
     if not torch.cuda.is_available():
         pytest.skip("needs a GPU")
-    from pytest_kopt.processes.profile_region import _recorded
+    from pytest_kopt.cases.running.profile_region import _recorded
 
     x = torch.randn(1024, 1024, device="cuda")
     (row,) = _recorded(lambda _: x.add_(1), 5, "cuda")

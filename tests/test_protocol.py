@@ -12,7 +12,7 @@ from typing import Any, cast, get_args
 import pytest
 import torch
 
-from pytest_kopt.cases.case import declare
+from pytest_kopt.cases.fixture import CaseServed, Kopt
 from pytest_kopt.cases.order import CANDIDATE, ArmsOrder, WorkerOrders
 from pytest_kopt.cases.protocol import (
     Agree,
@@ -35,12 +35,12 @@ from pytest_kopt.cases.protocol import (
     Write,
 )
 from pytest_kopt.cases.replies import CaseFinished, Reply
-from pytest_kopt.cases.running import timed_versions
+from pytest_kopt.cases.running import runner, timed_versions
 from pytest_kopt.cases.running.bench import Bench
 from pytest_kopt.measure.wall import WallEngine
 from pytest_kopt.processes.channel import text_of
 from pytest_kopt.processes.served import Serve
-from pytest_kopt.session.worker import CaseServed, Worker
+from pytest_kopt.session.worker import Worker
 
 CASE = "t.py::test"
 ORDERS = WorkerOrders("cpu", "auto", 1, 60.0, "standard")
@@ -114,27 +114,28 @@ class Line:
         self.replies.append(reply)
 
 
-def played(orders: Sequence[Order], scratch: Path) -> list[Reply]:
+def leave(*case: Any) -> None:
+    raise CaseServed
+
+
+def played(ordered: Sequence[Order], scratch: Path) -> list[Reply]:
     """Return the replies of a worker that gets these orders."""
-    line = Line(orders)
+    line = Line(ordered)
     serve = Serve(cast("Any", line), Begin(ORDERS, [], [], []), scratch)
-    worker = Worker(replace(ORDERS, arms=ArmsOrder((CANDIDATE,), root=str(scratch))), serve)
+    orders = replace(ORDERS, arms=ArmsOrder((CANDIDATE,), root=str(scratch)))
     bench = Bench("cpu", "auto", 1, cpu=WallEngine(block_seconds=0.0005))
 
     def run(item: Any, nextitem: Any) -> None:
-        case = declare(
-            CASE,
-            "single",
-            double,
-            inputs=lambda: (torch.randn(4, 4),),
-            reference=lambda x: x.double() * 2,
-            dims={"n": 4},
-        )
         with suppress(CaseServed):
-            worker.declared(item, bench, case)
+            Kopt(item, "single", bench, orders, serve)(
+                double,
+                inputs=lambda: (torch.randn(4, 4),),
+                reference=lambda x: x.double() * 2,
+                dims={"n": 4},
+            )
 
-    config = SimpleNamespace(hook=SimpleNamespace(pytest_runtest_protocol=run))
-    test = SimpleNamespace(nodeid=CASE, config=config)
+    config = SimpleNamespace(hook=SimpleNamespace(pytest_runtest_protocol=run), rootpath=scratch)
+    test = SimpleNamespace(nodeid=CASE, config=config, stash={})
     serve.pytest_runtestloop(cast("Any", SimpleNamespace(items=[test])))
     return line.replies
 
@@ -148,6 +149,7 @@ def test_an_order_has_its_reply_or_ends_the_case(
     state: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(timed_versions, "held_out_cases", lambda *case: iter(()))
+    monkeypatch.setattr(runner, "run_case", leave)
     # A client that is gone ends what is under way, which is the last reply.
     reached = len(played(STATES[state], tmp_path)) - (state not in IDLE)
     for order in EVERY:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,8 +14,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_kopt.cases.evidence import SLOW
-from pytest_kopt.cases.order import Purpose
-from pytest_kopt.cases.result import PROPERTY, CaseResult
+from pytest_kopt.cases.order import ArmsOrder, Purpose, WorkerOrders
+from pytest_kopt.cases.protocol import (
+    Check,
+    Client,
+    LoadReference,
+    LoadVersions,
+    Profile,
+    TryNearby,
+)
+from pytest_kopt.cases.replies import FallbackRow, Profiled
+from pytest_kopt.cases.result import OUTSIDE, PROPERTY, CaseResult
 from pytest_kopt.errors import BadInput
 from pytest_kopt.schema.profile import Scalar, Schema
 
@@ -25,6 +34,13 @@ if TYPE_CHECKING:
     from pytest_kopt.cases.running.bench import Bench
     from pytest_kopt.measure.engine import Timing
     from pytest_kopt.numerics.gates import Gate
+
+#: The row of a test that ends without one of its own.
+FALLBACK = pytest.StashKey[CaseResult]()
+
+
+class CaseServed(BaseException):
+    """Leaves a test whose case was served; none that the test itself would catch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,16 +69,15 @@ class Kopt:
         test: pytest.Function,
         schema: str | Schema,
         bench: Bench,
-        declared: Callable[[pytest.Function, Bench, Case], None],
+        orders: WorkerOrders,
+        client: Client | None,
     ) -> None:
-        """Serve one test; `declared` is the method of `Worker`, called before the case runs.
-
-        It ends the test there if the case is to be compared or profiled, or is not selected.
-        """
+        """Serve one test; without a `client` its case can only be checked."""
         self._test = test
         self._schema = schema
         self._bench = bench
-        self._declared = declared
+        self._orders = orders
+        self._client = client
         self.is_called = False
 
     @property
@@ -157,7 +172,11 @@ class Kopt:
                 fix = "give a reference that runs none of the kernel's code"
                 raise case.refusal(problem, fix=fix)
             root = self._test.config.rootpath.resolve()
-            self._declared(self._test, self._bench, case)
+            self._admit(case, root)
+            client = self._client
+            if client is not None and not isinstance(client.order, Check):
+                self._serve(case, client, client.order)
+                raise CaseServed
             outcome = run_case(case, self._bench)
         except BadInput as error:
             message = str(error) if nodeid in str(error) else f"case {nodeid}: {error}"
@@ -202,6 +221,54 @@ class Kopt:
             cells=result.cells,
         )
 
+    def _admit(self, case: Case, root: Path) -> None:
+        """Skip a case that is not selected; raise BadInput where it is imported from elsewhere."""
+        if self._bench.purpose.decides:
+            from pytest_kopt.versions.executed_files import check_imported_here
+
+            called = getattr(case.function, "__module__", None) or ""
+            trees = self._orders.arms.trees if self._orders.arms else ()
+            check_imported_here(root, called, f"case {case.nodeid}", trees)
+        skip_outside(self._test, case.label, self._orders.selected)
+        row = CaseResult.undecided(
+            case.nodeid, case.schema, case.dims, case.label, backward=case.backward
+        )
+        send_fallback(self._test, row, self._client)
+
+    def _serve(
+        self,
+        case: Case,
+        client: Client,
+        order: Profile | LoadVersions | TryNearby | LoadReference,
+    ) -> None:
+        """Carry out the order that a case is run for, and those that the client sends within it.
+
+        A case is served within its test, in whatever contexts that has entered.
+        """
+        from pytest_kopt.cases.running.bench import hold_against_baseline
+
+        bench, arms = self._bench, self._orders.arms or ArmsOrder(())
+        hold_against_baseline(case, bench.expected)
+        if not isinstance(order, Profile):
+            case = replace(case, domain=arms.domain_of(case.nodeid, case.domain))
+        match order:
+            case Profile(marked_steps=steps):
+                from pytest_kopt.cases.running.profile_region import profile_case
+
+                client.send(Profiled(profile_case(case, bench, marked_steps=steps)))
+            case LoadReference():
+                from pytest_kopt.cases.running.verifier import serve_verifier
+
+                serve_verifier(case, bench, arms, client)
+            case LoadVersions(out=out):
+                from pytest_kopt.cases.running.timed_versions import serve_arms
+
+                serve_arms(case, bench, arms.without(out), client)
+            case TryNearby(secret=secret):
+                from pytest_kopt.cases.running.timed_versions import try_nearby
+
+                try_nearby(case, bench, arms, client, self._test, secret)
+
     def benchmark(
         self,
         benchmark: Callable[..., Any],
@@ -229,6 +296,20 @@ class Kopt:
 def send(test: pytest.Item, result: CaseResult) -> None:
     """Have the report of the test carry the row; `Collector.add_report` takes it from there."""
     test.user_properties.append((PROPERTY, result.to_json()))
+
+
+def send_fallback(test: pytest.Item, result: CaseResult, client: Client | None) -> None:
+    """Have a test get this row where it ends without one of its own, or ends its process."""
+    test.stash[FALLBACK] = result
+    if client is not None and isinstance(client.order, Check):
+        client.send(FallbackRow(result.to_json()))
+
+
+def skip_outside(test: pytest.Item, label: str, selected: Collection[str]) -> None:
+    """Skip a case that the campaign's target_shapes leave out; its report tells the label."""
+    if selected and label not in selected and test.nodeid not in selected:
+        test.user_properties.append((OUTSIDE, label))
+        pytest.skip(f"{label} is not in target_shapes")
 
 
 def marked_schema(test: pytest.Item) -> str | Schema:

@@ -29,10 +29,10 @@ Every case sends CaseStarted and Reports. Confined ends the session at any time.
 turn ends the case that is under way, StopWorker the worker as well; between cases it is passed
 over.
 
-`processes/served.py` reads the orders that begin a case, and passes on what is sent within one:
-`running/timed_versions.py` carries out what follows LoadVersions and TryNearby, and
-`running/verifier.py` what follows LoadReference. The clients are in `processes/` for Check and
-Profile, in `paired/` for all others.
+`processes/served.py` reads the orders that begin a case, and passes on what is sent within one.
+`Kopt` in `fixture.py` branches on them: `running/timed_versions.py` carries out what follows
+LoadVersions and TryNearby, and `running/verifier.py` what follows LoadReference. The clients are
+in `processes/` for Check and Profile, in `paired/` for all others.
 """
 
 from __future__ import annotations

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_kopt.cases.fixture import Kopt, marked_schema, send
-from pytest_kopt.cases.order import ArmsOrder, WorkerOrders
-from pytest_kopt.cases.protocol import (
-    Check,
-    Client,
-    LoadReference,
-    LoadVersions,
-    Profile,
-    TryNearby,
+from pytest_kopt.cases.fixture import (
+    FALLBACK,
+    CaseServed,
+    Kopt,
+    marked_schema,
+    send,
+    send_fallback,
+    skip_outside,
 )
-from pytest_kopt.cases.replies import FallbackRow, Profiled
-from pytest_kopt.cases.result import LOST, NEVER, OUTSIDE, PROPERTY, CaseResult, named
+from pytest_kopt.cases.order import WorkerOrders
+from pytest_kopt.cases.protocol import Client, LoadVersions
+from pytest_kopt.cases.result import LOST, NEVER, PROPERTY, CaseResult, named
 from pytest_kopt.cases.running.switches import replaced_operators, switches_kept
 from pytest_kopt.devices import context
 from pytest_kopt.devices.vendor import interpreter_environment
@@ -35,7 +35,6 @@ from pytest_kopt.session.refusal import refusal_of
 from pytest_kopt.session.usage import is_marked, uses_kopt
 
 if TYPE_CHECKING:
-    from pytest_kopt.cases.case import Case
     from pytest_kopt.cases.running.bench import Bench
     from pytest_kopt.honesty.audit_hook import AuditHook
 
@@ -50,10 +49,6 @@ _PLAIN_CALLS, _PLAIN_SECONDS = 50, 0.5
 WORKER = "kopt-worker"
 
 
-class CaseServed(BaseException):
-    """Leaves a test whose case was served; none that the test itself would catch."""
-
-
 class Worker:
     """Registered in every process that runs tests; knows its orders, decides nothing."""
 
@@ -64,7 +59,6 @@ class Worker:
         self._audit_hook: AuditHook | None = None
         self._operators: frozenset[str] = frozenset()
         self._limit: TimeLimit | None = None
-        self._undecided: dict[str, CaseResult] = {}
         #: Whether a case took the GPU's context along, so that this process can run no other.
         self.context_lost = False
 
@@ -75,7 +69,7 @@ class Worker:
             self._audit_hook = audit_hook_of(test.config)
         try:
             bench = self._bench_of(test)
-            return Kopt(test, marked_schema(test), bench, self.declared)
+            return Kopt(test, marked_schema(test), bench, self.orders, self._client)
         except BadInput as error:
             send(test, CaseResult(test.nodeid, refusal=str(error)))
             raise pytest.fail.Exception(str(error), pytrace=False) from None
@@ -135,64 +129,6 @@ class Worker:
             )
         return self._bench
 
-    def declared(self, test: pytest.Function, bench: Bench, case: Case) -> None:
-        """Leave a test whose case is not to be checked: it is not selected, or it is served here.
-
-        `Kopt.__call__` calls it as soon as the test has declared the case.
-
-        A case is served within its test, in whatever contexts that has entered.
-        """
-        if bench.purpose.decides:
-            from pytest_kopt.versions.executed_files import check_imported_here
-
-            root, where = test.config.rootpath.resolve(), f"case {case.nodeid}"
-            called = getattr(case.function, "__module__", None) or ""
-            trees = self.orders.arms.trees if self.orders.arms else ()
-            check_imported_here(root, called, where, trees)
-        self._skip_outside(test, case.label)
-        self._declare(
-            CaseResult.undecided(
-                case.nodeid, case.schema, case.dims, case.label, backward=case.backward
-            )
-        )
-        client = self._client
-        if client is not None and not isinstance(client.order, Check):
-            from pytest_kopt.cases.running.bench import hold_against_baseline
-
-            hold_against_baseline(case, bench.expected)
-            self._serve(client, client.order, test, bench, case)
-            raise CaseServed
-
-    def _serve(
-        self,
-        client: Client,
-        order: Profile | LoadVersions | TryNearby | LoadReference,
-        test: pytest.Function,
-        bench: Bench,
-        case: Case,
-    ) -> None:
-        """Carry out the order that a case is run for, and those that the client sends within it."""
-        arms = self.orders.arms or ArmsOrder(())
-        if not isinstance(order, Profile):
-            case = replace(case, domain=arms.domain_of(case.nodeid, case.domain))
-        match order:
-            case Profile(marked_steps=steps):
-                from pytest_kopt.processes.profile_region import profile_case
-
-                client.send(Profiled(profile_case(case, bench, marked_steps=steps)))
-            case LoadReference():
-                from pytest_kopt.cases.running.verifier import serve_verifier
-
-                serve_verifier(case, bench, arms, client)
-            case LoadVersions(out=out):
-                from pytest_kopt.cases.running.timed_versions import serve_arms
-
-                serve_arms(case, bench, arms.without(out), client)
-            case TryNearby(secret=secret):
-                from pytest_kopt.cases.running.timed_versions import try_nearby
-
-                try_nearby(case, bench, arms, client, test, secret)
-
     def prepare_imports(self, config: pytest.Config) -> None:
         """Set up Triton's interpreter, and the audit hook, before kernel code is imported."""
         os.environ.update(interpreter_environment(self.orders.device))
@@ -249,7 +185,7 @@ class Worker:
         """Declare the row that a case gets if it ends its process."""
         guess = self._error_result(item) if is_marked(item) and not self.orders.expected else None
         if guess is not None:
-            self._declare(guess)
+            send_fallback(item, guess, self._client)
         return (yield)
 
     @pytest.hookimpl(wrapper=True)
@@ -272,7 +208,7 @@ class Worker:
 
         dims = scalar_parameters(pyfuncitem, None)
         label = named(pyfuncitem.nodeid, dims)
-        self._skip_outside(pyfuncitem, label)
+        skip_outside(pyfuncitem, label, self.orders.selected)
         with benchmark.stand_in(pyfuncitem) as timed:
             outcome = yield
         if _has_row(pyfuncitem):
@@ -293,7 +229,7 @@ class Worker:
         if report.failed and is_marked(item) and not self.context_lost:
             self.context_lost = context.is_lost(self.orders.device)
         if report.failed and not _has_row(item) and is_marked(item) and call.when != "teardown":
-            result = self._undecided.get(item.nodeid) or self._error_result(item)
+            result = item.stash.get(FALLBACK, None) or self._error_result(item)
             if result is not None:
                 send(item, replace(result, diagnosis=report.longreprtext))
                 report.user_properties = list(item.user_properties)
@@ -325,18 +261,6 @@ class Worker:
             if test.get_closest_marker(name):
                 return f"{name} suite: run with {option}"
         return None
-
-    def _skip_outside(self, test: pytest.Item, label: str) -> None:
-        """Skip a case that the campaign's target_shapes leave out; its report tells the label."""
-        selected = self.orders.selected
-        if selected and label not in selected and test.nodeid not in selected:
-            test.user_properties.append((OUTSIDE, label))
-            pytest.skip(f"{label} is not in target_shapes")
-
-    def _declare(self, result: CaseResult) -> None:
-        self._undecided[result.nodeid] = result
-        if self._client is not None and isinstance(self._client.order, Check):
-            self._client.send(FallbackRow(result.to_json()))
 
     def _error_result(self, test: pytest.Item) -> CaseResult | None:
         """Return the ERROR result of a test that never called the fixture, if dims tell."""
