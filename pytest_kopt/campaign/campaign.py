@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -250,28 +250,38 @@ class Campaign:
                 f"kopt init NEW --from {self.name}",
             )
 
-    def settle(
-        self, *, apply: bool = True, beside: Callable[[Campaign], Sequence[Path]] = lambda _: ()
-    ) -> None:
-        """Carry out what was decided; safe to repeat. `beside` writes what is committed too."""
+    def next_step(self) -> Step | None:
+        """Return the step of the decided attempt that waits for it, None where none does.
+
+        Raises CannotFinish for a commit when somebody has switched branches since the session
+        began.
+        """
+        attempt, commits = self.state.pending, self._commits
+        if attempt is None:
+            return None
+        step = plan(self.state, attempt, commits=commits is not None)
+        if commits and isinstance(step, CommitRound | Withdraw):
+            commits.check_still_there()
+        return step
+
+    def settle(self, *, apply: bool = True, log: Sequence[Path] = ()) -> None:
+        """Carry out what was decided; safe to repeat. A round's commit takes `log` along."""
         self._finish_restoring()
         while attempt := self.state.pending:
             common: dict[str, Any] = {"round": attempt.round, "attempt": attempt.number}
             if not apply:
                 self.append(ledger.ApplyWaived(time=now(), **common))
                 continue
-            commits = self._commits
-            step = plan(self.state, attempt, commits=commits is not None)
+            step, commits = self.next_step(), self._commits
+            assert step is not None
             self.append(ledger.Applying(time=now(), action=step.action, **common))
-            if commits and isinstance(step, CommitRound | Withdraw):
-                commits.check_still_there()
             commit, restored = self.repository.head if self.repository else None, []
             if isinstance(step, Restore | Withdraw):
                 best = step.best.kernel()
                 restored = best.restore(self.root, over=attempt.kernel(), inside=self._bounds)
                 commit = None
             if commits and isinstance(step, CommitRound):
-                files = _replaced(step.before, attempt) | {str(f): f for f in beside(self)}
+                files = _replaced(step.before, attempt) | {str(file): file for file in log}
                 commit = commits.of_round(self.state.rounds[attempt.round], files)
             if commits and isinstance(step, Withdraw):
                 commit = commits.withdrawal(attempt, step.best, _replaced(attempt, step.best))

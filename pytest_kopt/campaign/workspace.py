@@ -15,7 +15,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
@@ -324,9 +324,7 @@ class UpstreamCampaign(Campaign):
         self.append(ledger.Integrating(time=now(), round=number, kernel=best.hashes))
         best.restore(self.root, over=self.baseline())
 
-    def settle(
-        self, *, apply: bool = True, beside: Callable[[Campaign], Sequence[Path]] = lambda _: ()
-    ) -> None:
+    def settle(self, *, apply: bool = True, log: Sequence[Path] = ()) -> None:
         """Commit an integration that was accepted, put upstream back otherwise; safe to repeat."""
         begun, final = self.state.integrating, self.state.integration_final
         if begun is None:

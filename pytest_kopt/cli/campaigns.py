@@ -184,9 +184,10 @@ def _end(arguments: argparse.Namespace, how: Literal["stopped", "abandoned"]) ->
 
 def _settle(campaign: Campaign) -> None:
     """Carry out what was decided; BadInput where the tree is in no state for it."""
+    from pytest_kopt.trials.campaign_trial import carry_out
+
     campaign.check_ready()
-    campaign.settle(beside=projections.performance)
-    projections.refresh(campaign)
+    carry_out(campaign)
 
 
 def _put_back(campaign: Campaign, number: int) -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from pytest_kopt.campaign.campaign import Campaign
+from pytest_kopt.campaign.campaign import Campaign, CommitRound
 from pytest_kopt.campaign.kernel import KernelVersion
 from pytest_kopt.campaign.recording import record_no_idle_gpu
 from pytest_kopt.cases.collector import Collector
@@ -16,7 +16,6 @@ from pytest_kopt.cases.order import IN_A_ROUND, Depth, Purpose, WorkerOrders
 from pytest_kopt.devices.idle import AllGpusBusy
 from pytest_kopt.devices.vendor import choose
 from pytest_kopt.errors import BadInput
-from pytest_kopt.options.settings import Settings
 from pytest_kopt.show.files import projections
 from pytest_kopt.show.standing import Closing
 from pytest_kopt.trials import judging
@@ -26,9 +25,10 @@ from pytest_kopt.trials.stages import Asked, Begun, OpenTrial, Ran
 from pytest_kopt.trials.trees import Trees
 
 
-def carry_out(campaign: Campaign, settings: Settings) -> None:
+def carry_out(campaign: Campaign, *, apply: bool = True) -> None:
     """Do what was decided, also by an earlier session that was cut off at it."""
-    campaign.settle(apply=settings.apply, beside=projections.performance)
+    commits = apply and isinstance(campaign.next_step(), CommitRound)
+    campaign.settle(apply=apply, log=projections.performance(campaign) if commits else ())
     projections.refresh(campaign)
 
 
@@ -155,7 +155,7 @@ class CampaignTrial:
         campaign = self.campaign
         self._hold()
         try:
-            carry_out(campaign, self.asked.settings)
+            carry_out(campaign, apply=self.asked.settings.apply)
             self._opened = self.prepare(self.open(), self._held)
             manifest, root = campaign.manifest, campaign.root.resolve()
             confined = self.asked.settings.isolates

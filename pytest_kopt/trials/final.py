@@ -135,7 +135,7 @@ class Integration(FinalComparison):
     def conclude(self, ran: Ran) -> Closing:
         """Judge and record as a final comparison, then commit upstream or put it back."""
         closing = super().conclude(ran)
-        carry_out(self.campaign, self.asked.settings)
+        carry_out(self.campaign, apply=self.asked.settings.apply)
         done = self.campaign.state.integrated
         assert done is not None
         applied = Applied(git_commit=done.git_commit, restored=done.restored)
@@ -170,7 +170,7 @@ def take_back(asked: Asked, lineage: Campaign) -> Withdrawn | None:
             fix="remove --kopt-no-apply",
         )
     withdraw(lineage, overfit_rounds)
-    carry_out(lineage, asked.settings)
+    carry_out(lineage)
     asked.campaign.read_again()
     return overfit_rounds
 

@@ -27,7 +27,10 @@ class InCopies:
 
 
 class Measurements(Protocol):
-    """The measurements of fresh processes once the cases have passed."""
+    """The measurements of fresh processes once the cases have passed.
+
+    `HostMeasurements` in `session/measurements.py` makes them.
+    """
 
     def measure_again(self) -> Sequence[CaseResult]:
         """Run the cases once more and return their results."""

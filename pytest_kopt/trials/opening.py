@@ -64,4 +64,4 @@ def _finish(campaign: Campaign, settings: Settings) -> None:
     if state.pending or state.restoring or projections.are_behind(campaign):
         campaign.check_ready()
         with campaign.locked():
-            carry_out(campaign, settings)
+            carry_out(campaign, apply=settings.apply)

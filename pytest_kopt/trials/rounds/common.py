@@ -89,7 +89,7 @@ def record_round(
     )
     if judged.profiles:
         write_profiles(campaign.layout, opened.number, attempt.number, judged.profiles)
-    carry_out(campaign, asked.settings)
+    carry_out(campaign, apply=asked.settings.apply)
     final = campaign.state.rounds[opened.number].last.verdict()
     assert final.attempt == attempt.number
     outlook = tuple(standing.closing_lines(campaign, asked.policy))
