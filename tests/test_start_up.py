@@ -129,3 +129,17 @@ def test_what_decides_loads_no_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+def test_a_run_without_kopt_loads_little_more_than_the_options() -> None:
+    code = (
+        "import sys, pytest; from pytest_kopt import plugin; "
+        "print(*(name for name in sys.modules if name.startswith('pytest_kopt.')))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert {*done.stdout.split()} == {
+        *(f"pytest_kopt.{name}" for name in ("options", "options.declare", "plugin")),
+        *(f"pytest_kopt.{name}" for name in ("processes", "processes.bytecode")),
+        *(f"pytest_kopt.session{name}" for name in ("", ".activation", ".hookspecs")),
+        *(f"pytest_kopt.session.{name}" for name in ("listening", "usage")),
+    }

@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from pytest_kopt.imports import imports_at
-
 NAME = "kopt"
 _PACKAGE = "pytest_kopt"
 
@@ -71,4 +69,7 @@ def _names(node: ast.AST) -> Iterator[str]:
         case ast.Call(func=ast.Attribute(attr="usefixtures" | "getfixturevalue"), args=arguments):
             yield from (str(word.value) for word in arguments if isinstance(word, ast.Constant))
         case _:
+            # A run without kopt gets here for no node, and need not load it.
+            from pytest_kopt.imports import imports_at
+
             yield from (imported.module.partition(".")[0] for imported in imports_at(node))
