@@ -245,21 +245,17 @@ def _campaign(bench: Bench, op: Op, way: str, project: Path) -> Outcome:
     done = timed(project, "pytest_kopt.cli", "init", "c", *words, "--metric", "Forward GB/s")
     done = done if done.returncode else judged(project, "1")
     if not done.returncode:
-        path = project / kernel
+        path, copies = project / kernel, list[Path]()
         if way == "file":
             _write_case(bench, op, way, project, candidate=True)
+            copies = [project.with_name(f"{op.name}-{name}") for name in ("wrong", "again")]
+            for copy in copies:
+                shutil.copytree(project, copy)
+            head, _, result = path.read_text().rpartition("    return ")
+            (copies[0] / kernel).write_text(f"{head}    return 1.5 * ({result.rstrip()})\n")
         else:
             path.write_text(f"{path.read_text()}\n_WITHOUT_EFFECT = 1\n")
-        wrong, again = (project.with_name(f"{op.name}-{name}") for name in ("wrong", "again"))
-        if way == "file":
-            shutil.copytree(project, wrong)
-            shutil.copytree(project, again)
-            head, _, result = path.read_text().rpartition("    return ")
-            (wrong / kernel).write_text(f"{head}    return 1.5 * ({result.rstrip()})\n")
-        done = judged(project, "2")
-        if way == "file":
-            judged(wrong, "2")
-            judged(again, "2")
+        done, *_ = [judged(root, "2") for root in (project, *copies)]
     rounds = sorted((project / "agent/workspace/c/rounds").glob("round-*/verdict.json"))
     verdict = json.loads(rounds[-1].read_text()) if rounds else {}
     became = verdict.get("decision") or f"exit {done.returncode}"
