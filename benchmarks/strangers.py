@@ -1,7 +1,7 @@
 """Kernels that strangers wrote, as they are: what becomes of them, and what a user has to declare.
 
-    python benchmarks/strangers.py OUT [--gpu GPU] [--rounds] [--jobs N] [--wheels DIR]
-        [--packages P…] [--ops NAME…]
+    python benchmarks/strangers.py OUT [--gpu GPU] [--rounds] [--times N] [--jobs N]
+        [--wheels DIR] [--packages P…] [--ops NAME…] [--ways file tree]
 
 Each package comes from the index (or from a folder of wheels) by name and version into a throw-away
 environment on top of this one. Each of its operations is tried twice: `file`, plain torch as the
@@ -25,11 +25,13 @@ import subprocess
 import sys
 import time
 import venv
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
+from statistics import median
 
 from strangers_ops import HELPERS, OPS, PACKAGES, Op
 
@@ -76,15 +78,15 @@ _INI = '[tool.pytest.ini_options]\npythonpath = ["."]\ntestpaths = ["tests"]\n'
 class Outcome:
     """What became of one operation, one way; `declared` is what the test says besides.
 
-    `seconds` are those of the whole command that checks it, or of init, baseline and round, then of
-    a round that is wrong and one where all is compiled.
+    `seconds` are those of whole commands by what they do: `check` alone, or `init`, `baseline`,
+    `round`, a round that is `wrong` and one that is `compiled` already, once for each time.
     """
 
     package: str
     op: str
     way: str
     became: str
-    seconds: tuple[float, ...]
+    seconds: Mapping[str, Sequence[float]]
     declared: str
     flags: list[str]
     why: str = ""
@@ -134,10 +136,12 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--gpu", default="cpu")
     parser.add_argument("--rounds", action="store_true")
+    parser.add_argument("--times", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--wheels", type=Path)
     parser.add_argument("--packages", nargs="*", default=list(PACKAGES))
     parser.add_argument("--ops", nargs="*")
+    parser.add_argument("--ways", nargs="*", default=["file", "tree"])
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
     on_gpu = given.gpu != "cpu"
@@ -151,18 +155,18 @@ def main() -> None:
         said = "" if not wanted else _installed(bench, package, given.wheels)
         if said:
             found += [
-                Outcome(package, op.name, "-", "not installed", (), "", [], said) for op in wanted
+                Outcome(package, op.name, "-", "not installed", {}, "", [], said) for op in wanted
             ]
         elif wanted and not on_gpu and not PACKAGES[package].on_cpu:
             why = "does not import without a GPU"
             found += [
-                Outcome(package, op.name, "-", "needs a GPU", (), "", [], why) for op in wanted
+                Outcome(package, op.name, "-", "needs a GPU", {}, "", [], why) for op in wanted
             ]
         elif wanted:
-            for way in ("file", "tree"):
+            for way in given.ways:
                 place = given.out / f"{package}-{way}"
                 shutil.rmtree(place, ignore_errors=True)
-                tried = partial(_campaigns, given.jobs) if given.rounds else _checked
+                tried = partial(_campaigns, given.jobs, given.times) if given.rounds else _checked
                 for outcome in tried(bench, wanted, way, place.resolve()):
                     found.append(outcome)
                     _write(given.out, found)
@@ -200,29 +204,41 @@ def _checked(bench: Bench, ops: Sequence[Op], way: str, project: Path) -> Iterat
         shutil.copytree(bench.packages / _module(ops[0]), project / _module(ops[0]))
     start = time.monotonic()
     done = bench.run(project, "pytest", "-q", "--kopt-check-only", "--summary-csv", "rows.csv")
-    each = (time.monotonic() - start) / len(ops)
+    each = {"check": [(time.monotonic() - start) / len(ops)]}
     file = project / "rows.csv.evidence.json"
     results = json.loads(file.read_text()) if file.exists() else []
     for op in ops:
         mine = [r for r in results if f"::test_{op.name}[" in r["nodeid"]]
         if not mine:
             why = (done.stdout + done.stderr).strip()[-600:]
-            yield Outcome(op.package, op.name, way, f"exit {done.returncode}", (each,), "", [], why)
+            yield Outcome(op.package, op.name, way, f"exit {done.returncode}", each, "", [], why)
             continue
         flags = [f"{f['check']}: {f['message']}" for f in mine[0]["findings"]]
         refused = any(f["rejects"] for f in mine[0]["findings"])
         why = mine[0]["diagnosis"]
         became = "REJECTED" if refused else mine[0]["check"]
         became = "needs a GPU" if why.startswith("Triton's interpreter") else became
-        yield Outcome(op.package, op.name, way, became, (each,), op.declared, flags, why)
+        yield Outcome(op.package, op.name, way, became, each, op.declared, flags, why)
 
 
 def _campaigns(
-    jobs: int, bench: Bench, ops: Sequence[Op], way: str, place: Path
+    jobs: int, times: int, bench: Bench, ops: Sequence[Op], way: str, place: Path
 ) -> Iterator[Outcome]:
-    """Play a campaign of two rounds of each operation, so many side by side."""
+    """Play campaigns of two rounds of each operation, so many side by side."""
+
+    def played(op: Op) -> Outcome:
+        outcomes = [
+            _campaign(bench, op, way, place / f"{op.name}-{number}") for number in range(times)
+        ]
+        each: defaultdict[str, list[float]] = defaultdict(list)
+        for outcome in outcomes:
+            for step, seconds in outcome.seconds.items():
+                each[step] += seconds
+        became = " or ".join(dict.fromkeys(outcome.became for outcome in outcomes))
+        return replace(outcomes[-1], became=became, seconds=each)
+
     with ThreadPoolExecutor(jobs) as pool:
-        yield from pool.map(lambda op: _campaign(bench, op, way, place / op.name), ops)
+        yield from pool.map(played, ops)
 
 
 def _campaign(bench: Bench, op: Op, way: str, project: Path) -> Outcome:
@@ -231,37 +247,43 @@ def _campaign(bench: Bench, op: Op, way: str, project: Path) -> Outcome:
         shutil.copytree(bench.packages / _module(op), project / _module(op))
     backend = "TORCH" if bench.gpu == "cpu" else "TRITON"
     words = ("--op", op.name, "--backend", backend, "--gpu", bench.gpu, "--kernel", kernel)
-    seconds: list[float] = []
+    seconds: dict[str, list[float]] = {}
 
-    def timed(root: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    def timed(step: str, root: Path, *words: str) -> subprocess.CompletedProcess[str]:
         start = time.monotonic()
         done = bench.run(root, *words)
-        seconds.append(time.monotonic() - start)
+        seconds[step] = [time.monotonic() - start]
+        project.with_name(f"{project.name}-{step}.txt").write_text(done.stdout + done.stderr)
         return done
 
-    def judged(root: Path, number: str) -> subprocess.CompletedProcess[str]:
-        return timed(root, "pytest", "-q", "--kopt-campaign", "c", "--kopt-round", number)
+    def judged(step: str, root: Path, number: str) -> subprocess.CompletedProcess[str]:
+        return timed(step, root, "pytest", "-q", "--kopt-campaign", "c", "--kopt-round", number)
 
-    done = timed(project, "pytest_kopt.cli", "init", "c", *words, "--metric", "Forward GB/s")
-    done = done if done.returncode else judged(project, "1")
+    words = ("pytest_kopt.cli", "init", "c", *words, "--metric", "Forward GB/s")
+    done = timed("init", project, *words)
+    done = done if done.returncode else judged("baseline", project, "1")
     if not done.returncode:
-        path, copies = project / kernel, list[Path]()
+        path, copies = project / kernel, dict[str, Path]()
         if way == "file":
             _write_case(bench, op, way, project, candidate=True)
-            copies = [project.with_name(f"{op.name}-{name}") for name in ("wrong", "again")]
-            for copy in copies:
+            copies = {
+                step: project.with_name(f"{project.name}-{step}") for step in ("wrong", "compiled")
+            }
+            for copy in copies.values():
                 shutil.copytree(project, copy)
             head, _, result = path.read_text().rpartition("    return ")
-            (copies[0] / kernel).write_text(f"{head}    return 1.5 * ({result.rstrip()})\n")
+            (copies["wrong"] / kernel).write_text(f"{head}    return 1.5 * ({result.rstrip()})\n")
         else:
             path.write_text(f"{path.read_text()}\n_WITHOUT_EFFECT = 1\n")
-        done, *_ = [judged(root, "2") for root in (project, *copies)]
+        done = judged("round", project, "2")
+        for step, root in copies.items():
+            judged(step, root, "2")
     rounds = sorted((project / "agent/workspace/c/rounds").glob("round-*/verdict.json"))
     verdict = json.loads(rounds[-1].read_text()) if rounds else {}
     became = verdict.get("decision") or f"exit {done.returncode}"
     why = "\n".join([verdict.get("reason", ""), (done.stdout + done.stderr)[-1500:]])
     flags = verdict.get("flags", [])
-    return Outcome(op.package, op.name, way, became, (*seconds,), op.declared, flags, why)
+    return Outcome(op.package, op.name, way, became, seconds, op.declared, flags, why)
 
 
 def _module(op: Op) -> str:
@@ -325,7 +347,7 @@ def _write(out: Path, found: Sequence[Outcome]) -> None:
     for o in found:
         shown = "; ".join(o.flags) or ("" if o.became in ("PASS", "ACCEPTED") else o.why)
         shown = " ".join(shown.split())[:160].replace("|", "/")
-        seconds = ", ".join(f"{one:.1f}" for one in o.seconds)
+        seconds = ", ".join(f"{step} {median(taken):.1f}" for step, taken in o.seconds.items())
         cells = (o.package, o.op, o.way, o.became, seconds, o.declared, shown)
         lines.append(f"| {' | '.join(cells)} |")
     (out / "strangers.md").write_text("\n".join(lines) + "\n")

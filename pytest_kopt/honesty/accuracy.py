@@ -8,10 +8,14 @@ output's dtype, which is all that a dtype costs, and what the baseline reached i
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from pytest_kopt.honesty.finding import Finding
+
+if TYPE_CHECKING:
+    import torch
 
 #: dB that a candidate may be worse than the frozen baseline: four times the error.
 _WORSE_THAN_BASELINE = 12.0
@@ -21,10 +25,9 @@ _SEVERAL_ROUNDINGS = 15.0
 _SUMMING = 6.0
 #: dB above one rounding to float16, below which float32 was not what was computed in.
 _ABOVE_HALF = 12.0
-#: dB by which one rounding to float16 is worse than one to float32: 13 bits.
-_HALF_BELOW_SINGLE = -20 * math.log10(2**13)
-_SINGLE = "torch.float32"
-_CHECKED = (_SINGLE, "torch.float16", "torch.bfloat16")
+_SINGLE, _HALF = "torch.float32", "torch.float16"
+#: Bits of a significand by dtype; the dtypes whose accuracy is judged.
+_BITS = {_SINGLE: 24, _HALF: 11, "torch.bfloat16": 8}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,27 @@ class Accuracy:
     terms: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """The inputs of a case: how many elements, and the widest floating-point dtype ("": none)."""
+
+    elements: float
+    dtype: str = ""
+
+    @classmethod
+    def of(cls, tensors: Iterable[torch.Tensor]) -> Inputs:
+        """Describe the tensors among a case's inputs."""
+        drawn = [*tensors]
+        floating = [tensor.dtype for tensor in drawn if tensor.dtype.is_floating_point]
+        widest = str(max(floating, key=lambda dtype: dtype.itemsize)) if floating else ""
+        return cls(sum(tensor.numel() for tensor in drawn), widest)
+
+
+def _below_single(dtype: str) -> float:
+    """Return the dB by which one rounding to a dtype is worse than one to float32."""
+    return 20 * math.log10(2 ** (_BITS[_SINGLE] - _BITS[dtype]))
+
+
 def least_snr(accuracy: Accuracy, count: float) -> float:
     """Return the SNR in dB that honest arithmetic in a result's dtype reaches.
 
@@ -56,21 +80,22 @@ def least_snr(accuracy: Accuracy, count: float) -> float:
     if accuracy.dtype != _SINGLE:
         return accuracy.rounding_db - _SEVERAL_ROUNDINGS
     summed = accuracy.rounding_db - 10 * math.log10(max(count, 2) / 2) - _SUMMING
-    half = accuracy.rounding_db + _HALF_BELOW_SINGLE + _ABOVE_HALF
+    half = accuracy.rounding_db - _below_single(_HALF) + _ABOVE_HALF
     return max(summed, half) if accuracy.is_told else min(summed, half)
 
 
 def downgrades(
     accuracy: Mapping[str, Accuracy],
     baseline: Mapping[str, Accuracy],
-    elements: float,
+    inputs: Inputs,
 ) -> Iterator[Finding]:
     """Name results of another dtype than the baseline's, or far less exact.
 
-    Another dtype breaks the kernel's contract, and is no accusation.
+    Another dtype breaks the kernel's contract, and is no accusation. Nor is a float32 result of
+    narrower inputs that is as exact as arithmetic in their dtype.
 
-    By name of the result; nothing is said of one that the baseline does not know. `elements` are
-    the inputs': as many terms as a global norm adds up. The baseline knows the number of terms in
+    By name of the result; nothing is said of one that the baseline does not know. A global norm
+    adds up as many terms as the inputs have elements. The baseline knows the number of terms in
     products.
     """
     for name, now in accuracy.items():
@@ -85,9 +110,9 @@ def downgrades(
                 rejects=False,
             )
             continue
-        if now.dtype not in _CHECKED or not math.isfinite(now.snr_db):
+        if now.dtype not in _BITS or not math.isfinite(now.snr_db):
             continue
-        least = least_snr(now, before.terms or elements)
+        least = least_snr(now, before.terms or inputs.elements)
         if now.snr_db < min(least, before.snr_db - _WORSE_THAN_BASELINE):
             yield Finding(
                 "precision-downgrade",
@@ -96,4 +121,12 @@ def downgrades(
                     f"dB; arithmetic in {now.dtype} reaches {least:.1f} dB"
                 ),
                 advice="compute in the declared precision",
+                rejects=now.snr_db < _of_inputs(now, inputs),
             )
+
+
+def _of_inputs(accuracy: Accuracy, inputs: Inputs) -> float:
+    """Return the SNR in dB that arithmetic in the dtype of narrower inputs reaches."""
+    if accuracy.dtype != _SINGLE or inputs.dtype in (_SINGLE, "") or inputs.dtype not in _BITS:
+        return math.inf
+    return accuracy.rounding_db - _below_single(inputs.dtype) - _SEVERAL_ROUNDINGS

@@ -21,7 +21,7 @@ from pytest_kopt.cases.replies import (
     TriedShape,
 )
 from pytest_kopt.decide.case_verdict import Same
-from pytest_kopt.honesty.accuracy import Accuracy, downgrades
+from pytest_kopt.honesty.accuracy import Accuracy, Inputs, downgrades
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.nearby_shapes import Tried, held_out_findings, untried
 from pytest_kopt.paired.replica import Caught
@@ -50,9 +50,9 @@ class Nearby(Children):
         self.died = self.died_in = ""
         #: The cases that the change does not concern, with how that is known.
         self.same: dict[str, Same] = {}
-        #: How exact the versions were in each case, and how many elements it draws.
+        #: How exact the versions were in each case, and what it draws.
         self._reached: dict[str, dict[str, dict[str, Accuracy]]] = {nodeid: {} for nodeid in ids}
-        self._elements: dict[str, float] = {}
+        self._inputs: dict[str, Inputs] = {}
         for child in children:
             for nodeid in ids[:AHEAD]:
                 self._ask(child, nodeid)
@@ -75,8 +75,8 @@ class Nearby(Children):
         reached = self._reached[nodeid]
         if not {CANDIDATE, INCUMBENT} <= reached.keys():
             return []
-        elements = self._elements[nodeid]
-        findings = downgrades(reached[CANDIDATE], reached[INCUMBENT], elements)
+        inputs = self._inputs[nodeid]
+        findings = downgrades(reached[CANDIDATE], reached[INCUMBENT], inputs)
         return [replace(finding, where=nodeid) for finding in findings if finding.rejects]
 
     def end(self) -> None:
@@ -108,9 +108,9 @@ class Nearby(Children):
                     break
                 case TriedShape(shape):
                     tried.append(shape)
-                case Reached(version, accuracy, elements):
+                case Reached(version, accuracy, inputs):
                     self._reached[nodeid][version] = accuracy
-                    self._elements[nodeid] = elements
+                    self._inputs[nodeid] = inputs
                 case Findings(findings):
                     if findings:
                         raise Caught(findings)

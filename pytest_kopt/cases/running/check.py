@@ -32,7 +32,7 @@ from pytest_kopt.cases.running.steps.fresh_content import by_hand, fresh_content
 from pytest_kopt.cases.running.switches import left_switches, left_threads, read_switches
 from pytest_kopt.devices.machine import device_model
 from pytest_kopt.errors import BadInput
-from pytest_kopt.honesty.accuracy import Accuracy, downgrades
+from pytest_kopt.honesty.accuracy import Accuracy, Inputs, downgrades
 from pytest_kopt.honesty.audit_hook import MAY_WRITE
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.outputs import layouts, most_terms
@@ -183,8 +183,8 @@ def _after_steps(
     findings = [*left_switches(switches), *left_threads(switches)]
     if checking.passed:
         reached = checking.mostly(baseline)
-        elements = sum(tensor.numel() for tensor in tensors(checking.pristine))
-        if inexact := [*downgrades(reached, baseline, elements)]:
+        inputs = Inputs.of(tensors(checking.pristine))
+        if inexact := [*downgrades(reached, baseline, inputs)]:
             findings += [*stale_memory(checking, reached)] or inexact
         findings += layouts(reached, baseline)
     return findings

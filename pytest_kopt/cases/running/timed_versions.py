@@ -80,6 +80,7 @@ from pytest_kopt.cases.running.timing import (
 from pytest_kopt.cases.running.verifier import SLACK_DB
 from pytest_kopt.devices.lock import checking_lock, timing_lock
 from pytest_kopt.honesty import nearby_shapes
+from pytest_kopt.honesty.accuracy import Inputs
 from pytest_kopt.honesty.nearby_shapes import SIZES
 from pytest_kopt.measure.engine import agreed
 from pytest_kopt.measure.memory_use import Clocked, peak_bytes
@@ -253,8 +254,8 @@ class _Arms:
         for name, function in versions.items() if bench.is_first else ():
             with one_thread(), checking_lock(bench.uuid, bench.waiting), suppress(Exception):
                 accuracy = reached(case, function, secret)
-                elements = sum(tensor.numel() for tensor in tensors([*make_inputs(case, secret)]))
-                client.send(Reached(name, accuracy, elements))
+                inputs = Inputs.of(tensors([*make_inputs(case, secret)]))
+                client.send(Reached(name, accuracy, inputs))
         client.send(Findings(caught))
 
     def machine_code(self, versions: Versions) -> MachineCode | None:
