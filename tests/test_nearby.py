@@ -66,7 +66,7 @@ IDS = [f"case{i}" for i in range(3 * AHEAD)]
 
 
 def nearby(*processes: Process) -> Nearby:
-    return Nearby(cast("Any", processes), "one process", IDS, 7)
+    return Nearby(dict.fromkeys(cast("Any", processes), IDS), "one process", IDS, 7)
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -75,16 +75,23 @@ def test_all_cases_are_tried_and_a_few_are_asked_for_ahead(count: int) -> None:
     trying = nearby(*processes)
     tried = trying.wait()
     assert all(process.most_ahead == AHEAD for process in processes)
-    expected = [nodeid for nodeid in IDS if nodeid != "case2"] * count
+    expected = [nodeid for nodeid in IDS if nodeid != "case2" for _ in processes]
     assert [item.nodeid for item in tried] == expected
     assert (trying.same, trying.died) == ({"case2": "source"}, "")
     assert all(process.asked == IDS and process.seeds == {7} for process in processes)
 
 
+def test_processes_share_cases_and_what_they_find_comes_in_the_order_of_the_cases() -> None:
+    asked = {Process(): IDS[0::2], Process(): IDS[1::2]}
+    tried = Nearby(cast("Any", asked), "one process", IDS, 7).wait()
+    assert [item.nodeid for item in tried] == IDS
+    assert all(process.asked == ids for process, ids in asked.items())
+
+
 def test_what_was_found_before_a_process_ended_is_kept() -> None:
     trying = nearby(Process(dies_at="case20"), Process())
     tried = trying.wait()
-    assert [item.nodeid for item in tried] == [*IDS[:20], *IDS]
+    assert [item.nodeid for item in tried] == sorted([*IDS[:20], *IDS], key=IDS.index)
     assert trying.died == "case20: the process was ended by signal SIGSEGV"
 
 

@@ -23,6 +23,9 @@ from pytest_kopt.versions import overlay
 #: Idle threads of waiting siblings would take the CPU from the one that is timed.
 _PASSIVE = {"OMP_WAIT_POLICY": "PASSIVE"}
 ONE_PROCESS, TWO_PROCESSES = "one process", "two processes"
+#: So many processes share the cases that are tried near their shapes on a GPU: a second one runs
+#: while the first compiles.
+_NEARBY_ON_GPU = 2
 
 
 class NotComparable(Exception):
@@ -165,10 +168,13 @@ class Arms:
 
     def start_nearby(self, place: Place) -> Nearby:
         """Start what tries candidate and incumbent at shapes near those of some cases."""
-        how = self.how
-        children_of = self._holding(place, how, [CANDIDATE, INCUMBENT], ArmsOrder(()))
-        children = [*dict.fromkeys(children_of.values())]
-        return Nearby(children, how, place.ids, self.random.getrandbits(62))
+        how, asked = self.how, dict[Child, list[str]]()
+        count = 1 if how == TWO_PROCESSES or place.device.kind == "cpu" else _NEARBY_ON_GPU
+        for number in range(min(count, len(place.ids))):
+            own = place._replace(ids=place.ids[number::count])
+            children_of = self._holding(own, how, [CANDIDATE, INCUMBENT], ArmsOrder(()))
+            asked |= dict.fromkeys(children_of.values(), own.ids)
+        return Nearby(asked, how, place.ids, self.random.getrandbits(62))
 
     def start_verifier(self, place: Place) -> Verifier:
         versions = self._versions

@@ -34,15 +34,21 @@ AHEAD = 16
 
 
 class Nearby(Children):
-    """Processes that try cases at shapes near the declared ones, one case after the other.
+    """Processes that try cases at shapes near the declared ones, each one case after the other.
 
     Replies are read at once: a process that waits to be read holds its lock on the device, and
     timing waits for that lock.
     """
 
-    def __init__(self, children: Sequence[Child], how: str, ids: Sequence[str], seed: int) -> None:
-        """Have processes, which hold the versions by `how`, try these cases under a seed."""
-        super().__init__(children)
+    def __init__(
+        self, asked: Mapping[Child, Sequence[str]], how: str, ids: Sequence[str], seed: int
+    ) -> None:
+        """Have processes, which hold the versions by `how`, try cases under a seed.
+
+        Each is `asked` for some; `ids` are all, in their order.
+        """
+        super().__init__(asked)
+        self._asked = asked
         self.how = how
         self._ids = ids
         self._seed = seed
@@ -53,11 +59,11 @@ class Nearby(Children):
         #: How exact the versions were in each case, and what it draws.
         self._reached: dict[str, dict[str, dict[str, Accuracy]]] = {nodeid: {} for nodeid in ids}
         self._inputs: dict[str, Inputs] = {}
-        for child in children:
-            for nodeid in ids[:AHEAD]:
+        for child, own in asked.items():
+            for nodeid in own[:AHEAD]:
                 self._ask(child, nodeid)
-        self._readers = ThreadPoolExecutor(len(children))
-        self._answers = [self._readers.submit(self._read, child) for child in children]
+        self._readers = ThreadPoolExecutor(len(asked))
+        self._answers = [self._readers.submit(self._read, child) for child in asked]
 
     def wait(self) -> list[Tried]:
         """Wait for the end; return what they found, a case that cannot be loaded left out.
@@ -66,6 +72,8 @@ class Nearby(Children):
         exact than the incumbent.
         """
         tried = [shape for answers in self._answers for shape in answers.result()]
+        places = {nodeid: place for place, nodeid in enumerate(self._ids)}
+        tried.sort(key=lambda shape: places[shape.nodeid])
         findings = [less for nodeid in self._ids for less in self._less_exact(nodeid)]
         if findings:
             raise Caught(findings)
@@ -88,11 +96,11 @@ class Nearby(Children):
         child.send(TryNearby(nodeid, secret=self._seed))
 
     def _read(self, child: Child) -> list[Tried]:
-        tried: list[Tried] = []
-        for place, nodeid in enumerate(self._ids):
+        tried, ids = list[Tried](), self._asked[child]
+        for place, nodeid in enumerate(ids):
             try:
                 self._read_case(child, nodeid, tried)
-                for following in self._ids[place + AHEAD : place + AHEAD + 1]:
+                for following in ids[place + AHEAD : place + AHEAD + 1]:
                     self._ask(child, following)
             except ChildDied as death:
                 self.died, self.died_in = f"{nodeid}: {death}".splitlines()[0], nodeid
