@@ -27,6 +27,7 @@ class FakeNvml:
     """
 
     NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU = 1, 2, 0
+    NVML_PERF_POLICY_POWER, NVML_PERF_POLICY_THERMAL = 0, 1
     NVML_FI_DEV_POWER_INSTANT, NVML_SUCCESS = 186, 0
 
     class NVMLError(Exception):
@@ -94,6 +95,11 @@ class FakeNvml:
         known = handle == H200
         return [SimpleNamespace(nvmlReturn=0 if known else 3, value=SimpleNamespace(uiVal=691_500))]
 
+    def nvmlDeviceGetViolationStatus(self, handle: str, policy: int) -> Any:
+        """Say since when, in ns, a limit has held the clock down; an instance has no such count."""
+        assert handle not in PARTS
+        return SimpleNamespace(violationTime={0: 2_500_000_000, 1: 500_000_000}[policy])
+
     def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle: str) -> int:
         return 0x4 | 0x20
 
@@ -116,6 +122,7 @@ def test_nvml_reads_a_whole_gpu() -> None:
         temperature_c=61.0,
         power_w=691.5,
         throttle=("sw_power_cap", "sw_thermal_slowdown"),
+        limited_s=3.0,
     )
 
 

@@ -78,6 +78,7 @@ class Nvml:
             temperature_c=ask(
                 lambda: float(nvml.nvmlDeviceGetTemperature(whole, nvml.NVML_TEMPERATURE_GPU))
             ),
+            limited_s=ask(lambda: self._limited_s(whole)),
         )
 
     def glance(self, device: Device) -> Reading:
@@ -89,6 +90,12 @@ class Nvml:
             power_w=self._watts(whole),
             throttle=tuple(name for bit, name in REASONS.items() if bits & bit),
         )
+
+    def _limited_s(self, handle: Any) -> float:
+        nvml = self._nvml
+        policies = nvml.NVML_PERF_POLICY_POWER, nvml.NVML_PERF_POLICY_THERMAL
+        statuses = [nvml.nvmlDeviceGetViolationStatus(handle, policy) for policy in policies]
+        return float(sum(status.violationTime for status in statuses)) / 1e9
 
     def _watts(self, handle: Any) -> float | None:
         """Return the mean power of the last 100 ms; on an older GPU, of the last second."""

@@ -40,9 +40,9 @@ _QUADS, _MORE_QUADS, _SHORT_MS, _FEW_CASES = 3, 6, 12.0, 8
 #: A block of a GPU is so many ms longer where the outside clock is asked: as that scatters by about
 #: the last of these, in ms, it is a third of the gain at least, within bounds.
 _LEAST_MS, _LONGEST_MS, _SCATTER_MS = 6.0, 40.0, 0.3
-#: Under load for so long, in s, the clock of a version falls that needs more than the power limit:
-#: below this share of its highest. A GPU tells its clock and its power every 0.1 s.
-_LOAD_S, _TOP = 0.25, 0.99
+#: Under load for so long, in s, a version meets the power limit if it needs more than that. An H100
+#: begins to count 45 ms after a load begins.
+_LOAD_S = 0.12
 #: In a turn of its own a version is loaded until the clock is its own, then timed, in several
 #: blocks; longer where there are more turns. More load comes before the first turn. With 0.2 s for
 #: each an H100 has both versions at one clock.
@@ -128,11 +128,13 @@ class Blocks:
         calls: Mapping[str, Sequence[int]],
         places: Mapping[str, Sequence[int]] = {},
         glance: Callable[[], Reading] = Reading,
+        read: Callable[[], Reading] = Reading,
     ) -> None:
         """Take a case's arms on a device of a kind; `cases` are measured like it.
 
         A block of an arm is `calls` calls of its forward, and then of its backward if any. The
-        places of their results are in `places` in its process. `glance` reads the device's state.
+        places of their results are in `places` in its process. `read` reads the device's state, and
+        `glance` what is fast to read of it.
         """
         self.arms = arms
         self._calls = calls
@@ -151,7 +153,7 @@ class Blocks:
         #: The places of what processes are to keep of their last blocks.
         self._keeping: dict[Child, Keep] = {}
         self._seen: dict[tuple[str, int], SeenBlock] = {}
-        self._glance = glance
+        self._glance, self._read = glance, read
         #: The highest clock of a block so far, in MHz.
         self.top_mhz = 0.0
 
@@ -196,12 +198,11 @@ class Blocks:
         """Compare versions, each at the clock that it gets where it alone keeps the device busy.
 
         Each has one turn, in a drawn order or the one that ends with `last`, or two of a second,
-        there and back: the card is cooler at the first. None where no version's clock falls under
-        load: what is measured with pauses holds there as well. With `has_control` the A/A control
-        is measured so too.
+        there and back: the card is cooler at the first. None where no limit of the device holds a
+        version's clock down: what is measured with pauses holds there as well. With `has_control`
+        the A/A control is measured so too.
         """
-        loads = (self.run(arm, self._drawn(), _LOAD_S).mhz for arm in (INCUMBENT, CANDIDATE))
-        if all(mhz is not None and mhz >= _TOP * self.top_mhz for mhz in loads):
+        if not self._is_limited():
             return None
         kinds = [CANDIDATE, *([PLACEBO] if has_control else [])]
         arms = {arm for kind in kinds for arm in PAIRS[kind]}
@@ -223,6 +224,17 @@ class Blocks:
             order.sort(key=last.__eq__)
             blocks = [(arm, alone(arm, seed)) for arm in order]
         return {kind: [[block for block in blocks if block[0] in PAIRS[kind]]] for kind in kinds}
+
+    def _is_limited(self) -> bool:
+        """Say whether a limit holds the clock of a version down, as far as the device tells."""
+        for arm in (INCUMBENT, CANDIDATE):
+            before = self._read().limited_s
+            if before is None:
+                return True
+            self.run(arm, self._drawn(), _LOAD_S)
+            if self._read().limited_s != before:
+                return True
+        return False
 
     def _lap(
         self, arms: Collection[str], run: Callable[[str, int], BlockTime] | None = None

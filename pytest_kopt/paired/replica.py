@@ -309,15 +309,17 @@ class Replica(Children):
         clear()
         folder = None if is_gpu else self._verifier.folder
         host, device = self._placement.host, self._device
-        glance, seen_places = partial(host.glance, device), places if folder else {}
-        blocks = Blocks(arms, order, device.kind, cases, calls, seen_places, glance)
+        glance, read = partial(host.glance, device), partial(host.read, device)
+        seen_places = places if folder else {}
+        blocks = Blocks(arms, order, device.kind, cases, calls, seen_places, glance, read)
         blocks.warm_up()
-        case.quads, case.conditions = steadily(blocks.quads, partial(host.read, device))
+        case.quads, case.conditions = steadily(blocks.quads, read)
         if {*engine.split("+")} == {"graph"} and CANDIDATE in case.quads:
             case.outside = blocks.seen_outside(case.quads[CANDIDATE])
         case.top_mhz = blocks.top_mhz
         if is_gpu and sustained is not None and CANDIDATE in case.quads:
-            case.sustained = sustained.measure(case.nodeid, case.operating_point, blocks)
+            at_boost, point = case.quads[CANDIDATE], case.operating_point
+            case.sustained = sustained.measure(case.nodeid, point, blocks, at_boost)
             case.is_steady = case.nodeid in sustained.steady
         case.engine = "+".join(dict.fromkeys(engine.split("+")))
         case.not_captured = {
