@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from pytest_kopt import propose_gate, snr
+from pytest_kopt.cases.running.against_reference import judge
 from pytest_kopt.cases.running.check import CheckedCase, check_case
-from pytest_kopt.cases.running.execution import ComputingIn
+from pytest_kopt.cases.running.execution import ComputingIn, Pass
 from pytest_kopt.cases.running.gate_advice import proposed
 from pytest_kopt.errors import BadInput
 from tests.builders import a_bench
@@ -55,6 +56,15 @@ def test_a_gate_tighter_than_the_dtype_is_told_from_a_wrong_kernel() -> None:
         assert "passes and is defensible" in line
     gates = {f"grad of input {place}": snr(42.0) for place in range(2)}
     assert len(said) == 2 and checked(rms_norm, gate=gates).check == "PASS"
+
+
+def test_a_call_without_gradients_is_judged_by_the_gates_of_its_results() -> None:
+    """Timed calls of the forward are looked at by themselves; the case's gates name gradients."""
+    gates = {f"grad of input {place}": snr(42.0) for place in range(2)}
+    given = {"inputs": inputs, "reference": reference, "schema": "memory", "nbytes": 1.0}
+    case = case_of(rms_norm, **given, backward=True, gate=gates)
+    forward = Pass({"out": torch.ones(4, dtype=BF16)}, {})
+    assert [comparison.passed for comparison in judge(case, forward, forward)] == [True]
 
 
 @pytest.mark.parametrize("factor", [1.02, 0.9])

@@ -78,6 +78,8 @@ def fresh_content(checking: Checking) -> Iterator[Finding]:
         expected = checking.expect(run, seed)
         checking.judge(run, expected, "")
     expected = checking.expected
+    if expected.outputs.keys() == run.copies.outputs.keys():
+        _refuse_gates_of_nothing(checking)
     checking.first = checking.pristine, run, expected
     if checking.elsewhere(run):
         # A mistake, and no more than that.
@@ -90,6 +92,15 @@ def fresh_content(checking: Checking) -> Iterator[Finding]:
     if checking.draws:
         yield _DRAWS
     yield from _unwritten(checking, seed)
+
+
+def _refuse_gates_of_nothing(checking: Checking) -> None:
+    """Refuse a gate for a result that the whole of a call does not have; parts of it have less."""
+    gate, names = checking.case.gate, [comparison.name for comparison in checking.comparisons]
+    if isinstance(gate, Mapping) and (unknown := gate.keys() - {*names}):
+        raise checking.case.refusal(
+            f"gate has {min(unknown)!r}, and no output has this name", names
+        )
 
 
 def _refuse_gradients_of_nothing(checking: Checking) -> None:
