@@ -167,6 +167,37 @@ def test_events_use_every_set_before_any_again(monkeypatch: pytest.MonkeyPatch) 
     assert steps == {1}
 
 
+@pytest.mark.parametrize("kernel", [1e-3, 5 * US])
+def test_what_is_brought_back_is_called_after_that(
+    monkeypatch: pytest.MonkeyPatch, kernel: float
+) -> None:
+    """A backward in place returns its input's memory: bringing that back undoes the untimed call.
+
+    One of liger-kernel was refused for a wrong result in a timed block.
+    """
+    machine = Machine(kernel=kernel, launch=10 * US)
+    machine.install(monkeypatch)
+    state = dict.fromkeys(range(7), "as it was")
+
+    def call(number: int) -> Callable[[], None]:
+        def run() -> None:
+            assert state[number] == "as it was", "called twice on what it wrote over"
+            state[number] = "right"
+            machine.call()
+
+        return run
+
+    def bring_back() -> None:
+        undone[:] = [number for number, found in state.items() if found == "right"]
+        state.update(dict.fromkeys(state, "as it was"))
+
+    undone: list[int] = []
+    block = events_block([*map(call, state)], before=bring_back)
+    for _ in range(9):
+        block.run()
+        assert [state[number] for number in undone] == ["right"], "the untimed call is repeated"
+
+
 def test_a_flush_comes_before_each_block_and_is_not_timed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -7,7 +7,7 @@ import statistics
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from itertools import cycle
+from itertools import cycle, islice
 from time import perf_counter
 from typing import Any
 
@@ -212,7 +212,8 @@ class _EventsBlock(Block):
         self.queue_full = False
         self.before = before
         self._sequence = calls
-        self._next = cycle(calls)
+        #: The place of the next call in the sequence.
+        self._place = 0
         self._spin_ms = 1.0
         self._calibrate()
 
@@ -240,26 +241,36 @@ class _EventsBlock(Block):
 
     def run(self) -> float:
         self.ready()
-        next(self._next)()
+        self._take(1)[0]()
         self.ready()
+        if self.before is not None:
+            # What is brought back may lie in the memory of the untimed call's result.
+            self._place -= 1
         return self._queued(self.calls)
+
+    def _take(self, count: int) -> list[Call]:
+        """Return the next calls, from where the last ones ended."""
+        begin = self._place % len(self._sequence)
+        self._place = begin + count
+        return [*islice(cycle(self._sequence), begin, begin + count)]
 
     def run_after(self, write: Callable[[], object]) -> float:
         self.ready()
-        for _ in range(self.calls):
-            next(self._next)()
+        for call in self._take(self.calls):
+            call()
         write()
         self.ready()
         return self._queued(min(self.calls, len(self._sequence)))
 
-    def _queued(self, calls: int) -> float:
+    def _queued(self, count: int) -> float:
+        calls = self._take(count)
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         if self._spin_ms:
             _spin(self._spin_ms)
         began = perf_counter()
         start.record()
-        for _ in range(calls):
-            next(self._next)()
+        for call in calls:
+            call()
         end.record()
         # As long as the device has not passed the first event, everything is queued behind it.
         self.queue_full = not start.query()
@@ -267,7 +278,7 @@ class _EventsBlock(Block):
         end.synchronize()
         if self._spin_ms:
             self._spin_ms = min(_LONGEST_SPIN_MS, max(self._spin_ms, _HEADROOM * queued_ms))
-        return float(start.elapsed_time(end)) / calls
+        return float(start.elapsed_time(end)) / count
 
 
 class DoBenchBlock(Block):
