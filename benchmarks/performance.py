@@ -18,6 +18,7 @@ import tempfile
 import time
 import xml.etree.ElementTree as ET
 from collections import Counter
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -171,9 +172,9 @@ def read(name: str) -> Any:
     return json.loads((RESULTS / f"{name}.json").read_text())
 
 
-def whole_commands() -> Rows:
+def whole_commands(record: str = "gpu_rounds_h200") -> Rows:
     """From start to end by the clock on the wall."""
-    rounds = read("gpu_rounds_h200")["rounds"]
+    rounds = read(record)["rounds"]
     rows = []
     for cases, kind in dict.fromkeys((entry["cases"], entry["round"]) for entry in rounds):
         alike = [e for e in rounds if (e["cases"], e["round"]) == (cases, kind)]
@@ -273,7 +274,11 @@ def device() -> Rows:
     return [{"device (paired session)": "H200", **total}]
 
 
-ROUNDS = "`benchmarks/gpu_rounds.py` (2026-11-24, two hosts with 16 cores, torch 2.11, Triton 3.6)"
+ROUNDS = "`benchmarks/gpu_rounds.py` (2026-11-27, a host with 32 cores, torch 2.11, Triton 3.6)"
+EARLIER = (
+    "`benchmarks/gpu_rounds.py` (2026-11-24, two hosts with 16 cores, torch 2.11, Triton 3.6), "
+    "before rounds loaded the card"
+)
 WORKERS = (
     "`benchmarks/gpu_rounds.py OUT --workers 4` (2026-11-26, four H200, torch 2.11, Triton 3.6)"
 )
@@ -282,7 +287,8 @@ SECTIONS = (
     ("A case", "measured here", cases),
     ("Decision, status and report", "measured here", scale),
     ("Without a measurement", "measured here", at_once),
-    ("Whole commands on an H200", ROUNDS, whole_commands),
+    ("Whole commands on an H100", ROUNDS, partial(whole_commands, "gpu_rounds_h100_five")),
+    ("Whole commands on an H200", EARLIER, whole_commands),
     ("Identical code", "`benchmarks/paired_gpu.py`, `benchmarks/paired_cpu.py`", paired),
     ("Resolution", "`benchmarks/paired_gpu.py`, `pytest --kopt-calibrate`", resolution),
     ("Start-up of workers", "`benchmarks/worker_startup.py`", startup),

@@ -108,7 +108,8 @@ OPS = [
         "x, a, w, b",
         "torch.tanh(a * x) * w + b",
         {"x": "T(R, C)", "a": "T(1)", "w": "T(C)", "b": "T(C)"},
-        "gate=snr(41.0)",
+        "gate={'out': snr(41.0), 'grad of input 0': snr(41.0), 'grad of input 1': snr(28.0), "
+        "'grad of input 2': snr(41.0)}",
     ),
     _liger("relu_squared", "ReLUSquared", "x", "F.relu(x).square()", X),
     _liger(
@@ -118,7 +119,7 @@ OPS = [
         # Theirs returns float32 for narrower inputs.
         "F.kl_div(x.log(), y, reduction='none').float().sum() / x.shape[0]",
         _P,
-        "gate=snr(44.0)",
+        "gate=snr(44.0), domain='moderate values'",
     ),
     _liger(
         "tvd",
@@ -126,7 +127,7 @@ OPS = [
         "x, y",
         "(x.float() - y.float()).abs().sum() / 2 / x.shape[0]",
         _P,
-        "gate=snr(60.0)",
+        "gate={'out': snr(60.0)}",
     ),
     _liger(
         "jsd",
@@ -266,7 +267,7 @@ OPS = [
         "int8_blocks(q)",
         dict.fromkeys("qk", "T(2, 4, R, 64, g=False, d=torch.float16)"),
         False,
-        "gate=snr(60.0)",
+        "gate={'out': snr(60.0)}",
     ),
     Op(
         "quack-kernels",

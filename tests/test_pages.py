@@ -188,8 +188,8 @@ def test_a_section_with_a_measured_figure_says_where_and_how(page: str) -> None:
 @pytest.mark.parametrize(
     ("record", "key", "kinds"),
     [
-        ("gpu_rounds_h100", "wall s", {"cases": "five forward", "round": "baseline"}),
-        ("gpu_rounds_h100", "wall s", {"cases": "five forward", "round": "a clear loss"}),
+        ("gpu_rounds_h100_five", "wall s", {"cases": "five forward", "round": "baseline"}),
+        ("gpu_rounds_h100_five", "wall s", {"cases": "five forward", "round": "a clear loss"}),
         ("honesty_cost_h100", "seconds", {"kind": "checked"}),
     ],
 )
