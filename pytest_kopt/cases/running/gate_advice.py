@@ -42,6 +42,7 @@ def advised(
     """Return what to do about results outside their gates, by name; none may let NaN pass.
 
     `expected` is the most exact that the reference gives, `reference` runs it as it is declared.
+    One `gate=` has the gates of all results that need one.
     """
     wrong = {
         comparison.name.partition(" (")[0]: comparison
@@ -51,9 +52,9 @@ def advised(
     if not wrong:
         return {}
     result_pairs = {name: (ref, out) for name, ref, out in pairs(expected, outputs)}
-    several = len([name for name in result_pairs if not name.startswith("grad of ")]) > 1
+    is_single = [*result_pairs] == ["out"] and case.gate is None
     narrow: dict[torch.dtype, Mapping[str, Any]] = {}
-    advice = {}
+    advice, torch_reached, defensible = {}, dict[str, Comparison](), dict[str, float]()
     for name, comparison in wrong.items():
         ref, out = result_pairs.get(name, (None, None))
         before = expected.before.get(name)
@@ -73,10 +74,18 @@ def advised(
         if reached.snr_db <= SLACK_DB:
             # It draws numbers of its own, or is no sum of small errors: zeros would pass.
             continue
-        alone = not several and name == "out" and case.gate is None
-        advice[comparison.name] = _words(
-            comparison.snr_db, reached, out.dtype, None if alone else name
-        )
+        torch_reached[name] = reached
+        least = proposed(reached.snr_db)
+        if least is not None and comparison.snr_db >= least:
+            defensible[name] = least
+    for name, reached in torch_reached.items():
+
+        def line(number: float, name: str = name) -> str:
+            gates = defensible if name in defensible else {name: number}
+            return gate_line(gates, is_single=is_single)
+
+        words = _words(wrong[name].snr_db, reached, result_pairs[name][1].dtype, line)
+        advice[wrong[name].name] = words
     return advice
 
 
@@ -99,13 +108,12 @@ def _computed_in(
     return {}
 
 
-def _words(own_db: float, reached: Comparison, dtype: torch.dtype, name: str | None) -> str:
+def _words(
+    own_db: float, reached: Comparison, dtype: torch.dtype, line: Callable[[float], str]
+) -> str:
+    """Say what is at fault; `line` returns the `gate=` that asks for an SNR in dB."""
     narrow = str(dtype).removeprefix("torch.")
     least = proposed(reached.snr_db)
-
-    def line(number: float) -> str:
-        return gate_line({name or "out": number}, is_single=name is None)
-
     torchs = f"torch reaches {reached.snr_db:.1f} dB for the reference in {narrow}"
     where = "within the tolerance" if reached.passed else "outside the tolerance as well"
     if least is not None and own_db >= least:
