@@ -147,6 +147,13 @@ def test_only_what_the_incumbent_supports_counts(
     assert findings(tried(candidate, incumbent)) == expected
 
 
+def test_a_missing_gradient_of_a_gradient_is_not_said_to_raise() -> None:
+    """One that is zero where the incumbent has another is recorded in the same way."""
+    (found,) = held_out_findings([tried("raises", "right", "twice")], "new", "old", {})
+    assert found.message.startswith("gives no right result for gradients of its gradients, where")
+    assert not found.rejects
+
+
 def test_larger_inputs_are_named_for_what_they_are() -> None:
     found = held_out_findings([tried("wrong", "right", "large")], "new", "old", {})
     assert [(f.check, f.rejects) for f in found] == [("held-out-range", True)]

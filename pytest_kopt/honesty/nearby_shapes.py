@@ -230,9 +230,11 @@ def _finding(trial: Tried, outcome: Outcome, problem: str) -> Finding | None:
     if pattern.check == _SHAPE:
         place = f"at {_shape(trial)}, near the declared shape"
         example = "the declared shapes are examples"
+    # It may have raised, or have given what it has no way to refuse.
+    how = "gives no right result" if trial.kind in UNSAID and outcome == "raises" else outcome
     return Finding(
         pattern.check,
-        f"{outcome} {place}, where the incumbent is right: {problem}",
+        f"{how} {place}, where the incumbent is right: {problem}",
         where=trial.nodeid,
         advice=(
             f"support what the incumbent supports ({example}), or exclude it with "
