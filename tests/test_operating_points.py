@@ -19,7 +19,7 @@ from pytest_kopt.decide.paired import decide_paired
 from pytest_kopt.decide.paired_evidence import PairedCase, PairedEvidence
 from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.devices.states import BOOST, SUSTAINED
-from pytest_kopt.devices.vendor import Reading
+from pytest_kopt.devices.vendor import Monitor, Reading
 from pytest_kopt.measure.engine import PAUSE_S, Block
 from pytest_kopt.paired.blocks import Blocks
 from pytest_kopt.paired.measured_points import evidence_of, warnings_of
@@ -63,6 +63,10 @@ class Gpu:
     def glance(self) -> Reading:
         return Reading(sm_mhz=self.mhz, power_w=self.watts) if self.tells_clock else Reading()
 
+    @property
+    def monitor(self) -> Monitor:
+        return Monitor(self.glance, self.read)
+
     def read(self) -> Reading:
         return replace(self.glance(), limited_s=self.limited_s) if self.tells_clock else Reading()
 
@@ -94,7 +98,9 @@ def blocks_on(gpu: Gpu, seed: int = 1) -> tuple[Blocks, Process]:
     process = Process(gpu)
     held = cast("Any", dict.fromkeys(CYCLES, process))
     calls = {arm: [10] for arm in held}
-    blocks = Blocks(held, random.Random(seed), "cuda", 5, calls, glance=gpu.glance, read=gpu.read)
+    blocks = Blocks(
+        held, random.Random(seed), "cuda", 5, calls, monitor=Monitor(gpu.glance, gpu.read)
+    )
     blocks.warm_up()
     return blocks, process
 
@@ -163,7 +169,7 @@ def test_forward_and_backward_share_the_seconds_of_a_load(gpu: Gpu) -> None:
     process = Process(gpu)
     held = cast("Any", dict.fromkeys(CYCLES, process))
     calls = {arm: [10, 5] for arm in held}
-    blocks = Blocks(held, random.Random(1), "cuda", 5, calls, glance=gpu.glance, read=gpu.read)
+    blocks = Blocks(held, random.Random(1), "cuda", 5, calls, monitor=gpu.monitor)
     block = blocks.run(CANDIDATE, 1, 0.5)
     assert [(order.way, order.seconds) for order in process.orders] == [(0, 0.25), (1, 0.25)]
     assert block.backward == pytest.approx(2 * block.forward)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import platform
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, Protocol
@@ -75,6 +75,14 @@ class Reading:
     def throttled(self) -> tuple[str, ...]:
         """The reasons in `throttle` that mean the device could not do its best."""
         return tuple(reason for reason in self.throttle if reason not in HARMLESS)
+
+
+@dataclass(frozen=True, slots=True)
+class Monitor:
+    """How to read the state of one device: what is fast to read of it, and all of it."""
+
+    glance: Callable[[], Reading] = Reading
+    read: Callable[[], Reading] = Reading
 
 
 class Vendor(Protocol):

@@ -14,7 +14,7 @@ from pytest_kopt.cases.order import ALONE, CANDIDATE, INCUMBENT, PLACEBO, UNEVEN
 from pytest_kopt.cases.protocol import Keep, Time, Write
 from pytest_kopt.cases.replies import Looked, Timed, Written
 from pytest_kopt.devices.processes import Unseen
-from pytest_kopt.devices.vendor import Reading
+from pytest_kopt.devices.vendor import Monitor, Reading
 from pytest_kopt.measure.engine import PAUSE_S
 from pytest_kopt.paired.seen_block import SeenBlock
 from pytest_kopt.processes.child import Child
@@ -33,6 +33,8 @@ PAIRS: dict[Kind, tuple[str, str]] = {
 TRUSTED = frozenset({INCUMBENT, PLACEBO, ALONE, UNEVEN[INCUMBENT]})
 #: So many blocks of an arm are looked at.
 _LOOKS = 2
+#: Of a device that tells nothing of its state.
+_SILENT = Monitor()
 #: So many quads compare two arms, and more on a GPU whose blocks take less than so many ms each:
 #: there a clock that steps between two blocks is what scatters. The mean of more than so many cases
 #: is sharp without.
@@ -127,14 +129,12 @@ class Blocks:
         cases: int,
         calls: Mapping[str, Sequence[int]],
         places: Mapping[str, Sequence[int]] = {},
-        glance: Callable[[], Reading] = Reading,
-        read: Callable[[], Reading] = Reading,
+        monitor: Monitor = _SILENT,
     ) -> None:
         """Take a case's arms on a device of a kind; `cases` are measured like it.
 
         A block of an arm is `calls` calls of its forward, and then of its backward if any. The
-        places of their results are in `places` in its process. `read` reads the device's state, and
-        `glance` what is fast to read of it.
+        places of their results are in `places` in its process. `monitor` reads the device's state.
         """
         self.arms = arms
         self._calls = calls
@@ -153,7 +153,7 @@ class Blocks:
         #: The places of what processes are to keep of their last blocks.
         self._keeping: dict[Child, Keep] = {}
         self._seen: dict[tuple[str, int], SeenBlock] = {}
-        self._glance, self._read = glance, read
+        self._monitor = monitor
         #: The highest clock of a block so far, in MHz.
         self.top_mhz = 0.0
 
@@ -228,11 +228,11 @@ class Blocks:
     def _is_limited(self) -> bool:
         """Say whether a limit holds the clock of a version down, as far as the device tells."""
         for arm in (INCUMBENT, CANDIDATE):
-            before = self._read().limited_s
+            before = self._monitor.read().limited_s
             if before is None:
                 return True
             self.run(arm, self._drawn(), _LOAD_S)
-            if self._read().limited_s != before:
+            if self._monitor.read().limited_s != before:
                 return True
         return False
 
@@ -297,7 +297,7 @@ class Blocks:
             self._keeping[child] = Keep(place, block.calls)
         outside = waited if self._is_gpu else written + counted
         backward = per_call[1] if per_call[1:] else None
-        state = self._glance() if self._is_gpu else Reading()
+        state = self._monitor.glance() if self._is_gpu else Reading()
         self.top_mhz = max(self.top_mhz, state.sm_mhz or 0.0)
         figures = (counted, outside, waited, state.sm_mhz, state.power_w)
         return BlockTime(per_call[0], backward, *figures)

@@ -32,6 +32,7 @@ from pytest_kopt.decide.inference import replica_ratio
 from pytest_kopt.decide.verdict import KernelChange
 from pytest_kopt.devices.conditions import Conditions, steadily
 from pytest_kopt.devices.states import BOOST, SUSTAINED
+from pytest_kopt.devices.vendor import Monitor
 from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.nearby_shapes import Outcome, Tried
@@ -309,11 +310,11 @@ class Replica(Children):
         clear()
         folder = None if is_gpu else self._verifier.folder
         host, device = self._placement.host, self._device
-        glance, read = partial(host.glance, device), partial(host.read, device)
+        monitor = Monitor(partial(host.glance, device), partial(host.read, device))
         seen_places = places if folder else {}
-        blocks = Blocks(arms, order, device.kind, cases, calls, seen_places, glance, read)
+        blocks = Blocks(arms, order, device.kind, cases, calls, seen_places, monitor)
         blocks.warm_up()
-        case.quads, case.conditions = steadily(blocks.quads, read)
+        case.quads, case.conditions = steadily(blocks.quads, monitor.read)
         if {*engine.split("+")} == {"graph"} and CANDIDATE in case.quads:
             case.outside = blocks.seen_outside(case.quads[CANDIDATE])
         case.top_mhz = blocks.top_mhz
