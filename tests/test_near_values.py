@@ -23,13 +23,18 @@ Inputs = Callable[[], tuple[Any, ...]]
 
 
 def told(
-    incumbent: Function, candidate: Function, inputs: Inputs, reference: Function, **more: Any
+    incumbent: Function,
+    candidate: Function,
+    inputs: Inputs,
+    reference: Function,
+    language: str = "",
+    **more: Any,
 ) -> dict[str, str]:
     """Return what becomes of a candidate by kind and variant, where the incumbent is right."""
     declared: dict[str, Any] = {"dims": {"n": 1}, "nbytes": 4096} | more
     case = declare("t", "memory", candidate, inputs=inputs, reference=reference, **declared)
     versions = {INCUMBENT: incumbent, CANDIDATE: candidate}
-    tried = [try_shape(near, versions, "cpu", 7) for near in variants(case, 7)]
+    tried = [try_shape(near, versions, "cpu", 7, language) for near in variants(case, 7)]
     comparable = [item for item in merged(filter(None, tried)) if CANDIDATE in item.outcomes]
     assert len(comparable) > 5
     return {f"{item.kind} {item.variant}".strip(): item.outcomes[CANDIDATE] for item in comparable}
@@ -284,23 +289,26 @@ class Once(Squares):
 
 
 @pytest.mark.parametrize(
-    ("function", "outcome"),
+    ("function", "language", "outcome"),
     [
-        (Squares, "right"),
-        (Detached, "raises"),
-        (Partly, "right"),
-        (Slightly, "right"),
-        (Once, "raises"),
+        (Squares, "TORCH", "right"),
+        (Detached, "TRITON", "raises"),
+        (Detached, "TORCH", "wrong"),
+        (Partly, "TORCH", "right"),
+        (Slightly, "TORCH", "right"),
+        (Once, "TORCH", "raises"),
     ],
 )
 def test_gradients_of_gradients_are_those_of_the_incumbent(
-    function: type[torch.autograd.Function], outcome: str
+    function: type[torch.autograd.Function], language: str, outcome: str
 ) -> None:
+    """A fused backward has none and cannot say so; torch's operators have, unless detached."""
     found = told(
         lambda x: x**3,
         lambda x: function.apply(x),
         lambda: (torch.randn(8, 64, requires_grad=True),),
         lambda x: x.double() ** 3,
+        language,
         backward=True,
     )
     assert found["twice"] == outcome

@@ -30,8 +30,10 @@ SHAPES: tuple[Kind, ...] = ("aligned", "uneven")
 TIED: tuple[Kind, ...] = ("large", "masked", "constant", "exact", "expanded")
 #: With this, places alone are judged: what else is computed of such values may round.
 CLOSE: Kind = "close"
+#: With this, gradients are differentiated once more.
+TWICE: Kind = "twice"
 #: What a kernel has no way to refuse: where it is plainly wrong, it does not support that.
-UNSAID: tuple[Kind, ...] = ("wider", "twice")
+UNSAID: tuple[Kind, ...] = ("wider", TWICE)
 Outcome = Literal["right", "wrong", "raises"]
 #: A speed-up at the declared shape from this on is expected nearby: half of it, as a logarithm.
 _SPEEDUP = 1.1

@@ -227,7 +227,7 @@ class _Arms:
             with one_thread(), checking_lock(bench.uuid, bench.waiting):
                 start, took, is_over = time.perf_counter(), 0.0, True
                 for number, variant in cases:
-                    tried = try_shape(variant, versions, bench.device, secret)
+                    tried = try_shape(variant, versions, bench.device, secret, bench.language)
                     forget_compiled()
                     moves = moves or (tried is not None and tried.is_another_shape)
                     if tried is not None and tried.asks_for_times:
