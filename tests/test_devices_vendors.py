@@ -122,7 +122,7 @@ def test_nvml_reads_a_whole_gpu() -> None:
         temperature_c=61.0,
         power_w=691.5,
         throttle=("sw_power_cap", "sw_thermal_slowdown"),
-        limited_s=3.0,
+        limited=3e9,
     )
 
 
@@ -190,7 +190,8 @@ class FakeAmdSmi:
         return {"current_socket_power": "N/A", "average_socket_power": 141}
 
     def amdsmi_get_violation_status(self, handle: str) -> dict[str, Any]:
-        return {"acc_ppt_pwr": 99, "active_ppt_pwr": True, "active_socket_thrm": "N/A"}
+        thermal = {"acc_socket_thrm": 2**64 - 1, "active_socket_thrm": "N/A"}
+        return {"acc_ppt_pwr": 99, "active_ppt_pwr": True, **thermal}
 
 
 MI300X = Device("GPU-8d4a2e19c07f33b1", 0, "AMD Instinct MI300X", "gfx942", "0000:05:00.0")
@@ -208,6 +209,7 @@ def test_amdsmi_lists_and_reads_a_gpu() -> None:
         temperature_c=58.0,
         power_w=141.0,
         throttle=("ppt_pwr",),
+        limited=99.0,
     )
 
 
@@ -223,6 +225,7 @@ def test_amdsmi_of_an_older_release() -> None:
 
     reading = AmdSmi(Older()).read(MI300X)
     assert (reading.temperature_c, reading.utilisation_pct, reading.throttle) == (58.0, None, ())
+    assert reading.limited is None
 
 
 def test_no_tool_no_vendor(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,14 +41,14 @@ class Gpu:
 
     def __init__(self, cycles: Mapping[str, float], capped: Mapping[str, float]) -> None:
         self._cycles, self._capped = cycles, capped
-        self._busy_s = self.slept_s = self.limited_s = 0.0
+        self._busy_s = self.slept_s = self.limited = 0.0
         self.mhz, self.tells_clock = TOP, True
 
     def run(self, arm: str, seconds: float) -> float:
         """Keep it busy; return the ms of a call."""
         self._busy_s = min(self._busy_s + seconds, 10 * _BUFFER_S)
         self.mhz = self._capped[arm] if self._busy_s > _BUFFER_S else TOP
-        self.limited_s += seconds if self.mhz < TOP else 0.0
+        self.limited += seconds if self.mhz < TOP else 0.0
         return self._cycles[arm] / (self.mhz * 1e3)
 
     @property
@@ -68,7 +68,7 @@ class Gpu:
         return Monitor(self.glance, self.read)
 
     def read(self) -> Reading:
-        return replace(self.glance(), limited_s=self.limited_s) if self.tells_clock else Reading()
+        return replace(self.glance(), limited=self.limited) if self.tells_clock else Reading()
 
 
 class Process(BlockWorker):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from pytest_kopt.devices.vendor import AMD, Device, Reading
+
+#: Counts that grow while a limit of power or temperature holds the clock down.
+_LIMITS, _UNTOLD = ("acc_ppt_pwr", "acc_socket_thrm"), 2**64 - 1
 
 
 def connect() -> AmdSmi | None:
@@ -52,6 +55,7 @@ class AmdSmi:
         mem = self._ask(smi.amdsmi_get_clock_info, handle, smi.AmdSmiClkType.MEM) or {}
         power = self._ask(smi.amdsmi_get_power_info, handle) or {}
         watts = _number(power.get("current_socket_power"))
+        status = self._violations(handle)
         return Reading(
             memory_mib=_number(vram.get("vram_used")),
             utilisation_pct=_number(activity.get("gfx_activity")),
@@ -60,7 +64,12 @@ class AmdSmi:
             memory_mhz=_number(mem.get("clk")),
             temperature_c=self._temperature(handle),
             power_w=_number(power.get("average_socket_power")) if watts is None else watts,
-            throttle=self._violations(handle),
+            throttle=tuple(
+                name.removeprefix("active_")
+                for name, value in status.items()
+                if name.startswith("active_") and value is True
+            ),
+            limited=_sum(status.get(name) for name in _LIMITS),
         )
 
     def glance(self, device: Device) -> Reading:
@@ -74,12 +83,10 @@ class AmdSmi:
         # Documented in thousandths of a degree, returned in degrees by most releases.
         return celsius / 1000 if celsius is not None and celsius > 1000 else celsius
 
-    def _violations(self, handle: Any) -> tuple[str, ...]:
-        """Return the limits that hold the clock down now (MI300 and later)."""
+    def _violations(self, handle: Any) -> dict[str, Any]:
+        """Return what is said of limits, which only MI300 and later tell."""
         question = getattr(self._smi, "amdsmi_get_violation_status", None)
-        status = (question and self._ask(question, handle)) or {}
-        active = [name for name, value in status.items() if name.startswith("active_")]
-        return tuple(name.removeprefix("active_") for name in active if status[name] is True)
+        return (question and self._ask(question, handle)) or {}
 
     def _ask(self, question: Callable[..., Any], *arguments: Any) -> Any:
         try:
@@ -94,6 +101,12 @@ def _runtime_uuid(unique_id: str, index: int) -> str:
         return f"GPU-{int(unique_id, 16):016x}"
     except ValueError:
         return str(index)
+
+
+def _sum(counts: Iterable[Any]) -> float | None:
+    """Return the sum of counts; one that is not supported is "N/A", or has all bits set."""
+    told = [float(count) for count in counts if isinstance(count, int) and count < _UNTOLD]
+    return sum(told) if told else None
 
 
 def _number(value: Any) -> float | None:

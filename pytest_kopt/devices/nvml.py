@@ -78,7 +78,7 @@ class Nvml:
             temperature_c=ask(
                 lambda: float(nvml.nvmlDeviceGetTemperature(whole, nvml.NVML_TEMPERATURE_GPU))
             ),
-            limited_s=ask(lambda: self._limited_s(whole)),
+            limited=ask(lambda: self._limited_ns(whole)),
         )
 
     def glance(self, device: Device) -> Reading:
@@ -91,11 +91,11 @@ class Nvml:
             throttle=tuple(name for bit, name in REASONS.items() if bits & bit),
         )
 
-    def _limited_s(self, handle: Any) -> float:
+    def _limited_ns(self, handle: Any) -> float:
         nvml = self._nvml
         policies = nvml.NVML_PERF_POLICY_POWER, nvml.NVML_PERF_POLICY_THERMAL
         statuses = [nvml.nvmlDeviceGetViolationStatus(handle, policy) for policy in policies]
-        return float(sum(status.violationTime for status in statuses)) / 1e9
+        return float(sum(status.violationTime for status in statuses))
 
     def _watts(self, handle: Any) -> float | None:
         """Return the mean power of the last 100 ms; on an older GPU, of the last second."""

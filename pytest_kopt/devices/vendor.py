@@ -57,8 +57,8 @@ class Reading:
     Memory in MiB, utilisation in %, clocks in MHz (`sm_mhz` of a CPU is the mean of its cores'),
     temperature in degrees Celsius, power in W.
     `processes` are the pids that compute on it, as the vendor sees them. `throttle` names why the
-    clock is below its highest; `limited_s` counts the s in which a limit of power or temperature
-    held it down.
+    clock is below its highest; `limited` is a count that grows while a limit of power or
+    temperature holds it down.
     """
 
     memory_mib: float | None = None
@@ -69,7 +69,7 @@ class Reading:
     temperature_c: float | None = None
     power_w: float | None = None
     throttle: tuple[str, ...] = ()
-    limited_s: float | None = None
+    limited: float | None = None
 
     @property
     def throttled(self) -> tuple[str, ...]:
