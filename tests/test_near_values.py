@@ -288,6 +288,30 @@ class Once(Squares):
         return Detached.backward(ctx, *grads)
 
 
+def test_inputs_that_find_no_memory_are_untried() -> None:
+    """Other processes of the round hold memory of the GPU: that is not the kernel's doing."""
+
+    def filled(x: Tensor) -> Tensor:
+        if float(x.abs().max()) > 10:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return x * 2
+
+    case = declare(
+        "t",
+        "memory",
+        filled,
+        inputs=lambda: (torch.randn(8, 64),),
+        reference=lambda x: x.double() * 2,
+        dims={"n": 1},
+        nbytes=4096,
+    )
+    versions = {INCUMBENT: lambda x: x * 2, CANDIDATE: filled}
+    tried = {near.kind: try_shape(near, versions, "cpu", 7) for near in variants(case, 7)}
+    large = tried["large"]
+    assert large is not None and large.untried == "the GPU had not enough memory left"
+    assert not large.outcomes
+
+
 @pytest.mark.parametrize(
     ("function", "language", "outcome"),
     [

@@ -50,6 +50,8 @@ from pytest_kopt.numerics.nested import fresh_copies, mapped
 _TRIES, _PAIRS = 3, 7
 #: By so many times its tolerance such a share of a result may err near the declared inputs.
 _HAIR, _FEW = 1.5, 1e-5
+#: Other processes of the round hold memory of the GPU meanwhile.
+_NO_MEMORY = "the GPU had not enough memory left"
 #: Inputs that are rounded may move a result by so many times less than it errs.
 _ROUNDINGS = 8
 
@@ -127,7 +129,10 @@ def try_shape(
     for name in (INCUMBENT, CANDIDATE):
         if name not in versions:
             continue
-        outcome, problem = content.outcome(variant.of(versions[name]))
+        try:
+            outcome, problem = content.outcome(variant.of(versions[name]))
+        except torch.OutOfMemoryError:
+            return replace(tried, outcomes={}, what={}, untried=_NO_MEMORY)
         if is_lost(device):
             # Nothing more can be timed here.
             os._exit(1)
@@ -238,9 +243,11 @@ class _TriedContent:
         inputs = self._variant.lay(fresh_copies(self._inputs))
         try:
             run = CandidateFunction(case, function, self._variant.incoming)(inputs, self._seed)
+        except torch.OutOfMemoryError:
+            raise
         except Exception as error:
             raised = f"{type(error).__name__}: {error}".splitlines()[0]
-        with suppress(Exception):
+        try:
             if raised:
                 self._reference.forward(fresh_copies(self._inputs), ())
                 return "raises", raised
@@ -276,7 +283,10 @@ class _TriedContent:
             )
             foreign = kind in UNSAID and not (plainly_right or self._is_detached(run))
             return "raises" if foreign else "wrong", wrong[0].diagnosis().splitlines()[0]
-        return None, ""
+        except torch.OutOfMemoryError:
+            raise
+        except Exception:
+            return None, ""
 
     def _is_detached(self, run: Run) -> bool:
         """Say whether a version in torch's operators, which have gradients, leaves all out."""
