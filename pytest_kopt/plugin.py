@@ -133,7 +133,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     """Make `-n auto` one worker a usable GPU, in a session that kopt measures on GPUs."""
     if not is_asked_for(config):
         return None
-    from pytest_kopt.session.sites import usable_gpus
+    from pytest_kopt.processes.sites import usable_gpus
 
     return usable_gpus(config)
 

@@ -23,7 +23,7 @@ from pytest_kopt.devices.pinning import (
 )
 from pytest_kopt.devices.vendor import CPU, Device, Reading
 from pytest_kopt.errors import BadInput
-from pytest_kopt.session import sites
+from pytest_kopt.processes import sites
 
 from .fake_gpus import FakeVendor, gpu
 

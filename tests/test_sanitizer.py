@@ -14,7 +14,7 @@ from pytest_kopt.devices import context
 from pytest_kopt.processes.profiler import Profiler
 from pytest_kopt.profiling import sanitizer
 from pytest_kopt.profiling.sanitizer import SanitizerError
-from pytest_kopt.session.measurements import HostMeasurements
+from pytest_kopt.trials.measurements import HostMeasurements
 
 MEMCHECK = """\
 ========= COMPUTE-SANITIZER

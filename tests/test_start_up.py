@@ -123,7 +123,7 @@ def test_what_runs_cases_loads_nothing_of_what_decides() -> None:
 def test_what_decides_loads_no_torch() -> None:
     """To import it takes seconds of every session, in which nothing else begins."""
     code = (
-        "import sys, pytest_kopt.session.assemble, pytest_kopt.session.measurements, "
+        "import sys, pytest_kopt.session.assemble, pytest_kopt.trials.measurements, "
         "pytest_kopt.trials.opening, pytest_kopt.trials.pull_request.gate; "
         "print('torch' in sys.modules)"
     )

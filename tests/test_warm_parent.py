@@ -22,7 +22,7 @@ from pytest_kopt.devices.vendor import interpreter_environment
 from pytest_kopt.processes import forking
 from pytest_kopt.processes.launched import Launched
 from pytest_kopt.processes.launcher import Fork, Launcher, NoFork, WarmParent
-from pytest_kopt.session import measurements
+from pytest_kopt.trials import measurements
 
 from .waiting import HANG, until
 

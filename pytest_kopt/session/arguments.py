@@ -13,12 +13,11 @@ import pytest
 from pytest_kopt.devices.pinning import EarlyLook
 from pytest_kopt.devices.vendor import choose, interpreter_environment
 from pytest_kopt.errors import BadInput
-from pytest_kopt.options.declare import FROM_MANIFEST, device_of
+from pytest_kopt.options.declare import EARLY_LOOK, FROM_MANIFEST, device_of
 from pytest_kopt.processes.launcher import launcher_of
 
 #: Whether the user's own arguments narrow what is collected, so that absent cases are no drift.
 NARROWED: pytest.StashKey[bool] = pytest.StashKey()
-EARLY_LOOK: pytest.StashKey[EarlyLook] = pytest.StashKey()
 
 
 def take_from_manifest(config: pytest.Config, args: list[str]) -> None:

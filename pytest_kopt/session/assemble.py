@@ -97,8 +97,8 @@ def _leave() -> None:
 
 
 def _assemble_main(config: pytest.Config, settings: Settings) -> None:
+    from pytest_kopt.processes.sites import is_distributed
     from pytest_kopt.session.controller import Controller
-    from pytest_kopt.session.sites import is_distributed
 
     manager = config.pluginmanager
     if settings.active:

@@ -16,8 +16,8 @@ from pytest_kopt.processes.case_processes import CaseProcesses, Replay
 from pytest_kopt.processes.child import Child, ChildDied, Children
 from pytest_kopt.processes.launcher import Launcher
 from pytest_kopt.session.controller import Controller, told
-from pytest_kopt.session.measurements import HostMeasurements
 from pytest_kopt.session.usage import uses_kopt
+from pytest_kopt.trials.measurements import HostMeasurements
 
 
 class Supervisor(Replay):

@@ -19,8 +19,8 @@ import pytest
 from pytest_kopt.devices.idle import AllGpusBusy
 from pytest_kopt.options.declare import BELOW, CLIENT, WORKERINPUT
 from pytest_kopt.processes.remote_host import RemoteHost
+from pytest_kopt.processes.sites import connection_of, host_of, proxies_of
 from pytest_kopt.session.controller import Controller, told
-from pytest_kopt.session.sites import connection_of, host_of, proxies_of
 
 _PIN = """\
 import os, platform

@@ -29,7 +29,7 @@ class InCopies:
 class Measurements(Protocol):
     """The measurements of fresh processes once the cases have passed.
 
-    `HostMeasurements` in `session/measurements.py` makes them.
+    `HostMeasurements` in `trials/measurements.py` makes them.
     """
 
     def measure_again(self) -> Sequence[CaseResult]:

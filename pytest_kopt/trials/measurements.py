@@ -19,13 +19,13 @@ from pytest_kopt.cases.order import Depth, WorkerOrders
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.devices.pinning import Placement, place
 from pytest_kopt.imports import imported_libraries
+from pytest_kopt.options.declare import EARLY_LOOK
 from pytest_kopt.options.settings import Settings
 from pytest_kopt.processes.child import NO_MEMORY, Child, without_records
 from pytest_kopt.processes.launcher import launcher_of
 from pytest_kopt.processes.remote_host import Place, Site
-from pytest_kopt.session.arguments import EARLY_LOOK
-from pytest_kopt.session.progress import Progress
-from pytest_kopt.session.sites import Sites, has_local_workers, is_distributed, local_workers
+from pytest_kopt.processes.sites import Sites, has_local_workers, is_distributed, local_workers
+from pytest_kopt.trials.progress import Progress
 from pytest_kopt.versions.overlay import project_files
 
 _CHECKERS = 3
