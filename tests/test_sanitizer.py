@@ -14,7 +14,7 @@ from pytest_kopt.devices import context
 from pytest_kopt.processes.profiler import Profiler
 from pytest_kopt.profiling import sanitizer
 from pytest_kopt.profiling.sanitizer import SanitizerError
-from pytest_kopt.trials.measurements import HostMeasurements
+from pytest_kopt.trials.measurements import Measurements
 
 MEMCHECK = """\
 ========= COMPUTE-SANITIZER
@@ -198,13 +198,13 @@ def test_a_case_with_an_error_is_a_failed_test(
     fake(pytester.path, "", monkeypatch)
     asked = []
 
-    def sanitized(self: HostMeasurements, nodeid: str, tool: str) -> str:
+    def sanitized(self: Measurements, nodeid: str, tool: str) -> str:
         asked.append((nodeid.rpartition("::")[2], tool))
         return "Invalid read in k, k.cu:3" if asked[-1] == ("test_case[2]", "racecheck") else ""
 
     monkeypatch.setattr(context, "rouse", lambda device: None)
-    monkeypatch.setattr(HostMeasurements, "take_place", lambda *arguments, **words: None)
-    monkeypatch.setattr(HostMeasurements, "sanitized", sanitized)
+    monkeypatch.setattr(Measurements, "take_place", lambda *arguments, **words: None)
+    monkeypatch.setattr(Measurements, "sanitized", sanitized)
     pytester.makepyfile(CASES)
     tools = "--kopt-sanitize=memcheck,racecheck"
     run = pytester.runpytest_inprocess("-p", "no:cacheprovider", "--kopt-device=cuda", tools)

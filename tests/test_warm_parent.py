@@ -327,7 +327,7 @@ def test_what_cases_are_going_to_import_is_imported_once(
         orders=orders,
         sites=SimpleNamespace(here=SimpleNamespace(environment={})),
     )
-    measurements.HostMeasurements.warm_up(session)
+    measurements.Measurements.warm_up(session)
     assert {*loaded} == {*SLOW, "xml.dom.minidom"}
 
 

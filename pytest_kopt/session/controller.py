@@ -22,7 +22,7 @@ from pytest_kopt.processes.child import why_open
 from pytest_kopt.session.arguments import NARROWED
 from pytest_kopt.session.interruption import Interruption
 from pytest_kopt.session.refusal import refused
-from pytest_kopt.trials.measurements import HostMeasurements
+from pytest_kopt.trials.measurements import Measurements
 from pytest_kopt.trials.progress import Progress
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class Controller:
             config.pluginmanager.get_plugin("terminalreporter") if settings.active else None,
             trial.running_file if trial else None,
         )
-        self.measurements = HostMeasurements(
+        self.measurements = Measurements(
             config, settings, orders, self.collector, environment, self.progress
         )
         self._config = config

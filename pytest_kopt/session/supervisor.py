@@ -17,7 +17,7 @@ from pytest_kopt.processes.child import Child, ChildDied, Children
 from pytest_kopt.processes.launcher import Launcher
 from pytest_kopt.session.controller import Controller, told
 from pytest_kopt.session.usage import uses_kopt
-from pytest_kopt.trials.measurements import HostMeasurements
+from pytest_kopt.trials.measurements import Measurements
 
 
 class Supervisor(Replay):
@@ -85,7 +85,7 @@ class Sanitizing:
     """
 
     def __init__(
-        self, config: pytest.Config, measurements: HostMeasurements, tools: Sequence[str]
+        self, config: pytest.Config, measurements: Measurements, tools: Sequence[str]
     ) -> None:
         self._hook = config.hook
         self._measurements = measurements

@@ -15,7 +15,7 @@ from pytest_kopt.errors import BadInput
 from pytest_kopt.paired.arms import NotComparable
 from pytest_kopt.paired.noise import Scatter, measured_under
 from pytest_kopt.paired.replica import CaseQuads, Caught
-from pytest_kopt.trials.measuring import Measurements
+from pytest_kopt.trials.measurements import Measurements
 from pytest_kopt.trials.trees import overlays
 
 POWER = 0.9

@@ -19,7 +19,7 @@ from pytest_kopt.errors import BadInput
 from pytest_kopt.show.files import projections
 from pytest_kopt.show.standing import Closing
 from pytest_kopt.trials import judging
-from pytest_kopt.trials.measuring import InCopies, Measurements
+from pytest_kopt.trials.measurements import InCopies, Measurements
 from pytest_kopt.trials.project_command import ProjectCommand
 from pytest_kopt.trials.stages import Asked, Begun, OpenTrial, Ran
 from pytest_kopt.trials.trees import Trees

@@ -1,10 +1,10 @@
-"""The measurements of a session: fresh processes on the devices of this host."""
+"""The measurements that judging may ask for: fresh processes on the devices of this host."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from functools import partial
 from itertools import cycle
@@ -45,10 +45,18 @@ if TYPE_CHECKING:
     from pytest_kopt.processes.profiler import Profiler
     from pytest_kopt.processes.remote_host import RemoteHost
     from pytest_kopt.profiling.kernel_table import CaseProfile
-    from pytest_kopt.trials.measuring import InCopies
 
 
-class HostMeasurements:
+@dataclass(frozen=True, slots=True)
+class InCopies:
+    """Cases to go into in copies of the project: its root and the copy."""
+
+    copies: Sequence[tuple[Path, Path]]
+    ids: Sequence[str]
+    depth: Depth = Depth.CHECKS
+
+
+class Measurements:
     """Measures by a session's orders, which grow, each case on the device that it is at home on."""
 
     def __init__(
@@ -110,6 +118,7 @@ class HostMeasurements:
             os.environ.update(placement.host.pin(placement.best))
 
     def measure_again(self) -> Sequence[CaseResult]:
+        """Run the cases once more and return their results."""
         if self._running is not None:
             self._running[1].wait()
         results: list[CaseResult] = []
@@ -139,6 +148,7 @@ class HostMeasurements:
         return partial(Child, self._config, orders, env, ids, there, site.starter)
 
     def check_also(self, ids: Sequence[str], depth: Depth) -> None:
+        """Go into further cases of the session; collect them as the others."""
         from pytest_kopt.processes.case_processes import CaseProcesses, Replay
 
         self._lanes(list(self._collector.results))
@@ -154,6 +164,7 @@ class HostMeasurements:
             CaseProcesses(self._starts(where, depth=depth), replay).run()
 
     def run_in(self, in_copies: InCopies, phase: str = "") -> list[Collector]:
+        """Return what cases come to in each copy, side by side; `phase` is shown meanwhile."""
         several = len(in_copies.copies) > 1
         crowded = several or (self._running is not None and self._running[0] == in_copies)
         running = self._begun(in_copies)
@@ -168,6 +179,7 @@ class HostMeasurements:
         return collectors
 
     def begin_in(self, in_copies: InCopies) -> None:
+        """Begin what `run_in` will be asked, in place of another, where that disturbs none."""
         # What is timed on a CPU is disturbed by, and disturbs, whoever else runs.
         disturbs = in_copies.depth is Depth.TIMES and self.sites.here.kind == "cpu"
         if self._has_room_ahead and not disturbs:
@@ -187,6 +199,7 @@ class HostMeasurements:
         return self._running[1]
 
     def end_begun(self) -> bool:
+        """End what was begun; say whether there was anything."""
         if self._running is None:
             return False
         self._running[1].end()
@@ -219,6 +232,11 @@ class HostMeasurements:
         most: int | None = None,
         phase: str = COMPARING,
     ) -> Comparison:
+        """Return a comparison of versions over these cases, nothing measured yet.
+
+        `most` is how many processes there can be, where that is not up to the looks; `phase` is
+        what is shown meanwhile.
+        """
         from pytest_kopt.decide.inference import FINAL_LOOK, LOOKS
         from pytest_kopt.decide.race_rule import RACE_LOOKS
 
@@ -292,6 +310,7 @@ class HostMeasurements:
         launcher_of(config).warm(self.sites.here.environment, directory, modules)
 
     def get_ahead(self, ids: Sequence[str], versions: Versions) -> None:
+        """Have what compares these cases wake while they are checked, where that disturbs none."""
         from pytest_kopt.decide.inference import FINAL_LOOK
 
         if self._opened is not None or not self._has_room_ahead:
@@ -302,6 +321,7 @@ class HostMeasurements:
         opened.get_ahead()
 
     def profile(self, ids: Sequence[str], *, vendor: bool) -> list[CaseProfile]:
+        """Return profiles of the cases by torch and, if asked for, by the vendor's tool."""
         profiles = self._profiler.by_torch(ids)
         return [*profiles, *self._profiler.by_vendor(profiles)] if vendor else profiles
 
@@ -310,6 +330,8 @@ class HostMeasurements:
         return self._profiler.sanitized(nodeid, tool)
 
     def profile_pairs(self, ids: Sequence[str], copy: tuple[Path, Path]) -> list[ProfilePair]:
+        """Return profiles of the candidate and of the version in `copy`, in turns."""
+
         def taken(*copies: tuple[Path, Path] | None) -> Iterator[list[CaseProfile]]:
             for tree in copies:
                 placement = self.sites.here.placement

@@ -30,7 +30,7 @@ from pytest_kopt.profiling.kernel_table import CaseProfile
 from pytest_kopt.schema.table import Classes, Table
 from pytest_kopt.trials import judging
 from pytest_kopt.trials.harness import HarnessWatch
-from pytest_kopt.trials.measuring import Measurements
+from pytest_kopt.trials.measurements import Measurements
 from pytest_kopt.trials.trees import RaceEntrant, Trees
 from pytest_kopt.trials.withdrawal import Withdrawn
 

@@ -25,7 +25,7 @@ from pytest_kopt.sameness.sources import differing
 from pytest_kopt.show.standing import Closing
 from pytest_kopt.trials import judging
 from pytest_kopt.trials.harness import PytestSetup
-from pytest_kopt.trials.measuring import InCopies, Measurements
+from pytest_kopt.trials.measurements import InCopies, Measurements
 from pytest_kopt.trials.project_command import ProjectCommand
 from pytest_kopt.trials.pull_request import base
 from pytest_kopt.trials.pull_request.base import Base, removed, take_inventory

@@ -29,7 +29,7 @@ from pytest_kopt.processes.launched import Toolchain
 from pytest_kopt.show.standing import Closing
 from pytest_kopt.show.words import gate_outcome
 from pytest_kopt.trials import judging
-from pytest_kopt.trials.measuring import Measurements
+from pytest_kopt.trials.measurements import Measurements
 
 COMPUTE = "compute what the cases ask for"
 #: What to do after a decision.

@@ -27,7 +27,7 @@ from pytest_kopt.schema.metrics import parse_primary
 from pytest_kopt.show.standing import Closing
 from pytest_kopt.trials import judging
 from pytest_kopt.trials.campaign_trial import CampaignTrial
-from pytest_kopt.trials.measuring import InCopies
+from pytest_kopt.trials.measurements import InCopies
 from pytest_kopt.trials.rounds.candidate import (
     Examination,
     judge_candidate,
