@@ -21,6 +21,7 @@ from pytest_kopt.paired.lane import Lane
 from pytest_kopt.paired.noise import NoiseHistory
 from pytest_kopt.paired.replica import CaseQuads, Refused
 from pytest_kopt.processes.remote_host import Place
+from pytest_kopt.show.progress import Progress
 from tests.test_known_noise import compared
 
 from .scripted import block_time
@@ -194,7 +195,7 @@ def test_after_a_gain_the_next_replica_has_company(
     arms: Any = Arms(gain_pct, refuses=refuses)
     site: Any = SimpleNamespace(kind="cpu", starter=SimpleNamespace(why_fresh=""))
     place = Place(site, CPU, ["t.py::t[0]", "t.py::t[1]"])
-    lane = Lane(arms, place, lambda: None, 6)
+    lane = Lane(arms, place, Progress(None), 6)
     lane.pool.ahead = ahead
     for quads in lane.measure(2, None):
         assert all([*found.quads] == ["candidate"] for found in quads.values())

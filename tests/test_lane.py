@@ -17,6 +17,7 @@ from pytest_kopt.paired.lane import Lane, Then, after_refusal
 from pytest_kopt.paired.replica import CaseQuads, Died, Refused
 from pytest_kopt.processes.child import NO_MEMORY, ChildDied
 from pytest_kopt.processes.remote_host import Place
+from pytest_kopt.show.progress import Progress
 
 from .scripted import block_time
 
@@ -107,7 +108,7 @@ def lane_of(arms: Starting, kind: str = "cpu", most: int = FINAL_LOOK) -> Lane:
     starter = SimpleNamespace(why_fresh="")
     site: Any = SimpleNamespace(kind=kind, cores=16, starter=starter)
     device: Any = SimpleNamespace(uuid="GPU-1")
-    given: Any = (arms, Place(site, device, [*IDS]), lambda: None, most)
+    given: Any = (arms, Place(site, device, [*IDS]), Progress(None), most)
     lane = Lane(*given)
     lane.pool.ahead = 2 if kind == "cuda" else 1
     return lane

@@ -18,8 +18,8 @@ from pytest_kopt.campaign import running
 from pytest_kopt.decide.inference import FINAL_LOOK, LOOKS
 from pytest_kopt.decide.verdict import ActionWord
 from pytest_kopt.errors import BadInput, KernelError
-from pytest_kopt.trials import progress as module
-from pytest_kopt.trials.progress import Progress
+from pytest_kopt.show import progress as module
+from pytest_kopt.show.progress import Progress
 
 from .waiting import HANG
 

@@ -20,6 +20,7 @@ from pytest_kopt.paired.pool import AT_ONCE_ON_GPU
 from pytest_kopt.paired.replica import CaseQuads, Refused
 from pytest_kopt.processes.child import why_open
 from pytest_kopt.processes.remote_host import Place
+from pytest_kopt.show.progress import Progress
 
 _Result = TypeVar("_Result")
 
@@ -37,19 +38,18 @@ class Comparison:
         orders: WorkerOrders,
         lanes: Sequence[Place],
         versions: Versions,
-        progress: Callable[[], None],
-        over: Callable[[], None],
+        progress: Progress,
         most: int,
     ) -> None:
         """Compare `versions` over the node ids of each device.
 
-        `progress` is called after every measured replica, from the thread of its device, `over`
-        where the comparison is left. `most` is how many replicas there can be: some are started
-        before it is known that they are needed. Leaving the comparison, a context manager, ends
-        what is still running.
+        `progress` is shown every measured replica, from the thread of its device, and where the
+        comparison is left. `most` is how many replicas there can be: some are started before it is
+        known that they are needed. Leaving the comparison, a context manager, ends what is still
+        running.
         """
         self._arms = Arms(config, orders, versions)
-        self._over = over
+        self._progress = progress
         self._lanes = [Lane(self._arms, place, progress, most) for place in lanes]
         self._share_cores()
         # A process that one of its threads started ends with that thread: they stay to the end.
@@ -162,7 +162,7 @@ class Comparison:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
-        self._over()
+        self._progress.begin("deciding")
 
     def close(self) -> None:
         for lane in self._lanes:

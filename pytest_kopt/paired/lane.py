@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from enum import Enum
 from statistics import fmean
@@ -17,6 +17,7 @@ from pytest_kopt.paired.replica import CaseQuads, Refused, Replica
 from pytest_kopt.paired.sustained import Sustained
 from pytest_kopt.processes.child import NO_MEMORY
 from pytest_kopt.processes.remote_host import Place
+from pytest_kopt.show.progress import Progress
 
 #: A version that gains so much in a replica is likely to be kept: the next one is measured with the
 #: incumbent alone beside it, which is asked of whatever is kept.
@@ -75,7 +76,7 @@ def _timed(cases: Mapping[str, CaseQuads]) -> list[CaseQuads]:
 class Lane:
     """The cases of one device; measured in a thread, since all it does is wait for processes."""
 
-    def __init__(self, arms: Arms, place: Place, progress: Callable[[], None], most: int) -> None:
+    def __init__(self, arms: Arms, place: Place, progress: Progress, most: int) -> None:
         """Measure the cases of a place; see Comparison for the rest."""
         self.pool = Pool(arms, place)
         self._arms = arms
@@ -195,7 +196,7 @@ class Lane:
         self.pool.dismiss(replica)
         self._same |= {nodeid: quads for nodeid, quads in cases.items() if quads.is_same}
         self._beside_alone.take(cases)
-        self._progress()
+        self._progress.advance()
         return self._all(cases)
 
     def _go_on_after(self, refused: Refused, replica: Replica) -> None:

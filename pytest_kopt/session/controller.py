@@ -22,8 +22,8 @@ from pytest_kopt.processes.child import why_open
 from pytest_kopt.session.arguments import NARROWED
 from pytest_kopt.session.interruption import Interruption
 from pytest_kopt.session.refusal import refused
+from pytest_kopt.show.progress import Progress
 from pytest_kopt.trials.measurements import Measurements
-from pytest_kopt.trials.progress import Progress
 
 if TYPE_CHECKING:
     from pytest_kopt.decide.verdict import Verdict

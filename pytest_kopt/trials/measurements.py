@@ -25,7 +25,7 @@ from pytest_kopt.processes.child import NO_MEMORY, Child, without_records
 from pytest_kopt.processes.launcher import launcher_of
 from pytest_kopt.processes.remote_host import Place, Site
 from pytest_kopt.processes.sites import Sites, has_local_workers, is_distributed, local_workers
-from pytest_kopt.trials.progress import Progress
+from pytest_kopt.show.progress import Progress
 from pytest_kopt.versions.overlay import project_files
 
 _CHECKERS = 3
@@ -241,6 +241,7 @@ class Measurements:
         from pytest_kopt.decide.race_rule import RACE_LOOKS
 
         lanes = self._lanes(ids)
+        # What is calibrated is how processes differ; of a race's two to four each counts.
         most = most or self._settings.calibrate or FINAL_LOOK
         looks = tuple(RACE_LOOKS if versions.raced else LOOKS)
         self.progress.begin(phase, most * len(lanes), looks=looks, lanes=len(lanes))
@@ -255,16 +256,7 @@ class Measurements:
     def _comparison(self, lanes: Sequence[Place], versions: Versions, most: int) -> Comparison:
         from pytest_kopt.paired.comparison import Comparison
 
-        return Comparison(
-            self._config,
-            self.orders,
-            lanes,
-            versions,
-            self.progress.advance,
-            partial(self.progress.begin, "deciding"),
-            most,
-            # What is calibrated is how processes differ; of a race's two to four each counts.
-        )
+        return Comparison(self._config, self.orders, lanes, versions, self.progress, most)
 
     def _lanes(self, ids: Sequence[str]) -> list[Place]:
         results = self._collector.results
