@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from pytest_kopt.devices.conditions import Conditions, by_kind, steadily
+from pytest_kopt.devices.conditions import Conditions, Steadily, by_kind
 from pytest_kopt.devices.vendor import Reading
 from pytest_kopt.honesty.finding import is_finding
 
@@ -64,9 +64,11 @@ HOT = Reading(throttle=("hw_slowdown",))
 def test_a_spoilt_measurement_is_repeated_within_the_budget(
     readings: list[Reading], measured: int, flagged: bool
 ) -> None:
-    left, count = replay(readings), iter(range(1, 9))
-    found, conditions = steadily(lambda: next(count), lambda: next(left))
-    assert found == conditions.measurement == measured
+    left = replay(readings)
+    steadily = Steadily(lambda: next(left))
+    assert [*steadily] == [*range(1, measured + 1)]
+    conditions = steadily.conditions
+    assert conditions.measurement == measured
     assert bool(conditions.flags) == flagged
     assert next(left, None) is None
     document = conditions.to_document()

@@ -6,16 +6,15 @@ operating point (`paired/measured_points.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from pydantic import computed_field
 
 from pytest_kopt import models
 from pytest_kopt.devices.vendor import Reading
 
-_T = TypeVar("_T")
 #: A measurement that was throttled is repeated this often before its flag stays.
 EXTRA_MEASUREMENTS = 2
 
@@ -50,12 +49,21 @@ def by_kind(flags: Mapping[str, Sequence[str]]) -> list[str]:
     ]
 
 
-def steadily(measure: Callable[[], _T], read: Callable[[], Reading]) -> tuple[_T, Conditions]:
-    """Measure, again while the device is throttled; return the last, with its conditions."""
-    for number in range(1, EXTRA_MEASUREMENTS + 2):
-        before = read()
-        result = measure()
-        conditions = Conditions(before, read(), number)
-        if not conditions.flags:
-            break
-    return result, conditions
+class Steadily:
+    """Repeats a measurement, the body of a loop over this, while the device is throttled.
+
+    `conditions` are those of the last one.
+    """
+
+    conditions: Conditions
+
+    def __init__(self, read: Callable[[], Reading]) -> None:
+        self._read = read
+
+    def __iter__(self) -> Iterator[int]:
+        for number in range(1, EXTRA_MEASUREMENTS + 2):
+            before = self._read()
+            yield number
+            self.conditions = Conditions(before, self._read(), number)
+            if not self.conditions.flags:
+                return

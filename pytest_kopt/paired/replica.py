@@ -30,7 +30,7 @@ from pytest_kopt.cases.replies import (
 from pytest_kopt.decide.case_verdict import Same
 from pytest_kopt.decide.inference import replica_ratio
 from pytest_kopt.decide.verdict import KernelChange
-from pytest_kopt.devices.conditions import Conditions, steadily
+from pytest_kopt.devices.conditions import Conditions, Steadily
 from pytest_kopt.devices.states import BOOST, SUSTAINED
 from pytest_kopt.devices.vendor import Monitor
 from pytest_kopt.honesty.accuracy import Accuracy
@@ -314,7 +314,10 @@ class Replica(Children):
         seen_places = places if folder else {}
         blocks = Blocks(arms, order, device.kind, cases, calls, seen_places, monitor)
         blocks.warm_up()
-        case.quads, case.conditions = steadily(blocks.quads, monitor.read)
+        steadily = Steadily(monitor.read)
+        for _ in steadily:
+            case.quads = blocks.quads()
+        case.conditions = steadily.conditions
         if {*engine.split("+")} == {"graph"} and CANDIDATE in case.quads:
             case.outside = blocks.seen_outside(case.quads[CANDIDATE])
         case.top_mhz = blocks.top_mhz

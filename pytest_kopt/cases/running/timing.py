@@ -34,7 +34,7 @@ from pytest_kopt.cases.running.timed_calls import (
     input_sets,
     most_sets,
 )
-from pytest_kopt.devices.conditions import steadily
+from pytest_kopt.devices.conditions import Steadily
 from pytest_kopt.devices.states import WARM
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.finding import Finding
@@ -48,7 +48,6 @@ from pytest_kopt.measure.engine import (
     Before,
     Block,
     CaptureFailed,
-    Timing,
     by_events,
     time_block,
 )
@@ -82,11 +81,10 @@ def time_case(checked: CheckedCase) -> list[Spotted]:
         looks=derive(bench.session_seed, case.nodeid, "looks"),
     ).values()
 
-    def measure() -> list[Timing]:
-        pause_s = 0.0 if bench.device == "cpu" else PAUSE_S
-        return [time_block(block, bench.repeats, _DISCARDED, pause_s) for block in blocks]
-
-    timings, conditions = steadily(measure, bench.read)
+    pause_s = 0.0 if bench.device == "cpu" else PAUSE_S
+    steadily = Steadily(bench.read)
+    for _ in steadily:
+        timings = [time_block(block, bench.repeats, _DISCARDED, pause_s) for block in blocks]
     queues = [block.queue_full for block in blocks if block.queue_full is not None]
     checked.timings = timings
     checked.evidence = replace(
@@ -96,7 +94,7 @@ def time_case(checked: CheckedCase) -> list[Spotted]:
         cold_cache=ColdCache.of(pool),
         # Whether the launcher kept ahead of the device.
         queue_full=all(queues) if queues else None,
-        conditions=conditions,
+        conditions=steadily.conditions,
         timed=(since, time.time()),
         forward_samples_ms=timings[0].samples_ms,
         calls_per_sample=timings[0].calls_per_sample,
