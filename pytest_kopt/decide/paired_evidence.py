@@ -1,9 +1,9 @@
-"""The evidence of a paired verdict: log-ratios of each case, one a fresh process."""
+"""The evidence of a paired verdict: log-ratios of each case, one a fresh process; estimates."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -15,7 +15,7 @@ from pytest_kopt.decide.inference import (
     SHAPE_LEVEL,
     Estimate,
 )
-from pytest_kopt.decide.known_noise import Noise, Prior, excess_of
+from pytest_kopt.decide.known_noise import Noise, Prior, Ratios, excess_of, mean_of
 from pytest_kopt.decide.operating_points import PointEvidence
 from pytest_kopt.schema.metrics import Metric
 from pytest_kopt.schema.profile import Better, Scalar
@@ -128,3 +128,34 @@ class PairedEvidence:
         if self.noise is None or not timed:
             return None
         return self.noise.prior([*timed], [*timed.values()])
+
+    def together(self, cases: Sequence[PairedCase], excess: float) -> Estimate:
+        """Return the estimate of the mean of some cases' log-ratios."""
+        return _combined(cases, self.prior(cases), excess, mean_of)
+
+    def weighted(self, excess: float) -> Estimate | None:
+        """Return the estimate of the weighted time of all cases, None where one is not known."""
+        shares = self.shares
+        if not shares:
+            return None
+
+        def of_time(series: Sequence[Ratios]) -> list[float]:
+            # A mean of logarithms by shares would miss how shares move with large changes.
+            left = [[math.exp(-ratio) for ratio in ratios] for ratios in series]
+            return [-math.log(time) for time in mean_of(left, shares)]
+
+        return _combined(self.cases, self.prior(self.cases, shares), excess, of_time)
+
+
+def _combined(
+    cases: Sequence[PairedCase],
+    prior: Prior | None,
+    excess: float,
+    combine: Callable[[Sequence[Ratios]], list[float]],
+) -> Estimate:
+    common = min(len(case.ratios) for case in cases)
+    control: Sequence[float] = ()
+    if all(case.placebo for case in cases):
+        control = combine([case.placebo[:common] for case in cases])
+    ratios = combine([case.ratios[:common] for case in cases])
+    return Estimate.of(ratios, control, prior and prior.times(excess))

@@ -9,7 +9,6 @@ from typing import Any
 
 from pytest_kopt.decide.case_verdict import Shape
 from pytest_kopt.decide.classes import ClassStanding, Status
-from pytest_kopt.decide.combined import together, weighted
 from pytest_kopt.decide.hard_gates import after_regression
 from pytest_kopt.decide.inference import (
     KNOWN_BIAS_PCT,
@@ -37,11 +36,11 @@ _BIAS = slower_by(KNOWN_BIAS_PCT)
 def judge_look(evidence: PairedEvidence, policy: Policy, level: float) -> JudgedLook:
     """Return the estimates of the replicas so far, judged at a one-sided level."""
     excess = evidence.excess
-    shapes = {case.name: together([case], evidence, excess) for case in evidence.cases}
+    shapes = {case.name: evidence.together([case], excess) for case in evidence.cases}
     members = evidence.classes.group({case.name: case.dims for case in evidence.cases})
     by_name = {case.name: case for case in evidence.cases}
     groups = {name: [by_name[case] for case in case_names] for name, case_names in members.items()}
-    classes = {name: together(cases, evidence, excess) for name, cases in groups.items()}
+    classes = {name: evidence.together(cases, excess) for name, cases in groups.items()}
     limits = {
         case.name: slower_by(case.limit_pct or policy.shape_gate_pct)
         for case in evidence.cases
@@ -60,8 +59,8 @@ def judge_look(evidence: PairedEvidence, policy: Policy, level: float) -> Judged
         policy,
         level,
         excess,
-        together(evidence.cases, evidence, excess),
-        weighted(evidence, excess),
+        evidence.together(evidence.cases, excess),
+        evidence.weighted(excess),
         shapes,
         regressed=frozenset(holm_rejects(beyond, level)) | beyond_second.keys(),
         beyond_second=beyond_second,
@@ -220,7 +219,7 @@ class JudgedLook:
         if not all(case.placebo for case in cases):
             return ""
         copies = [replace(case, ratios=case.placebo, placebo=case.ratios) for case in cases]
-        placebo = together(copies, self.evidence, self.excess)
+        placebo = self.evidence.together(copies, self.excess)
         if placebo.lower(self.level) <= 0 <= placebo.upper(self.level):
             return ""
         return (

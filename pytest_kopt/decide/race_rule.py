@@ -12,7 +12,6 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pytest_kopt.decide.combined import whole
 from pytest_kopt.decide.inference import LOOKS, Estimate, percent
 from pytest_kopt.decide.known_noise import mean_of
 from pytest_kopt.decide.paired import decide_paired
@@ -114,7 +113,8 @@ def _single_excess(evidence: PairedEvidence) -> float:
 
 def interval(evidence: PairedEvidence) -> dict[str, float]:
     """Return a candidate's change over the incumbent in percent, at the level of its look."""
-    return whole(evidence).figures(RACE_LOOKS[evidence.replicas])
+    whole = evidence.together(evidence.cases, evidence.excess)
+    return whole.figures(RACE_LOOKS[evidence.replicas])
 
 
 def _ratios(evidence: PairedEvidence) -> list[float]:
