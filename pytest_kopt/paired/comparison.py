@@ -15,8 +15,7 @@ from pytest_kopt.cases.order import WorkerOrders
 from pytest_kopt.decide.inference import LOOKS
 from pytest_kopt.honesty.nearby_shapes import Tried, merged
 from pytest_kopt.paired.arms import TWO_PROCESSES, Arms, Versions
-from pytest_kopt.paired.lane import Lane
-from pytest_kopt.paired.pool import AT_ONCE_ON_GPU
+from pytest_kopt.paired.lane import AT_ONCE_ON_GPU, Lane
 from pytest_kopt.paired.replica import CaseQuads, Refused
 from pytest_kopt.processes.child import why_open
 from pytest_kopt.processes.remote_host import Place
