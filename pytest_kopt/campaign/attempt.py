@@ -1,4 +1,4 @@
-"""An attempt at a round: its record, and its evidence, written once and read only as recorded."""
+"""An attempt at a round: its record, and its evidence, read only as the ledger recorded it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pytest_kopt.campaign.notes import Notes
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.verdict import Applied, Level, Verdict
 from pytest_kopt.errors import BadInput
-from pytest_kopt.schema.table import Table, format_csv, parse_csv, write_atomically
+from pytest_kopt.schema.table import Table, parse_csv
 
 #: The columns of pairs.csv.
 PAIR_COLUMNS = (
@@ -41,31 +41,6 @@ class Evidence:
     benchmark_log: str = ""
     #: The versions of a race with the rows of their checks, by place.
     candidates: Sequence[tuple[KernelVersion, Table | None]] = ()
-
-
-def keep(layout: Layout, directory: Path, evidence: Evidence, verdict: Verdict) -> dict[str, str]:
-    """Write evidence and verdict; return SHA-256 by path below the campaign, the verdict's last."""
-    if directory.exists():  # what a killed session left under this name: evidence is never lost
-        earlier = len(list(directory.parent.glob(f"{directory.name}.cut-off-*")))
-        directory.rename(directory.with_name(f"{directory.name}.cut-off-{earlier + 1}"))
-    evidence.kernel.write(directory / "kernel_snapshot")
-    results = [result.to_json() for result in evidence.results]
-    document = {"session": evidence.session, "results": results}
-    texts = {
-        "evidence.json": json.dumps(document, indent=1) + "\n",
-        "benchmark.csv": _csv(evidence.table),
-        "pairs.csv": evidence.pairs_csv,
-        "benchmark_command.log": evidence.benchmark_log,
-    }
-    for number, (kernel, table) in enumerate(evidence.candidates, start=1):
-        kernel.write(directory / "candidates" / str(number) / "kernel_snapshot")
-        texts[f"candidates/{number}/benchmark.csv"] = _csv(table)
-    texts["verdict.json"] = verdict.model_dump_json(indent=1) + "\n"
-    texts = {name: text for name, text in texts.items() if text}
-    for name, text in texts.items():
-        write_atomically(directory / name, text)
-    place = directory.relative_to(layout.directory).as_posix()
-    return {f"{place}/{name}": sha256(text.encode()) for name, text in texts.items()}
 
 
 @dataclass(slots=True)
@@ -174,10 +149,6 @@ class Attempt:
         if self.hashes.get(self.key(name)) != sha256(content):
             raise BadInput("evidence was changed since the ledger recorded it", where=str(path))
         return content
-
-
-def _csv(table: Table | None) -> str:
-    return format_csv(table.header, table.rows) if table else ""
 
 
 def _content(path: Path) -> bytes:

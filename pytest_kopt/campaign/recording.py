@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from pytest_kopt.campaign import ledger, levels
 from pytest_kopt.campaign import manifest as manifests
-from pytest_kopt.campaign.attempt import Attempt, Evidence, keep
+from pytest_kopt.campaign.attempt import Attempt, Evidence
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.history import stops
+from pytest_kopt.campaign.kernel import sha256
+from pytest_kopt.campaign.layout import Layout
 from pytest_kopt.campaign.manifest import FrozenSchema
 from pytest_kopt.campaign.notes import NO_NOTES, Notes
 from pytest_kopt.campaign.state import fold
@@ -20,7 +24,7 @@ from pytest_kopt.decide.verdict import Decision, Level, Verdict
 from pytest_kopt.devices.idle import AllGpusBusy
 from pytest_kopt.roofline import efficiency
 from pytest_kopt.schema.profile import fingerprint
-from pytest_kopt.schema.table import Table
+from pytest_kopt.schema.table import Table, format_csv, write_atomically
 
 #: What the decided event says as the verdict does.
 _IN_SHORT = ["decision", "level", "reason", "next_step", "aggregate", "flags", "kernel_time"]
@@ -52,7 +56,7 @@ def record_attempt(
     directory = campaign.layout.attempt(round, number)
     common: dict[str, Any] = {"round": round, "attempt": number}
     verdict = verdict.model_copy(update={"campaign": campaign.name, **common})
-    hashes = keep(campaign.layout, directory, evidence, verdict)
+    hashes = _write(campaign.layout, directory, evidence, verdict)
     _, verdict_sha256 = hashes.popitem()
     if verdict.decision is Decision.BASELINE and evidence.table:
         _freeze(campaign, evidence.table, evidence.results)
@@ -85,7 +89,7 @@ def record_final(
     """Write the evidence of a comparison of best and baseline, then its event."""
     directory = campaign.layout.final(1 + len(campaign.state.finals))
     verdict = verdict.model_copy(update={"campaign": campaign.name})
-    hashes = keep(campaign.layout, directory, evidence, verdict)
+    hashes = _write(campaign.layout, directory, evidence, verdict)
     best = campaign.state.incumbent_round or 1
     copied = {name: getattr(verdict, name) for name in ("decision", "reason", "aggregate", "e2e")}
     final = ledger.Final(time=now(), best=best, **copied, evidence=hashes, report=report)
@@ -106,6 +110,35 @@ def record_no_idle_gpu(
             performance_log=policy.performance_log,
         )
     )
+
+
+def _write(layout: Layout, directory: Path, evidence: Evidence, verdict: Verdict) -> dict[str, str]:
+    """Write evidence and verdict; return SHA-256 by path below the campaign, the verdict's last."""
+    if directory.exists():  # what a killed session left under this name: evidence is never lost
+        earlier = len(list(directory.parent.glob(f"{directory.name}.cut-off-*")))
+        directory.rename(directory.with_name(f"{directory.name}.cut-off-{earlier + 1}"))
+    evidence.kernel.write(directory / "kernel_snapshot")
+    results = [result.to_json() for result in evidence.results]
+    document = {"session": evidence.session, "results": results}
+    texts = {
+        "evidence.json": json.dumps(document, indent=1) + "\n",
+        "benchmark.csv": _csv(evidence.table),
+        "pairs.csv": evidence.pairs_csv,
+        "benchmark_command.log": evidence.benchmark_log,
+    }
+    for number, (kernel, table) in enumerate(evidence.candidates, start=1):
+        kernel.write(directory / "candidates" / str(number) / "kernel_snapshot")
+        texts[f"candidates/{number}/benchmark.csv"] = _csv(table)
+    texts["verdict.json"] = verdict.model_dump_json(indent=1) + "\n"
+    texts = {name: text for name, text in texts.items() if text}
+    for name, text in texts.items():
+        write_atomically(directory / name, text)
+    place = directory.relative_to(layout.directory).as_posix()
+    return {f"{place}/{name}": sha256(text.encode()) for name, text in texts.items()}
+
+
+def _csv(table: Table | None) -> str:
+    return format_csv(table.header, table.rows) if table else ""
 
 
 def _changes(campaign: Campaign, policy: Policy) -> Iterator[ledger.Event]:
