@@ -31,11 +31,10 @@ from pytest_kopt.figures import changed
 from pytest_kopt.show.files import projections
 from pytest_kopt.show.standing import Closing
 from pytest_kopt.trials import judging
-from pytest_kopt.trials.campaign_trial import CampaignTrial, carry_out
+from pytest_kopt.trials.campaign_trial import CampaignTrial, carry_out, evidence
 from pytest_kopt.trials.comparing import broken, compare_paired
 from pytest_kopt.trials.end_to_end import InBoth, NoFigure
 from pytest_kopt.trials.project_command import ProjectCommand
-from pytest_kopt.trials.rounds.common import evidence
 from pytest_kopt.trials.stages import Asked, Gathered, Judged, OpenTrial, Ran, frozen_cases, gather
 from pytest_kopt.trials.withdrawal import Withdrawn, overfit, withdraw
 

@@ -29,8 +29,13 @@ from pytest_kopt.honesty.transfer import bucket_findings
 from pytest_kopt.schema.metrics import aggregate, parse_primary
 from pytest_kopt.show.standing import Closing, tip_lines
 from pytest_kopt.trials import judging
-from pytest_kopt.trials.campaign_trial import CampaignTrial
-from pytest_kopt.trials.rounds.common import check_target_class, open_round, profiled, record_round
+from pytest_kopt.trials.campaign_trial import (
+    CampaignTrial,
+    check_target_class,
+    open_round,
+    profiled,
+    record_round,
+)
 from pytest_kopt.trials.stages import Begun, Gathered, Judged, OpenTrial, Ran, gather
 from pytest_kopt.trials.trees import builds_inline, built_meanwhile
 

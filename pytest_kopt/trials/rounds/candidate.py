@@ -34,9 +34,14 @@ from pytest_kopt.sameness.sources import differing
 from pytest_kopt.schema.metrics import is_backward
 from pytest_kopt.show.standing import Closing
 from pytest_kopt.trials import judging
-from pytest_kopt.trials.campaign_trial import CampaignTrial
+from pytest_kopt.trials.campaign_trial import (
+    CampaignTrial,
+    check_target_class,
+    open_round,
+    profiled,
+    record_round,
+)
 from pytest_kopt.trials.comparing import broken, compare_paired, compare_stored
-from pytest_kopt.trials.rounds.common import check_target_class, open_round, profiled, record_round
 from pytest_kopt.trials.stages import (
     Asked,
     Begun,
