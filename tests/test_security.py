@@ -42,7 +42,7 @@ CALL_STARTS = ("os.exec", "os.spawn", "os.posix_spawn")
 #: Each exception with its reason.
 EXCEPTIONS = {
     ("documents.py", "yaml.load"): "its loader is a SafeLoader without tags and aliases",
-    ("campaign/hypothesis.py", "compile"): "sees whether a kernel parses, and runs nothing",
+    ("campaign/prerequisites.py", "compile"): "sees whether a kernel parses, and runs nothing",
     ("versions/twin.py", "importlib.util.spec_from_file_location"): "loads that snapshot",
     (
         "show/templates/__init__.py",

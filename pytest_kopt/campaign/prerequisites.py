@@ -1,21 +1,25 @@
-"""The prerequisites of round 1: every gap is listed at once."""
+"""The prerequisites of a round: of the first, all gaps at once; a kernel that parses and is new."""
 
 from __future__ import annotations
 
 import os
 import shlex
 import shutil
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from pytest_kopt import policies
+from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.git.repository import Repository
 from pytest_kopt.campaign.git.worktrees import check_repository, nested_around
 from pytest_kopt.campaign.kernel import files_of
 from pytest_kopt.campaign.manifest import Manifest, check_kernel_paths, split_command
+from pytest_kopt.decide.benefit import is_of_memory
 from pytest_kopt.devices.pinning import discover, for_target
-from pytest_kopt.errors import BadInput
+from pytest_kopt.errors import BadInput, KernelError
+from pytest_kopt.sameness.sources import differing
 
 _COMPILED = {".cu", ".cpp", ".cc", ".cxx", ".hip", ".c"}
 
@@ -115,3 +119,41 @@ def _mentions_cases(manifest: Manifest, root: Path) -> bool:
     named = named or [path for path in (root / "tests",) if path.is_dir()]
     files = [file for path in named for file in files_of(path) if file.suffix == ".py"]
     return not files or any(b"kopt" in file.read_bytes() for file in files)
+
+
+def check_parses(campaign: Campaign) -> None:
+    """Raise KernelError for a Python file of the kernel that does not parse; imports nothing."""
+    sources = campaign.candidate().sources
+    for path in (path for path in sources if path.endswith(".py")):
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                compile(sources[path], path, "exec", dont_inherit=True)
+        except (SyntaxError, ValueError) as error:
+            # Python < 3.11.4 says ValueError of a null byte, without a line.
+            line = getattr(error, "lineno", None)
+            why = error.msg if isinstance(error, SyntaxError) else error
+            where = f"{path}:{line}" if line else path
+            raise KernelError(
+                f"{where}: {type(error).__name__}: {why}; nothing was measured"
+            ) from None
+
+
+def check_differs(campaign: Campaign, extra_benefit: str | None) -> int | None:
+    """Return the round whose code the kernel files hold, None where theirs is another.
+
+    BadInput where they hold the incumbent's and no benefit is claimed for them; the same code takes
+    the same memory.
+    """
+    number = campaign.state.incumbent_round
+    if number is None or differing(campaign.incumbent().sources, campaign.candidate().sources):
+        return None
+    if extra_benefit and not is_of_memory(extra_benefit):
+        return number
+    is_open = campaign.state.has_begun(campaign.state.next_round)
+    raise BadInput(
+        f"the same code as round {number}: nothing to measure",
+        where=", ".join(campaign.manifest.kernel_source),
+        fix="save your edit, or change the code: comments and layout do not count; or give notes "
+        "with extra_benefit" + "; kopt discard ends the open round" * is_open,
+    )

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pytest_kopt.campaign import hypothesis, running
+from pytest_kopt.campaign import prerequisites, running
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.git import worktrees
 from pytest_kopt.campaign.history import stops
@@ -117,10 +117,10 @@ def _look_ahead(
         lambda: state.baseline and campaign.incumbent(),
     )
     refused = session["error"]["text"] if session and session["phase"] == running.ENDED else None
-    broken = None if obstacle else _refusal(lambda: hypothesis.check_parses(campaign)) or refused
+    broken = None if obstacle else _refusal(lambda: prerequisites.check_parses(campaign)) or refused
     is_free = not (obstacle or harness or broken or state.pending or stops.holding(ends))
     benefit = state.rounds.get(state.next_round, Round(1)).notes.extra_benefit
-    same = _refusal(lambda: hypothesis.check_differs(campaign, benefit)) if is_free else None
+    same = _refusal(lambda: prerequisites.check_differs(campaign, benefit)) if is_free else None
     is_away = here.resolve() != campaign.root.resolve()
     way = f"cd {shlex.quote(str(campaign.root))} && " if is_away else ""
     return _Outlook(campaign, ends, session, way, obstacle, harness, broken, same)

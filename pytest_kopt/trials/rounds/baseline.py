@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
-from pytest_kopt.campaign import hypothesis, levels, workspace
+from pytest_kopt.campaign import levels, prerequisites, workspace
 from pytest_kopt.campaign.prerequisites import tree_gaps
 from pytest_kopt.cases.collector import Collector
 from pytest_kopt.cases.details import in_a_line
@@ -61,7 +61,7 @@ class Baseline(CampaignTrial):
         if different:
             raise BadInput("; ".join(different), where="--kopt-round 1")
         check_target_class(opened, ())
-        hypothesis.check_parses(campaign)
+        prerequisites.check_parses(campaign)
         shapes = campaign.manifest.target_shapes
         selected = () if shapes == "all" else tuple(shapes)
         return replace(opened, selected=selected, harness=asked.watch.take(()))

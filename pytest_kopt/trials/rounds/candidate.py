@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 
-from pytest_kopt.campaign import hypothesis, levels
+from pytest_kopt.campaign import levels, prerequisites
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.history import trend
 from pytest_kopt.campaign.kernel import KernelVersion
@@ -359,8 +359,8 @@ class CandidateRound(CampaignTrial):
 
     def open(self) -> OpenTrial:
         opened, campaign = open_against_incumbent(self.asked), self.campaign
-        hypothesis.check_parses(campaign)
-        same_as = hypothesis.check_differs(campaign, opened.notes.extra_benefit)
+        prerequisites.check_parses(campaign)
+        same_as = prerequisites.check_differs(campaign, opened.notes.extra_benefit)
         if same_as is None:
             return opened
         decided = campaign.state.rounds[same_as].verdict
