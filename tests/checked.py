@@ -33,12 +33,8 @@ def case_of(function: Callable[..., Any], **changes: Any) -> Case:
         "inputs": inputs,
         "reference": reference,
         "dims": {"rows": ROWS, "columns": COLUMNS},
-        "label": None,
-        "backward": False,
         "weights": (1,),
-        "flops": None,
         "nbytes": 8 * ROWS * COLUMNS,
-        "gate": None,
     }
     return declare("tests/test_it.py::test_it", "memory", function, **(given | changes))
 

@@ -37,12 +37,7 @@ def case_of(function: Callable[..., Any] = softmax, **changes: Any) -> Case:
         "inputs": lambda: (torch.randn(8, 64),),
         "reference": lambda x: torch.softmax(x.double(), -1),
         "dims": {"rows": 8},
-        "label": None,
-        "backward": False,
-        "weights": (),
-        "flops": None,
         "nbytes": 4096,
-        "gate": None,
     }
     return declare("t.py::t", "memory", function, **(given | changes))
 

@@ -53,12 +53,9 @@ def case_of(function: Callable[..., Any], **changes: Any) -> Case:
         "inputs": inputs(lambda: torch.tensor(UNIFORM)),
         "reference": reference,
         "dims": {"G": G, "M": M, "N": N, "K": K, "distribution": "uniform"},
-        "label": None,
         "backward": True,
         "weights": (1,),
         "flops": 2 * M * N * K,
-        "nbytes": None,
-        "gate": None,
     }
     return declare("tests/test_g.py::test_g", "grouped_gemm", function, **(given | changes))
 

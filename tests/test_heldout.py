@@ -254,8 +254,7 @@ def timid(x):
 def kopt(request):
     def declare(fn, **declared):
         from pytest_kopt.cases.case import declare
-        case = declare(request.node.nodeid, "single", fn, label=None, backward=False,
-                       weights=(), flops=None, nbytes=None, gate=None, **declared)
+        case = declare(request.node.nodeid, "single", fn, **declared)
         seen = {}
         for variant in held_out_cases(request.node, case, "cpu", 5):
             kind, near = variant.kind, variant.case

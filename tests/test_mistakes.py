@@ -21,12 +21,6 @@ GIVEN: dict[str, Any] = {
     "inputs": lambda: (torch.randn(8, 8),),
     "reference": lambda x: x.double() * 2,
     "dims": {"n": 8},
-    "label": None,
-    "backward": False,
-    "weights": (),
-    "flops": None,
-    "nbytes": None,
-    "gate": None,
 }
 
 

@@ -111,12 +111,7 @@ def case_of(function: Callable[..., Any], **more: Any) -> Any:
         "inputs": lambda: (torch.randn(64, 64),),
         "reference": lambda x: x.double() * 3,
         "dims": {"n": 64},
-        "label": None,
-        "backward": False,
-        "weights": (),
-        "flops": None,
         "nbytes": 2 * 64 * 64 * 4,
-        "gate": None,
         **more,
     }
     return declare("t.py::test", "memory", function, **settings)

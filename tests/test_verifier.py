@@ -65,15 +65,10 @@ def case_of(function: Callable[..., Any], **more: Any) -> Case:
         "inputs": lambda: (torch.randn(16, 8), torch.randn(8, 8)),
         "reference": lambda x, w: x.double() @ w.double(),
         "dims": {"n": 16},
-        "label": None,
-        "backward": False,
         "weights": (1,),
-        "flops": None,
-        "nbytes": None,
-        "gate": None,
         **more,
     }
-    schema = "gemm" if settings["backward"] else "single"
+    schema = "gemm" if "backward" in settings else "single"
     return declare("t.py::test", schema, function, **settings)
 
 

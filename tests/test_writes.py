@@ -26,17 +26,8 @@ ROWS, COLUMNS, POSITION = 64, 32, 5
 
 
 def case_of(function: Callable[..., Any], **changes: Any) -> Case:
-    given: dict[str, Any] = {
-        "dims": {"rows": ROWS},
-        "label": None,
-        "backward": False,
-        "weights": (),
-        "flops": None,
-        "nbytes": None,
-        "gate": None,
-    }
     schema = changes.pop("schema", "single")
-    return declare("t.py::test_it", schema, function, **(given | changes))
+    return declare("t.py::test_it", schema, function, **({"dims": {"rows": ROWS}} | changes))
 
 
 def check(function: Callable[..., Any], **changes: Any) -> CheckedCase:
