@@ -43,10 +43,12 @@ from pytest_kopt.trials.harness import PytestSetup
 from pytest_kopt.trials.opening import open_trial
 from tests.builders import manifest_document
 from tests.crash import Killed, Steps, watched
-from tests.model_campaign import Outcome, Version
+from tests.model_campaign import OUTCOMES, Outcome, Version
 
 NAME = "c"
 CASES = "tests/test_a.py"
+#: Those of the baseline in most tests.
+RATES = (100.0, 200.0, 300.0, 400.0)
 OTHERS = {CASES: b"# the harness\n", "README.md": b"A project.\n"}
 _HEADER = (
     "label,kind,rows,Check,Forward GB/s,Forward GB/s_stddev,Backward GB/s,Backward GB/s_stddev,"
@@ -200,6 +202,12 @@ class DrivenCampaign:
         """Change keys of the manifest as a user would."""
         manifest = manifests.load(self.layout.manifest)
         manifests.save(self.layout.manifest, manifest.model_copy(update=keys))
+
+    def play(self, outcome: str, **more: Any) -> Ran:
+        """Run the next round with rates as this outcome has them against the baseline's."""
+        factors = OUTCOMES[outcome].factors
+        rates = [rate * factor for rate, factor in zip(RATES, factors, strict=True)]
+        return self.measure("next", OUTCOMES[outcome], rates, Steps(self.root), **more)
 
     def measure(
         self,

@@ -9,11 +9,10 @@ import pytest
 
 from pytest_kopt.decide.verdict import Decision, Verdict
 from tests.crash import Steps
-from tests.driven_campaign import DrivenCampaign
+from tests.driven_campaign import RATES, DrivenCampaign
 from tests.model_campaign import OUTCOMES
 
 KERNEL = "kernels/a.py"
-RATES = (100.0, 200.0, 300.0, 400.0)
 
 
 def project_at(root: Path, **manifest: Any) -> DrivenCampaign:
@@ -23,11 +22,7 @@ def project_at(root: Path, **manifest: Any) -> DrivenCampaign:
 
 def play(project: DrivenCampaign, outcome: str, *kernel_gains_pct: float) -> Verdict:
     """Run the next round; without gains the profiler sees no kernel."""
-    factors = OUTCOMES[outcome].factors
-    rates = [rate * factor for rate, factor in zip(RATES, factors, strict=True)]
-    ran = project.measure(
-        "next", OUTCOMES[outcome], rates, Steps(project.root), kernel_gains_pct=kernel_gains_pct
-    )
+    ran = project.play(outcome, kernel_gains_pct=kernel_gains_pct)
     assert ran.verdict, ran
     return ran.verdict
 

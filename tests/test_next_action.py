@@ -14,11 +14,9 @@ from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.trials.harness import edited_harness
 from tests.campaigns import status_of
 from tests.crash import Steps
-from tests.driven_campaign import CASES, NAME, DrivenCampaign
-from tests.model_campaign import OUTCOMES
+from tests.driven_campaign import CASES, NAME, RATES, DrivenCampaign
 
 KERNEL = "kernels/a.py"
-RATES = (100.0, 200.0, 300.0, 400.0)
 
 
 @pytest.fixture
@@ -29,9 +27,7 @@ def project(tmp_path: Path) -> DrivenCampaign:
 
 
 def play(project: DrivenCampaign, outcome: str) -> Verdict:
-    factors = OUTCOMES[outcome].factors
-    rates = [rate * factor for rate, factor in zip(RATES, factors, strict=True)]
-    verdict = project.measure("next", OUTCOMES[outcome], rates, Steps(project.root)).verdict
+    verdict = project.play(outcome).verdict
     assert verdict
     return verdict
 

@@ -13,18 +13,10 @@ from pytest_kopt.campaign import running
 from pytest_kopt.errors import KernelError
 from tests.campaigns import lines_of, status_of
 from tests.crash import Steps
-from tests.driven_campaign import CASES, DrivenCampaign, Ran, files_below
+from tests.driven_campaign import CASES, RATES, DrivenCampaign, files_below
 from tests.model_campaign import OUTCOMES
 
 KERNEL = "kernels/a.py"
-RATES = (100.0, 200.0, 300.0, 400.0)
-
-
-def play(project: DrivenCampaign, outcome: str) -> Ran:
-    """Run the next round with rates as this outcome has them against the baseline's."""
-    factors = OUTCOMES[outcome].factors
-    rates = [rate * factor for rate, factor in zip(RATES, factors, strict=True)]
-    return project.measure("next", OUTCOMES[outcome], rates, Steps(project.root))
 
 
 def shown(project: DrivenCampaign) -> dict[str, Any]:
@@ -41,13 +33,13 @@ def ended(project: DrivenCampaign) -> dict[str, Any]:
 @pytest.fixture
 def project(tmp_path: Path) -> DrivenCampaign:
     project = DrivenCampaign(tmp_path / "project", {KERNEL: b"OLD = 1\n"}, in_git=False)
-    assert play(project, "equal").verdict
+    assert project.play("equal").verdict
     return project
 
 
 def test_the_incumbents_kernel_needs_no_round(project: DrivenCampaign) -> None:
     before = files_below(project.root, project.root)
-    ran = play(project, "faster")
+    ran = project.play("faster")
     assert "kernels: the same code as round 1: nothing to measure" in ran.refusal
     assert files_below(project.root, project.root) == before
     assert "discard" not in ran.refusal, "no round is open"
@@ -56,13 +48,13 @@ def test_the_incumbents_kernel_needs_no_round(project: DrivenCampaign) -> None:
     assert not any("--kopt-round 2" in command for command in document["allowed"])
     assert document["next"].startswith("change the kernel (one hypothesis), then: pytest")
     project.write(KERNEL, b"OLD = 1\n# saved\n")
-    assert play(project, "faster").refusal == ran.refusal, "a comment is no other code"
+    assert project.play("faster").refusal == ran.refusal, "a comment is no other code"
     document = shown(project)
     assert document["next_action"]["action"] == "change_kernel"
     assert any("but runs the same code" in line for line in lines_of(document))
     project.write(KERNEL, b"OLD = 2\n")
     assert shown(project)["nothing_to_measure"] is None
-    assert play(project, "faster").verdict
+    assert project.play("faster").verdict
 
 
 def test_an_extra_benefit_keeps_the_same_code_at_once(project: DrivenCampaign) -> None:
@@ -85,20 +77,20 @@ def test_an_extra_benefit_keeps_the_same_code_at_once(project: DrivenCampaign) -
 
 def test_the_incumbents_files_may_have_failed_before_they_became_its(tmp_path: Path) -> None:
     project = DrivenCampaign(tmp_path / "project", {KERNEL: b"OLD = 1\n"}, in_git=False)
-    assert play(project, "wrong").verdict
-    assert play(project, "equal").verdict
-    ran = play(project, "equal with a benefit")
+    assert project.play("wrong").verdict
+    assert project.play("equal").verdict
+    ran = project.play("equal with a benefit")
     assert ran.verdict and ran.verdict.decision == "ACCEPTED_WITH_NOTE", ran
 
 
 def test_an_open_round_whose_kernel_was_put_back(project: DrivenCampaign) -> None:
     project.write(KERNEL, b"NEW = 1\n")
-    assert play(project, "wrong").verdict
+    assert project.play("wrong").verdict
     project.write(KERNEL, b"OLD = 1\n")
-    assert "nothing to measure" in play(project, "faster").refusal
+    assert "nothing to measure" in project.play("faster").refusal
     assert "nothing to measure" in shown(project)["next"]
     project.write(KERNEL, b"NEW = 2\n")
-    ran = play(project, "faster")
+    ran = project.play("faster")
     assert ran.verdict and (ran.verdict.round, ran.verdict.attempt) == (2, 2)
 
 
@@ -107,12 +99,12 @@ def test_an_edited_harness_is_no_candidates_doing(project: DrivenCampaign) -> No
     harness = (project.root / CASES).read_bytes()
     project.write(CASES, harness + b"# a comment\n")
     before = files_below(project.root, project.root)
-    refusal = play(project, "faster").refusal
+    refusal = project.play("faster").refusal
     assert ended(project)["exit_code"] == 4 and ended(project)["error"]["text"] == refusal
     assert f"{CASES} was edited" in refusal and "kopt init NEW --from c" in refusal
     assert files_below(project.root, project.root) == before
     project.write(CASES, harness)
-    ran = play(project, "faster")
+    ran = project.play("faster")
     assert ran.verdict and (ran.verdict.round, ran.verdict.attempt) == (2, 1)
 
 
@@ -128,7 +120,7 @@ def test_a_kernel_that_does_not_parse(project: DrivenCampaign, text: bytes, wher
     project.write(KERNEL, text)
     before = files_below(project.root, project.root)
     with pytest.raises(KernelError) as error:
-        play(project, "faster")
+        project.play("faster")
     assert str(error.value).startswith(where) and "nothing was measured" in str(error.value)
     assert files_below(project.root, project.root) == before
     document = shown(project)
@@ -159,4 +151,4 @@ def test_a_kernel_that_did_not_import_is_told_until_it_is_edited(project: Driven
 
 def test_only_python_has_to_parse(project: DrivenCampaign) -> None:
     project.write("kernels/a.cu", b"__global__ void f() {}\n")
-    assert play(project, "faster").verdict
+    assert project.play("faster").verdict

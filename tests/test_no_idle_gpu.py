@@ -14,11 +14,10 @@ from pytest_kopt.devices.idle import AllGpusBusy
 from pytest_kopt.show.files import projections
 from tests.campaigns import campaign_at, lines_of, record, status_of
 from tests.crash import Steps
-from tests.driven_campaign import DrivenCampaign
+from tests.driven_campaign import RATES, DrivenCampaign
 from tests.model_campaign import OUTCOMES
 
 BUSY = AllGpusBusy(60.0, ["GPU-1 (NVIDIA H200): process 1037 (python3); utilisation 97 %"])
-RATES = (100.0, 200.0, 300.0, 400.0)
 
 
 def waited(campaign: Campaign) -> None:

@@ -8,28 +8,20 @@ import pytest
 
 from pytest_kopt.cli.main import main
 from tests.crash import Steps
-from tests.driven_campaign import DrivenCampaign, Ran
+from tests.driven_campaign import RATES, DrivenCampaign
 from tests.model_campaign import OUTCOMES
 
 KERNEL, OTHER = "kernels/a.py", "kernels/b.py"
-RATES = (100.0, 200.0, 300.0, 400.0)
 OLD, SLOW, MINE = {KERNEL: b"OLD = 1\n"}, {KERNEL: b"SLOW = 1\n", OTHER: b"\n"}, b"MINE = 1\n"
-
-
-def play(project: DrivenCampaign, outcome: str) -> Ran:
-    """Run the next round with rates as this outcome has them against the baseline's."""
-    factors = OUTCOMES[outcome].factors
-    rates = [rate * factor for rate, factor in zip(RATES, factors, strict=True)]
-    return project.measure("next", OUTCOMES[outcome], rates, Steps(project.root))
 
 
 def project_at(root: Path) -> DrivenCampaign:
     """Return a campaign with a baseline, a slower round 2, and an edit that nobody measured."""
     project = DrivenCampaign(root, OLD, in_git=False)
-    assert play(project, "equal").verdict
+    assert project.play("equal").verdict
     for path, text in SLOW.items():
         project.write(path, text)
-    assert play(project, "slower").verdict and project.kernel() == OLD
+    assert project.play("slower").verdict and project.kernel() == OLD
     project.write(KERNEL, MINE)
     return project
 
@@ -47,7 +39,7 @@ def test_a_version_is_restored_and_what_lay_there_is_kept(project: DrivenCampaig
     restoring, restored = project.news(before)
     assert (restoring["event"], restoring["round"]) == ("restoring", 2)
     assert restored["files"] == [KERNEL, OTHER]
-    ran = play(project, "faster")
+    ran = project.play("faster")
     assert ran.verdict and ran.verdict.round == 3 and ran.verdict.decision == "ACCEPTED"
 
 
@@ -85,13 +77,13 @@ def test_an_edit_after_a_kill_stays(project: DrivenCampaign) -> None:
     lines = project.layout.ledger.read_bytes()[len(begun) :].splitlines(keepends=True)
     project.layout.ledger.write_bytes(begun + lines[0])
     project.write(KERNEL, b"LATER = 1\n")
-    assert play(project, "faster").verdict
+    assert project.play("faster").verdict
     assert project.kernel()[KERNEL] == b"LATER = 1\n"
 
 
 @pytest.mark.parametrize("outcome", ["wrong", "interrupted"])
 def test_an_open_round_is_discarded(project: DrivenCampaign, outcome: str) -> None:
-    assert play(project, outcome).verdict
+    assert project.play(outcome).verdict
     project.write(OTHER, MINE)
     assert not project.discard(Steps(project.root)).refusal
     assert project.kernel() == OLD
@@ -103,7 +95,7 @@ def test_an_open_round_is_discarded(project: DrivenCampaign, outcome: str) -> No
     assert verdict.decision == "ROLLED_BACK" and "discarded by its author" in verdict.reason
     assert "discarded by its author" in project.layout.summary(3).read_text()
     project.write(KERNEL, b"NEXT = 1\n")
-    assert play(project, "faster").verdict
+    assert project.play("faster").verdict
 
 
 def test_no_open_round_is_no_round_to_discard(project: DrivenCampaign) -> None:
@@ -114,7 +106,7 @@ def test_no_open_round_is_no_round_to_discard(project: DrivenCampaign) -> None:
 
 def test_a_kill_discards_wholly_or_not_at_all(tmp_path: Path) -> None:
     opened = project_at(tmp_path / "opened")
-    assert play(opened, "wrong").verdict
+    assert opened.play("wrong").verdict
     listed = Steps(tmp_path / "listed")
     assert not opened.copied(tmp_path / "listed").discard(listed).refusal
     for at in range(1, listed.count + 1, 3):

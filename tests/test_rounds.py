@@ -10,11 +10,10 @@ import pytest
 from pytest_kopt.errors import BadInput
 from pytest_kopt.trials.campaign_trial import engine_of
 from tests.crash import Steps
-from tests.driven_campaign import DrivenCampaign
+from tests.driven_campaign import RATES, DrivenCampaign
 from tests.model_campaign import OUTCOMES
 
 KERNEL = "kernels/a.py"
-RATES = (100.0, 200.0, 300.0, 400.0)
 
 
 def test_a_version_that_failed_uses_up_no_repair_when_it_is_run_again(tmp_path: Path) -> None:
