@@ -15,6 +15,8 @@ from pytest_kopt.cases.case import Case
 from pytest_kopt.cases.order import Purpose
 from pytest_kopt.cases.result import ExpectedCase
 from pytest_kopt.cases.running.bench import Bench
+from pytest_kopt.decide.inference import log_ratio
+from pytest_kopt.decide.paired_evidence import PairedCase, PairedEvidence
 from pytest_kopt.decide.verdict import Aggregate, Decision
 from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.schema.table import Row, Table, format_csv, make_row
@@ -137,6 +139,18 @@ def a_bench(
     frozen = ExpectedCase(case.nodeid, case.label, case.header, case.dims, **known)  # type: ignore[arg-type]
     more = {"purpose": Purpose.VERDICT, **more}
     return Bench("cpu", "auto", seed, None if freezes else {case.nodeid: frozen}, **more)
+
+
+def paired_evidence(
+    *changes: float, look: int = 4, spread: float = 0.05, metric: str = "step speed", **more: Any
+) -> PairedEvidence:
+    """Cases that changed by so many percent, give or take `spread` from process to process."""
+    wobble = [spread * (1 if i % 2 else -1) for i in range(look)]
+    cases = tuple(
+        PairedCase(f"case{i}", f"case{i}", {"M": i}, tuple(log_ratio(change + w) for w in wobble))
+        for i, change in enumerate(changes)
+    )
+    return PairedEvidence(metric, cases, **more)
 
 
 def decided(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -18,7 +19,7 @@ from pytest_kopt.decide.paired_evidence import PairedCase, PairedEvidence
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.schema.table import Classes
-from tests.builders import few_examples
+from tests.builders import few_examples, paired_evidence
 
 PRIMUS, KERNEL_OPT = policies.load("primus"), policies.load("kernel-opt")
 KNOWN = Noise((), DEVICE_TIMED)
@@ -26,15 +27,9 @@ BENEFIT = "half the lines"
 
 
 def evidence_of(
-    *changes: float, look: int = FINAL_LOOK, spread: float = 0.05, classes: Classes | None = None
+    *changes: float, look: int = FINAL_LOOK, spread: float = 0.05, **more: Any
 ) -> PairedEvidence:
-    """Cases that changed by so many percent, give or take `spread` from process to process."""
-    wobble = [spread * (1 if i % 2 else -1) for i in range(look)]
-    cases = tuple(
-        PairedCase(f"c{i}", f"case{i}", {"M": i}, tuple(log_ratio(change + w) for w in wobble))
-        for i, change in enumerate(changes)
-    )
-    return PairedEvidence("Forward TFLOPS", cases, classes=classes or Classes(()))
+    return paired_evidence(*changes, look=look, spread=spread, metric="Forward TFLOPS", **more)
 
 
 def judged(evidence: PairedEvidence, benefit: str | None = BENEFIT) -> Verdict:

@@ -7,14 +7,14 @@ from typing import Literal
 import pytest
 
 from pytest_kopt import policies
-from pytest_kopt.decide.inference import FINAL_LOOK, LOOKS, log_ratio
+from pytest_kopt.decide.inference import FINAL_LOOK, LOOKS
 from pytest_kopt.decide.known_noise import DEVICE_TIMED, Noise
 from pytest_kopt.decide.paired import decide_paired
-from pytest_kopt.decide.paired_evidence import PairedCase, PairedEvidence
 from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.trials import judging
 from pytest_kopt.trials.pull_request.base import Difference, with_differences
 from pytest_kopt.trials.pull_request.gate import without
+from tests.builders import paired_evidence
 
 PRIMUS = policies.load("primus")
 
@@ -23,13 +23,9 @@ def judged(
     gate: Literal["improve", "no-regression"], look: int, *changes: float, spread: float = 0.05
 ) -> Verdict | None:
     """Judge cases that changed by so many percent, give or take `spread`, on a GPU."""
-    wobble = [spread * (1 if i % 2 else -1) for i in range(look)]
-    cases = tuple(
-        PairedCase(f"case{i}", f"case{i}", {}, tuple(log_ratio(change + w) for w in wobble))
-        for i, change in enumerate(changes)
-    )
     noise = Noise((), DEVICE_TIMED)
-    return decide_paired(PairedEvidence("step speed", cases, gate=gate, noise=noise), PRIMUS)
+    evidence = paired_evidence(*changes, look=look, spread=spread, gate=gate, noise=noise)
+    return decide_paired(evidence, PRIMUS)
 
 
 @pytest.mark.parametrize("look", LOOKS)

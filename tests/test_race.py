@@ -32,6 +32,7 @@ from pytest_kopt.trials import judging
 from pytest_kopt.trials.rounds.candidate import _same_machine_code
 from pytest_kopt.trials.stages import Judged
 from pytest_kopt.trials.trees import candidates_of
+from tests.builders import paired_evidence
 from tests.test_bisect_walk import CASE_SD
 from tests.whole_campaign import KERNEL, a_campaign
 
@@ -40,12 +41,8 @@ PRIMUS = policies.load("primus")
 
 def measured(gain: float, look: int = 4, spread: float = 0.02, cases: int = 3) -> PairedEvidence:
     """A candidate with so many percent, give or take `spread`, beside an incumbent."""
-    wobble = [spread * (1 if i % 2 else -1) for i in range(look)]
-    found = tuple(
-        PairedCase(f"case{i}", f"case{i}", {}, tuple(log_ratio(gain + w) for w in wobble))
-        for i in range(cases)
-    )
-    return PairedEvidence("step speed", found, noise=Noise((), DEVICE_TIMED))
+    noise = Noise((), DEVICE_TIMED)
+    return paired_evidence(*[gain] * cases, look=look, spread=spread, noise=noise)
 
 
 @pytest.mark.parametrize("look", RACE_LOOKS)

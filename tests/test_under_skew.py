@@ -7,28 +7,21 @@ from typing import Any
 import pytest
 
 from pytest_kopt import policies
-from pytest_kopt.decide.inference import FINAL_LOOK, log_ratio
+from pytest_kopt.decide.inference import FINAL_LOOK
 from pytest_kopt.decide.interim_looks import decide_under_skew
-from pytest_kopt.decide.paired_evidence import PairedCase, PairedEvidence
+from pytest_kopt.decide.paired_evidence import PairedEvidence
 from pytest_kopt.decide.verdict import Verdict
 from pytest_kopt.honesty.transfer import Claim, TransferEvidence, credited_pct
 from pytest_kopt.schema.table import Classes
 from pytest_kopt.show.files.summary import transfer_lines
+from tests.builders import paired_evidence
 
 PRIMUS = policies.load("primus")
 NAME = "Workload distribution robustness"
 
 
-def evidence(
-    *changes: float, look: int = 4, spread: float = 0.05, **more: Any
-) -> list[PairedEvidence]:
-    """Cases that changed by so many percent, give or take `spread`."""
-    wobble = [spread * (1 if i % 2 else -1) for i in range(look)]
-    cases = tuple(
-        PairedCase(f"c{i}", f"c{i}", {"n": i}, tuple(log_ratio(change + w) for w in wobble))
-        for i, change in enumerate(changes)
-    )
-    return [PairedEvidence("Forward TFLOPS", cases, **more)]
+def evidence(*changes: float, **more: Any) -> list[PairedEvidence]:
+    return [paired_evidence(*changes, metric="Forward TFLOPS", **more)]
 
 
 def judged(declared: list[PairedEvidence], *uneven: float, **more: Any) -> Verdict | None:
@@ -77,7 +70,7 @@ def test_a_pull_request_may_not_be_slower_under_skew() -> None:
 
 
 def test_classes_that_split_under_skew_alone_are_no_split() -> None:
-    classes: dict[str, Any] = {"classes": Classes(("n",))}
+    classes: dict[str, Any] = {"classes": Classes(("M",))}
     verdict = judged(evidence(9.0, 9.0, **classes), 20.0, -4.0, **classes)
     assert verdict is not None and verdict.decision == "ROLLED_BACK"
 
