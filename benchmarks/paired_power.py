@@ -32,8 +32,8 @@ from tabulate import tabulate
 
 from pytest_kopt import policies
 from pytest_kopt.decide.inference import LOOKS, log_ratio, percent, student_quantile
-from pytest_kopt.decide.interim_looks import ALONE_LOOKS, InterimLooks
 from pytest_kopt.decide.known_noise import DEVICE_TIMED, HOST_TIMED, Noise, Record
+from pytest_kopt.decide.paired import ALONE_LOOKS, InterimLooks
 from pytest_kopt.decide.paired_evidence import PairedCase, PairedEvidence
 from pytest_kopt.decide.verdict import Verdict
 from pytest_kopt.schema.table import NO_CLASSES, Classes

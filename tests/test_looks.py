@@ -10,8 +10,8 @@ from typing import Literal
 
 from pytest_kopt import policies
 from pytest_kopt.decide.inference import ALONE_LEVEL, LOOKS, SHAPE_LEVEL, Estimate, log_ratio
-from pytest_kopt.decide.interim_looks import ALONE_FROM, ALONE_LOOKS, InterimLooks
 from pytest_kopt.decide.known_noise import HOST_TIMED, Noise
+from pytest_kopt.decide.paired import ALONE_FROM, ALONE_LOOKS, InterimLooks
 from pytest_kopt.decide.paired_evidence import PairedCase, PairedEvidence
 from pytest_kopt.decide.verdict import Decision, Verdict
 

@@ -8,7 +8,7 @@ import pytest
 
 from pytest_kopt import policies
 from pytest_kopt.decide.inference import FINAL_LOOK
-from pytest_kopt.decide.interim_looks import decide_under_skew
+from pytest_kopt.decide.paired import decide_under_skew
 from pytest_kopt.decide.paired_evidence import PairedEvidence
 from pytest_kopt.decide.verdict import Verdict
 from pytest_kopt.honesty.transfer import Claim, TransferEvidence, credited_pct

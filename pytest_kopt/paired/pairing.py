@@ -14,7 +14,7 @@ from pytest_kopt.cases.order import CANDIDATE, INCUMBENT
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.case_verdict import FirstCall, Memory, Same
 from pytest_kopt.decide.inference import percent
-from pytest_kopt.decide.interim_looks import InterimLooks
+from pytest_kopt.decide.paired import InterimLooks
 from pytest_kopt.decide.paired_evidence import PairedCase, PairedEvidence
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.verdict import Decision, KernelChange, Replicas, Verdict

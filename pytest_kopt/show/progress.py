@@ -12,7 +12,7 @@ import pytest
 
 from pytest_kopt.campaign import running
 from pytest_kopt.clock import now
-from pytest_kopt.decide.interim_looks import ALONE_LOOKS
+from pytest_kopt.decide.paired import ALONE_LOOKS
 from pytest_kopt.devices import processes
 
 #: Seconds after which a line is printed where there is no terminal, whatever has happened.

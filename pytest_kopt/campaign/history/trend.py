@@ -11,7 +11,7 @@ from pytest_kopt.campaign.ledger import Audited, Decided, FinalReport, PairedCha
 from pytest_kopt.campaign.manifest import Manifest
 from pytest_kopt.campaign.state import CampaignState, Round
 from pytest_kopt.cases.skew import DISTRIBUTIONS
-from pytest_kopt.decide.interim_looks import UNDER_SKEW
+from pytest_kopt.decide.paired import UNDER_SKEW
 from pytest_kopt.decide.verdict import Decision, Level, Verdict
 from pytest_kopt.figures import changed
 from pytest_kopt.honesty.finding import is_finding
