@@ -18,24 +18,21 @@ def prepare(
     interpreted: bool,
     calls: Sequence[Call],
     before: Before = None,
-    cpu: WallEngine | None = None,
     memory: GraphMemory | None = None,
     block_ms: float = BLOCK_MS,
 ) -> Block:
     """Return a block timed by the engine that `option` names ("auto": the best there is).
 
     auto is graph replay where the calls can be captured, its results in `memory`, else a full
-    queue, both in blocks of `block_ms`. On the CPU it is the wall clock, with `cpu` (None: each
-    call once). A named engine is used or fails: there is no quiet fallback. Raises CaptureFailed
-    then, and BadInput for an engine that the device does not have.
+    queue, both in blocks of `block_ms`. On the CPU it is the wall clock, each call once. A named
+    engine is used or fails: there is no quiet fallback. Raises CaptureFailed then, and BadInput for
+    an engine that the device does not have.
     """
     if interpreted:
         return interpreted_block(calls, before)
     if device == "cpu":
         if option not in ("auto", "wall"):
             raise BadInput(f"engine {option!r} needs a GPU", where="--kopt-engine", legal="wall")
-        if cpu is not None:
-            return cpu.prepare(calls, before)
         keep_freed_memory()
         return WallBlock(calls, len(calls), before=before)
     if option == "auto":

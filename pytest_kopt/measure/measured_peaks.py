@@ -140,7 +140,7 @@ def _launches(device: str) -> dict[str, float]:
         return x.add_(1)
 
     if device == "cpu":
-        return {"wall": prepare("wall", "cpu", False, [call], cpu=_CPU).run() * 1e3}
+        return {"wall": _CPU.prepare([call]).run() * 1e3}
     graph, queue = (prepare(name, device, False, [call] * 100) for name in ("graph", "events"))
     eager = prepare("wall", device, False, [call])
     return {
@@ -154,7 +154,7 @@ def _best(device: str, call: Callable[[], object]) -> float:
 
     Under a load of seconds a power limit lowers the clocks, and a case would pass such a ceiling.
     """
-    block = prepare("auto", device, False, [call], cpu=_CPU)
+    block = _CPU.prepare([call]) if device == "cpu" else prepare("auto", device, False, [call])
     rates = []
     for _ in range(_BLOCKS if device != "cpu" else 3):
         rates.append(block.run())
