@@ -26,10 +26,10 @@ from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.errors import BadInput
 from pytest_kopt.figures import changed_within
 from pytest_kopt.paired.arms import NotComparable
-from pytest_kopt.paired.measured_race import Raced, run_race
 from pytest_kopt.paired.pairing import Criteria
 from pytest_kopt.trials import judging
 from pytest_kopt.trials.rounds.candidate import _same_machine_code
+from pytest_kopt.trials.rounds.race import Raced, run_race
 from pytest_kopt.trials.stages import Judged
 from pytest_kopt.trials.trees import candidates_of
 from tests.builders import paired_evidence
@@ -149,7 +149,9 @@ class Heats:
         self.measured = 0
 
     @contextmanager
-    def compare(self, names: Sequence[str], count: int) -> Iterator[Heats]:
+    def compare(
+        self, ids: Sequence[str], names: Sequence[str], count: int, phase: str
+    ) -> Iterator[Heats]:
         self.counts.append(count)
         yield self
 
@@ -201,9 +203,12 @@ def a_race(heats: Heats, begun: Begun) -> Raced:
     one = CaseResult("a", label="a")
     metric: Any = SimpleNamespace(name="step speed", way="step", on_both_sides=lambda *_: None)
     history: Any = SimpleNamespace(noise=lambda *_: Noise((), DEVICE_TIMED))
-    compare: Any = heats.compare
+    measurements: Any = SimpleNamespace(
+        compare=heats.compare, begin_in=begun.begin, end_begun=begun.end
+    )
+    trees: Any = SimpleNamespace(together=lambda names: names, timed=lambda name: name)
     criteria = Criteria([metric], PRIMUS, history)
-    return run_race(compare, begun.begin, begun.end, heats.gains, [one], criteria)
+    return run_race(measurements, trees, heats.gains, [one], criteria)
 
 
 def test_a_race_goes_on_where_the_first_of_its_field_is_out() -> None:

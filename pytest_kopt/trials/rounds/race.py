@@ -7,7 +7,7 @@ processes. The best is put into the tree, and from there on the round is the ord
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,19 +15,29 @@ from pathlib import Path
 from pytest_kopt.cases.collector import Collector
 from pytest_kopt.cases.details import in_a_line
 from pytest_kopt.cases.order import Depth
-from pytest_kopt.decide.race_rule import interval, winner
+from pytest_kopt.cases.result import CaseResult
+from pytest_kopt.decide.paired_evidence import PairedEvidence
+from pytest_kopt.decide.race_rule import (
+    LAST_LOOK,
+    RACE_LOOKS,
+    Standing,
+    heat,
+    interval,
+    is_over,
+    winner,
+)
 from pytest_kopt.decide.verdict import Decision, RaceCandidate, Verdict
 from pytest_kopt.paired.arms import NotComparable, Versions
 from pytest_kopt.paired.comparison import Comparison
-from pytest_kopt.paired.measured_race import Raced, run_race
 from pytest_kopt.paired.noise import NoiseHistory
-from pytest_kopt.paired.pairing import Criteria, PairedMetric
+from pytest_kopt.paired.pairing import Criteria, PairedMetric, cases_of
+from pytest_kopt.paired.replica import CaseQuads, Caught, Unloadable
 from pytest_kopt.processes.child import NO_MEMORY
 from pytest_kopt.schema.metrics import parse_primary
 from pytest_kopt.show.standing import Closing
 from pytest_kopt.trials import judging
 from pytest_kopt.trials.campaign_trial import CampaignTrial
-from pytest_kopt.trials.measurements import InCopies
+from pytest_kopt.trials.measurements import InCopies, Measurements
 from pytest_kopt.trials.rounds.candidate import (
     Examination,
     judge_candidate,
@@ -78,16 +88,20 @@ class _Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class _Trees:
-    """Trees of the project: one of the incumbent (its copy in the race), one for each candidate."""
+class RaceTrees:
+    """Trees of the project: one of the incumbent (its copy in the race), one for each candidate.
 
+    `ids` are the cases that run in them.
+    """
+
+    ids: tuple[str, ...]
     root: Path
     changed: tuple[str, ...]
     incumbent: Path
     by_name: Mapping[str, Path]
 
     @classmethod
-    def of(cls, begun: Begun) -> _Trees:
+    def of(cls, begun: Begun) -> RaceTrees:
         versions = {"": begun.kernel}
         versions |= {raced.name: raced.kernel for raced in begun.opened.candidates}
         changed = sorted({path for version in versions.values() for path in version.files})
@@ -96,16 +110,16 @@ class _Trees:
             for name, version in versions.items()
         }
         trees = {name: pair.trees[0] for name, pair in pairs.items()}
-        return cls(pairs[""].root, tuple(changed), trees.pop(""), trees)
+        ids = tuple(begun.opened.expected)
+        return cls(ids, pairs[""].root, tuple(changed), trees.pop(""), trees)
 
-    def checked(self, opened: OpenTrial) -> InCopies:
+    def checked(self) -> InCopies:
         """Return what checks all candidates."""
-        return InCopies([(self.root, tree) for tree in self.by_name.values()], [*opened.expected])
+        return InCopies([(self.root, tree) for tree in self.by_name.values()], self.ids)
 
-    def timed(self, name: str, opened: OpenTrial) -> InCopies:
+    def timed(self, name: str) -> InCopies:
         """Return what checks and times a candidate as a lone one is."""
-        copy = (self.root, self.by_name[name])
-        return InCopies([copy], [*opened.expected], Depth.TIMES)
+        return InCopies([(self.root, self.by_name[name])], self.ids, Depth.TIMES)
 
     def together(self, names: Sequence[str]) -> Versions:
         trees = (self.incumbent, *(self.by_name[name] for name in names))
@@ -142,7 +156,7 @@ class Race(CampaignTrial):
         return opened
 
     def ahead(self, begun: Begun) -> InCopies:
-        return _Trees.of(begun).checked(begun.opened)
+        return RaceTrees.of(begun).checked()
 
     def conclude(self, ran: Ran) -> Closing:
         """Check, race, put the best into the tree and close its round; one found out gives way."""
@@ -156,7 +170,7 @@ class Race(CampaignTrial):
         if broken:
             return record(Judged(gathered, broken), begun_at=ran.opened.level)
         root, incumbent = self.campaign.root, ran.begun.kernel
-        trees = _Trees.of(ran.begun)
+        trees = RaceTrees.of(ran.begun)
         racers, out = _raced(gathered, trees)
         while True:
             first, *rest = [*racers, *out]
@@ -180,14 +194,14 @@ class Race(CampaignTrial):
             out.insert(0, replace(first, decision=verdict.decision, reason=verdict.reason))
 
 
-def _judged(ran: Ran, first: _Entry, raced: tuple[RacedCandidate, ...], trees: _Trees) -> Judged:
+def _judged(ran: Ran, first: _Entry, raced: tuple[RacedCandidate, ...], trees: RaceTrees) -> Judged:
     """Judge the best, which lies in the tree, as a lone candidate is."""
     campaign, ids, full = ran.opened.campaign, list(ran.opened.expected), first.collector
     opened = replace(ran.opened, raced=raced)
     begun = replace(ran.begun, opened=opened, kernel=campaign.candidate())
     if first.decision is Decision.ROLLED_BACK:
         ran.measurements.get_ahead(ids, begun.beside(campaign.incumbent()))
-        (full,) = ran.measurements.run_in(trees.timed(first.name, opened), "checking the winner")
+        (full,) = ran.measurements.run_in(trees.timed(first.name), "checking the winner")
     ran.collector.take_over(full)
     return judge_candidate(replace(ran, begun=begun))
 
@@ -207,10 +221,10 @@ def _broken(gathered: Gathered) -> Verdict | None:
     return None
 
 
-def _raced(gathered: Gathered, trees: _Trees) -> tuple[list[_Entry], list[_Entry]]:
+def _raced(gathered: Gathered, trees: RaceTrees) -> tuple[list[_Entry], list[_Entry]]:
     """Return the candidates that passed their checks, the best first, and the others."""
     ran, candidates = gathered.ran, gathered.opened.candidates
-    collectors = ran.measurements.run_in(trees.checked(ran.opened), "checking candidate")
+    collectors = ran.measurements.run_in(trees.checked(), "checking candidate")
     checks = zip(candidates, collectors, strict=True)
     entries = [_checked(candidate, collector, ran) for candidate, collector in checks]
     passed = [entry for entry in entries if not entry.reason]
@@ -258,25 +272,112 @@ def _checked(candidate: RaceEntrant, collector: Collector, ran: Ran) -> _Entry:
     return _Entry(candidate, collector, Decision.ROLLED_BACK)
 
 
-def _race(gathered: Gathered, passed: Sequence[RaceEntrant], trees: _Trees) -> Raced:
+def _race(gathered: Gathered, passed: Sequence[RaceEntrant], trees: RaceTrees) -> Raced:
     opened, results, policy = gathered.opened, gathered.results, gathered.policy
     campaign = opened.campaign
     metric = parse_primary(campaign.manifest.primary_metric, gathered.rows, policy.directions)[0]
     history = NoiseHistory.here(opened.asked.settings.workspace, results, campaign)
-    ids, measurements = [result.nodeid for result in results], gathered.ran.measurements
-
-    def compare(names: Sequence[str], most: int) -> Comparison:
-        return measurements.compare(ids, trees.together(names), most, "racing")
-
+    metrics, names = [PairedMetric.of(metric, gathered.rows)], [entrant.name for entrant in passed]
+    criteria = Criteria(metrics, policy, history, core=opened.core)
     try:
-        return run_race(
-            compare,
-            lambda leader: measurements.begin_in(trees.timed(leader, opened)),
-            measurements.end_begun,
-            [candidate.name for candidate in passed],
-            results,
-            Criteria([PairedMetric.of(metric, gathered.rows)], policy, history, core=opened.core),
-        )
+        return run_race(gathered.ran.measurements, trees, names, results, criteria)
     except NotComparable as error:
         what = f"the candidates cannot be measured in one process: {error}"
         raise refused(what, fix="measure each in a round of its own") from None
+
+
+_Replicas = list[dict[str, CaseQuads]]
+
+
+@dataclass(frozen=True, slots=True)
+class Raced:
+    """How a race went: each candidate's last standing, who is left, what was measured of each."""
+
+    standings: Mapping[str, Standing]
+    left: tuple[str, ...]
+    evidences: Mapping[str, PairedEvidence]
+
+
+def run_race(
+    measurements: Measurements,
+    trees: RaceTrees,
+    names: Iterable[str],
+    results: Sequence[CaseResult],
+    criteria: Criteria,
+) -> Raced:
+    """Measure look by look, without those that are out, until one is left or the race is over.
+
+    While others race, the final questions to the winner begin for the leader. The first metric of
+    the criteria decides.
+
+    A candidate that ends or fails the processes it shares with others is out, and takes nobody with
+    it. Raises NotComparable if only all together fail, and for a candidate that no process can hold
+    next to the incumbent: it may be the best.
+    """
+    metric, left = criteria.metrics[0], list(names)
+    #: Of all who are left: each was in every one of them.
+    measured: _Replicas = []
+    standings: dict[str, Standing] = {}
+    evidences: dict[str, PairedEvidence] = {}
+    with _Heats(measurements, trees, [result.nodeid for result in results]) as heats:
+        for look in RACE_LOOKS:
+            so_far = len(measured)
+            replicas, broken = heats.run(left, look - so_far, LAST_LOOK - so_far)
+            measured += replicas
+            standings |= {name: Standing(None, float("-inf"), why) for name, why in broken.items()}
+            left = [name for name in left if name not in broken]
+            for name in left:
+                evidences[name] = PairedEvidence(
+                    metric.name,
+                    cases_of(metric, results, measured, criteria.core, name),
+                    noise=criteria.history.noise(metric.way, measured[0]),
+                )
+            standings |= heat({name: evidences[name] for name in left}, criteria.policy)
+            left = [name for name in left if not standings[name].out]
+            if is_over(standings, left):
+                break
+            if look < LAST_LOOK:
+                leader = max(left, key=lambda name: standings[name].mean)
+                measurements.begin_in(trees.timed(leader))
+    return Raced(standings, tuple(left), evidences)
+
+
+class _Heats(ExitStack):
+    """The heats: they measure the candidates that are left, from one look to the next."""
+
+    def __init__(self, measurements: Measurements, trees: RaceTrees, ids: list[str]) -> None:
+        super().__init__()
+        self._measurements, self._trees, self._ids = measurements, trees, ids
+        self._running: Comparison | None = None
+
+    def run(self, names: Sequence[str], count: int, most: int) -> tuple[_Replicas, dict[str, str]]:
+        """Return replicas of who can be measured together, and why others cannot; `most` in all."""
+        if self._running is None:
+            versions = self._trees.together(names)
+            comparison = self._measurements.compare(self._ids, versions, most, "racing")
+            self._running = self.enter_context(comparison)
+        self._running.race(names)
+        try:
+            return list(self._running.replicas(count)), {}
+        except (NotComparable, Caught) as error:
+            self._running = None
+            self.close()
+            # What begins for the leader may hold the memory that a race needs.
+            if self._measurements.end_begun():
+                return self.run(names, count, most)
+            if len(names) == 1 and isinstance(error.__cause__, Unloadable):
+                raise NotComparable(f"{names[0]}: {error}") from None
+            if len(names) == 1:
+                return [], {names[0]: str(error)}
+            whole = error
+        broken: dict[str, str] = {}
+        for name in names:
+            with _Heats(self._measurements, self._trees, self._ids) as alone:
+                broken |= alone.run([name], 1, 1)[1]
+        if not broken:
+            raise NotComparable(str(whole))
+        rest = [name for name in names if name not in broken]
+        if not rest:
+            return [], broken
+        replicas, more = self.run(rest, count, most)
+        return replicas, broken | more
