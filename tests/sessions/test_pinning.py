@@ -12,6 +12,7 @@ import os
 import re
 import threading
 import time
+from typing import Any
 
 import pytest
 
@@ -160,30 +161,39 @@ bench.Bench = lambda device, *more, **named: _bench("cpu", *more, **named)
 @pytest.mark.long
 def test_a_campaign_on_two_gpus(empty: Project) -> None:
     """Every case and all its processes on one GPU, named in each record."""
+    found, variables = gpus(empty, 2)
+    verdict, rows, devices = faster_round(empty, *TWO_WORKERS, **variables)
+    assert set.union(*devices.values()) == set(found.uuids)
+    assert {row["clocks"] for row in rows} == {"1980"}
+    assert {s["label"]: {s["device"]} for s in verdict["shapes"]} == devices
+
+
+def faster_round(
+    empty: Project, *words: str, **variables: str
+) -> tuple[dict[str, Any], list[dict[str, str]], dict[str, set[str]]]:
+    """Play a campaign on GPUs until its round 2, which is faster.
+
+    Returns its verdict, its pairs, and the one device of each case.
+    """
     empty.write("pyproject.toml", SETTINGS)
     empty.write(KERNEL, SLEEPING.format(ms=2))
     empty.write(SCRIPT, NO_RUNTIME)
     empty.write("tests/test_slept.py", SLEPT_CASES)
     empty.write(".gitignore", "__pycache__/\n")
     empty.commit_all()
-    found, variables = gpus(empty, 2)
-    words = ("--op", "slept", "--kernel", KERNEL, "--backend", "TORCH", "--gpu", "H200")
-    assert empty.kopt("init", "c", *words, "--elsewhere").code == 0
-    run = empty.pytest("--kopt-round", "1", *ON_GPUS, *TWO_WORKERS, **variables)
-    assert run.code == 0, run.text
-
-    empty.write(KERNEL, SLEEPING.format(ms=0.5))
-    run = empty.pytest("--kopt-round", "next", *ON_GPUS, *TWO_WORKERS, **variables)
-    assert run.code == 0, run.text
+    about = ("--op", "slept", "--kernel", KERNEL, "--backend", "TORCH", "--gpu", "H200")
+    assert empty.kopt("init", "c", *about, "--elsewhere").code == 0
+    for number, ms in (("1", 2), ("next", 0.5)):
+        empty.write(KERNEL, SLEEPING.format(ms=ms))
+        run = empty.pytest("--kopt-round", number, *ON_GPUS, *words, **variables)
+        assert run.code == 0, run.text
     here = empty.root / "agent/workspace/c/rounds/round-2"
     rows = list(csv.DictReader(io.StringIO((here / "artifacts/pairs.csv").read_text())))
     devices = {label: {r["device"] for r in rows if r["label"] == label} for label in LABELS}
     assert all(len(on) == 1 for on in devices.values())
-    assert set.union(*devices.values()) == set(found.uuids)
-    assert {row["clocks"] for row in rows} == {"1980"}
     verdict = json.loads((here / "verdict.json").read_text())
     assert verdict["decision"] == "ACCEPTED"
-    assert {s["label"]: {s["device"]} for s in verdict["shapes"]} == devices
+    return verdict, rows, devices
 
 
 LABELS = tuple(f"slept n={n}" for n in range(1, 5))

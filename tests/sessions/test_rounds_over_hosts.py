@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 import os
 import sys
 from collections import defaultdict
@@ -15,9 +12,8 @@ import pytest
 from .. import nursery
 from ..fake_gpus import FakeDriver
 from .paired import CASE, CASES, OLD, Gate, Gated, kernel, project_at
-from .project import KERNEL, SCRIPT, Project
-from .sources import SETTINGS
-from .test_pinning import LABELS, NO_RUNTIME, ON_GPUS, SLEEPING, SLEPT_CASES
+from .project import Project
+from .test_pinning import faster_round
 
 #: Stands for Slurm's: `srun -w NODE COMMAND`.
 SRUN = """\
@@ -118,14 +114,6 @@ def test_over_ssh_each_host_works_in_its_own_copy(
 @pytest.mark.long
 def test_a_campaign_on_the_gpus_of_two_hosts(empty: Project, tmp_path: Path) -> None:
     """Every case and its replicas on the GPU that a worker on its host was given."""
-    empty.write("pyproject.toml", SETTINGS)
-    empty.write(KERNEL, SLEEPING.format(ms=2))
-    empty.write(SCRIPT, NO_RUNTIME)
-    empty.write("tests/test_slept.py", SLEPT_CASES)
-    empty.write(".gitignore", "__pycache__/\n")
-    empty.commit_all()
-    words = ("--op", "slept", "--kernel", KERNEL, "--backend", "TORCH", "--gpu", "H200")
-    assert empty.kopt("init", "c", *words, "--elsewhere").code == 0
     srun = script(tmp_path / "bin" / "srun", SRUN)
     uuids = {}
     for place, node in enumerate(NODES):
@@ -134,15 +122,5 @@ def test_a_campaign_on_the_gpus_of_two_hosts(empty: Project, tmp_path: Path) -> 
         path = f"export PYTHONPATH={driver.directory}:{empty.root}"
         script(tmp_path / "bin" / f"srun.{node}", f"{path} CUDA_VISIBLE_DEVICES=1\n")
     tx = [f"--tx=popen//python={srun} -w {node} {sys.executable}" for node in NODES]
-    run = empty.pytest("--kopt-round", "1", *ON_GPUS, *tx, "--dist=load")
-    assert run.code == 0, run.text
-    empty.write(KERNEL, SLEEPING.format(ms=0.5))
-    run = empty.pytest("--kopt-round", "next", *ON_GPUS, *tx, "--dist=load")
-    assert run.code == 0, run.text
-    here = empty.root / "agent/workspace/c/rounds/round-2"
-    rows = list(csv.DictReader(io.StringIO((here / "artifacts/pairs.csv").read_text())))
-    devices = {label: {r["device"] for r in rows if r["label"] == label} for label in LABELS}
-    assert all(len(on) == 1 for on in devices.values())
+    _, _, devices = faster_round(empty, *tx, "--dist=load")
     assert set.union(*devices.values()) == set(uuids.values())
-    verdict = json.loads((here / "verdict.json").read_text())
-    assert verdict["decision"] == "ACCEPTED"
