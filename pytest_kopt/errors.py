@@ -7,7 +7,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
+
+from pytest_kopt.exit_codes import ExitCode
 
 #: What the operating system says of a disk that takes no more, or takes nothing from this user.
 _STORAGE = {
@@ -16,12 +18,20 @@ _STORAGE = {
 }
 
 
-class BadInput(Exception):
-    """Something the user gave cannot be used; maps to exit code 4.
+class NoVerdict(Exception):
+    """An error that ends a session before its verdict, or a command, with an exit code."""
+
+    exit_code: ClassVar[ExitCode]
+
+
+class BadInput(NoVerdict):
+    """Something the user gave cannot be used.
 
     The message names what is wrong and where it stands (file, key, option, column or case). It
     ends with the allowed values (`legal`), or with what to do (`fix`).
     """
+
+    exit_code = ExitCode.USAGE
 
     def __init__(
         self, what: str, *, where: str = "", legal: str | Iterable[str] = "", fix: str = ""
@@ -48,19 +58,23 @@ def text_of(path: Path) -> str:
         raise BadInput(f"is not UTF-8 (byte {error.start})", where=str(path)) from None
 
 
-class KernelError(Exception):
-    """The kernel does not parse or import; maps to exit code 1.
+class KernelError(NoVerdict):
+    """The kernel does not parse or import.
 
     The message names file and line. Raised before anything is measured or changed.
     """
 
+    exit_code = ExitCode.FAILED
 
-class CannotFinish(Exception):
+
+class CannotFinish(NoVerdict):
     """Something outside of us kept a session from carrying out what it had begun.
 
     Nothing is lost: what the ledger holds is finished by the next session, what it does not hold
     was not decided.
     """
+
+    exit_code = ExitCode.INCOMPLETE
 
 
 @contextmanager

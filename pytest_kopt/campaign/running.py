@@ -18,22 +18,13 @@ from filelock import FileLock, Timeout
 from pytest_kopt.campaign.layout import Layout
 from pytest_kopt.cases.details import place_of
 from pytest_kopt.clock import now
-from pytest_kopt.devices.idle import AllGpusBusy
-from pytest_kopt.errors import BadInput, CannotFinish, KernelError, storage_told
-from pytest_kopt.exit_codes import ExitCode
+from pytest_kopt.errors import BadInput, NoVerdict, storage_told
 from pytest_kopt.schema.table import write_atomically
 
 RUNNING_VERSION = 1
 ENDED = "ended"
 #: The phase in which two versions are compared.
 COMPARING = "comparing"
-#: What ends a session before its verdict, by the exit code.
-CODES: dict[type[Exception], ExitCode] = {
-    BadInput: ExitCode.USAGE,
-    KernelError: ExitCode.FAILED,
-    AllGpusBusy: ExitCode.NO_IDLE_GPU,
-    CannotFinish: ExitCode.INCOMPLETE,
-}
 
 
 def read(file: Path) -> dict[str, Any] | None:
@@ -97,8 +88,8 @@ def refusals_left(file: Path) -> Iterator[None]:
     """Leave behind how the session ends where it is refused here."""
     try:
         yield
-    except tuple(CODES) as error:
-        end(file, CODES[type(error)], error)
+    except NoVerdict as error:
+        end(file, error.exit_code, error)
         raise
 
 

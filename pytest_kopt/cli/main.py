@@ -15,7 +15,6 @@ from typing import TextIO
 
 import pytest
 
-from pytest_kopt.campaign.running import CODES
 from pytest_kopt.cli.campaigns import (
     MEMORY,
     TIPS,
@@ -35,7 +34,7 @@ from pytest_kopt.cli.init import init
 from pytest_kopt.cli.mcp import mcp
 from pytest_kopt.cli.report import decide, export, report
 from pytest_kopt.cli.standalone import bisect, calibrate, compare, judge, record, time
-from pytest_kopt.errors import BadInput, storage_told
+from pytest_kopt.errors import BadInput, NoVerdict, storage_told
 from pytest_kopt.exit_codes import ExitCode
 from pytest_kopt.session.interruption import Interruption
 from pytest_kopt.show.words import visible
@@ -130,8 +129,8 @@ def _run(
     try:
         with storage_told():
             return int(arguments.run(arguments) or 0)
-    except tuple(CODES) as error:
-        return _without_result(arguments, CODES[type(error)], "ERROR: ", str(error))
+    except NoVerdict as error:
+        return _without_result(arguments, error.exit_code, "ERROR: ", str(error))
     except KeyboardInterrupt:
         return _without_result(arguments, pytest.ExitCode.INTERRUPTED, "", "interrupted")
     finally:

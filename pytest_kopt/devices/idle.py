@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from pytest_kopt.devices import processes
 from pytest_kopt.devices.vendor import Device, Reading, Vendor
+from pytest_kopt.errors import NoVerdict
+from pytest_kopt.exit_codes import ExitCode
 
 #: A look takes this many readings of every device, this many seconds apart.
 SAMPLES, INTERVAL = 4, 0.35
@@ -21,8 +23,10 @@ LOOK_MINUTES = 10.0
 _FIRST_POLL_SECONDS, POLL_SECONDS, _SILENT_SECONDS = 0.1, 5.0, 1.0
 
 
-class AllGpusBusy(Exception):
+class AllGpusBusy(NoVerdict):
     """No device became idle within `minutes`; `in_the_way` says what was on each."""
+
+    exit_code = ExitCode.NO_IDLE_GPU
 
     def __init__(self, minutes: float, in_the_way: Sequence[str]) -> None:
         super().__init__(f"no idle GPU within {_span(minutes)}: {' | '.join(in_the_way)}")

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
 
-from pytest_kopt.campaign import running
 from pytest_kopt.cases.collector import Collector
 from pytest_kopt.cases.order import Purpose, WorkerOrders
 from pytest_kopt.decide.inference import load_student
 from pytest_kopt.devices.idle import AllGpusBusy
-from pytest_kopt.errors import BadInput, CannotFinish, storage_told
+from pytest_kopt.errors import BadInput, CannotFinish, NoVerdict, storage_told
 from pytest_kopt.exit_codes import ExitCode
 from pytest_kopt.options.settings import Settings
 from pytest_kopt.processes.bytecode import kept_bytecode
@@ -252,10 +251,10 @@ class Controller:
         if self.trial:
             self.trial.release()
 
-    def ended_by(self, error: Exception, code: int) -> None:
+    def ended_by(self, error: NoVerdict) -> None:
         """Put down that nothing is decided, and why."""
         self._refusal = str(error)
-        self.progress.end(code, error)
+        self.progress.end(int(error.exit_code), error)
         if self.trial and isinstance(error, AllGpusBusy):
             self.trial.no_idle_gpu(error)
 
@@ -322,14 +321,13 @@ def told(consequence: str, controller: Controller | None = None) -> Iterator[Non
     try:
         with storage_told():
             yield
-    except tuple(running.CODES) as error:
-        code = int(running.CODES[type(error)])
+    except NoVerdict as error:
         if controller:
-            controller.ended_by(error, code)
+            controller.ended_by(error)
         if isinstance(error, BadInput):
             raise pytest.UsageError(str(error)) from None
         rest = f"; {consequence}" if isinstance(error, CannotFinish) else ""
-        pytest.exit(f"{error}{rest}", returncode=code)
+        pytest.exit(f"{error}{rest}", returncode=int(error.exit_code))
 
 
 class Blocked:
