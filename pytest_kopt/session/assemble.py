@@ -11,6 +11,7 @@ import pytest
 from pytest_kopt.cases.order import (
     IN_A_ROUND,
     Depth,
+    Purpose,
     SameCode,
     Schemas,
     WorkerOrders,
@@ -97,6 +98,7 @@ def _leave() -> None:
 
 
 def _assemble_main(config: pytest.Config, settings: Settings) -> None:
+    from pytest_kopt.decide.inference import load_student
     from pytest_kopt.processes.sites import is_distributed
     from pytest_kopt.session.controller import Controller
 
@@ -154,6 +156,9 @@ def _assemble_main(config: pytest.Config, settings: Settings) -> None:
         manager.register(Sanitizing(config, controller.measurements, settings.sanitize))
     if controller.judges and not controller.is_settled:
         controller.measurements.warm_up()
+        if controller.orders.purpose is Purpose.COMPARISON:
+            # The parent of the processes imports torch meanwhile.
+            load_student()
 
 
 def _trial(config: pytest.Config, settings: Settings, orders: WorkerOrders) -> Trial | None:

@@ -10,13 +10,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pytest
 
 from pytest_kopt.cases.collector import Collector
-from pytest_kopt.cases.order import Purpose, WorkerOrders
-from pytest_kopt.decide.inference import load_student
+from pytest_kopt.cases.order import WorkerOrders
 from pytest_kopt.devices.idle import AllGpusBusy
 from pytest_kopt.errors import BadInput, CannotFinish, NoVerdict, storage_told
 from pytest_kopt.exit_codes import ExitCode
 from pytest_kopt.options.settings import Settings
-from pytest_kopt.processes.bytecode import kept_bytecode
 from pytest_kopt.processes.child import why_open
 from pytest_kopt.session.arguments import NARROWED
 from pytest_kopt.session.interruption import Interruption
@@ -141,10 +139,6 @@ class Controller:
                     self.wait_minutes, self.say, serves_itself=not self.settings.active
                 )
             blocked = self.trial.begin() if self.trial else ""
-        if self.orders.purpose is Purpose.COMPARISON and not self.is_settled:
-            # The parent of the processes imports torch meanwhile.
-            with kept_bytecode():
-                load_student()
         if blocked or self.is_settled:
             self.collector.startup_death = blocked
             self._config.pluginmanager.register(Blocked(), "kopt-blocked")
