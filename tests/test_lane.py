@@ -197,7 +197,7 @@ def test_on_a_gpu_the_incumbent_alone_is_there_before_a_gain_shows(
     arms.asks_more = True
     Gaining.seen, Gaining.all = [], arms.started
     lane = lane_of(arms, kind)
-    lane.get_alone_ahead()
+    lane.pool.start_spare()
     assert len(arms.alone) == ahead
     lane.measure(2, None)
     gained = carrier is Gaining
@@ -212,7 +212,7 @@ def test_memory_that_is_short_beside_the_spare_alone_is_not_the_versions_doing()
     arms = Starting()
     arms.asks_more = True
     lane = lane_of(arms, "cuda", most=2)
-    lane.get_alone_ahead()
+    lane.pool.start_spare()
     lane.measure(1, None)
     arms.fails.append(Refused(NO_MEMORY))
     lane.measure(1, None)

@@ -119,7 +119,7 @@ class Comparison:
             lane.try_nearby()
             if lane.place.site.kind != "cpu":
                 lane.get_ahead(min(LOOKS) if len(self._lanes) == 1 else 0)
-                lane.get_alone_ahead()
+                lane.pool.start_spare()
 
     def replicas(
         self, count: int, only: Collection[str] | None = None

@@ -232,9 +232,6 @@ class Lane:
         for replica in self.pool.replicas[:count]:
             replica.load(first)
 
-    def get_alone_ahead(self) -> None:
-        self.pool.start_spare()
-
     def in_company(self) -> dict[str, CaseQuads]:
         """Return one replica of what the change concerns, with the incumbent alone next to it.
 
