@@ -22,7 +22,7 @@ from pytest_kopt.devices.states import BOOST, SUSTAINED
 from pytest_kopt.devices.vendor import Monitor, Reading
 from pytest_kopt.measure.engine import PAUSE_S, Block
 from pytest_kopt.paired.blocks import Blocks
-from pytest_kopt.paired.measured_points import evidence_of, warnings_of
+from pytest_kopt.paired.comparison_record import evidence_of, warnings_of
 from pytest_kopt.paired.noise import Scatter, measured_under
 from pytest_kopt.paired.replica import CaseQuads
 from pytest_kopt.paired.sustained import Sustained

@@ -23,8 +23,8 @@ from pytest_kopt.honesty.nearby_shapes import Tried
 from pytest_kopt.options.settings import Gate
 from pytest_kopt.paired.blocks import Kind
 from pytest_kopt.paired.comparison import Comparison
+from pytest_kopt.paired.comparison_record import evidence_of, flags_of
 from pytest_kopt.paired.credit import Credit, examine
-from pytest_kopt.paired.measured_points import evidence_of, flags_of
 from pytest_kopt.paired.nearby import findings_nearby
 from pytest_kopt.paired.noise import NoiseHistory, Scatter, measured_under
 from pytest_kopt.paired.pairs_csv import pairs_csv
