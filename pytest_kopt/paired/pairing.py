@@ -23,11 +23,10 @@ from pytest_kopt.honesty.nearby_shapes import Tried
 from pytest_kopt.options.settings import Gate
 from pytest_kopt.paired.blocks import Kind
 from pytest_kopt.paired.comparison import Comparison
-from pytest_kopt.paired.comparison_record import evidence_of, flags_of
+from pytest_kopt.paired.comparison_record import evidence_of, flags_of, pairs_csv
 from pytest_kopt.paired.credit import Credit, examine
 from pytest_kopt.paired.nearby import findings_nearby
 from pytest_kopt.paired.noise import NoiseHistory, Scatter, measured_under
-from pytest_kopt.paired.pairs_csv import pairs_csv
 from pytest_kopt.paired.replica import CaseQuads
 from pytest_kopt.schema.metrics import Metric, Way, value
 from pytest_kopt.schema.table import NO_CLASSES, Classes, Key, Table
