@@ -144,12 +144,12 @@ class Model:
         """Say whether a round needs no clock: these files are the incumbent's."""
         return bool(self.kept) and kernel == self.kept[-1].kernel
 
-    def decide(self, outcome: Outcome, kernel_changed: bool, settled: bool = False) -> str:
-        """Return the decision on the open or next round (D1, D2, D4, D6)."""
+    def decide(self, outcome: Outcome, kernel: Version, kernel_changed: bool) -> str:
+        """Return the decision on these files in the open or next round (D1, D2, D4, D6)."""
         number = self.next_round
         if kernel_changed or outcome.touched or outcome.interrupted:
             return "INCOMPLETE"
-        if settled:
+        if self.is_settled(kernel):
             return "ACCEPTED_WITH_NOTE"
         if outcome.missing:
             return "INCOMPLETE"
@@ -157,7 +157,7 @@ class Model:
             failed: list[Version] = []
             for item in self.attempts:
                 is_repair = item.round == number and item.decision == "REPAIR"
-                if is_repair and item.kernel not in (self.kernel, *failed):
+                if is_repair and item.kernel not in (kernel, *failed):
                     failed.append(item.kernel)
             is_last = number > 1 and len(failed) >= MAX_REPAIRS
             return "ROLLED_BACK" if is_last else "REPAIR"
@@ -166,7 +166,7 @@ class Model:
         benefits = outcome == OUTCOMES["equal"] and number in self.benefits
         decision = "ACCEPTED_WITH_NOTE" if benefits else outcome.decision
         failed_before = any(
-            item.decision == "REPAIR" and item.kernel == self.kernel for item in self.attempts
+            item.decision == "REPAIR" and item.kernel == kernel for item in self.attempts
         )
         return "REPAIR" if decision in KEEPS and failed_before else decision
 

@@ -379,11 +379,10 @@ class Histories(RuleBasedStateMachine):
         assert number == model.next_round and not model.refusal(outcome, candidate)
         hashes = {path: sha256(text) for path, text in candidate.items()}
         assert event["kernel"] == hashes, (event, hashes)
-        settled = model.is_settled(candidate)
-        legal = {model.decide(outcome, known, settled) for known in (edited, False)}
+        legal = {model.decide(outcome, candidate, known) for known in (edited, False)}
         # Edited after the look that found the incumbent's code in it.
         legal |= {"INCOMPLETE"} if early else set()
-        rates = model.kept[-1].rates if settled else rates
+        rates = model.kept[-1].rates if model.is_settled(candidate) else rates
         assert decision in legal, (event, legal)
         attempt = Attempt(number, event["attempt"], decision, candidate, rates)
         slower = outcome.is_regression and decision == "ROLLED_BACK"
