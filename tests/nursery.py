@@ -194,16 +194,51 @@ def _ask(where: str, order: Mapping[str, Any], descriptors: Sequence[int]) -> An
 
 def _popen(words: Sequence[str], **given: Any) -> Any:
     """Start a process of a session: a fork where it is one of the plugin's own."""
-    # What is to be done before it begins is done to a child of this process.
-    if not _is_ours(words, given["env"]) or given.get("preexec_fn"):
+    if not _is_ours(words, given["env"]):
         return subprocess.Popen(words, **given)
     passed = list(given.get("pass_fds", ()))
     argv = [str(passed.index(int(w))) if passed and w.isdecimal() else w for w in words[3:]]
+    entry = _BOOT.fullmatch(words[2])
+    assert entry
+    order: dict[str, Any] = {"entry": list(entry.groups()), "argv": argv}
+    order |= {"env": dict(given["env"]), "cwd": str(given["cwd"])}
     with open(os.devnull, "r+b") as nothing:
         out = _descriptor(given["stdout"], 1, nothing)
         err = given["stderr"]
         err = out if err == subprocess.STDOUT else _descriptor(err, 2, nothing)
-        return _enter(words, argv, given, [out, err, *passed])
+        if first := given.get("preexec_fn"):
+            return _Child(order, (out, err, *passed), first)
+        return _ask(address(), order, [out, err, *passed])
+
+
+class _Child(subprocess.Popen[bytes]):
+    """A child of this process, forked from it: something is to be done to it before it begins."""
+
+    def __init__(
+        self, order: Mapping[str, Any], descriptors: Sequence[int], first: Callable[[], None]
+    ) -> None:
+        self._begin = order, descriptors, first
+        super().__init__([])
+
+    def _execute_child(self, *_: Any) -> None:
+        order, descriptors, first = self._begin
+        self.pid = os.fork()
+        if self.pid == 0:
+            atexit._clear()
+            first()
+            _become(order, *map(os.dup, descriptors))
+        self._child_created = True
+
+
+#: In the place of `subprocess` where a module starts the plugin's own processes.
+STARTING = SimpleNamespace(
+    Popen=_popen,
+    run=subprocess.run,
+    call=lambda words, cwd: _call(words, cwd),
+    DEVNULL=subprocess.DEVNULL,
+    STDOUT=subprocess.STDOUT,
+    TimeoutExpired=subprocess.TimeoutExpired,
+)
 
 
 def _descriptor(stream: Any, own: int, nothing: BinaryIO) -> int:
@@ -254,15 +289,6 @@ def _is_ours(words: Sequence[str], env: Mapping[str, str]) -> bool:
     return (
         list(words[:2]) == [sys.executable, "-c"] and bool(_BOOT.fullmatch(words[2])) and fits(env)
     )
-
-
-def _enter(
-    words: Sequence[str], argv: Sequence[str], given: Mapping[str, Any], descriptors: Sequence[int]
-) -> Any:
-    found = _BOOT.fullmatch(words[2])
-    assert found
-    order = {"entry": list(found.groups()), "argv": argv, "env": dict(given["env"])}
-    return _ask(os.environ[SOCKET], {**order, "cwd": str(given["cwd"])}, descriptors)
 
 
 def main() -> None:
@@ -389,16 +415,8 @@ def _become(order: Mapping[str, Any], out: int, err: int, *passed: int) -> NoRet
         from pytest_kopt.standalone import child_session
 
         forking.differ()
-        starting = SimpleNamespace(
-            Popen=_popen,
-            run=subprocess.run,
-            call=_call,
-            DEVNULL=subprocess.DEVNULL,
-            STDOUT=subprocess.STDOUT,
-            TimeoutExpired=subprocess.TimeoutExpired,
-        )
         for module in (launched, launcher, child_session, campaigns):
-            vars(module)["subprocess"] = starting
+            vars(module)["subprocess"] = STARTING
         if "worker" in order:
             os.dup2(passed[0], 0)
             sys.stdin = os.fdopen(0)

@@ -20,10 +20,12 @@ from pytest_kopt.cases.protocol import Begin
 from pytest_kopt.cases.result import CaseResult, ExpectedCase
 from pytest_kopt.devices.vendor import interpreter_environment
 from pytest_kopt.processes import forking
+from pytest_kopt.processes import launcher as launching
 from pytest_kopt.processes.launched import Launched
 from pytest_kopt.processes.launcher import Fork, Launcher, NoFork, WarmParent
 from pytest_kopt.trials import measurements
 
+from . import nursery
 from .waiting import HANG, until
 
 ENV = {**os.environ, "KOPT_TEST": "parent"}
@@ -34,6 +36,12 @@ def parent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmParent]:
     parent = WarmParent(ENV, str(tmp_path_factory.mktemp("parent")))
     yield parent
     parent.end()
+
+
+@pytest.fixture
+def forked_parents(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have parents begin where an interpreter is that has imported torch."""
+    monkeypatch.setattr(launching, "subprocess", nursery.STARTING)
 
 
 def forked(parent: WarmParent, env: dict[str, str], directory: Path) -> Launched:
@@ -132,6 +140,7 @@ def test_a_mask_does_not(parent: WarmParent, tmp_path: Path) -> None:
     assert isinstance(fork.process, Fork) and not fork.process.is_orphan
 
 
+@pytest.mark.usefixtures("forked_parents")
 def test_forks_end_with_their_parent_and_the_next_are_interpreters(tmp_path: Path) -> None:
     launcher = Launcher()
     launcher.warm({}, str(tmp_path))
@@ -150,6 +159,7 @@ def test_forks_end_with_their_parent_and_the_next_are_interpreters(tmp_path: Pat
     launcher.end()
 
 
+@pytest.mark.usefixtures("forked_parents")
 def test_ending_the_launcher_leaves_nothing(tmp_path: Path) -> None:
     launcher = Launcher()
     launcher.warm({}, str(tmp_path))
@@ -164,6 +174,7 @@ def test_ending_the_launcher_leaves_nothing(tmp_path: Path) -> None:
     launcher.end()
 
 
+@pytest.mark.usefixtures("forked_parents")
 def test_one_parent_is_kept_as_long_as_the_environment_is_the_same(tmp_path: Path) -> None:
     launcher = Launcher()
     launcher.warm({}, str(tmp_path))
@@ -216,6 +227,7 @@ def test_an_open_device_makes_a_parent_unfit(
         assert str(device) in forking.unfit()
 
 
+@pytest.mark.usefixtures("forked_parents")
 def test_an_unfit_parent_is_not_asked_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
