@@ -305,6 +305,7 @@ def main() -> None:
     importlib.import_module("pytest_kopt.processes.channel").prepare()
     _remember_installed()
     _load_plugins()
+    _remember_plugins()
     importlib.import_module("pytest_kopt.loaded_modules").set_libraries_aside()
     # Forks end without taking torch's libraries apart.
     vars(weakref.finalize)["_registry"].clear()
@@ -370,6 +371,34 @@ def _load_plugins() -> None:
         messages = {**channel._ORDERS, **channel._REPLIES}.values()
         for kind in (CaseResult, ExpectedCase, WorkerOrders, *messages):
             models._adapter(kind)
+
+
+def _remember_plugins() -> None:
+    """Have modules without fixtures be looked through for some once, not in each session.
+
+    Nor does each session hold every name of a plugin's package against all modules.
+    """
+    from _pytest.assertion.rewrite import AssertionRewritingHook
+    from _pytest.fixtures import FixtureFunctionDefinition, FixtureManager
+
+    without = {
+        id(module)
+        for module in [*sys.modules.values()]
+        if FixtureFunctionDefinition not in {type(value) for value in [*vars(module).values()]}
+    }
+    parse, mark = FixtureManager.parsefactories, AssertionRewritingHook.mark_rewrite
+
+    def parsefactories(manager: Any, *given: Any, **named: Any) -> None:
+        holder = named["holder"] if "holder" in named else given[0]
+        if id(holder) not in without:
+            parse(manager, *given, **named)
+
+    def mark_rewrite(hook: Any, *names: str) -> None:
+        mark(hook, *(name for name in names if name in sys.modules))
+        hook._must_rewrite.update(names)
+
+    FixtureManager.parsefactories = parsefactories  # type: ignore[method-assign, assignment]
+    AssertionRewritingHook.mark_rewrite = mark_rewrite  # type: ignore[method-assign, assignment]
 
 
 def _serve(listener: socket.socket, pipes: tuple[int, int], children: dict[int, int]) -> None:
