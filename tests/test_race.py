@@ -274,7 +274,7 @@ def test_somebody_who_gains_is_never_without_a_leader(gains: list[float], look: 
 
 def test_the_best_is_dropped_no_more_often_than_stated() -> None:
     """Eight equal candidates under recorded noise: each has to stay in at least 99.2 of 100."""
-    draw, dropped, races = random.Random(3), 0, 150
+    draw, dropped, races = random.Random(3), 0, 60
     noise = Noise((), DEVICE_TIMED)
     for _ in range(races):
         ratios = [
