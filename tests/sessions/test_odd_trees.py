@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from .project import CASES, KERNEL, Project
+from .project import CASES, KERNEL, SCRIPT, Project
 from .sources import doubled_kernel
 
 FASTER, SLOWER = doubled_kernel(187.5), doubled_kernel(312.5)
@@ -278,13 +277,22 @@ def test_a_full_disk_ends_the_session_and_loses_nothing(
         is_rolled_back(project, doubled_kernel().encode())
 
 
+QUOTA = """\
+import resource
+
+resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+"""
+
+
 def test_a_file_that_may_not_grow_ends_the_session_and_loses_nothing(started: Project) -> None:
     """A quota, without root: no file may be larger than 4 kB, and the evidence is."""
     started.write(KERNEL, SLOWER)
+    folder = started.root.parent / "quota"
+    folder.mkdir()
+    (folder / "quota.py").write_text(QUOTA)
     before = started.ledger_bytes()
-    words = ("--kopt-campaign", started.campaign.name, "--kopt-round", "next")
-    limited = ("sh", "-c", 'ulimit -f 8; exec "$@"', "sh", sys.executable, "-m", "pytest")
-    run = started.run(*limited, *words, PYTHONDONTWRITEBYTECODE="1")
+    plugins = {"PYTHONPATH": str(folder), "PYTEST_PLUGINS": f"{Path(SCRIPT).stem},quota"}
+    run = started.round("next", PYTHONDONTWRITEBYTECODE="1", **plugins)
     assert run.code == 11 and "File too large" in run.text, run.text
     assert "Traceback" not in run.text and "INTERNALERROR" not in run.text
     assert started.ledger_bytes() == before and started.read(KERNEL) == SLOWER
