@@ -277,6 +277,14 @@ def test_a_full_disk_ends_the_session_and_loses_nothing(
         is_rolled_back(project, doubled_kernel().encode())
 
 
+def with_plugin(project: Project, text: str) -> dict[str, str]:
+    """Return the variables of a run that has a plugin of this text, from beside the project."""
+    folder = project.root.parent / "beside"
+    folder.mkdir()
+    (folder / "beside.py").write_text(text)
+    return {"PYTHONPATH": str(folder), "PYTEST_PLUGINS": f"{Path(SCRIPT).stem},beside"}
+
+
 QUOTA = """\
 import resource
 
@@ -287,12 +295,8 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
 def test_a_file_that_may_not_grow_ends_the_session_and_loses_nothing(started: Project) -> None:
     """A quota, without root: no file may be larger than 4 kB, and the evidence is."""
     started.write(KERNEL, SLOWER)
-    folder = started.root.parent / "quota"
-    folder.mkdir()
-    (folder / "quota.py").write_text(QUOTA)
     before = started.ledger_bytes()
-    plugins = {"PYTHONPATH": str(folder), "PYTEST_PLUGINS": f"{Path(SCRIPT).stem},quota"}
-    run = started.round("next", PYTHONDONTWRITEBYTECODE="1", **plugins)
+    run = started.round("next", PYTHONDONTWRITEBYTECODE="1", **with_plugin(started, QUOTA))
     assert run.code == 11 and "File too large" in run.text, run.text
     assert "Traceback" not in run.text and "INTERNALERROR" not in run.text
     assert started.ledger_bytes() == before and started.read(KERNEL) == SLOWER
@@ -325,6 +329,15 @@ import os
                 pass"""
 
 
+#: Git is asked fifty times as a rule, for five seconds.
+IMPATIENT = """\
+from pytest_kopt.campaign.git import repository
+
+assert repository._TRIES > 2
+repository._TRIES = 2
+"""
+
+
 def test_a_cut_off_commit_waits_for_git(started: Project) -> None:
     """The session that has to finish it ends with a message as long as git's index is locked."""
     started.write(KERNEL, FASTER)
@@ -334,7 +347,7 @@ def test_a_cut_off_commit_waits_for_git(started: Project) -> None:
     started.git("reset", "--quiet", "HEAD~1")
     lock = started.root / ".git/index.lock"
     lock.touch()
-    run = started.round("next")
+    run = started.round("next", **with_plugin(started, IMPATIENT))
     assert run.code == 11 and "git cannot commit" in run.text, run.text
     assert "Traceback" not in run.text and "INTERNALERROR" not in run.text
     lock.unlink()
