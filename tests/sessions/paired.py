@@ -247,12 +247,12 @@ class Gate:
         """Everything that a run could leave: files anywhere, and what git knows of."""
         git = self.project.git
         status = git("status", "--porcelain", "--ignored", "-uall").splitlines()
+        trees = self.project.root / ".git/worktrees"
         found: dict[str, object] = {
             "git status": [line for line in status if "__pycache__" not in line],
-            **{
-                f"git {' '.join(words)}": git(*words)
-                for words in (("worktree", "list"), ("for-each-ref",), ("stash", "list"))
-            },
+            # Stashes are among the refs.
+            "git for-each-ref": git("for-each-ref"),
+            "git worktrees": sorted(trees.iterdir()) if trees.is_dir() else [],
         }
         # A lock that all runs on the machine share is to stay, and so are xdist's tmp_paths and the
         # compiler's cache.
