@@ -315,6 +315,7 @@ def main() -> None:
     if decides:
         end_with_parent()
         _import(_DECIDING)
+        _load_templates()
         importlib.import_module("pytest_kopt.loaded_modules").set_libraries_aside()
         gc.freeze()
     gc.enable()
@@ -371,6 +372,13 @@ def _load_plugins() -> None:
         messages = {**channel._ORDERS, **channel._REPLIES}.values()
         for kind in (CaseResult, ExpectedCase, WorkerOrders, *messages):
             models._adapter(kind)
+
+
+def _load_templates() -> None:
+    """Have the documents' templates be compiled once, not in each session that writes some."""
+    environment = importlib.import_module("pytest_kopt.show.templates")._environment()
+    for name in environment.list_templates(extensions=["j2"]):
+        environment.get_template(name)
 
 
 def _remember_plugins() -> None:
