@@ -54,15 +54,24 @@ def a_ledger(path: Path) -> None:
     ledger.append(path, *events)
 
 
+@pytest.fixture(scope="module")
+def old(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_table(tmp_path_factory.mktemp("tables") / "old.csv", a_table(100.0))
+
+
+@pytest.fixture(scope="module")
+def new(old: Path) -> Path:
+    return write_table(old.with_name("new.csv"), a_table(103.0))
+
+
 @pytest.mark.parametrize("words", [(), ("--json",)], ids=["text", "json"])
 def test_ten_thousand_rows_are_decided(
-    tmp_path: Path,
+    old: Path,
+    new: Path,
     capsys: pytest.CaptureFixture[str],
     record_property: Record,
     words: tuple[str, ...],
 ) -> None:
-    new = write_table(tmp_path / "new.csv", a_table(103.0))
-    old = write_table(tmp_path / "old.csv", a_table(100.0))
     with Stopwatch(f"{' '.join(('kopt decide', *words))}, 10,000 rows", record_property):
         code = main(["decide", "--candidate", str(new), "--incumbent", str(old), *words])
     assert code == 0
@@ -70,10 +79,9 @@ def test_ten_thousand_rows_are_decided(
 
 
 def test_ten_thousand_failed_rows_are_told_in_a_line_that_can_be_read(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], record_property: Record
+    old: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], record_property: Record
 ) -> None:
     new = write_table(tmp_path / "new.csv", a_table(103.0, checks=["FAIL"] * ROWS))
-    old = write_table(tmp_path / "old.csv", a_table(100.0))
     with Stopwatch("kopt decide, 10,000 failed rows", record_property):
         code = main(["decide", "--candidate", str(new), "--incumbent", str(old)])
     assert code == 1
