@@ -180,6 +180,11 @@ def address(python: str = sys.executable) -> str:
 def _ask(where: str, order: Mapping[str, Any], descriptors: Sequence[int]) -> Any:
     from pytest_kopt.processes.launcher import Fork
 
+    return Fork(*_begun(where, order, descriptors))
+
+
+def _begun(where: str, order: Mapping[str, Any], descriptors: Sequence[int]) -> tuple[int, int]:
+    """Return the id of a fork, and a descriptor that its exit status is going to be read from."""
     status, theirs = os.pipe()
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asking:
@@ -187,7 +192,7 @@ def _ask(where: str, order: Mapping[str, Any], descriptors: Sequence[int]) -> An
             runs = "worker" in order or order.get("entry", [_SESSIONS])[0] != _SESSIONS
             asking.connect(f"{where}/{_RUNNER if runs else _DECIDER}")
             socket.send_fds(asking, [json.dumps(order).encode()], [theirs, *descriptors])
-            return Fork(json.loads(asking.recv(4096))["pid"], status)
+            return json.loads(asking.recv(4096))["pid"], status
     finally:
         os.close(theirs)
 
@@ -250,16 +255,28 @@ def _descriptor(stream: Any, own: int, nothing: BinaryIO) -> int:
 def _call(words: Sequence[str], cwd: Path) -> int:
     """Run a command with the streams of this process and return its exit code.
 
-    That may be a worker of execnet's. The command gets the signals that this process gets.
+    That may be a worker of execnet's. The command gets the signals that this process gets. Nothing
+    of the package is imported, which takes longer than the rest.
     """
-    if words[1] == "-u" and fits(os.environ):
-        worker = {"worker": words[-1], "cwd": str(cwd), "env": dict(os.environ)}
-        return int(_ask(os.environ[SOCKET], worker, (1, 2, 0)).wait())
     order = _command(words, cwd, os.environ)
-    process = _ask(os.environ[SOCKET], order, (1, 2)) if order else subprocess.Popen(words, cwd=cwd)
+    if is_worker := words[1] == "-u" and fits(os.environ):
+        order = {"worker": words[-1], "cwd": str(cwd), "env": dict(os.environ)}
+    if order is None:
+        process = subprocess.Popen(words, cwd=cwd)
+        _hand_signals_to(process.pid)
+        return process.wait()
+    pid, status = _begun(os.environ[SOCKET], order, (1, 2, 0) if is_worker else (1, 2))
+    if not is_worker:
+        _hand_signals_to(pid)
+    with open(status, "rb") as stream:
+        told = stream.read()
+    # Nothing is told of one that ended with the nursery.
+    return int.from_bytes(told, sys.byteorder, signed=True) if told else -signal.SIGKILL
+
+
+def _hand_signals_to(pid: int) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda number, frame: os.kill(process.pid, number))
-    return int(process.wait())
+        signal.signal(number, lambda number, frame: os.kill(pid, number))
 
 
 def _have_workers_forked() -> None:
