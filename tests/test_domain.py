@@ -58,6 +58,8 @@ def test_the_patterns_are_what_they_are_called() -> None:
     assert bool((content(case, "outlier").amax(1) == 256).all())
     rows = content(case, "lopsided").abs().mean(1)
     assert rows.max() > 4 * rows.min()
+    sizes = content(case, "dominant").abs().mean(1)
+    assert sizes.topk(2).values[0] > 2**16 * sizes.topk(2).values[1]
     masked = content(case, "masked")
     assert bool(masked[:, 0].isfinite().all()) and bool((masked[:, -1] == -torch.inf).any())
     constant = content(case, "constant")
@@ -68,7 +70,10 @@ def test_the_patterns_are_what_they_are_called() -> None:
     assert content(case, "wider").dtype is torch.float64
 
 
-OF_VALUES = ("large", "outlier", "lopsided", "masked", "constant", "tiny", "negated", "sorted")
+OF_VALUES = (
+    *("large", "outlier", "lopsided", "dominant", "masked", "constant", "tiny", "negated"),
+    "sorted",
+)
 
 
 @pytest.mark.parametrize("kind", [*OF_VALUES, "exact", "strided", "pitched", "expanded", "wider"])

@@ -13,6 +13,7 @@ from torch.autograd.function import once_differentiable
 
 from pytest_kopt.cases.case import declare
 from pytest_kopt.cases.nearby.layouts import variants
+from pytest_kopt.cases.nearby.variant import Variant
 from pytest_kopt.cases.order import CANDIDATE, INCUMBENT
 from pytest_kopt.cases.running.heldout import try_shape
 from pytest_kopt.cases.running.switches import left_switches, read_switches, switches_kept
@@ -286,6 +287,46 @@ class Once(Squares):
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> Any:
         return Detached.backward(ctx, *grads)
+
+
+def test_a_row_far_larger_than_the_others_leaves_theirs_right() -> None:
+    """The sum over all rows up to one, less that before the row, is right where rows are alike."""
+
+    def flat(x: Tensor) -> Tensor:
+        sums = x.flatten().cumsum(0).view(x.shape)
+        before = torch.cat([sums.new_zeros(1), sums[:-1, -1]])
+        return sums - before[:, None]
+
+    found = told(
+        lambda x: x.cumsum(1),
+        flat,
+        lambda: (torch.rand(16, 64),),
+        lambda x: x.double().cumsum(1),
+    )
+    assert found["dominant"] == "wrong"
+
+
+def test_a_size_that_comes_again_is_judged() -> None:
+    """The first call of a size may do what no later one does, and take the time of all others."""
+    seen = set[torch.Size]()
+
+    def cut(x: Tensor) -> Tensor:
+        is_new = x.shape not in seen
+        seen.add(x.shape)
+        return x * 2 if is_new or len(x) % 2 == 0 else torch.zeros_like(x)
+
+    case = declare(
+        "t",
+        "memory",
+        cut,
+        inputs=lambda: (torch.randn(63, 64),),
+        reference=lambda x: x.double() * 2,
+        dims={"n": 63},
+        nbytes=4096,
+    )
+    versions = {INCUMBENT: lambda x: x * 2, CANDIDATE: cut}
+    tried = try_shape(Variant(case, kind="uneven"), versions, "cpu", 7)
+    assert tried is not None and tried.outcomes[CANDIDATE] == "wrong"
 
 
 def test_inputs_that_find_no_memory_are_untried() -> None:

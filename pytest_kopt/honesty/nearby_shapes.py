@@ -30,6 +30,8 @@ SHAPES: tuple[Kind, ...] = ("aligned", "uneven")
 TIED: tuple[Kind, ...] = ("large", "masked", "constant", "exact", "expanded")
 #: With this, places alone are judged: what else is computed of such values may round.
 CLOSE: Kind = "close"
+#: With this, each row is judged: what is wrong in another is small beside the large one.
+DOMINANT: Kind = "dominant"
 #: With this, gradients are differentiated once more.
 TWICE: Kind = "twice"
 #: What a kernel has no way to refuse: where it is plainly wrong, it does not support that.
@@ -64,6 +66,7 @@ PATTERNS: dict[Kind, Pattern] = {
     "lopsided": Pattern(
         "rows of different size, with larger elements at equal distances", _VALUES, _MODERATE
     ),
+    DOMINANT: Pattern("one row far larger than the others", _VALUES, _MODERATE),
     "masked": Pattern("infinities, as masks have them", _VALUES, "finite"),
     "padded": Pattern("NaN where a length or a mask says that nothing is read", _VALUES, "finite"),
     "constant": Pattern("rows of one value", _VALUES, _MODERATE),

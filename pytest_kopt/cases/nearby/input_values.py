@@ -156,6 +156,18 @@ def lopsided(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     return scaled
 
 
+def dominant(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Return the same with one row of several 2**24 times as large, or less in float16."""
+    if x.ndim < 2 or x[..., :1].numel() < 2:
+        return x
+    rows = x.reshape(-1, x.shape[-1]).clone()
+    room = torch.finfo(x.dtype).max / (64 * max(1.0, float(x.abs().max())))
+    # What runs over all rows carries it on to those that follow.
+    place = torch.randint(len(rows) // 2, (), generator=generator)
+    rows[place] *= 2.0 ** min(24, math.floor(math.log2(room)))
+    return rows.reshape(x.shape)
+
+
 def _in_a_row(least: float) -> Change:
     """Return the change to numbers of either sign, the next of its format for every one.
 
