@@ -170,7 +170,7 @@ class Arms:
         """Start what tries candidate and incumbent at shapes near those of some cases."""
         how, asked = self.how, dict[Child, list[str]]()
         count = 1 if how == TWO_PROCESSES or place.device.kind == "cpu" else _NEARBY_ON_GPU
-        for number in range(min(count, len(place.ids))):
+        for number in range(min(count, len(place.ids)) or 1):
             own = place._replace(ids=place.ids[number::count])
             children_of = self._holding(own, how, [CANDIDATE, INCUMBENT], ArmsOrder(()))
             asked |= dict.fromkeys(children_of.values(), own.ids)
