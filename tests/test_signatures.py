@@ -142,6 +142,14 @@ def test_each_output_may_have_a_gate_of_its_own() -> None:
         check(coarse, **given, gate={"loss": snr(60.0)})
 
 
+def test_a_result_on_another_device_is_no_missing_name_of_a_gate() -> None:
+    def elsewhere(x: Tensor) -> dict[str, Tensor]:
+        return coarse(x) | {"index": torch.empty(x.shape[:1], device="meta")}
+
+    report = check(elsewhere, inputs=one, reference=fine, gate={"out['coarse']": snr(60.0)})
+    assert report.check == "FAIL" and "is on meta" in report.diagnosis
+
+
 def test_a_loose_gate_does_not_loosen_indices() -> None:
     def swapped(x: Tensor) -> tuple[Tensor, Tensor]:
         values, places = x.sort(1)

@@ -78,12 +78,12 @@ def fresh_content(checking: Checking) -> Iterator[Finding]:
         expected = checking.expect(run, seed)
         checking.judge(run, expected, "")
     expected = checking.expected
-    if expected.outputs.keys() == run.copies.outputs.keys():
-        _refuse_gates_of_nothing(checking)
     checking.first = checking.pristine, run, expected
     if checking.elsewhere(run):
         # A mistake, and no more than that.
         return
+    if expected.outputs.keys() == run.copies.outputs.keys():
+        _refuse_gates_of_nothing(checking)
     odd = outputs.odd_findings(live, list(expected.outputs.values()), checking.pristine)
     yield from odd
     if checking.passed and not odd:
