@@ -172,7 +172,7 @@ def read(name: str) -> Any:
     return json.loads((RESULTS / f"{name}.json").read_text())
 
 
-def whole_commands(record: str = "gpu_rounds_h200") -> Rows:
+def whole_commands(record: str) -> Rows:
     """From start to end by the clock on the wall."""
     rounds = read(record)["rounds"]
     rows = []
@@ -288,7 +288,7 @@ SECTIONS = (
     ("Decision, status and report", "measured here", scale),
     ("Without a measurement", "measured here", at_once),
     ("Whole commands on an H100", ROUNDS, partial(whole_commands, "gpu_rounds_h100_five")),
-    ("Whole commands on an H200", EARLIER, whole_commands),
+    ("Whole commands on an H200", EARLIER, partial(whole_commands, "gpu_rounds_h200")),
     ("Identical code", "`benchmarks/paired_gpu.py`, `benchmarks/paired_cpu.py`", paired),
     ("Resolution", "`benchmarks/paired_gpu.py`, `pytest --kopt-calibrate`", resolution),
     ("Start-up of workers", "`benchmarks/worker_startup.py`", startup),

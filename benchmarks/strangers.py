@@ -246,7 +246,10 @@ def _campaign(bench: Bench, op: Op, way: str, project: Path) -> Outcome:
     if way == "tree":
         shutil.copytree(bench.packages / _module(op), project / _module(op))
     backend = "TORCH" if bench.gpu == "cpu" else "TRITON"
-    words = ("--op", op.name, "--backend", backend, "--gpu", bench.gpu, "--kernel", kernel)
+    words = (
+        *("init", "c", "--op", op.name, "--backend", backend, "--gpu", bench.gpu),
+        *("--kernel", kernel, "--metric", "Forward GB/s"),
+    )
     seconds: dict[str, list[float]] = {}
 
     def timed(step: str, root: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -259,8 +262,7 @@ def _campaign(bench: Bench, op: Op, way: str, project: Path) -> Outcome:
     def judged(step: str, root: Path, number: str) -> subprocess.CompletedProcess[str]:
         return timed(step, root, "pytest", "-q", "--kopt-campaign", "c", "--kopt-round", number)
 
-    words = ("pytest_kopt.cli", "init", "c", *words, "--metric", "Forward GB/s")
-    done = timed("init", project, *words)
+    done = timed("init", project, "pytest_kopt.cli", *words)
     done = done if done.returncode else judged("baseline", project, "1")
     if not done.returncode:
         path, copies = project / kernel, dict[str, Path]()

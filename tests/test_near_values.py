@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from pytest_kopt.cases.case import declare
+from pytest_kopt.cases.case import Case, declare
 from pytest_kopt.cases.nearby.layouts import variants
 from pytest_kopt.cases.nearby.variant import Variant
 from pytest_kopt.cases.order import CANDIDATE, INCUMBENT
@@ -23,6 +23,11 @@ Function = Callable[..., Any]
 Inputs = Callable[[], tuple[Any, ...]]
 
 
+def case_of(candidate: Function, inputs: Inputs, reference: Function, **more: Any) -> Case:
+    declared: dict[str, Any] = {"dims": {"n": 1}, "nbytes": 4096} | more
+    return declare("t", "memory", candidate, inputs=inputs, reference=reference, **declared)
+
+
 def told(
     incumbent: Function,
     candidate: Function,
@@ -32,8 +37,7 @@ def told(
     **more: Any,
 ) -> dict[str, str]:
     """Return what becomes of a candidate by kind and variant, where the incumbent is right."""
-    declared: dict[str, Any] = {"dims": {"n": 1}, "nbytes": 4096} | more
-    case = declare("t", "memory", candidate, inputs=inputs, reference=reference, **declared)
+    case = case_of(candidate, inputs, reference, **more)
     versions = {INCUMBENT: incumbent, CANDIDATE: candidate}
     tried = [try_shape(near, versions, "cpu", 7, language) for near in variants(case, 7)]
     comparable = [item for item in merged(filter(None, tried)) if CANDIDATE in item.outcomes]
@@ -315,15 +319,7 @@ def test_a_size_that_comes_again_is_judged() -> None:
         seen.add(x.shape)
         return x * 2 if is_new or len(x) % 2 == 0 else torch.zeros_like(x)
 
-    case = declare(
-        "t",
-        "memory",
-        cut,
-        inputs=lambda: (torch.randn(63, 64),),
-        reference=lambda x: x.double() * 2,
-        dims={"n": 63},
-        nbytes=4096,
-    )
+    case = case_of(cut, lambda: (torch.randn(63, 64),), lambda x: x.double() * 2)
     versions = {INCUMBENT: lambda x: x * 2, CANDIDATE: cut}
     tried = try_shape(Variant(case, kind="uneven"), versions, "cpu", 7)
     assert tried is not None and tried.outcomes[CANDIDATE] == "wrong"
@@ -337,15 +333,7 @@ def test_inputs_that_find_no_memory_are_untried() -> None:
             raise torch.OutOfMemoryError("CUDA out of memory")
         return x * 2
 
-    case = declare(
-        "t",
-        "memory",
-        filled,
-        inputs=lambda: (torch.randn(8, 64),),
-        reference=lambda x: x.double() * 2,
-        dims={"n": 1},
-        nbytes=4096,
-    )
+    case = case_of(filled, lambda: (torch.randn(8, 64),), lambda x: x.double() * 2)
     versions = {INCUMBENT: lambda x: x * 2, CANDIDATE: filled}
     tried = {near.kind: try_shape(near, versions, "cpu", 7) for near in variants(case, 7)}
     large = tried["large"]

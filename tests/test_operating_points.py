@@ -98,9 +98,7 @@ def blocks_on(gpu: Gpu, seed: int = 1) -> tuple[Blocks, Process]:
     process = Process(gpu)
     held = cast("Any", dict.fromkeys(CYCLES, process))
     calls = {arm: [10] for arm in held}
-    blocks = Blocks(
-        held, random.Random(seed), "cuda", 5, calls, monitor=Monitor(gpu.glance, gpu.read)
-    )
+    blocks = Blocks(held, random.Random(seed), "cuda", 5, calls, monitor=gpu.monitor)
     blocks.warm_up()
     return blocks, process
 
