@@ -91,7 +91,7 @@ def init(arguments: argparse.Namespace) -> None:
             raise BadInput(what, where="--template", fix=fix)
         print("\n".join(templates.place(arguments.template, project)))
         return
-    found = [] if arguments.old and arguments.name else fill_in(arguments, project)
+    found = [] if arguments.old and arguments.name else _fill_in(arguments, project)
     repository = Repository.around(project.root)
     arguments.bench = [_relative(path, project.root) for path in arguments.bench]
     manifest = _checked(arguments, project, repository)
@@ -266,7 +266,7 @@ def _relative(path: str, root: Path) -> str:
     return (absolute.relative_to(root) if absolute.is_relative_to(root) else absolute).as_posix()
 
 
-def fill_in(arguments: argparse.Namespace, project: Project) -> list[str]:
+def _fill_in(arguments: argparse.Namespace, project: Project) -> list[str]:
     """Set the arguments that were not given and can be known; return what was found out.
 
     The kernel is the one file of the project that tests of cases import; it tells the operator by

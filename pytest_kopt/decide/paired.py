@@ -30,6 +30,9 @@ ALONE_LOOKS = (12, 16)
 ALONE_FROM = 4
 #: How a metric's name ends where the group sizes were drawn anew.
 UNDER_SKEW = "under skew"
+#: No more processes are started for a change of less: rounds of the same code differ by up to a
+#: third of it (docs/paired.md).
+WORTH_PCT = 0.1
 
 
 class InterimLooks:
@@ -111,11 +114,6 @@ def decide_under_skew(
             else "a gain has to be there whatever the groups' sizes are",
         }
     )
-
-
-#: No more processes are started for a change of less: rounds of the same code differ by up to a
-#: third of it (docs/paired.md).
-WORTH_PCT = 0.1
 
 
 def decide_metrics(

@@ -127,6 +127,6 @@ def downgrades(
 
 def _of_inputs(accuracy: Accuracy, inputs: Inputs) -> float:
     """Return the SNR in dB that arithmetic in the dtype of narrower inputs reaches."""
-    if accuracy.dtype != _SINGLE or inputs.dtype in (_SINGLE, "") or inputs.dtype not in _BITS:
+    if accuracy.dtype != _SINGLE or inputs.dtype not in _BITS.keys() - {_SINGLE}:
         return math.inf
     return accuracy.rounding_db - _below_single(inputs.dtype) - _SEVERAL_ROUNDINGS

@@ -227,10 +227,10 @@ class Blocks:
 
     def _is_limited(self) -> bool:
         """Say whether a limit holds the clock of a version down, as far as the device tells."""
+        before = self._monitor.read().limited
+        if before is None:
+            return True
         for arm in (INCUMBENT, CANDIDATE):
-            before = self._monitor.read().limited
-            if before is None:
-                return True
             self.run(arm, self._drawn(), _LOAD_S)
             if self._monitor.read().limited != before:
                 return True

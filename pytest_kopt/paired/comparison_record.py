@@ -24,6 +24,8 @@ from pytest_kopt.paired.replica import CaseQuads
 #: A version's blocks are at boost where their median clock is so near the highest of the case, and
 #: two versions' are at the same one where they are so near each other, in percent.
 _BELOW_TOP_PCT, _APART_PCT = 3.0, 1.0
+#: What a flag says where no other process judged the timed results of a case.
+_INSIDE = "what timed calls gave was judged in their own process"
 
 
 def evidence_of(measured: Sequence[CaseQuads], way: str) -> PointEvidence | None:
@@ -93,10 +95,6 @@ def warnings_of(evidence: PointEvidence) -> list[str]:
     if low < (1 - _APART_PCT / 100) * high:
         return [f"the versions' blocks at boost had {low:.0f} and {high:.0f} MHz"]
     return []
-
-
-#: What a flag says where no other process judged the timed results of a case.
-_INSIDE = "what timed calls gave was judged in their own process"
 
 
 def flags_of(

@@ -48,8 +48,7 @@ class Sustained:
             self.steady.add(nodeid)
             return {}
         self._measured[nodeid] += 1
-        gain = gain_in_turns(quads[CANDIDATE])
-        is_doubtful = gain < -_LOSS <= gain_in_turns(at_boost)
-        if self._turns == IN_A_ROUND and not decides and is_doubtful:
+        is_once = self._turns == IN_A_ROUND and not decides
+        if is_once and gain_in_turns(quads[CANDIDATE]) < -_LOSS <= gain_in_turns(at_boost):
             self._doubtful.setdefault(nodeid, quads[CANDIDATE][0][0][0])
         return quads

@@ -79,13 +79,10 @@ def advised(
         if least is not None and comparison.snr_db >= least:
             defensible[name] = least
     for name, reached in torch_reached.items():
-
-        def line(number: float, name: str = name) -> str:
-            gates = defensible if name in defensible else {name: number}
-            return gate_line(gates, is_single=is_single)
-
-        words = _words(wrong[name].snr_db, reached, result_pairs[name][1].dtype, line)
-        advice[wrong[name].name] = words
+        dtype = result_pairs[name][1].dtype
+        advice[wrong[name].name] = _words(
+            wrong[name], reached, dtype, name, defensible, is_single=is_single
+        )
     return advice
 
 
@@ -109,24 +106,35 @@ def _computed_in(
 
 
 def _words(
-    own_db: float, reached: Comparison, dtype: torch.dtype, line: Callable[[float], str]
+    own: Comparison,
+    reached: Comparison,
+    dtype: torch.dtype,
+    name: str,
+    defensible: Mapping[str, float],
+    *,
+    is_single: bool,
 ) -> str:
-    """Say what is at fault; `line` returns the `gate=` that asks for an SNR in dB."""
+    """Say what is at fault where a result misses its gate; `defensible` gates are met."""
+
+    def line(number: float) -> str:
+        return gate_line({name: number}, is_single=is_single)
+
     narrow = str(dtype).removeprefix("torch.")
     least = proposed(reached.snr_db)
     torchs = f"torch reaches {reached.snr_db:.1f} dB for the reference in {narrow}"
     where = "within the tolerance" if reached.passed else "outside the tolerance as well"
-    if least is not None and own_db >= least:
+    if name in defensible:
         tight = "" if reached.passed else f", which is tighter than {narrow} can be"
+        passing = gate_line(defensible, is_single=is_single)
         return (
-            f"  {torchs}, {where}{tight}. Fix: {line(least)} passes and is defensible, as it "
+            f"  {torchs}, {where}{tight}. Fix: {passing} passes and is defensible, as it "
             f"requires {SLACK_DB:g} dB less than torch reaches"
         )
     verdict = f"the kernel is wrong, or computes in less than {narrow}"
     if reached.passed or least is None:
         return (
             f"  {torchs}, {where}: {verdict}. Fix: correct the kernel; "
-            f"{line(math.floor(own_db))} would pass and is not defensible"
+            f"{line(math.floor(own.snr_db))} would pass and is not defensible"
         )
     return (
         f"  {torchs}, {where}: the tolerance is tighter than {narrow} can be, and {verdict}. Fix: "
