@@ -136,7 +136,8 @@ class Clock:
 
             pynvml.nvmlInit()
             self._nvml = pynvml
-            self._handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+            visible = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")
+            self._handle = pynvml.nvmlDeviceGetHandleByIndex(int(visible[0]))
 
     def mhz(self) -> float:
         nvml = self._nvml
