@@ -354,7 +354,7 @@ def results(outcome: Outcome, rates: Sequence[float]) -> list[CaseResult]:
                     "Forward Time (ms)": 1.0 / shown,
                     "out_snr": 40.0,
                 },
-                evidence=CaseEvidence(engine="wall"),
+                evidence=CaseEvidence(engine="wall", domain=outcome.domain or None),
                 findings=(Finding(outcome.finding, "seen by a check of honesty"),)
                 if bad and outcome.finding
                 else (),

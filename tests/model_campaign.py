@@ -30,6 +30,7 @@ class Outcome:
     interrupted: bool = False
     touched: bool = False
     benefit: bool = False
+    domain: tuple[str, ...] = ()
 
 
 OUTCOMES = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -42,6 +43,22 @@ def test_what_a_check_of_honesty_calls_wrong_is_to_be_repaired(tmp_path: Path) -
     verdict = project.measure("next", outcome, RATES, Steps(project.root)).verdict
     assert verdict and verdict.decision == "REPAIR"
     assert [flag for flag in verdict.flags if flag.startswith("empty-capture: ")]
+
+
+def test_the_baseline_alone_names_the_inputs_that_the_cases_exclude(tmp_path: Path) -> None:
+    """The cases are frozen with it: every round would carry the flag."""
+    project = DrivenCampaign(tmp_path / "project", {KERNEL: b"OLD = 1\n"}, in_git=False)
+
+    def flags(outcome: str) -> list[str]:
+        domain = ("finite", "declared shapes")
+        outcomes = replace(OUTCOMES[outcome], domain=domain)
+        verdict = project.measure("next", outcomes, RATES, Steps(project.root)).verdict
+        assert verdict
+        return [flag for flag in verdict.flags if "domain" in flag]
+
+    assert flags("equal") == ["the cases exclude inputs by domain=: declared shapes, finite"]
+    project.write(KERNEL, b"NEW = 1\n")
+    assert flags("faster") == []
 
 
 def opened(option: str, manifest: str, *frozen: str) -> SimpleNamespace:

@@ -85,7 +85,11 @@ class Baseline(CampaignTrial):
         judged = Judged(gathered, _judge(gathered))
         what = "fails as its xfail mark expects: the campaign leaves it out"
         left_out = [f"{nodeid} {what}" for nodeid in ran.collector.xfailed()]
-        flags = (*_unused(gathered), *_editable(gathered), *left_out)
+        # The cases are frozen from here on: a round would carry this every time.
+        excluded = {word for result in gathered.results for word in result.evidence.domain or ()}
+        words = ", ".join(sorted(excluded))
+        narrow = [f"the cases exclude inputs by domain=: {words}"] if excluded else []
+        flags = (*_unused(gathered), *_editable(gathered), *left_out, *narrow)
         judged = judged.flagged(*_notices(gathered), *flags)
         judged = profiled(judged.saying_why_blocked())
         judged = _with_kernel_time(judged)

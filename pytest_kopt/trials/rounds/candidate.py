@@ -275,10 +275,8 @@ def _with_notes(judged: Judged, examination: Examination) -> Judged:
     gathered, results = judged.gathered, judged.gathered.results
     opened = gathered.opened
     findings = [*examination.findings(results), *judged.nearby]
-    less = {word for result in results for word in result.evidence.domain or ()}
-    narrow = [f"the cases declare less than the incumbent's domain: {', '.join(sorted(less))}"]
     notable = [finding for finding in findings if not finding.rejects or finding.repairs]
-    judged = judged.flagged(*notable, *(narrow if less else []))
+    judged = judged.flagged(*notable)
     if judged.verdict.decision is not Decision.ACCEPTED:
         return judged
     narrower = [finding for finding in judged.nearby if finding.repairs]
