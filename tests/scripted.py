@@ -10,7 +10,7 @@ from pytest_kopt.cases.running import checking
 from pytest_kopt.cases.running.steps import contents
 from pytest_kopt.honesty import outputs
 from pytest_kopt.measure import wall
-from pytest_kopt.paired.blocks import BlockTime
+from pytest_kopt.paired.samples import BlockTime
 
 #: Seconds that a look at the clock takes, so that nothing takes none.
 _LOOK = 1e-6

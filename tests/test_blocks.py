@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from pytest_kopt.cases.order import ALONE, CANDIDATE, INCUMBENT, PLACEBO
 from pytest_kopt.cases.replies import Reply, Written
-from pytest_kopt.paired.blocks import Blocks, BlockTime
+from pytest_kopt.paired.blocks import Blocks
+from pytest_kopt.paired.samples import BlockTime
 from tests.fake_ends import BlockWorker
 
 

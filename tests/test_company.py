@@ -15,11 +15,11 @@ from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.devices.vendor import CPU
 from pytest_kopt.paired import credit
 from pytest_kopt.paired.arms import ONE_PROCESS
-from pytest_kopt.paired.blocks import Quad
 from pytest_kopt.paired.credit import Company, look_alone
 from pytest_kopt.paired.lane import Lane
 from pytest_kopt.paired.noise import NoiseHistory
-from pytest_kopt.paired.replica import CaseQuads, Refused
+from pytest_kopt.paired.replica import Refused
+from pytest_kopt.paired.samples import CaseQuads, Quad
 from pytest_kopt.processes.remote_host import Place
 from pytest_kopt.show.progress import Progress
 from tests.test_known_noise import compared

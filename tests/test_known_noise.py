@@ -22,11 +22,11 @@ from pytest_kopt.decide.known_noise import DEVICE_TIMED, HOST_TIMED
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.nearby_shapes import Tried
-from pytest_kopt.paired.blocks import Quad
 from pytest_kopt.paired.comparison import Comparison
 from pytest_kopt.paired.noise import NoiseHistory, Scatter, keep
 from pytest_kopt.paired.pairing import Criteria, PairedMetric, PairedResult, judge
-from pytest_kopt.paired.replica import CaseQuads, Refused
+from pytest_kopt.paired.replica import Refused
+from pytest_kopt.paired.samples import CaseQuads, Quad
 from pytest_kopt.trials.calibration import calibration
 from tests.campaigns import campaign_at, record
 
@@ -92,7 +92,7 @@ class Measuring:
     how: str = "one process"
     why_two: str = ""
     why_fresh: str = ""
-    why_open: str = ""
+    flags: tuple[str, ...] = ()
     device_seconds: float = 0.0
     tried: tuple[Tried, ...] = ()
     died_nearby: str = ""

@@ -14,7 +14,8 @@ from pytest_kopt.cases.order import CANDIDATE, INCUMBENT
 from pytest_kopt.decide.inference import FINAL_LOOK
 from pytest_kopt.paired.arms import ONE_PROCESS
 from pytest_kopt.paired.lane import Lane, Then, after_refusal
-from pytest_kopt.paired.replica import CaseQuads, Died, Refused
+from pytest_kopt.paired.replica import Died, Refused
+from pytest_kopt.paired.samples import CaseQuads
 from pytest_kopt.processes.child import NO_MEMORY, ChildDied
 from pytest_kopt.processes.remote_host import Place
 from pytest_kopt.show.progress import Progress

@@ -47,7 +47,8 @@ from pytest_kopt.measure.engine import NOTHING, Block, CaptureFailed, agreed
 from pytest_kopt.measure.wall import WallBlock, WallEngine
 from pytest_kopt.paired.noise import NoiseHistory
 from pytest_kopt.paired.pairing import Criteria, PairedMetric, judge
-from pytest_kopt.paired.replica import CaseQuads, Refused, Replica
+from pytest_kopt.paired.replica import Refused, Replica
+from pytest_kopt.paired.samples import CaseQuads
 from pytest_kopt.paired.verifier_process import Verifier
 from pytest_kopt.processes.remote_host import Place
 from pytest_kopt.schema.profile import MEMORY
@@ -336,7 +337,7 @@ def test_a_clock_that_steps_between_two_blocks_spoils_their_pair_only() -> None:
 def test_the_verdict_says_why_a_case_is_timed_by_events() -> None:
     class Measuring:
         how, why_two, device_seconds = "one process", "", 0.0
-        why_fresh = why_open = ""
+        why_fresh, flags = "", ()
         tried, died_nearby, written = (), "", ""
 
         def replicas(self, count: int) -> list[dict[str, CaseQuads]]:

@@ -21,11 +21,9 @@ from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.devices.states import BOOST, SUSTAINED
 from pytest_kopt.devices.vendor import Monitor, Reading
 from pytest_kopt.measure.engine import PAUSE_S, Block
-from pytest_kopt.paired.blocks import Blocks
-from pytest_kopt.paired.comparison_record import evidence_of, warnings_of
-from pytest_kopt.paired.noise import Scatter, measured_under
-from pytest_kopt.paired.replica import CaseQuads
-from pytest_kopt.paired.sustained import Sustained
+from pytest_kopt.paired.blocks import Blocks, Sustained
+from pytest_kopt.paired.noise import Scatter
+from pytest_kopt.paired.samples import CaseQuads, evidence_of, measured_under, warnings_of
 from pytest_kopt.show.exports.comment import comment
 from pytest_kopt.show.terminal import verdict_lines
 from pytest_kopt.show.words import conditions, measured_at, second_point, second_points

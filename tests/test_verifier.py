@@ -53,8 +53,7 @@ from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.measure.cold import InputPool
 from pytest_kopt.measure.wall import WallEngine
-from pytest_kopt.paired.seen_block import SeenBlock
-from pytest_kopt.paired.verifier_process import Verifier
+from pytest_kopt.paired.verifier_process import SeenBlock, Verifier
 
 SESSION_SEED, NO_SEED = 77, 0
 FAST = WallEngine(iterations=10, block_seconds=0.05)

@@ -1,7 +1,7 @@
 """The state of a device before and after a measurement, and whether it spoils the figures.
 
 A power cap spoils none: the clock that it leaves is the kernel's own under load, a figure of the
-operating point (`paired/comparison_record.py`).
+operating point (`paired/samples.py`).
 """
 
 from __future__ import annotations

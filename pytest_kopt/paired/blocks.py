@@ -6,29 +6,29 @@ import math
 import random
 import statistics
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 
-from pytest_kopt.cases.order import ALONE, CANDIDATE, INCUMBENT, PLACEBO, UNEVEN
+from pytest_kopt.cases.order import (
+    ALONE,
+    AT_LENGTH,
+    CANDIDATE,
+    IN_A_ROUND,
+    INCUMBENT,
+    PLACEBO,
+    UNEVEN,
+)
 from pytest_kopt.cases.protocol import Keep, Time, Write
 from pytest_kopt.cases.replies import Looked, Timed, Written
 from pytest_kopt.devices.processes import Unseen
+from pytest_kopt.devices.states import SUSTAINED
 from pytest_kopt.devices.vendor import Monitor, Reading
 from pytest_kopt.measure.engine import PAUSE_S
-from pytest_kopt.paired.seen_block import SeenBlock
+from pytest_kopt.paired.samples import PAIRS, BlockTime, Kind, Quad, gain_in_turns
+from pytest_kopt.paired.verifier_process import SeenBlock
 from pytest_kopt.processes.child import Child
 
-#: The comparison, the A/A control, the comparison with the group sizes of a grouped GEMM drawn
-#: anew, by their names in pairs.csv, and the incumbent beside the candidate against itself alone.
-#: In a race each candidate's comparison has its name.
-Kind = str
-PAIRS: dict[Kind, tuple[str, str]] = {
-    "candidate": (CANDIDATE, INCUMBENT),
-    "placebo": (PLACEBO, INCUMBENT),
-    "uneven": (UNEVEN[CANDIDATE], UNEVEN[INCUMBENT]),
-    "alone": (INCUMBENT, ALONE),
-}
 #: Arms that nobody looks into: what they run was accepted before.
 TRUSTED = frozenset({INCUMBENT, PLACEBO, ALONE, UNEVEN[INCUMBENT]})
 #: So many blocks of an arm are looked at.
@@ -49,33 +49,10 @@ _LOAD_S = 0.12
 #: blocks; longer where there are more turns. More load comes before the first turn. With 0.2 s for
 #: each an H100 has both versions at one clock.
 _WARMING_S, _TURN_S, _LONG_TURN_S, _PARTS = 0.3, (0.3, 0.4), (0.4, 0.6), 4
-
-
-@dataclass(frozen=True, slots=True)
-class BlockTime:
-    """The time of one block of an arm, in ms."""
-
-    #: Of a call, forward and backward (None: the case has none).
-    forward: float
-    backward: float | None
-    #: Of the whole block: what counts as its time, and that with what passed around it by the clock
-    #: of the process that orders it, on the CPU before its calls, on a GPU around the events.
-    counted: float
-    outside: float
-    #: What passed by that clock while its calls ran.
-    passed: float
-    #: The clock, in MHz, and the power, in W, that a GPU tells at its end; None where it does not.
-    mhz: float | None = None
-    watts: float | None = None
-
-    def of(self, way: str) -> float:
-        """Return the ms of a call: `forward`, `backward`, or `step`, which is both."""
-        if way == "forward" or self.backward is None:
-            return self.forward
-        return self.backward if way == "backward" else self.forward + self.backward
-
-
-Quad = list[tuple[str, BlockTime]]
+#: A round's turns are repeated the other way round in the next replica after a loss of so much, as
+#: a log-ratio, that boost does not show: on an H100 the version whose turn came second was up to
+#: 7 % slower for that. A smaller loss is no more than one replica's error.
+_LOSS = 0.05
 
 
 def _together(blocks: Sequence[BlockTime]) -> BlockTime:
@@ -94,20 +71,6 @@ def _together(blocks: Sequence[BlockTime]) -> BlockTime:
         mean(block.mhz for block in blocks),
         mean(block.watts for block in blocks),
     )
-
-
-def gain_in_turns(quads: Sequence[Quad], way: str = "step") -> float:
-    """Return the mean log-ratio of pairs; in pairs of both orders an even drift cancels."""
-    pairs = pairs_of(quads)
-    return statistics.fmean(math.log(old.of(way) / new.of(way)) for new, old in pairs)
-
-
-def pairs_of(quads: Sequence[Quad]) -> Iterator[tuple[BlockTime, BlockTime]]:
-    """Yield the candidate's and the current best's adjacent blocks."""
-    for quad in quads:
-        for pair in (dict(quad[:2]), dict(quad[2:])):
-            if pair:
-                yield pair[CANDIDATE], pair[INCUMBENT]
 
 
 class Blocks:
@@ -372,3 +335,42 @@ class Blocks:
     def keeps(self, child: Child) -> Keep | None:
         """Return, once, the place of what a process is to keep of its last block, and the calls."""
         return self._keeping.pop(child, None)
+
+
+class Sustained:
+    """The cases that replicas of one device have measured at the sustained operating point."""
+
+    def __init__(self, turns: int) -> None:
+        """Have `turns` turns measured, in as many replicas, where the point does not decide."""
+        self._turns = turns
+        #: By node id, how many replicas have measured it, and of those to be measured once more the
+        #: version whose turn came first.
+        self._measured: Counter[str] = Counter()
+        self._doubtful: dict[str, str] = {}
+        #: The cases whose clock does not fall under load: they have one figure for both points.
+        self.steady: set[str] = set()
+
+    def measure(
+        self, nodeid: str, point: str, blocks: Blocks, at_boost: Sequence[Quad]
+    ) -> Mapping[Kind, list[Quad]]:
+        """Measure a case, whose `point` decides, in one replica; nothing where that is not due.
+
+        `at_boost` are this replica's comparisons at boost.
+        """
+        decides = point == SUSTAINED
+        # Where no clock is known, none is known to fall.
+        most = self._turns + (nodeid in self._doubtful)
+        is_due = decides or (self._measured[nodeid] < most and blocks.top_mhz > 0)
+        if nodeid in self.steady or not is_due:
+            return {}
+        turns = AT_LENGTH if decides else self._turns
+        last = self._doubtful.get(nodeid, "")
+        quads = blocks.sustained(turns, last, has_control=decides)
+        if quads is None:
+            self.steady.add(nodeid)
+            return {}
+        self._measured[nodeid] += 1
+        is_once = self._turns == IN_A_ROUND and not decides
+        if is_once and gain_in_turns(quads[CANDIDATE]) < -_LOSS <= gain_in_turns(at_boost):
+            self._doubtful.setdefault(nodeid, quads[CANDIDATE][0][0][0])
+        return quads

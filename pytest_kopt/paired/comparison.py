@@ -12,11 +12,12 @@ from typing import TypeVar
 import pytest
 
 from pytest_kopt.cases.order import WorkerOrders
-from pytest_kopt.decide.inference import LOOKS
+from pytest_kopt.decide.inference import KNOWN_BIAS_PCT, LOOKS
 from pytest_kopt.honesty.nearby_shapes import Tried, merged
 from pytest_kopt.paired.arms import TWO_PROCESSES, Arms, Versions
 from pytest_kopt.paired.lane import AT_ONCE_ON_GPU, Lane
-from pytest_kopt.paired.replica import CaseQuads, Refused
+from pytest_kopt.paired.replica import Refused
+from pytest_kopt.paired.samples import CaseQuads
 from pytest_kopt.processes.child import why_open
 from pytest_kopt.processes.remote_host import Place
 from pytest_kopt.show.progress import Progress
@@ -79,8 +80,15 @@ class Comparison:
         return next((why for lane in self._lanes if (why := lane.place.site.starter.why_fresh)), "")
 
     @property
-    def why_open(self) -> str:
-        return why_open(self._arms.config)
+    def flags(self) -> list[str]:
+        """What a verdict says of how the processes were held."""
+        flags = [why] if (why := why_open(self._arms.config)) else []
+        if self.how == TWO_PROCESSES:
+            bias = f"a bias of up to {KNOWN_BIAS_PCT:g} % is known"
+            flags.insert(0, f"compared in two processes ({bias}): {self.why_two}")
+        if self.why_fresh:
+            flags.append(f"each process was an interpreter of its own: {self.why_fresh}")
+        return flags
 
     @property
     def tried(self) -> list[Tried]:

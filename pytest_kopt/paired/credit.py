@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from pytest_kopt.decide.inference import KNOWN_BIAS_PCT, Estimate, percent
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.paired.comparison import Comparison
-from pytest_kopt.paired.replica import CaseQuads, Caught, Refused
+from pytest_kopt.paired.replica import Caught, Refused
+from pytest_kopt.paired.samples import CaseQuads
 from pytest_kopt.paired.witness import Witness, hidden_time, look_outside
 
 #: While the mean is above this, in percent, and above this share of the gain, the incumbent is

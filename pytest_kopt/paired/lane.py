@@ -13,9 +13,10 @@ from pytest_kopt.cases.order import CANDIDATE
 from pytest_kopt.decide.inference import LOOKS
 from pytest_kopt.honesty.nearby_shapes import Tried
 from pytest_kopt.paired.arms import ONE_PROCESS, Arms, NotComparable
+from pytest_kopt.paired.blocks import Sustained
 from pytest_kopt.paired.nearby import Nearby
-from pytest_kopt.paired.replica import CaseQuads, Refused, Replica
-from pytest_kopt.paired.sustained import Sustained
+from pytest_kopt.paired.replica import Refused, Replica
+from pytest_kopt.paired.samples import CaseQuads
 from pytest_kopt.paired.verifier_process import Verifier
 from pytest_kopt.processes.child import NO_MEMORY, Children
 from pytest_kopt.processes.remote_host import Place

@@ -20,8 +20,7 @@ from pytest_kopt.documents import validate
 from pytest_kopt.errors import BadInput
 from pytest_kopt.knowledge import facts
 from pytest_kopt.models import Document
-from pytest_kopt.paired.blocks import Kind, Quad
-from pytest_kopt.paired.replica import CaseQuads
+from pytest_kopt.paired.samples import CaseQuads
 from pytest_kopt.schema.metrics import Way
 from pytest_kopt.schema.table import write_atomically
 
@@ -127,37 +126,6 @@ class NoiseHistory:
 def _point(case: CaseQuads) -> str:
     """Return the operating point that a case's ratios are at."""
     return SUSTAINED if case.at(CANDIDATE) is not case.at(CANDIDATE, BOOST) else BOOST
-
-
-def measured_under(
-    results: Sequence[CaseResult], replicas: Sequence[Mapping[str, CaseQuads]]
-) -> list[dict[str, object]]:
-    """Return which device measured which case in which replica, when, and in what state.
-
-    Each block has its arm, the ms of a call, and the clock (MHz) and power (W) at its end.
-    """
-    return [
-        {
-            "label": result.label,
-            "round_of_inference": number,
-            "device": quads.device,
-            "timed": list(quads.timed),
-            "blocks": {BOOST: _blocks(quads.quads), SUSTAINED: _blocks(quads.sustained)},
-            **(quads.conditions.to_document() if quads.conditions else {}),
-        }
-        for number, replica in enumerate(replicas, start=1)
-        for result in results
-        if not (quads := replica[result.nodeid]).is_same
-    ]
-
-
-def _blocks(quads: Mapping[Kind, list[Quad]]) -> dict[str, list[list[object]]]:
-    return {
-        kind: [
-            [arm, time.of("step"), time.mhz, time.watts] for quad in of_kind for arm, time in quad
-        ]
-        for kind, of_kind in quads.items()
-    }
 
 
 def path_of(workspace: Path, device: str) -> Path:

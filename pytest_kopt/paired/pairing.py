@@ -21,13 +21,18 @@ from pytest_kopt.decide.verdict import Decision, KernelChange, Replicas, Verdict
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.nearby_shapes import Tried
 from pytest_kopt.options.settings import Gate
-from pytest_kopt.paired.blocks import Kind
 from pytest_kopt.paired.comparison import Comparison
-from pytest_kopt.paired.comparison_record import evidence_of, flags_of, pairs_csv
 from pytest_kopt.paired.credit import Credit, examine
 from pytest_kopt.paired.nearby import findings_nearby
-from pytest_kopt.paired.noise import NoiseHistory, Scatter, measured_under
-from pytest_kopt.paired.replica import CaseQuads
+from pytest_kopt.paired.noise import NoiseHistory, Scatter
+from pytest_kopt.paired.samples import (
+    CaseQuads,
+    Kind,
+    evidence_of,
+    flags_of,
+    measured_under,
+    pairs_csv,
+)
 from pytest_kopt.schema.metrics import Metric, Way, value
 from pytest_kopt.schema.table import NO_CLASSES, Classes, Key, Table
 
@@ -201,13 +206,13 @@ class _Measured:
         self.same |= {name: q.same or "source" for name, q in first.items() if q.is_same}
         reached = [result for result in self._results if result.nodeid not in self.same]
         judged = reached if criteria.reached_only and reached else self._results
-        flags = flags_of(self._comparison, self._results, self._replicas)
+        flags = [*self._comparison.flags, *flags_of(self._results, self._replicas)]
         self._evidence = [
             PairedEvidence(
                 metric.name,
                 cases_of(metric, judged, self.every, criteria.core),
                 criteria.gate,
-                flags,
+                tuple(flags),
                 criteria.classes,
                 criteria.history.noise(metric.way, first),
                 "higher" if metric.higher else "lower",

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import random
 import secrets
-import statistics
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -27,88 +24,21 @@ from pytest_kopt.cases.replies import (
     Prepared,
     Ready,
 )
-from pytest_kopt.decide.case_verdict import Same
-from pytest_kopt.decide.inference import replica_ratio
-from pytest_kopt.decide.verdict import KernelChange
-from pytest_kopt.devices.conditions import Conditions, Steadily
-from pytest_kopt.devices.states import BOOST, SUSTAINED
+from pytest_kopt.devices.conditions import Steadily
+from pytest_kopt.devices.states import BOOST
 from pytest_kopt.devices.vendor import Monitor
 from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.nearby_shapes import Outcome, Tried
 from pytest_kopt.measure.engine import agreed
-from pytest_kopt.paired.blocks import PAIRS, Blocks, Kind, Quad
-from pytest_kopt.paired.sustained import Sustained
+from pytest_kopt.paired.blocks import Blocks, Sustained
+from pytest_kopt.paired.samples import CaseQuads
 from pytest_kopt.paired.verifier_process import Verifier, why_ended
 from pytest_kopt.processes.child import Child, ChildDied, Children
 from pytest_kopt.processes.remote_host import Place
 from pytest_kopt.sameness.launch_recording import differences_later
 
 _Kind = TypeVar("_Kind")
-
-
-@dataclass(slots=True)
-class CaseQuads:
-    """One case in one replica: its quads, by what they compare.
-
-    `engine` is that of both directions, or `graph+events`. `device` is the UUID of what measured
-    it, `conditions` its state around that, `timed` from when to when it was measured alone (seconds
-    since the epoch). `not_captured` says why something is not timed by replays of a graph.
-    `judged_inside` says why inspected results were judged in their own process ("": they were not).
-    """
-
-    nodeid: str
-    engine: str
-    quads: dict[Kind, list[Quad]] = field(default_factory=dict)
-    device: str = ""
-    conditions: Conditions | None = None
-    timed: tuple[float, float] = (0.0, 0.0)
-    not_captured: Mapping[str, str] = field(default_factory=dict)
-    judged_inside: str = ""
-    #: How it is known that both versions are the same, where nothing was timed.
-    same: Same | None = None
-    #: The bytes that a call of a version takes, by arm, where they were measured.
-    memory: Mapping[str, int] = field(default_factory=dict)
-    #: What the first call of a version in this process took, by arm, where it was measured.
-    first_call_ms: Mapping[str, float] = field(default_factory=dict)
-    #: The candidate's gain by the clock of the deciding process, as log-ratios.
-    outside: tuple[float, ...] = ()
-    #: The operating point of a GPU that decides; `quads` are at boost.
-    operating_point: str = BOOST
-    #: The highest clock that was seen, 0 where the device tells none.
-    top_mhz: float = 0.0
-    #: What some of them compare at the sustained operating point, where that was measured.
-    sustained: Mapping[Kind, list[Quad]] = field(default_factory=dict)
-    #: Whether the clock does not fall under load, so that one figure holds at both points.
-    is_steady: bool = False
-    #: What differs in their machine code, as far as it is told.
-    kernels: Future[list[KernelChange]] | None = None
-
-    @property
-    def is_same(self) -> bool:
-        return not self.quads
-
-    def at(self, kind: Kind, point: str | None = None) -> list[Quad]:
-        """Return what compares a pair at an operating point, by default the one that decides.
-
-        A kind that was not measured at the sustained one is at boost.
-        """
-        if (point or self.operating_point) == SUSTAINED and kind in self.sustained:
-            return self.sustained[kind]
-        return self.quads.get(kind, [])
-
-    def incumbent_ms(self, way: str) -> float | None:
-        """Return the time of a call next to the candidate, None where nothing was timed."""
-        blocks = (block for quad in self.at(CANDIDATE) for block in quad)
-        times = [time.of(way) for arm, time in blocks if arm == INCUMBENT]
-        return statistics.median(times) if times else None
-
-    def ratio(self, way: str, kind: Kind = "candidate", point: str | None = None) -> float:
-        """Return the replica's log-ratio of a direction: forward, backward or step (both)."""
-        if self.is_same:
-            return 0.0
-        quads = [[(arm, time.of(way)) for arm, time in quad] for quad in self.at(kind, point)]
-        return replica_ratio(quads, *PAIRS.get(kind, (kind, INCUMBENT)))
 
 
 class Refused(Exception):

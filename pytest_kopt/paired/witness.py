@@ -19,8 +19,7 @@ from pytest_kopt.cases.order import ALONE, CANDIDATE
 from pytest_kopt.decide.inference import Estimate, percent
 from pytest_kopt.devices.states import BOOST
 from pytest_kopt.honesty.finding import Finding
-from pytest_kopt.paired.blocks import BlockTime, pairs_of
-from pytest_kopt.paired.replica import CaseQuads
+from pytest_kopt.paired.samples import BlockTime, CaseQuads, pairs_of
 
 #: Of a gain, and of the counted time, so much may pass elsewhere; and of what passes elsewhere for
 #: the current best, which differs by the contents of the processor's caches.

@@ -31,7 +31,8 @@ from pytest_kopt.paired.arms import NotComparable, Versions
 from pytest_kopt.paired.comparison import Comparison
 from pytest_kopt.paired.noise import NoiseHistory
 from pytest_kopt.paired.pairing import Criteria, PairedMetric, cases_of
-from pytest_kopt.paired.replica import CaseQuads, Caught, Unloadable
+from pytest_kopt.paired.replica import Caught, Unloadable
+from pytest_kopt.paired.samples import CaseQuads
 from pytest_kopt.processes.child import NO_MEMORY
 from pytest_kopt.schema.metrics import parse_primary
 from pytest_kopt.show.standing import Closing
