@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_kopt.cases.order import ALONE, CANDIDATE, INCUMBENT
+from pytest_kopt.paired.credit import hidden_time, look_outside
 from pytest_kopt.paired.samples import BlockTime, CaseQuads
-from pytest_kopt.paired.witness import hidden_time, look_outside
 
 from .scripted import block_time
 

@@ -137,7 +137,10 @@ def judge(
     NotComparable when the versions cannot be measured together, Caught for a candidate that was.
     """
     measured = _Measured(comparison, results, criteria)
-    verdict = _decided(measured, InterimLooks(criteria.policy, criteria.extra_benefit))
+    looks = InterimLooks(criteria.policy, criteria.extra_benefit)
+    verdicts = (looks.decide(look, *measured.look(look, looks.alone)) for look in looks.counts)
+    # The last look always decides.
+    verdict = next(filter(None, verdicts))
     credit = Credit()
     if verdict.decision.keeps and len(measured.same) < len(results):
         claims_gain = bool(verdict.aggregate and (verdict.aggregate.low_pct or 0) > 0)
@@ -147,15 +150,6 @@ def judge(
         credit = examine(comparison, measured.every, gain_pct, loss_pct)
         verdict = _credited(verdict, credit)
     return measured.result(verdict, credit)
-
-
-def _decided(measured: _Measured, looks: InterimLooks) -> Verdict:
-    """Measure as many processes as each look needs, until one decides."""
-    for look in looks.counts:
-        declared, uneven = measured.look(look, looks.alone)
-        if verdict := looks.decide(look, declared, uneven):
-            return verdict
-    raise AssertionError("the last look always decides")
 
 
 def _credited(verdict: Verdict, credit: Credit) -> Verdict:
