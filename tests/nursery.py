@@ -323,7 +323,7 @@ def main() -> None:
     _remember_installed()
     _load_plugins()
     _remember_plugins()
-    importlib.import_module("pytest_kopt.loaded_modules").set_libraries_aside()
+    importlib.import_module("pytest_kopt.libraries").set_libraries_aside()
     # Forks end without taking torch's libraries apart.
     vars(weakref.finalize)["_registry"].clear()
     gc.freeze()
@@ -333,7 +333,7 @@ def main() -> None:
         end_with_parent()
         _import(_DECIDING)
         _load_templates()
-        importlib.import_module("pytest_kopt.loaded_modules").set_libraries_aside()
+        importlib.import_module("pytest_kopt.libraries").set_libraries_aside()
         gc.freeze()
     gc.enable()
     listener = listeners.pop(decides)

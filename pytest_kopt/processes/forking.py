@@ -27,8 +27,7 @@ from typing import Any, NoReturn
 from _pytest.config import default_plugins
 
 from pytest_kopt.cases.running.switches import compile_here
-from pytest_kopt.libraries import is_library
-from pytest_kopt.loaded_modules import loaded_files, set_libraries_aside
+from pytest_kopt.libraries import is_library, loaded_files, set_libraries_aside
 from pytest_kopt.process_tree import adopt_orphans, end_descendants, end_with_parent, leave
 from pytest_kopt.processes.bytecode import kept_bytecode
 from pytest_kopt.processes.channel import prepare

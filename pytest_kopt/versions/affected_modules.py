@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import TypeAlias
 
 from pytest_kopt.imports import Import, imports_in
-from pytest_kopt.loaded_modules import loaded_files
+from pytest_kopt.libraries import loaded_files
 
 #: Calls that write to a registry of torch's or build an extension: a second registration of one
 #: name raises, or silently changes what the first version returns.

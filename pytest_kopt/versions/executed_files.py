@@ -20,7 +20,7 @@ from typing import Any
 
 from pytest_kopt.errors import BadInput
 from pytest_kopt.imports import file_of
-from pytest_kopt.loaded_modules import files_set_aside, heads_set_aside, loaded_files
+from pytest_kopt.libraries import files_set_aside, heads_set_aside, loaded_files
 from pytest_kopt.profile_hook import profile_hook
 from pytest_kopt.versions.affected_modules import (
     NotLoadable,

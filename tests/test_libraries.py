@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from pytest_kopt import loaded_modules
+from pytest_kopt import libraries
 from pytest_kopt.errors import BadInput
 from pytest_kopt.versions.affected_modules import project_modules
 from pytest_kopt.versions.executed_files import check_imported_here
@@ -16,22 +16,22 @@ from pytest_kopt.versions.executed_files import check_imported_here
 
 @pytest.fixture(autouse=True)
 def _aside(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loaded_modules, "_ASIDE", {})
-    monkeypatch.setattr(loaded_modules, "_HEADS", set())
-    loaded_modules.set_libraries_aside()
+    monkeypatch.setattr(libraries, "_ASIDE", {})
+    monkeypatch.setattr(libraries, "_HEADS", set())
+    libraries.set_libraries_aside()
 
 
 def test_the_order_in_which_modules_were_loaded_stays() -> None:
     """Pickle asks module after module for a name, and torch.classes fails for what it lacks."""
     names = list(sys.modules)
-    loaded_modules.set_libraries_aside()
+    libraries.set_libraries_aside()
     assert list(sys.modules) == names
     assert pickle.loads(pickle.dumps(torch.contiguous_format)) is torch.contiguous_format
 
 
 def test_libraries_alone_are_set_aside() -> None:
     assert sys.modules["pytest"] is pytest and sys.modules["pathlib"].Path is Path
-    files = loaded_modules.loaded_files()
+    files = libraries.loaded_files()
     assert not {"pytest", "torch", "pathlib"} & files.keys()
     assert files[__name__] == __file__
 
