@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any
 
 from pytest_kopt.devices.vendor import AMD, Device, Reading
@@ -39,7 +40,10 @@ class AmdSmi:
         gpus = []
         for index, handle in enumerate(smi.amdsmi_get_processor_handles()):
             asic = smi.amdsmi_get_gpu_asic_info(handle)
-            uuid = _runtime_uuid(asic["asic_serial"], index)
+            # What ROCR_VISIBLE_DEVICES takes.
+            uuid = str(index)
+            with suppress(ValueError):
+                uuid = f"GPU-{int(asic['asic_serial'], 16):016x}"
             name, architecture = asic["market_name"], asic["target_graphics_version"]
             pci = smi.amdsmi_get_gpu_device_bdf(handle)
             gpus.append(Device(uuid, index, name, architecture, pci))
@@ -93,14 +97,6 @@ class AmdSmi:
             return question(*arguments)
         except self._smi.AmdSmiException:
             return None
-
-
-def _runtime_uuid(unique_id: str, index: int) -> str:
-    """Return what ROCR_VISIBLE_DEVICES takes: GPU- and the ASIC's unique id, else the index."""
-    try:
-        return f"GPU-{int(unique_id, 16):016x}"
-    except ValueError:
-        return str(index)
 
 
 def _sum(counts: Iterable[Any]) -> float | None:

@@ -69,6 +69,7 @@ class Nvml:
                 part = instance
         ask = self._ask
         running = ask(lambda: nvml.nvmlDeviceGetComputeRunningProcesses(part))
+        limits = nvml.NVML_PERF_POLICY_POWER, nvml.NVML_PERF_POLICY_THERMAL
         return replace(
             self.glance(device),
             memory_mib=ask(lambda: nvml.nvmlDeviceGetMemoryInfo(part).used / _MIB),
@@ -78,7 +79,11 @@ class Nvml:
             temperature_c=ask(
                 lambda: float(nvml.nvmlDeviceGetTemperature(whole, nvml.NVML_TEMPERATURE_GPU))
             ),
-            limited=ask(lambda: self._limited_ns(whole)),
+            limited=ask(
+                lambda: float(
+                    sum(nvml.nvmlDeviceGetViolationStatus(whole, p).violationTime for p in limits)
+                )
+            ),
         )
 
     def glance(self, device: Device) -> Reading:
@@ -90,12 +95,6 @@ class Nvml:
             power_w=self._watts(whole),
             throttle=tuple(name for bit, name in REASONS.items() if bits & bit),
         )
-
-    def _limited_ns(self, handle: Any) -> float:
-        nvml = self._nvml
-        policies = nvml.NVML_PERF_POLICY_POWER, nvml.NVML_PERF_POLICY_THERMAL
-        statuses = [nvml.nvmlDeviceGetViolationStatus(handle, policy) for policy in policies]
-        return float(sum(status.violationTime for status in statuses))
 
     def _watts(self, handle: Any) -> float | None:
         """Return the mean power of the last 100 ms; on an older GPU, of the last second."""

@@ -155,24 +155,21 @@ class Inspected:
         """Have it and what it started stand still; Unseen where it does not."""
         stopped: list[int] = []
         try:
-            self._stop(stopped)
+            try:
+                for pid in down(self.pid):
+                    stopped.append(pid)
+                    os.kill(pid, signal.SIGSTOP)
+                until = time.monotonic() + _STOPPING_SECONDS
+                while stat_of(self.pid)[0] not in "Tt":
+                    if time.monotonic() > until:
+                        raise Unseen("it does not stop")
+            except OSError as error:
+                raise Unseen(str(error)) from None
             yield
         finally:
             for pid in stopped:
                 with suppress(OSError):
                     os.kill(pid, signal.SIGCONT)
-
-    def _stop(self, stopped: list[int]) -> None:
-        try:
-            for pid in down(self.pid):
-                stopped.append(pid)
-                os.kill(pid, signal.SIGSTOP)
-            until = time.monotonic() + _STOPPING_SECONDS
-            while stat_of(self.pid)[0] not in "Tt":
-                if time.monotonic() > until:
-                    raise Unseen("it does not stop")
-        except OSError as error:
-            raise Unseen(str(error)) from None
 
     def read(self, address: int, size: int) -> bytes:
         """Return what is in its memory; Unseen where nothing is mapped, or it must not be read."""

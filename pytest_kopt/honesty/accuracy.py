@@ -113,6 +113,10 @@ def downgrades(
         if now.dtype not in _BITS or not math.isfinite(now.snr_db):
             continue
         least = least_snr(now, before.terms or inputs.elements)
+        # What arithmetic in the dtype of narrower inputs reaches.
+        of_inputs = math.inf
+        if now.dtype == _SINGLE and inputs.dtype in _BITS.keys() - {_SINGLE}:
+            of_inputs = now.rounding_db - _below_single(inputs.dtype) - _SEVERAL_ROUNDINGS
         if now.snr_db < min(least, before.snr_db - _WORSE_THAN_BASELINE):
             yield Finding(
                 "precision-downgrade",
@@ -121,12 +125,5 @@ def downgrades(
                     f"dB; arithmetic in {now.dtype} reaches {least:.1f} dB"
                 ),
                 advice="compute in the declared precision",
-                rejects=now.snr_db < _of_inputs(now, inputs),
+                rejects=now.snr_db < of_inputs,
             )
-
-
-def _of_inputs(accuracy: Accuracy, inputs: Inputs) -> float:
-    """Return the SNR in dB that arithmetic in the dtype of narrower inputs reaches."""
-    if accuracy.dtype != _SINGLE or inputs.dtype not in _BITS.keys() - {_SINGLE}:
-        return math.inf
-    return accuracy.rounding_db - _below_single(inputs.dtype) - _SEVERAL_ROUNDINGS

@@ -282,13 +282,13 @@ def _temporaries(nodes: Iterable[ast.AST]) -> set[str]:
             for target in node.targets:
                 if isinstance(target, ast.Name):
                     values.setdefault(target.id, []).append(node.value)
-    return {name for name, assigned in values.items() if all(map(_makes, assigned))}
 
+    def makes(value: ast.expr) -> bool:
+        function = value.func if isinstance(value, ast.Call) else None
+        named = isinstance(function, ast.Attribute) and _MAKERS.match(function.attr)
+        return bool(named) or isinstance(value, ast.List)
 
-def _makes(value: ast.expr) -> bool:
-    function = value.func if isinstance(value, ast.Call) else None
-    named = isinstance(function, ast.Attribute) and _MAKERS.match(function.attr)
-    return bool(named) or isinstance(value, ast.List)
+    return {name for name, assigned in values.items() if all(map(makes, assigned))}
 
 
 def _keeps(node: ast.AST, temporaries: Container[str]) -> bool:

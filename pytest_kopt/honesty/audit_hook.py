@@ -56,6 +56,7 @@ _IMPORTER, _LOADER = "<frozen importlib._bootstrap>", "<frozen importlib._bootst
 #: Pytest and what distributes its tests.
 _PYTEST = re.compile(r"[/\\](_pytest|pluggy|xdist)[/\\]")
 _PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
+_PACKAGES = f"{os.sep}site-packages{os.sep}"
 _STANDARD = tuple(f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "platstdlib"))
 #: Of inotify(7).
 _IN_OPEN, _IN_NONBLOCK, _IN_CLOEXEC = 0x20, os.O_NONBLOCK, os.O_CLOEXEC
@@ -233,8 +234,11 @@ class AuditHook:
         if not name.startswith(self._root):
             return
         self._made.add(os.path.realpath(name))
-        is_bytecode = _is_bytecode(Path(name))
-        if not is_bytecode and not self._belongs_to_the_harness(Path(name)):
+        path = Path(name)
+        source = path.parents[1] / f"{path.name.partition('.')[0]}.py"
+        # Python runs it in the place of the source.
+        is_bytecode = path.parent.name == "__pycache__" and source.exists()
+        if not is_bytecode and not self._belongs_to_the_harness(path):
             return
         frame = sys._getframe(2)
         author = _author(frame)
@@ -248,7 +252,7 @@ class AuditHook:
             advice="do not write tests, settings or records of the campaign",
         )
         self._heard.setdefault(finding.check, finding)
-        if is_bytecode or self._is_of_a_campaign(Path(name)):
+        if is_bytecode or self._is_of_a_campaign(path):
             # A hook that raises keeps the file from being opened: the records stay what they are,
             # and later processes run the sources that everybody can read.
             raise PermissionError(str(finding))
@@ -264,13 +268,6 @@ class AuditHook:
     def _is_of_a_campaign(self, path: Path) -> bool:
         inside = (folder for folder in path.parents if str(folder).startswith(self._root))
         return any((folder / _LEDGER).exists() for folder in inside)
-
-
-def _is_bytecode(path: Path) -> bool:
-    """Say whether a file is what Python runs in the place of a source that is there."""
-    if path.parent.name != "__pycache__":
-        return False
-    return (path.parents[1] / f"{path.name.partition('.')[0]}.py").exists()
 
 
 def _is_an_import(frame: FrameType | None) -> bool:
@@ -289,17 +286,14 @@ def _author(frame: FrameType | None, *, directly: bool = False) -> str:
     caused event went through the standard library at most.
     """
     while frame is not None and not _is_ours(frame) and not _author_here(frame):
-        if directly and not _is_standard(frame.f_code.co_filename):
+        filename = frame.f_code.co_filename
+        is_standard = filename.startswith(("<frozen", *_STANDARD)) and _PACKAGES not in filename
+        if directly and not is_standard:
             return ""
         frame = frame.f_back
     return (
         "" if frame is None or _is_ours(frame) else f"{frame.f_code.co_filename}:{frame.f_lineno}"
     )
-
-
-def _is_standard(filename: str) -> bool:
-    packages = f"{os.sep}site-packages{os.sep}"
-    return filename.startswith(("<frozen", *_STANDARD)) and packages not in filename
 
 
 def _author_here(frame: FrameType) -> bool:

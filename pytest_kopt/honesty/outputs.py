@@ -88,7 +88,13 @@ def layout(out: object, inputs: Sequence[Any], other_results: Sequence[Any] = ()
         address(tensor) for tensor in tensors(inputs) if tensor.layout is torch.strided
     }:
         return "in memory of an input"
-    if any(_begins_with(out, result) for result in tensors(other_results)):
+    if any(
+        result.layout is torch.strided
+        and result.numel()
+        and out.storage_offset() == result.storage_offset()
+        and address(out) == address(result)
+        for result in tensors(other_results)
+    ):
         return "in memory of another result"
     if out.is_neg() or out.is_conj():
         return "negated or conjugated as it is read"
@@ -96,12 +102,6 @@ def layout(out: object, inputs: Sequence[Any], other_results: Sequence[Any] = ()
     if _reach(out) // out.element_size() - out.storage_offset() < out.numel():
         return "the same memory for many elements"
     return IN_ORDER if steps == sorted(steps, reverse=True) else ANOTHER_ORDER
-
-
-def _begins_with(out: torch.Tensor, result: torch.Tensor) -> bool:
-    if result.layout is not torch.strided or not result.numel():
-        return False
-    return out.storage_offset() == result.storage_offset() and address(out) == address(result)
 
 
 def layouts(

@@ -143,17 +143,13 @@ def known_content_gain(
         for _ in range(_FRESH):
             content = dice.getrandbits(62)
             fresh.append(block.run_after(partial(renewal.write, content)))
-            # One of each in a round may be an outlier.
-            if not _are_slower(fresh, repeated, outliers=number + 1):
-                return 0.0
+            # One of each in a round may be an outlier; all others have to be slower.
+            outliers = number + 1
+            if len(fresh) > outliers:
+                slowest, fastest = sorted(repeated)[-1 - outliers], sorted(fresh)[outliers]
+                if math.log(fastest / slowest) <= _APART:
+                    return 0.0
     return math.log(statistics.median(fresh) / statistics.median(repeated))
-
-
-def _are_slower(fresh: Sequence[float], repeated: Sequence[float], outliers: int) -> bool:
-    """Say whether times on new content are above all known ones, `outliers` of each aside."""
-    if len(fresh) <= outliers:
-        return True
-    return math.log(sorted(fresh)[outliers] / sorted(repeated)[-1 - outliers]) > _APART
 
 
 def known_content_finding(log_gain: float) -> Finding:

@@ -84,7 +84,10 @@ def _matrix_rates(device: str) -> tuple[dict[str, Multiplied], dict[str, str]]:
     rates: dict[str, Multiplied] = {}
     skipped = {}
     for dtype_name in _DTYPES[device]:
-        name = _fp8_name() if dtype_name == "float8" else dtype_name
+        name = dtype_name
+        if name == "float8":
+            architecture = getattr(torch.cuda.get_device_properties(0), "gcnArchName", "")
+            name += "_e4m3fnuz" if architecture.startswith("gfx942") else "_e4m3fn"
         try:
             by_size = [_multiplied(device, name, size) for size in _SIZES[device]]
         except (RuntimeError, NotImplementedError, AttributeError) as error:
@@ -125,11 +128,6 @@ def _product(device: str, dtype: str, size: int) -> Call:
     kind = torch.float32 if dtype == "tf32" else getattr(torch, dtype)
     m, n = x.to(kind), y.to(kind)
     return lambda: torch.mm(m, n)
-
-
-def _fp8_name() -> str:
-    architecture = getattr(torch.cuda.get_device_properties(0), "gcnArchName", "")
-    return "float8_e4m3fnuz" if architecture.startswith("gfx942") else "float8_e4m3fn"
 
 
 def _launches(device: str) -> dict[str, float]:

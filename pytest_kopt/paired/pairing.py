@@ -250,7 +250,18 @@ class _Measured:
             "open_alone": {nodeid: len(of_open) for nodeid in (of_open[0] if of_open else ())},
             "measured": measured_under(self._results, self._replicas),
             "device_seconds": round(comparison.device_seconds, 3),
-            "priors": {evidence.metric: _priors(evidence) for evidence in self._evidence},
+            "priors": {
+                evidence.metric: {
+                    case.name: {
+                        "sd_pct": percent(math.sqrt(prior.variance)),
+                        "freedom": prior.freedom,
+                        "source": prior.source,
+                    }
+                    for case in evidence.cases
+                    if (prior := evidence.prior([case]))
+                }
+                for evidence in self._evidence
+            },
             **Scatter.of(self._replicas).model_dump(),
         }
 
@@ -353,15 +364,3 @@ def _uneven(
         for item, metric in zip(found, metrics, strict=True)
         if ids
     ]
-
-
-def _priors(evidence: PairedEvidence) -> dict[str, object]:
-    return {
-        case.name: {
-            "sd_pct": percent(math.sqrt(prior.variance)),
-            "freedom": prior.freedom,
-            "source": prior.source,
-        }
-        for case in evidence.cases
-        if (prior := evidence.prior([case]))
-    }

@@ -75,14 +75,6 @@ def mover(config: pytest.Config, root: Path, tree: Path) -> Callable[[str], str]
     return moved
 
 
-def moved_environment(env: dict[str, str], moved: Callable[[str], str]) -> dict[str, str]:
-    """Return an environment whose PYTHONPATH leads into the copy."""
-    if "PYTHONPATH" in env:
-        entries = env["PYTHONPATH"].split(os.pathsep)
-        env["PYTHONPATH"] = os.pathsep.join(moved(entry) for entry in entries)
-    return env
-
-
 def _without_records(words: Iterable[object], *, short: bool = True) -> list[str]:
     """Return a command's words but for those that name a campaign, a seed or what is written.
 
@@ -160,10 +152,11 @@ class Child:
         """
         moved = mover(config, *copy) if copy else str
         starter = starter or launcher_of(config)
-        launched = starter.start(
-            moved_environment({**starter.environ, **env}, moved),
-            moved(str(config.invocation_params.dir)),
-        )
+        env = {**starter.environ, **env}
+        if "PYTHONPATH" in env:
+            entries = env["PYTHONPATH"].split(os.pathsep)
+            env["PYTHONPATH"] = os.pathsep.join(map(moved, entries))
+        launched = starter.start(env, moved(str(config.invocation_params.dir)))
         hidden = config.stash.get(HIDDEN, None) if orders.purpose.decides else None
         if hidden and orders.arms and orders.arms.is_verifier:
             # It reads what others hand over, from folders that are not there yet.

@@ -45,8 +45,12 @@ class Launch:
 
     def is_same(self, other: Launch) -> bool:
         return replace(self, arguments=()) == replace(other, arguments=()) and (
-            len(self.arguments) == len(other.arguments)
-            and all(map(_agree, self.arguments, other.arguments))
+            [*map(len, self.arguments)] == [*map(len, other.arguments)]
+            and all(
+                mine == theirs or _ANY in (mine, theirs)
+                for pair in zip(self.arguments, other.arguments, strict=True)
+                for mine, theirs in _bytes(*pair)
+            )
         )
 
     def settled(self, again: Launch) -> Launch:
@@ -54,10 +58,6 @@ class Launch:
         if len(self.arguments) != len(again.arguments):
             return self
         return replace(self, arguments=tuple(map(_common, self.arguments, again.arguments)))
-
-
-def _agree(one: str, other: str) -> bool:
-    return len(one) == len(other) and all(a == b or _ANY in (a, b) for a, b in _bytes(one, other))
 
 
 def _common(one: str, again: str) -> str:

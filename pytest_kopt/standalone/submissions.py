@@ -18,7 +18,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import islice
+from itertools import accumulate, chain, islice
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
@@ -170,7 +170,9 @@ class ProcessLimits:
         # What processes share is counted once only by the slower one.
         if sum(map(_resident, pids)) > self.memory and sum(map(_proportional, pids)) > self.memory:
             return f"memory: it takes more than {self.memory >> 20} MiB"
-        if _is_larger(self.disk, folder, pids, before):
+        # Files below the folder, shared ones and nameless ones, no more of them than it takes.
+        sizes = chain(_nameless(pids), _sizes(folder), _new_shared(before))
+        if any(total > self.disk for total in accumulate(sizes)):
             return f"disk: its files take more than {self.disk >> 20} MiB"
         return ""
 
@@ -204,16 +206,6 @@ def _proportional(pid: int) -> int:
             if line.startswith("Pss:"):
                 return int(line.split()[1]) << 10
     return 0
-
-
-def _is_larger(most: int, folder: Path, pids: list[int], before: set[str]) -> bool:
-    """Say whether the files below a folder, shared ones and nameless ones take more than that."""
-    total = 0
-    for size in (*_nameless(pids), *_sizes(folder), *_new_shared(before)):
-        total += size
-        if total > most:
-            return True
-    return False
 
 
 def _sizes(folder: Path) -> Iterator[int]:

@@ -60,13 +60,11 @@ def project_modules(root: Path) -> dict[str, Path]:
     for name, file in loaded_files().items():
         path = _source(str(file))
         # By text, which takes a tenth of the time for the thousands that are not.
-        if path is not None and str(path).startswith(start) and _is_own(path, root):
+        if path is None or not str(path).startswith(start):
+            continue
+        if "site-packages" not in path.parts and (root / ".venv") not in path.parents:
             modules[name] = path
     return modules
-
-
-def _is_own(path: Path, root: Path) -> bool:
-    return "site-packages" not in path.parts and (root / ".venv") not in path.parents
 
 
 @functools.cache
@@ -94,13 +92,11 @@ def readers(path: Path, modules: Mapping[str, Path], opened: Opened) -> set[str]
     stands for somebody who is no module here.
     """
     authors = opened.get(str(path), ())
-    sources = {str(file) for file in modules.values()}
-    names = {name for name, file in modules.items() if str(file) in authors or _names(file, path)}
+    sources, word = {str(file) for file in modules.values()}, path.name.encode()
+    names = {
+        name for name, file in modules.items() if str(file) in authors or word in _content(file)
+    }
     return names | ({""} if not sources.issuperset(authors) else set())
-
-
-def _names(source: Path, path: Path) -> bool:
-    return path.name.encode() in _content(source)
 
 
 @functools.cache

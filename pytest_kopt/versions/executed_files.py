@@ -166,8 +166,10 @@ def check_imported_here(root: Path, called: str, where: str, trees: Iterable[str
         if name.partition(".")[0] in homes and _is_elsewhere(file, homes_of_versions)
     }
     own_files = {name: path for name in elsewhere if (path := _own_file(homes, name))}
-    imported = _imported_heads(root) if own_files else set()
-    copies = [name for name in own_files if name.partition(".")[0] in imported]
+    files = project_modules(root).values() if own_files else ()
+    imports = (imported for path in files for imported in imports_of(path))
+    named = {imported.module.partition(".")[0] for imported in imports if not imported.level}
+    copies = [name for name in own_files if name.partition(".")[0] in named]
     if copies:
         name = called if called in copies else max(copies, key=len)
         own = own_files[name].relative_to(root)
@@ -218,12 +220,6 @@ def _is_elsewhere(file: str, trees: tuple[str, ...]) -> bool:
     return not inside or not _BUILT.isdisjoint(inside[0].split(os.sep)[:-1])
 
 
-def _imported_heads(root: Path) -> set[str]:
-    """Return the first parts of what the project's loaded modules import."""
-    imports = (imported for path in project_modules(root).values() for imported in imports_of(path))
-    return {imported.module.partition(".")[0] for imported in imports if not imported.level}
-
-
 def _own_file(homes: Mapping[str, Sequence[Path]], name: str) -> Path | None:
     """Return where a module lies in the project, the outermost place; None where it has none."""
     head, *rest = name.split(".")
@@ -244,13 +240,18 @@ def _homes(root: Path, heads: frozenset[str]) -> dict[str, list[Path]]:
         for name in heads.intersection((*names, *sources)):
             homes.setdefault(name, []).append(folder)
         is_deep = len(folder.relative_to(root).parts) == _DEPTH
-        names[:] = [] if is_deep else [name for name in names if _may_hold_packages(folder / name)]
+        # Packages and environments hold none.
+        names[:] = [
+            name
+            for name in names
+            if not (
+                is_deep
+                or name.startswith(".")
+                or (folder / name / "__init__.py").exists()
+                or (folder / name / "pyvenv.cfg").exists()
+            )
+        ]
     return homes
-
-
-def _may_hold_packages(folder: Path) -> bool:
-    is_other = (folder / "__init__.py").exists() or (folder / "pyvenv.cfg").exists()
-    return not (is_other or folder.name.startswith("."))
 
 
 def contents_of(path: Path, root: Path) -> dict[str, bytes | None]:

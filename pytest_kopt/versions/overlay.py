@@ -81,15 +81,17 @@ def project_files(
     """
     for folder, names, files in os.walk(root):
         names[:] = sorted(
-            name for name in names if not (is_left_out(name) or _is_no_projects(Path(folder, name)))
+            name
+            for name in names
+            if not (
+                name.startswith(".")
+                or name in _LEFT_OUT
+                or is_left_out(name)
+                or any(Path(folder, name, mark).exists() for mark in _MARKS)
+            )
         )
         here = PurePosixPath(Path(folder).relative_to(root))
         yield from (here / name for name in sorted(files))
-
-
-def _is_no_projects(folder: Path) -> bool:
-    is_hidden = folder.name.startswith(".") or folder.name in _LEFT_OUT
-    return is_hidden or any((folder / mark).exists() for mark in _MARKS)
 
 
 def current_folder(root: Path) -> str:
