@@ -18,7 +18,7 @@ from pytest_kopt.measure import choice, cold, gpu
 from pytest_kopt.measure.choice import prepare
 from pytest_kopt.measure.cold import InputPool, input_pool, warm_pool
 from pytest_kopt.measure.engine import Block, CaptureFailed
-from pytest_kopt.measure.gpu import events_block
+from pytest_kopt.measure.gpu import EventsBlock
 
 US = 1e-6
 
@@ -82,7 +82,7 @@ class Machine:
 
 def events(machine: Machine, patch: pytest.MonkeyPatch, **more: Any) -> Block:
     machine.install(patch)
-    return events_block([machine.call], **more)
+    return EventsBlock([machine.call], **more)
 
 
 @pytest.mark.parametrize("launch", [2 * US, 20 * US, 300 * US])
@@ -111,7 +111,7 @@ def test_a_call_of_many_kernels_does_not_overflow_the_queue(
         for _ in range(300):
             machine.call()
 
-    block = events_block([backward])
+    block = EventsBlock([backward])
     assert block.run() == pytest.approx(0.6)
     assert block.queue_full and block.calls <= 3
 
@@ -125,7 +125,7 @@ def test_a_queue_that_cannot_be_kept_full_is_recorded(monkeypatch: pytest.Monkey
         for _ in range(5000):
             machine.call()
 
-    block = events_block([endless])
+    block = EventsBlock([endless])
     block.run()
     assert block.calls == 1 and block.queue_full is False
 
@@ -141,7 +141,7 @@ def test_a_call_that_waits_for_the_device_waits_for_nothing_else(
         machine.call()
         machine.now = max(machine.now, machine.free)
 
-    block = events_block([reads_back])
+    block = EventsBlock([reads_back])
     before = machine.now
     assert block.run() == pytest.approx(1.01, rel=0.02) and block.queue_full is False
     assert machine.now - before == pytest.approx(6 * 1.01e-3, rel=0.02)
@@ -159,7 +159,7 @@ def test_events_use_every_set_before_any_again(monkeypatch: pytest.MonkeyPatch) 
 
         return run
 
-    block = events_block([call(i) for i in range(7)])
+    block = EventsBlock([call(i) for i in range(7)])
     used.clear()
     for _ in range(5):
         block.run()
@@ -192,7 +192,7 @@ def test_what_is_brought_back_is_called_after_that(
         state.update(dict.fromkeys(state, "as it was"))
 
     undone: list[int] = []
-    block = events_block([*map(call, state)], before=bring_back)
+    block = EventsBlock([*map(call, state)], before=bring_back)
     for _ in range(9):
         block.run()
         assert [state[number] for number in undone] == ["right"], "the untimed call is repeated"
@@ -289,7 +289,7 @@ def test_a_failed_capture_falls_to_events_unless_a_graph_was_asked_for(
 ) -> None:
     machine = Machine(kernel=5 * US, launch=10 * US)
     machine.install(monkeypatch)
-    monkeypatch.setattr(choice, "graph_block", uncapturable)
+    monkeypatch.setattr(choice, "GraphBlock", uncapturable)
     block = prepare("auto", "cuda", False, [machine.call])
     assert block.engine == "events" and "not permitted" in block.not_captured
     with pytest.raises(CaptureFailed, match="not permitted"):

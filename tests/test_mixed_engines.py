@@ -98,8 +98,8 @@ def _named(engine: str, calls: Sequence[Callable[[], object]], before: Any) -> B
 @pytest.fixture
 def fake_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Choose between a graph and events as on a GPU."""
-    monkeypatch.setattr(choice, "graph_block", _graph)
-    monkeypatch.setattr(choice, "events_block", _events)
+    monkeypatch.setattr(choice, "GraphBlock", _graph)
+    monkeypatch.setattr(choice, "EventsBlock", _events)
 
     def prepare(option: str, device: str, *more: Any, **named: Any) -> Block:
         return choice.prepare(option, "cuda", *more, **named)
@@ -409,7 +409,7 @@ def test_a_kernel_that_raises_when_it_is_timed_is_told_by_its_own_frames(
         tired(torch.ones(1))
         raise AssertionError
 
-    monkeypatch.setattr(choice, "events_block", prepare)
+    monkeypatch.setattr(choice, "EventsBlock", prepare)
     outcome = run_case(case_of(tired), Bench("cpu", "events", 1, cpu=FAST))
     assert outcome.result.check == "ERROR"
     said = outcome.result.diagnosis

@@ -16,13 +16,19 @@ from pytest_kopt.decide.kernel_time import ProfilePair, judge_kernel_time, kerne
 from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.processes.channel import read_replies, write_orders
 from pytest_kopt.processes.launched import boot
-from pytest_kopt.profiling import kernel_table, ncu, rocprof
+from pytest_kopt.profiling import kernel_table
 from pytest_kopt.profiling.kernel_table import (
     CaseProfile,
     KernelLaunch,
     KernelRow,
     gpu_step_us,
     rows_of,
+)
+from pytest_kopt.profiling.vendor_tools import (
+    ncu_command,
+    ncu_launches,
+    rocprof_launches,
+    rocprof_report,
 )
 from pytest_kopt.show.rooflines import page_of, profile_lines, read_profiles, write_profiles
 
@@ -78,7 +84,7 @@ TRACE = {
 
 
 def test_ncu_gives_times_registers_shared_memory_and_occupancy() -> None:
-    hot, cold = rows_of(ncu.launches(NCU))
+    hot, cold = rows_of(ncu_launches(NCU))
     assert (hot.kernel, hot.calls) == ("_rmsnorm", 2)
     assert hot.mean_us == pytest.approx(126.0)
     assert (hot.registers, hot.shared_bytes) == (40, 1056)
@@ -89,19 +95,19 @@ def test_ncu_gives_times_registers_shared_memory_and_occupancy() -> None:
 @pytest.mark.parametrize(("unit", "microseconds"), [("us", 126400.0), ("nsecond", 126.4)])
 def test_ncu_tells_its_unit(unit: str, microseconds: float) -> None:
     text = NCU.replace(',"ns",', f',"{unit}",')
-    assert ncu.launches(text)[0].duration_us == pytest.approx(microseconds)
+    assert ncu_launches(text)[0].duration_us == pytest.approx(microseconds)
 
 
 def test_ncu_without_permission_says_why() -> None:
     refused = "==PROF== Connected\n==ERROR== ERR_NVGPUCTRPERM - no permission for counters\n"
     with pytest.raises(ValueError, match="ERR_NVGPUCTRPERM"):
-        ncu.launches(refused)
+        ncu_launches(refused)
     with pytest.raises(ValueError, match="wrote nothing"):
-        ncu.launches("")
+        ncu_launches("")
 
 
 def test_ncu_leaves_clocks_and_caches_alone() -> None:
-    words = ncu.command(Path("/x"))
+    words = ncu_command(Path("/x"))
     assert words[words.index("--clock-control") + 1] == "none"
     assert words[words.index("--cache-control") + 1] == "none"
     assert words[words.index("--log-file") + 1] == "/x/report.csv"
@@ -109,7 +115,7 @@ def test_ncu_leaves_clocks_and_caches_alone() -> None:
 
 @pytest.mark.parametrize("text", [ROCPROF, ROCPROF.replace("_Count", "_count").lower()])
 def test_rocprofv3_counts_what_lies_between_the_marks(text: str) -> None:
-    (row,) = rows_of(rocprof.launches(text))
+    (row,) = rows_of(rocprof_launches(text))
     assert (row.kernel, row.calls, row.mean_us) == ("pa_fwd", 2, 5.0)
     assert (row.registers, row.accum_registers, row.scalar_registers) == (96, 32, 80)
     assert row.shared_bytes == 32768
@@ -119,18 +125,18 @@ def test_rocprofv3_without_marks_or_table_says_so(tmp_path: Path) -> None:
     unmarked = "\n".join(line for line in ROCPROF.splitlines() if "spin_kernel" not in line)
     unmarked = "\n".join(line for line in unmarked.splitlines() if not line.startswith("1,1"))
     with pytest.raises(ValueError, match="marks"):
-        rocprof.launches(unmarked)
+        rocprof_launches(unmarked)
     with pytest.raises(ValueError, match="no kernel trace"):
-        rocprof.launches("a,b\n1,2\n")
+        rocprof_launches("a,b\n1,2\n")
     with pytest.raises(ValueError, match="no kernel trace"):
-        rocprof.report(tmp_path)
+        rocprof_report(tmp_path)
 
 
 def test_rocprofv3s_report_is_found_wherever_it_puts_it(tmp_path: Path) -> None:
     path = tmp_path / "host" / "kopt_kernel_trace.csv"
     path.parent.mkdir()
     path.write_text(ROCPROF)
-    assert rocprof.report(tmp_path) == ROCPROF
+    assert rocprof_report(tmp_path) == ROCPROF
 
 
 def test_torchs_trace_gives_what_ran_on_the_device() -> None:

@@ -8,7 +8,7 @@ import torch
 
 from pytest_kopt.errors import BadInput
 from pytest_kopt.measure.engine import BLOCK_MS, Before, Block, Call, CaptureFailed
-from pytest_kopt.measure.gpu import DoBenchBlock, GraphMemory, events_block, graph_block
+from pytest_kopt.measure.gpu import DoBenchBlock, EventsBlock, GraphBlock, GraphMemory
 from pytest_kopt.measure.wall import WallBlock, WallEngine, interpreted_block, keep_freed_memory
 
 
@@ -37,17 +37,17 @@ def prepare(
         return WallBlock(calls, len(calls), before=before)
     if option == "auto":
         try:
-            return graph_block(calls, before, memory, block_ms)
+            return GraphBlock(calls, before, memory, block_ms)
         except CaptureFailed as error:
-            block = events_block(calls, before, block_ms)
+            block = EventsBlock(calls, before, block_ms)
             block.not_captured = str(error)
             return block
-    engines: dict[str, Callable[[Sequence[Call], Before], Block]] = {
-        "graph": lambda calls, before: graph_block(calls, before, memory, block_ms),
-        "events": lambda calls, before: events_block(calls, before, block_ms),
-        "wall": WallEngine(torch.cuda.synchronize).prepare,
-        "do_bench": DoBenchBlock,
+    engines: dict[str, Callable[[], Block]] = {
+        "graph": lambda: GraphBlock(calls, before, memory, block_ms),
+        "events": lambda: EventsBlock(calls, before, block_ms),
+        "wall": lambda: WallEngine(torch.cuda.synchronize).prepare(calls, before),
+        "do_bench": lambda: DoBenchBlock(calls, before),
     }
     if option not in engines:
         raise BadInput(f"engine {option!r} is unknown", where="--kopt-engine", legal=engines)
-    return engines[option](calls, before)
+    return engines[option]()

@@ -88,22 +88,6 @@ class _Bytes:
         self.__cuda_array_interface__ = place
 
 
-def graph_block(
-    calls: Sequence[Call],
-    before: Before = None,
-    memory: GraphMemory | None = None,
-    block_ms: float = BLOCK_MS,
-) -> Block:
-    """Capture `calls` one after the other into one graph: what the device does is timed.
-
-    Results are in `memory`, or in memory of their own. Raises CaptureFailed when the calls cannot
-    be captured or nothing lands in the graph.
-    """
-    _warm_up(calls, before)
-    graph = _captured(calls, memory and memory.pool)
-    return _GraphBlock(graph, len(calls), before, block_ms)
-
-
 def _captured(calls: Sequence[Call], pool: Any) -> torch.cuda.CUDAGraph:
     """Capture calls; their results are the caller's to keep, as long as he reads them."""
     graph = torch.cuda.CUDAGraph()
@@ -138,15 +122,26 @@ def _capturing(graph: torch.cuda.CUDAGraph, pool: Any) -> Iterator[None]:
         raise
 
 
-class _GraphBlock(Block):
+class GraphBlock(Block):
+    """Calls captured one after the other into one graph: what the device does is timed."""
+
     engine = "graph"
 
     def __init__(
-        self, graph: torch.cuda.CUDAGraph, launches: int, before: Before, block_ms: float
+        self,
+        calls: Sequence[Call],
+        before: Before = None,
+        memory: GraphMemory | None = None,
+        block_ms: float = BLOCK_MS,
     ) -> None:
-        self._graph = graph
+        """Capture calls; their results are in `memory`, or in memory of their own.
+
+        Raises CaptureFailed when they cannot be captured or nothing lands in the graph.
+        """
+        _warm_up(calls, before)
+        self._graph = _captured(calls, memory and memory.pool)
         self.before = before
-        self._launches = self.calls = launches
+        self._launches = self.calls = launches = len(calls)
         self._replays = 1
         self.run()
         once = self.run() * launches
@@ -195,18 +190,18 @@ def _timed(call: Callable[[], object], count: int) -> tuple[torch.cuda.Event, to
     return start, end
 
 
-def events_block(calls: Sequence[Call], before: Before = None, block_ms: float = BLOCK_MS) -> Block:
-    """Time by device events around launches that were queued up behind a spinning kernel."""
-    _warm_up(calls, before)
-    return _EventsBlock(calls, before, block_ms)
+class EventsBlock(Block):
+    """Times by device events around launches that were queued up behind a spinning kernel.
 
-
-class _EventsBlock(Block):
-    """Goes on where the last block stopped, so that a set rests until all others were used."""
+    It goes on where the last block stopped, so that a set rests until all others were used.
+    """
 
     engine = EVENTS
 
-    def __init__(self, calls: Sequence[Call], before: Before, block_ms: float) -> None:
+    def __init__(
+        self, calls: Sequence[Call], before: Before = None, block_ms: float = BLOCK_MS
+    ) -> None:
+        _warm_up(calls, before)
         self.calls = 1
         self._block_ms = block_ms
         self.queue_full = False

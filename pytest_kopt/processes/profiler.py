@@ -10,7 +10,6 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -22,14 +21,13 @@ from pytest_kopt.processes.case_processes import CaseProcesses, Listener
 from pytest_kopt.processes.channel import read_replies, write_orders
 from pytest_kopt.processes.child import Child, begin_of
 from pytest_kopt.processes.launched import boot
-from pytest_kopt.profiling import kernel_table, ncu, rocprof, sanitizer
+from pytest_kopt.profiling import kernel_table, sanitizer
 from pytest_kopt.profiling.kernel_table import CaseProfile, rows_of
+from pytest_kopt.profiling.vendor_tools import VENDOR_TOOLS, VendorTool
 
 _START_SECONDS = 120.0
 #: Files in the folder of a worker that a tool starts.
 _ORDERS, _REPLIES = "orders", "replies"
-#: The vendors' tools, each with a command line, a report and how launches are read out of it.
-_TOOLS = (ncu, rocprof)
 #: A vendor's profiler replays every launch; a sanitizer takes hundreds of times as long.
 _VENDOR_STEPS, _SANITIZED_STEPS = 20, 1
 
@@ -64,7 +62,8 @@ class Profiler:
 
         A process a case, since its report does not tell cases apart.
         """
-        tools = [] if self.orders.device == "cpu" else [t for t in _TOOLS if shutil.which(t.TOOL)]
+        on_gpu = VENDOR_TOOLS if self.orders.device != "cpu" else ()
+        tools = [tool for tool in on_gpu if shutil.which(tool.name)]
         return [self._vendor(tool, profile) for tool in tools[:1] for profile in profiles]
 
     def by_torch(
@@ -87,7 +86,7 @@ class Profiler:
             for nodeid in ids
         ]
 
-    def _vendor(self, tool: ModuleType, profile: CaseProfile) -> CaseProfile:
+    def _vendor(self, tool: VendorTool, profile: CaseProfile) -> CaseProfile:
         """Profile a case by a tool that starts the worker itself."""
         nodeid = profile.nodeid
         with tempfile.TemporaryDirectory(prefix="kopt-profile-") as name:
@@ -97,10 +96,10 @@ class Profiler:
                 launches = tool.launches(tool.report(directory))
                 steps = _steps(directory)
             except (ValueError, OSError, KeyError) as error:
-                return _nothing(nodeid, tool.TOOL, f"{error}\n{log}")
+                return _nothing(nodeid, tool.name, f"{error}\n{log}")
         if not launches or not steps:
-            return _nothing(nodeid, tool.TOOL, f"no kernel was seen\n{log}")
-        return CaseProfile(nodeid, profile.label, tool.TOOL, "gpu", steps[0], rows_of(launches))
+            return _nothing(nodeid, tool.name, f"no kernel was seen\n{log}")
+        return CaseProfile(nodeid, profile.label, tool.name, "gpu", steps[0], rows_of(launches))
 
     def sanitized(self, nodeid: str, tool: str) -> str:
         """Return what a tool of compute-sanitizer says against a case, "" for nothing."""

@@ -17,7 +17,7 @@ from pytest_kopt.honesty.renewal import known_content_gain
 from pytest_kopt.measure.choice import prepare
 from pytest_kopt.measure.cold import input_pool, launch_stream
 from pytest_kopt.measure.engine import Block, CaptureFailed
-from pytest_kopt.measure.gpu import GraphMemory, events_block, graph_block
+from pytest_kopt.measure.gpu import EventsBlock, GraphBlock, GraphMemory
 
 pytestmark = pytest.mark.gpu
 
@@ -58,8 +58,8 @@ def test_graph_and_events_agree_with_the_profiler() -> None:
     a, b = randn(2048, 2048), randn(2048, 2048)
     call = lambda: a @ b  # noqa: E731
     truth = kernel_ms(call)
-    assert graph_block([call]).run() == pytest.approx(truth, rel=0.1)
-    assert events_block([call]).run() == pytest.approx(truth, rel=0.1)
+    assert GraphBlock([call]).run() == pytest.approx(truth, rel=0.1)
+    assert EventsBlock([call]).run() == pytest.approx(truth, rel=0.1)
 
 
 def test_a_launch_bound_call_is_timed_by_what_the_device_does() -> None:
@@ -72,8 +72,8 @@ def test_a_launch_bound_call_is_timed_by_what_the_device_does() -> None:
             out = out + 1
         return out
 
-    graph = graph_block([call]).run()
-    block = events_block([call])
+    graph = GraphBlock([call]).run()
+    block = EventsBlock([call])
     assert block.run() < 3 * graph and block.queue_full
     assert graph < 0.05
 
@@ -86,7 +86,7 @@ def test_a_kernel_that_allocates_inside_the_capture() -> None:
 
     inputs = [randn(1 << 16) for _ in range(3)]
     calls = [Kept(functools.partial(doubled, x)) for x in inputs]
-    graph_block(calls).run()
+    GraphBlock(calls).run()
     for x, call in zip(inputs, calls, strict=True):
         assert torch.equal(call.result, doubled(x))
 
@@ -100,7 +100,7 @@ def test_results_of_two_versions_take_turns_with_the_same_memory() -> None:
     for version in versions:
         calls = [Kept(functools.partial(version, x)) for x in inputs]
         memory.lay_out([call.call for call in calls], None)
-        block = graph_block(calls, None, memory)
+        block = GraphBlock(calls, None, memory)
         for call, view in zip(calls, memory.let_go([c.result for c in calls]), strict=True):
             call.result = view
         blocks.append((block, calls))
@@ -116,7 +116,7 @@ def test_results_of_two_versions_take_turns_with_the_same_memory() -> None:
 def test_a_buffer_that_a_kernel_keeps_is_not_given_to_others() -> None:
     x, memory, own = randn(1 << 10), GraphMemory(), randn(1 << 10)
     calls = [Kept(lambda: torch.add(x, 1, out=own)), Kept(lambda: own * 2)]
-    block = graph_block(calls, None, memory)
+    block = GraphBlock(calls, None, memory)
     buffer, doubled = memory.let_go([call.result for call in calls])
     assert buffer is own and doubled is not calls[1].result
     block.run()
@@ -135,7 +135,7 @@ def test_a_kernel_with_streams_of_its_own_that_are_joined() -> None:
         return left + right
 
     kept = Kept(call)
-    graph_block([kept]).run()
+    GraphBlock([kept]).run()
     torch.testing.assert_close(kept.result, a @ a + a + 1)
 
 
@@ -148,7 +148,7 @@ def test_a_stream_that_is_not_joined_cannot_be_captured() -> None:
             a @ a
 
     with pytest.raises(CaptureFailed):
-        graph_block([call])
+        GraphBlock([call])
 
 
 def test_a_call_that_synchronises_falls_to_events_and_leaves_the_device_usable() -> None:
@@ -168,10 +168,10 @@ def test_a_call_that_synchronises_falls_to_events_and_leaves_the_device_usable()
 
 def test_a_capture_in_which_nothing_lands_is_none() -> None:
     with pytest.raises(CaptureFailed, match="nothing"):
-        graph_block([lambda: 42])
+        GraphBlock([lambda: 42])
 
 
-@pytest.mark.parametrize("prepared", [graph_block, events_block])
+@pytest.mark.parametrize("prepared", [GraphBlock, EventsBlock])
 def test_a_cache_on_the_device_is_told_from_a_product(prepared: Callable[..., Block]) -> None:
     """It is right for whatever content, and wakes for what was seen dozens of times."""
     sets = [(randn(1024, 1024), randn(1024, 1024)) for _ in range(4)]
@@ -265,8 +265,8 @@ def test_inputs_are_cold() -> None:
     pool = input_pool(lambda i: (randn(numel),), "cuda", torch.sum)
     assert len(pool.sets) * pool.set_bytes >= 2 * l2 and pool.flush is None
     calls = [lambda x=x: x.sum() for (x,) in pool.sets]
-    cold = graph_block(calls).run()
-    warm = graph_block(calls[:1] * len(calls)).run()
+    cold = GraphBlock(calls).run()
+    warm = GraphBlock(calls[:1] * len(calls)).run()
     assert cold > 1.1 * warm
 
 
@@ -274,7 +274,7 @@ def test_tiny_inputs_are_flushed_out() -> None:
     pool = input_pool(lambda i: (randn(16),), "cuda", torch.sum)
     assert pool.flush is not None
     calls = [lambda x=x: x + 1 for (x,) in pool.sets]
-    for prepared in (graph_block, events_block):
+    for prepared in (GraphBlock, EventsBlock):
         assert 0 < prepared(calls, pool.flush).run() < 0.05
 
 
