@@ -15,8 +15,8 @@ from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.devices.vendor import CPU
 from pytest_kopt.paired import credit
 from pytest_kopt.paired.arms import ONE_PROCESS
+from pytest_kopt.paired.comparison import Lane
 from pytest_kopt.paired.credit import Company, look_alone
-from pytest_kopt.paired.lane import Lane
 from pytest_kopt.paired.noise import NoiseHistory
 from pytest_kopt.paired.replica import Refused
 from pytest_kopt.paired.samples import CaseQuads, Quad

@@ -12,8 +12,8 @@ import pytest
 
 from pytest_kopt.cases.order import CANDIDATE, INCUMBENT
 from pytest_kopt.decide.inference import FINAL_LOOK
-from pytest_kopt.paired.arms import ONE_PROCESS
-from pytest_kopt.paired.lane import Lane, Then, after_refusal
+from pytest_kopt.paired.arms import ONE_PROCESS, Then, after_refusal
+from pytest_kopt.paired.comparison import Lane
 from pytest_kopt.paired.replica import Died, Refused
 from pytest_kopt.paired.samples import CaseQuads
 from pytest_kopt.processes.child import NO_MEMORY, ChildDied
@@ -47,7 +47,7 @@ class Carrier:
         assert not self.has_ended
         if self._fails:
             raise self._fails.pop()
-        return {nodeid: CaseQuads(nodeid, "wall", {"alone": [[]]}) for nodeid in ids}
+        return {nodeid: CaseQuads(nodeid, "wall", {"placebo": [[]]}) for nodeid in ids}
 
     def dismiss(self) -> None:
         self.has_ended = True
@@ -121,7 +121,7 @@ def test_every_replica_has_a_process_of_its_own(kind: str) -> None:
     lane = lane_of(arms, kind)
     lane.measure(FINAL_LOOK, None)
     assert [process.number for process in arms.started] == [*range(FINAL_LOOK)]
-    lane.close()
+    lane.pool.close()
     assert all(process.has_ended for process in arms.started)
     assert lane.held_seconds == FINAL_LOOK * 0.5
 
@@ -204,7 +204,7 @@ def test_on_a_gpu_the_incumbent_alone_is_there_before_a_gain_shows(
     gained = carrier is Gaining
     assert len(arms.alone) == max(ahead, gained)
     assert [each for replica in arms.started for each in replica.joined] == arms.alone * gained
-    lane.close()
+    lane.pool.close()
     # What joined a replica ends with it.
     assert gained or all(process.has_ended for process in arms.alone)
 

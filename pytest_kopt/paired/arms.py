@@ -1,11 +1,13 @@
-"""The versions of a paired comparison, and the processes that hold them."""
+"""The versions of a paired comparison, the processes that hold them, and what ends these early."""
 
 from __future__ import annotations
 
 import random
 import threading
 from collections.abc import Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,7 @@ from pytest_kopt.options.declare import STEP
 from pytest_kopt.paired.nearby import Nearby
 from pytest_kopt.paired.replica import Died, Refused, Replica
 from pytest_kopt.paired.verifier_process import Verifier
-from pytest_kopt.processes.child import MAX_DEATHS, Child
+from pytest_kopt.processes.child import MAX_DEATHS, NO_MEMORY, Child, Children
 from pytest_kopt.processes.launched import Toolchain
 from pytest_kopt.processes.remote_host import Place
 from pytest_kopt.versions import overlay
@@ -26,6 +28,9 @@ ONE_PROCESS, TWO_PROCESSES = "one process", "two processes"
 #: So many processes share the cases that are tried near their shapes on a GPU: a second one runs
 #: while the first compiles.
 _NEARBY_ON_GPU = 2
+#: Replicas that are there at once, so that one starts up while another is measured; on the CPU it
+#: would disturb that.
+AT_ONCE_ON_GPU = 2
 
 
 class NotComparable(Exception):
@@ -235,3 +240,130 @@ class Arms:
         order = replace(order, domains=self._versions.domains)
         orders = replace(orders, device=site.kind, arms=order)
         return Child(self.config, orders, env, ids, copy, site.starter)
+
+
+class Then(Enum):
+    """The step that follows if a replica's processes could not hold what they were asked for."""
+
+    ALL_AGAIN = "whatever was forked ended with its parent: all of it is started again"
+    ONE_AT_A_TIME = "they lacked memory next to others: the same, with nothing next to them"
+    THE_SAME_AGAIN = "it may be the doing of the current best alone, which is not started again"
+    OTHERWISE = "the versions are held in another way, a process each at the end"
+
+
+def after_refusal(reason: str, *, are_orphans: bool, is_crowded: bool, has_company: bool) -> Then:
+    """Return what follows; `has_company` says that the current best alone was timed as well."""
+    if are_orphans:
+        return Then.ALL_AGAIN
+    if is_crowded and NO_MEMORY in reason:
+        return Then.ONE_AT_A_TIME
+    return Then.THE_SAME_AGAIN if has_company else Then.OTHERWISE
+
+
+class Pool:
+    """Replicas in the order in which they are measured, and the processes that run with them.
+
+    These are the verifier, the process that holds the incumbent alone, and the processes that try
+    shapes near the declared ones.
+    """
+
+    def __init__(self, arms: Arms, place: Place) -> None:
+        self._arms = arms
+        self.place = place
+        self.replicas: list[Replica] = []
+        self.nearby: Nearby | None = None
+        #: How many replicas may be there at once; one where they did not find the memory they need.
+        self.room = AT_ONCE_ON_GPU
+        #: How many are started before they are needed, the next one included.
+        self.ahead = 1
+        self._leaving: Replica | None = None
+        self._verifier: Verifier | None = None
+        #: The incumbent alone, where it was started before it was known to be needed.
+        self._spare = Children()
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether the first replica shares the device's memory with other processes."""
+        return bool(self.replicas[1:] or self._spare.children or self.nearby is not None)
+
+    def fill(self, measured: int, most: int) -> None:
+        """Start the next replicas; `measured` ones are there, and `most` more may be."""
+        while len(self.replicas) < max(1, min(self.room, self.ahead, most)):
+            self.start(self.place, measured + len(self.replicas))
+
+    def start(self, place: Place, number: int) -> Replica:
+        """Start a replica of this number in the comparison."""
+        replica = self._arms.start(place, self._judge(), number)
+        self.replicas.append(replica)
+        return replica
+
+    def start_spare(self) -> None:
+        """Start the incumbent alone before a gain is known, where another process disturbs none."""
+        if self.ahead > 1 and self._arms.asks_more and not self._spare.children:
+            self._spare.children.append(self._arms.start_alone(self.place))
+
+    def join_alone(self, replica: Replica) -> bool:
+        """Have the incumbent alone timed next to a replica; say whether that can be."""
+        if not (self._arms.asks_more and self.room > 1 and replica.how == ONE_PROCESS):
+            return False
+        spare = self._spare.children
+        replica.join(spare.pop() if spare else self._arms.start_alone(self.place))
+        return True
+
+    def start_nearby(self, ids: list[str]) -> None:
+        self.nearby = self._arms.start_nearby(self.place._replace(ids=ids))
+
+    def end_nearby(self) -> None:
+        if self.nearby is not None:
+            self.nearby.end()
+            self.nearby = None
+
+    def dismiss(self, replica: Replica) -> None:
+        """Have a measured replica end while others go on."""
+        self.replicas.remove(replica)
+        self.await_leaving()
+        replica.dismiss()
+        self._leaving = replica
+
+    def await_leaving(self) -> None:
+        """Wait for the last replica to be gone: what ends on a device disturbs a timing there."""
+        if self._leaving:
+            self._leaving.stop()
+            self._leaving = None
+
+    def kill(self) -> None:
+        """Kill all of them, from whatever thread."""
+        running = (self.nearby, self._verifier, self._spare, *self.replicas)
+        _kill([children for children in running if children is not None])
+
+    def stop(self) -> None:
+        """End all but the verifier: one that loads or waits for its turn would not listen."""
+        self.end_nearby()
+        running = [*self.replicas, self._spare]
+        _kill(running)
+        self.await_leaving()
+        for children in running:
+            children.stop()
+        self.replicas, self._spare = [], Children()
+
+    def close(self) -> None:
+        self.stop()
+        self._end_verifier()
+
+    def _judge(self) -> Verifier:
+        """Return what judges the replicas; one that died is replaced."""
+        if self._verifier is None or self._verifier.has_died:
+            self._end_verifier()
+            self._verifier = self._arms.start_verifier(self.place)
+        return self._verifier
+
+    def _end_verifier(self) -> None:
+        if self._verifier is not None:
+            self._verifier.end()
+            self._verifier = None
+
+
+def _kill(running: Collection[Children]) -> None:
+    """Kill them at once: a process takes a while to let go of its GPU."""
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(lambda children: children.kill(), running))

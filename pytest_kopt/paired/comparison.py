@@ -1,28 +1,43 @@
-"""A paired comparison as it runs: fresh processes, blocks in random order, looks until it is clear.
+"""A paired comparison as it runs: on each device one replica after the other, in fresh processes.
 
-Every block is commanded from here and every statistic computed here, where no kernel code runs.
+Every block is commanded from here, where no kernel code runs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from dataclasses import replace
+from statistics import fmean
 from typing import TypeVar
 
 import pytest
 
-from pytest_kopt.cases.order import WorkerOrders
+from pytest_kopt.cases.order import CANDIDATE, WorkerOrders
 from pytest_kopt.decide.inference import KNOWN_BIAS_PCT, LOOKS
 from pytest_kopt.honesty.nearby_shapes import Tried, merged
-from pytest_kopt.paired.arms import TWO_PROCESSES, Arms, Versions
-from pytest_kopt.paired.lane import AT_ONCE_ON_GPU, Lane
-from pytest_kopt.paired.replica import Refused
+from pytest_kopt.paired.arms import (
+    AT_ONCE_ON_GPU,
+    TWO_PROCESSES,
+    Arms,
+    NotComparable,
+    Pool,
+    Then,
+    Versions,
+    after_refusal,
+)
+from pytest_kopt.paired.blocks import Sustained
+from pytest_kopt.paired.replica import Refused, Replica
 from pytest_kopt.paired.samples import CaseQuads
 from pytest_kopt.processes.child import why_open
 from pytest_kopt.processes.remote_host import Place
 from pytest_kopt.show.progress import Progress
 
 _Result = TypeVar("_Result")
+#: A version that gains so much in a replica is likely to be kept: the next one is measured with the
+#: incumbent alone beside it, which is asked of whatever is kept.
+_GAIN_PCT = 1.0
 
 
 class Comparison:
@@ -69,7 +84,7 @@ class Comparison:
 
     @property
     def died_nearby(self) -> str:
-        return next((lane.died_nearby for lane in self._lanes if lane.died_nearby), "")
+        return next(filter(None, (lane.died_nearby for lane in self._lanes)), "")
 
     @property
     def device_seconds(self) -> float:
@@ -81,7 +96,7 @@ class Comparison:
 
     @property
     def flags(self) -> list[str]:
-        """What a verdict says of how the processes were held."""
+        """The flags of a verdict that say how the processes held the versions."""
         flags = [why] if (why := why_open(self._arms.config)) else []
         if self.how == TWO_PROCESSES:
             bias = f"a bias of up to {KNOWN_BIAS_PCT:g} % is known"
@@ -110,7 +125,7 @@ class Comparison:
             if lane in lane_places:
                 lane.pool.place = lane_places[lane]
             else:
-                lane.close()
+                lane.pool.close()
         self._lanes = [*lane_places]
         self._share_cores()
         return True
@@ -176,4 +191,207 @@ class Comparison:
             lane.abandon()
         self._pool.shutdown()
         for lane in self._lanes:
-            lane.close()
+            lane.pool.close()
+
+
+class _BesideAlone:
+    """The incumbent timed alone next to the first new replica after one with a gain."""
+
+    def __init__(self) -> None:
+        self.replica: Replica | None = None
+        #: By node id, the incumbent alone and the candidate as they were timed there.
+        self.quads: dict[str, CaseQuads] = {}
+        self._has_gain = False
+
+    @property
+    def is_due(self) -> bool:
+        return self._has_gain and self.replica is None
+
+    def look(self, cases: Mapping[str, CaseQuads]) -> None:
+        """Note whether there is a gain in the cases that a replica has measured so far."""
+        gains = [case.ratio("step") for case in cases.values() if CANDIDATE in case.quads]
+        self._has_gain = bool(gains) and fmean(gains) > math.log1p(_GAIN_PCT / 100)
+
+    def take(self, cases: Mapping[str, CaseQuads]) -> None:
+        """Take out what was timed of the incumbent alone, and note whether there was a gain."""
+        for quads in cases.values():
+            if alone := quads.quads.pop("alone", None):
+                pairs = {"alone": alone, CANDIDATE: quads.quads[CANDIDATE]}
+                self.quads[quads.nodeid] = replace(quads, quads=pairs)
+        self.look(cases)
+
+
+class Lane:
+    """The cases of one device; measured in a thread, since all it does is wait for processes."""
+
+    def __init__(self, arms: Arms, place: Place, progress: Progress, most: int) -> None:
+        """Measure the cases of a place; see Comparison for the rest."""
+        self.pool = Pool(arms, place)
+        self._arms = arms
+        self._progress = progress
+        self._most = most
+        #: Cases that the change does not concern.
+        self._same: dict[str, CaseQuads] = {}
+        self._beside_alone = _BesideAlone()
+        self._sustained = Sustained(arms.sustained_turns)
+        self._abandoned = False
+        self._measured = 0
+        self.held_seconds = 0.0
+        #: How the versions were held when shapes nearby had been tried.
+        self._tried_how = ""
+        self.tried: list[Tried] = []
+        #: Why shapes near the declared ones were no longer tried: one of them ended a process.
+        self.died_nearby = ""
+
+    @property
+    def place(self) -> Place:
+        return self.pool.place
+
+    def measure(self, count: int, only: Collection[str] | None) -> list[dict[str, CaseQuads]]:
+        """Return that many replicas of all cases or of `only` some, one after the other."""
+        ids = self.place.ids if only is None else only
+        replicas = [self._one(ids, left) for left in range(count, 0, -1)]
+        self._await_nearby()
+        return replicas
+
+    def get_ahead(self, count: int) -> None:
+        """Start replicas before they are needed; the next `count` load their first case."""
+        self.try_nearby()
+        # Most comparisons end with their first look: what that does not need is not started.
+        most = min(LOOKS) if self._measured < min(LOOKS) else self._most
+        self.pool.fill(self._measured, most - self._measured)
+        first = self._open_of(self.place.ids)[0]
+        for replica in self.pool.replicas[:count]:
+            replica.load(first)
+
+    def in_company(self) -> dict[str, CaseQuads]:
+        """Return one replica of what the change concerns, with the incumbent alone next to it.
+
+        The part that a replica with a gain has measured of it already comes first.
+        """
+        measured, self._beside_alone.quads = self._beside_alone.quads, {}
+        ids = self._open_of(self.place.ids)
+        if measured.keys() >= {*ids}:
+            return measured
+        self.pool.stop()
+        # With all arms, as in a round: what holds the incumbent up there does so here.
+        place = self.place._replace(ids=ids)
+        replica = self.pool.start(place, self._measured)
+        replica.join(self._arms.start_alone(place))
+        try:
+            return replica.measure(ids, self._arms.random, self.pool.await_leaving)
+        finally:
+            self.held_seconds += replica.held_seconds
+            self.pool.stop()
+
+    def abandon(self) -> None:
+        self._abandoned = True
+        self.pool.kill()
+
+    def try_nearby(self) -> None:
+        """Have shapes near the declared ones tried from now on, unless they are or were."""
+        arms = self._arms
+        if self.pool.nearby is None and arms.asks_more and arms.how != self._tried_how:
+            self.pool.start_nearby(self._open_of(self.place.ids))
+
+    def _one(self, ids: Collection[str], count: int) -> dict[str, CaseQuads]:
+        """Measure what the change concerns; the other cases need no clock after the first time.
+
+        `count` replicas, this one included, are to come.
+        """
+        pool = self.pool
+        while True:
+            if pool.room == 1:
+                self._await_nearby()
+            if self._open_of(ids):
+                self.get_ahead(count)
+            if self.place.site.kind == "cpu":
+                # There they would disturb each other.
+                self._await_nearby()
+            if not (open_ids := self._open_of(ids)):
+                return self._all({})
+            if self._abandoned:
+                raise NotComparable("abandoned")
+            if not pool.replicas:
+                # They ended with what tried shapes nearby.
+                continue
+            replica = pool.replicas[0]
+            self._join_alone(replica)
+            try:
+                cases = replica.measure(
+                    open_ids,
+                    self._arms.random,
+                    pool.await_leaving,
+                    self._look_ahead,
+                    self._sustained,
+                )
+            except Refused as refused:
+                self._go_on_after(refused, replica)
+                continue
+            self._measured += 1
+            self.held_seconds += replica.held_seconds
+            self.tried += replica.tried
+            pool.dismiss(replica)
+            self._same |= {nodeid: quads for nodeid, quads in cases.items() if quads.is_same}
+            self._beside_alone.take(cases)
+            self._progress.advance()
+            return self._all(cases)
+
+    def _go_on_after(self, refused: Refused, replica: Replica) -> None:
+        then = after_refusal(
+            str(refused),
+            are_orphans=replica.are_orphans,
+            is_crowded=self.pool.is_crowded,
+            has_company=replica is self._beside_alone.replica,
+        )
+        if then is Then.ALL_AGAIN:
+            self.pool.close()
+            return
+        self.pool.stop()
+        if then is Then.ONE_AT_A_TIME:
+            self.pool.room = 1
+        elif then is Then.OTHERWISE and not self._abandoned:
+            self._arms.fall_back(replica.how, refused)
+
+    def _open_of(self, ids: Collection[str]) -> list[str]:
+        return [nodeid for nodeid in self.place.ids if nodeid in ids and nodeid not in self._same]
+
+    def _all(self, cases: Mapping[str, CaseQuads]) -> dict[str, CaseQuads]:
+        """Return all cases: of those that were not timed, that they were not."""
+        settled = {**self._same, **cases}
+        return {nodeid: settled.get(nodeid) or CaseQuads(nodeid, "") for nodeid in self.place.ids}
+
+    def _look_ahead(self, cases: Mapping[str, CaseQuads]) -> None:
+        """Have the incumbent alone start up next to the next replica while this one is measured."""
+        self._beside_alone.look(cases)
+        if self.pool.replicas[1:]:
+            self._join_alone(self.pool.replicas[1])
+
+    def _join_alone(self, replica: Replica) -> None:
+        """Have the incumbent timed alone next to a replica, if that is due and can be."""
+        if self._beside_alone.is_due and self.pool.join_alone(replica):
+            self._beside_alone.replica = replica
+
+    def _await_nearby(self) -> None:
+        """Wait for what is tried near the declared shapes; what ends it there is only told."""
+        if self._same.keys() >= {*self.place.ids}:
+            self.pool.end_nearby()
+            return
+        self.try_nearby()
+        if (nearby := self.pool.nearby) is None:
+            return
+        tried = nearby.wait()
+        if self._abandoned:
+            raise NotComparable("abandoned")
+        if nearby.are_orphans:
+            self.pool.close()
+            self._await_nearby()
+            return
+        self.pool.end_nearby()
+        self.tried += [shape for shape in tried if shape.nodeid in self.place.ids]
+        self._same |= {i: CaseQuads(i, "", same=how) for i, how in nearby.same.items()}
+        if nearby.died and nearby.died_in not in self.place.ids:
+            # What ended it is not compared here.
+            self._await_nearby()
+            return
+        self.died_nearby, self._tried_how = nearby.died, nearby.how
