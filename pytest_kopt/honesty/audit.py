@@ -167,7 +167,12 @@ class _Visitor(ast.NodeVisitor):
     # -- functions as a whole
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
-        self._constants(node)
+        spec = node.args
+        for argument in (*spec.posonlyargs, *spec.args, *spec.kwonlyargs):
+            is_constant = "constexpr" in ast.unparse(argument.annotation or ast.Constant(""))
+            if is_constant and _PER_GROUP.fullmatch(argument.arg):
+                text = "the number of rows in a group is a compile-time constant"
+                self._note("fixed-group-size", text, argument)
         self._caches(node)
         for decorator in node.decorator_list:
             called = decorator.func if isinstance(decorator, ast.Call) else decorator
@@ -206,18 +211,6 @@ class _Visitor(ast.NodeVisitor):
         ):
             text = "the kernel keeps a value by a fingerprint of a tensor's values"
             self._note("content-keyed-cache", text, keys[0], "W3")
-
-    def _constants(self, node: ast.FunctionDef) -> None:
-        spec = node.args
-        for argument in (*spec.posonlyargs, *spec.args, *spec.kwonlyargs):
-            note = argument.annotation
-            if (
-                note is not None
-                and "constexpr" in ast.unparse(note)
-                and _PER_GROUP.fullmatch(argument.arg)
-            ):
-                text = "the number of rows in a group is a compile-time constant"
-                self._note("fixed-group-size", text, argument)
 
     def _takes_tensors(self, node: ast.FunctionDef) -> bool:
         names = {argument.arg for argument in node.args.args}

@@ -74,18 +74,15 @@ class Nearby(Children):
         tried = [shape for answers in self._answers for shape in answers.result()]
         places = {nodeid: place for place, nodeid in enumerate(self._ids)}
         tried.sort(key=lambda shape: places[shape.nodeid])
-        findings = [less for nodeid in self._ids for less in self._less_exact(nodeid)]
+        findings: list[Finding] = []
+        for nodeid, reached in self._reached.items():
+            if {CANDIDATE, INCUMBENT} <= reached.keys():
+                inputs = self._inputs[nodeid]
+                less_exact = downgrades(reached[CANDIDATE], reached[INCUMBENT], inputs)
+                findings += [replace(less, where=nodeid) for less in less_exact if less.rejects]
         if findings:
             raise Caught(findings)
         return tried
-
-    def _less_exact(self, nodeid: str) -> list[Finding]:
-        reached = self._reached[nodeid]
-        if not {CANDIDATE, INCUMBENT} <= reached.keys():
-            return []
-        inputs = self._inputs[nodeid]
-        findings = downgrades(reached[CANDIDATE], reached[INCUMBENT], inputs)
-        return [replace(finding, where=nodeid) for finding in findings if finding.rejects]
 
     def end(self) -> None:
         self.kill()

@@ -148,20 +148,15 @@ def judge(
         gain_pct = verdict.aggregate.change_pct if verdict.aggregate else None
         loss_pct = None if is_gain else criteria.policy.shape_gate_pct
         credit = examine(comparison, measured.every, gain_pct, loss_pct)
-        verdict = _credited(verdict, credit)
+        update: dict[str, object] = {"flags": [*verdict.flags, *credit.flags]}
+        if credit.doubt:
+            update |= {
+                "decision": Decision.INCONCLUSIVE,
+                "reason": f"{verdict.reason}; but {credit.doubt}",
+                "next_step": "measure it again on a quieter machine",
+            }
+        verdict = verdict.model_copy(update=update)
     return measured.result(verdict, credit)
-
-
-def _credited(verdict: Verdict, credit: Credit) -> Verdict:
-    """Return the verdict with what the examination saw, INCONCLUSIVE where that leaves a doubt."""
-    update: dict[str, object] = {"flags": [*verdict.flags, *credit.flags]}
-    if credit.doubt:
-        update |= {
-            "decision": Decision.INCONCLUSIVE,
-            "reason": f"{verdict.reason}; but {credit.doubt}",
-            "next_step": "measure it again on a quieter machine",
-        }
-    return verdict.model_copy(update=update)
 
 
 class _Measured:
@@ -348,19 +343,18 @@ def _incumbent_ms(
 
 
 def _uneven(
-    found: Sequence[PairedEvidence],
+    declared: Sequence[PairedEvidence],
     metrics: Sequence[PairedMetric],
     replicas: Sequence[Mapping[str, CaseQuads]],
 ) -> list[PairedEvidence]:
     """Return the same evidence of the cases that have group sizes, with other draws of these."""
     ids = {nodeid for nodeid, quads in replicas[0].items() if "uneven" in quads.quads}
-
-    def case(known: PairedCase, way: str) -> PairedCase:
-        ratios = tuple(replica[known.name].ratio(way, "uneven") for replica in replicas)
-        return replace(known, ratios=ratios, placebo=(), values=None)
-
-    return [
-        replace(item, cases=tuple(case(c, metric.way) for c in item.cases if c.name in ids))
-        for item, metric in zip(found, metrics, strict=True)
-        if ids
-    ]
+    uneven = []
+    for evidence, metric in zip(declared, metrics, strict=True) if ids else ():
+        cases = []
+        for case in evidence.cases:
+            if case.name in ids:
+                ratios = tuple(r[case.name].ratio(metric.way, "uneven") for r in replicas)
+                cases.append(replace(case, ratios=ratios, placebo=(), values=None))
+        uneven.append(replace(evidence, cases=tuple(cases)))
+    return uneven

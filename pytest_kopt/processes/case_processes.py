@@ -210,7 +210,9 @@ class CaseProcesses:
         listener = self._listener
         match reply:
             case Collected(ids):
-                self._collected(ids)
+                if self._waiting is None:
+                    self._waiting = deque(listener.collected(ids))
+                    self._open_for(len(self._waiting))
                 worker.is_free = True
             case CollectError(data):
                 listener.collect_error(data)
@@ -228,11 +230,6 @@ class CaseProcesses:
             case Confined() | CannotLoad() | OfComparison():
                 worker.child.kill()
                 self._died(worker, f"the process sent {type(reply).__name__}")
-
-    def _collected(self, ids: list[str]) -> None:
-        if self._waiting is None:
-            self._waiting = deque(self._listener.collected(ids))
-            self._open_for(len(self._waiting))
 
     def _finished(self, worker: _Worker, nodeid: str, *, leaving: bool) -> None:
         if worker.lacked_memory and worker.is_crowded:

@@ -262,7 +262,8 @@ def _tests(function: str, cases: Sequence[tuple[Argument, ...]]) -> Iterator[str
     for number, (_, members) in enumerate(groupby(sorted(cases, key=kind), key=kind)):
         same = list(dict.fromkeys(members))
         # Sizes that are equal in every case may have to be: one parameter stands for them.
-        columns = list(zip(*(_sizes(case) for case in same), strict=True))
+        sizes_of = [[size for argument in case for size in argument.shape] for case in same]
+        columns = list(zip(*sizes_of, strict=True))
         varied = dict.fromkeys(column for column in columns if {*column} != {1})
         if not varied:
             what = "all sizes of a case are 1"
@@ -282,10 +283,6 @@ def _tests(function: str, cases: Sequence[tuple[Argument, ...]]) -> Iterator[str
             inputs=f"{{{', '.join(pairs)}}}" if drawn[0][0] else by_position,
             dims=f"{{{dims}}}",
         )
-
-
-def _sizes(case: Sequence[Argument]) -> list[int]:
-    return [size for argument in case for size in argument.shape]
 
 
 @dataclass(frozen=True, slots=True)

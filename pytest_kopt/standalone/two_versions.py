@@ -95,14 +95,12 @@ def time(made: MadeTree, words: Sequence[str], *, silent: bool) -> SessionEnd:
         tables, log = Path(directory) / "rows", Path(directory) / "output"
         words = [f"--kopt-summary-csv={tables}/", "--no-header", *words]
         code = run(words, made, log if silent else None)
-        rows = [row for file in sorted(tables.glob("*.csv")) for row in _rows(file)]
+        rows: list[dict[str, Scalar]] = []
+        for file in sorted(tables.glob("*.csv")):
+            with file.open(newline="") as table:
+                of_file = csv.DictReader(table)
+                rows += [{name: typed(text) for name, text in row.items()} for row in of_file]
         return SessionEnd(code, None, "" if rows or not silent else last_words(log), rows)
-
-
-def _rows(file: Path) -> list[dict[str, Scalar]]:
-    with file.open(newline="") as table:
-        rows = [*csv.DictReader(table)]
-    return [{name: typed(text) for name, text in row.items()} for row in rows]
 
 
 def _contents(folder: Path, place: str) -> dict[str, bytes]:

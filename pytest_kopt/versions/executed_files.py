@@ -260,11 +260,18 @@ def contents_of(path: Path, root: Path) -> dict[str, bytes | None]:
     A folder holds files at their places; a file stands for the project's only one of its name.
     BadInput for what has no place in the project.
     """
-    versions = {path: counterpart(path, root)} if path.is_file() else _in_folder(path, root)
+    if path.is_file():
+        versions = {path: counterpart(path, root)}
+    else:
+        versions = {path / file: file.as_posix() for file in project_files(path)}
+        if not any((root / place).is_file() for place in versions.values()):
+            raise BadInput(
+                f"contains no file at its path below {root}",
+                where=str(path),
+                fix=f"put the file at its path, such as {path.name}/kernels/gemm.py",
+            )
     return {
-        place: content
-        for file, place in versions.items()
-        if (content := file.read_bytes()) != _content(root / place)
+        place: file.read_bytes() for file, place in versions.items() if _differs(file, root / place)
     }
 
 
@@ -280,19 +287,3 @@ def counterpart(file: Path, root: Path) -> str:
         fix = "give a folder that holds it at its place"
         raise refused(f"it may be a version of {', '.join(places[:3])}", fix=fix)
     return places[0]
-
-
-def _in_folder(folder: Path, root: Path) -> dict[Path, str]:
-    versions = {folder / path: path.as_posix() for path in project_files(folder)}
-    if not any((root / place).is_file() for place in versions.values()):
-        what = f"contains no file at its path below {root}"
-        raise BadInput(
-            what,
-            where=str(folder),
-            fix=f"put the file at its path, such as {folder.name}/kernels/gemm.py",
-        )
-    return versions
-
-
-def _content(file: Path) -> bytes | None:
-    return file.read_bytes() if file.is_file() else None
