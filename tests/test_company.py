@@ -20,7 +20,7 @@ from pytest_kopt.paired.credit import Company, look_alone
 from pytest_kopt.paired.noise import NoiseHistory
 from pytest_kopt.paired.replica import Refused
 from pytest_kopt.paired.samples import CaseQuads, Quad
-from pytest_kopt.processes.remote_host import Place
+from pytest_kopt.processes.sites import Place
 from pytest_kopt.show.progress import Progress
 from tests.test_known_noise import compared
 

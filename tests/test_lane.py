@@ -17,7 +17,7 @@ from pytest_kopt.paired.comparison import Lane
 from pytest_kopt.paired.replica import Died, Refused
 from pytest_kopt.paired.samples import CaseQuads
 from pytest_kopt.processes.child import NO_MEMORY, ChildDied
-from pytest_kopt.processes.remote_host import Place
+from pytest_kopt.processes.sites import Place
 from pytest_kopt.show.progress import Progress
 
 from .scripted import block_time

@@ -50,7 +50,7 @@ from pytest_kopt.paired.pairing import Criteria, PairedMetric, judge
 from pytest_kopt.paired.replica import Refused, Replica
 from pytest_kopt.paired.samples import CaseQuads
 from pytest_kopt.paired.verifier_process import Verifier
-from pytest_kopt.processes.remote_host import Place
+from pytest_kopt.processes.sites import Place
 from pytest_kopt.schema.profile import MEMORY
 from pytest_kopt.trials import comparing
 from pytest_kopt.trials.comparing import compare_paired, compare_stored

@@ -18,8 +18,7 @@ from pytest_kopt.devices.lock import open_lock
 from pytest_kopt.devices.vendor import CPU, Reading
 from pytest_kopt.errors import BadInput, CannotFinish
 from pytest_kopt.processes import sites
-from pytest_kopt.processes.host_agent import HostAgent
-from pytest_kopt.processes.remote_host import RemoteHost
+from pytest_kopt.processes.remote_host import HostAgent, RemoteHost
 from pytest_kopt.versions import overlay
 
 from .fake_gpus import FakeVendor, gpu

@@ -19,7 +19,7 @@ from pytest_kopt.paired.replica import Died, Refused, Replica
 from pytest_kopt.paired.verifier_process import Verifier
 from pytest_kopt.processes.child import MAX_DEATHS, NO_MEMORY, Child, Children
 from pytest_kopt.processes.launched import Toolchain
-from pytest_kopt.processes.remote_host import Place
+from pytest_kopt.processes.sites import Place
 from pytest_kopt.versions import overlay
 
 #: Idle threads of waiting siblings would take the CPU from the one that is timed.

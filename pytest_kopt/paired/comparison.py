@@ -31,7 +31,7 @@ from pytest_kopt.paired.blocks import Sustained
 from pytest_kopt.paired.replica import Refused, Replica
 from pytest_kopt.paired.samples import CaseQuads
 from pytest_kopt.processes.child import why_open
-from pytest_kopt.processes.remote_host import Place
+from pytest_kopt.processes.sites import Place
 from pytest_kopt.show.progress import Progress
 
 _Result = TypeVar("_Result")

@@ -35,7 +35,7 @@ from pytest_kopt.paired.blocks import Blocks, Sustained
 from pytest_kopt.paired.samples import CaseQuads
 from pytest_kopt.paired.verifier_process import Verifier, why_ended
 from pytest_kopt.processes.child import Child, ChildDied, Children
-from pytest_kopt.processes.remote_host import Place
+from pytest_kopt.processes.sites import Place
 from pytest_kopt.sameness.launch_recording import differences_later
 
 _Kind = TypeVar("_Kind")

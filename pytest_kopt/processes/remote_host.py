@@ -1,7 +1,8 @@
-"""The hosts of a session, seen from the controller: their processes and their devices.
+"""Another host of a session: as the controller sees it, and the agent there, at the far end.
 
-The connection to another host is one of its own (execnet, as xdist's). It lasts as long as the
-session, and no kernel code runs at either end.
+The connection is one of its own (execnet, as xdist's). It lasts as long as the session, and no
+kernel code runs at either end. The agent starts processes, reads devices, and hands on what a
+process writes as it is.
 """
 
 from __future__ import annotations
@@ -11,25 +12,29 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from pytest_kopt.cases.protocol import Order
 from pytest_kopt.cases.replies import Reply
 from pytest_kopt.devices.idle import AllGpusBusy
-from pytest_kopt.devices.pinning import Placement
-from pytest_kopt.devices.vendor import Device, Reading
+from pytest_kopt.devices.pinning import Host, discover, for_target
+from pytest_kopt.devices.vendor import Device, Reading, choose, interpreter_environment
 from pytest_kopt.errors import BadInput, CannotFinish
 from pytest_kopt.processes.channel import Channel, read_reply
 from pytest_kopt.processes.launched import Launched
-from pytest_kopt.processes.launcher import Starter
+from pytest_kopt.processes.launcher import Launcher
 from pytest_kopt.versions import overlay
 
-_AGENT = "from pytest_kopt.processes.host_agent import serve; serve(channel)"
+_AGENT = "from pytest_kopt.processes.remote_host import serve; serve(channel)"
+#: So much of what a process printed is handed on at its end.
+_LOG_BYTES = 1 << 16
 
 
 class RemoteHost:
@@ -244,49 +249,143 @@ class RemoteChannel(Channel[Order, Reply]):
         """Nothing is held here."""
 
 
-@dataclass(frozen=True, slots=True)
-class Site:
-    """A host that cases are measured on: this one, or another (`remote`).
+class HostAgent:
+    """The requests: each public method is one, by its name.
 
-    `kind` is what is measured on there ("cpu" or "cuda"), `environment` what every process that
-    runs kernel code gets.
+    Requests come from the main thread, since a process ends with the thread that started it; those
+    that wait are carried out in a pool.
     """
 
-    kind: str
-    starter: Starter
-    placement: Placement
-    environment: Mapping[str, str]
-    remote: RemoteHost | None = None
+    #: Carried out one after the other, as they come.
+    AT_ONCE = frozenset({"open", "start"})
 
-    @property
-    def cores(self) -> int:
-        return self.remote.cores if self.remote else os.cpu_count() or 1
+    def __init__(self, say: Callable[[str], None], scratch: Path) -> None:
+        """Print lines at the other end by `say`, from any thread; make trees below `scratch`."""
+        self._say = say
+        self._scratch = scratch
+        self._launcher = Launcher()
+        self._host = Host(None, ())
+        self._running: set[Launched] = set()
+        self._locks: dict[str, ExitStack] = {}
 
-    def path(self, path: Path) -> Path:
-        """Return where something of the project lies there."""
-        return self.remote.path(path) if self.remote else path
+    def open(
+        self, option: str, target: str | None, environment: Mapping[str, str], warm: bool
+    ) -> dict[str, Any]:
+        """Find the devices for --kopt-device and a campaign's target; say what this host is."""
+        kind = choose(option, target=target)
+        self._host = for_target(discover(kind), target)
+        environment = interpreter_environment(kind) | dict(environment)
+        if warm:
+            self._launcher.warm(environment, os.getcwd())
+        return {
+            "kind": kind,
+            "environment": environment,
+            "environ": dict(os.environ),
+            "sys_path": sys.path,
+            "directory": os.getcwd(),
+            "cores": os.cpu_count() or 1,
+            "devices": [asdict(device) for device in self._host.devices],
+            "pins": {device.uuid: self._host.pin(device) for device in self._host.devices},
+        }
 
-    def tree(self, root: Path, tree: Path) -> Path:
-        """Return a tree there like one that was made here for the project below `root`."""
-        return self.remote.tree(root, tree) if self.remote else tree
+    def start(self, talk: Any, end: Any, env: Mapping[str, str], directory: str) -> Any:
+        """Start a process; hand its messages on in both directions, then how it ended.
 
-    def copy(self, root: Path, tree: Path | None = None) -> tuple[Path, Path] | None:
-        """Return a folder around the project and what it is there, or `root` and a tree of it.
-
-        None where the project lies there as it does here.
+        None in place of a message kills it.
         """
-        if tree is not None:
-            return root, self.tree(root, tree)
-        return self.remote.copied(root) if self.remote else None
+        launched = self._launcher.start(env, directory)
+        self._running.add(launched)
 
-    def environment_on(self, device: Device) -> dict[str, str]:
-        """Return what a process on one of its devices gets."""
-        return {**self.environment, **self.placement.host.pin(device)}
+        def hand_on(text: bytes | None) -> None:
+            if text is None:
+                launched.kill()
+                return
+            with suppress(OSError):  # It has ended, and the other end learns of it.
+                launched.channel.send_text(text)
+
+        talk.setcallback(hand_on)
+        threading.Thread(target=self._follow, args=(launched, talk, end), daemon=True).start()
+        return {"pid": launched.process.pid, "why_fresh": self._launcher.why_fresh}
+
+    def read(self, device: str) -> dict[str, Any]:
+        return asdict(self._host.read(self._device(device)))
+
+    def glance(self, device: str) -> dict[str, Any]:
+        return asdict(self._host.glance(self._device(device)))
+
+    def strangers(self, device: str, minutes: float) -> None:
+        """Return when nobody else computes on a device; AllGpusBusy."""
+        self._host.keep_strangers_off(self._device(device), minutes, self._say)
+
+    def lock(self, device: str) -> None:
+        lock = ExitStack()
+        lock.enter_context(self._host.lock(self._device(device)))
+        self._locks[device] = lock
+
+    def unlock(self, device: str) -> None:
+        self._locks.pop(device).close()
+
+    def tree(
+        self, root: str, name: str, files: Mapping[str, bytes], absent: Sequence[str], start: str
+    ) -> str:
+        """Make a tree of the project with other contents of some files; return where it is."""
+        target = self._scratch / name / Path(root).name
+        return str(overlay.build(Path(root), target, files, absent, start))
+
+    def end(self) -> None:
+        for launched in list(self._running):
+            launched.kill()
+        self._launcher.end()
+
+    def _device(self, uuid: str) -> Any:
+        return next(device for device in self._host.devices if device.uuid == uuid)
+
+    def _follow(self, launched: Launched, talk: Any, end: Any) -> None:
+        """Hand on messages up to the process's end, then how it ended and what it printed."""
+        try:
+            while True:
+                text = launched.channel.receive_text()
+                talk.send((text, launched.channel.waited_ms))
+        except (EOFError, OSError):
+            status = launched.process.wait()
+        size = launched.log.seek(0, os.SEEK_END)
+        launched.log.seek(max(0, size - _LOG_BYTES))
+        log = launched.log.read()
+        self._running.remove(launched)
+        launched.close()
+        with suppress(OSError):
+            end.send((status, log))
+            talk.close()
 
 
-class Place(NamedTuple):
-    """Cases that are measured one after the other, and the device of a host that they are on."""
+def serve(requests: Any) -> None:
+    """Carry out what comes over an execnet channel until the other end is gone."""
+    lines = requests.receive()
 
-    site: Site
-    device: Device
-    ids: list[str]
+    def say(line: str) -> None:
+        with suppress(OSError):
+            lines.send(line)
+
+    def carry_out(request: str, answers: Any, arguments: dict[str, Any]) -> None:
+        try:
+            outcome = "value", getattr(agent, request)(**arguments)
+        except AllGpusBusy as busy:
+            outcome = "busy", list(busy.in_the_way)
+        except (BadInput, OSError) as error:
+            outcome = "refused", str(error)
+        with suppress(OSError):
+            answers.send(outcome)
+
+    with (
+        tempfile.TemporaryDirectory(prefix="kopt-trees-") as scratch,
+        ThreadPoolExecutor() as pool,
+    ):
+        agent = HostAgent(say, Path(scratch).resolve())
+        try:
+            for request, answers, arguments in requests:
+                if request in HostAgent.AT_ONCE:
+                    carry_out(request, answers, arguments)
+                else:
+                    pool.submit(carry_out, request, answers, arguments)
+        finally:
+            agent.end()

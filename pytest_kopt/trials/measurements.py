@@ -23,8 +23,14 @@ from pytest_kopt.options.declare import EARLY_LOOK
 from pytest_kopt.options.settings import Settings
 from pytest_kopt.processes.child import NO_MEMORY, Child, without_records
 from pytest_kopt.processes.launcher import launcher_of
-from pytest_kopt.processes.remote_host import Place, Site
-from pytest_kopt.processes.sites import Sites, has_local_workers, is_distributed, local_workers
+from pytest_kopt.processes.sites import (
+    Place,
+    Site,
+    Sites,
+    has_local_workers,
+    is_distributed,
+    local_workers,
+)
 from pytest_kopt.show.progress import Progress
 from pytest_kopt.versions.overlay import project_files
 
