@@ -13,8 +13,7 @@ import pytest
 
 from pytest_kopt.cases.protocol import Check
 from pytest_kopt.cases.replies import CaseFinished, CaseStarted, Collected, Reply, Report, Timed
-from pytest_kopt.paired.remeasure import SideBySide
-from pytest_kopt.processes.case_processes import Abandoned, CaseProcesses, Listener
+from pytest_kopt.processes.case_processes import Abandoned, CaseProcesses, Listener, SideBySide
 from pytest_kopt.processes.child import MAX_DEATHS, NO_MEMORY, ChildDied
 
 from .waiting import HANG

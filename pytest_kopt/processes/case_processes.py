@@ -1,12 +1,14 @@
 """Cases run in child processes, one after the other in each, and reported case by case.
 
-Their reports are replayed through the hooks of pytest in this process.
+Their reports are replayed through the hooks of pytest in this process, or shown to nobody.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor
+from concurrent.futures import wait as wait_for
 from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.connection import wait
@@ -29,7 +31,7 @@ from pytest_kopt.cases.replies import (
     Report,
 )
 from pytest_kopt.cases.result import DEAD, DIED, PROPERTY
-from pytest_kopt.processes.child import MAX_DEATHS, NO_MEMORY, Child, ChildDied
+from pytest_kopt.processes.child import MAX_DEATHS, NO_MEMORY, Child, ChildDied, Children
 from pytest_kopt.profiling.kernel_table import CaseProfile
 
 
@@ -44,11 +46,9 @@ class Listener:
     A case that kills its process `lives` times is given up.
     """
 
-    def __init__(
-        self, config: pytest.Config, collector: Collector, lives: int = MAX_DEATHS
-    ) -> None:
+    def __init__(self, config: pytest.Config, lives: int = MAX_DEATHS) -> None:
         self.config = config
-        self.collector = collector
+        self.collector = Collector()
         self.lives = lives
 
     def collected(self, ids: list[str]) -> Sequence[str]:
@@ -99,6 +99,10 @@ class _Worker:
     pending: list[Callable[[], None]] = field(default_factory=list)
     lacked_memory: bool = False
 
+    def report(self) -> None:
+        while self.pending:
+            self.pending.pop(0)()
+
 
 class CaseProcesses:
     """Runs cases in up to `most` children at once, replacing those that die.
@@ -135,12 +139,11 @@ class CaseProcesses:
     def abandon(self) -> None:
         """End the processes, from another thread: `run` raises Abandoned there."""
         self._abandoned = True
-        for child in self._children:
-            child.kill()
+        self._children.kill()
 
     @property
-    def _children(self) -> list[Child]:
-        return [*(worker.child for worker in list(self._workers)), *self._leaving]
+    def _children(self) -> Children:
+        return Children([*(worker.child for worker in list(self._workers)), *self._leaving])
 
     def run(self) -> None:
         """Collect and run everything that the listener selects."""
@@ -155,15 +158,17 @@ class CaseProcesses:
                 yield
                 for worker in [worker for worker in self._workers if worker.is_free]:
                     self._go_on(worker)
-                for worker in self._ready():
+                ready = list(self._workers)
+                if len(ready) > 1:
+                    readers = wait([worker.child.reader for worker in ready])
+                    ready = [worker for worker in ready if worker.child.reader in readers]
+                for worker in ready:
                     self._advance(worker)
         except BaseException:
-            for child in self._children:
-                child.kill()
+            self._children.kill()
             raise
         finally:
-            for child in self._children:
-                child.stop()
+            self._children.stop()
 
     def add(self, nodeid: str) -> None:
         """Have one more of the collected cases run, after those that are waiting."""
@@ -192,13 +197,6 @@ class CaseProcesses:
             child.stop()
         self._leaving.clear()
 
-    def _ready(self) -> list[_Worker]:
-        """Return the workers that have something to say."""
-        if len(self._workers) < 2:
-            return list(self._workers)
-        readers: dict[object, _Worker] = {w.child.reader: w for w in self._workers}
-        return [readers[reader] for reader in wait([w.child.reader for w in self._workers])]
-
     def _advance(self, worker: _Worker) -> None:
         try:
             reply = worker.child.receive()
@@ -219,10 +217,10 @@ class CaseProcesses:
             case FallbackRow(result):
                 listener.declared(result)
             case CaseStarted(nodeid, location):
-                self._tell(worker, partial(listener.started, nodeid, location))
+                worker.pending.append(partial(listener.started, nodeid, location))
             case Report(data):
                 worker.lacked_memory |= NO_MEMORY in str(data.get("longrepr"))
-                self._tell(worker, partial(listener.report, data))
+                worker.pending.append(partial(listener.report, data))
             case Profiled(profile):
                 listener.profiled(profile)
             case CaseFinished(nodeid, leaving):
@@ -230,14 +228,16 @@ class CaseProcesses:
             case Confined() | CannotLoad() | OfComparison():
                 worker.child.kill()
                 self._died(worker, f"the process sent {type(reply).__name__}")
+        if self._most == 1:  # Else when its case is over.
+            worker.report()
 
     def _finished(self, worker: _Worker, nodeid: str, *, leaving: bool) -> None:
         if worker.lacked_memory and worker.is_crowded:
             self._alone.append(nodeid)
             worker.pending.clear()
         else:
-            self._tell(worker, partial(self._listener.finished, nodeid))
-        self._report(worker)
+            worker.pending.append(partial(self._listener.finished, nodeid))
+        worker.report()
         if leaving:
             self._give_back(worker.following)
             self._close(worker)
@@ -249,7 +249,7 @@ class CaseProcesses:
         """Have a worker run its next case; it ends where there is none."""
         worker.is_free = False
         worker.current, worker.following = worker.following or self._take(), None
-        worker.lacked_memory, worker.is_crowded = False, len(self._children) > 1
+        worker.lacked_memory, worker.is_crowded = False, len(self._children.children) > 1
         if worker.current is None or not self._listener.proceed():
             self._close(worker)
             return
@@ -274,7 +274,7 @@ class CaseProcesses:
             self._open()
 
     def _died(self, worker: _Worker, how: str) -> None:
-        self._report(worker)
+        worker.report()
         self._close(worker)
         self._give_back(worker.following)
         current = worker.current
@@ -289,26 +289,15 @@ class CaseProcesses:
         if current is not None or times < self._listener.lives:
             self._replace()
 
-    def _tell(self, worker: _Worker, what: Callable[[], None]) -> None:
-        """Report at once where one case runs at a time, else when its case is over."""
-        worker.pending.append(what)
-        if self._most == 1:
-            self._report(worker)
-
-    @staticmethod
-    def _report(worker: _Worker) -> None:
-        while worker.pending:
-            worker.pending.pop(0)()
-
 
 class Replay(Listener):
     """Replays the children's reports through pytest's hooks.
 
-    A process that a case has ended is told of in the next report of that case, or in its last one.
+    A case's next report, or its last one, tells of a process that it has ended.
     """
 
     def __init__(self, config: pytest.Config) -> None:
-        super().__init__(config, Collector())
+        super().__init__(config)
         self._locations: dict[str, tuple[str, int | None, str]] = {}
         #: How the process of a case ended that runs once more.
         self._ends: dict[str, str] = {}
@@ -343,8 +332,7 @@ class Replay(Listener):
                 self._ends[nodeid] = how
             return
         if nodeid is None:
-            text = f"no case could be collected: {how}"
-            error = pytest.CollectReport("", "failed", text, [])
+            error = pytest.CollectReport("", "failed", f"no case could be collected: {how}", [])
             setattr(error, DIED, how)
             self.config.hook.pytest_collectreport(report=error)
             return
@@ -355,3 +343,58 @@ class Replay(Listener):
         if row := self.collector.results.get(nodeid):
             report.user_properties.append((PROPERTY, row.to_json()))
         self.config.hook.pytest_runtest_logreport(report=report)
+
+
+class Rerun(Listener):
+    """Node ids that are run in fresh processes, replaced where they end them."""
+
+    def __init__(
+        self,
+        config: pytest.Config,
+        start: Callable[[], Child],
+        ids: Sequence[str],
+        most: int = 1,
+        lives: int = MAX_DEATHS,
+    ) -> None:
+        """Prepare the run in processes by `start`, up to `most` at once; none is started yet."""
+        super().__init__(config, lives)
+        self._ids = ids
+        self._processes = CaseProcesses(start, self, most, len(ids))
+        #: Ends the run from another thread.
+        self.abandon = self._processes.abandon
+
+    def collected(self, ids: list[str]) -> Sequence[str]:
+        collected = {*super().collected(ids)}
+        return [nodeid for nodeid in self._ids if nodeid in collected]
+
+    def run(self) -> Collector:
+        self._processes.run()
+        return self.collector
+
+
+class SideBySide:
+    """Runs that go on, a limited number at a time, while others are waited for."""
+
+    def __init__(self, runs: Sequence[Rerun], places: int) -> None:
+        self._runs = runs
+        # A process that one of its threads started ends with that thread: they stay to the end.
+        self._pool = ThreadPoolExecutor(places)
+        self._futures = [self._pool.submit(run.run) for run in runs]
+
+    def wait(self, progress: Callable[[], None] = lambda: None) -> list[Collector]:
+        """Return what arrived of each; `progress` hears of every end. A failure ends all."""
+        try:
+            for future in self._futures:
+                future.add_done_callback(lambda _: progress())
+            ended, _ = wait_for(self._futures, return_when=FIRST_EXCEPTION)
+            # What went wrong in one run comes before what that does to the others.
+            for future in ended:
+                future.result()
+        finally:
+            self.end()
+        return [future.result() for future in self._futures]
+
+    def end(self) -> None:
+        for run in self._runs:
+            run.abandon()
+        self._pool.shutdown(cancel_futures=True)

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from pytest_kopt.cases.collector import Collector
 from pytest_kopt.cases.order import WorkerOrders
 from pytest_kopt.cases.protocol import Profile, StopWorker
 from pytest_kopt.cases.replies import Profiled
@@ -36,7 +35,7 @@ class _Profiles(Listener):
     """Takes over profiles, and why there are none."""
 
     def __init__(self, config: pytest.Config) -> None:
-        super().__init__(config, Collector(), lives=1)
+        super().__init__(config, lives=1)
         self.by_case: dict[str, CaseProfile] = {}
 
     def profiled(self, profile: CaseProfile) -> None:

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from pytest_kopt.devices.vendor import Device
     from pytest_kopt.paired.arms import Versions
     from pytest_kopt.paired.comparison import Comparison
-    from pytest_kopt.paired.remeasure import Rerun, SideBySide
+    from pytest_kopt.processes.case_processes import Rerun, SideBySide
     from pytest_kopt.processes.profiler import Profiler
     from pytest_kopt.processes.remote_host import RemoteHost
     from pytest_kopt.profiling.kernel_table import CaseProfile
@@ -140,7 +140,7 @@ class Measurements:
         most: int = 1,
         **changes: Any,
     ) -> Rerun:
-        from pytest_kopt.paired.remeasure import Rerun
+        from pytest_kopt.processes.case_processes import Rerun
 
         return Rerun(self._config, self._starts(where, copy, **changes), where.ids, most)
 
@@ -213,7 +213,7 @@ class Measurements:
         return True
 
     def _side_by_side(self, in_copies: InCopies) -> SideBySide:
-        from pytest_kopt.paired.remeasure import SideBySide
+        from pytest_kopt.processes.case_processes import SideBySide
 
         site, ids = self.sites.first, [*in_copies.ids]
         room = max(1, site.cores // _CORES_OF_A_CHECK[site.kind])

@@ -21,7 +21,7 @@ from pytest_kopt.devices.vendor import interpreter_environment
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.fingerprint import Harness
 from pytest_kopt.options.declare import NAMED
-from pytest_kopt.paired.remeasure import Rerun
+from pytest_kopt.processes.case_processes import Rerun
 from pytest_kopt.processes.child import Child, mover
 from pytest_kopt.trials.harness import PytestSetup
 from pytest_kopt.trials.measurements import InCopies, Measurements
