@@ -174,15 +174,19 @@ def held_out_findings(
     rejects.
     """
     comparable = [trial for trial in tried if trial.outcomes.get(incumbent) == "right"]
-    slower = _only_fast_as_declared(comparable, candidate, incumbent, gains)
+    speedups = [trial.speedups(candidate, incumbent, gains) for trial in comparable]
+    nearby = [near for declared, near in filter(None, speedups) if declared >= _SPEEDUP]
+    slower = (
+        len(nearby) >= _CASES
+        and statistics.geometric_mean(nearby) < _SLOWER
+        and max(nearby) < _AS_FAST
+    )
     findings: dict[str, Finding] = {}
-    for trial in comparable:
+    for trial, measured in zip(comparable, speedups, strict=True):
         if candidate not in trial.outcomes:
             continue
         finding = _finding(trial, trial.outcomes[candidate], trial.what.get(candidate, ""))
-        finding = finding or _lost_speed(
-            trial, trial.speedups(candidate, incumbent, gains), rejects=slower
-        )
+        finding = finding or _lost_speed(trial, measured, rejects=slower)
         earlier = findings.get(trial.nodeid)
         if finding and (earlier is None or finding.rejects > earlier.rejects):
             findings[trial.nodeid] = finding
@@ -204,16 +208,6 @@ def untried(tried: Iterable[Tried]) -> Iterator[Finding]:
         )
         where = items[0].nodeid
         yield Finding("held-out-untried", message, where=where, details=tuple(kinds))
-
-
-def _only_fast_as_declared(
-    tried: Iterable[Tried], candidate: str, incumbent: str, gains: Mapping[str, float]
-) -> bool:
-    measured = [trial.speedups(candidate, incumbent, gains) for trial in tried]
-    nearby = [near for declared, near in filter(None, measured) if declared >= _SPEEDUP]
-    if len(nearby) < _CASES:
-        return False
-    return statistics.geometric_mean(nearby) < _SLOWER and max(nearby) < _AS_FAST
 
 
 def merged(tried: Iterable[Tried]) -> list[Tried]:

@@ -40,6 +40,15 @@ LATE = Finding(
     "the result was not ready when the call returned",
     advice="wait for every thread and stream that works on a result before returning it",
 )
+NARROW_REFERENCE = Finding(
+    "narrow-reference",
+    (
+        "the reference gives another result in float64, by more than the "
+        "tolerance; a result that is right by either passes"
+    ),
+    advice="have the reference compute in float64: x.double()",
+    rejects=False,
+)
 #: Elements below which a result's SNR is a matter of luck: a few sums may all be near zero.
 FEW = 64
 
@@ -265,18 +274,6 @@ def _reach(tensor: torch.Tensor) -> int:
         return 0
     last = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
     return int(tensor.storage_offset() + last + 1) * tensor.element_size()
-
-
-def narrow_reference() -> Iterator[Finding]:
-    yield Finding(
-        "narrow-reference",
-        (
-            "the reference gives another result in float64, by more than the "
-            "tolerance; a result that is right by either passes"
-        ),
-        advice="have the reference compute in float64: x.double()",
-        rejects=False,
-    )
 
 
 def accuracy_of(

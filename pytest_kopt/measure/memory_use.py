@@ -41,12 +41,11 @@ def peak_bytes(call: Callable[[], Any], device: str) -> int:
 
     Memory that a version keeps between calls counts. It must not have been called in this process.
     """
-    measured = _on_gpu if device == "cuda" else _on_cpu
     gc.collect()
-    return measured(call)
-
-
-def _on_gpu(call: Callable[[], Any]) -> int:
+    if device != "cuda":
+        result, _ = _profiled(call)
+        _, peak = _profiled(call)
+        return result + peak
     before = torch.cuda.memory_allocated()
     call()
     torch.cuda.synchronize()
@@ -54,12 +53,6 @@ def _on_gpu(call: Callable[[], Any]) -> int:
     call()
     torch.cuda.synchronize()
     return torch.cuda.max_memory_allocated() - before
-
-
-def _on_cpu(call: Callable[[], Any]) -> int:
-    result, _ = _profiled(call)
-    _, peak = _profiled(call)
-    return result + peak
 
 
 def _profiled(call: Callable[[], Any]) -> tuple[int, int]:

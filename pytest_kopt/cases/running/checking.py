@@ -27,10 +27,10 @@ from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.outputs import (
     FEW,
+    NARROW_REFERENCE,
     accuracy_of,
     least_exact,
     mostly,
-    narrow_reference,
 )
 from pytest_kopt.numerics.compare import Comparison, compare
 from pytest_kopt.numerics.nested import contents, fresh_copies
@@ -303,7 +303,7 @@ class Checking:
         declared = self.expected
         self.expected, comparisons = judge_twice(self.case, declared, run.copies, self.in_float64)
         if self.expected is not declared:
-            self.add_findings(narrow_reference())
+            self.add_findings([NARROW_REFERENCE])
         return [self._fairly(comparison) for comparison in comparisons]
 
     def elsewhere(self, run: Run) -> list[Comparison]:

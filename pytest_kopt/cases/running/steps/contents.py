@@ -31,7 +31,7 @@ from pytest_kopt.cases.running.gate_advice import SLACK_DB, gate_line, proposed,
 from pytest_kopt.cases.skew import DISTRIBUTIONS
 from pytest_kopt.honesty import inputs, outputs, renewal
 from pytest_kopt.honesty.finding import Finding
-from pytest_kopt.honesty.outputs import narrow_reference
+from pytest_kopt.honesty.outputs import NARROW_REFERENCE
 from pytest_kopt.numerics.compare import InvalidReference, compare, wide
 from pytest_kopt.numerics.gates import Gate, default_gate
 from pytest_kopt.numerics.nested import fresh_copies, tensors
@@ -255,7 +255,7 @@ def controls(checking: Checking) -> Iterator[Finding]:
     declared, exact = checking.steady(), checking.in_float64()
     pristine, like = checking.pristine, checking.last.copies
     if exact and not _agree(checking, declared, exact):
-        yield from narrow_reference()
+        yield NARROW_REFERENCE
     for number, (name, ref, out, gate) in enumerate(gated(checking.case, checking.expected, like)):
         if not (isinstance(ref, torch.Tensor) and isinstance(out, torch.Tensor)):
             continue
