@@ -129,7 +129,12 @@ def roofline(
     }
     if unknown or not work:
         return Roofline(bound="UNKNOWN", **common)
-    floors = floor_terms(flops, nbytes, limits)
+    # The least time in ms that each bound allows.
+    floors: dict[Bound, float] = {"launch": limits.launch_us * 1e-3}
+    if flops and limits.rate:
+        floors["compute"] = flops / (limits.rate * 1e9)
+    if nbytes and limits.bandwidth:
+        floors["memory"] = nbytes / (limits.bandwidth * 1e9)
     bound = max(floors, key=lambda name: floors[name])
     floor_ms = floors[bound]
     return Roofline(
@@ -139,16 +144,6 @@ def roofline(
         target=(rate(floor_ms) or math.nan) * TARGET_PCT / 100,
         **common,
     )
-
-
-def floor_terms(flops: float | None, nbytes: float | None, limits: Limits) -> dict[Bound, float]:
-    """Return the least time in ms that each bound allows; a bound without a ceiling is left out."""
-    terms: dict[Bound, float] = {"launch": limits.launch_us * 1e-3}
-    if flops and limits.rate:
-        terms["compute"] = flops / (limits.rate * 1e9)
-    if nbytes and limits.bandwidth:
-        terms["memory"] = nbytes / (limits.bandwidth * 1e9)
-    return terms
 
 
 @dataclass(frozen=True, slots=True)

@@ -166,7 +166,7 @@ class Replica(Children):
         cases: int,
         sustained: Sustained | None,
     ) -> tuple[CaseQuads, list[Looks]]:
-        """Measure one of `total` cases; return it with what is still to be judged of it."""
+        """Measure one of this many `cases`; return it with what is still to be judged."""
         if nodeid != self._asked:
             self._ask(nodeid)
         self._verifier.load(nodeid)

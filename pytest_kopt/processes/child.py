@@ -40,6 +40,8 @@ MAX_DEATHS = 2
 #: In the report of a case that did not find the memory that it needs on its GPU.
 NO_MEMORY = "OutOfMemoryError"
 _GRACE_SECONDS = 10
+#: So many characters of its output say how a process ended.
+_SHOWN = 4000
 #: Options with a value that a process which runs cases has no use for, and such settings.
 _RECORDS = (*PATH_OPTIONS, "--kopt-campaign")
 _SETTINGS = ("kopt_seed=", "kopt_campaign=", "kopt_workspace=", "kopt_policy=")
@@ -252,13 +254,13 @@ class Child:
             how = f"the time limit of the case (--kopt-timeout), {limit}"
         return f"the process was ended by {how}\n{tail}".rstrip()
 
-    def _log_tail(self, size: int = 4000) -> str:
+    def _log_tail(self) -> str:
         end = self._log.seek(0, os.SEEK_END)
-        self._log.seek(max(0, end - 16 * size))
+        self._log.seek(max(0, end - 16 * _SHOWN))
         text = self._log.read().decode(errors="replace")
         # What faulthandler wrote says most; the log before it is pytest's own.
         starts = [place for word in (_TIMEOUT, _FATAL) if (place := text.rfind(word)) >= 0]
-        return text[starts[-1] :][:size] if starts else text[-size:]
+        return text[starts[-1] :][:_SHOWN] if starts else text[-_SHOWN:]
 
 
 class Children:
