@@ -6,11 +6,11 @@ import random
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from itertools import chain
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from pytest_kopt.cases import replies
 from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, UNEVEN, WAYS
@@ -259,24 +259,22 @@ class Replica(Children):
         case.not_captured = {
             direction: why for reply in prepared for direction, why in reply.not_captured.items()
         }
-        secret, counts = order.getrandbits(62), () if is_gpu else sets
-        return [
-            Looks(case.nodeid, self._seed, seeds, engine, secret, files, counts, memory)
-            for seeds, files, memory in self._hand_over(blocks, secret, folder)
-        ]
+        secret = order.getrandbits(62)
+        handed_over = Looks(case.nodeid, self._seed, [], engine, secret, [], () if is_gpu else sets)
+        return self._hand_over(blocks, handed_over, folder)
 
-    def _hand_over(
-        self, blocks: Blocks, secret: int, folder: Path | None
-    ) -> Iterator[tuple[list[tuple[str, int]], list[Any], list[Any]]]:
-        """Yield of each process its looked-at blocks, what it gave, and its memory in a folder."""
+    def _hand_over(self, blocks: Blocks, empty: Looks, folder: Path | None) -> list[Looks]:
+        """Return of each process its looked-at blocks, what it gave, and its memory in a folder."""
         for child in self.children:
-            child.send(HandOver(secret, blocks.keeps(child)))
+            child.send(HandOver(empty.secret, blocks.keeps(child)))
+        looks = []
         for child in self.children:
             files = _wait(child, HandedOver).looks
             if inspected := [b for b in blocks.looked_at if blocks.arms[b.arm] is child]:
-                memory = [b.documents(WAYS, folder) for b in inspected] if folder else []
+                memory = [part for b in inspected if folder for part in b.documents(WAYS, folder)]
                 seeds = [(block.arm, block.seed) for block in inspected]
-                yield seeds, files, [*chain.from_iterable(memory)]
+                looks.append(replace(empty, blocks=seeds, looks=files, seen=memory))
+        return looks
 
     def _settle(self, case: CaseQuads) -> None:
         """Ask what gave the candidate away, and have the case end; Caught where something did."""
