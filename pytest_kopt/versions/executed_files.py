@@ -2,18 +2,16 @@
 
 This proof makes the result of any loader trustworthy. Triton's kernels are not Python frames when
 they run; their launcher is, and it names the function it launches. Modules that were imported from
-a copy elsewhere, or through a link, are named, and versions in another folder read.
+a copy elsewhere, or through a link, are named.
 """
 
 from __future__ import annotations
 
-import filecmp
 import functools
 import os
 import sys
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -28,7 +26,7 @@ from pytest_kopt.versions.affected_modules import (
     project_modules,
     resolved,
 )
-from pytest_kopt.versions.overlay import project_files
+from pytest_kopt.versions.overlay import differs
 
 #: How many folders deep a project keeps its packages, at most.
 _DEPTH = 2
@@ -109,17 +107,10 @@ def shared(root: Path, tree: Path, changed: Iterable[str], opened: Container[str
         (
             path
             for path in changed
-            if os.path.realpath(root / path) in opened and _differs(root / path, tree / path)
+            if os.path.realpath(root / path) in opened and differs(root / path, tree / path)
         ),
         "",
     )
-
-
-def _differs(one: Path, other: Path) -> bool:
-    """Say whether two files differ, or only one of them exists."""
-    if not (one.is_file() and other.is_file()):
-        return one.is_file() != other.is_file()
-    return not filecmp.cmp(one, other, shallow=False)
 
 
 def _libraries_below(root: Path) -> set[Path]:
@@ -252,38 +243,3 @@ def _homes(root: Path, heads: frozenset[str]) -> dict[str, list[Path]]:
             )
         ]
     return homes
-
-
-def contents_of(path: Path, root: Path) -> dict[str, bytes | None]:
-    """Return the contents at `path` by their places below `root`, as far as they differ there.
-
-    A folder holds files at their places; a file stands for the project's only one of its name.
-    BadInput for what has no place in the project.
-    """
-    if path.is_file():
-        versions = {path: counterpart(path, root)}
-    else:
-        versions = {path / file: file.as_posix() for file in project_files(path)}
-        if not any((root / place).is_file() for place in versions.values()):
-            raise BadInput(
-                f"contains no file at its path below {root}",
-                where=str(path),
-                fix=f"put the file at its path, such as {path.name}/kernels/gemm.py",
-            )
-    return {
-        place: file.read_bytes() for file, place in versions.items() if _differs(file, root / place)
-    }
-
-
-def counterpart(file: Path, root: Path) -> str:
-    """Return which file below a root one elsewhere is a version of, by its name; or BadInput."""
-    refused = partial(BadInput, where=str(file))
-    same_name = [path for path in project_files(root) if path.name == file.name]
-    places = [path.as_posix() for path in same_name if not (root / path).samefile(file)]
-    if not places:
-        fix = "name it like a kernel file, or give a folder with the files at their places"
-        raise refused(f"no other file below {root} has its name", fix=fix)
-    if len(places) > 1:
-        fix = "give a folder that holds it at its place"
-        raise refused(f"it may be a version of {', '.join(places[:3])}", fix=fix)
-    return places[0]

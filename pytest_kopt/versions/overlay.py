@@ -1,4 +1,4 @@
-"""A tree that looks like the project but holds another version of some files."""
+"""Another version of some files: in a tree that looks like the project, or where a user has it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import filecmp
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path, PurePosixPath
+
+from pytest_kopt.errors import BadInput
 
 #: Never mirrored: they would let a process write into the user's caches through the overlay.
 _LEFT_OUT = frozenset({"__pycache__", ".pytest_cache", ".git"})
@@ -156,3 +159,45 @@ def copy(root: Path, target: Path, files: Mapping[str, bytes], absent: Iterable[
         (target / path).unlink(missing_ok=True)
     write(files, target)
     return target
+
+
+def differs(one: Path, other: Path) -> bool:
+    """Say whether two files differ, or only one of them exists."""
+    if not (one.is_file() and other.is_file()):
+        return one.is_file() != other.is_file()
+    return not filecmp.cmp(one, other, shallow=False)
+
+
+def contents_of(path: Path, root: Path) -> dict[str, bytes | None]:
+    """Return the contents at `path` by their places below `root`, as far as they differ there.
+
+    A folder holds files at their places; a file stands for the project's only one of its name.
+    BadInput for what has no place in the project.
+    """
+    if path.is_file():
+        versions = {path: _counterpart(path, root)}
+    else:
+        versions = {path / file: file.as_posix() for file in project_files(path)}
+        if not any((root / place).is_file() for place in versions.values()):
+            raise BadInput(
+                f"contains no file at its path below {root}",
+                where=str(path),
+                fix=f"put the file at its path, such as {path.name}/kernels/gemm.py",
+            )
+    return {
+        place: file.read_bytes() for file, place in versions.items() if differs(file, root / place)
+    }
+
+
+def _counterpart(file: Path, root: Path) -> str:
+    """Return which file below a root one elsewhere is a version of, by its name; or BadInput."""
+    refused = partial(BadInput, where=str(file))
+    same_name = [path for path in project_files(root) if path.name == file.name]
+    places = [path.as_posix() for path in same_name if not (root / path).samefile(file)]
+    if not places:
+        fix = "name it like a kernel file, or give a folder with the files at their places"
+        raise refused(f"no other file below {root} has its name", fix=fix)
+    if len(places) > 1:
+        fix = "give a folder that holds it at its place"
+        raise refused(f"it may be a version of {', '.join(places[:3])}", fix=fix)
+    return places[0]

@@ -27,7 +27,7 @@ from pytest_kopt.trials.harness import PytestSetup
 from pytest_kopt.trials.measurements import InCopies, Measurements
 from pytest_kopt.trials.pull_request.gate import some
 from pytest_kopt.trials.trees import overlays
-from pytest_kopt.versions.executed_files import contents_of
+from pytest_kopt.versions.overlay import contents_of
 
 
 @dataclass(frozen=True, slots=True)
