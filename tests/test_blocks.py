@@ -123,7 +123,7 @@ def test_what_passes_around_a_block_does_not_count_by_the_outside_clock(
     )
     blocks = Blocks(held, random.Random(7), "cuda", 1, {arm: [2] for arm in held})
     blocks.warm_up()
-    for ratio in blocks.seen_outside(blocks.quads()[CANDIDATE]):
+    for ratio in blocks.seen_outside(blocks.quads()[CANDIDATE], is_steady=True):
         assert math.exp(ratio) == pytest.approx(old / real, rel=1e-3)
 
 
@@ -131,4 +131,4 @@ def test_the_outside_clock_is_not_asked_where_nothing_is_gained() -> None:
     held = cast("Any", {CANDIDATE: Replayed(5, 5, 0), INCUMBENT: Replayed(5, 5, 0)})
     blocks = Blocks(held, random.Random(7), "cuda", 1, {arm: [2] for arm in held})
     blocks.warm_up()
-    assert blocks.seen_outside(blocks.quads()[CANDIDATE]) == ()
+    assert blocks.seen_outside(blocks.quads()[CANDIDATE], is_steady=True) == ()

@@ -148,7 +148,7 @@ class Arms:
         self.started.append(what)
         has_company: list[object] = []
 
-        def measure(ids: Sequence[str], *given: Any) -> dict[str, CaseQuads]:
+        def measure(ids: Sequence[str], *given: Any, **named: Any) -> dict[str, CaseQuads]:
             found = {n: quads for n, quads in replica(0.0).items() if not quads.is_same}
             for quads in found.values():
                 alone = quads.quads.pop("alone")
@@ -171,6 +171,7 @@ class Arms:
             "tried": [],
             "loads": 1,
             "are_orphans": False,
+            "asks_outside": False,
         }
         return SimpleNamespace(measure=measure, join=has_company.append, **known, **ignored)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 from typing import Never
 
 import pytest
@@ -137,6 +138,24 @@ def test_what_scatters_is_no_contradiction(seed: int) -> None:
 def test_a_gain_that_the_outside_clock_cannot_tell_takes_more_replicas() -> None:
     witness = look_outside(four(19.9, 20.5, 0.5), lambda: four(19.0, 19.0, 0.001) * 6)
     assert not witness.doubt and witness.more == 1
+
+
+def unwitnessed(new: float) -> dict[str, CaseQuads]:
+    """The same without that clock."""
+    case = gpu(new, new, 0.0)["a"]
+    return {"a": replace(case, outside=())}
+
+
+def test_events_forged_where_the_outside_clock_is_not_asked_are_contradicted() -> None:
+    """They were honest in the replicas that it witnessed."""
+    witness = look_outside([unwitnessed(10.0), *four(19.0, 19.0, 0.05)], unasked)
+    assert witness.contradiction
+
+
+def test_a_gain_that_the_outside_clock_has_not_seen_is_asked_about() -> None:
+    witness = look_outside([unwitnessed(15.0)] * 2, lambda: four(15.0, 15.0, 0.05)[:1])
+    assert witness.change and not witness.doubt and witness.more == 1
+    assert not look_outside([unwitnessed(15.0)] * 2, unasked, loss_pct=5.0).doubt
 
 
 def test_where_no_gain_is_claimed_only_a_loss_is_held_against_it() -> None:

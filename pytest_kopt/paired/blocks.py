@@ -39,9 +39,12 @@ _SILENT = Monitor()
 #: there a clock that steps between two blocks is what scatters. The mean of more than so many cases
 #: is sharp without.
 _QUADS, _MORE_QUADS, _SHORT_MS, _FEW_CASES = 3, 6, 12.0, 8
-#: A block of a GPU is so many ms longer where the outside clock is asked: as that scatters by about
-#: the last of these, in ms, it is a third of the gain at least, within bounds.
-_LEAST_MS, _LONGEST_MS, _SCATTER_MS = 6.0, 40.0, 0.3
+#: A block of a GPU is so many ms longer where the outside clock is asked: that scatters by up to
+#: 0.4 ms on an H100, and so much has to be gained. No longer than the first of two bounds, where
+#: the clock may fall under load, or the second.
+_LEAST_MS, _LONGEST_MS, _GAINED_MS = 6.0, (40.0, 240.0), 0.6
+#: So often that clock is asked, over all cases, there and back in each.
+_ASKED = 8
 #: Under load for so long, in s, a version meets the power limit if it needs more than that. An H100
 #: begins to count 45 ms after a load begins.
 _LOAD_S = 0.12
@@ -104,7 +107,7 @@ class Blocks:
         self._places = places
         self._order = order
         self._is_gpu = kind != "cpu"
-        self._are_few = cases <= _FEW_CASES
+        self._cases = cases
         named = {arm for pair in PAIRS.values() for arm in pair}
         self._raced = [arm for arm in arms if arm not in named]
         self._count = _QUADS
@@ -132,7 +135,7 @@ class Blocks:
         if self._is_gpu:
             shortest = min(self._warm_ms.values())
             # A race only chooses who is compared.
-            if shortest < _SHORT_MS and self._are_few and not self._raced:
+            if shortest < _SHORT_MS and self._cases <= _FEW_CASES and not self._raced:
                 self._count = _MORE_QUADS
             runs = range(1, 1 + 2 * self._count)
             self._chosen = {arm: self._order.sample(runs, _LOOKS) for arm in self.arms}
@@ -289,12 +292,13 @@ class Blocks:
         ms = child.waited_ms
         return (ms if before is None or after is None else after - before), ms
 
-    def seen_outside(self, quads: Sequence[Quad]) -> tuple[float, ...]:
+    def seen_outside(self, quads: Sequence[Quad], *, is_steady: bool) -> tuple[float, ...]:
         """Return the candidate's gain by the clock of this process, as log-ratios.
 
         A graph's blocks differ in what passes around their events, so that each is run once and
         many times over: the difference is the calls' alone. Longer where the gain that `quads`
-        show is small; nothing where they show none.
+        show is small; nothing where they show none. `is_steady` says that the clock does not fall
+        under load.
         """
         step = {
             arm: statistics.fmean(
@@ -305,14 +309,16 @@ class Blocks:
         gain = math.log(step[INCUMBENT] / step[CANDIDATE])
         if gain <= 0:
             return ()
-        longer_ms = min(_LONGEST_MS, max(_LEAST_MS, _SCATTER_MS / gain))
+        longer_ms = min(_LONGEST_MS[is_steady], max(_LEAST_MS, _GAINED_MS / gain))
 
         def ratio(first: str, second: str) -> float:
             ms = {arm: self._outside_ms(arm, longer_ms) for arm in (first, second)}
             faster = ms[INCUMBENT] - ms[CANDIDATE]
             return math.log(step[INCUMBENT] / max(step[INCUMBENT] - faster, 1e-2 * step[CANDIDATE]))
 
-        return ratio(CANDIDATE, INCUMBENT), ratio(INCUMBENT, CANDIDATE)
+        there_and_back = ((CANDIDATE, INCUMBENT), (INCUMBENT, CANDIDATE))
+        times = math.ceil(_ASKED / 2 / self._cases)
+        return tuple(ratio(*order) for order in there_and_back * times)
 
     def _outside_ms(self, arm: str, longer_ms: float) -> float:
         """Return the ms of a call, forward and backward, as they pass here."""

@@ -217,7 +217,7 @@ class _BesideAlone:
         for quads in cases.values():
             if alone := quads.quads.pop("alone", None):
                 pairs = {"alone": alone, CANDIDATE: quads.quads[CANDIDATE]}
-                self.quads[quads.nodeid] = replace(quads, quads=pairs)
+                self.quads[quads.nodeid] = replace(quads, quads=pairs, outside=())
         self.look(cases)
 
 
@@ -278,8 +278,9 @@ class Lane:
         place = self.place._replace(ids=ids)
         replica = self.pool.start(place, self._measured)
         replica.join(self._arms.start_alone(place))
+        waiting = self.pool.await_leaving
         try:
-            return replica.measure(ids, self._arms.random, self.pool.await_leaving)
+            return replica.measure(ids, self._arms.random, waiting, sustained=self._sustained)
         finally:
             self.held_seconds += replica.held_seconds
             self.pool.stop()
@@ -317,6 +318,8 @@ class Lane:
                 continue
             replica = pool.replicas[0]
             self._join_alone(replica)
+            # It is still due where the incumbent cannot be timed alone.
+            replica.asks_outside |= self._beside_alone.is_due
             try:
                 cases = replica.measure(
                     open_ids,

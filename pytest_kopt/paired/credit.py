@@ -175,8 +175,12 @@ def look_outside(
     another: Callable[[], Iterable[Mapping[str, CaseQuads]]],
     loss_pct: float | None = None,
 ) -> Witness:
-    """Ask the outside clock, and `another` replica while it does not bear a verdict out."""
+    """Ask the outside clock, and `another` replica while it does not bear a verdict out.
+
+    Replicas in which that clock was not asked count towards what the events claim.
+    """
     measured = [*replicas]
+    is_replayed = any(case.engine == "graph" for replica in replicas for case in replica.values())
     # Of each case of the CPU in each replica, by what passed meanwhile.
     by_wall = [
         statistics.median(math.log(old.passed / new.passed) for new, old in pairs_of(quads))
@@ -189,7 +193,8 @@ def look_outside(
     for more in range(_MORE_REPLICAS + 1):
         change, differs = _estimates(measured)
         witness = Witness(change, differs, loss_pct, more)
-        if not witness.doubt or more == _MORE_REPLICAS:
+        is_unasked = change is None and is_replayed and loss_pct is None
+        if not (witness.doubt or is_unasked) or more == _MORE_REPLICAS:
             break
         measured += another()
     return witness
@@ -198,15 +203,24 @@ def look_outside(
 def _estimates(replicas: Replicas) -> tuple[Estimate, Estimate] | tuple[None, None]:
     """Return the change by the outside clock, and by how much it is more than the events'.
 
-    The scatter of the two clocks' difference is that of the outside clock.
+    The events' is that of all replicas: a version that is asked in one of them cannot be honest
+    there alone. The scatter of the two clocks' difference is that of the outside clock.
     """
-    cases = [case for replica in replicas for case in replica.values() if case.outside]
+    asked = [case for replica in replicas for case in replica.values() if case.outside]
     # That clock was asked at boost.
-    differs = [wall - case.ratio("step", point=BOOST) for case in cases for wall in case.outside]
+    claimed = {
+        nodeid: statistics.fmean(
+            replica[nodeid].ratio("step", point=BOOST)
+            for replica in replicas
+            if nodeid in replica and not replica[nodeid].is_same
+        )
+        for nodeid in {case.nodeid for case in asked}
+    }
+    differs = [wall - claimed[case.nodeid] for case in asked for wall in case.outside]
     if len(differs) < 2:
         return None, None
     difference = Estimate.of(tuple(differs))
-    change = statistics.fmean(case.ratio("step", point=BOOST) for case in cases)
+    change = statistics.fmean(claimed[case.nodeid] for case in asked for _ in case.outside)
     return replace(difference, mean=change + difference.mean), difference
 
 
@@ -311,20 +325,26 @@ def examine(
 
     With `loss_pct` no gain is claimed, but that no more than so much is lost. Raises Caught.
     """
-    _refuse(hidden_time(replicas))
-    witness = look_outside(replicas, lambda: comparison.replicas(1), loss_pct)
-    _refuse([witness.contradiction] if witness.contradiction else [])
-    if comparison.written:
-        what = f"the kernel wrote {comparison.written} in the tree of the current best"
-        advice = "write to the kernel's own tree only"
-        _refuse([Finding("harness-written", f"{what} during the comparison", advice=advice)])
     beside_alone: list[Mapping[str, CaseQuads]] = []
 
     def in_company() -> Mapping[str, CaseQuads]:
         beside_alone.append(comparison.in_company())
         return beside_alone[-1]
 
+    def another() -> Iterable[Mapping[str, CaseQuads]]:
+        try:
+            return [in_company()]
+        except Refused:
+            return comparison.replicas(1)
+
+    _refuse(hidden_time(replicas))
     alone = look_alone(in_company, gain_pct)
+    witness = look_outside([*replicas, *beside_alone], another, loss_pct)
+    _refuse([witness.contradiction] if witness.contradiction else [])
+    if comparison.written:
+        what = f"the kernel wrote {comparison.written} in the tree of the current best"
+        advice = "write to the kernel's own tree only"
+        _refuse([Finding("harness-written", f"{what} during the comparison", advice=advice)])
     _refuse(hidden_time(beside_alone))
     if alone.finding and alone.finding.rejects:
         _refuse([alone.finding])

@@ -93,6 +93,8 @@ class Replica(Children):
         self.how = how
         self._asked: str | None = None
         self.held_seconds = 0.0
+        #: Whether the outside clock is asked for the candidate's gain.
+        self.asks_outside = False
         #: Of what blocks met, what the candidate is wrong for and the incumbent is not.
         self.tried: list[Tried] = []
 
@@ -103,8 +105,9 @@ class Replica(Children):
             self._verifier.load(nodeid)
 
     def join(self, child: Child) -> None:
-        """Have another process's arm timed together with these from now on."""
+        """Have the incumbent alone timed with these from now on, and the outside clock asked."""
         self.children.append(child)
+        self.asks_outside = True
         if self._asked is not None:
             self._tell_asked(child)
 
@@ -248,13 +251,14 @@ class Replica(Children):
         for _ in steadily:
             case.quads = blocks.quads()
         case.conditions = steadily.conditions
-        if {*engine.split("+")} == {"graph"} and CANDIDATE in case.quads:
-            case.outside = blocks.seen_outside(case.quads[CANDIDATE])
         case.top_mhz = blocks.top_mhz
         if is_gpu and sustained is not None and CANDIDATE in case.quads:
             at_boost, point = case.quads[CANDIDATE], case.operating_point
             case.sustained = sustained.measure(case.nodeid, point, blocks, at_boost)
             case.is_steady = case.nodeid in sustained.steady
+        if self.asks_outside and {*engine.split("+")} == {"graph"} and CANDIDATE in case.quads:
+            is_steady = case.is_steady
+            case.outside = blocks.seen_outside(case.quads[CANDIDATE], is_steady=is_steady)
         case.engine = "+".join(dict.fromkeys(engine.split("+")))
         case.not_captured = {
             direction: why for reply in prepared for direction, why in reply.not_captured.items()
