@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +15,7 @@ from pytest_kopt.campaign import manifest as manifests
 from pytest_kopt.campaign.attempt import Attempt
 from pytest_kopt.campaign.git import worktrees
 from pytest_kopt.campaign.git.repository import Repository
-from pytest_kopt.campaign.git.worktrees import Commits, branch_of, way_to
+from pytest_kopt.campaign.git.worktrees import branch_of, way_to
 from pytest_kopt.campaign.kernel import KernelVersion
 from pytest_kopt.campaign.layout import Layout
 from pytest_kopt.campaign.manifest import Manifest
@@ -27,7 +27,7 @@ from pytest_kopt.cases.result import ExpectedCase
 from pytest_kopt.clock import now
 from pytest_kopt.decide.policy import STOP_LIMITS, Policy
 from pytest_kopt.decide.verdict import Decision
-from pytest_kopt.errors import BadInput
+from pytest_kopt.errors import BadInput, CannotFinish
 
 Action = Literal["commit", "restore", "none"]
 
@@ -99,6 +99,11 @@ class Campaign:
         return self.layout.name
 
     @property
+    def committed_to(self) -> Repository | None:
+        """The repository that gets a commit of each kept round, None where there is none."""
+        return self.repository if self.manifest.git_commit else None
+
+    @property
     def home(self) -> Path:
         """The project's root, where what outlives a campaign lies: upstream's for a workspace."""
         if not self._is_workspace or self.manifest.upstream is None:
@@ -134,26 +139,26 @@ class Campaign:
         """Raise BadInput when the tree is in no state for a round."""
         self.check_place()
         manifests.check_kernel_paths(self.manifest.kernel_source, self.root, self._bounds)
-        if self.repository is None or not self.manifest.git_commit:
+        if (repository := self.committed_to) is None:
             return
-        worktrees.check_repository(self.manifest.kernel_source, self.root, self.repository)
-        busy = self.repository.operation_in_progress()
+        worktrees.check_repository(self.manifest.kernel_source, self.root, repository)
+        busy = repository.operation_in_progress()
         if busy:
             fix = "finish or abort it: git status names the commands"
             raise BadInput(f"{busy} is in progress", where="git", fix=fix)
-        branch, target = self.repository.branch, branch_of(self.name, self.manifest)
+        branch, target = repository.branch, branch_of(self.name, self.manifest)
         if branch is None or (target is not None and branch != target):
             raise BadInput(
                 "HEAD is detached"
                 if branch is None
                 else f"the tree is on branch {branch!r}, campaign {self.name!r} on {target!r}",
                 where="git",
-                fix=f"{way_to(target, self.repository)}; for two campaigns at a time a tree each "
+                fix=f"{way_to(target, repository)}; for two campaigns at a time a tree each "
                 "(kopt init --worktree), or git_branch: none"
                 if target
                 else "git switch BRANCH",
             )
-        worktrees.check_branch(self.name, self.root, self.repository, self.state)
+        worktrees.check_branch(self.name, self.root, repository, self.state)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -256,12 +261,17 @@ class Campaign:
         Raises CannotFinish for a commit when somebody has switched branches since the session
         began.
         """
-        attempt, commits = self.state.pending, self._commits
+        attempt, repository = self.state.pending, self.committed_to
         if attempt is None:
             return None
-        step = plan(self.state, attempt, commits=commits is not None)
-        if commits and isinstance(step, CommitRound | Withdraw):
-            commits.check_still_there()
+        step = plan(self.state, attempt, commits=repository is not None)
+        if repository and isinstance(step, CommitRound | Withdraw):
+            branch, target = repository.branch, branch_of(self.name, self.manifest)
+            if target not in (None, branch):
+                raise CannotFinish(
+                    f"git: the tree went from branch {target!r} to {branch or 'no branch'!r} "
+                    f"meanwhile, git switch {target} puts it back"
+                )
         return step
 
     def settle(self, *, apply: bool = True, log: Sequence[Path] = ()) -> None:
@@ -272,7 +282,7 @@ class Campaign:
             if not apply:
                 self.append(ledger.ApplyWaived(time=now(), **common))
                 continue
-            step, commits = self.next_step(), self._commits
+            step = self.next_step()
             assert step is not None
             self.append(ledger.Applying(time=now(), action=step.action, **common))
             commit, restored = self.repository.head if self.repository else None, []
@@ -280,12 +290,39 @@ class Campaign:
                 best = step.best.kernel()
                 restored = best.restore(self.root, over=attempt.kernel(), inside=self._bounds)
                 commit = None
-            if commits and isinstance(step, CommitRound):
+            if isinstance(step, CommitRound):
                 files = _replaced(step.before, attempt) | {str(file): file for file in log}
-                commit = commits.of_round(self.state.rounds[attempt.round], files)
-            if commits and isinstance(step, Withdraw):
-                commit = commits.withdrawal(attempt, step.best, _replaced(attempt, step.best))
+                commit = self.commit_round(attempt.round, files, attempt.outcome().reason)
+            if isinstance(step, Withdraw):
+                commit = self._commit(
+                    _replaced(attempt, step.best),
+                    f"round-{attempt.round}: withdrawn, back to round-{step.best.round}",
+                    {"Result": attempt.outcome().reason},
+                )
             self.append(ledger.Applied(time=now(), git_commit=commit, restored=restored, **common))
+
+    def commit_round(self, number: int, files: Mapping[str, Path | None], result: str) -> str:
+        """Commit files, None for one that goes, as a round's, with its notes and what it led to."""
+        notes, log = self.state.rounds[number].notes, self.layout.optimize_log
+        title = (notes.title or "kernel change").splitlines()[0]
+        # Of a tree beside the main one the way to the main one's workspace is nobody's business.
+        near = self.root if log.is_relative_to(self.root) else self.layout.workspace
+        details = {
+            "Hypothesis": notes.hypothesis or "not stated",
+            "Result": result,
+            "Details": notes.details or log.relative_to(near).as_posix(),
+        }
+        return self._commit(files, f"round-{number}: {title}", details)
+
+    def _commit(
+        self, files: Mapping[str, Path | None], subject: str, details: Mapping[str, str]
+    ) -> str:
+        repository, manifest = self.committed_to, self.manifest
+        assert repository is not None
+        lines = "".join(f"{name}: {text}\n" for name, text in details.items())
+        contents = {repository.relative(self.root, path): file for path, file in files.items()}
+        about = f"[optimize] {manifest.target_op} {manifest.target_backend}"
+        return repository.commit(contents, f"{about} {subject}\n\n{lines}")
 
     def restore(self, number: int) -> list[str]:
         """Put the version of a round's last attempt into the tree; return the paths that changed.
@@ -316,13 +353,6 @@ class Campaign:
         common: dict[str, Any] = {"round": event.round, "attempt": event.attempt}
         self.append(ledger.Restored(time=now(), files=files, **common))
         return files
-
-    @property
-    def _commits(self) -> Commits | None:
-        """The maker of the campaign's commits, None where it makes none."""
-        if self.repository is None or not self.manifest.git_commit:
-            return None
-        return Commits(self.repository, self.manifest, self.layout, self.root)
 
     def note(self, number: int, notes: Notes) -> None:
         """Add notes to a round that was run, or to the next one; BadInput for any other."""

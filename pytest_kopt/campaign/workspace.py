@@ -331,11 +331,11 @@ class UpstreamCampaign(Campaign):
             return
         commit, restored = None, []
         is_kept = apply and final is not None and final.decision.keeps
-        if is_kept and final is not None and (commits := self._commits):
+        if is_kept and final is not None and self.committed_to:
             files: dict[str, Path | None] = dict.fromkeys(self.baseline().files)
             placed = self.state.rounds[begun.round].last.kernel_paths()
             files |= {self._path(path): place for path, place in placed.items()}
-            commit = commits.of_round(self.state.rounds[begun.round], files, final.reason)
+            commit = self.commit_round(begun.round, files, final.reason)
         elif not is_kept:
             restored = self.baseline().restore(self.root, over=self.incumbent())
         self.append(

@@ -50,9 +50,10 @@ def _uncommitted_lines(campaign: Campaign) -> Iterator[str]:
     last = max(
         campaign.state.rounds.values(), key=lambda candidate: candidate.last_event, default=None
     )
-    if last is None or campaign.repository is None or not campaign.manifest.git_commit:
+    repository = campaign.committed_to
+    if last is None or repository is None:
         return
-    files = worktrees.uncommitted(campaign.root, campaign.repository, last)
+    files = worktrees.uncommitted(campaign.root, repository, last)
     if files:
         names = " ".join(map(shlex.quote, files))
         yield (

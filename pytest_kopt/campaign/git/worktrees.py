@@ -11,23 +11,19 @@ import functools
 import os
 import posixpath
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from pytest_kopt.campaign.attempt import Attempt
 from pytest_kopt.campaign.git.repository import LINK, SUBMODULE, Repository, TreeChange
 from pytest_kopt.campaign.kernel import KernelVersion, sha256
 from pytest_kopt.campaign.layout import Layout, campaigns, find
 from pytest_kopt.campaign.manifest import Manifest
 from pytest_kopt.campaign.state import CampaignState, Round
-from pytest_kopt.errors import BadInput, CannotFinish
+from pytest_kopt.errors import BadInput
 
 #: As many links on the way to a file the system follows.
 _MOST = 40
-#: Files to commit by their path in the project; None where one goes.
-Files = Mapping[str, Path | None]
 
 
 def keeper(root: Path) -> Path:
@@ -275,49 +271,3 @@ def uncommitted(root: Path, repository: Repository, round: Round) -> list[str]:
     restored = applied.restored if applied else []
     paths = {repository.relative(root, path): path for path in restored}
     return sorted(paths[path] for path in repository.dirty(paths)) if paths else []
-
-
-@dataclass(frozen=True, slots=True)
-class Commits:
-    """The commits of a campaign that makes some; `root` is the project's in this tree."""
-
-    repository: Repository
-    manifest: Manifest
-    layout: Layout
-    root: Path
-
-    def check_still_there(self) -> None:
-        """Raise CannotFinish when somebody has switched branches since the session began."""
-        branch, target = self.repository.branch, branch_of(self.layout.name, self.manifest)
-        if target not in (None, branch):
-            went = (
-                f"git: the tree went from branch {target!r} to {branch or 'no branch'!r} meanwhile"
-            )
-            raise CannotFinish(f"{went}, git switch {target} puts it back")
-
-    def of_round(self, round: Round, files: Files, result: str | None = None) -> str:
-        """Commit files as a round's, with its notes and its verdict's reason or another result."""
-        notes, title = round.notes, round.notes.title or "kernel change"
-        log, near = self.layout.optimize_log, self.root
-        # Of a tree beside the main one the way to the main one's workspace is nobody's business.
-        log = log.relative_to(near if log.is_relative_to(near) else self.layout.workspace)
-        return self._commit(
-            files,
-            f"round-{round.number}: {title.splitlines()[0]}",
-            {
-                "Hypothesis": notes.hypothesis or "not stated",
-                "Result": result or round.last.outcome().reason,
-                "Details": notes.details or log.as_posix(),
-            },
-        )
-
-    def withdrawal(self, attempt: Attempt, best: Attempt, files: Files) -> str:
-        """Commit the files of `best`, the current best without a round that was taken back."""
-        subject = f"round-{attempt.round}: withdrawn, back to round-{best.round}"
-        return self._commit(files, subject, {"Result": attempt.outcome().reason})
-
-    def _commit(self, files: Files, subject: str, details: Mapping[str, str]) -> str:
-        lines = "".join(f"{name}: {text}\n" for name, text in details.items())
-        contents = {self.repository.relative(self.root, path): file for path, file in files.items()}
-        target = f"{self.manifest.target_op} {self.manifest.target_backend}"
-        return self.repository.commit(contents, f"[optimize] {target} {subject}\n\n{lines}")

@@ -281,7 +281,7 @@ def _cells(
 def _commit(campaign: Campaign, attempt: Attempt, baseline: bool) -> str:
     if baseline:
         return ((attempt.applied and attempt.applied.git_commit) or "-")[:12]
-    if campaign.repository is None or not campaign.manifest.git_commit:
+    if campaign.committed_to is None:
         return "-"
     waived = attempt.settled and attempt.applied is None
     return "not committed" if waived else "the one that adds this line"
