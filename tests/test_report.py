@@ -22,7 +22,7 @@ from pytest_kopt.exit_codes import ExitCode
 from pytest_kopt.figures import changed, figure, interval
 from pytest_kopt.roofline import Limits, roofline
 from pytest_kopt.show.report import charts, page
-from pytest_kopt.show.report.case_table import case_table
+from pytest_kopt.show.report.charts import case_table
 from pytest_kopt.show.terminal import verdict_lines
 from tests.builders import NOW
 from tests.campaigns import status_of

@@ -26,7 +26,7 @@ from pytest_kopt.figures import changed, interval
 from pytest_kopt.schema.metrics import WEIGHTED_TIME
 from pytest_kopt.show.files.projections import outlook
 from pytest_kopt.show.report import charts
-from pytest_kopt.show.report.case_table import LAST, case_table, shown
+from pytest_kopt.show.report.charts import LAST, case_table, shown
 from pytest_kopt.show.templates import rendered
 from pytest_kopt.show.words import (
     CANDIDATES,
