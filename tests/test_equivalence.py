@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_kopt import policies
-from pytest_kopt.decide.benefit import is_of_memory
-from pytest_kopt.decide.case_verdict import Memory
+from pytest_kopt.decide.case_verdict import Memory, is_of_memory
 from pytest_kopt.decide.inference import FINAL_LOOK, LOOKS, log_ratio
 from pytest_kopt.decide.known_noise import DEVICE_TIMED, Noise
 from pytest_kopt.decide.paired import WORTH_PCT, decide_metrics

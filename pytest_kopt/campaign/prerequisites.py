@@ -16,7 +16,7 @@ from pytest_kopt.campaign.git.repository import Repository
 from pytest_kopt.campaign.git.worktrees import check_repository, nested_around
 from pytest_kopt.campaign.kernel import files_of
 from pytest_kopt.campaign.manifest import Manifest, check_kernel_paths, split_command
-from pytest_kopt.decide.benefit import is_of_memory
+from pytest_kopt.decide.case_verdict import is_of_memory
 from pytest_kopt.devices.pinning import discover, for_target
 from pytest_kopt.errors import BadInput, KernelError
 from pytest_kopt.sameness.sources import differing

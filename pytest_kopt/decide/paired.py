@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pytest_kopt.decide.benefit import evidence_for, refuted
+from pytest_kopt.decide.case_verdict import evidence_for, refuted
 from pytest_kopt.decide.hard_gates import after_regression
 from pytest_kopt.decide.inference import (
     FINAL_LOOK,
