@@ -31,8 +31,7 @@ from pytest_kopt.cli.campaigns import (
 from pytest_kopt.cli.command_line import CommandParser
 from pytest_kopt.cli.demo import demo
 from pytest_kopt.cli.init import init
-from pytest_kopt.cli.mcp import mcp
-from pytest_kopt.cli.report import decide, export, report
+from pytest_kopt.cli.report import decide, export, mcp, report
 from pytest_kopt.cli.standalone import bisect, calibrate, compare, judge, record, time
 from pytest_kopt.errors import BadInput, NoVerdict, storage_told
 from pytest_kopt.exit_codes import ExitCode

@@ -1,9 +1,10 @@
-"""`kopt report`, `kopt export` and `kopt decide`: campaigns and CSV files, read for people."""
+"""`kopt report`, `export`, `decide` and `mcp`: campaigns and CSV files, for people and agents."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -185,3 +186,19 @@ def decide(arguments: argparse.Namespace) -> int:
     text = "\n".join(verdict_lines(verdict)).strip()
     print(verdict.model_dump_json(indent=1) if arguments.json else text)
     return verdict.exit_code
+
+
+@command("claude mcp add kopt -- kopt mcp")
+def mcp(_: argparse.Namespace) -> None:
+    """Serve this project's campaigns to an agent: Model Context Protocol over stdin and stdout."""
+    try:
+        from pytest_kopt.cli.agent_tools import server
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "mcp":
+            raise
+        raise BadInput(
+            "the MCP SDK is not installed", where="kopt mcp", fix="pip install 'pytest-kopt[mcp]'"
+        ) from None
+    # The protocol's own stream, not the one that makes text safe to show.
+    with contextlib.redirect_stdout(sys.__stdout__):
+        server().run("stdio")
