@@ -205,15 +205,6 @@ class LoggedRecords:
             label = {"label": shape.label, **shape.dims, "Check": shape.check}
             yield {**self._keys(number), **label, **of_case}
 
-    def pairs(self) -> Iterator[tuple[Record, str]]:
-        yield from ()
-
-    def profiles(self) -> Iterator[Record]:
-        yield from ()
-
-    def conditions(self) -> Iterator[Record]:
-        yield from ()
-
     def _keys(self, number: int) -> Record:
         return dict(zip(KEYS, (self._name, number, 1), strict=True))
 
@@ -285,7 +276,8 @@ def load(*campaigns: str | Path) -> Frames:
         sources += map(CampaignRecords, _layouts(named))
 
     def records(name: str) -> list[Any]:
-        return [record for source in sources for record in getattr(source, name)()]
+        # A file of verdicts has rounds and rows, and no more.
+        return [record for source in sources for record in getattr(source, name, tuple)()]
 
     def frame(name: str, columns: Sequence[str] = ()) -> DataFrame:
         return _typed(_untyped(records(name), columns))
