@@ -60,12 +60,6 @@ class Round:
         """Whether its latest verdict keeps its version; the baseline's does."""
         return self.verdict is not None and self.verdict.decision.keeps
 
-    def failed_as(self, kernel: Mapping[str, str]) -> ledger.Decided | None:
-        """Return the first verdict that a version of these files failed its check."""
-        decided = [attempt.decided for attempt in self.attempts.values() if attempt.decided]
-        failed = [verdict for verdict in decided if verdict.decision is Decision.REPAIR]
-        return next((verdict for verdict in failed if verdict.kernel == kernel), None)
-
     def failed_checks(self, besides: Mapping[str, str] | None = None) -> int:
         """Return how many versions failed their checks: the first failure and the failed repairs.
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -35,7 +34,6 @@ from pytest_kopt.show.rooflines import write_profiles
 from pytest_kopt.show.standing import Closing
 from pytest_kopt.trials import judging
 from pytest_kopt.trials.measurements import InCopies, Measurements
-from pytest_kopt.trials.project_command import ProjectCommand
 from pytest_kopt.trials.stages import Asked, Begun, Judged, OpenTrial, Ran
 from pytest_kopt.trials.trees import Trees
 
@@ -173,10 +171,9 @@ class CampaignTrial:
             carry_out(campaign, apply=self.asked.settings.apply)
             self._opened = self.prepare(self.open(), self._held)
             manifest, root = campaign.manifest, campaign.root.resolve()
-            confined = self.asked.settings.isolates
-            command = partial(ProjectCommand, env=manifest.env, is_confined=confined)
-            blocked, benchmark = _run_commands(campaign, command, self.runs_benchmark)
-            rebuild = command(manifest.rebuild_command) if manifest.rebuild_command else None
+            blocked, benchmark = _run_commands(self.asked, self.runs_benchmark)
+            command = manifest.rebuild_command
+            rebuild = self.asked.command(command) if command else None
             trees = Trees(self._held, root, rebuild, campaign.layout.builds)
             self._begun = Begun(self._opened, campaign.candidate(), trees, blocked, benchmark)
         except BaseException:
@@ -250,21 +247,19 @@ def _check_cases(
         raise BadInput(f"the case set changed: {how[0]}", where=where, fix=fix)
 
 
-def _run_commands(
-    campaign: Campaign, command_of: Callable[[str], ProjectCommand], runs_benchmark: bool
-) -> tuple[str, str]:
+def _run_commands(asked: Asked, runs_benchmark: bool) -> tuple[str, str]:
     """Format, rebuild, test and benchmark, as far as the manifest says; stop at a failure.
 
     Returns why nothing can be measured, if so, and what the benchmark printed. Raises BadInput for
     a command that writes to the ledger, which lies in the tree that it may write to.
     """
-    manifest, printed = campaign.manifest, ""
-    ledger = campaign.layout.ledger
+    manifest, printed = asked.campaign.manifest, ""
+    ledger = asked.campaign.layout.ledger
     records = ledger.read_bytes() if ledger.exists() else b""
     benchmark = manifest.benchmark_command if runs_benchmark else None
     before = (manifest.format_command, manifest.rebuild_command, manifest.test_command)
     for command in filter(None, (*before, benchmark)):
-        completed = command_of(command).run(campaign.root)
+        completed = asked.command(command).run(asked.campaign.root)
         if records and not (ledger.is_file() and ledger.read_bytes() == records):
             ledger.write_bytes(records)
             raise BadInput(

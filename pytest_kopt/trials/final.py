@@ -21,22 +21,31 @@ from pytest_kopt.campaign import levels
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.history.trend import chain_of_best, compose
 from pytest_kopt.campaign.kernel import KernelVersion
-from pytest_kopt.campaign.recording import record_final
+from pytest_kopt.campaign.recording import record_attempt, record_final
 from pytest_kopt.campaign.workspace import UpstreamCampaign
 from pytest_kopt.cases.details import in_a_line, with_details
 from pytest_kopt.cases.order import AT_LENGTH
+from pytest_kopt.clock import now
 from pytest_kopt.decide.verdict import Applied, Decision
 from pytest_kopt.errors import BadInput
 from pytest_kopt.figures import changed
+from pytest_kopt.honesty.transfer import OVERFIT
 from pytest_kopt.show.files import projections
 from pytest_kopt.show.standing import Closing
 from pytest_kopt.trials import judging
 from pytest_kopt.trials.campaign_trial import CampaignTrial, carry_out, evidence
 from pytest_kopt.trials.comparing import broken, compare_paired
 from pytest_kopt.trials.end_to_end import InBoth, NoFigure
-from pytest_kopt.trials.project_command import ProjectCommand
-from pytest_kopt.trials.stages import Asked, Gathered, Judged, OpenTrial, Ran, frozen_cases, gather
-from pytest_kopt.trials.withdrawal import Withdrawn, overfit, withdraw
+from pytest_kopt.trials.stages import (
+    Asked,
+    Gathered,
+    Judged,
+    OpenTrial,
+    Ran,
+    Withdrawn,
+    frozen_cases,
+    gather,
+)
 
 _refused = partial(BadInput, where="--kopt-round final")
 _NEXT = {
@@ -158,20 +167,59 @@ def open_best(asked: Asked, withdrawn: Withdrawn | None) -> OpenTrial:
 
 
 def take_back(asked: Asked, lineage: Campaign) -> Withdrawn | None:
-    """Take back what `lineage`, the campaign where it ran, should not have kept."""
-    overfit_rounds = overfit(lineage)
-    if overfit_rounds is None:
+    """Take back what `lineage`, the campaign where it ran, should not have kept.
+
+    That is the first accepted round that its notes call overfit. The chain is linear: what was
+    accepted on top of it was measured with it in place, so it goes as well. Every version stays in
+    its round's snapshot.
+    """
+    accepted = lineage.state.kept_rounds()[1:]
+    buckets = [of_round.notes.bucket for of_round in accepted]
+    place = next((i for i, bucket in enumerate(buckets) if bucket in OVERFIT), None)
+    if place is None:
         return None
+    why = f"its notes put the gain into {buckets[place]}, which no real step has"
+    overfit_rounds = Withdrawn(why, tuple(of_round.number for of_round in accepted[place:]))
     if not asked.settings.apply:
         raise BadInput(
             f"the final round must revert round {overfit_rounds.rounds[0]}: {overfit_rounds.why}",
             where="--kopt-no-apply",
             fix="remove --kopt-no-apply",
         )
-    withdraw(lineage, overfit_rounds)
+    # The last first: after a kill the first is found again.
+    for number in reversed(overfit_rounds.rounds):
+        _withdraw(lineage, number, overfit_rounds)
     carry_out(lineage)
     asked.campaign.read_again()
     return overfit_rounds
+
+
+def _withdraw(campaign: Campaign, number: int, withdrawn: Withdrawn) -> None:
+    """Decide a round again."""
+    last, first = campaign.state.rounds[number].last, withdrawn.rounds[0]
+    decided = last.outcome()
+    decision, reason = Decision.REJECTED_OVERFIT, f"withdrawn: {withdrawn.why}"
+    step = "only gains that a real step has are kept"
+    if number != first:
+        decision = Decision.ROLLED_BACK
+        reason = f"withdrawn with round {first}, which it was built on: {withdrawn.why}"
+        step = (
+            f"its version is in rounds/round-{number}/kernel_snapshot: measure its idea again as "
+            "a round of its own"
+        )
+    update = {"decision": decision, "reason": reason, "next_step": step, "applied": Applied()}
+    record_attempt(
+        campaign,
+        number,
+        started=now(),
+        level=decided.level,
+        evidence=last.evidence(),
+        verdict=last.verdict().model_copy(update=update),
+        trend=decided.trend,
+        paired=decided.paired,
+        paired_quick=decided.paired_quick,
+        baseline=decided.baseline,
+    )
 
 
 def _judge(gathered: Gathered, next_steps: Mapping[Decision, str]) -> Judged:
@@ -214,17 +262,12 @@ def _judge(gathered: Gathered, next_steps: Mapping[Decision, str]) -> Judged:
 
 def _end_to_end(judged: Judged) -> Judged:
     """Run the manifest's e2e_command with both versions, where they were compared."""
-    begun = judged.gathered.ran.begun
-    opened, campaign = begun.opened, begun.opened.campaign
-    manifest, confined = campaign.manifest, opened.asked.settings.isolates
+    begun, asked = judged.gathered.ran.begun, judged.gathered.opened.asked
+    campaign, manifest = asked.campaign, asked.campaign.manifest
     if manifest.e2e_command is None or judged.paired is None:
         return judged
-    command, rebuild = (
-        ProjectCommand(text, env=manifest.env, is_confined=confined) if text else None
-        for text in (manifest.e2e_command, manifest.rebuild_command)
-    )
-    assert command is not None
-    runs = InBoth(command, rebuild, campaign.root.resolve())
+    rebuild = asked.command(manifest.rebuild_command) if manifest.rebuild_command else None
+    runs = InBoth(asked.command(manifest.e2e_command), rebuild, campaign.root.resolve())
     try:
         return judged.saying(e2e=runs.measure(campaign.baseline(), begun.kernel))
     except NoFigure as why:

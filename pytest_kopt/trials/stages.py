@@ -31,8 +31,8 @@ from pytest_kopt.schema.table import Classes, Table
 from pytest_kopt.trials import judging
 from pytest_kopt.trials.harness import HarnessWatch
 from pytest_kopt.trials.measurements import Measurements
+from pytest_kopt.trials.project_command import ProjectCommand
 from pytest_kopt.trials.trees import RaceEntrant, Trees
-from pytest_kopt.trials.withdrawal import Withdrawn
 
 _INTERVAL = ("change_pct", "low_pct", "high_pct")
 
@@ -48,6 +48,11 @@ class Asked:
     watch: HarnessWatch
     started: str
 
+    def command(self, text: str) -> ProjectCommand:
+        """Return a command of the manifest, to be run as this session runs them."""
+        env, confined = self.campaign.manifest.env, self.settings.isolates
+        return ProjectCommand(text, env, is_confined=confined)
+
 
 @dataclass(frozen=True, slots=True)
 class RacedCandidate:
@@ -56,6 +61,18 @@ class RacedCandidate:
     record: RaceCandidate
     kernel: KernelVersion
     table: Table | None
+
+
+@dataclass(frozen=True, slots=True)
+class Withdrawn:
+    """Accepted rounds to take back: the first for what `why` says, the rest as built on it."""
+
+    why: str
+    rounds: tuple[int, ...]
+
+    def __str__(self) -> str:
+        numbers = ", ".join(map(str, self.rounds))
+        return f"rounds {numbers}" if len(self.rounds) > 1 else f"round {numbers}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -298,17 +298,18 @@ def _as_before(judged: Judged) -> Judged:
     the incumbent's have been decided on since they failed.
     """
     opened, kernel = judged.gathered.opened, judged.gathered.ran.begun.kernel.hashes
-    rounds = opened.campaign.state.rounds.values()
-    failed = next(filter(None, (of_round.failed_as(kernel) for of_round in rounds)), None)
+    before = (verdict for _, _, verdict in opened.campaign.state.decided())
+    repairs = (verdict for verdict in before if verdict.decision is Decision.REPAIR)
+    failed = next((verdict for verdict in repairs if verdict.kernel == kernel), None)
     if failed is None or opened.same_as is not None or not judged.verdict.decision.keeps:
         return judged
-    before = f"the same files failed in round {failed.round}, attempt {failed.attempt}"
+    where = f"the same files failed in round {failed.round}, attempt {failed.attempt}"
     if cause := opened.notes.root_cause:
-        reason = f"{judged.verdict.reason}; {before}, and the notes say why: {cause}"
+        reason = f"{judged.verdict.reason}; {where}, and the notes say why: {cause}"
         return judged.saying(decision=Decision.ACCEPTED_WITH_NOTE, reason=reason)
     return judged.saying(
         decision=Decision.REPAIR,
-        reason=f"right this time, but {before} ({failed.reason}): a cache or a race may have made "
+        reason=f"right this time, but {where} ({failed.reason}): a cache or a race may have made "
         "the difference",
         next_step="edit the kernel, or name the cause as root_cause in --kopt-notes",
     )
