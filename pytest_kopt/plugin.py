@@ -32,7 +32,6 @@ from pytest_kopt.options.declare import (
 )
 from pytest_kopt.processes.bytecode import kept_bytecode
 from pytest_kopt.session import hookspecs
-from pytest_kopt.session.listening import audit_hook_of
 from pytest_kopt.session.usage import uses_kopt, will_use_kopt
 
 if TYPE_CHECKING:
@@ -81,6 +80,9 @@ def _before_conftests(early_config: pytest.Config, args: list[str]) -> None:
     serve = early_config.pluginmanager.get_plugin(SERVE)
     if serve is not None:
         if serve.orders.purpose.decides:
+            with kept_bytecode():
+                from pytest_kopt.session.worker import audit_hook_of
+
             audit_hook_of(early_config)
         return
     options = early_config.known_args_namespace

@@ -24,7 +24,7 @@ def test_what_makes_findings_where_kernels_run_is_loaded_before_them() -> None:
     names = [".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts) for path in making]
     program = (
         "import importlib, sys\n"
-        "from pytest_kopt.session.listening import _MEASURING\n"
+        "from pytest_kopt.session.worker import _MEASURING\n"
         "assert 'torch' not in sys.modules\n"
         "for name in _MEASURING: importlib.import_module(name)\n"
         f"print([name for name in {names!r} if name not in sys.modules])"

@@ -142,5 +142,5 @@ def test_a_run_without_kopt_loads_little_more_than_the_options() -> None:
         *(f"pytest_kopt.{name}" for name in ("options", "options.declare", "plugin")),
         *(f"pytest_kopt.{name}" for name in ("processes", "processes.bytecode")),
         *(f"pytest_kopt.session{name}" for name in ("", ".hookspecs")),
-        *(f"pytest_kopt.session.{name}" for name in ("listening", "usage")),
+        "pytest_kopt.session.usage",
     }

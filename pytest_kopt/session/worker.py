@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Generator
 from contextlib import nullcontext, suppress
@@ -26,11 +27,11 @@ from pytest_kopt.cases.running.switches import replaced_operators, switches_kept
 from pytest_kopt.devices import context
 from pytest_kopt.devices.vendor import interpreter_environment
 from pytest_kopt.errors import BadInput
-from pytest_kopt.options.declare import STDERR, SUITES
+from pytest_kopt.options.declare import SERVE, STDERR, SUITES
+from pytest_kopt.processes.bytecode import kept_bytecode
 from pytest_kopt.processes.channel import TimeLimit
 from pytest_kopt.schema.profile import resolve
 from pytest_kopt.schema.table import Classes
-from pytest_kopt.session.listening import audit_hook_of
 from pytest_kopt.session.refusal import refusal_of
 from pytest_kopt.session.usage import is_marked, uses_kopt
 
@@ -47,6 +48,12 @@ _PLAIN_CALLS, _PLAIN_SECONDS = 50, 0.5
 
 #: The name that the plugin is registered by.
 WORKER = "kopt-worker"
+_HOOK: pytest.StashKey[AuditHook] = pytest.StashKey()
+#: Everything that measures, torch included: imported before kernel code, from what is installed.
+_MEASURING = (
+    *("pytest_kopt.cases.running.runner", "pytest_kopt.cases.running.timed_versions"),
+    "pytest_kopt.cases.fixture",
+)
 
 
 class Worker:
@@ -273,6 +280,31 @@ class Worker:
             label = named(test.nodeid, dims)
             return CaseResult.undecided(test.nodeid, schema, dims, label, guessed=True)
         return None
+
+
+def audit_hook_of(config: pytest.Config) -> AuditHook:
+    """Return the audit hook of this process, installed now unless it is; imports torch.
+
+    Called before the first file that could import a kernel.
+    """
+    if _HOOK not in config.stash:
+        serve = config.pluginmanager.get_plugin(SERVE)
+        with kept_bytecode():
+            from pytest_kopt.honesty.audit_hook import AuditHook
+            from pytest_kopt.processes.isolation import compilers_caches
+
+            arms = serve.orders.arms if serve is not None else None
+            config.stash[_HOOK] = hook = AuditHook(
+                config.rootpath,
+                getattr(serve, "bounds", None),
+                arms.changed_data() if arms is not None else (),
+                # As the environment names them before kernel code can.
+                compilers_caches(),
+            )
+            hook.install()
+            for name in _MEASURING:
+                importlib.import_module(name)
+    return config.stash[_HOOK]
 
 
 def worker_of(config: pytest.Config) -> Worker:
