@@ -18,11 +18,11 @@ from pytest_kopt.decide.hard_gates import (
     missing_cases,
 )
 from pytest_kopt.decide.policy import Policy
-from pytest_kopt.decide.stored_evidence import Changes, StoredEvidence, class_views, compare
+from pytest_kopt.decide.stored_evidence import Changes, StoredEvidence, Total, class_views, compare
 from pytest_kopt.decide.verdict import Aggregate, Decision, Level, Verdict
 from pytest_kopt.errors import BadInput
 from pytest_kopt.figures import changed
-from pytest_kopt.schema.metrics import WEIGHTED_TIME, parse_primary
+from pytest_kopt.schema.metrics import WEIGHTED_TIME, Metric, parse_primary
 from pytest_kopt.schema.table import Key, Row
 
 
@@ -86,11 +86,17 @@ def _judge(
             next_step=step,
             compare="stored",
             policy=policy.name,
-            aggregate=_aggregate(lead),
-            weighted_time=_weighted_time(lead) if len(labels) > 1 else None,
+            aggregate=_aggregate(lead.total, lead.total_metric),
+            weighted_time=_aggregate(lead.weighted, WEIGHTED_TIME)
+            if lead.weighted and len(labels) > 1
+            else None,
             secondary=[
-                *([_geomean(lead)] if lead.is_by_weight else []),
-                *(_aggregate(changes) for changes in compared if changes is not lead),
+                *([_aggregate(lead.geomean, lead.metric)] if lead.is_by_weight else []),
+                *(
+                    _aggregate(changes.total, changes.total_metric)
+                    for changes in compared
+                    if changes is not lead
+                ),
             ],
             shapes=_shapes(evidence, policy, lead, regressed),
             classes=[
@@ -242,21 +248,8 @@ def _confirmed(repeats: Sequence[float], policy: Policy) -> tuple[bool, str]:
     )
 
 
-def _aggregate(changes: Changes) -> Aggregate:
-    weighted = _weighted_time(changes) if changes.is_by_weight else None
-    return weighted or _geomean(changes)
-
-
-def _geomean(changes: Changes) -> Aggregate:
-    metric = changes.metric
-    return Aggregate(metric=metric.name, better=metric.better, **asdict(changes.geomean))
-
-
-def _weighted_time(changes: Changes) -> Aggregate | None:
-    if changes.weighted is None:
-        return None
-    metric = WEIGHTED_TIME
-    return Aggregate(metric=metric.name, better=metric.better, **asdict(changes.weighted))
+def _aggregate(total: Total, metric: Metric) -> Aggregate:
+    return Aggregate(metric=metric.name, better=metric.better, **asdict(total))
 
 
 def _shapes(

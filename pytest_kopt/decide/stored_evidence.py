@@ -46,20 +46,23 @@ class Changes:
 
     @property
     def total(self) -> Total:
-        """The figure of all cases that decides."""
+        """The figure of all cases that decides, of `total_metric`."""
         return self.weighted if self.is_by_weight and self.weighted else self.geomean
 
     @property
+    def total_metric(self) -> Metric:
+        return WEIGHTED_TIME if self.is_by_weight else self.metric
+
+    @property
     def speed(self) -> str:
-        return WEIGHTED_TIME.speed if self.is_by_weight else self.metric.speed
+        return self.total_metric.speed
 
     @property
     def fallen(self) -> str:
         """The note that the figure of all cases fell, if it does not decide, or ""."""
-        pair = (
-            (self.weighted, WEIGHTED_TIME) if not self.is_by_weight else (self.geomean, self.metric)
-        )
-        total, metric = pair
+        total, metric = self.weighted, WEIGHTED_TIME
+        if self.is_by_weight:
+            total, metric = self.geomean, self.metric
         if len(self.by_case) < 2 or total is None or total.change_pct > -TOLERANCE_PCT:
             return ""
         return f"{metric.speed} fell: {changed(total.change_pct)}"
