@@ -65,7 +65,9 @@ def refresh(campaign: Campaign) -> None:
                 write_atomically(readme, completed)
     for round in news:
         if not round.is_open:
-            _memory(campaign, round)
+            profiles = read_profiles(campaign.layout, round.number, round.last.number)
+            text = json.dumps(memory.document(campaign, round, profiles), indent=1) + "\n"
+            write_atomically(campaign.layout.memory(round.version), text)
     append_logs(campaign)
     if are_behind(campaign):
         write_atomically(campaign.layout.shown, f"{campaign.state.events}\n")
@@ -107,12 +109,6 @@ def performance(campaign: Campaign) -> list[Path]:
     path = (campaign.layout.directory if workspace else campaign.root) / PERFORMANCE
     append(path, lambda text: missing_performance(text, campaign))
     return [path]
-
-
-def _memory(campaign: Campaign, round: Round) -> None:
-    profiles = read_profiles(campaign.layout, round.number, round.last.number)
-    text = json.dumps(memory.document(campaign, round, profiles), indent=1) + "\n"
-    write_atomically(campaign.layout.memory(round.version), text)
 
 
 def _round_files(campaign: Campaign, round: Round) -> None:
