@@ -8,7 +8,7 @@ import pytest
 
 from pytest_kopt import policies
 from pytest_kopt.campaign import ledger
-from pytest_kopt.campaign.history.stops import KEPT, Counters, count
+from pytest_kopt.campaign.history.stops import KEPT, Regression, regressions_in_a_row
 from pytest_kopt.campaign.ledger import AnyEvent
 from pytest_kopt.campaign.notes import Notes
 from pytest_kopt.campaign.state import CampaignState, fold
@@ -62,11 +62,11 @@ class Book:
         return fold(self.events)
 
 
-def after(kinds: Sequence[str]) -> Counters:
+def after(kinds: Sequence[str]) -> list[Regression]:
     book = Book()
     for kind in kinds:
         book.write(kind)
-    return count(book.state(), KERNEL_OPT)
+    return regressions_in_a_row(book.state(), KERNEL_OPT)
 
 
 def in_a_row(kinds: Sequence[str]) -> int:
@@ -77,23 +77,22 @@ def in_a_row(kinds: Sequence[str]) -> int:
 @pytest.mark.parametrize("kinds", list(itertools.product(KINDS, repeat=3)), ids="-".join)
 def test_only_regressions_in_a_row_add_up(kinds: Sequence[str]) -> None:
     found = after(kinds)
-    assert found.regressions == in_a_row(kinds)
-    assert len(found.recent) == found.regressions
+    assert len(found) == in_a_row(kinds)
 
 
 def test_what_stands_between_two_regressions_begins_anew() -> None:
     for kind in set(KINDS) - {"regression"}:
-        assert after(["regression", "regression", kind]).regressions == 0
-        assert after(["regression", "regression", kind, "regression"]).regressions == 1
+        assert len(after(["regression", "regression", kind])) == 0
+        assert len(after(["regression", "regression", kind, "regression"])) == 1
 
 
 def test_a_repair_that_leads_to_a_regression_counts_once() -> None:
     book = Book()
     book.write("regression")
     book.add(Decision.REPAIR)
-    assert count(book.state(), PRIMUS).regressions == 1, "the round is still open"
+    assert len(regressions_in_a_row(book.state(), PRIMUS)) == 1, "the round is still open"
     book.write("regression")
-    assert count(book.state(), PRIMUS).regressions == 2
+    assert len(regressions_in_a_row(book.state(), PRIMUS)) == 2
 
 
 @pytest.mark.parametrize(
@@ -128,21 +127,20 @@ def test_what_is_a_measured_regression(
     """Beyond 1 % where two stored figures are compared, beyond its own interval where paired."""
     book = Book()
     book.add(decision, total, **more)
-    assert count(book.state(), KERNEL_OPT).regressions == counts
+    assert len(regressions_in_a_row(book.state(), KERNEL_OPT)) == counts
 
 
 def test_the_noise_is_the_policys() -> None:
     book = Book()
     book.add(Decision.ROLLED_BACK, aggregate(-1.5))
-    assert count(book.state(), PRIMUS).regressions == 0
-    assert count(book.state(), KERNEL_OPT).regressions == 1
+    assert len(regressions_in_a_row(book.state(), PRIMUS)) == 0
+    assert len(regressions_in_a_row(book.state(), KERNEL_OPT)) == 1
 
 
 def test_the_last_five_are_kept() -> None:
     found = after(["regression"] * 7)
-    assert found.regressions == 7
-    assert [item.round for item in found.recent] == [4, 5, 6, 7, 8]
-    assert len(found.recent) == KEPT
+    assert len(found) == 7
+    assert [item.round for item in found[-KEPT:]] == [4, 5, 6, 7, 8]
 
 
 def test_a_regression_is_kept_with_its_fields() -> None:
@@ -158,7 +156,7 @@ def test_a_regression_is_kept_with_its_fields() -> None:
         kernel_time=KernelTime(candidate_us=9.0),
         notes=Notes(hypothesis="more warps", root_cause="it spills"),
     )
-    (item,) = count(book.state(), KERNEL_OPT).recent
+    (item,) = regressions_in_a_row(book.state(), KERNEL_OPT)
     assert (item.round, item.attempt, item.incumbent_round) == (2, 1, 1)
     assert item.incumbent_commit == "3" * 40
     assert item.snapshot == "rounds/round-2/artifacts/attempt-1/kernel_snapshot"
@@ -173,12 +171,12 @@ def test_a_look_back_counts_up_to_an_attempt() -> None:
     for _ in range(4):
         book.write("regression")
     book.write("keep")
-    assert count(book.state(), PRIMUS, until=(4, 1)).regressions == 3
-    assert count(book.state(), PRIMUS).regressions == 0
+    assert len(regressions_in_a_row(book.state(), PRIMUS, until=(4, 1))) == 3
+    assert len(regressions_in_a_row(book.state(), PRIMUS)) == 0
 
 
 def test_notes_that_come_later_are_told_too() -> None:
     book = Book()
     book.write("regression")
     book.events.append(ledger.Note(time="t", round=2, notes=Notes(root_cause="bank conflicts")))
-    assert count(book.state(), PRIMUS).recent[0].points == "bank conflicts"
+    assert regressions_in_a_row(book.state(), PRIMUS)[0].points == "bank conflicts"

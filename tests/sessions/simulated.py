@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pytest_kopt import policies
 from pytest_kopt.campaign.campaign import Campaign
-from pytest_kopt.campaign.history.stops import count
+from pytest_kopt.campaign.history.stops import regressions_in_a_row
 from pytest_kopt.campaign.layout import Layout
 from pytest_kopt.campaign.state import chain_breaks
 
@@ -86,9 +86,9 @@ class Simulation:
         """Hold counters, logs, chain and history against what was played."""
         campaign = self.campaign
         policy = policies.load(str(self.project.root / POLICY))
-        found = count(campaign.state, policy)
+        found = regressions_in_a_row(campaign.state, policy)
         row = itertools.takewhile(lambda kind: kind == "regression", reversed(self.played))
-        assert found.regressions == len(list(row)), self.played
+        assert len(found) == len(list(row)), self.played
         logs = {path.name: path.read_bytes() for path in self._files()}
         assert all(logs[name].startswith(text) for name, text in self._logs.items())
         self._logs = logs

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import takewhile
 
 from pydantic import Field
@@ -43,7 +42,7 @@ TITLES = {
 }
 _NO_ROOFLINE = Efficiency(None, "UNKNOWN: no roofline (see `kopt calibrate --ceilings`)")
 _RUN_AGAIN = "such a session ends with exit code 10 and decides nothing; run it again"
-#: How many regressions are kept with their fields.
+#: How many of the last regressions are shown with their fields.
 KEPT = 5
 #: How many new directions a review has to come up with.
 NEW_DIRECTIONS = 3
@@ -82,7 +81,7 @@ def check(name: str, state: CampaignState, manifest: Manifest, policy: Policy) -
     waited = state.no_idle_gpu
     anew = f"`kopt init NEW --from {name}` starts over from the best version"
     target = parse_target(manifest.performance_target) if manifest.performance_target else None
-    regressions, limit = count(state, policy).regressions, policy.max_regressions
+    regressions, limit = len(regressions_in_a_row(state, policy)), policy.max_regressions
     review = (
         f"review the directions (`kopt advise {name}`), then give --kopt-policy a policy file with "
         f"a higher max_regressions; or {anew}"
@@ -201,16 +200,10 @@ class Regression(Document):
     points: str = Field(description="root cause of the notes, or the verdict's reason")
 
 
-@dataclass(frozen=True, slots=True)
-class Counters:
-    """Regressions in a row, and the last of them, oldest first."""
-
-    regressions: int
-    recent: tuple[Regression, ...]
-
-
-def count(state: CampaignState, policy: Policy, until: tuple[int, int] | None = None) -> Counters:
-    """Return the counters after the last decided attempt, or as of `until`: (round, attempt)."""
+def regressions_in_a_row(
+    state: CampaignState, policy: Policy, until: tuple[int, int] | None = None
+) -> list[Regression]:
+    """Return the last regressions, oldest first; as of the attempt `until`, (round, attempt)."""
     row: list[Regression] = []
     best: tuple[Attempt, Decided] | None = None
     for round, attempt, decided in state.decided():
@@ -223,7 +216,7 @@ def count(state: CampaignState, policy: Policy, until: tuple[int, int] | None = 
             row.clear()
         if decided.decision.keeps:
             best = attempt, decided
-    return Counters(len(row), tuple(row[-KEPT:]))
+    return row
 
 
 def regression_pct(decided: Decided, policy: Policy) -> float | None:

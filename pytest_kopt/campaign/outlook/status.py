@@ -55,7 +55,8 @@ def status(
     ends = stops.check(campaign.name, state, manifest, policy)
     outlook = _look_ahead(campaign, ends, here or campaign.root, harness or {})
     action = outlook.next_action()
-    counted, decided = stops.count(state, policy), state.decided_rounds()
+    regressions = stops.regressions_in_a_row(state, policy)
+    decided = state.decided_rounds()
     planned = unmasked_rounds(state)
     begun = [round for round in state.rounds.values() if round.attempts]
     verdict, pending = _last_verdict(campaign), state.pending
@@ -88,10 +89,10 @@ def status(
             rolled_back=len(decided) - len(state.kept_rounds()),
             by_decision=Counter(round.last.outcome().decision for round in decided),
             rollbacks_in_a_row=stops.rollbacks_in_a_row(planned),
-            regressions_in_a_row=counted.regressions,
+            regressions_in_a_row=len(regressions),
             max_regressions=policy.max_regressions,
         ),
-        recent_regressions=list(counted.recent),
+        recent_regressions=regressions[-stops.KEPT :],
         stagnation=stops.review(planned),
         termination_check=list(ends),
         integration=_integration(campaign),

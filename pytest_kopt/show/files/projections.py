@@ -17,7 +17,6 @@ from pytest_kopt.campaign import levels, tips
 from pytest_kopt.campaign.attempt import Attempt
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.history import memory, stops
-from pytest_kopt.campaign.history.stops import count
 from pytest_kopt.campaign.history.trend import NEXT_DIRECTIONS
 from pytest_kopt.campaign.layout import hide_from_git
 from pytest_kopt.campaign.ledger import Decided, Final, FinalReport
@@ -294,14 +293,14 @@ def wait_summary(campaign: Campaign, wait: Wait) -> str:
 
 
 def _summary(campaign: Campaign, time: str, until: tuple[int, int], why: str = "") -> str:
-    counted = count(campaign.state, campaign.policy(), until)
+    regressions = stops.regressions_in_a_row(campaign.state, campaign.policy(), until)
     number = campaign.state.incumbent_as_of(until[0])
     best = campaign.state.rounds[number].last if number else None
     return rendered(
         "stop_summary.md.j2",
         time=time,
-        reason=why or f"{counted.regressions} measured regressions in a row",
+        reason=why or f"{len(regressions)} measured regressions in a row",
         best=best,
         total=best.outcome().aggregate if best else None,
-        regressions=rows(counted.recent, *REGRESSIONS),
+        regressions=rows(regressions[-stops.KEPT :], *REGRESSIONS),
     )
