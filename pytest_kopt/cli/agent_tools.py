@@ -160,10 +160,7 @@ async def race(
 
 async def check(campaign: Name, context: Context) -> Done:
     """Check what the kernel files hold now, in seconds, without a round: `--kopt-check-only`."""
-    opened = _campaign(campaign)
-    words = ["pytest", "--kopt-check-only", *shlex.split(opened.manifest.tests)]
-    finished = await run(words, opened.root, context)
-    return Done(exit_code=finished.code, output=finished.tail)
+    return await _tested(campaign, "--kopt-check-only", context)
 
 
 async def sanitize(
@@ -174,10 +171,7 @@ async def sanitize(
     ),
 ) -> Done:
     """Look for bad accesses, races and unwritten memory in what the files hold: --kopt-sanitize."""
-    opened = _campaign(campaign)
-    words = ["pytest", f"--kopt-sanitize={tools}", *shlex.split(opened.manifest.tests)]
-    finished = await run(words, opened.root, context)
-    return Done(exit_code=finished.code, output=finished.tail)
+    return await _tested(campaign, f"--kopt-sanitize={tools}", context)
 
 
 async def gate(
@@ -239,6 +233,14 @@ async def stop(campaign: Name) -> Done:
 
 async def _done(*words: str) -> Done:
     finished = await run(["pytest_kopt.cli", *words], Path.cwd())
+    return Done(exit_code=finished.code, output=finished.tail)
+
+
+async def _tested(campaign: str, option: str, context: Context) -> Done:
+    """Run the campaign's tests, without a verdict."""
+    opened = _campaign(campaign)
+    words = ["pytest", option, *shlex.split(opened.manifest.tests)]
+    finished = await run(words, opened.root, context)
     return Done(exit_code=finished.code, output=finished.tail)
 
 
