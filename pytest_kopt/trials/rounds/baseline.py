@@ -24,7 +24,6 @@ from pytest_kopt.decide.hard_gates import (
 from pytest_kopt.decide.kernel_time import ON_CPU, require_kernel_time
 from pytest_kopt.decide.verdict import Aggregate, Decision, Verdict
 from pytest_kopt.errors import BadInput
-from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.transfer import bucket_findings
 from pytest_kopt.schema.metrics import aggregate, parse_primary
 from pytest_kopt.show.standing import Closing, tip_lines
@@ -89,8 +88,11 @@ class Baseline(CampaignTrial):
         excluded = {word for result in gathered.results for word in result.evidence.domain or ()}
         words = ", ".join(sorted(excluded))
         narrow = [f"the cases exclude inputs by domain=: {words}"] if excluded else []
+        findings = judging.findings_of(gathered.results)
+        findings += [*bucket_findings(gathered.opened.notes.claim, findings)]
+        notices = [finding for finding in findings if not finding.rejects]
         flags = (*_unused(gathered), *_editable(gathered), *left_out, *narrow)
-        judged = judged.flagged(*_notices(gathered), *flags)
+        judged = judged.flagged(*notices, *flags)
         judged = profiled(judged.saying_why_blocked())
         judged = _with_kernel_time(judged)
         return record_round(judged, "full", {})
@@ -162,12 +164,6 @@ def _with_kernel_time(judged: Judged) -> Judged:
     profiles = judged.profiles or ran.measurements.profile(ran.collector.passed(), vendor=False)
     judged = judged.profiled(profiles)
     return judged.of(require_kernel_time(judged.verdict, profiles))
-
-
-def _notices(gathered: Gathered) -> list[Finding]:
-    findings = judging.findings_of(gathered.results)
-    claimed = bucket_findings(gathered.opened.notes.claim, findings)
-    return [finding for finding in (*findings, *claimed) if not finding.rejects]
 
 
 def _unused(gathered: Gathered) -> Iterator[str]:
