@@ -1,62 +1,83 @@
-"""A case as a test declares it."""
+"""A case as a test declares it: its arguments, and which of them do not fit."""
 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import MISSING, dataclass, fields, replace
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from pytest_kopt.cases.declaration import (
-    Declaration,
-    Refusal,
-    check,
-    excluded_by,
-    gate_of,
-    work_of,
-)
 from pytest_kopt.cases.result import named
+from pytest_kopt.devices.states import CACHES, COLD, OPERATING_POINTS
 from pytest_kopt.errors import BadInput
+from pytest_kopt.honesty.nearby_shapes import DOMAIN
 from pytest_kopt.schema.profile import BUILT_IN, GROUPED_GEMM, Scalar, Schema, resolve
 
 if TYPE_CHECKING:
     from pytest_kopt.numerics.gates import Gate
 
+Work = float | tuple[float, float]
+#: Makes the error about an argument of a case.
+Refusal: TypeAlias = Callable[..., BadInput]
 #: How the names of returned results begin.
 RETURNED = "out"
 #: What stands in `consumes` for the gradients that a backward is given.
 GRAD_OUT = "grad_out"
+#: What `nan` is where NaN is the answer.
+EQUAL = "equal"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case(Declaration):
+class Case:
     """The function under optimisation with everything needed to check and time it.
 
-    It has the arguments of its declaration, some of them completed. The reference returns the
-    `owed` ones of the inputs that the function `writes`, and writes the others.
+    It has the arguments of `kopt()`, some of them completed. The reference returns the `owed` ones
+    of the inputs that the function `writes`, and writes the others.
     """
 
     nodeid: str
     function: Callable[..., Any]
     schema: Schema
-    # Tensors that a module holds are among the inputs, which the reference takes too.
+    # What makes fresh arguments; tensors that a module holds are among them.
     inputs: Callable[[], Sequence[Any] | Mapping[str, Any]]
+    # What computes the same in a higher precision.
     reference: Callable[..., Any]
-    # Complete and in column order.
+    # What tells the case from others, complete and in column order, and the name that it gives.
     dims: dict[str, Scalar]
     label: str
-    # Positions, whatever they were declared as; and whether a backward consumes its gradients.
-    weights: tuple[int, ...]
-    writes: tuple[int, ...]
-    owed: tuple[int, ...]
-    consumes: tuple[int, ...]
-    consumes_incoming: bool
-    # (forward, backward), as far as declared.
-    flops: tuple[float, float] | None
-    nbytes: tuple[float, float] | None
+    # Whether gradients are checked and timed too.
+    backward: bool = False
+    # Positions of inputs: parameters, results, and what may hold anything after the call; and
+    # whether a backward consumes its gradients.
+    weights: tuple[int, ...] = ()
+    writes: tuple[int, ...] = ()
+    owed: tuple[int, ...] = ()
+    consumes: tuple[int, ...] = ()
+    consumes_incoming: bool = False
+    # The work of forward and backward, as far as declared.
+    flops: tuple[float, float] | None = None
+    nbytes: tuple[float, float] | None = None
     # One of distributions for a case that is statistical.
-    gate: Gate | Mapping[str, Gate] | None
-    domain: tuple[str, ...]
+    gate: Gate | Mapping[str, Gate] | None = None
+    # The position of a grouped GEMM's group sizes (None: kopt looks for them), which kopt draws
+    # again in multiples of the next.
+    groups: int | None = None
+    group_multiple: int = 1
+    # What the function need not support, and whether NaN may be an answer.
+    domain: tuple[str, ...] = ()
+    nan: str | None = None
+    # Where inputs are when their call is timed, and the clock that decides (None: the session's).
+    cache: str = COLD
+    operating_point: str | None = None
+    # The case's own regression limit in percent (None: the policy's), and what its time counts for.
+    limit_pct: float | None = None
+    weight: float = 1.0
+    # Whether equal calls have to give equal bits, even where the incumbent's do not.
+    deterministic: bool = False
+    # Whether a row's result has to have equal bits in every batch.
+    batch_invariant: bool = False
     # The names of inputs where they have some, and the positions of lists, dicts or dataclasses
     # that a call puts results into.
     keywords: tuple[str, ...] = ()
@@ -140,48 +161,154 @@ class Case(Declaration):
         return self.schema.header(tuple(self.dims))
 
 
+#: What `kopt()` takes for arguments that a test does not give.
+_DEFAULTS: dict[str, Any] = {
+    **dict.fromkeys(("inputs", "reference", "dims", "label", "statistical")),
+    **{part.name: part.default for part in fields(Case) if part.default is not MISSING},
+}
+
+
 def declare(
     nodeid: str, schema: str | Schema, function: Callable[..., Any], **arguments: Any
 ) -> Case:
-    """Build a case of the arguments of a declaration; BadInput names one that does not fit."""
-    declared = Declaration(**arguments)
+    """Build a case of the arguments of `kopt()`; BadInput names one that does not fit."""
+    declared = SimpleNamespace(**_DEFAULTS | arguments)
     refusal = functools.partial(BadInput, where=f"case {nodeid}")
-    check(declared, function, refusal)
+    words = declared.domain.split(",") if isinstance(declared.domain, str) else declared.domain
+    domain = tuple(filter(None, (word.strip() for word in words)))
+    _check(declared, function, domain, refusal)
     inputs, reference, weights = declared.inputs, declared.reference, declared.weights
-    assert inputs and reference and declared.dims is not None
     if _holds_tensors(function):
         function, inputs, reference, weights = _opened(
             function, inputs, reference, weights, refusal
         )
     profile = resolve(schema, nodeid)
-    full = profile.complete_dims(declared.dims, nodeid)
+    dims = profile.complete_dims(declared.dims, nodeid)
     if declared.backward and not _has_backward(profile):
         names = ", ".join(name for name, s in BUILT_IN.items() if _has_backward(s))
         raise refusal(
             f"backward=True, but schema {profile.name!r} has no backward column",
             fix=f"use one of the schemas {names}, or backward=False",
         )
-    work = work_of(declared, profile, full, refusal)
+    gate, error_rate = declared.gate, vars(declared).pop("statistical")
+    if error_rate is not None:
+        from pytest_kopt.numerics.gates import Gate
+
+        gate = Gate(error_rate=error_rate)
     positions = [place for place in declared.consumes if place != GRAD_OUT]
-    return Case(
-        nodeid=nodeid,
-        function=function,
-        inputs=inputs,
-        reference=reference,
-        schema=profile,
-        dims=full,
-        label=declared.label or named(nodeid, full),
-        weights=tuple(weights),
-        writes=_positions("writes", declared.writes, refusal),
-        owed=(),
-        consumes=_positions("consumes", positions, refusal),
-        consumes_incoming=GRAD_OUT in declared.consumes,
-        flops=work["flops"],
-        nbytes=work["nbytes"],
-        gate=gate_of(declared),
-        domain=excluded_by(declared),
-        **{name: arguments[name] for name in arguments.keys() - Case.__annotations__.keys()},
-    )
+    completed = {
+        "nodeid": nodeid,
+        "function": function,
+        "schema": profile,
+        "inputs": inputs,
+        "reference": reference,
+        "dims": dims,
+        "label": declared.label or named(nodeid, dims),
+        "weights": tuple(weights),
+        "writes": _positions("writes", declared.writes, refusal),
+        "consumes": _positions("consumes", positions, refusal),
+        "consumes_incoming": GRAD_OUT in declared.consumes,
+        **_work_of(declared, profile, dims, refusal),
+        "gate": gate,
+        "domain": domain,
+    }
+    return Case(**vars(declared) | completed)
+
+
+def _check(
+    declared: SimpleNamespace, function: object, domain: Sequence[str], refusal: Refusal
+) -> None:
+    """Raise BadInput, naming the argument that does not fit and what would."""
+    for name, argument, legal in (
+        ("function", function, "the function itself, uncalled"),
+        (
+            "inputs",
+            declared.inputs,
+            "a function that returns fresh arguments: lambda: (torch.randn(…), …)",
+        ),
+        (
+            "reference",
+            declared.reference,
+            "a function of the same arguments that computes in higher precision",
+        ),
+        ("dims", declared.dims, "the values that distinguish the case: {'n': 4096}"),
+    ):
+        if not (isinstance(argument, Mapping) if name == "dims" else callable(argument)):
+            problem = "missing" if argument is None else f"a {type(argument).__name__}"
+            raise refusal(f"{name} is {problem}", legal=legal)
+    gates = declared.gate.values() if isinstance(declared.gate, Mapping) else [declared.gate]
+    if not all(gate is None or hasattr(gate, "passes") for gate in gates):
+        raise refusal(
+            f"gate is {declared.gate!r}",
+            legal="None, snr(…), tolerance(…), bitwise(), or a dict of them by name of the result",
+        )
+    for name, number, least in (
+        ("groups", declared.groups, 0),
+        ("group_multiple", declared.group_multiple, 1),
+    ):
+        is_number = type(number) is int and number >= least
+        if not is_number and (name, number) != ("groups", None):
+            raise refusal(f"{name} is {number!r}", legal=f"an integer of at least {least}")
+    for name, figure, most, legal in (
+        ("limit_pct", declared.limit_pct, 100, "None, or a percentage above 0, at most 100"),
+        ("weight", declared.weight, math.inf, "a number above 0"),
+    ):
+        is_number = isinstance(figure, int | float) and not isinstance(figure, bool)
+        is_legal = is_number and 0 < (figure or 0) <= most and math.isfinite(figure or 0)
+        if not is_legal and (name, figure) != ("limit_pct", None):
+            raise refusal(f"{name} is {figure!r}", legal=legal)
+    for name, word, words in (
+        ("cache", declared.cache, CACHES),
+        ("operating_point", declared.operating_point, (None, *OPERATING_POINTS)),
+    ):
+        if word not in words:
+            raise refusal(f"{name} is {word!r}", legal=" or ".join(map(repr, words)))
+    if declared.nan not in (None, EQUAL):
+        raise refusal(
+            f"nan is {declared.nan!r}", legal=f"None, or {EQUAL!r} if NaN is a right result"
+        )
+    for name in ("deterministic", "batch_invariant"):
+        if type(getattr(declared, name)) is not bool:
+            raise refusal(f"{name} is {getattr(declared, name)!r}", legal="True or False")
+    if declared.statistical is not None:
+        if not (isinstance(declared.statistical, float) and 0 < declared.statistical < 1):
+            raise refusal(
+                f"statistical is {declared.statistical!r}", legal="an error rate such as 1e-6"
+            )
+        if declared.gate or declared.deterministic or declared.batch_invariant:
+            raise refusal(
+                "statistical is declared together with gate, deterministic or batch_invariant",
+                fix="remove these: kopt compares the distribution, and no element or bit",
+            )
+    for unknown in {*domain}.difference(DOMAIN):
+        raise refusal(f"domain has {unknown!r}", legal=DOMAIN)
+
+
+def _work_of(
+    declared: SimpleNamespace, schema: Schema, dims: Mapping[str, Scalar], refusal: Refusal
+) -> dict[str, tuple[float, float] | None]:
+    """Return FLOPs and bytes, each (forward, backward); a GEMM's FLOPs follow from its dims."""
+    flops = declared.flops
+    if flops is None and schema.name == "gemm":
+        flops = 2.0 * math.prod(int(dims[name]) for name in "BMNK")
+    work = {
+        "flops": _pair("flops", flops, refusal),
+        "nbytes": _pair("nbytes", declared.nbytes, refusal),
+    }
+    if schema.work is not None and work[schema.work] is None:
+        fix = f"add {schema.work}=NUMBER, or a pair (forward, backward)"
+        raise refusal(f"schema {schema.name!r} needs {schema.work}", fix=fix)
+    return work
+
+
+def _pair(name: str, work: Work | None, refusal: Refusal) -> tuple[float, float] | None:
+    """Return (forward, backward); the backward counts double unless told."""
+    if work is None:
+        return None
+    pair = work if isinstance(work, tuple) else (work, work)
+    if len(pair) != 2 or not all(isinstance(part, int | float) and part > 0 for part in pair):
+        raise refusal(f"{name} is {work!r}", legal="a number above 0, or a pair of them")
+    return float(pair[0]), float(pair[1]) * (1.0 if isinstance(work, tuple) else 2.0)
 
 
 def input_name(place: int) -> str:

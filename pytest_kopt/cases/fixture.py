@@ -29,8 +29,7 @@ from pytest_kopt.errors import BadInput
 from pytest_kopt.schema.profile import Scalar, Schema
 
 if TYPE_CHECKING:
-    from pytest_kopt.cases.case import Case
-    from pytest_kopt.cases.declaration import Work
+    from pytest_kopt.cases.case import Case, Work
     from pytest_kopt.cases.running.bench import Bench
     from pytest_kopt.measure.engine import Timing
     from pytest_kopt.numerics.gates import Gate

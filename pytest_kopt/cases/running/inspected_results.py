@@ -18,8 +18,7 @@ from typing import Any, BinaryIO
 import numpy
 import torch
 
-from pytest_kopt.cases.case import Case
-from pytest_kopt.cases.declaration import EQUAL
+from pytest_kopt.cases.case import EQUAL, Case
 from pytest_kopt.cases.order import RESULTS
 from pytest_kopt.cases.running.against_reference import judge_twice
 from pytest_kopt.cases.running.execution import Pass

@@ -12,8 +12,7 @@ from typing import Any
 
 import torch
 
-from pytest_kopt.cases.case import Case
-from pytest_kopt.cases.declaration import EQUAL
+from pytest_kopt.cases.case import EQUAL, Case
 from pytest_kopt.cases.running.against_reference import is_shaped, nans
 from pytest_kopt.cases.running.execution import (
     INPUT,
