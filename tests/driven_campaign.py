@@ -26,9 +26,8 @@ from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.git.repository import Repository
 from pytest_kopt.campaign.layout import Layout
 from pytest_kopt.campaign.manifest import Manifest
-from pytest_kopt.cases.collector import Collector
 from pytest_kopt.cases.evidence import CaseEvidence
-from pytest_kopt.cases.result import CaseResult
+from pytest_kopt.cases.result import CaseResult, Collector
 from pytest_kopt.cli import campaigns
 from pytest_kopt.cli.command_line import Command
 from pytest_kopt.decide.kernel_time import ProfilePair

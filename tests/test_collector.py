@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_kopt.cases.collector import Collector
-from pytest_kopt.cases.result import PROPERTY, CaseResult, ExpectedCase
+from pytest_kopt.cases.result import PROPERTY, CaseResult, Collector, ExpectedCase
 from pytest_kopt.processes.case_processes import Replay
 
 CASE = "test_x.py::test_x"

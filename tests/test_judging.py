@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pytest_kopt import policies
-from pytest_kopt.cases.collector import Collector
+from pytest_kopt.cases.result import Collector
 from pytest_kopt.trials.judging import cut_off
 
 CASES = ["test_k.py::test_r[2]", "test_k.py::test_r[1]"]

@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 
-from pytest_kopt.cases.collector import Collector
 from pytest_kopt.cases.protocol import Check, Profile
 from pytest_kopt.cases.replies import (
     CannotLoad,
@@ -30,7 +29,7 @@ from pytest_kopt.cases.replies import (
     Profiled,
     Report,
 )
-from pytest_kopt.cases.result import DEAD, DIED, PROPERTY
+from pytest_kopt.cases.result import DEAD, DIED, PROPERTY, Collector
 from pytest_kopt.processes.child import MAX_DEATHS, NO_MEMORY, Child, ChildDied, Children
 from pytest_kopt.profiling.kernel_table import CaseProfile
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
 
-from pytest_kopt.cases.collector import Collector
 from pytest_kopt.cases.order import WorkerOrders
+from pytest_kopt.cases.result import Collector
 from pytest_kopt.devices.idle import AllGpusBusy
 from pytest_kopt.errors import BadInput, CannotFinish, NoVerdict, storage_told
 from pytest_kopt.exit_codes import ExitCode

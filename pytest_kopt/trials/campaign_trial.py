@@ -18,9 +18,9 @@ from pytest_kopt.campaign.kernel import KernelVersion
 from pytest_kopt.campaign.recording import record_attempt, record_no_idle_gpu
 from pytest_kopt.campaign.state import Round
 from pytest_kopt.cases.case_rooflines import rooflines
-from pytest_kopt.cases.collector import Collector
 from pytest_kopt.cases.details import with_details
 from pytest_kopt.cases.order import IN_A_ROUND, Depth, Purpose, WorkerOrders
+from pytest_kopt.cases.result import Collector
 from pytest_kopt.clock import now
 from pytest_kopt.decide.verdict import Level
 from pytest_kopt.devices.idle import AllGpusBusy

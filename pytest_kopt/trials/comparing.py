@@ -7,8 +7,7 @@ from dataclasses import replace
 
 from pytest_kopt.campaign.kernel import KernelVersion
 from pytest_kopt.campaign.running import COMPARING
-from pytest_kopt.cases.collector import Collector
-from pytest_kopt.cases.result import CaseResult
+from pytest_kopt.cases.result import CaseResult, Collector
 from pytest_kopt.decide.hard_gates import checked_shape, metrics_verdict
 from pytest_kopt.decide.stored import (
     asks_for_full,

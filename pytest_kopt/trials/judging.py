@@ -8,9 +8,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from types import MappingProxyType
 
-from pytest_kopt.cases.collector import Collector
 from pytest_kopt.cases.details import in_a_line
-from pytest_kopt.cases.result import CaseResult, Check, ExpectedCase
+from pytest_kopt.cases.result import CaseResult, Check, Collector, ExpectedCase
 from pytest_kopt.decide import hard_gates
 from pytest_kopt.decide.case_verdict import Same, Shape
 from pytest_kopt.decide.hard_gates import checked_shape

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_kopt.campaign.running import COMPARING
-from pytest_kopt.cases.collector import Collector
 from pytest_kopt.cases.order import Depth, WorkerOrders
-from pytest_kopt.cases.result import CaseResult
+from pytest_kopt.cases.result import CaseResult, Collector
 from pytest_kopt.devices.pinning import Placement, place
 from pytest_kopt.imports import imported_libraries
 from pytest_kopt.options.declare import EARLY_LOOK

@@ -16,8 +16,7 @@ from pytest_kopt.campaign import levels
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.kernel import KernelVersion
 from pytest_kopt.campaign.notes import Notes
-from pytest_kopt.cases.collector import Collector
-from pytest_kopt.cases.result import CaseResult, Check, ExpectedCase
+from pytest_kopt.cases.result import CaseResult, Check, Collector, ExpectedCase
 from pytest_kopt.decide.kernel_time import kernel_time
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.verdict import Level, RaceCandidate, Verdict

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_kopt.cases.collector import Collector
 from pytest_kopt.cases.details import in_a_line
 from pytest_kopt.cases.order import Depth, WorkerOrders
-from pytest_kopt.cases.result import CaseResult, loaded_by
+from pytest_kopt.cases.result import CaseResult, Collector, loaded_by
 from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.audit import audit

@@ -12,9 +12,8 @@ import pytest
 
 from pytest_kopt.campaign.git.repository import Repository
 from pytest_kopt.campaign.git.worktrees import contents_at
-from pytest_kopt.cases.collector import Collector
 from pytest_kopt.cases.order import WorkerOrders
-from pytest_kopt.cases.result import CaseResult, observed_by
+from pytest_kopt.cases.result import CaseResult, Collector, observed_by
 from pytest_kopt.decide.verdict import Verdict
 from pytest_kopt.devices.states import COLD
 from pytest_kopt.devices.vendor import interpreter_environment

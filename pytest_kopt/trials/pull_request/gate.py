@@ -13,10 +13,9 @@ from typing import Any
 import pytest
 
 from pytest_kopt import policies
-from pytest_kopt.cases.collector import Collector
 from pytest_kopt.cases.details import in_a_line, with_details
 from pytest_kopt.cases.order import Purpose, WorkerOrders
-from pytest_kopt.cases.result import CaseResult
+from pytest_kopt.cases.result import CaseResult, Collector
 from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.devices.idle import AllGpusBusy
 from pytest_kopt.errors import BadInput

@@ -11,9 +11,8 @@ from dataclasses import replace
 
 from pytest_kopt.campaign import levels, prerequisites, workspace
 from pytest_kopt.campaign.prerequisites import tree_gaps
-from pytest_kopt.cases.collector import Collector
 from pytest_kopt.cases.details import in_a_line
-from pytest_kopt.cases.result import loaded_by, observed_by
+from pytest_kopt.cases.result import Collector, loaded_by, observed_by
 from pytest_kopt.decide.classes import measured_classes
 from pytest_kopt.decide.hard_gates import (
     checked_shape,

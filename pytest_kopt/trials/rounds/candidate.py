@@ -17,10 +17,9 @@ from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.history import trend
 from pytest_kopt.campaign.kernel import KernelVersion
 from pytest_kopt.campaign.ledger import PairedChange
-from pytest_kopt.cases.collector import Collector
 from pytest_kopt.cases.details import in_a_line
 from pytest_kopt.cases.order import Depth
-from pytest_kopt.cases.result import CaseResult
+from pytest_kopt.cases.result import CaseResult, Collector
 from pytest_kopt.decide.hard_gates import correctness_verdict
 from pytest_kopt.decide.kernel_time import ON_CPU, judge_kernel_time
 from pytest_kopt.decide.stored import asks_for_full

@@ -12,10 +12,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from pytest_kopt.cases.collector import Collector
 from pytest_kopt.cases.details import in_a_line
 from pytest_kopt.cases.order import Depth
-from pytest_kopt.cases.result import CaseResult
+from pytest_kopt.cases.result import CaseResult, Collector
 from pytest_kopt.decide.paired_evidence import PairedEvidence
 from pytest_kopt.decide.race_rule import (
     LAST_LOOK,
