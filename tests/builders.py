@@ -138,7 +138,7 @@ def a_bench(
     }
     frozen = ExpectedCase(case.nodeid, case.label, case.header, case.dims, **known)  # type: ignore[arg-type]
     more = {"purpose": Purpose.VERDICT, **more}
-    return Bench("cpu", "auto", seed, None if freezes else {case.nodeid: frozen}, **more)
+    return Bench("cpu", "auto", seed, expected=None if freezes else (frozen,), **more)
 
 
 def paired_evidence(

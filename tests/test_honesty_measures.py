@@ -396,7 +396,7 @@ def test_the_baselines_accuracy_comes_back_from_the_record_to_where_cases_run() 
     evidence = CaseEvidence(engine="wall", accuracy={"out": reached})
     result = CaseResult("t.py::test_x", header=("label", "Check"), evidence=evidence)
     document = json.loads(json.dumps(asdict(ExpectedCase.of(result))))
-    bench = Bench("cpu", "wall", 1, {"t.py::test_x": models.read(ExpectedCase, document)})
+    bench = Bench("cpu", "wall", 1, expected=(models.read(ExpectedCase, document),))
     assert bench.frozen("t.py::test_x").accuracy == {"out": reached}
 
 

@@ -356,13 +356,9 @@ def test_the_verdict_says_why_a_case_is_timed_by_events() -> None:
     assert "(host value)" in flag and "--kopt-engine events" in flag
 
 
-def frozen(engine: str) -> dict[str, ExpectedCase]:
+def frozen(engine: str) -> tuple[ExpectedCase]:
     case = case_of(clean)
-    return {
-        case.nodeid: ExpectedCase(
-            case.nodeid, case.label, case.header, case.dims, EMPTY, engine=engine
-        )
-    }
+    return (ExpectedCase(case.nodeid, case.label, case.header, case.dims, EMPTY, engine=engine),)
 
 
 @pytest.mark.usefixtures("fake_gpu")
@@ -377,11 +373,11 @@ def test_a_baseline_that_cannot_be_captured_says_so() -> None:
 @pytest.mark.usefixtures("fake_gpu")
 def test_a_candidate_that_cannot_be_captured_is_no_error() -> None:
     """The baseline chose a graph by itself."""
-    bench = Bench("cpu", "auto", 1, frozen("graph"), cpu=FAST)
+    bench = Bench("cpu", "auto", 1, expected=frozen("graph"), cpu=FAST)
     outcome = run_case(case_of(reads_back), bench)
     assert (outcome.result.check, outcome.result.evidence.engine) == ("PASS", "events")
     assert run_case(case_of(clean), bench).result.evidence.engine == "graph"
-    bench = Bench("cpu", "auto", 1, frozen("events"), cpu=FAST)
+    bench = Bench("cpu", "auto", 1, expected=frozen("events"), cpu=FAST)
     assert run_case(case_of(clean), bench).result.evidence.engine == "events"
 
 

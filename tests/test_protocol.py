@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast, get_args
@@ -122,12 +121,12 @@ def played(ordered: Sequence[Order], scratch: Path) -> list[Reply]:
     """Return the replies of a worker that gets these orders."""
     line = Line(ordered)
     serve = Serve(cast("Any", line), Begin(ORDERS, [], [], []), scratch)
-    orders = replace(ORDERS, arms=ArmsOrder((CANDIDATE,), root=str(scratch)))
-    bench = Bench("cpu", "auto", 1, cpu=WallEngine(block_seconds=0.0005))
+    arms = ArmsOrder((CANDIDATE,), root=str(scratch))
+    bench = Bench("cpu", "auto", 1, arms=arms, cpu=WallEngine(block_seconds=0.0005))
 
     def run(item: Any, nextitem: Any) -> None:
         with suppress(CaseServed):
-            Kopt(item, "single", bench, orders, serve)(
+            Kopt(item, "single", bench, serve)(
                 double,
                 inputs=lambda: (torch.randn(4, 4),),
                 reference=lambda x: x.double() * 2,

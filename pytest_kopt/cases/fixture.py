@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_kopt.cases.evidence import SLOW
-from pytest_kopt.cases.order import ArmsOrder, Purpose, WorkerOrders
+from pytest_kopt.cases.order import ArmsOrder, Purpose
 from pytest_kopt.cases.protocol import (
     Check,
     Client,
@@ -68,14 +68,12 @@ class Kopt:
         test: pytest.Function,
         schema: str | Schema,
         bench: Bench,
-        orders: WorkerOrders,
         client: Client | None,
     ) -> None:
         """Serve one test; without a `client` its case can only be checked."""
         self._test = test
         self._schema = schema
         self._bench = bench
-        self._orders = orders
         self._client = client
         self.is_called = False
 
@@ -226,9 +224,9 @@ class Kopt:
             from pytest_kopt.versions.executed_files import check_imported_here
 
             called = getattr(case.function, "__module__", None) or ""
-            trees = self._orders.arms.trees if self._orders.arms else ()
+            trees = self._bench.arms.trees if self._bench.arms else ()
             check_imported_here(root, called, f"case {case.nodeid}", trees)
-        skip_outside(self._test, case.label, self._orders.selected)
+        skip_outside(self._test, case.label, self._bench.selected)
         row = CaseResult.undecided(
             case.nodeid, case.schema, case.dims, case.label, backward=case.backward
         )
@@ -246,7 +244,7 @@ class Kopt:
         """
         from pytest_kopt.cases.running.bench import hold_against_baseline
 
-        bench, arms = self._bench, self._orders.arms or ArmsOrder(())
+        bench, arms = self._bench, self._bench.arms or ArmsOrder(())
         hold_against_baseline(case, bench.expected)
         if not isinstance(order, Profile):
             case = replace(case, domain=arms.domain_of(case.nodeid, case.domain))

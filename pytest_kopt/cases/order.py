@@ -152,9 +152,9 @@ class WorkerOrders:
     engine: str
     session_seed: int
     #: Seconds that a case may take.
-    timeout: float
+    timeout: float = 300.0
     #: Which of the option's suites runs.
-    suite: str
+    suite: str = "standard"
     #: What rows are for; a test that is no case runs only where they decide nothing.
     purpose: Purpose = Purpose.ROWS
     #: How many schemas cases may have that are not the baseline's.

@@ -16,7 +16,6 @@ import pytest
 from pytest_kopt.cases.order import WorkerOrders
 from pytest_kopt.cases.protocol import Profile, StopWorker
 from pytest_kopt.cases.replies import Profiled
-from pytest_kopt.cases.result import Collector
 from pytest_kopt.processes.case_processes import CaseProcesses, Listener
 from pytest_kopt.processes.channel import read_replies, write_orders
 from pytest_kopt.processes.child import Child, begin_of

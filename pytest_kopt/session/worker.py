@@ -6,7 +6,7 @@ import importlib
 import os
 from collections.abc import Generator
 from contextlib import nullcontext, suppress
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -31,7 +31,6 @@ from pytest_kopt.options.declare import SERVE, STDERR, SUITES
 from pytest_kopt.processes.bytecode import kept_bytecode
 from pytest_kopt.processes.channel import TimeLimit
 from pytest_kopt.schema.profile import resolve
-from pytest_kopt.schema.table import Classes
 from pytest_kopt.session.refusal import refusal_of
 from pytest_kopt.session.usage import is_marked, uses_kopt
 
@@ -76,7 +75,7 @@ class Worker:
             self._audit_hook = audit_hook_of(test.config)
         try:
             bench = self._bench_of(test)
-            return Kopt(test, marked_schema(test), bench, self.orders, self._client)
+            return Kopt(test, marked_schema(test), bench, self._client)
         except BadInput as error:
             send(test, CaseResult(test.nodeid, refusal=str(error)))
             raise pytest.fail.Exception(str(error), pytrace=False) from None
@@ -102,13 +101,14 @@ class Worker:
             from pytest_kopt.measure.wall import WallEngine
 
             orders = self.orders
-            frozen = None if orders.expected is None else {c.nodeid: c for c in orders.expected}
             host = discover(orders.device)
             device = in_use(host)
             compile_here()
             if orders.device == "cuda":
                 announce(device.uuid)
-            more: dict[str, Any] = {"repeats": orders.repeats} if orders.repeats else {}
+            more: dict[str, Any] = {
+                part.name: getattr(orders, part.name) for part in fields(orders)
+            }
             if orders.arms:
                 more["cpu"] = WallEngine(iterations=_PAIR_CALLS, block_seconds=_PAIR_SECONDS)
                 more["gpu_block_ms"] = _PAIR_GPU_MS
@@ -118,20 +118,10 @@ class Worker:
                 calls, seconds = _PLAIN_CALLS, _PLAIN_SECONDS
                 more["cpu"] = WallEngine(iterations=calls, block_seconds=seconds, fewest=1)
             self._bench = Bench(
-                orders.device,
-                orders.engine,
-                orders.session_seed,
-                frozen,
                 uuid=device.uuid,
                 read=lambda: host.read(device),
                 audit_hook=self._audit_hook,
                 operators=self._operators,
-                classes=Classes(orders.classes),
-                depth=orders.depth,
-                purpose=orders.purpose,
-                same_code=orders.same_code,
-                operating_point=orders.operating_point,
-                language=orders.language,
                 **more,
             )
         return self._bench

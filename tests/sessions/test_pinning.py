@@ -154,7 +154,7 @@ from pytest_kopt.cases.running import bench
 
 _bench = bench.Bench
 torch.cuda.get_device_properties = lambda device: SimpleNamespace(uuid="")
-bench.Bench = lambda device, *more, **named: _bench("cpu", *more, **named)
+bench.Bench = lambda **named: _bench(**named | {"device": "cpu"})
 """
 
 

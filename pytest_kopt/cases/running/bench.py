@@ -1,38 +1,30 @@
-"""The place and the way in which a process measures its cases, and what the baseline expects."""
+"""The device on which a process measures its cases, and what the baseline expects of them."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from pytest_kopt.cases.case import Case
-from pytest_kopt.cases.order import Depth, Purpose, SameCode
+from pytest_kopt.cases.order import Depth, WorkerOrders
 from pytest_kopt.cases.result import ExpectedCase
 from pytest_kopt.cases.running.switches import new_operators
 from pytest_kopt.devices.lock import Waiting
-from pytest_kopt.devices.states import BOOST
 from pytest_kopt.devices.vendor import Reading
 from pytest_kopt.honesty.audit_hook import AuditHook
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.measure.engine import BLOCK_MS
 from pytest_kopt.measure.wall import WallEngine
-from pytest_kopt.schema.table import NO_CLASSES, Classes, describe_header_drift
+from pytest_kopt.schema.table import describe_header_drift
 
 
 @dataclass(frozen=True, slots=True)
-class Bench:
-    """The way in which this process measures its cases."""
+class Bench(WorkerOrders):
+    """The orders of this process, and what it measures with."""
 
-    #: torch's name of the kind of device.
-    device: str
-    #: What times, one of the option's names.
-    engine: str
-    session_seed: int
-    #: The baseline's cases by node id, None when nothing is frozen yet.
-    expected: Mapping[str, ExpectedCase] | None = None
     #: Blocks on the CPU.
     cpu: WallEngine = field(default_factory=WallEngine)
     #: The least length of a block on a GPU.
@@ -45,22 +37,8 @@ class Bench:
     audit_hook: AuditHook | None = None
     #: Those of torch that others than kernels replaced here.
     operators: frozenset[str] = frozenset()
-    #: Columns that tell the classes apart, which every case has to have.
-    classes: Classes = NO_CLASSES
-    #: How far a case is gone into.
-    depth: Depth = Depth.TIMES
-    #: What a case's row is for.
-    purpose: Purpose = Purpose.ROWS
-    #: Whether versions are timed that have a GPU do the same.
-    same_code: SameCode = SameCode.LEFT_OUT
-    #: The operating point of a GPU that decides in a case that names none.
-    operating_point: str = BOOST
-    #: Samples of a case.
-    repeats: int = 3
     #: Entered while a case waits for its turn on the device.
     waiting: Waiting = nullcontext
-    #: What a candidate is to be written in ("": any).
-    language: str = ""
 
     def times(self, interpreted: bool) -> bool:
         """Say whether a case is timed; one that was interpreted only where a row has to be full."""
@@ -77,7 +55,8 @@ class Bench:
 
     def frozen(self, nodeid: str) -> ExpectedCase:
         """Return what the baseline knows of a case, one of which nothing is known without it."""
-        return (self.expected or {}).get(nodeid) or ExpectedCase(nodeid, "", (), {})
+        nothing = ExpectedCase(nodeid, "", (), {})
+        return next((case for case in self.expected or () if case.nodeid == nodeid), nothing)
 
     @property
     def is_first(self) -> bool:
@@ -102,11 +81,11 @@ class Bench:
         return [*heard, *new_operators(self.operators)]
 
 
-def hold_against_baseline(case: Case, expected: Mapping[str, ExpectedCase] | None) -> None:
+def hold_against_baseline(case: Case, expected: Sequence[ExpectedCase] | None) -> None:
     """Raise BadInput when the case is not the one that the baseline froze under this node id."""
     if expected is None:
         return
-    frozen = expected.get(case.nodeid)
+    frozen = next((known for known in expected if known.nodeid == case.nodeid), None)
     if frozen is None:
         fix = "undo the edit of the tests, or begin again: kopt init NEW --from OLD"
         raise case.refusal("is not in the baseline", fix=fix)

@@ -21,6 +21,7 @@ from pytest_kopt.measure.engine import Timing
 from pytest_kopt.measure.wall import one_thread
 from pytest_kopt.numerics.compare import InvalidReference
 from pytest_kopt.schema.profile import Scalar, gate_holds, parse_gate
+from pytest_kopt.schema.table import Classes
 
 _RAISES = "passed its check, but raises in a timed call"
 _IN_ORDER = (
@@ -46,7 +47,7 @@ def run_case(case: Case, bench: Bench) -> Outcome:
     Raises BadInput when the case does not fit its schema or the baseline; nothing is timed then.
     """
     hold_against_baseline(case, bench.expected)
-    bench.classes.check_columns(case.dims)
+    Classes(bench.classes).check_columns(case.dims)
     start = time.perf_counter()
     # One thread here as well: a checked call has to look like a timed one.
     with one_thread(), checking_lock(bench.uuid, bench.waiting):

@@ -57,8 +57,8 @@ from pytest_kopt.numerics.nested import fresh_copies, storages, tensors
 
 #: How far below its SNR in the check a timed result may lie, in dB, before it is plainly wrong.
 _OWN_SLACK_DB = 10.0
-#: Runs of a block before the samples: they do not count.
-_DISCARDED = 1
+#: Samples of a case, and runs of a block before them, which do not count.
+_SAMPLES, _DISCARDED = 3, 1
 
 
 def time_case(checked: CheckedCase) -> list[Spotted]:
@@ -84,7 +84,9 @@ def time_case(checked: CheckedCase) -> list[Spotted]:
     pause_s = 0.0 if bench.device == "cpu" else PAUSE_S
     steadily = Steadily(bench.read)
     for _ in steadily:
-        timings = [time_block(block, bench.repeats, _DISCARDED, pause_s) for block in blocks]
+        timings = [
+            time_block(block, bench.repeats or _SAMPLES, _DISCARDED, pause_s) for block in blocks
+        ]
     queues = [block.queue_full for block in blocks if block.queue_full is not None]
     checked.timings = timings
     checked.evidence = replace(
