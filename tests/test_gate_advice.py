@@ -12,10 +12,9 @@ import torch
 from torch import Tensor
 
 from pytest_kopt import propose_gate, snr
-from pytest_kopt.cases.running.against_reference import judge
+from pytest_kopt.cases.running.against_reference import judge, proposed
 from pytest_kopt.cases.running.check import CheckedCase, check_case
 from pytest_kopt.cases.running.execution import ComputingIn, Pass
-from pytest_kopt.cases.running.gate_advice import proposed
 from pytest_kopt.errors import BadInput
 from tests.builders import a_bench
 

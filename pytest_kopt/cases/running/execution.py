@@ -15,9 +15,10 @@ from torch.utils._pytree import tree_map
 
 from pytest_kopt.cases.case import RETURNED, Case, input_name
 from pytest_kopt.cases.order import seed_everything
-from pytest_kopt.honesty.inputs import leaves
+from pytest_kopt.honesty.inputs import SCALABLE, leaves
 from pytest_kopt.honesty.outputs import snapshots
 from pytest_kopt.honesty.work import INTERPRETER
+from pytest_kopt.numerics.compare import wide
 from pytest_kopt.numerics.nested import (
     Filled,
     address,
@@ -70,6 +71,26 @@ class Run:
     live: Pass
     copies: Pass
     moved: tuple[int, ...] = ()
+
+
+def is_float(value: Any) -> bool:
+    """Say whether a result is a number, or a tensor of numbers, in floating point."""
+    return (
+        value.is_floating_point() if isinstance(value, torch.Tensor) else isinstance(value, float)
+    )
+
+
+def nans(value: Any) -> torch.Tensor:
+    """Return where a result is NaN."""
+    if not is_float(value):
+        return torch.zeros(1)
+    value = torch.as_tensor(value)
+    return (value if value.dtype in SCALABLE else wide(value)).isnan()
+
+
+def is_shaped(out: Any, ref: Any) -> bool:
+    are_tensors = isinstance(out, torch.Tensor) and isinstance(ref, torch.Tensor)
+    return are_tensors and out.shape == ref.shape
 
 
 def make_inputs(case: Case, seed: int) -> tuple[Any, ...]:

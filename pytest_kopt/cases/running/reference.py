@@ -13,7 +13,6 @@ from typing import Any
 import torch
 
 from pytest_kopt.cases.case import EQUAL, Case
-from pytest_kopt.cases.running.against_reference import is_shaped, nans
 from pytest_kopt.cases.running.execution import (
     INPUT,
     ComputingIn,
@@ -21,7 +20,9 @@ from pytest_kopt.cases.running.execution import (
     aliases,
     draw_inputs,
     grad_out,
+    is_shaped,
     make_inputs,
+    nans,
     results,
     roots,
 )

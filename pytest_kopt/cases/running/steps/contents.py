@@ -18,7 +18,14 @@ import torch
 from pytest_kopt.cases.case import is_floating
 from pytest_kopt.cases.groups import find_groups, has_skew
 from pytest_kopt.cases.order import drawn_so_far, seed_everything
-from pytest_kopt.cases.running.against_reference import gated, pairs
+from pytest_kopt.cases.running.against_reference import (
+    SLACK_DB,
+    gate_line,
+    gated,
+    pairs,
+    proposed,
+    torchs_db,
+)
 from pytest_kopt.cases.running.checking import (
     IDLE_SHARE,
     LONG_SECONDS,
@@ -27,7 +34,6 @@ from pytest_kopt.cases.running.checking import (
     seconds_of_others,
 )
 from pytest_kopt.cases.running.execution import Pass, make_inputs, runs_compiled
-from pytest_kopt.cases.running.gate_advice import SLACK_DB, gate_line, proposed, torchs_db
 from pytest_kopt.cases.skew import DISTRIBUTIONS
 from pytest_kopt.honesty import inputs, outputs, renewal
 from pytest_kopt.honesty.finding import Finding

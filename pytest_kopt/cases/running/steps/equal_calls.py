@@ -16,9 +16,9 @@ from typing import Any
 
 import torch
 
-from pytest_kopt.cases.running.against_reference import nans, pairs
+from pytest_kopt.cases.running.against_reference import pairs
 from pytest_kopt.cases.running.checking import Checking
-from pytest_kopt.cases.running.execution import CandidateFunction, Pass, make_inputs
+from pytest_kopt.cases.running.execution import CandidateFunction, Pass, make_inputs, nans
 from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.inputs import SCALABLE
