@@ -44,10 +44,6 @@ class Bench(WorkerOrders):
         """Say whether a case is timed; one that was interpreted only where a row has to be full."""
         return self.depth is Depth.TIMES and (self.purpose.decides or not interpreted)
 
-    def point_of(self, case: Case) -> str | None:
-        """Return the operating point that decides in a case, None on the CPU, which has none."""
-        return None if self.device == "cpu" else case.operating_point or self.operating_point
-
     @property
     def freezes(self) -> bool:
         """Whether this run is the baseline itself, or decides without any."""
@@ -57,11 +53,6 @@ class Bench(WorkerOrders):
         """Return what the baseline knows of a case, one of which nothing is known without it."""
         nothing = ExpectedCase(nodeid, "", (), {})
         return next((case for case in self.expected or () if case.nodeid == nodeid), nothing)
-
-    @property
-    def is_first(self) -> bool:
-        """Whether no baseline has asked its cases yet if they tell right from wrong."""
-        return self.expected is None
 
     @property
     def is_confined(self) -> bool:

@@ -7,7 +7,7 @@ import math
 import os
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import torch
@@ -135,7 +135,7 @@ def _steps(checking: Checking) -> Iterator[CheckStep]:
     """Yield the steps; which are due is asked when those before have been taken."""
     is_statistical = checking.case.is_statistical
     yield fresh_content
-    if checking.bench.is_first and not is_statistical:
+    if checking.bench.expected is None and not is_statistical:
         yield controls
     if checking.bench.freezes:
         yield _count_flops
@@ -238,19 +238,12 @@ def _checked(checking: Checking, evidence: CaseEvidence) -> CheckedCase:
         ),
         figures=figures_of(comparisons),
         findings=[*checking.broken, *checking.findings],
-        written=checking.facts.written,
+        written=checking.written,
         evidence=replace(
             evidence,
             gate=next((comparison.gate for comparison in _outs(comparisons)), ""),
             failed=tuple(map(Failure.of, failed)) or None,
-            interpreted=checking.facts.interpreted,
-            io_bytes=checking.facts.io_bytes,
-            counted_flops=checking.facts.counted_flops,
-            by_torch=checking.facts.by_torch,
-            dtype=checking.facts.dtype,
-            groups=checking.facts.groups if checking.case.is_grouped else None,
-            accuracy=checking.facts.accuracy,
-            bitwise_stable=checking.facts.bitwise_stable,
+            **{part.name: getattr(checking.facts, part.name) for part in fields(checking.facts)},
             judged_by=tuple(sorted(checking.truth.files)),
             home=getattr(code_of(checking.case.function), "co_filename", None),
             tolerances=_tolerances(checking) if checking.passed else None,

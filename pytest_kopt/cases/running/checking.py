@@ -48,22 +48,20 @@ _HAIR_DB = 10.0
 
 @dataclass(slots=True)
 class CheckFacts:
-    """The facts of a case besides right and wrong, named as in its evidence."""
+    """The facts of a case besides right and wrong: fields of its evidence, which takes them all."""
 
     #: Whether the kernel ran in Triton's interpreter.
     interpreted: bool = False
     #: How exact results are, by name.
     accuracy: dict[str, Accuracy] = field(default_factory=dict)
-    #: The bytes of the outputs.
-    written: int = 0
     #: The bytes that a forward moves, and a backward.
     io_bytes: dict[str, int] = field(default_factory=dict)
     #: The FLOPs that torch counts in the reference, 0: not counted.
     counted_flops: int = 0
     #: The dtype of products, for the roofline.
     dtype: str | None = None
-    #: The sizes that a grouped case was checked with, by distribution.
-    groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    #: The sizes that a grouped case was checked with, by distribution; None: it is none.
+    groups: dict[str, tuple[int, ...]] | None = None
     #: A digest of torch's operators where these alone give the result.
     by_torch: str = ""
     #: Whether all calls on equal inputs gave equal bits; None: not compared.
@@ -86,6 +84,8 @@ class Checking:
     #: Why the case cannot be judged.
     invalid: str = ""
     facts: CheckFacts = field(default_factory=CheckFacts)
+    #: The bytes of the outputs.
+    written: int = 0
     candidate: CandidateFunction = field(init=False)
     #: The reference.
     truth: Reference = field(init=False)
@@ -123,6 +123,7 @@ class Checking:
     beside: float = 0.0
 
     def __post_init__(self) -> None:
+        self.facts.groups = {} if self.case.is_grouped else None
         self.candidate = CandidateFunction(self.case, self.case.function)
         self.truth = Reference(self.case)
         self.generator = torch.Generator().manual_seed(self.seeds["disturb"])

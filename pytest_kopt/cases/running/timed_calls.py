@@ -131,13 +131,11 @@ class RepeatedBackward(Backward):
 
 def _new(value: Any) -> Any:
     """Return an item whose plain tensors are others over the same memory."""
-    return mapped(value, _new_tensor, (torch.Tensor,))
-
-
-def _new_tensor(leaf: Any) -> Any:
-    if type(leaf) is not torch.Tensor:
-        return leaf
-    return leaf.detach().requires_grad_(leaf.requires_grad)
+    return mapped(
+        value,
+        lambda x: x.detach().requires_grad_(x.requires_grad) if type(x) is torch.Tensor else x,
+        (torch.Tensor,),
+    )
 
 
 class Content:

@@ -251,7 +251,7 @@ class _Arms:
             client.send(TriedShape(untried))
         caught = [finding for finding in bench.heard() if finding.rejects]
         # A round has the baseline's accuracy to hold its results against.
-        for name, function in versions.items() if bench.is_first else ():
+        for name, function in versions.items() if bench.expected is None else ():
             with one_thread(), checking_lock(bench.uuid, bench.waiting), suppress(Exception):
                 accuracy = reached(case, function, secret)
                 inputs = Inputs.of(tensors([*make_inputs(case, secret)]))
@@ -360,6 +360,8 @@ def _loaded(
             versions = load_versions(case, order, seed, bench.audit_hook, first_call)
             arms = _Arms(case, bench, order, client, seed)
             code = arms.machine_code(versions)
+            # There is none on the CPU.
+            point = case.operating_point or bench.operating_point if bench.device != "cpu" else None
             reached = not order.concerning or is_reached(case, order, seed, bench.audit_hook)
     except Unreached:
         client.send(Loaded(same="source"))
@@ -376,7 +378,7 @@ def _loaded(
                 memory=memory,
                 first_call_ms=first_call_ms,
                 code=code,
-                operating_point=bench.point_of(case),
+                operating_point=point,
             ),
         )
     return None

@@ -81,7 +81,7 @@ def serve_verifier(case: Case, bench: Bench, arms: ArmsOrder, client: Client) ->
     try:
         with one_thread(), checking_lock(bench.uuid, bench.waiting):
             case = observed(case, derive(bench.session_seed, case.nodeid, "verifier"))
-            _check_tree(arms)
+            check_moved(lambda: None, Path(arms.root), Path(arms.tree), arms.changed)
     except NotLoadable as reason:
         client.send(CannotLoad(str(reason)))
         return
@@ -117,11 +117,6 @@ def _judged_by(content: _RedrawnContent, looks: Looks, floors: dict[str, float])
         return Verification([], str(reason))
     except Exception as error:
         return Verification([_amiss(f"cannot be judged ({type(error).__name__}: {error})")])
-
-
-def _check_tree(order: ArmsOrder) -> None:
-    root = Path(order.root)
-    check_moved(lambda: None, root, Path(order.tree), order.changed)
 
 
 def _wrong(

@@ -92,13 +92,16 @@ def few_elements(checking: Checking) -> None:
 
 def other_groups(checking: Checking) -> Iterator[Finding]:
     """Draw the sizes of a grouped GEMM's groups again; BadInput where nothing works with others."""
-    for place, name in enumerate(DISTRIBUTIONS if has_skew(checking.case) else ()):
+    checked = checking.facts.groups
+    if checked is None or not has_skew(checking.case):
+        return
+    for place, name in enumerate(DISTRIBUTIONS):
         seed = checking.seeds["groups"] + place
         drawn = make_inputs(checking.case, seed)
         groups = find_groups(checking.case, drawn)
         if name == "uniform" and groups.are_uniform:
             # What the case draws itself has been checked.
-            checking.facts.groups[name] = groups.sizes
+            checked[name] = groups.sizes
             continue
         sizes = groups.drawn(name)
         checking.renew(groups.replaced(drawn, sizes))
@@ -111,7 +114,7 @@ def other_groups(checking: Checking) -> Iterator[Finding]:
             yield _wrong(call_name, groups.are_uniform)
         if not checking.passed:
             return
-        checking.facts.groups[name] = sizes
+        checked[name] = sizes
 
 
 def _why_not(checking: Checking, call_name: str, error: Exception) -> Exception:

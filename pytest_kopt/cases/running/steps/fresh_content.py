@@ -131,7 +131,7 @@ def _measure(
         checking.facts.accuracy[name] = replace(reached, layout=layouts.get(name))
     # Of what is written in place, what changed; it may be far less than what is there.
     new_outputs, changes = _written(checking, run, expected)
-    checking.facts.written = work.written_bytes(new_outputs) + changes
+    checking.written = work.written_bytes(new_outputs) + changes
     checking.facts.io_bytes = io_bytes(pristine, new_outputs, run.live.gradients.values(), changes)
     checking.facts.dtype = computing_dtype(pristine, case.gate_of(next(iter(expected.outputs))))
 
