@@ -20,12 +20,10 @@ from pytest_kopt.cases.nearby.variant import Change, Drawn, Variant, beside, dif
 from pytest_kopt.honesty.inputs import SCALABLE, leaves
 from pytest_kopt.honesty.nearby_shapes import LARGER
 from pytest_kopt.numerics.gates import snr, tolerance
-from pytest_kopt.numerics.nested import mapped, tensors
+from pytest_kopt.numerics.nested import bits, mapped, tensors
 
 #: A tenth of the result may be error with such content, whatever the dtype.
 PLAINLY_RIGHT_DB = 20.0
-
-
 #: Formats that hold -1, 0 and 1.
 _FP8 = (
     *(torch.float8_e4m3fn, torch.float8_e4m3fnuz),
@@ -37,37 +35,19 @@ _WIDER = {
     torch.bfloat16: torch.float32,
     torch.float16: torch.float32,
 }
-
-
 #: No rounding to a narrow dtype gets there.
 _WIDE_DB = 60.0
 #: Another integer than one below 192 misses it, and what bfloat16 makes of a larger one meets it.
 _NEAREST_INTEGER = tolerance(rtol=2.0**-8, atol=0.25)
-
 #: By so many times its size content is moved: the variance as a difference of squares, whose
 #: rounding in float32 is then larger than it, is not plainly right, and by residuals it is.
 _FAR = 2.0**12
 #: A result that a few last bits of float32 in the inputs change by more is nobody's to give.
 _FIRM_DB, _LAST_BITS = 40.0, 2.0**-22
-
-
-GRAIN = 256
-
-
 #: What of a sparse tensor of integers is not zero.
 _DENSE = 0.25
-
-
-#: Integers as wide as a floating-point number, by its bytes.
-_BITS = {8: torch.int64, 4: torch.int32, 2: torch.int16}
-
-
 #: Of results that name places; narrower integers are numbers that were rounded.
 _PLACES = (torch.int64, torch.int32)
-
-
-# Values and dtypes
-_widened = floating(lambda x, _: x.to(_WIDER.get(x.dtype, x.dtype)))
 #: Of what is summed up before it is differentiated; any will do that versions have in common.
 _SIGNS = 20
 
@@ -176,13 +156,13 @@ def _in_a_row(least: float) -> Change:
     """
 
     def change(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-        bits = _BITS[x.element_size()]
+        integers = bits(x).dtype
         # Zero has two signs, and is left out.
-        first = max(1, int(x.new_full((), least).view(bits)))
-        if first + x.numel() > int(x.new_full((), torch.finfo(x.dtype).max).view(bits)):
+        first = max(1, int(x.new_full((), least).view(integers)))
+        if first + x.numel() > int(x.new_full((), torch.finfo(x.dtype).max).view(integers)):
             return x
         rank = x.flatten().argsort().argsort() - x.numel() // 2
-        size = (first + torch.where(rank < 0, -1 - rank, rank)).to(bits).view(x.dtype)
+        size = (first + torch.where(rank < 0, -1 - rank, rank)).to(integers).view(x.dtype)
         return torch.where(rank < 0, -size, size).view(x.shape)
 
     return change
@@ -260,13 +240,10 @@ def _small_integers(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor
     return integers.to(x)
 
 
-_small = floating(_small_integers)
-
-
 def _exactly(x: Any, generator: torch.Generator) -> Any:
     """Return integers for all floating-point tensors, those of 8 bits too."""
     is_fp8 = isinstance(x, torch.Tensor) and x.dtype in _FP8
-    return _small_integers(x, generator) if is_fp8 else _small(x, generator)
+    return (_small_integers if is_fp8 else floating(_small_integers))(x, generator)
 
 
 def _are_integers(given: Sequence[Any], expected: Sequence[Any]) -> bool:
@@ -285,7 +262,9 @@ def exact(drawn: Drawn) -> Iterator[Variant]:
 
 def _wider(x: Any, generator: torch.Generator) -> Any:
     """Widen tensors, and a dtype among the arguments."""
-    return _WIDER.get(x, x) if isinstance(x, torch.dtype) else _widened(x, generator)
+    if isinstance(x, torch.dtype):
+        return _WIDER.get(x, x)
+    return floating(lambda x, _: x.to(_WIDER.get(x.dtype, x.dtype)))(x, generator)
 
 
 def all_wider(drawn: Drawn) -> Iterator[Variant]:

@@ -129,7 +129,8 @@ def of_another_width(drawn: Drawn) -> Iterator[Variant]:
 
     There is as much memory behind narrower ones as who takes them for the wider would read.
     """
-    for place, number, _ in drawn.alone(_is_wide):
+    widths = (torch.int32, torch.int64)
+    for place, number, _ in drawn.alone(lambda x: getattr(x, "dtype", None) in widths):
         if place in drawn.case.rewritten or has_skew(drawn.case):
             continue
         case = drawn.one(
@@ -142,10 +143,6 @@ def of_another_width(drawn: Drawn) -> Iterator[Variant]:
                 f"input {place}",
                 lay=lambda given, lay=with_room: lay(given, torch.Generator()),  # type: ignore[misc]
             )
-
-
-def _is_wide(x: Any) -> bool:
-    return isinstance(x, torch.Tensor) and x.dtype in (torch.int32, torch.int64)
 
 
 def _with_room(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
@@ -214,16 +211,11 @@ def _is_permutation(x: torch.Tensor) -> bool:
 def is_orderless(drawn: Drawn, case: Case, rows: int) -> bool:
     """Say whether a reference does not depend on the order of rows: none hides another."""
 
-    def reversed_rows(given: list[Any], _: torch.Generator) -> list[Any]:
-        return [
-            mapped(x, lambda leaf: kept_leaf(leaf, _reversed) if _has(leaf, rows) else leaf)
-            for x in given
-        ]
+    def reversed_rows(leaf: Any) -> Any:
+        has_rows = isinstance(leaf, torch.Tensor) and leaf.ndim > 0 and len(leaf) == rows
+        return kept_leaf(leaf, _reversed) if has_rows else leaf
 
-    turned = replace(
-        case,
-        inputs=lambda: reversed_rows(list(case.arguments()), torch.Generator()),
-    )
+    turned = replace(case, inputs=lambda: [mapped(x, reversed_rows) for x in case.arguments()])
     before, after = drawn.results(case), drawn.results(turned)
     if before is None or after is None:
         return False
@@ -234,10 +226,6 @@ def is_orderless(drawn: Drawn, case: Case, rows: int) -> bool:
         )
         for one, result in zip(before, after, strict=True)
     )
-
-
-def _has(leaf: Any, rows: int) -> bool:
-    return isinstance(leaf, torch.Tensor) and leaf.ndim > 0 and len(leaf) == rows
 
 
 def _reversed(x: torch.Tensor) -> torch.Tensor:

@@ -14,7 +14,7 @@ import torch
 
 from pytest_kopt.cases.case import Case, is_floating
 from pytest_kopt.cases.groups import has_skew, is_integer
-from pytest_kopt.cases.nearby.input_values import GRAIN, PLAINLY_RIGHT_DB, as_drawn, tiny
+from pytest_kopt.cases.nearby.input_values import PLAINLY_RIGHT_DB, as_drawn, tiny
 from pytest_kopt.cases.nearby.variant import (
     Change,
     Drawn,
@@ -34,6 +34,8 @@ from pytest_kopt.numerics.nested import flatten, mapped, tensors
 #: A smaller extent may be structure (a filter's taps, real and imaginary part): it is made none or
 #: one only where it is nothing but rows.
 _SMALL = 8
+#: The largest step by which a size is moved.
+_GRAIN = 256
 #: By how much another number differs at least, and twice this at most: within what fractions,
 #: probabilities and rates may be. A number below the second is changed by as much, since a small
 #: share of an epsilon shows in no result.
@@ -48,7 +50,7 @@ def nearby(value: int, kind: Kind, dice: random.Random, *, larger: bool = False)
     The grain is the largest power of two, at most 256, that divides the value. An aligned step is
     one grain up or down; an uneven one an odd number below the grain, or 1 for an odd value.
     """
-    grain = min(GRAIN, value & -value)
+    grain = min(_GRAIN, value & -value)
     step = grain if kind == "aligned" else dice.randrange(1, max(grain, 2), 2)
     up = value + step
     return up if larger or 2 * step > value or dice.random() < 0.5 else value - step

@@ -18,12 +18,8 @@ from pytest_kopt.numerics.compare import compute_snr
 from pytest_kopt.numerics.nested import mapped, tensors
 
 _CHANGEABLE = (torch.Tensor, torch.dtype, bool, int, float)
-
-
 #: Of a leaf, and of all arguments.
 Change = Callable[[Any, torch.Generator], Any]
-
-
 Rewrite = Callable[[list[Any], torch.Generator], list[Any]]
 
 

@@ -91,8 +91,6 @@ from pytest_kopt.versions.affected_modules import NotLoadable, Unreached
 
 #: So many other shapes and inputs are tried however long they take, and more for so long.
 _TRIED, _TRYING_SECONDS = 4, 3.0
-
-
 #: Why something was not tried.
 _NO_TIME = f"the limit of {_TRYING_SECONDS:g} s a case was over"
 _NO_SIZE = "kopt could move no size of its parameters or inputs"
