@@ -12,9 +12,8 @@ from hypothesis import settings
 from pytest_kopt.campaign import ledger
 from pytest_kopt.campaign.notes import Notes
 from pytest_kopt.cases.case import Case
-from pytest_kopt.cases.order import Purpose
+from pytest_kopt.cases.order import Bench, Purpose
 from pytest_kopt.cases.result import ExpectedCase
-from pytest_kopt.cases.running.bench import Bench
 from pytest_kopt.decide.inference import log_ratio
 from pytest_kopt.decide.paired_evidence import PairedCase, PairedEvidence
 from pytest_kopt.decide.verdict import Aggregate, Decision

@@ -16,9 +16,8 @@ import torch
 
 from pytest_kopt import policies
 from pytest_kopt.cases.case import Case, declare
-from pytest_kopt.cases.order import Depth, Purpose, WorkerOrders
+from pytest_kopt.cases.order import Bench, Depth, Purpose, WorkerOrders
 from pytest_kopt.cases.result import Collector
-from pytest_kopt.cases.running.bench import Bench
 from pytest_kopt.cases.running.runner import Outcome, run_case
 from pytest_kopt.schema.profile import Column, Schema
 from pytest_kopt.session.worker import Worker

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from pytest_kopt.cases.case import Case, declare
 from pytest_kopt.cases.groups import Groups, find_groups, redrawn, with_steady_groups
-from pytest_kopt.cases.order import CANDIDATE, UNEVEN, ArmsOrder
-from pytest_kopt.cases.running.bench import Bench
+from pytest_kopt.cases.order import CANDIDATE, UNEVEN, ArmsOrder, Bench
 from pytest_kopt.cases.running.check import CheckedCase, check_case
 from pytest_kopt.cases.running.execution import make_inputs
 from pytest_kopt.cases.running.timed_versions import serve_arms

@@ -21,8 +21,8 @@ from torch import Tensor
 
 from pytest_kopt import models
 from pytest_kopt.cases.evidence import CaseEvidence
+from pytest_kopt.cases.order import Bench
 from pytest_kopt.cases.result import CaseResult, ExpectedCase
-from pytest_kopt.cases.running.bench import Bench
 from pytest_kopt.cases.running.steps.contents import passing_controls
 from pytest_kopt.honesty import inputs, outputs, renewal, work
 from pytest_kopt.honesty.accuracy import Accuracy, Inputs, downgrades, least_snr

@@ -18,7 +18,7 @@ from torch import Tensor
 from pytest_kopt import policies
 from pytest_kopt.cases.case import declare
 from pytest_kopt.cases.details import in_a_line
-from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, PLACEBO, ArmsOrder
+from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, PLACEBO, ArmsOrder, Bench
 from pytest_kopt.cases.protocol import Agree, HandOver, Order, Time, Write
 from pytest_kopt.cases.replies import (
     CaseFinished,
@@ -36,7 +36,6 @@ from pytest_kopt.cases.replies import (
 )
 from pytest_kopt.cases.result import CaseResult, ExpectedCase
 from pytest_kopt.cases.running import timed_versions, timing
-from pytest_kopt.cases.running.bench import Bench
 from pytest_kopt.cases.running.runner import run_case
 from pytest_kopt.cases.running.timed_versions import serve_arms
 from pytest_kopt.decide.inference import replica_ratio

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from pytest_kopt.cases.fixture import CaseServed, Kopt
-from pytest_kopt.cases.order import CANDIDATE, ArmsOrder, WorkerOrders
+from pytest_kopt.cases.order import CANDIDATE, ArmsOrder, Bench, WorkerOrders
 from pytest_kopt.cases.protocol import (
     Agree,
     Begin,
@@ -35,7 +35,6 @@ from pytest_kopt.cases.protocol import (
 )
 from pytest_kopt.cases.replies import CaseFinished, Reply
 from pytest_kopt.cases.running import runner, timed_versions
-from pytest_kopt.cases.running.bench import Bench
 from pytest_kopt.measure.wall import WallEngine
 from pytest_kopt.processes.channel import text_of
 from pytest_kopt.processes.served import Serve

@@ -13,7 +13,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_kopt.cases.case import declare
-from pytest_kopt.cases.running.bench import Bench
+from pytest_kopt.cases.order import Bench
 from pytest_kopt.cases.running.runner import run_case
 from pytest_kopt.cases.running.spot_checks import RecordedCalls, Spotted, wrong_results
 from pytest_kopt.cases.running.timed_calls import Content, Forward, input_sets

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 import torch
 
+from pytest_kopt.cases.order import Bench
 from pytest_kopt.cases.running.switches import (
+    heard,
     left_switches,
-    new_operators,
     read_switches,
     replaced_operators,
     switches_kept,
@@ -143,10 +144,10 @@ def test_a_backend_that_the_environment_selects_is_put_back(
 @pytest.mark.filterwarnings("ignore:.*verriding a previously registered kernel")
 def test_an_operator_of_torchs_that_a_kernel_replaces_is_named() -> None:
     """It runs in whatever else runs here: it can answer before a timed call begins."""
-    known = replaced_operators()
-    assert [*new_operators(known)] == []
+    bench = Bench("cpu", "auto", 1, operators=replaced_operators())
+    assert heard(bench) == []
     with torch.library._scoped_library("aten", "IMPL") as library:
         library.impl("special_i1e", torch.clone, "CPU")
-        (finding,) = new_operators(known)
+        (finding,) = heard(bench)
         assert finding.rejects and "aten/special_i1e/CPU" in finding.message
-    assert [*new_operators(known)] == []
+    assert heard(bench) == []

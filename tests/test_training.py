@@ -12,8 +12,8 @@ import torch
 
 from pytest_kopt.cases.case import Case, declare
 from pytest_kopt.cases.evidence import Training
+from pytest_kopt.cases.order import Bench
 from pytest_kopt.cases.running import training_loop
-from pytest_kopt.cases.running.bench import Bench
 from pytest_kopt.cases.running.check import CheckedCase
 from pytest_kopt.cases.running.execution import grad_out
 from pytest_kopt.cases.running.training_loop import caches

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from pytest_kopt.cases.case import Case, declare
-from pytest_kopt.cases.order import CANDIDATE, UNEVEN, WAYS, ArmsOrder
+from pytest_kopt.cases.order import CANDIDATE, UNEVEN, WAYS, ArmsOrder, Bench
 from pytest_kopt.cases.protocol import (
     Agree,
     HandOver,
@@ -43,7 +43,6 @@ from pytest_kopt.cases.replies import (
     Timed,
     Verification,
 )
-from pytest_kopt.cases.running.bench import Bench
 from pytest_kopt.cases.running.execution import make_inputs
 from pytest_kopt.cases.running.inspected_results import in_memory
 from pytest_kopt.cases.running.timed_versions import serve_arms

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from pytest_kopt import policies
 from pytest_kopt.cases.case import declare
+from pytest_kopt.cases.order import hold_against_baseline
 from pytest_kopt.cases.result import ExpectedCase
-from pytest_kopt.cases.running.bench import hold_against_baseline
 from pytest_kopt.decide.inference import FINAL_LOOK
 from pytest_kopt.decide.known_noise import DEVICE_TIMED, Noise
 from pytest_kopt.decide.paired import decide_metrics

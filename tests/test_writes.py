@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from pytest_kopt.cases.case import Case, declare
+from pytest_kopt.cases.order import Bench
 from pytest_kopt.cases.running import runner, timing
-from pytest_kopt.cases.running.bench import Bench
 from pytest_kopt.cases.running.check import CheckedCase, check_case
 from pytest_kopt.cases.running.runner import Outcome, run_case
 from pytest_kopt.errors import BadInput

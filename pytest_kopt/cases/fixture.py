@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_kopt.cases.evidence import SLOW
-from pytest_kopt.cases.order import ArmsOrder, Purpose
+from pytest_kopt.cases.order import ArmsOrder, Bench, Purpose, hold_against_baseline
 from pytest_kopt.cases.protocol import (
     Check,
     Client,
@@ -30,7 +30,6 @@ from pytest_kopt.schema.profile import Scalar, Schema
 
 if TYPE_CHECKING:
     from pytest_kopt.cases.case import Case, Work
-    from pytest_kopt.cases.running.bench import Bench
     from pytest_kopt.measure.engine import Timing
     from pytest_kopt.numerics.gates import Gate
 
@@ -242,8 +241,6 @@ class Kopt:
 
         A case is served within its test, in whatever contexts that has entered.
         """
-        from pytest_kopt.cases.running.bench import hold_against_baseline
-
         bench, arms = self._bench, self._bench.arms or ArmsOrder(())
         hold_against_baseline(case, bench.expected)
         if not isinstance(order, Profile):

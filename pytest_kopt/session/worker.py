@@ -20,13 +20,14 @@ from pytest_kopt.cases.fixture import (
     send_fallback,
     skip_outside,
 )
-from pytest_kopt.cases.order import WorkerOrders
+from pytest_kopt.cases.order import Bench, WorkerOrders
 from pytest_kopt.cases.protocol import Client, LoadVersions
 from pytest_kopt.cases.result import LOST, NEVER, PROPERTY, CaseResult, named
 from pytest_kopt.cases.running.switches import replaced_operators, switches_kept
 from pytest_kopt.devices import context
 from pytest_kopt.devices.vendor import interpreter_environment
 from pytest_kopt.errors import BadInput
+from pytest_kopt.measure.wall import WallEngine
 from pytest_kopt.options.declare import SERVE, STDERR, SUITES
 from pytest_kopt.processes.bytecode import kept_bytecode
 from pytest_kopt.processes.channel import TimeLimit
@@ -35,7 +36,6 @@ from pytest_kopt.session.refusal import refusal_of
 from pytest_kopt.session.usage import is_marked, uses_kopt
 
 if TYPE_CHECKING:
-    from pytest_kopt.cases.running.bench import Bench
     from pytest_kopt.honesty.audit_hook import AuditHook
 
 #: A block of a pair on the CPU and on a GPU: short, so that candidate and incumbent see the same
@@ -94,11 +94,9 @@ class Worker:
     def bench(self) -> Bench:
         """Return how cases are measured here; imports torch at the first call."""
         if self._bench is None:
-            from pytest_kopt.cases.running.bench import Bench
             from pytest_kopt.cases.running.switches import compile_here
             from pytest_kopt.devices.pinning import discover, in_use
             from pytest_kopt.devices.processes import announce
-            from pytest_kopt.measure.wall import WallEngine
 
             orders = self.orders
             host = discover(orders.device)

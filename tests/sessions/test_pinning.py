@@ -150,11 +150,11 @@ from types import SimpleNamespace
 
 import torch
 
-from pytest_kopt.cases.running import bench
+from pytest_kopt.session import worker
 
-_bench = bench.Bench
+_bench = worker.Bench
 torch.cuda.get_device_properties = lambda device: SimpleNamespace(uuid="")
-bench.Bench = lambda **named: _bench(**named | {"device": "cpu"})
+worker.Bench = lambda **named: _bench(**named | {"device": "cpu"})
 """
 
 

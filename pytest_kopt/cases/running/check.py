@@ -14,10 +14,9 @@ import torch
 
 from pytest_kopt.cases.case import GRAD_OUT, Case, function_name
 from pytest_kopt.cases.evidence import CaseEvidence, Failure
-from pytest_kopt.cases.order import Depth, derive
+from pytest_kopt.cases.order import Bench, Depth, derive
 from pytest_kopt.cases.result import Check
 from pytest_kopt.cases.running.against_reference import gated
-from pytest_kopt.cases.running.bench import Bench
 from pytest_kopt.cases.running.checking import PURPOSES, Checking
 from pytest_kopt.cases.running.reference import code_of, observed
 from pytest_kopt.cases.running.steps import contents

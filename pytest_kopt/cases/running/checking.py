@@ -17,8 +17,8 @@ from typing import Any
 import torch
 
 from pytest_kopt.cases.case import Case
+from pytest_kopt.cases.order import Bench
 from pytest_kopt.cases.running.against_reference import advised, gated, judge_twice, nearest, pairs
-from pytest_kopt.cases.running.bench import Bench
 from pytest_kopt.cases.running.execution import CandidateFunction, Pass, Run, make_inputs
 from pytest_kopt.cases.running.reference import Reference
 from pytest_kopt.honesty import inputs, outputs, renewal

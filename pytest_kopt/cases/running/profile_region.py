@@ -12,8 +12,7 @@ from typing import Any
 import torch
 
 from pytest_kopt.cases.case import Case
-from pytest_kopt.cases.order import derive
-from pytest_kopt.cases.running.bench import Bench
+from pytest_kopt.cases.order import Bench, derive
 from pytest_kopt.cases.running.execution import LAUNCHED, make_inputs, watch_frames
 from pytest_kopt.cases.running.reference import observed
 from pytest_kopt.cases.running.timed_calls import Forward, RepeatedBackward

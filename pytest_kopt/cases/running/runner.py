@@ -9,10 +9,10 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from pytest_kopt.cases.case import Case
-from pytest_kopt.cases.order import Depth, Purpose
+from pytest_kopt.cases.order import Bench, Depth, Purpose, hold_against_baseline
 from pytest_kopt.cases.result import CaseResult
-from pytest_kopt.cases.running.bench import Bench, hold_against_baseline
 from pytest_kopt.cases.running.check import CheckedCase, check_case, kernel_traceback
+from pytest_kopt.cases.running.switches import heard
 from pytest_kopt.cases.running.timing import judge_timed, time_case
 from pytest_kopt.cases.running.training_loop import caches
 from pytest_kopt.devices.lock import checking_lock, timing_lock
@@ -51,9 +51,9 @@ def run_case(case: Case, bench: Bench) -> Outcome:
     start = time.perf_counter()
     # One thread here as well: a checked call has to look like a timed one.
     with one_thread(), checking_lock(bench.uuid, bench.waiting):
-        heard = bench.heard()
+        findings = heard(bench)
         checked = check_case(case, bench)
-        checked.findings[:0] = heard
+        checked.findings[:0] = findings
         _hear(checked)
         if checked.goes_on and bench.depth is not Depth.RESULTS:
             checked.findings += caches(checked)
@@ -65,7 +65,7 @@ def run_case(case: Case, bench: Bench) -> Outcome:
 
 
 def _hear(checked: CheckedCase) -> None:
-    checked.findings += [new for new in checked.bench.heard() if new not in checked.findings]
+    checked.findings += [new for new in heard(checked.bench) if new not in checked.findings]
 
 
 def _time(checked: CheckedCase) -> None:

@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from operator import attrgetter
 from typing import Any
 
+from pytest_kopt.cases.order import Bench
 from pytest_kopt.honesty.finding import Finding
 
 #: What is read by one function of torch's and set by another.
@@ -148,14 +149,17 @@ def _of_torch() -> set[str]:
     }
 
 
-def new_operators(before: frozenset[str]) -> Iterator[Finding]:
-    """Say which of torch's operators have another implementation than they had `before`."""
-    if added := sorted(replaced_operators() - before):
-        yield Finding(
+def heard(bench: Bench) -> list[Finding]:
+    """Return what the audit hook heard, and which of torch's operators a kernel replaced."""
+    findings = bench.audit_hook.findings() if bench.audit_hook else []
+    if added := sorted(replaced_operators() - bench.operators):
+        replaced = Finding(
             "process-state",
             f"the kernel registered {', '.join(added)} in place of torch's own",
             advice="register operators of your own instead of replacing torch's",
         )
+        findings = [*findings, replaced]
+    return findings
 
 
 def read_switches(names: tuple[str, ...] = ()) -> Mapping[str, object]:

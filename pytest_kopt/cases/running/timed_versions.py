@@ -25,6 +25,7 @@ from pytest_kopt.cases.order import (
     UNEVEN,
     WAYS,
     ArmsOrder,
+    Bench,
     SameCode,
     derive,
 )
@@ -58,7 +59,6 @@ from pytest_kopt.cases.replies import (
     TriedShape,
     Written,
 )
-from pytest_kopt.cases.running.bench import Bench
 from pytest_kopt.cases.running.execution import forget_compiled, make_inputs
 from pytest_kopt.cases.running.heldout import (
     held_out_cases,
@@ -71,6 +71,7 @@ from pytest_kopt.cases.running.loaded_versions import Versions, is_reached, load
 from pytest_kopt.cases.running.reference import observed
 from pytest_kopt.cases.running.spot_checks import Spotted, known_content, wrong_results
 from pytest_kopt.cases.running.steps.contents import still_busy
+from pytest_kopt.cases.running.switches import heard
 from pytest_kopt.cases.running.timing import (
     engines_of,
     not_captured,
@@ -152,7 +153,7 @@ class _Arms:
                     case Judge() | Recompute() | StopWorker():
                         raise _Left
             _leave(last, order.keep)
-            findings = bench.heard()
+            findings = heard(bench)
             if children():
                 findings += still_busy(lambda: None)
             suspects = arms.keys() - {INCUMBENT, PLACEBO, ALONE, UNEVEN[INCUMBENT]}
@@ -247,7 +248,7 @@ class _Arms:
         for kind, why in left.items():
             untried = nearby_shapes.Tried(case.nodeid, kind, dict(case.dims), untried=why)
             client.send(TriedShape(untried))
-        caught = [finding for finding in bench.heard() if finding.rejects]
+        caught = [finding for finding in heard(bench) if finding.rejects]
         # A round has the baseline's accuracy to hold its results against.
         for name, function in versions.items() if bench.expected is None else ():
             with one_thread(), checking_lock(bench.uuid, bench.waiting), suppress(Exception):

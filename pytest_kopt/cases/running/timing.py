@@ -12,8 +12,7 @@ from typing import Any
 
 from pytest_kopt.cases.case import Case
 from pytest_kopt.cases.evidence import ColdCache
-from pytest_kopt.cases.order import WAYS, Purpose, derive
-from pytest_kopt.cases.running.bench import Bench
+from pytest_kopt.cases.order import WAYS, Bench, Purpose, derive
 from pytest_kopt.cases.running.check import CheckedCase
 from pytest_kopt.cases.running.execution import make_inputs
 from pytest_kopt.cases.running.inspected_results import floors

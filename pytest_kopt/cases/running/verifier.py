@@ -17,7 +17,7 @@ import torch
 
 from pytest_kopt.cases.case import Case
 from pytest_kopt.cases.groups import uneven_cases
-from pytest_kopt.cases.order import UNEVEN, WAYS, ArmsOrder, derive
+from pytest_kopt.cases.order import UNEVEN, WAYS, ArmsOrder, Bench, derive
 from pytest_kopt.cases.protocol import (
     Begin,
     Client,
@@ -30,7 +30,6 @@ from pytest_kopt.cases.protocol import (
     WithinVersions,
 )
 from pytest_kopt.cases.replies import CannotLoad, HandedOver, Loaded, Verification
-from pytest_kopt.cases.running.bench import Bench
 from pytest_kopt.cases.running.execution import grad_out, make_inputs
 from pytest_kopt.cases.running.inspected_results import (
     Spot,
