@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy
 import torch
 
 from pytest_kopt.errors import BadInput
@@ -149,7 +150,8 @@ def measure(ref: torch.Tensor, out: torch.Tensor, gate: Gate) -> Figures:
         max_abs=most,
         relative=loss / norm if norm else (0.0 if most == 0 else math.inf),
         cosine=float(expected @ actual) / product if product else float(most == 0),
-        worst_index=_index(worst, ref.shape),
+        # torch's takes seconds to import.
+        worst_index=tuple(map(int, numpy.unravel_index(worst, ref.shape))),
         worst_ref=float(expected[worst]),
         worst_out=float(actual[worst]),
         mismatch_share=wrong / error.numel(),
@@ -158,15 +160,6 @@ def measure(ref: torch.Tensor, out: torch.Tensor, gate: Gate) -> Figures:
         if ref.dtype != out.dtype
         else torch.equal(ref.detach(), out.detach().to(ref.device)),
     )
-
-
-def _index(place: int, shape: Sequence[int]) -> tuple[int, ...]:
-    """Return an element's index by its place; torch's way takes seconds to import."""
-    digits = []
-    for size in reversed(shape):
-        place, digit = divmod(place, size)
-        digits.append(digit)
-    return tuple(reversed(digits))
 
 
 def assert_matches(
