@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from pytest_kopt.cases.case import declare
 from pytest_kopt.cases.order import Bench
 from pytest_kopt.cases.running.runner import run_case
-from pytest_kopt.cases.running.spot_checks import RecordedCalls, Spotted, wrong_results
+from pytest_kopt.cases.running.spot_checks import Spotted, recorded, wrong_results
 from pytest_kopt.cases.running.timed_calls import Content, Forward, input_sets
 from pytest_kopt.cases.running.timing import prepare_blocks
 from pytest_kopt.honesty.inputs import RestoredArguments
@@ -100,8 +100,8 @@ def watched(
     sets = dict(enumerate(input_sets([case], 0, range(SETS))))
     content = Content([case], sets, 1 << 20 if is_scaled else SETS)
     calls = [Forward(case, function, RestoredArguments(held, ())) for held in sets.values()]
-    recorded = RecordedCalls(case, calls, content)
-    return Spotted(WallBlock(recorded.recorders, SETS), recorded, dice=random.Random(5))
+    recorders = recorded(calls, content)
+    return Spotted(WallBlock(recorders, SETS), recorders, content, dice=random.Random(5))
 
 
 def blocks_on(spotted: Spotted, *seeds: int) -> None:
@@ -319,11 +319,12 @@ def test_answers_to_content_that_other_arms_meet_are_wiped_out() -> None:
     )
     sets = dict(enumerate(input_sets([case], 0, range(SETS))))
     calls = [Forward(case, lookup, RestoredArguments(held, ())) for held in sets.values()]
-    recorded = RecordedCalls(case, calls, Content([case], sets, SETS))
-    spotted = Spotted(WallBlock(recorded.recorders, SETS), recorded)
+    content = Content([case], sets, SETS)
+    recorders = recorded(calls, content)
+    spotted = Spotted(WallBlock(recorders, SETS), recorders, content)
     spotted.write(5)
     spotted.run_written()
-    rows, view = recorded.recorders[0].result
+    rows, view = recorders[0].result
     assert rows.any()
     spotted.release()
     assert not rows.any()

@@ -14,10 +14,10 @@ import statistics
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from ctypes import addressof, c_char
 from dataclasses import replace
 from typing import Any
 
-from pytest_kopt.cases.case import Case
 from pytest_kopt.cases.order import PLACES, RESULTS
 from pytest_kopt.cases.running.inspected_results import Spot, judge_spot, wrong_result
 from pytest_kopt.cases.running.timed_calls import (
@@ -91,31 +91,14 @@ class Recorder:
         )
 
 
-class RecordedCalls:
-    """The calls of an arm's block on a case, each with a recorder, and the content they meet."""
-
-    __slots__ = ("_places", "arm", "case", "content", "recorders")
-
-    def __init__(
-        self,
-        case: Case,
-        calls: Sequence[Forward | Backward],
-        content: Content | Gradients | None = None,
-        arm: str = "",
-    ) -> None:
-        """Record calls; `content` is what they meet in each block, None: the same in all."""
-        self.case, self.content, self.arm = case, content, arm
-        self._places = None if content is None else array("Q", [*_NOWHERE] * len(calls))
-        rows: Sequence[memoryview | None] = [None] * len(calls)
-        if self._places is not None:
-            places = memoryview(self._places)
-            rows = [places[number * PLACES :][:PLACES] for number in range(len(calls))]
-        self.recorders = list(map(Recorder, calls, rows))
-
-    @property
-    def places(self) -> int:
-        """The address of what says where the results of the last run's calls lie, 0: nothing."""
-        return self._places.buffer_info()[0] if self._places is not None else 0
+def recorded(
+    calls: Sequence[Forward | Backward], content: Content | Gradients | None = None
+) -> list[Recorder]:
+    """Return a recorder of each call; those that meet new `content` write down their results."""
+    if content is None:
+        return [Recorder(call) for call in calls]
+    places = memoryview(array("Q", [*_NOWHERE] * len(calls)))
+    return [Recorder(call, places[number * PLACES :][:PLACES]) for number, call in enumerate(calls)]
 
 
 #: What one call of a block gave: the block's seed, its set of inputs, and its results.
@@ -128,22 +111,27 @@ class Spotted(Block):
     def __init__(
         self,
         inner: Block,
-        recorded: RecordedCalls,
+        recorders: Sequence[Recorder],
+        content: Content | Gradients | None = None,
+        arm: str = "",
         dice: random.Random | None = None,
         rounds: int = 1,
         forward: Spotted | None = None,
     ) -> None:
-        """Wrap a block of recorded calls; those of backwards go over the graphs of a `forward`'s.
+        """Wrap an arm's block of recorded calls; backwards go over the graphs of a `forward`'s.
 
-        If no other process orders the blocks, `dice` draw their content and the one to inspect; a
-        run then has `rounds` rounds.
+        `content` is what calls meet in each run, None: the same in all. If no other process orders
+        the blocks, `dice` draw their content and the one to inspect; a run then has `rounds`
+        rounds.
         """
         self.engine, self.calls = inner.engine, inner.calls * rounds
         self.not_captured = inner.not_captured
-        self.places = recorded.places
+        places = recorders[0].places
+        #: The address of what says where the results of the last run's calls lie, 0: nothing.
+        self.places = addressof(c_char.from_buffer(places)) if places is not None else 0
         self._inner = inner
-        self.case, self._arm = recorded.case, recorded.arm
-        self._recorders, self._content = recorded.recorders, recorded.content
+        self.case, self._arm = recorders[0].call.case, arm
+        self._recorders, self._content = recorders, content
         self._dice = dice or random.SystemRandom()
         self._rounds = rounds
         self._forward = forward

@@ -66,6 +66,7 @@ class Backward:
     def __init__(self, forward: Forward, seed: int) -> None:
         """Call the forward once; the incoming gradients are drawn under `seed`."""
         self._forward = forward
+        self.case = forward.case
         self.inputs = forward.inputs
         self.live = forward.live
         self.written: list[Any] = []

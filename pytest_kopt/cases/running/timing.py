@@ -17,9 +17,9 @@ from pytest_kopt.cases.running.check import CheckedCase
 from pytest_kopt.cases.running.execution import make_inputs
 from pytest_kopt.cases.running.inspected_results import floors
 from pytest_kopt.cases.running.spot_checks import (
-    RecordedCalls,
     Spotted,
     known_content,
+    recorded,
     wrong_results,
 )
 from pytest_kopt.cases.running.timed_calls import (
@@ -242,8 +242,7 @@ def prepare_blocks(
         content: Content | Gradients | None,
         forward: Spotted | None = None,
     ) -> Spotted:
-        recorded = RecordedCalls(case, calls, content, arm)
-        recorders = recorded.recorders
+        recorders = recorded(calls, content)
         before: Before = pool.flush
         if content is None and (case.rewritten or case.consumes_incoming):
             if engine == "do_bench":
@@ -278,7 +277,7 @@ def prepare_blocks(
             for recorder, view in zip(recorders, views, strict=True):
                 recorder.result = view
         dice = None if looks is None else random.Random(looks)
-        return Spotted(block, recorded, dice, pool.rounds, forward)
+        return Spotted(block, recorders, content, arm, dice, pool.rounds, forward)
 
     def directions(arm: str, function: Callable[..., Any]) -> Iterator[Spotted]:
         front = [Forward(case, function, restored) for restored in sets]
