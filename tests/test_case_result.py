@@ -1,16 +1,18 @@
-"""What a case sends and a campaign keeps: typed in between, and the same JSON as ever outside."""
+"""What a case sends: the same JSON as ever, read by a campaign and by what collects results."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import fields
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from pytest_kopt.cases.evidence import CaseEvidence
-from pytest_kopt.cases.result import CaseResult
+from pytest_kopt.cases.result import PROPERTY, CaseResult, Collector, ExpectedCase
+from pytest_kopt.processes.case_processes import Replay
 
 #: As they were written while evidence was a dict of any keys.
 WRITTEN = Path(__file__).with_name("results_of_0_1.jsonl").read_text().splitlines()
@@ -66,3 +68,106 @@ def test_what_another_version_knew_is_left_out() -> None:
 def test_what_is_no_result_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"CaseResult|another version"):
         CaseResult.from_json(text)
+
+
+CASE = "test_x.py::test_x"
+
+
+def row(check: str, diagnosis: str) -> tuple[str, object]:
+    document = json.loads(CaseResult(CASE).to_json())
+    return PROPERTY, json.dumps({**document, "check": check, "diagnosis": diagnosis})
+
+
+@pytest.mark.parametrize(
+    ("checks", "told"),
+    [
+        (("PASS", "PASS"), "1"),
+        (("PASS", "FAIL"), "1"),
+        (("FAIL", "PASS"), "0"),
+        (("ERROR", "FAIL", "PASS"), "0"),
+    ],
+)
+def test_a_later_row_replaces_a_pass_and_no_failure(checks: tuple[str, ...], told: str) -> None:
+    collector, properties = Collector(), []
+    for number, check in enumerate(checks):
+        # A second run of a test adds to the properties of the first.
+        properties.append(row(check, str(number)))
+        report = pytest.TestReport(
+            CASE, ("test_x.py", 1, "test_x"), {}, "passed", None, "call",
+            user_properties=properties,
+        )  # fmt: skip
+        collector.add_report(report)
+    assert not collector.refusals
+    assert collector.results[CASE].diagnosis == told
+
+
+class Hooks:
+    """Hands reports on to a collector as xdist does, through JSON."""
+
+    def __init__(self) -> None:
+        self.collector = Collector()
+
+    def pytest_report_from_serializable(self, config: object, data: dict[str, Any]) -> Any:
+        return pytest.TestReport(**data)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.collector.add_report(pytest.TestReport._from_json(sent(report)))
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        self.collector.add_collect_error(pytest.CollectReport._from_json(sent(report)))
+
+
+def sent(report: pytest.TestReport | pytest.CollectReport) -> dict[str, object]:
+    document: dict[str, object] = json.loads(json.dumps(report._to_json()))
+    return document
+
+
+@pytest.fixture
+def hooks() -> Hooks:
+    return Hooks()
+
+
+@pytest.fixture
+def replay(hooks: Hooks) -> Replay:
+    config: Any = SimpleNamespace(hook=hooks)
+    replay = Replay(config)
+    result = CaseResult.failed(CASE, ExpectedCase(CASE, "x", ("label", "Check"), {}), "")
+    replay.declared(result.to_json())
+    return replay
+
+
+REPORT: dict[str, Any] = {
+    "nodeid": CASE, "location": ("test_x.py", 1, "test_x"), "keywords": {}, "outcome": "passed",
+    "longrepr": None, "when": "call",
+}  # fmt: skip
+
+
+def test_a_case_whose_second_run_goes_through_was_lost_once(hooks: Hooks, replay: Replay) -> None:
+    """Whatever its first run has sent, the second one's row stands."""
+    replay.report({**REPORT, "user_properties": [row("FAIL", "first")]})
+    replay.died(CASE, "by SIGKILL\nand more", 1)
+    for when in ("setup", "call"):
+        replay.report({**REPORT, "when": when, "user_properties": [row("PASS", "second")]})
+    collector = hooks.collector
+    assert collector.lost == collector.lost_after_all() == [f"{CASE}: by SIGKILL"]
+    assert collector.results[CASE].diagnosis == "second" and not collector.dead
+
+
+def test_a_case_that_ends_its_process_twice_gets_the_row_that_it_declared(
+    hooks: Hooks, replay: Replay
+) -> None:
+    replay.report({**REPORT, "user_properties": [row("PASS", "first")]})
+    for times in (1, 2):
+        replay.died(CASE, "by SIGSEGV\nand more", times)
+    collector = hooks.collector
+    assert collector.dead == {CASE: "by SIGSEGV\nand more"} and not collector.lost_after_all()
+    assert collector.results[CASE].check == "ERROR"
+    assert collector.results[CASE].diagnosis == "by SIGSEGV\nand more"
+
+
+def test_processes_that_could_not_collect_are_told_of(hooks: Hooks, replay: Replay) -> None:
+    replay.died(None, "an import", 1)
+    assert not hooks.collector.collect_errors
+    replay.died(None, "an import", 2)
+    assert hooks.collector.startup_death == "an import"
+    assert hooks.collector.collect_errors == {"": "no case could be collected: an import"}

@@ -1,12 +1,14 @@
-"""What a verdict holds of each case: node id, times, and the diagnosis as figures."""
+"""What a verdict holds of each case, and what the cases of a check cannot tell."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
+import pytest
 import torch
 
-from pytest_kopt.cases.details import place_of, with_details
+from pytest_kopt.cases.details import blind_spots, place_of, with_details
 from pytest_kopt.cases.evidence import CaseEvidence, Failure
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.hard_gates import checked_shape
@@ -93,3 +95,52 @@ def test_a_case_that_raised_has_file_and_line() -> None:
 def test_an_import_that_failed_has_file_and_line() -> None:
     assert place_of(NOT_IMPORTED) == ("kernels/gemm.py", 3)
     assert place_of("nothing to see") is None
+
+
+TEST = "tests/test_it.py"
+
+
+def case(n: int = 1, dtype: str | None = "float32", **more: Any) -> CaseResult:
+    evidence = {"function": "kernels.k.f", "home": "kernels/k.py", "judged_by": (TEST,)} | more
+    check = evidence.pop("check", "PASS")
+    return CaseResult(
+        f"{TEST}::test_f[{n}-{dtype}]",
+        label=f"f n={n}",
+        dims={"n": n},
+        check=check,
+        evidence=CaseEvidence(dtype=dtype, **evidence),
+    )
+
+
+WIDE = [case(1), case(2, "bfloat16")]
+
+
+@pytest.mark.parametrize(
+    ("cases", "beginnings"),
+    [
+        (WIDE, []),
+        ([case(1), case(1, "bfloat16")], ["kernels.k.f: other shapes"]),
+        ([case(1), case(2)], ["kernels.k.f: other dtypes than float32"]),
+        ([case(1, None), case(2, None)], []),
+        ([case(1)], ["kernels.k.f: other shapes", "kernels.k.f: other dtypes"]),
+        ([*WIDE, case(check="FAIL", function="kernels.k.g")], []),
+        (
+            [case(1, judged_by=(TEST, "kernels/ref.py", "other/x.py")), case(2, "float16")],
+            ["kernels.k.f: a mistake in kernels/ref.py of the kernel's package"],
+        ),
+        # A project without folders: of its files the kernel's own alone tells.
+        ([case(1, home="k.py", judged_by=("ref.py", "test_it.py")), case(2, "float16")], []),
+        (
+            [case(1, home="k.py", judged_by=("k.py",)), case(2, "float16")],
+            ["kernels.k.f: a mistake in k.py"],
+        ),
+        ([case(1, home=TEST), case(2, "float16", home=TEST)], []),
+        ([], []),
+    ],
+)
+def test_a_function_s_cases_are_told_what_they_leave_open(
+    cases: list[CaseResult], beginnings: list[str]
+) -> None:
+    said = [*blind_spots(cases)]
+    assert len(said) == len(beginnings)
+    assert all(map(str.startswith, said, beginnings)), said
