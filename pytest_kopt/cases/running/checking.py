@@ -167,7 +167,7 @@ class Checking:
 
     def advice(self) -> dict[str, str]:
         like, seed = self.last.copies, self.seeds["check"]
-        exact = self.truth.in_float64(self.pristine, lambda wide: self.truth(wide, like, seed))
+        exact = self.truth.exact(self.pristine, like, seed)
         expected = exact or self.expected_of(self.pristine)
         run = self.expected_of
         return advised(self.case, self.comparisons, like, self.pristine, expected, run)
@@ -179,9 +179,7 @@ class Checking:
     def expect(self, run: Run, seed: int) -> Pass:
         self.drawn, pristine = fresh_copies(self.pristine), self.pristine
         self.again = lambda: self.truth(fresh_copies(pristine), run.live, seed)
-        self.in_float64 = lambda: self.truth.in_float64(
-            pristine, lambda wide: self.truth(wide, run.live, seed)
-        )
+        self.in_float64 = lambda: self.truth.exact(pristine, run.live, seed)
         return self.truth(self.drawn, run.live, seed)
 
     def renew(self, fresh: Sequence[Any]) -> None:

@@ -157,13 +157,9 @@ def reached(case: Case, function: Callable[..., Any], seed: int) -> dict[str, Ac
         return {}
     inputs, reference = make_inputs(case, seed), Reference(case)
     run = CandidateFunction(case, function)(fresh_copies(inputs), seed)
-
-    def expected(arguments: Sequence[Any]) -> Pass:
-        return reference(arguments, run.live, seed)
-
-    declared = expected(fresh_copies(inputs))
+    declared = reference(fresh_copies(inputs), run.live, seed)
     computed_in = least_exact([*declared.outputs.values()])
-    exact = partial(reference.in_float64, inputs, expected)
+    exact = partial(reference.exact, inputs, run.live, seed)
     results = nearest(declared, run.copies, exact)
     return {name: accuracy_of(ref, out, computed_in) for name, ref, out in results}
 
@@ -264,9 +260,8 @@ class _TriedContent:
                 for name, out in expected.outputs.items()
                 if (kind in TIED and is_integer(out)) or (kind == CLOSE and not is_integer(out))
             ]
-            expected, comparisons = judge_twice(
-                case, expected, run.copies, lambda: self._in_float64(run.live)
-            )
+            exact = partial(self._reference.exact, self._inputs, run.live, self._seed)
+            expected, comparisons = judge_twice(case, expected, run.copies, exact)
             wrong = [
                 comparison
                 for comparison in comparisons
@@ -319,8 +314,8 @@ class _TriedContent:
         In a row of one value minus its mean only rounding is left, and a kernel has its own. Inputs
         move by float32's epsilon: a narrower dtype is no reason to compute in it.
         """
-        exact = self._in_float64(run.live)
-        moved = self._in_float64(run.live, partial(_rounded, seed=self._seed))
+        in_float64 = partial(self._reference.exact, self._inputs, run.live, self._seed)
+        exact, moved = in_float64(), in_float64(partial(_rounded, seed=self._seed))
         if exact is None or moved is None:
             return False
         moves = {name: other for name, _, other in pairs(exact, moved)}
@@ -328,14 +323,6 @@ class _TriedContent:
         return all(
             comparison.figures and _errs_within(*errors[comparison.name], moves[comparison.name])
             for comparison in wrong
-        )
-
-    def _in_float64(
-        self, like: Pass, inputs: Callable[[Any], Any] = lambda wide: wide
-    ) -> Pass | None:
-        reference = self._reference
-        return reference.in_float64(
-            self._inputs, lambda wide: reference(inputs(wide), like, self._seed)
         )
 
     def _expected_of(self, like: Pass) -> Pass:

@@ -257,6 +257,16 @@ class Reference:
         equal = case.nan == EQUAL
         return Pass(outputs | written, {}, before, nan_is_equal=equal)
 
+    def exact(
+        self,
+        inputs: Sequence[Any],
+        like: Pass,
+        seed: int,
+        change: Callable[[Sequence[Any]], Sequence[Any]] = lambda wide: wide,
+    ) -> Pass | None:
+        """Return the results in float64 on inputs, which a `change` meets in their wide dtypes."""
+        return self.in_float64(inputs, lambda wide: self(change(wide), like, seed))
+
     def in_float64(
         self, inputs: Sequence[Any], call: Callable[[Sequence[Any]], Pass]
     ) -> Pass | None:

@@ -251,9 +251,7 @@ class Loop:
             self._case,
             self._reference(fresh_copies(inputs), run, seed),
             run,
-            lambda: self._reference.in_float64(
-                inputs, lambda wide: self._reference(wide, run, seed)
-            ),
+            lambda: self._reference.exact(inputs, run, seed),
         )
         problem = "\n".join(
             comparison.diagnosis() for comparison in comparisons if not comparison.passed
