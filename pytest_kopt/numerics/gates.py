@@ -44,7 +44,7 @@ class Gate:
     That none does (allclose: |out − ref| ≤ atol + rtol·|ref| for every element); or an SNR in dB of
     `threshold`, with the `format` that it was named by, such as "e4m3". If it `is_exact`, every
     element has the value of the reference. With an `error_rate` calls are compared in distribution,
-    elsewhere (`distribution.difference`), and one result passes if it is finite.
+    elsewhere (`compare.difference`), and one result passes if it is finite.
     """
 
     rtol: float = 0.0

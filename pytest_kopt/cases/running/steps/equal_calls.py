@@ -236,7 +236,7 @@ def _rows_unlike(expected: torch.Tensor, out: torch.Tensor) -> int:
 
 
 def same_distribution(checking: Checking) -> None:
-    """Compare many calls of the function with as many of the reference; see `distribution`.
+    """Compare many calls of the function with as many of the reference; see `CallFigures`.
 
     Raises BadInput where the reference gives one result in every call.
     """
