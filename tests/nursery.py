@@ -31,7 +31,7 @@ from contextlib import ExitStack, redirect_stdout, suppress
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any, BinaryIO, NoReturn
 
 #: What is imported before the first fork: by all, and by those that decide.
@@ -400,24 +400,48 @@ def _load_templates() -> None:
 
 
 def _remember_plugins() -> None:
-    """Have modules without fixtures be looked through for some once, not in each session.
+    """Have plugins that are loaded by now be looked through for fixtures once, not each session.
 
     Nor does each session hold every name of a plugin's package against all modules.
     """
     from _pytest.assertion.rewrite import AssertionRewritingHook
     from _pytest.fixtures import FixtureFunctionDefinition, FixtureManager
 
-    without = {
-        id(module)
-        for module in [*sys.modules.values()]
-        if FixtureFunctionDefinition not in {type(value) for value in [*vars(module).values()]}
+    def fixtures_of(holder: Any) -> dict[str, Any]:
+        named = {name: value for kind in kinds_of(holder) for name, value in vars(kind).items()}
+        return {n: value for n, value in named.items() if type(value) is FixtureFunctionDefinition}
+
+    def kinds_of(holder: Any) -> Sequence[Any]:
+        return holder.__mro__ if isinstance(holder, type) else [holder]
+
+    modules = [module for module in [*sys.modules.values()] if isinstance(module, ModuleType)]
+    classes = {
+        kind
+        for module in modules
+        if module.__name__.startswith(("_pytest.", "pytest_kopt.", "xdist."))
+        for kind in [*vars(module).values()]
+        if isinstance(kind, type) and kind.__module__ == module.__name__ and not fixtures_of(kind)
     }
+    # A module of its fixtures alone; None without any.
+    parts: dict[int, ModuleType | None] = {}
+    for module in modules:
+        parts[id(module)] = None
+        if fixtures := fixtures_of(module):
+            parts[id(module)] = part = ModuleType(module.__name__)
+            vars(part).update(fixtures)
     parse, mark = FixtureManager.parsefactories, AssertionRewritingHook.mark_rewrite
 
     def parsefactories(manager: Any, *given: Any, **named: Any) -> None:
         holder = named["holder"] if "holder" in named else given[0]
-        if id(holder) not in without:
-            parse(manager, *given, **named)
+        if type(holder) in classes and (named or len(given) > 1):
+            return
+        part = parts.get(id(holder), holder)
+        if part is None:
+            return
+        if "holder" in named:
+            parse(manager, *given, **{**named, "holder": part})
+        else:
+            parse(manager, part, *given[1:], **named)
 
     def mark_rewrite(hook: Any, *names: str) -> None:
         mark(hook, *(name for name in names if name in sys.modules))
