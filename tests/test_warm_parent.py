@@ -375,9 +375,8 @@ LIBRARIES = {
 }
 
 
-@pytest.mark.parametrize("unfit", ["threaded", "linked"])
 def test_a_library_that_starts_threads_or_loads_the_project_is_left_to_the_forks(
-    unfit: str, tmp_path: Path
+    tmp_path: Path,
 ) -> None:
     base = {**ENV, "PYTHONUSERBASE": str(tmp_path)}
     ask = [sys.executable, "-c", "import site; print(site.getusersitepackages())"]
@@ -388,7 +387,8 @@ def test_a_library_that_starts_threads_or_loads_the_project_is_left_to_the_forks
     (tmp_path / "project.py").write_text("")
     env = {**base, "PYTHONPATH": os.pathsep.join([str(folder), str(tmp_path)])}
     parent = WarmParent(env, str(tmp_path))
-    parent.load([unfit])
+    for unfit in ("threaded", "linked"):
+        parent.load([unfit])
     parent.load(["quiet", "curious", "project"])
     (tmp_path / "conftest.py").write_text(
         "import sys\nwith open('there', 'w') as file:\n"

@@ -40,10 +40,20 @@ def placed(project: Project, *names: str) -> Project:
     return project
 
 
-def test_a_case_of_each_passes_in_the_interpreter(empty: Project) -> None:
-    run = placed(empty, *CASES).pytest("-v", "--kopt-device", "cpu", "--kopt-check-only", *ONE_EACH)
+def test_a_case_of_each_passes_in_the_interpreter_with_the_settings_that_come_along(
+    empty: Project,
+) -> None:
+    for name in CASES:
+        first = empty.kopt("init", "--template", name)
+        assert first.code == 0, first.text
+        assert ("written: pytest's settings" in first.out) == (name == CASES[0]), first.text
+    assert 'pythonpath = ["."]' in empty.read("pyproject.toml")
+    words = ("-p", "no:cacheprovider", "--kopt-device", "cpu", "--kopt-check-only")
+    run = empty.pytest("-v", *words, *ONE_EACH)
     assert run.code == 0, run.text
     assert run.out.count("PASSED") == len(CASES) == len(ONE_EACH), run.out
+    second = empty.kopt("init", "--template", CASES[0])
+    assert "nothing to do" in second.out
 
 
 @pytest.mark.long
@@ -213,16 +223,6 @@ def test_a_template_never_overwrites(empty: Project) -> None:
     unknown = project.kopt("init", "--template", "nothing")
     assert unknown.code == ExitCode.USAGE
     assert "gemm_fp8" in unknown.refusal
-
-
-def test_a_template_writes_the_settings_that_its_tests_need(empty: Project) -> None:
-    first = empty.kopt("init", "--template", "rmsnorm")
-    assert first.code == 0 and "written: pytest's settings" in first.out, first.text
-    assert 'pythonpath = ["."]' in empty.read("pyproject.toml")
-    run = empty.pytest("--kopt-device", "cpu", "--kopt-check-only", "-p", "no:cacheprovider")
-    assert run.code == 0 and "2 passed" in run.out, run.text
-    second = empty.kopt("init", "--template", "rmsnorm")
-    assert "nothing to do" in second.out
 
 
 def test_a_template_leaves_settings_that_are_there(empty: Project) -> None:

@@ -256,6 +256,7 @@ def test_a_pointer_that_no_case_reads_is_nobodys_business(gate: Gate) -> None:
     gate.project.write("docs/picture.dat", POINTER.format(2))
     done = gate()
     assert done.run.code == 0 and "reaches no case" in done.judged["reason"], done.run.text
+    assert len(done.processes) == 1, "the case is checked, and nothing is compared"
 
 
 def test_git_lfs_that_is_missing_is_named(gate: Gate, tmp_path: Path) -> None:
