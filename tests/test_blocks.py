@@ -123,12 +123,21 @@ def test_what_passes_around_a_block_does_not_count_by_the_outside_clock(
     )
     blocks = Blocks(held, random.Random(7), "cuda", 1, {arm: [2] for arm in held})
     blocks.warm_up()
-    for ratio in blocks.seen_outside(blocks.quads()[CANDIDATE], is_steady=True):
+    for ratio in blocks.seen_outside(blocks.quads()[CANDIDATE], 0.01, is_steady=True):
         assert math.exp(ratio) == pytest.approx(old / real, rel=1e-3)
 
 
-def test_the_outside_clock_is_not_asked_where_nothing_is_gained() -> None:
+@pytest.mark.parametrize(
+    ("gain", "is_steady", "longer_ms"),
+    [(0.5, True, 6), (0.01, True, 60), (0.001, True, 240), (0.001, False, 40), (-0.1, True, 240)],
+)
+def test_the_outside_clock_takes_as_long_as_the_gain_needs(
+    gain: float, is_steady: bool, longer_ms: int
+) -> None:
+    """Not beyond what the clock of a GPU that falls under load allows."""
     held = cast("Any", {CANDIDATE: Replayed(5, 5, 0), INCUMBENT: Replayed(5, 5, 0)})
-    blocks = Blocks(held, random.Random(7), "cuda", 1, {arm: [2] for arm in held})
+    blocks = Blocks(held, random.Random(7), "cuda", 3, {arm: [2] for arm in held})
     blocks.warm_up()
-    assert blocks.seen_outside(blocks.quads()[CANDIDATE], is_steady=True) == ()
+    assert len(blocks.seen_outside(blocks.quads()[CANDIDATE], gain, is_steady=is_steady)) == 4
+    often = max(order.times or 1 for order in held[CANDIDATE].orders)
+    assert 5 * (often - 1) == pytest.approx(longer_ms, abs=5)

@@ -171,7 +171,7 @@ class Arms:
             "tried": [],
             "loads": 1,
             "are_orphans": False,
-            "asks_outside": False,
+            "to_witness": None,
         }
         return SimpleNamespace(measure=measure, join=has_company.append, **known, **ignored)
 
@@ -200,7 +200,7 @@ def test_after_a_gain_the_next_replica_has_company(
     lane.pool.ahead = ahead
     for quads in lane.measure(2, None):
         assert all([*found.quads] == ["candidate"] for found in quads.values())
-    alone = lane.in_company()
+    alone = lane.in_company(0.1)
     assert all("alone" in found.quads for found in alone.values()) and len(alone) == 2
     begun = [*arms.started]
     # Where they are started ahead there is one replica more.
@@ -208,5 +208,5 @@ def test_after_a_gain_the_next_replica_has_company(
     # Where they are started ahead there may be more.
     assert begun.count("replica") >= started.count("replica")
     assert ahead > 1 or begun == started
-    lane.in_company()
+    lane.in_company(0.1)
     assert arms.started == [*begun, *COMPANY]

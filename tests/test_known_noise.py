@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -15,7 +16,7 @@ import pytest
 
 from pytest_kopt import policies
 from pytest_kopt.cases.evidence import CaseEvidence
-from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, PLACEBO
+from pytest_kopt.cases.order import ALONE, CANDIDATE, INCUMBENT, PLACEBO
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.cli.main import main
 from pytest_kopt.decide.known_noise import DEVICE_TIMED, HOST_TIMED
@@ -25,7 +26,6 @@ from pytest_kopt.honesty.nearby_shapes import Tried
 from pytest_kopt.paired.comparison import Comparison
 from pytest_kopt.paired.noise import NoiseHistory, Scatter, keep
 from pytest_kopt.paired.pairing import Criteria, PairedMetric, PairedResult, judge
-from pytest_kopt.paired.replica import Refused
 from pytest_kopt.paired.samples import CaseQuads, Quad
 from pytest_kopt.trials.calibration import calibration
 from tests.campaigns import campaign_at, record
@@ -106,8 +106,12 @@ class Measuring:
         for _ in range(count):
             yield self.waiting.pop(0)
 
-    def in_company(self) -> Replica:
-        raise Refused("there is no incumbent's tree")
+    def in_company(self, gain: float) -> Replica:
+        (case,) = replicas(1, names="a", gain=math.exp(gain), sd=0.0)
+        old, alone = (INCUMBENT, block_time(1.0)), (ALONE, block_time(1.0))
+        quads = {**case["a"].quads, "alone": [[old, alone, alone, old]] * 3}
+        seen = (gain, gain - 1e-5, gain + 1e-5)
+        return {"a": replace(case["a"], quads=quads, outside=seen)}
 
 
 def compared(

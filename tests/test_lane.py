@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import sys
 from collections.abc import Callable, Sequence
@@ -29,6 +30,7 @@ class Carrier:
     """A replica's processes; the first of all may fail."""
 
     are_orphans = False
+    to_witness: float | None = None
 
     def __init__(self, how: str, fails: list[Refused], number: int | None = None) -> None:
         self.how, self.number = how, number
@@ -186,6 +188,9 @@ def test_the_incumbent_alone_starts_up_as_soon_as_a_gain_shows(
     lane.get_ahead(2 if kind == "cuda" else 1)
     lane.measure(2, None)
     assert Gaining.seen == seen
+    # That replica's gain is witnessed.
+    witnessed = [carrier.to_witness for carrier in arms.started[:2]]
+    assert witnessed == [None, pytest.approx(math.log(1.1))]
 
 
 @pytest.mark.parametrize("carrier", [Carrier, Gaining])

@@ -292,13 +292,15 @@ class Blocks:
         ms = child.waited_ms
         return (ms if before is None or after is None else after - before), ms
 
-    def seen_outside(self, quads: Sequence[Quad], *, is_steady: bool) -> tuple[float, ...]:
+    def seen_outside(
+        self, quads: Sequence[Quad], gain: float, *, is_steady: bool
+    ) -> tuple[float, ...]:
         """Return the candidate's gain by the clock of this process, as log-ratios.
 
         A graph's blocks differ in what passes around their events, so that each is run once and
-        many times over: the difference is the calls' alone. Longer where the gain that `quads`
-        show is small; nothing where they show none. `is_steady` says that the clock does not fall
-        under load.
+        many times over: the difference is the calls' alone. `gain` is to be told, over all cases:
+        longer where it is small. `quads` are the case's, `is_steady` says that the clock does not
+        fall under load.
         """
         step = {
             arm: statistics.fmean(
@@ -306,10 +308,7 @@ class Blocks:
             )
             for arm in (CANDIDATE, INCUMBENT)
         }
-        gain = math.log(step[INCUMBENT] / step[CANDIDATE])
-        if gain <= 0:
-            return ()
-        longer_ms = min(_LONGEST_MS[is_steady], max(_LEAST_MS, _GAINED_MS / gain))
+        longer_ms = min(_LONGEST_MS[is_steady], max(_LEAST_MS, _GAINED_MS / max(gain, 1e-4)))
 
         def ratio(first: str, second: str) -> float:
             ms = {arm: self._outside_ms(arm, longer_ms) for arm in (first, second)}

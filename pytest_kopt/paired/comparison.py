@@ -5,16 +5,13 @@ Every block is commanded from here, where no kernel code runs.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from dataclasses import replace
-from statistics import fmean
 from typing import TypeVar
 
 import pytest
 
-from pytest_kopt.cases.order import CANDIDATE, WorkerOrders
+from pytest_kopt.cases.order import WorkerOrders
 from pytest_kopt.decide.inference import KNOWN_BIAS_PCT, LOOKS
 from pytest_kopt.honesty.nearby_shapes import Tried, merged
 from pytest_kopt.paired.arms import (
@@ -28,16 +25,13 @@ from pytest_kopt.paired.arms import (
     after_refusal,
 )
 from pytest_kopt.paired.blocks import Sustained
-from pytest_kopt.paired.replica import Refused, Replica
+from pytest_kopt.paired.replica import BesideAlone, Refused, Replica
 from pytest_kopt.paired.samples import CaseQuads
 from pytest_kopt.processes.child import why_open
 from pytest_kopt.processes.sites import Place
 from pytest_kopt.show.progress import Progress
 
 _Result = TypeVar("_Result")
-#: A version that gains so much in a replica is likely to be kept: the next one is measured with the
-#: incumbent alone beside it, which is asked of whatever is kept.
-_GAIN_PCT = 1.0
 
 
 class Comparison:
@@ -159,11 +153,14 @@ class Comparison:
     def race(self, names: Collection[str]) -> None:
         self._arms.race(names)
 
-    def in_company(self) -> dict[str, CaseQuads]:
-        """Time the incumbent next to the candidate against itself alone; or Refused."""
+    def in_company(self, gain: float) -> dict[str, CaseQuads]:
+        """Time the incumbent next to the candidate against itself alone; or Refused.
+
+        The outside clock is to tell a `gain` of the candidate, as a log-ratio.
+        """
         if self._arms.how == TWO_PROCESSES:
             raise Refused("each version has a process of its own")
-        measured = self._in_all_lanes(lambda lane: lane.in_company())
+        measured = self._in_all_lanes(lambda lane: lane.in_company(gain))
         return {nodeid: quads for part in measured for nodeid, quads in part.items()}
 
     def _in_all_lanes(self, work: Callable[[Lane], _Result]) -> list[_Result]:
@@ -194,33 +191,6 @@ class Comparison:
             lane.pool.close()
 
 
-class _BesideAlone:
-    """The incumbent timed alone next to the first new replica after one with a gain."""
-
-    def __init__(self) -> None:
-        self.replica: Replica | None = None
-        #: By node id, the incumbent alone and the candidate as they were timed there.
-        self.quads: dict[str, CaseQuads] = {}
-        self._has_gain = False
-
-    @property
-    def is_due(self) -> bool:
-        return self._has_gain and self.replica is None
-
-    def look(self, cases: Mapping[str, CaseQuads]) -> None:
-        """Note whether there is a gain in the cases that a replica has measured so far."""
-        gains = [case.ratio("step") for case in cases.values() if CANDIDATE in case.quads]
-        self._has_gain = bool(gains) and fmean(gains) > math.log1p(_GAIN_PCT / 100)
-
-    def take(self, cases: Mapping[str, CaseQuads]) -> None:
-        """Take out what was timed of the incumbent alone, and note whether there was a gain."""
-        for quads in cases.values():
-            if alone := quads.quads.pop("alone", None):
-                pairs = {"alone": alone, CANDIDATE: quads.quads[CANDIDATE]}
-                self.quads[quads.nodeid] = replace(quads, quads=pairs, outside=())
-        self.look(cases)
-
-
 class Lane:
     """The cases of one device; measured in a thread, since all it does is wait for processes."""
 
@@ -232,7 +202,7 @@ class Lane:
         self._most = most
         #: Cases that the change does not concern.
         self._same: dict[str, CaseQuads] = {}
-        self._beside_alone = _BesideAlone()
+        self._beside_alone = BesideAlone()
         self._sustained = Sustained(arms.sustained_turns)
         self._abandoned = False
         self._measured = 0
@@ -264,7 +234,7 @@ class Lane:
         for replica in self.pool.replicas[:count]:
             replica.load(first)
 
-    def in_company(self) -> dict[str, CaseQuads]:
+    def in_company(self, gain: float) -> dict[str, CaseQuads]:
         """Return one replica of what the change concerns, with the incumbent alone next to it.
 
         The part that a replica with a gain has measured of it already comes first.
@@ -278,6 +248,7 @@ class Lane:
         place = self.place._replace(ids=ids)
         replica = self.pool.start(place, self._measured)
         replica.join(self._arms.start_alone(place))
+        replica.to_witness = gain
         waiting = self.pool.await_leaving
         try:
             return replica.measure(ids, self._arms.random, waiting, sustained=self._sustained)
@@ -318,8 +289,10 @@ class Lane:
                 continue
             replica = pool.replicas[0]
             self._join_alone(replica)
+            beside = self._beside_alone
             # It is still due where the incumbent cannot be timed alone.
-            replica.asks_outside |= self._beside_alone.is_due
+            if beside.is_due or beside.replica is replica:
+                replica.to_witness = beside.gain
             try:
                 cases = replica.measure(
                     open_ids,

@@ -132,12 +132,14 @@ class Witness:
     loss_pct: float | None = None
     more: int = 0
     is_gpu: bool = True
+    #: Whether a gain is claimed that this clock could have told, and was not asked about.
+    is_missing: bool = False
 
     @property
     def doubt(self) -> str:
         """Why the verdict is not credited, empty where it is."""
         if self.change is None:
-            return ""
+            return "the process that decides could not time it" if self.is_missing else ""
         low, high = self.change.lower(_SEEN_LEVEL), self.change.upper(_SEEN_LEVEL)
         least = math.log1p(-(self.loss_pct or 0.0) / 100)
         if low > 0 if self.is_gpu and self.loss_pct is None else high >= least:
@@ -192,9 +194,9 @@ def look_outside(
         return Witness(Estimate.of(tuple(by_wall)), loss_pct=loss_pct, is_gpu=False)
     for more in range(_MORE_REPLICAS + 1):
         change, differs = _estimates(measured)
-        witness = Witness(change, differs, loss_pct, more)
-        is_unasked = change is None and is_replayed and loss_pct is None
-        if not (witness.doubt or is_unasked) or more == _MORE_REPLICAS:
+        is_missing = is_replayed and change is None and loss_pct is None
+        witness = Witness(change, differs, loss_pct, more, is_missing=is_missing)
+        if not witness.doubt or more == _MORE_REPLICAS:
             break
         measured += another()
     return witness
@@ -326,9 +328,10 @@ def examine(
     With `loss_pct` no gain is claimed, but that no more than so much is lost. Raises Caught.
     """
     beside_alone: list[Mapping[str, CaseQuads]] = []
+    to_tell = -math.log1p(-loss_pct / 100) if loss_pct else math.log1p((gain_pct or 0.0) / 100)
 
     def in_company() -> Mapping[str, CaseQuads]:
-        beside_alone.append(comparison.in_company())
+        beside_alone.append(comparison.in_company(to_tell))
         return beside_alone[-1]
 
     def another() -> Iterable[Mapping[str, CaseQuads]]:

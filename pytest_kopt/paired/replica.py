@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import secrets
 import time
@@ -10,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 from typing import TypeVar
 
 from pytest_kopt.cases import replies
@@ -38,6 +40,9 @@ from pytest_kopt.processes.child import Child, ChildDied, Children
 from pytest_kopt.processes.sites import Place
 from pytest_kopt.sameness.launch_recording import differences_later
 
+#: A version that gains so much in a replica is likely to be kept: the next one is measured with the
+#: incumbent alone beside it, which is asked of whatever is kept.
+_GAIN_PCT = 1.0
 _Kind = TypeVar("_Kind")
 
 
@@ -93,8 +98,9 @@ class Replica(Children):
         self.how = how
         self._asked: str | None = None
         self.held_seconds = 0.0
-        #: Whether the outside clock is asked for the candidate's gain.
-        self.asks_outside = False
+        #: The gain over all cases, as a log-ratio, that the outside clock has to tell (None: it is
+        #: not asked).
+        self.to_witness: float | None = None
         #: Of what blocks met, what the candidate is wrong for and the incumbent is not.
         self.tried: list[Tried] = []
 
@@ -105,9 +111,8 @@ class Replica(Children):
             self._verifier.load(nodeid)
 
     def join(self, child: Child) -> None:
-        """Have the incumbent alone timed with these from now on, and the outside clock asked."""
+        """Have another process's arm timed together with these from now on."""
         self.children.append(child)
-        self.asks_outside = True
         if self._asked is not None:
             self._tell_asked(child)
 
@@ -256,9 +261,10 @@ class Replica(Children):
             at_boost, point = case.quads[CANDIDATE], case.operating_point
             case.sustained = sustained.measure(case.nodeid, point, blocks, at_boost)
             case.is_steady = case.nodeid in sustained.steady
-        if self.asks_outside and {*engine.split("+")} == {"graph"} and CANDIDATE in case.quads:
-            is_steady = case.is_steady
-            case.outside = blocks.seen_outside(case.quads[CANDIDATE], is_steady=is_steady)
+        is_replayed = {*engine.split("+")} == {"graph"} and CANDIDATE in case.quads
+        if is_replayed and self.to_witness is not None:
+            at_boost, is_steady = case.quads[CANDIDATE], case.is_steady
+            case.outside = blocks.seen_outside(at_boost, self.to_witness, is_steady=is_steady)
         case.engine = "+".join(dict.fromkeys(engine.split("+")))
         case.not_captured = {
             direction: why for reply in prepared for direction, why in reply.not_captured.items()
@@ -302,6 +308,33 @@ class Replica(Children):
         if wrong[0].check == "timed-result" and not self._verifier.stands(looks):
             return False
         raise Caught(wrong)
+
+
+class BesideAlone:
+    """The incumbent timed alone next to the first new replica after one with a gain."""
+
+    def __init__(self) -> None:
+        self.replica: Replica | None = None
+        #: By node id, the incumbent alone and the candidate as they were timed there.
+        self.quads: dict[str, CaseQuads] = {}
+        #: The gain in the cases that a replica has measured so far, as a log-ratio.
+        self.gain = 0.0
+
+    @property
+    def is_due(self) -> bool:
+        return self.replica is None and self.gain > math.log1p(_GAIN_PCT / 100)
+
+    def look(self, cases: Mapping[str, CaseQuads]) -> None:
+        gains = [case.ratio("step") for case in cases.values() if CANDIDATE in case.quads]
+        self.gain = fmean(gains) if gains else 0.0
+
+    def take(self, cases: Mapping[str, CaseQuads]) -> None:
+        """Take out what was timed of the incumbent alone, and note whether there was a gain."""
+        for quads in cases.values():
+            if alone := quads.quads.pop("alone", None):
+                pairs = {"alone": alone, CANDIDATE: quads.quads[CANDIDATE]}
+                self.quads[quads.nodeid] = replace(quads, quads=pairs, outside=())
+        self.look(cases)
 
 
 def _wait(child: Child, kind: type[_Kind]) -> _Kind:
