@@ -29,6 +29,8 @@ class Supervisor(Replay):
         self._session: pytest.Session | None = None
         #: A process that collects as well, where the ids of the cases are to be frozen.
         self._twin = Children()
+        #: The ids that the cases' own process collected.
+        self._ids: Sequence[str] = ()
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection(self) -> bool:
@@ -50,6 +52,8 @@ class Supervisor(Replay):
         try:
             with told("nothing was measured or changed", self._controller):
                 CaseProcesses(start, self, measurements.checkers, measurements.foreseen).run()
+                if not self._is_on_cpu:
+                    self._compare_ids()
         finally:
             self._twin.end()
         if session.shouldfail:
@@ -66,12 +70,22 @@ class Supervisor(Replay):
         if reporter is not None and reporter.verbosity >= 0:
             what = "case" if controller.trial else "item"
             reporter.write_line(f"collected {len(ids)} {what}{'s' * (len(ids) != 1)}")
-        for twin in self._twin.children:
-            _same_ids(ids, twin)
+        self._ids = ids
+        if self._is_on_cpu:
+            # What still starts would take time from the first case.
+            self._compare_ids()
         broken = self.collector.collect_errors
         if broken and not (controller.trial or self.config.option.continue_on_collection_errors):
             session.shouldstop = f"{len(broken)} error{'s' * (len(broken) != 1)} during collection"
         return controller.collected(ids)
+
+    @property
+    def _is_on_cpu(self) -> bool:
+        return self._controller.measurements.sites.here.kind == "cpu"
+
+    def _compare_ids(self) -> None:
+        for twin in self._twin.children:
+            _same_ids(self._ids, twin)
 
     def proceed(self) -> bool:
         assert self._session is not None
