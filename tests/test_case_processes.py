@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pytest_kopt.cases.protocol import Check
+from pytest_kopt.cases.protocol import CheckCase
 from pytest_kopt.cases.replies import CaseFinished, CaseStarted, Collected, Reply, Report, Timed
 from pytest_kopt.processes.case_processes import Abandoned, CaseProcesses, Listener, SideBySide
 from pytest_kopt.processes.child import MAX_DEATHS, NO_MEMORY, ChildDied
@@ -31,7 +31,7 @@ class Child:
         world.children.append(self)
         self._send(Collected(CASES))
 
-    def send(self, order: Check) -> None:
+    def send(self, order: CheckCase) -> None:
         world, nodeid = self._world, order.nodeid
         world.asked.append((world.children.index(self), nodeid, order.following))
         self._send(CaseStarted(nodeid, ("f", 1, nodeid)))

@@ -16,7 +16,7 @@ from pytest_kopt.cases.order import CANDIDATE, ArmsOrder, Bench, WorkerOrders
 from pytest_kopt.cases.protocol import (
     Agree,
     Begin,
-    Check,
+    CheckCase,
     HandOver,
     Judge,
     Leave,
@@ -46,7 +46,7 @@ LOOKS = Looks(CASE, 5, [], "wall", 1, [], [1])
 #: One of each order.
 EVERY: tuple[Order, ...] = (
     Begin(ORDERS, [], [], []),
-    *(kind(CASE) for kind in (Check, Profile, LoadVersions, TryNearby, LoadReference)),
+    *(kind(CASE) for kind in (CheckCase, Profile, LoadVersions, TryNearby, LoadReference)),
     *(Leave(), Prepare(), Agree("wall", [2]), Write(CANDIDATE, 5), Time(), HandOver(1)),
     *(Settle(None), Judge(LOOKS), Recompute(LOOKS), StopWorker()),
 )
@@ -66,7 +66,7 @@ STATES: dict[str, list[Order]] = {
     "ended": [StopWorker()],
 }
 _NEXT_CASE: dict[type[Any], str] = {
-    Check: "FallbackRow",
+    CheckCase: "FallbackRow",
     Profile: "Profiled",
     LoadVersions: "Loaded",
     TryNearby: "TriedShape",

@@ -16,7 +16,7 @@ import pytest
 from pytest_kopt.cases.evidence import SLOW
 from pytest_kopt.cases.order import ArmsOrder, Bench, Purpose, hold_against_baseline
 from pytest_kopt.cases.protocol import (
-    Check,
+    CheckCase,
     Client,
     LoadReference,
     LoadVersions,
@@ -170,7 +170,7 @@ class Kopt:
             root = self._test.config.rootpath.resolve()
             self._admit(case, root)
             client = self._client
-            if client is not None and not isinstance(client.order, Check):
+            if client is not None and not isinstance(client.order, CheckCase):
                 self._serve(case, client, client.order)
                 raise CaseServed
             outcome = run_case(case, self._bench)
@@ -295,7 +295,7 @@ def send(test: pytest.Item, result: CaseResult) -> None:
 def send_fallback(test: pytest.Item, result: CaseResult, client: Client | None) -> None:
     """Have a test get this row where it ends without one of its own, or ends its process."""
     test.stash[FALLBACK] = result
-    if client is not None and isinstance(client.order, Check):
+    if client is not None and isinstance(client.order, CheckCase):
         client.send(FallbackRow(result.to_json()))
 
 

@@ -6,7 +6,7 @@ case begins with one of the case orders, and what follows it is ended by `CaseFi
 
 ```
 Begin           Collected, before that a CollectError for each file that cannot be imported
-Check           FallbackRow, CaseStarted, Reports, CaseFinished
+CheckCase       FallbackRow, CaseStarted, Reports, CaseFinished
 Profile         Profiled, CaseFinished
 LoadVersions    Loaded or CannotLoad; CaseFinished unless they are there and differ
   Leave           CaseFinished
@@ -32,7 +32,7 @@ over.
 `processes/served.py` reads the orders that begin a case, and passes on what is sent within one.
 `Kopt` in `fixture.py` branches on them: `running/timed_versions.py` carries out what follows
 LoadVersions and TryNearby, and `running/verifier.py` what follows LoadReference. The clients are
-in `processes/` for Check and Profile, in `paired/` for all others.
+in `processes/` for CheckCase and Profile, in `paired/` for all others.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class OfCase:
 
 
 @dataclass(frozen=True, slots=True)
-class Check(OfCase):
+class CheckCase(OfCase):
     """Check a case and, unless the worker times nothing, time it."""
 
 
@@ -231,7 +231,7 @@ class StopWorker:
     """End."""
 
 
-CaseOrder = Check | Profile | LoadVersions | TryNearby | LoadReference
+CaseOrder = CheckCase | Profile | LoadVersions | TryNearby | LoadReference
 _Comparing = Leave | Prepare | Agree | Write | Time | HandOver | Settle
 Order = Begin | CaseOrder | _Comparing | Judge | Recompute | StopWorker
 

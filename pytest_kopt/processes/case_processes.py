@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from pytest_kopt.cases.protocol import Check, Profile
+from pytest_kopt.cases.protocol import CheckCase, Profile
 from pytest_kopt.cases.replies import (
     CannotLoad,
     CaseFinished,
@@ -116,7 +116,7 @@ class CaseProcesses:
         listener: Listener,
         most: int = 1,
         foreseen: int = 0,
-        order: Callable[[str, str | None], Check | Profile] = Check,
+        order: Callable[[str, str | None], CheckCase | Profile] = CheckCase,
     ) -> None:
         """Start children by `start`, as many at once as the number of `foreseen` cases is worth.
 

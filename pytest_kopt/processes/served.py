@@ -15,7 +15,7 @@ import pytest
 from pytest_kopt.cases.protocol import (
     Begin,
     CaseOrder,
-    Check,
+    CheckCase,
     OfCase,
     Order,
     StopWorker,
@@ -60,7 +60,7 @@ class Serve:
         self.scratch = scratch
         self.bounds = bounds
         #: The order of the case that runs.
-        self.order: CaseOrder = Check("")
+        self.order: CaseOrder = CheckCase("")
         self._channel = channel
         self._begin = begin
         self._config: pytest.Config | None = None
