@@ -24,7 +24,7 @@ from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.exit_codes import ExitCode
 from pytest_kopt.options import declare
-from pytest_kopt.schema.profile import BUILT_IN
+from pytest_kopt.schema.columns import BUILT_IN
 
 SCHEMAS = Path(pytest_kopt.__file__).parent / "schemas"
 #: Ends the first sentence of a page.

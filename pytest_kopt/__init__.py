@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pytest_kopt.numerics.nested import assert_deterministic
     from pytest_kopt.recording.recorded_cases import RecordedCase, recorded
     from pytest_kopt.recording.recorder import record
-    from pytest_kopt.schema.profile import Column, Schema
+    from pytest_kopt.schema.columns import Column, Schema
 
 _ROOMS = {
     "analysis.frames": ("Frames", "load"),
@@ -31,7 +31,7 @@ _ROOMS = {
     "numerics.gates": ("bitwise", "get_tolerances", "snr", "tolerance"),
     "recording.recorded_cases": ("RecordedCase", "recorded"),
     "recording.recorder": ("record",),
-    "schema.profile": ("Column", "Schema"),
+    "schema.columns": ("Column", "Schema"),
 }
 
 __all__ = [

@@ -15,6 +15,7 @@ from pytest_kopt.figures import frozen
 from pytest_kopt.measure import wall
 from pytest_kopt.measure.engine import Timing, time_block
 from pytest_kopt.measure.wall import WallEngine, interpreted_block
+from pytest_kopt.schema.columns import Better
 from pytest_kopt.schema.metrics import (
     Metric,
     aggregate,
@@ -25,7 +26,6 @@ from pytest_kopt.schema.metrics import (
     parse_primary,
     value,
 )
-from pytest_kopt.schema.profile import Better
 from pytest_kopt.schema.table import Row, make_row
 from pytest_kopt.show.files.summary import versus
 from tests.builders import GEMM_HEADER, few_examples, gemm_row, gemm_table, metric_table

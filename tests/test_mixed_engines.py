@@ -50,7 +50,7 @@ from pytest_kopt.paired.replica import Refused, Replica
 from pytest_kopt.paired.samples import CaseQuads
 from pytest_kopt.paired.verifier_process import Verifier
 from pytest_kopt.processes.sites import Place
-from pytest_kopt.schema.profile import MEMORY
+from pytest_kopt.schema.columns import MEMORY
 from pytest_kopt.trials import comparing
 from pytest_kopt.trials.comparing import compare_paired, compare_stored
 from tests.fake_ends import TwoBlocks

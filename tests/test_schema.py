@@ -13,7 +13,7 @@ from pytest_kopt.cases.running.runner import times_of
 from pytest_kopt.errors import BadInput
 from pytest_kopt.measure.engine import Timing
 from pytest_kopt.numerics.compare import compare
-from pytest_kopt.schema.profile import (
+from pytest_kopt.schema.columns import (
     ATTENTION,
     BUILT_IN,
     GEMM,

@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pytest_kopt.errors import BadInput
-from pytest_kopt.schema.profile import GEMM
+from pytest_kopt.schema.columns import GEMM
 from pytest_kopt.schema.table import (
     Row,
     Table,

@@ -18,7 +18,7 @@ from pytest_kopt.cases.evidence import CaseEvidence
 from pytest_kopt.cases.result import CaseResult, named
 from pytest_kopt.decide.case_verdict import Shape
 from pytest_kopt.decide.verdict import Aggregate, Applied, Decision, Verdict
-from pytest_kopt.schema.profile import GEMM, MEMORY
+from pytest_kopt.schema.columns import GEMM, MEMORY
 from pytest_kopt.session.controller import Controller
 from pytest_kopt.show.standing import Closing
 from pytest_kopt.show.terminal import BAR_WIDTH, Axis, Line, result_lines, verdict_lines, write

@@ -31,7 +31,7 @@ from pytest_kopt.decide.verdict import (
     Verdict,
 )
 from pytest_kopt.roofline import Roofline
-from pytest_kopt.schema.profile import GEMM
+from pytest_kopt.schema.columns import GEMM
 from pytest_kopt.schema.table import Table
 from pytest_kopt.show.files import projections
 from tests.builders import NOW, manifest_document

@@ -23,7 +23,7 @@ from pytest_kopt.decide.policy import STOP_LIMITS, Policy
 from pytest_kopt.decide.verdict import Decision, Level, Verdict
 from pytest_kopt.devices.idle import AllGpusBusy
 from pytest_kopt.roofline import efficiency
-from pytest_kopt.schema.profile import fingerprint
+from pytest_kopt.schema.columns import fingerprint
 from pytest_kopt.schema.table import Table, format_csv, write_atomically
 
 #: What the decided event says as the verdict does.

@@ -20,7 +20,7 @@ from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.errors import BadInput
 from pytest_kopt.measure.engine import Timing, time_block
 from pytest_kopt.measure.wall import WallEngine
-from pytest_kopt.schema.profile import SINGLE, Scalar
+from pytest_kopt.schema.columns import SINGLE, Scalar
 
 FIXTURE = "benchmark"
 NO_REFERENCE = "pytest-benchmark times the test, and nothing is checked"

@@ -13,7 +13,7 @@ from pytest_kopt.cases.result import named
 from pytest_kopt.devices.states import CACHES, COLD, OPERATING_POINTS
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.nearby_shapes import DOMAIN
-from pytest_kopt.schema.profile import BUILT_IN, GROUPED_GEMM, Scalar, Schema, resolve
+from pytest_kopt.schema.columns import BUILT_IN, GROUPED_GEMM, Scalar, Schema, resolve
 
 if TYPE_CHECKING:
     from pytest_kopt.numerics.gates import Gate

@@ -9,7 +9,7 @@ from pytest_kopt.devices.conditions import Conditions
 from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.honesty.transfer import Trace
 from pytest_kopt.numerics.gates import Gate
-from pytest_kopt.schema.profile import Better, Scalar
+from pytest_kopt.schema.columns import Better, Scalar
 
 if TYPE_CHECKING:
     from pytest_kopt.measure.cold import InputPool

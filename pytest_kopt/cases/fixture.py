@@ -26,7 +26,7 @@ from pytest_kopt.cases.protocol import (
 from pytest_kopt.cases.replies import FallbackRow, Profiled
 from pytest_kopt.cases.result import OUTSIDE, PROPERTY, CaseResult
 from pytest_kopt.errors import BadInput
-from pytest_kopt.schema.profile import Scalar, Schema
+from pytest_kopt.schema.columns import Scalar, Schema
 
 if TYPE_CHECKING:
     from pytest_kopt.cases.case import Case, Work

@@ -20,7 +20,7 @@ from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.honesty.finding import CONSEQUENCES, Finding
 from pytest_kopt.honesty.fingerprint import ObservedFiles
 from pytest_kopt.honesty.transfer import Trace
-from pytest_kopt.schema.profile import Scalar, Schema
+from pytest_kopt.schema.columns import Scalar, Schema
 from pytest_kopt.schema.table import Row, Table, cell, make_row
 
 if TYPE_CHECKING:

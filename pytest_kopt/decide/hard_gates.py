@@ -10,8 +10,8 @@ from pytest_kopt.decide.case_verdict import Shape
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.errors import BadInput
+from pytest_kopt.schema.columns import gate_holds, parse_gate
 from pytest_kopt.schema.metrics import Metric, has_backward, value
-from pytest_kopt.schema.profile import gate_holds, parse_gate
 from pytest_kopt.schema.table import Row, Table, describe_header_drift
 
 

@@ -17,8 +17,8 @@ from pytest_kopt.decide.inference import (
 )
 from pytest_kopt.decide.known_noise import Noise, Prior, Ratios, excess_of, mean_of
 from pytest_kopt.decide.operating_points import PointEvidence
+from pytest_kopt.schema.columns import Better, Scalar
 from pytest_kopt.schema.metrics import Metric
-from pytest_kopt.schema.profile import Better, Scalar
 from pytest_kopt.schema.table import NO_CLASSES, Classes
 
 

@@ -9,7 +9,7 @@ from pydantic import Field, field_validator
 
 from pytest_kopt.errors import BadInput
 from pytest_kopt.models import Document
-from pytest_kopt.schema.profile import Better, parse_gate
+from pytest_kopt.schema.columns import Better, parse_gate
 
 #: Percentages are compared with this tolerance, so that 5 % means 5 % whatever its binary form.
 TOLERANCE_PCT = 1e-9

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pytest_kopt.errors import BadInput
-from pytest_kopt.schema.profile import Better
+from pytest_kopt.schema.columns import Better
 from pytest_kopt.schema.table import Row, Table
 
 COMBINED = "Combined Step"

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from pytest_kopt.errors import BadInput, text_of
-from pytest_kopt.schema.profile import Scalar, first_doubled, line
+from pytest_kopt.schema.columns import Scalar, first_doubled, line
 
 CHECKS = ("PASS", "FAIL", "ERROR")
 _INTEGER = re.compile(r"[+-]?[0-9]+")

@@ -15,8 +15,8 @@ from pytest_kopt.cases.benchmark import FIXTURE, undecidable
 from pytest_kopt.cases.fixture import marked_schema
 from pytest_kopt.cases.order import Schemas, WorkerOrders
 from pytest_kopt.errors import BadInput
+from pytest_kopt.schema.columns import resolve
 from pytest_kopt.schema.metrics import primary_names
-from pytest_kopt.schema.profile import resolve
 
 #: The section of a report that marks it as a refusal.
 _REFUSED = "kopt refused"

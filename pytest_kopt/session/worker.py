@@ -31,7 +31,7 @@ from pytest_kopt.measure.wall import WallEngine
 from pytest_kopt.options.declare import SERVE, STDERR, SUITES
 from pytest_kopt.processes.bytecode import kept_bytecode
 from pytest_kopt.processes.channel import TimeLimit
-from pytest_kopt.schema.profile import resolve
+from pytest_kopt.schema.columns import resolve
 from pytest_kopt.session.refusal import refusal_of
 from pytest_kopt.session.usage import is_marked, uses_kopt
 

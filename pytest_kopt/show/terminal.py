@@ -13,7 +13,7 @@ from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.exit_codes import ExitCode
 from pytest_kopt.figures import changed, figure, interval
-from pytest_kopt.schema.profile import BUILT_IN, Scalar
+from pytest_kopt.schema.columns import BUILT_IN, Scalar
 from pytest_kopt.show.rooflines import profile_lines, roofline_lines
 from pytest_kopt.show.words import (
     clipped,

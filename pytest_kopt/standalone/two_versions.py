@@ -13,7 +13,7 @@ from pathlib import Path
 from pytest_kopt.campaign.git.repository import Repository
 from pytest_kopt.decide.verdict import Verdict
 from pytest_kopt.errors import BadInput
-from pytest_kopt.schema.profile import Scalar
+from pytest_kopt.schema.columns import Scalar
 from pytest_kopt.schema.table import typed
 from pytest_kopt.standalone.cases import Cases
 from pytest_kopt.standalone.child_session import (

@@ -259,7 +259,7 @@ import os
 import pytest
 import torch
 from kernels.doubled import doubled
-from pytest_kopt.schema.profile import MEMORY
+from pytest_kopt.schema.columns import MEMORY
 
 DRIFT = os.environ.get("DRIFT")
 ROWS = {"another case": [2, 4, 6], "one case less": [4]}.get(DRIFT, [2, 4])

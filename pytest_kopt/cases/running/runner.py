@@ -20,7 +20,7 @@ from pytest_kopt.errors import BadInput
 from pytest_kopt.measure.engine import Timing
 from pytest_kopt.measure.wall import one_thread
 from pytest_kopt.numerics.compare import InvalidReference
-from pytest_kopt.schema.profile import Scalar, gate_holds, parse_gate
+from pytest_kopt.schema.columns import Scalar, gate_holds, parse_gate
 from pytest_kopt.schema.table import Classes
 
 _RAISES = "passed its check, but raises in a timed call"
