@@ -255,7 +255,7 @@ class Campaign:
                 f"kopt init NEW --from {self.name}",
             )
 
-    def next_step(self) -> Step | None:
+    def pending_step(self) -> Step | None:
         """Return the step of the decided attempt that waits for it, None where none does.
 
         Raises CannotFinish for a commit when somebody has switched branches since the session
@@ -282,7 +282,7 @@ class Campaign:
             if not apply:
                 self.append(ledger.ApplyWaived(time=now(), **common))
                 continue
-            step = self.next_step()
+            step = self.pending_step()
             assert step is not None
             self.append(ledger.Applying(time=now(), action=step.action, **common))
             commit, restored = self.repository.head if self.repository else None, []
@@ -379,7 +379,7 @@ class Campaign:
         self.append(ledger.Ended(time=now(), how=how))
 
     def append(self, *events: ledger.Event) -> None:
-        """Add events to the ledger, the last of them as the commit point."""
+        """Add events to the ledger; all of them count once the last one is written."""
         ledger.append(self.layout.ledger, *events)
         self.read_again()
 

@@ -1,4 +1,4 @@
-"""The record that a session leaves: evidence first; the decided event is the commit point."""
+"""The record that a session leaves: evidence first; with the decided event it counts."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def record_attempt(
     policy: Policy | None = None,
     **figures: Any,
 ) -> Attempt:
-    """Write the evidence of an attempt, then its events; the decided event is the commit point.
+    """Write the evidence of an attempt, then its events; with the decided event it counts.
 
     `level` is the one it began at; its verdict names the one that decided. `policy` is the one it
     was judged by, None for the manifest's. `figures` are those of the decided event: `trend`,

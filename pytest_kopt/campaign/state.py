@@ -186,7 +186,7 @@ class CampaignState:
         return [round for round in self.decided_rounds() if round.is_kept]
 
     def check_round(self, named: int | str) -> int:
-        """Return the number that `asked` (or "next") names; BadInput if it may not run."""
+        """Return the number that `named` (or "next") stands for; BadInput if it may not run."""
         following = self.next_round
         number = following if named == "next" else int(named)
         if number == following:

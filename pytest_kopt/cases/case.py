@@ -182,12 +182,12 @@ def declare(
         function, inputs, reference, weights = _opened(
             function, inputs, reference, weights, refusal
         )
-    profile = resolve(schema, nodeid)
-    dims = profile.complete_dims(declared.dims, nodeid)
-    if declared.backward and not _has_backward(profile):
+    row_schema = resolve(schema, nodeid)
+    dims = row_schema.complete_dims(declared.dims, nodeid)
+    if declared.backward and not _has_backward(row_schema):
         names = ", ".join(name for name, s in BUILT_IN.items() if _has_backward(s))
         raise refusal(
-            f"backward=True, but schema {profile.name!r} has no backward column",
+            f"backward=True, but schema {row_schema.name!r} has no backward column",
             fix=f"use one of the schemas {names}, or backward=False",
         )
     gate, error_rate = declared.gate, vars(declared).pop("statistical")
@@ -199,7 +199,7 @@ def declare(
     completed = {
         "nodeid": nodeid,
         "function": function,
-        "schema": profile,
+        "schema": row_schema,
         "inputs": inputs,
         "reference": reference,
         "dims": dims,
@@ -208,7 +208,7 @@ def declare(
         "writes": _positions("writes", declared.writes, refusal),
         "consumes": _positions("consumes", positions, refusal),
         "consumes_incoming": GRAD_OUT in declared.consumes,
-        **_work_of(declared, profile, dims, refusal),
+        **_work_of(declared, row_schema, dims, refusal),
         "gate": gate,
         "domain": domain,
     }

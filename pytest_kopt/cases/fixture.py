@@ -288,7 +288,7 @@ class Kopt:
 
 
 def send(test: pytest.Item, result: CaseResult) -> None:
-    """Have the report of the test carry the row; `Collector.add_report` takes it from there."""
+    """Have the report of the test carry the row; `Controller` hands it to its `Collector`."""
     test.user_properties.append((PROPERTY, result.to_json()))
 
 

@@ -339,7 +339,7 @@ class Lane:
 
     def _look_ahead(self, cases: Mapping[str, CaseQuads]) -> None:
         """Have the incumbent alone start up next to the next replica while this one is measured."""
-        self._beside_alone.look(cases)
+        self._beside_alone.note_gain(cases)
         if self.pool.replicas[1:]:
             self._join_alone(self.pool.replicas[1])
 

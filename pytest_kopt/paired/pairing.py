@@ -138,9 +138,14 @@ def judge(
     """
     measured = _Measured(comparison, results, criteria)
     looks = InterimLooks(criteria.policy, criteria.extra_benefit)
-    verdicts = (looks.decide(look, *measured.look(look, looks.alone)) for look in looks.counts)
+    verdict = None
+    for look in looks.counts:
+        # A look may leave few cases open: the next one measures these alone.
+        verdict = looks.decide(look, *measured.look(look, looks.alone))
+        if verdict is not None:
+            break
     # The last look always decides.
-    verdict = next(filter(None, verdicts))
+    assert verdict is not None
     credit = Credit()
     if verdict.decision.keeps and len(measured.same) < len(results):
         claims_gain = bool(verdict.aggregate and (verdict.aggregate.low_pct or 0) > 0)

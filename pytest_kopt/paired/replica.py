@@ -324,7 +324,7 @@ class BesideAlone:
     def is_due(self) -> bool:
         return self.replica is None and self.gain > math.log1p(_GAIN_PCT / 100)
 
-    def look(self, cases: Mapping[str, CaseQuads]) -> None:
+    def note_gain(self, cases: Mapping[str, CaseQuads]) -> None:
         gains = [case.ratio("step") for case in cases.values() if CANDIDATE in case.quads]
         self.gain = fmean(gains) if gains else 0.0
 
@@ -334,7 +334,7 @@ class BesideAlone:
             if alone := quads.quads.pop("alone", None):
                 pairs = {"alone": alone, CANDIDATE: quads.quads[CANDIDATE]}
                 self.quads[quads.nodeid] = replace(quads, quads=pairs, outside=())
-        self.look(cases)
+        self.note_gain(cases)
 
 
 def _wait(child: Child, kind: type[_Kind]) -> _Kind:

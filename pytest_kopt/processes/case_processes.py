@@ -292,7 +292,8 @@ class CaseProcesses:
 class Replay(Listener):
     """Replays the children's reports through pytest's hooks.
 
-    A case's next report, or its last one, tells of a process that it has ended.
+    A case's next report, or its last one, tells of a process that it has ended. Reports go through
+    the hooks; `collector` has only the errors of a collection and the cases that ended processes.
     """
 
     def __init__(self, config: pytest.Config) -> None:

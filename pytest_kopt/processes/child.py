@@ -146,11 +146,11 @@ class Child:
         copy: tuple[Path, Path] | None = None,
         starter: Starter | None = None,
     ) -> None:
-        """Start the process; with `copy`, the project's root and a copy of it, it runs there.
+        """Start the process, which runs `served.serve`; with `copy` it runs in a copy of a root.
 
-        `env` comes on top of the environment of the host that `starter` (default: the session's
-        launcher) starts it on. `args` are node ids or paths, relative to pytest's root or absolute;
-        None: the session's.
+        `copy` is the project's root and the copy. `env` comes on top of the environment of the host
+        that `starter` (default: the session's launcher) starts it on. `args` are node ids or paths,
+        relative to pytest's root or absolute; None: the session's.
         """
         moved = mover(config, *copy) if copy else str
         starter = starter or launcher_of(config)

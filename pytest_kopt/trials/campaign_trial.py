@@ -39,8 +39,11 @@ from pytest_kopt.trials.trees import Trees
 
 
 def carry_out(campaign: Campaign, *, apply: bool = True) -> None:
-    """Do what was decided, also by an earlier session that was cut off at it."""
-    commits = apply and isinstance(campaign.next_step(), CommitRound)
+    """Do what was decided, also by an earlier session that was cut off at it.
+
+    The decision is the one that the ledger holds and that was not carried out, `state.pending`.
+    """
+    commits = apply and isinstance(campaign.pending_step(), CommitRound)
     campaign.settle(apply=apply, log=projections.performance(campaign) if commits else ())
     projections.refresh(campaign)
 
@@ -304,7 +307,7 @@ def profiled(judged: Judged) -> Judged:
 
 
 def record_round(
-    judged: Judged, begun_at: Level, facts: Mapping[str, Any], **figures: Any
+    judged: Judged, begun_level: Level, facts: Mapping[str, Any], **figures: Any
 ) -> Closing:
     """Record the attempt, carry its verdict out, and return what the terminal shows.
 
@@ -326,7 +329,7 @@ def record_round(
         campaign,
         opened.number,
         started=asked.started,
-        level=begun_at,
+        level=begun_level,
         evidence=evidence(judged, harness=asdict(gathered.harness), **facts),
         verdict=judged.verdict,
         trend=trend.figures(gathered.table) if gathered.table else None,

@@ -2,8 +2,8 @@
 
 The round is opened, which refuses what is not worth measuring. pytest runs the cases. The rows are
 gathered and judged, by all cases where a quick gain is too small to stand alone. No version is kept
-before all cases have checked it. Then the verdict is noted, held against fresh tensors and the
-kernels' own time, recorded, and carried out.
+before all cases have checked it. Then the verdict gets its notes, files that failed before are kept
+only for a stated reason, the kernels' own time may decide, and it is recorded and carried out.
 """
 
 from __future__ import annotations
@@ -327,7 +327,7 @@ def _by_kernel_time(judged: Judged) -> Judged:
     return replace(judged, profiles=judged.profiles or tuple(pairs[0][0]))
 
 
-def record(judged: Judged, begun_at: Level) -> Closing:
+def record(judged: Judged, begun_level: Level) -> Closing:
     """Record with the paired change, at a full round over the representative cases as well."""
     table, opened, paired = judged.gathered.table, judged.gathered.opened, judged.paired
     is_full, quickly = opened.level == "full", opened.representative
@@ -336,7 +336,7 @@ def record(judged: Judged, begun_at: Level) -> Closing:
     campaign, rows = opened.campaign, table.by_key() if table else ()
     return record_round(
         judged,
-        begun_at,
+        begun_level,
         {"quick": judged.quick.model_dump(mode="json") if judged.quick else None},
         paired=paired.change() if paired else none,
         paired_quick=paired.change(quickly) if paired and is_full and quickly else none,
@@ -378,4 +378,4 @@ class CandidateRound(CampaignTrial):
         return begun
 
     def conclude(self, ran: Ran) -> Closing:
-        return record(judge_candidate(ran), begun_at=ran.opened.level)
+        return record(judge_candidate(ran), begun_level=ran.opened.level)

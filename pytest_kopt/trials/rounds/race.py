@@ -168,7 +168,7 @@ class Race(CampaignTrial):
         gathered = gather(ran)
         broken = _broken(gathered)
         if broken:
-            return record(Judged(gathered, broken), begun_at=ran.opened.level)
+            return record(Judged(gathered, broken), begun_level=ran.opened.level)
         root, incumbent = self.campaign.root, ran.begun.kernel
         trees = RaceTrees.of(ran.begun)
         racers, out = _raced(gathered, trees)
@@ -182,7 +182,7 @@ class Race(CampaignTrial):
                 verdict = judged.verdict
                 closing = None
                 if len(racers) < 2 or verdict.decision not in _FOUND_OUT:
-                    closing = record(judged, begun_at=ran.opened.level)
+                    closing = record(judged, begun_level=ran.opened.level)
             except BaseException:
                 incumbent.restore(root, over=kernel)
                 raise
