@@ -132,7 +132,7 @@ class Kopt:
         - `cache`: "cold" if a timed call finds its inputs in memory, "warm" if it finds them in the
           cache, as after the step that has just written them. `operating_point`: the clock of a GPU
           that decides here, "boost" or "sustained" (None: the manifest's).
-          None of these four changes after the baseline.
+          None of `limit_pct`, `weight`, `cache`, `operating_point` changes after the baseline.
         - `deterministic`: calls on equal inputs give equal bits, whatever the current best's do.
         - `batch_invariant`: a row's result has equal bits in every batch. Rows are dimension 0 of
           results, and of inputs that are no weights.

@@ -32,7 +32,8 @@ over.
 `processes/served.py` reads the orders that begin a case, and passes on what is sent within one.
 `Kopt` in `fixture.py` branches on them: `running/timed_versions.py` carries out what follows
 LoadVersions and TryNearby, and `running/verifier.py` what follows LoadReference. The clients are
-in `processes/` for CheckCase and Profile, in `paired/` for all others.
+in `processes/` for CheckCase and Profile, in `paired/` for all others. `TURNS` of
+`tests/test_protocol.py` plays every order in every state.
 """
 
 from __future__ import annotations

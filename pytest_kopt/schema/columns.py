@@ -18,8 +18,8 @@ Better = Literal["higher", "lower"]
 
 #: Quantities a measured case can supply. Rates are in the schema's unit, times in ms or µs,
 #: SNRs in dB; `grad_snr:<i>` is the gradient of input i, `grad_snr` the worst of them.
-#: In cases/running `figures_of` and `times_of` fill them: a name that they lack leaves its cells
-#: empty.
+#: In cases/running `figures_of` and `figures_of_case` fill them: a name that they lack leaves its
+#: cells empty.
 QUANTITIES = (
     "forward_rate",
     "forward_rate_stddev",

@@ -249,13 +249,16 @@ class Checking:
         # Pairing results compares all of what was written to: not again where none is small.
         if is_right and any(tensor.numel() < FEW for tensor in run.copies.results):
             self._pool(run, self.expected)
-        self.add_findings(list(self._side_effects(run, call_name, earlier, is_right=is_right)))
+        self.add_findings(list(self._findings_of_call(run, call_name, earlier, is_right=is_right)))
         self.last = run
 
-    def _side_effects(
+    def _findings_of_call(
         self, run: Run, call_name: str, earlier: tuple[Run, Pass] | None, *, is_right: bool
     ) -> Iterator[Finding]:
-        """Yield what a call did besides giving its result; `earlier` is the call before it."""
+        """Yield what a call and its results give away; `earlier` is the call before it.
+
+        `run.copies.all` and `self.expected.all` belong together, place by place.
+        """
         case, used, pristine, expected = self.case, self.used, self.pristine, self.expected.all
         incoming, shareable = self.candidate.incoming(), self.candidate.shareable_memory(used)
         yield from outputs.late(not is_right, lambda: self._is_right_now(run))

@@ -104,7 +104,7 @@ def _outcome(checked: CheckedCase, start: float) -> Outcome:
     if checked.findings and check != "PASS":
         diagnosis = "\n".join([*map(str, checked.findings), diagnosis]).rstrip()
     evidence = replace(checked.evidence, seconds=time.perf_counter() - start)
-    figures = checked.figures | times_of(case, forward, backward)
+    figures = checked.figures | figures_of_case(case, forward, backward)
     cells: dict[str, Scalar | None] = {
         column.name: figures.get(column.quantity, math.nan)
         for column in case.schema.columns
@@ -140,7 +140,9 @@ def _failed_gate(case: Case, figures: dict[str, float], *, is_timed: bool) -> st
     return f"gate {case.schema.gate!r} fails: {value!r}"
 
 
-def times_of(case: Case, forward: Timing | None, backward: Timing | None) -> dict[str, float]:
+def figures_of_case(
+    case: Case, forward: Timing | None, backward: Timing | None
+) -> dict[str, float]:
     """Return times and rates by the quantities of a schema's columns."""
     figures: dict[str, float] = {}
     for way, timing, position in (("forward", forward, 0), ("backward", backward, 1)):
