@@ -146,7 +146,7 @@ class Child:
         copy: tuple[Path, Path] | None = None,
         starter: Starter | None = None,
     ) -> None:
-        """Start the process, which runs `served.serve`; with `copy` it runs in a copy of a root.
+        """Start the process, a worker; with `copy` it runs in a copy of a root.
 
         `copy` is the project's root and the copy. `env` comes on top of the environment of the host
         that `starter` (default: the session's launcher) starts it on. `args` are node ids or paths,
