@@ -134,7 +134,7 @@ if RUNS_CASES:
     replace(check, "_steps", lambda checking: [check.fresh_content])
     for owner, names in (
         (check, "equal_calls _after_steps"),
-        (checking.Checking, "_side_effects"),
+        (checking.Checking, "_findings_of_call"),
         (runner, "caches"),
         (timing, "too_fast uncaptured wrong_results known_content"),
         (timed_versions, "wrong_results known_content"),
