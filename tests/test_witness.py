@@ -152,6 +152,14 @@ def test_events_forged_where_the_outside_clock_is_not_asked_are_contradicted() -
     assert witness.contradiction
 
 
+def test_a_replica_whose_incumbent_was_timed_alone_counts_once() -> None:
+    """`examine` has it among the replicas, and what was timed beside it once more."""
+    measured = [unwitnessed(10.0), *four(19.0, 19.0, 0.05)]
+    copies = [{"a": replace(case["a"], outside=())} for case in measured[1:]]
+    once, again = (look_outside(measured, unasked, None, beside) for beside in ((), copies))
+    assert (once.change, once.differs) == (again.change, again.differs)
+
+
 def test_a_gain_that_the_outside_clock_has_not_seen_is_asked_about() -> None:
     witness = look_outside([unwitnessed(15.0)] * 2, lambda: four(15.0, 15.0, 0.05)[:1])
     assert witness.change and not witness.doubt and witness.more == 1

@@ -176,12 +176,14 @@ def look_outside(
     replicas: Replicas,
     another: Callable[[], Iterable[Mapping[str, CaseQuads]]],
     loss_pct: float | None = None,
+    beside_alone: Replicas = (),
 ) -> Witness:
     """Ask the outside clock, and `another` replica while it does not bear a verdict out.
 
-    Replicas in which that clock was not asked count towards what the events claim.
+    `replicas` are those that the verdict claims a gain by, whether or not that clock was asked in
+    them; it may have been asked in those `beside_alone` as well.
     """
-    measured = [*replicas]
+    asked = [*replicas, *beside_alone]
     is_replayed = any(case.engine == "graph" for replica in replicas for case in replica.values())
     # Of each case of the CPU in each replica, by what passed meanwhile.
     by_wall = [
@@ -193,22 +195,24 @@ def look_outside(
     if len(by_wall) > 1:
         return Witness(Estimate.of(tuple(by_wall)), loss_pct=loss_pct, is_gpu=False)
     for more in range(_MORE_REPLICAS + 1):
-        change, differs = _estimates(measured)
+        change, differs = _estimates(replicas, asked)
         is_missing = is_replayed and change is None and loss_pct is None
         witness = Witness(change, differs, loss_pct, more, is_missing=is_missing)
         if not witness.doubt or more == _MORE_REPLICAS:
             break
-        measured += another()
+        asked += another()
     return witness
 
 
-def _estimates(replicas: Replicas) -> tuple[Estimate, Estimate] | tuple[None, None]:
+def _estimates(
+    replicas: Replicas, asked_in: Replicas
+) -> tuple[Estimate, Estimate] | tuple[None, None]:
     """Return the change by the outside clock, and by how much it is more than the events'.
 
-    The events' is that of all replicas: a version that is asked in one of them cannot be honest
+    The events' is that of all `replicas`: a version whose replica is `asked_in` cannot be honest
     there alone. The scatter of the two clocks' difference is that of the outside clock.
     """
-    asked = [case for replica in replicas for case in replica.values() if case.outside]
+    asked = [case for replica in asked_in for case in replica.values() if case.outside]
     # That clock was asked at boost.
     claimed = {
         nodeid: statistics.fmean(
@@ -342,7 +346,8 @@ def examine(
 
     _refuse(hidden_time(replicas))
     alone = look_alone(in_company, gain_pct)
-    witness = look_outside([*replicas, *beside_alone], another, loss_pct)
+    # A copy: what `another` adds there it returns as well.
+    witness = look_outside(replicas, another, loss_pct, (*beside_alone,))
     _refuse([witness.contradiction] if witness.contradiction else [])
     if comparison.written:
         what = f"the kernel wrote {comparison.written} in the tree of the current best"
