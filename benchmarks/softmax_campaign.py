@@ -17,6 +17,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from campaign_steps import edited
 from gpu_report import ROOT, machine, run
 
 KERNEL = "kernels/softmax.py"
@@ -84,11 +85,8 @@ def project(root: Path) -> None:
 
 def edit(root: Path, replaced: dict[str, str]) -> None:
     path = root / KERNEL
-    text = path.read_text()
-    for old, new in replaced.items():
-        assert text.count(old) == 1, old
-        text = text.replace(old, new)
-    path.write_text(text)
+    edits = [{"replace": old, "with": new} for old, new in replaced.items()]
+    path.write_text(edited(path.read_text(), edits))
 
 
 def main() -> None:

@@ -240,8 +240,7 @@ class Bench(WorkerOrders):
 
     def frozen(self, nodeid: str) -> ExpectedCase:
         """Return what the baseline knows of a case, one of which nothing is known without it."""
-        nothing = ExpectedCase(nodeid, "", (), {})
-        return next((case for case in self.expected or () if case.nodeid == nodeid), nothing)
+        return _frozen(self.expected or (), nodeid) or ExpectedCase(nodeid, "", (), {})
 
     @property
     def is_confined(self) -> bool:
@@ -257,11 +256,15 @@ class Bench(WorkerOrders):
         }
 
 
+def _frozen(expected: Sequence[ExpectedCase], nodeid: str) -> ExpectedCase | None:
+    return next((known for known in expected if known.nodeid == nodeid), None)
+
+
 def hold_against_baseline(case: Case, expected: Sequence[ExpectedCase] | None) -> None:
     """Raise BadInput when the case is not the one that the baseline froze under this node id."""
     if expected is None:
         return
-    frozen = next((known for known in expected if known.nodeid == case.nodeid), None)
+    frozen = _frozen(expected, case.nodeid)
     if frozen is None:
         fix = "undo the edit of the tests, or begin again: kopt init NEW --from OLD"
         raise case.refusal("is not in the baseline", fix=fix)
