@@ -38,8 +38,8 @@ from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.options.project import Project
 from pytest_kopt.options.settings import Settings
 from pytest_kopt.profiling.kernel_table import CaseProfile, KernelRow
-from pytest_kopt.session.assemble import open_trial
 from pytest_kopt.trials.harness import PytestSetup
+from pytest_kopt.trials.opening import open_trial
 from tests.builders import manifest_document
 from tests.crash import Killed, Steps, watched
 from tests.model_campaign import OUTCOMES, Outcome, Version

@@ -46,9 +46,8 @@ _RUNNING = (
 )
 _DECIDING = (
     *("pytest_kopt.session.controller", "pytest_kopt.session.supervisor"),
-    *("pytest_kopt.session.xdist", "pytest_kopt.trials.final"),
-    *("pytest_kopt.trials.rounds.race", "pytest_kopt.trials.pull_request.against_base"),
-    "pytest_kopt.show.exports.publish",
+    *("pytest_kopt.session.xdist", "pytest_kopt.trials.opening"),
+    *("pytest_kopt.trials.pull_request.against_base", "pytest_kopt.show.exports.publish"),
     *("pytest_kopt.paired.pairing", "pytest_kopt.show.terminal", "pytest_kopt.cli.main"),
     *("git", "scipy.special", "jinja2"),
 )
