@@ -274,7 +274,7 @@ def device() -> Rows:
     return [{"device (paired session)": "H200", **total}]
 
 
-ROUNDS = "`benchmarks/gpu_rounds.py` (2026-11-27, a host with 32 cores, torch 2.11, Triton 3.6)"
+ROUNDS = "`benchmarks/gpu_rounds.py` (2026-11-28, hosts with 32 cores, torch 2.11, Triton 3.6)"
 EARLIER = (
     "`benchmarks/gpu_rounds.py` (2026-11-24, two hosts with 16 cores, torch 2.11, Triton 3.6), "
     "before rounds loaded the card"
