@@ -11,6 +11,7 @@ from contextlib import suppress
 from pytest_kopt.devices.lock import checking_lock
 from pytest_kopt.devices.pinning import discover, in_use
 from pytest_kopt.devices.processes import announce
+from pytest_kopt.errors import BadInput
 
 _MOST_SHIFTED_MIB = 64
 #: Held by who wakes the device.
@@ -18,7 +19,10 @@ _WAKING = threading.Lock()
 
 
 def rouse(kind: str) -> None:
-    """Do once, while nothing is timed, what the first case would wait for: imports, a product."""
+    """Do once, while nothing is timed, what the first case would wait for: imports, a product.
+
+    BadInput where torch cannot begin to use the device.
+    """
     with _WAKING:
         _woken(kind)
 
@@ -42,7 +46,12 @@ def _woken(kind: str) -> object:
 
     with suppress(ImportError):
         import triton  # noqa: F401
-    device = in_use(discover(kind)).uuid
+    try:
+        device = in_use(discover(kind)).uuid
+    except (RuntimeError, AssertionError) as error:
+        # Else the kernel would be blamed for a GPU that is gone.
+        fix = "look whether the system still lists the GPU, and run this again"
+        raise BadInput(f"torch cannot use the GPU: {error}", fix=fix) from None
     announce(device)
     with checking_lock(device):
         for dtype in (torch.float64, torch.float32, torch.bfloat16):

@@ -1,4 +1,4 @@
-"""Cases refused at collection: those that one CSV cannot hold, or that nothing can judge.
+"""Cases refused at collection: no CSV can hold them, nothing can judge them, no GPU runs them.
 
 A process that runs cases reports it as a failure of its collection. That report reaches the
 controller from a child as well as from a worker of xdist.
