@@ -123,7 +123,8 @@ def main() -> None:
     pytest("--kopt-round", "final")
     kopt("report", "softmax")
     shutil.copytree(root / "agent/workspace/softmax", out / "softmax", symlinks=True)
-    edit(root, {"num_warps=8": "num_warps=32"})
+    (warps,) = re.findall(r"num_warps=\d+", (root / KERNEL).read_text())
+    edit(root, {warps: "num_warps=32"})
     pytest("--kopt-base", "HEAD", f"--kopt-verdict={out / 'gate_softmax.json'}")
 
 
