@@ -51,7 +51,8 @@ def _woken(kind: str) -> object:
     except (RuntimeError, AssertionError) as error:
         # Else the kernel would be blamed for a GPU that is gone.
         fix = "look whether the system still lists the GPU, and run this again"
-        raise BadInput(f"torch cannot use the GPU: {error}", fix=fix) from None
+        why = str(error).partition("\n")[0].rstrip(".")
+        raise BadInput(f"torch cannot use the GPU: {why}", fix=fix) from None
     announce(device)
     with checking_lock(device):
         for dtype in (torch.float64, torch.float32, torch.bfloat16):

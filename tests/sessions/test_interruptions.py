@@ -203,12 +203,12 @@ def test_while_waiting_for_an_idle_gpu(fresh: Project, interrupt: Interrupt) -> 
 def test_a_gpu_that_torch_cannot_use_is_not_a_fault_of_the_kernel(fresh: Project) -> None:
     driver = FakeDriver(fresh.root.parent / "driver", 1)
     (driver.directory / "sitecustomize.py").write_text("import pynvml\n")
-    variables = driver.variables(dict(os.environ)) | {"CUDA_VISIBLE_DEVICES": "0"}
+    variables = driver.variables(dict(os.environ)) | {"CUDA_VISIBLE_DEVICES": driver.uuids[0]}
     fresh.edit_manifest(target_gpu="sm_90")
     before = fresh.contents()
     run = fresh.pytest(*round_words("--kopt-device", "cuda", number="1"), **variables)
     assert run.code == 4
-    assert "torch cannot use the GPU: Torch not compiled with CUDA enabled" in run.text
+    assert "torch cannot use the GPU: " in run.text
     assert "INTERNALERROR" not in run.text
     assert fresh.contents() == before
 
