@@ -6,8 +6,8 @@ controller from a child as well as from a worker of xdist.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 
 import pytest
 
@@ -22,23 +22,24 @@ from pytest_kopt.schema.metrics import primary_names
 _REFUSED = "kopt refused"
 
 
-def refusal_of(cases: Sequence[pytest.Item], orders: WorkerOrders) -> pytest.CollectReport | None:
-    """Return the report that refuses these cases, None when they can be measured."""
+@contextmanager
+def refusing(config: pytest.Config) -> Iterator[None]:
+    """Report a BadInput as a failure of the collection, with which the session ends."""
     try:
-        if orders.purpose.decides:
-            _have_references(cases)
-        if orders.schemas is Schemas.ONE and orders.expected is None:
-            _have_one_schema(cases)
-        if orders.metric:
-            have_metric(cases, orders.metric)
+        yield
     except BadInput as error:
-        return refusal(str(error))
-    return None
+        report = pytest.CollectReport("", "failed", str(error), [], [(_REFUSED, "")])
+        config.hook.pytest_collectreport(report=report)
 
 
-def refusal(why: str) -> pytest.CollectReport:
-    """Return a report with which the session ends."""
-    return pytest.CollectReport("", "failed", why, [], [(_REFUSED, "")])
+def check_cases(cases: Sequence[pytest.Item], orders: WorkerOrders) -> None:
+    """Raise BadInput where one CSV cannot hold these cases, or nothing can judge them."""
+    if orders.purpose.decides:
+        _have_references(cases)
+    if orders.schemas is Schemas.ONE and orders.expected is None:
+        _have_one_schema(cases)
+    if orders.metric:
+        have_metric(cases, orders.metric)
 
 
 def refused(report: pytest.CollectReport) -> str:

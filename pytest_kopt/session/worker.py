@@ -32,7 +32,7 @@ from pytest_kopt.options.declare import SERVE, STDERR, SUITES
 from pytest_kopt.processes.bytecode import kept_bytecode
 from pytest_kopt.processes.channel import TimeLimit
 from pytest_kopt.schema.columns import resolve
-from pytest_kopt.session.refusal import refusal, refusal_of
+from pytest_kopt.session.refusal import check_cases, refusing
 from pytest_kopt.session.usage import is_marked, uses_kopt
 
 if TYPE_CHECKING:
@@ -156,18 +156,14 @@ class Worker:
             reason = self._skip_reason(test)
             if reason:
                 test.add_marker(pytest.mark.skip(reason=reason))
-        if not config.option.collectonly:
+        if config.option.collectonly:
+            return
+        with refusing(config):
             cases = [i for i in items if is_marked(i) and not i.get_closest_marker("skip")]
-            report = refusal_of(cases, self.orders)
-            if report is not None:
-                config.hook.pytest_collectreport(report=report)
-        on_gpu = self.orders.device == "cuda" and any(map(is_marked, items))
-        if on_gpu and not config.option.collectonly:
-            # Start-up is nobody's time; the first case's would else be the longest.
-            try:
+            check_cases(cases, self.orders)
+            if self.orders.device == "cuda" and any(map(is_marked, items)):
+                # Start-up is nobody's time; the first case's would else be the longest.
                 context.rouse(self.orders.device)
-            except BadInput as error:
-                config.hook.pytest_collectreport(report=refusal(str(error)))
 
     # Inside of what runs a test in a fork: a fork has none of its parent's clocks.
     @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -8,10 +8,9 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from pytest_kopt.cases.order import WorkerOrders
-from pytest_kopt.errors import BadInput
 from pytest_kopt.processes.case_processes import CaseProcesses, Replay
 from pytest_kopt.processes.child import Child, without_records
-from pytest_kopt.session.refusal import refusal
+from pytest_kopt.session.refusal import refusing
 
 
 class _Test(pytest.Item):
@@ -91,9 +90,7 @@ class XdistClient(Replay):
 
     def _step_until(self, done: Callable[[], bool]) -> None:
         """Go on until then, or until no process is left."""
-        try:
+        with refusing(self.config):
             for _ in self._steps:
                 if done():
                     return
-        except BadInput as error:
-            self.config.hook.pytest_collectreport(report=refusal(str(error)))
