@@ -23,7 +23,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
@@ -215,8 +215,8 @@ def main() -> int:
             for path in through_plugin.kernels(asked.device, asked.names)
             if (asked.honest or path.parent.name == "cheats") and path.stem not in done
         ]
-        for line in pool.map(judge, paths):
-            text = json.dumps(line)
+        for played in as_completed([pool.submit(judge, path) for path in paths]):
+            text = json.dumps(played.result())
             print(text, flush=True)
             with asked.out.open("a") as file:
                 file.write(text + "\n")
