@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[1]
 CAMPAIGN = ROOT / "docs/campaigns/softmax/rounds"
 PICTURE = ROOT / "docs/pictures/decision.svg"
 #: Rounds, and what each changed.
-ROUNDS = {3: "one warp a row", 4: "exp2 instead of exp"}
+ROUNDS = {3: "one warp a row", 4: "offsets of 64 bits"}
 LEFT, WIDTH, LEAST, MOST = 40, 640, -2.4, 0.8
 STYLE = """\
 text { font: 14px system-ui, sans-serif; fill: #1f2328 }

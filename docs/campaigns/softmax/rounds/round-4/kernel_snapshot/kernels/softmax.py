@@ -6,9 +6,9 @@ import triton.language as tl
 @triton.jit
 def row_softmax(x, y, columns, BLOCK: tl.constexpr):
     at = tl.arange(0, BLOCK)
-    values = tl.load(x + tl.program_id(0) * columns + at, at < columns, float("-inf"))
-    parts = tl.exp2((values - tl.max(values)) * 1.4426950408889634)
-    tl.store(y + tl.program_id(0) * columns + at, parts / tl.sum(parts), at < columns)
+    values = tl.load(x + tl.program_id(0).to(tl.int64) * columns + at, at < columns, float("-inf"))
+    parts = tl.exp(values - tl.max(values))
+    tl.store(y + tl.program_id(0).to(tl.int64) * columns + at, parts / tl.sum(parts), at < columns)
 
 
 def softmax(x):

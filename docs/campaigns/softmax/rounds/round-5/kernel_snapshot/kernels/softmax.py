@@ -8,7 +8,7 @@ def row_softmax(x, y, columns, BLOCK: tl.constexpr):
     at = tl.arange(0, BLOCK)
     values = tl.load(x + tl.program_id(0) * columns + at, at < columns, float("-inf"))
     parts = tl.exp(values - tl.max(values))
-    tl.store(y + tl.program_id(0) * columns + at, parts / tl.sum(parts), at < columns)
+    tl.store(y + tl.program_id(0) * columns + at, parts * (1.0 / tl.sum(parts)), at < columns)
 
 
 def softmax(x):
