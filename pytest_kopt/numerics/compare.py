@@ -44,6 +44,12 @@ class Comparison:
     def snr_db(self) -> float:
         return self.figures.snr_db if self.figures else math.nan
 
+    @property
+    def line(self) -> str:
+        """The result, its SNR and its gate, for a message that has one line for them."""
+        snr = f"SNR {self.snr_db:.1f} dB, " if self.figures else ""
+        return f"{self.name}: {self.reason} ({snr}gate: {self.gate})"
+
     def diagnosis(self) -> str:
         """Return what a person needs to find the fault, one figure a line."""
         lines = [f"{self.name}: {self.reason} (gate: {self.gate})"]

@@ -282,7 +282,7 @@ class _TriedContent:
                 comparison.passed for comparison in judge(loose, expected, run.copies)
             )
             foreign = kind in UNSAID and not (plainly_right or self._is_detached(run))
-            return "raises" if foreign else "wrong", wrong[0].diagnosis().splitlines()[0]
+            return "raises" if foreign else "wrong", wrong[0].line
         except torch.OutOfMemoryError:
             raise
         except Exception:

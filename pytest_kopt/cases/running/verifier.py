@@ -152,7 +152,7 @@ def _wrong(
                 return [wrong_result(wrong)]
             recomputed = replace(spot, results=content.answer(look).results)
             if _BEYOND not in case.domain and plainly_wrong(case, recomputed, beyond) is None:
-                return [Finding("held-out-range", wrong.diagnosis().splitlines()[0])]
+                return [Finding("held-out-range", wrong.line)]
     return []
 
 
