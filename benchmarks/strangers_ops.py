@@ -127,8 +127,9 @@ OPS = [
         "x, y",
         "(x.float() - y.float()).abs().sum() / 2 / x.shape[0]",
         _P,
-        # The gradient is so small that a tolerance would accept zeros.
-        "gate={'out': snr(60.0), 'grad of input 0': snr(44.0)}",
+        # The gradient is so small that a tolerance would accept zeros. All of its elements are one
+        # number, rounded twice to bfloat16: each time up to 2^-8 of it, together 42.1 dB.
+        "gate={'out': snr(60.0), 'grad of input 0': snr(41.0)}",
     ),
     _liger(
         "jsd",
@@ -144,7 +145,8 @@ OPS = [
         "x, t, None",
         "F.cross_entropy(x, t)",
         {"x": "T(R, C)", "t": "torch.randint(C, (R,), device=DEVICE)"},
-        "consumes=(0,), gate={'grad of input 0': snr(44.0)}",
+        # As for tvd: the classes that are right have nearly the same gradient in every row.
+        "consumes=(0,), gate={'grad of input 0': snr(41.0)}",
     ),
     _liger(
         "group_norm",
