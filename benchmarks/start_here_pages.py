@@ -1,12 +1,13 @@
-"""Write the measured tables of the knowledge pages from docs/results/start_here_h100.json.
+"""Write the measured tables and the kernel code of the knowledge pages.
 
 python benchmarks/start_here_pages.py
 
-`start_here.py` makes that file on an H100.
+The figures are those of docs/results/start_here_h100.json, which `start_here.py` makes on an H100.
 """
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from pathlib import Path
@@ -29,6 +30,19 @@ PAGES = {
     "rmsnorm_forward": ("normalisation", "hbm_bandwidth"),
     "rmsnorm_training": ("normalisation", "hbm_bandwidth"),
     "cross_entropy_training": ("normalisation", "hbm_bandwidth"),
+}
+_TEMPLATES = "conftest_templates/kernels"
+_FP8 = "docs/campaigns/gemm_fp8_blockwise/final/attempt-1/kernel_snapshot/kernels/gemm_fp8.py"
+#: The functions that a page shows: their file and their name there.
+CODE = {
+    "attention": ((f"{_TEMPLATES}/attention.py", "_online"),),
+    "elementwise": ((f"{_TEMPLATES}/swiglu.py", "_backward"),),
+    "grouped_gemm": ((f"{_TEMPLATES}/grouped_gemm.py", "_rows_by_matrix"),),
+    "normalisation": (
+        ("benchmarks/start_here_kernels.py", "rmsnorm_one_pass"),
+        (f"{_TEMPLATES}/rmsnorm.py", "_backward"),
+    ),
+    "quantisation": ((_FP8, "_quantise_both"),),
 }
 #: Keys of a configuration in the order and the words of the page.
 _WORDS = {
@@ -80,13 +94,31 @@ def table(op: dict[str, Any], peak: float) -> str:
     return tabulate(rows, headers="keys", tablefmt="github", disable_numparse=True)
 
 
+def code(file: str, name: str) -> str:
+    """Return a function of a file, with its decorators, as a block of Markdown."""
+    text = (ROOT / file).read_text()
+    (function,) = (
+        node
+        for node in ast.parse(text).body
+        if isinstance(node, ast.FunctionDef) and node.name == name
+    )
+    lines = text.splitlines()[function.decorator_list[0].lineno - 1 : function.end_lineno]
+    shown = "\n".join(lines)
+    return f"\n`{name}` in `{file}`:\n\n```python\n{shown}\n```\n\n"
+
+
 def texts() -> dict[Path, dict[str, str]]:
     """Return the generated parts of each page by their names."""
     result = json.loads(RESULTS.read_text())
     versions = (
         f"{result['device']}, torch {result['torch']}, Triton {result['triton']}, {result['date']}"
     )
-    pages: dict[Path, dict[str, str]] = {}
+    pages: dict[Path, dict[str, str]] = {
+        ROOT / f"knowledge/ops/{area}/overview.md": {
+            name: code(file, name) for file, name in functions
+        }
+        for area, functions in CODE.items()
+    }
     for name, (area, peak) in PAGES.items():
         op = result["ops"][name]
         page = ROOT / f"knowledge/ops/{area}/overview.md"

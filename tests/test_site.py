@@ -83,7 +83,7 @@ def test_the_map_for_agents_has_a_sentence_for_every_page() -> None:
         assert sentence.strip(), f"{path} begins with no sentence"
 
 
-def test_the_knowledge_pages_have_the_figures_that_were_measured() -> None:
+def test_the_knowledge_pages_have_the_measured_figures_and_the_kernels_code() -> None:
     """Otherwise: `python benchmarks/start_here_pages.py`."""
     for page, parts in start_here_pages.texts().items():
         assert page.read_text() == start_here_pages.written(page, parts), page
