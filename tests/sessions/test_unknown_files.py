@@ -159,14 +159,15 @@ def test_a_kernel_that_git_ignores_is_not_taken_for_the_same(gate: Gate, also: s
 
 
 def test_what_git_ignores_beside_the_kernel_is_nobodys_business(gate: Gate) -> None:
-    """A source without functions, one that no case uses, an environment and a build."""
+    """Sources without functions or of no case, an environment, a build, a kept version."""
     project = gate.project
-    project.write(".gitignore", "__pycache__/\n_version.py\nscratch.py\nenv/\nbuild/\n")
+    project.write(".gitignore", "__pycache__/\n_version.py\nscratch.py\nenv/\nbuild/\nagent/\n")
     project.write(PLAIN, kernel(imports="from kernels._version import VERSION"))
     project.commit_all("With a version")
     project.write("kernels/_version.py", "VERSION = 1\n")
     project.write("env/pyvenv.cfg", "")
-    for path in ("env/lib/code.py", "build/lib/kernels/plain.py"):
+    kept = "agent/workspace/c/rounds/round-2/kernel_snapshot/kernels/plain.py"
+    for path in ("env/lib/code.py", "build/lib/kernels/plain.py", kept):
         project.write(path, "def code():\n    pass\n")
     done = gate()
     assert done.run.code == 0 and done.processes == {}, done.run.text

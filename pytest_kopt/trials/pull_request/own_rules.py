@@ -244,14 +244,19 @@ class Reach:
         )
 
 
-def ignored_code(root: Path) -> frozenset[str]:
-    """Return the sources of a work tree that define functions and that git ignores."""
+def ignored_code(root: Path, workspace: Path) -> frozenset[str]:
+    """Return the sources of a work tree that define functions and that git ignores.
+
+    The versions of kernels that campaigns keep in the `workspace` are no sources.
+    """
     repository = Repository.around(root)
     assert repository is not None
     return frozenset(
         path
         for path in repository.ignored_sources()
-        if not _is_copy(Path(path), root) and b"def " in (root / path).read_bytes()
+        if not (root / path).is_relative_to(workspace)
+        and not _is_copy(Path(path), root)
+        and b"def " in (root / path).read_bytes()
     )
 
 
