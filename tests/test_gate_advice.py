@@ -14,7 +14,7 @@ from torch import Tensor
 from pytest_kopt import propose_gate, snr
 from pytest_kopt.cases.running.against_reference import judge, proposed
 from pytest_kopt.cases.running.check import CheckedCase, check_case
-from pytest_kopt.cases.running.execution import ComputingIn, Pass
+from pytest_kopt.cases.running.execution import ComputingIn, Pass, grad_out
 from pytest_kopt.errors import BadInput
 from tests.builders import a_bench
 
@@ -145,7 +145,40 @@ def test_a_case_that_tells_nothing_apart_gets_a_gate_that_does() -> None:
     )
     report = check_case(case, replace(a_bench(case), expected=None))
     assert report.check == "ERROR" and "accepts wrong answers" in report.diagnosis
-    assert "a gate of its own, such as gate={'out': snr(" in report.diagnosis
+    assert "a gate of its own, such as gate={'out': snr(40.0)}" in report.diagnosis
+
+
+def test_the_gate_that_is_proposed_for_a_loss_is_one_that_its_kernel_passes() -> None:
+    """6 dB below what torch reached in one draw, few right kernels were in the next."""
+
+    def loss(x: Tensor) -> Tensor:
+        return x.tanh().mean()
+
+    def judged(**declared: Any) -> CheckedCase:
+        case = case_of(
+            loss,
+            inputs=lambda: (torch.randn(100_000, requires_grad=True),),
+            reference=lambda x: loss(x.double()),
+            schema="memory",
+            nbytes=1.0,
+            backward=True,
+            **declared,
+        )
+        return check_case(case, a_bench(case, freezes=True))
+
+    refused = judged()
+    assert refused.check == "ERROR"
+    assert "such as gate={'grad of input 0': snr(80.0)}" in refused.diagnosis
+    assert judged(gate={"grad of input 0": snr(80.0)}).check == "PASS"
+
+
+def test_the_incoming_gradient_of_a_loss_is_far_from_zero_and_one() -> None:
+    """Near zero every gradient was within an absolute tolerance, in one check of a hundred."""
+    loss, rows = torch.zeros(()), torch.zeros(64)
+    drawn = torch.stack([grad_out(loss, seed) for seed in range(500)])
+    assert ((drawn.abs() >= 1.5) & (drawn.abs() <= 1.625)).all()
+    assert 150 < int((drawn > 0).sum()) < 350 and len(drawn.unique()) > 400
+    assert grad_out(rows, 1).abs().min() < 0.5
 
 
 def test_a_gate_is_proposed_for_a_case_to_be_written() -> None:

@@ -130,6 +130,12 @@ def get_tolerances(dtype: torch.dtype) -> dict[str, float]:
     return {"rtol": tolerance, "atol": tolerance}
 
 
+def relative_db(dtype: torch.dtype) -> float | None:
+    """Return the SNR in dB of an error as large as a dtype's relative tolerance: 80 for float32."""
+    relative = TOLERANCES.get(_name(dtype))
+    return None if relative is None else -20 * math.log10(relative)
+
+
 def default_gate(dtype: torch.dtype) -> Gate:
     """Return a dtype's gate: allclose, the format's SNR for fp8 and fp4, equality for integers."""
     if not dtype.is_floating_point and not dtype.is_complex:
