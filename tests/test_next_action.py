@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pytest_kopt.campaign import running
 from pytest_kopt.campaign.ledger import Final
 from pytest_kopt.clock import now
 from pytest_kopt.decide.verdict import Decision, Verdict
@@ -139,6 +142,44 @@ def test_an_edited_harness_names_the_files_to_put_back(project: DrivenCampaign) 
     assert (action["action"], action["arguments"]["files"]) == ("restore_harness", [CASES])
     assert f"{CASES} was edited" in document["obstacle"] == action["arguments"]["obstacle"]
     assert not any("--kopt-round" in command for command in document["allowed"])
+
+
+@pytest.mark.parametrize("is_committed", [False, True])
+def test_an_edited_test_comes_back_by_the_command(tmp_path: Path, is_committed: bool) -> None:
+    """What is committed has to be committed again: a final round compares commits."""
+    project = DrivenCampaign(tmp_path / "project", {KERNEL: b"OLD = 1\n"}, in_git=True)
+    play(project, "equal")
+    before = (project.root / CASES).read_bytes()
+    project.write(KERNEL, b"NEW = 1\n")
+    project.write(CASES, before + b"# a comment\n")
+    if is_committed:
+        project.git("commit", "-qm", "Edit a test", "--", CASES)
+    campaign = project.opened()
+    action = status_of(campaign, harness=edited_harness(campaign))["next_action"]
+    assert action["action"] == "restore_harness"
+    command = action["arguments"]["command"]
+    assert ("git commit" in command) is is_committed
+    subprocess.run(command, shell=True, cwd=project.root, check=True, capture_output=True)
+    assert (project.root / CASES).read_bytes() == before
+    status = project.git("status", "--porcelain")
+    assert f"M {KERNEL}" in status and CASES not in status
+    left = edited_harness(project.opened())
+    assert left is None or left["files"] == []
+    assert asked(project)[0] == "run_round"
+
+
+def test_while_another_session_runs_nothing_that_it_refuses_is_allowed(
+    project: DrivenCampaign,
+) -> None:
+    project.write(KERNEL, b"NEW = 1\n")
+    running.write(project.layout.running, phase="checking", pid=os.getppid(), seconds_left=7.0)
+    document = shown(project)
+    told = {"pid": os.getppid(), "phase": "checking", "seconds_left": 7.0}
+    assert asked(project) == ("wait", told)
+    assert document["allowed"] == [f"kopt {word} {NAME}" for word in ("advise", "report")]
+    assert f"wait until process {os.getppid()}" in document["next"]
+    running.write(project.layout.running, phase="checking")
+    assert asked(project)[0] == "run_round", "its own session looks past itself"
 
 
 def test_what_rejects_a_candidate_has_a_name(project: DrivenCampaign) -> None:

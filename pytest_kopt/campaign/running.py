@@ -55,8 +55,7 @@ def is_live(document: dict[str, Any]) -> bool:
     return is_alive(document["pid"]) and document["phase"] != ENDED
 
 
-def is_anothers(file: Path) -> bool:
-    document = read(file)
+def is_anothers(document: dict[str, Any] | None) -> bool:
     return bool(document and is_live(document) and document["pid"] != os.getpid())
 
 
@@ -76,7 +75,7 @@ def write(file: Path, **progress: Any) -> None:
 
 def end(file: Path, exit_code: int | None, error: Exception | None = None, **progress: Any) -> None:
     """Write that the session has ended (`exit_code` None: pytest broke), unless another runs."""
-    if is_anothers(file):
+    if is_anothers(read(file)):
         return
     path, line = (place_of(str(error)) if error else None) or (None, None)
     failure = {"text": str(error), "file": path, "line": line} if error else None

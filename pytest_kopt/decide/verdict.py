@@ -25,6 +25,7 @@ ActionWord = Literal[
     "mend_kernel",
     "restore_harness",
     "mend",
+    "wait",
     "run_final",
     "stop",
 ]

@@ -115,7 +115,7 @@ class Progress:
         }
 
     def line(self) -> str:
-        waits = "this session waits for its turn: let that one end, or stop it"
+        waits = "this session waits for its turn: let that one end, or stop it if it is yours"
         return self._line() + (f"; {self._in_the_way}; {waits}" if self._in_the_way else "")
 
     def _line(self) -> str:
@@ -167,7 +167,7 @@ class Progress:
             return
         # Whoever starts does not hold the campaign yet.
         if self._file is not None and not (
-            self._phase == "starting" and running.is_anothers(self._file)
+            self._phase == "starting" and running.is_anothers(running.read(self._file))
         ):
             running.write(self._file, **self.document())
         reporter = self._reporter

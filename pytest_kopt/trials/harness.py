@@ -192,7 +192,10 @@ def declaring(campaign: Campaign, paths: Iterable[str]) -> str:
 
 
 def edited_harness(campaign: Campaign) -> dict[str, Any] | None:
-    """Return why a session is refused for its harness, as far as files tell, and which ones."""
+    """Return why a session is refused for its harness, as far as files tell, and which ones.
+
+    `command` puts them back, where the baseline's commit has them all.
+    """
     if campaign.state.baseline is None:
         return None
     watch = HarnessWatch(campaign, PytestSetup.at(campaign.root))
@@ -202,8 +205,29 @@ def edited_harness(campaign: Campaign) -> dict[str, Any] | None:
         files = watch.touched(ids)
         watch.check_dependencies(watch.check(ids))
     except BadInput as error:
-        return {"obstacle": str(error), "files": files}
+        command = _restoring(campaign, files)
+        return {"obstacle": str(error), "files": files} | ({"command": command} if command else {})
     return None
+
+
+def _restoring(campaign: Campaign, files: Sequence[str]) -> str:
+    """Return the command that takes files from the baseline's commit, "" if it lacks one.
+
+    It commits them too if HEAD has other ones: a final round accepts no other harness.
+    """
+    repository, baseline = campaign.repository, campaign.state.baseline
+    done = baseline.last.applied if baseline else None
+    if repository is None or done is None or done.git_commit is None or not files:
+        return ""
+    paths = [repository.relative(campaign.root, name) for name in files]
+    then, now = (repository.blobs(commit) for commit in (done.git_commit, "HEAD"))
+    if not then.keys() >= {*paths}:
+        return ""
+    names = shlex.join(files)
+    command = f"git checkout {done.git_commit[:12]} -- {names}"
+    if any(then[path] != now.get(path) for path in paths):
+        command += f" && git commit -m 'Restore the harness of round 1' -- {names}"
+    return command
 
 
 def pytest_section(path: Path | None) -> dict[str, Any]:

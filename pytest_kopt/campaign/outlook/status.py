@@ -224,6 +224,9 @@ class _Outlook:
     def allowed(self) -> Iterator[str]:
         """Yield the commands that would not be refused now."""
         campaign, is_ready = self.campaign, not self.obstacle and not self.harness
+        if running.is_anothers(self.session):
+            yield from self._reading()
+            return
         if not stops.holding(self.ends) and is_ready and not self.broken and not self.same:
             yield self._round_command
         final = _final_command(campaign)
@@ -233,13 +236,20 @@ class _Outlook:
             yield f"{home if workspace else self.way}{final}"
         if not self.obstacle and (discarding := self._discard_command):
             yield discarding
-        yield from (f"kopt {word} {campaign.name}" for word in ("advise", "report"))
+        yield from self._reading()
         if not campaign.state.ended:
             yield f"kopt stop {campaign.name}"
+
+    def _reading(self) -> Iterator[str]:
+        """Yield the commands that only read the campaign, and so wait for no session."""
+        yield from (f"kopt {word} {self.campaign.name}" for word in ("advise", "report"))
 
     def next_action(self) -> NextAction:
         """Return what is next as a word with its arguments."""
         state, number = self.campaign.state, self.campaign.state.next_round
+        if self.session and running.is_anothers(self.session):
+            told = {key: self.session.get(key) for key in ("pid", "phase", "seconds_left")}
+            return NextAction(action="wait", arguments=told)
         if stops.holding(self.ends):
             final = _due_final(self.campaign)
             if final is None:
@@ -284,6 +294,8 @@ class _Outlook:
 
     def sentence(self, action: NextAction) -> str:
         word, arguments = action.action, action.arguments
+        if word == "wait":
+            return f"wait until process {arguments['pid']} has ended this campaign's session"
         if word in ("stop", "run_final"):
             return "; ".join(["nothing", *going_on_lines(self.campaign, self.ends, self.way)])
         if "obstacle" in arguments:
