@@ -97,5 +97,6 @@ def of_extra(extra: str, module: str, package: str = "") -> Any:
     try:
         return import_module(module)
     except ImportError:
-        what = f"{package or module} is not installed"
-        raise BadInput(what, where=extra, fix=f"pip install 'pytest-kopt[{extra}]'") from None
+        package = package or module
+        fix = f"pip install {package} (the extra {extra!r} has it)"
+        raise BadInput(f"{package} is not installed", where=extra, fix=fix) from None

@@ -179,7 +179,12 @@ def _end(arguments: argparse.Namespace, how: Literal["stopped", "abandoned"]) ->
         if campaign.state.ended:
             raise BadInput(f"the campaign was {campaign.state.ended} already", where=campaign.name)
         campaign.end(how)
+        is_kept = how == "stopped" and len(campaign.state.kept_rounds()) > 1
+        branch = campaign.manifest.git_branch
     print(f"campaign {campaign.name} was {how}")
+    if is_kept:
+        merges = "" if branch == "none" else f"; git merge {branch} brings it to your branch"
+        print(f"pytest --kopt-round final compares its best with the baseline{merges}")
 
 
 def _settle(campaign: Campaign) -> None:

@@ -237,7 +237,7 @@ def _finding(trial: Tried, outcome: Outcome, problem: str) -> Finding | None:
         where=trial.nodeid,
         advice=(
             f"support what the incumbent supports ({example}), or exclude it with "
-            f"domain={pattern.excluded_by!r}, in a new campaign or at the base first"
+            f"domain={pattern.excluded_by!r} in the case, in a new campaign or at the base first"
         ),
         rejects=outcome == "wrong",
     )

@@ -49,7 +49,7 @@ from pytest_kopt.trials.stages import (
 
 _refused = partial(BadInput, where="--kopt-round final")
 _NEXT = {
-    Decision.ACCEPTED: "the gain stands; it is what the campaign is worth",
+    Decision.ACCEPTED: "the gain stands; it is what the campaign is worth: merge its branch",
     Decision.ACCEPTED_WITH_NOTE: "the gain stands; look at the slower case",
     Decision.INCONCLUSIVE: "kopt cannot show the gain of all accepted rounds together",
     Decision.SPLIT: "one class paid for another's gain: look for the round that did it; nothing "

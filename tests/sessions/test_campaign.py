@@ -301,7 +301,9 @@ def test_status_says_where_the_campaign_stands(serial_story: Story) -> None:
 
 def test_a_stopped_campaign_takes_no_more_rounds(serial_story: Story, tmp_path: Path) -> None:
     project = going_on(serial_story, "rolled_back", tmp_path)
-    assert project.kopt("stop", CAMPAIGN).code == 0
+    stopped = project.kopt("stop", CAMPAIGN)
+    assert stopped.code == 0 and "--kopt-round final compares its best" in stopped.out
+    assert f"git merge optimize/{CAMPAIGN} brings it" in stopped.out
     log = (project.campaign / "logs/optimize.md").read_text()
     assert re.search(r"T4 .*✅", log.partition("## Termination Check")[2])
     before = project.contents()
