@@ -256,6 +256,12 @@ def _judge(gathered: Gathered, next_steps: Mapping[Decision, str]) -> Judged:
         flags.append(f"the rounds' gains multiply to {changed(chain.change.step_pct)}{where}")
     if opened.withdrawn:
         flags.append(f"withdrawn: {opened.withdrawn} ({opened.withdrawn.why})")
+    # A final round tries no inputs near the cases, where a version may support less.
+    flags += (
+        f"round {kept.number} is {noted.decision}: {in_a_line(noted.reason)}"
+        for kept in opened.campaign.state.kept_rounds()
+        if (noted := kept.verdict) and noted.decision is Decision.ACCEPTED_WITH_NOTE
+    )
     next_step = next_steps.get(verdict.decision, verdict.next_step)
     return judged.saying(next_step=next_step, flags=flags)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -98,7 +99,13 @@ def test_a_kernel_that_says_what_it_does_not_support_is_kept_with_a_note(slow: P
     assert run.code == 0, run.text
     verdict = slow.verdict(2)
     assert verdict["decision"] == "ACCEPTED_WITH_NOTE"
-    assert "supports less than the incumbent: held-out-shape: raises at rows=" in verdict["reason"]
+    less = "supports less than the incumbent: held-out-shape: raises at rows="
+    assert less in verdict["reason"]
+    run = slow.round("final")
+    assert run.code == 0, run.text
+    final = json.loads((slow.campaign / "final/attempt-1/verdict.json").read_text())
+    (noted,) = (flag for flag in final["flags"] if flag.startswith("round 2 is ACCEPTED_WITH_NOTE"))
+    assert less in noted
 
 
 @pytest.mark.long
