@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -144,10 +144,25 @@ def flagged(verdict: Verdict, findings: Sequence[Finding | str]) -> Verdict:
         NamedFinding(**asdict(finding)) for finding in findings if isinstance(finding, Finding)
     ]
     update = {
-        "flags": sorted({*verdict.flags, *map(str, findings)}),
+        "flags": sorted({*verdict.flags, *map(str, _once(findings))}),
         "findings": list(dict.fromkeys([*verdict.findings, *named])),
     }
     return verdict.model_copy(update=update)
+
+
+def _once(findings: Iterable[Finding | str]) -> Iterator[Finding | str]:
+    """Yield one finding for all that give the same advice about cases; its place counts them."""
+    alike: dict[tuple[str, str, bool], list[Finding]] = {}
+    for finding in findings:
+        if isinstance(finding, str) or "::" not in finding.where:
+            yield finding
+        else:
+            key = finding.check, finding.advice, finding.rejects
+            alike.setdefault(key, []).append(finding)
+    for first, *others in alike.values():
+        more = len({finding.where for finding in others} - {first.where})
+        places = f"{first.where} and {more} more case{'s'[: more != 1]}"
+        yield replace(first, where=places) if more else first
 
 
 def rejecting(findings: Iterable[Finding]) -> list[Finding]:
