@@ -7,7 +7,6 @@ where two versions cannot live together, the one version of its own tree.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -79,6 +78,7 @@ from pytest_kopt.cases.running.timing import (
     prepare_blocks,
 )
 from pytest_kopt.cases.running.verifier import SLACK_DB
+from pytest_kopt.clock import Stopwatch
 from pytest_kopt.devices.lock import checking_lock, timing_lock
 from pytest_kopt.honesty import nearby_shapes
 from pytest_kopt.honesty.accuracy import Inputs
@@ -224,7 +224,7 @@ class _Arms:
         while not is_over:
             to_time: list[tuple[nearby_shapes.Tried, Case]] = []
             with one_thread(), checking_lock(bench.uuid, bench.waiting):
-                start, took, is_over = time.perf_counter(), 0.0, True
+                watch, took, is_over = Stopwatch(on_cpu=bench.device == "cpu"), 0.0, True
                 for number, variant in cases:
                     tried = try_shape(variant, versions, bench.device, secret, bench.language)
                     forget_compiled()
@@ -233,7 +233,7 @@ class _Arms:
                         to_time.append((tried, variant.case))
                     elif tried is not None:
                         client.send(TriedShape(tried))
-                    took = time.perf_counter() - start
+                    took = watch.seconds()
                     is_over = number + 1 >= _TRIED and spent + took > _TRYING_SECONDS
                     if is_over or took > _AT_ONCE_SECONDS:
                         break
