@@ -225,7 +225,7 @@ class _Outlook:
         """Yield the commands that would not be refused now."""
         campaign, is_ready = self.campaign, not self.obstacle and not self.harness
         if running.is_anothers(self.session):
-            yield from self._reading()
+            yield from self._reading_commands()
             return
         if not stops.holding(self.ends) and is_ready and not self.broken and not self.same:
             yield self._round_command
@@ -236,11 +236,11 @@ class _Outlook:
             yield f"{home if workspace else self.way}{final}"
         if not self.obstacle and (discarding := self._discard_command):
             yield discarding
-        yield from self._reading()
+        yield from self._reading_commands()
         if not campaign.state.ended:
             yield f"kopt stop {campaign.name}"
 
-    def _reading(self) -> Iterator[str]:
+    def _reading_commands(self) -> Iterator[str]:
         """Yield the commands that only read the campaign, and so wait for no session."""
         yield from (f"kopt {word} {self.campaign.name}" for word in ("advise", "report"))
 
@@ -248,8 +248,8 @@ class _Outlook:
         """Return what is next as a word with its arguments."""
         state, number = self.campaign.state, self.campaign.state.next_round
         if self.session and running.is_anothers(self.session):
-            told = {key: self.session.get(key) for key in ("pid", "phase", "seconds_left")}
-            return NextAction(action="wait", arguments=told)
+            progress = {key: self.session.get(key) for key in ("pid", "phase", "seconds_left")}
+            return NextAction(action="wait", arguments=progress)
         if stops.holding(self.ends):
             final = _due_final(self.campaign)
             if final is None:

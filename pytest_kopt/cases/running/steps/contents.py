@@ -274,7 +274,7 @@ def controls(checking: Checking) -> Iterator[Finding]:
         reached = torchs_db(name, out.dtype, pristine, checking.expected_of) if passing else 0.0
         # Of what is zero but for rounding no gate can tell anything apart.
         if passing and reached > SLACK_DB:
-            least = _telling_db(ref, [] if number else pristine, out.dtype, proposed(reached))
+            least = _rejecting_db(ref, [] if number else pristine, out.dtype, proposed(reached))
             such = "" if least is None else f", such as {gate_line({name: least})}"
             checking.invalid = (
                 f"the case accepts wrong answers for {name} under {gate.describe()}: "
@@ -284,7 +284,7 @@ def controls(checking: Checking) -> Iterator[Finding]:
             return
 
 
-def _telling_db(
+def _rejecting_db(
     expected: torch.Tensor, inputs: Sequence[Any], dtype: torch.dtype, most: float | None
 ) -> float | None:
     """Return the SNR in dB, at most `most`, of a gate that no wrong answer passes, None for none.
