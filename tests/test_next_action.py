@@ -159,6 +159,8 @@ def test_an_edited_test_comes_back_by_the_command(tmp_path: Path, is_committed: 
     assert action["action"] == "restore_harness"
     command = action["arguments"]["command"]
     assert ("git commit" in command) is is_committed
+    for key in ("user.name", "user.email"):
+        project.git("config", key, "somebody@example.org")
     subprocess.run(command, shell=True, cwd=project.root, check=True, capture_output=True)
     assert (project.root / CASES).read_bytes() == before
     status = project.git("status", "--porcelain")

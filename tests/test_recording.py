@@ -106,7 +106,7 @@ def test_contents_need_a_package_and_the_run_does_not_start_without(
 ) -> None:
     monkeypatch.setitem(sys.modules, "safetensors.torch", None)
     with (
-        pytest.raises(BadInput, match=r"safetensors is not installed.*pytest-kopt\[record\]"),
+        pytest.raises(BadInput, match=r"safetensors is not installed.*pip install safetensors"),
         record("recorded_kernels:scale", into=tmp_path / "all", contents=True),
     ):
         pytest.fail("the program runs")
