@@ -107,6 +107,10 @@ def code(file: str, name: str) -> str:
     return f"\n`{name}` in `{file}`:\n\n```python\n{shown}\n```\n\n"
 
 
+def page_of(area: str) -> Path:
+    return ROOT / f"knowledge/ops/{area}/overview.md"
+
+
 def texts() -> dict[Path, dict[str, str]]:
     """Return the generated parts of each page by their names."""
     result = json.loads(RESULTS.read_text())
@@ -114,21 +118,18 @@ def texts() -> dict[Path, dict[str, str]]:
         f"{result['device']}, torch {result['torch']}, Triton {result['triton']}, {result['date']}"
     )
     pages: dict[Path, dict[str, str]] = {
-        ROOT / f"knowledge/ops/{area}/overview.md": {
-            name: code(file, name) for file, name in functions
-        }
+        page_of(area): {name: code(file, name) for file, name in functions}
         for area, functions in CODE.items()
     }
     for name, (area, peak) in PAGES.items():
         op = result["ops"][name]
-        page = ROOT / f"knowledge/ops/{area}/overview.md"
         known = op["conditions"]
         lead = (
             f"{op['shape']}. {versions}, `{result['command']}`; {known['power.draw']} of "
             f"{known['power.limit']} and {known['clocks.sm']} at the end:"
         )
         text = f"\n{lead}\n\n{table(op, peaks()[peak])}\n\n"
-        pages.setdefault(page, {})[name] = text
+        pages.setdefault(page_of(area), {})[name] = text
     return pages
 
 

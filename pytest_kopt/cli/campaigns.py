@@ -19,9 +19,11 @@ from pytest_kopt.campaign import notes, tips
 from pytest_kopt.campaign.attempt import Evidence
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.git.repository import Repository
+from pytest_kopt.campaign.git.worktrees import branch_of
 from pytest_kopt.campaign.history import memory, stops
 from pytest_kopt.campaign.layout import find
 from pytest_kopt.campaign.notes import Bucket, Notes
+from pytest_kopt.campaign.outlook.status import final_command
 from pytest_kopt.campaign.outlook.status import status as status_document
 from pytest_kopt.campaign.outlook.status_model import advice as advice_document
 from pytest_kopt.campaign.recording import record_attempt
@@ -179,12 +181,11 @@ def _end(arguments: argparse.Namespace, how: Literal["stopped", "abandoned"]) ->
         if campaign.state.ended:
             raise BadInput(f"the campaign was {campaign.state.ended} already", where=campaign.name)
         campaign.end(how)
-        is_kept = how == "stopped" and len(campaign.state.kept_rounds()) > 1
-        branch = campaign.manifest.git_branch
     print(f"campaign {campaign.name} was {how}")
-    if is_kept:
-        merges = "" if branch == "none" else f"; git merge {branch} brings it to your branch"
-        print(f"pytest --kopt-round final compares its best with the baseline{merges}")
+    if final := final_command(campaign):
+        branch = branch_of(campaign.name, campaign.manifest)
+        merges = f"; git merge {branch} brings it to your branch" if branch else ""
+        print(f"{final} compares its best with the baseline{merges}")
 
 
 def _settle(campaign: Campaign) -> None:

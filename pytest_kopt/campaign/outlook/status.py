@@ -210,6 +210,11 @@ class _Outlook:
     same: str | None
 
     @property
+    def _other_session(self) -> dict[str, Any] | None:
+        """The session of another process, None where none works on the campaign."""
+        return self.session if running.is_anothers(self.session) else None
+
+    @property
     def _round_command(self) -> str:
         number = self.campaign.state.next_round
         return f"{self.way}pytest --kopt-campaign {self.campaign.name} --kopt-round {number}"
@@ -224,12 +229,12 @@ class _Outlook:
     def allowed(self) -> Iterator[str]:
         """Yield the commands that would not be refused now."""
         campaign, is_ready = self.campaign, not self.obstacle and not self.harness
-        if running.is_anothers(self.session):
+        if self._other_session:
             yield from self._reading_commands()
             return
         if not stops.holding(self.ends) and is_ready and not self.broken and not self.same:
             yield self._round_command
-        final = _final_command(campaign)
+        final = final_command(campaign)
         if final and is_ready:
             workspace = campaign.manifest.upstream is not None
             home = f"cd {shlex.quote(str(campaign.home))} && "
@@ -247,8 +252,8 @@ class _Outlook:
     def next_action(self) -> NextAction:
         """Return what is next as a word with its arguments."""
         state, number = self.campaign.state, self.campaign.state.next_round
-        if self.session and running.is_anothers(self.session):
-            progress = {key: self.session.get(key) for key in ("pid", "phase", "seconds_left")}
+        if other := self._other_session:
+            progress = {key: other.get(key) for key in ("pid", "phase", "seconds_left")}
             return NextAction(action="wait", arguments=progress)
         if stops.holding(self.ends):
             final = _due_final(self.campaign)
@@ -259,8 +264,11 @@ class _Outlook:
         if self.obstacle:
             return NextAction(action="mend", arguments={"obstacle": self.obstacle})
         if self.harness:
-            return NextAction(action="restore_harness", arguments=dict(self.harness))
-        arguments: dict[str, Any] = {
+            arguments = dict(self.harness)
+            if "command" in arguments:
+                arguments["command"] = self.way + arguments["command"]
+            return NextAction(action="restore_harness", arguments=arguments)
+        arguments = {
             "round": number,
             "command": self._round_command,
             "kernel": self.campaign.manifest.kernel_source,
@@ -310,7 +318,7 @@ class _Outlook:
         return f"{_SENTENCES.get(word, step)}: {arguments['command']}"
 
 
-def _final_command(campaign: Campaign) -> str | None:
+def final_command(campaign: Campaign) -> str | None:
     """Return the command of the final comparison, None where it would be refused."""
     best = campaign.state.incumbent_round
     if best is None or best == 1 or campaign.state.ended == "abandoned":
@@ -322,7 +330,7 @@ def _due_final(campaign: Campaign) -> str | None:
     """Return the command of the final comparison, None where the best version has been in one."""
     last, best = campaign.state.last_final, campaign.state.incumbent_round
     is_done = last is not None and last.best == best and last.decision is not Decision.INCOMPLETE
-    return None if is_done else _final_command(campaign)
+    return None if is_done else final_command(campaign)
 
 
 def going_on_lines(campaign: Campaign, ends: Sequence[Stop], way: str = "") -> Iterator[str]:

@@ -78,8 +78,8 @@ class PullRequestGate(VersionGate):
         self._trees = Trees(self._held, base.root, rebuild)
         self._own_trees = Trees(self._held, base.root, rebuild, copies_sources=True)
         #: Sources that git ignores, as far as no build makes them for each version.
-        is_ref = base.commit and not rebuild
-        self._ignored = ignored_code(base.root, settings.workspace) if is_ref else frozenset()
+        asks_git = base.commit and not rebuild
+        self._ignored = ignored_code(base.root, settings.workspace) if asks_git else frozenset()
         self._reach = Reach(base.root, settings.root, self._differing, rebuilds=bool(command))
 
     @property

@@ -254,9 +254,7 @@ def ignored_code(root: Path, workspace: Path) -> frozenset[str]:
     return frozenset(
         path
         for path in repository.ignored_sources()
-        if not (root / path).is_relative_to(workspace)
-        and not _is_copy(Path(path), root)
-        and b"def " in (root / path).read_bytes()
+        if not _is_copy(Path(path), root, workspace) and b"def " in (root / path).read_bytes()
     )
 
 
@@ -289,11 +287,12 @@ def check_known(base: Base, ignored: Collection[str], used: Iterable[str]) -> No
                 )
 
 
-def _is_copy(path: Path, root: Path) -> bool:
-    """Say whether a source lies in a build, an environment or a tool's own folder."""
+def _is_copy(path: Path, root: Path, workspace: Path) -> bool:
+    """Say whether a source lies in a build, an environment, a tool's folder or the `workspace`."""
     folders = path.parts[:-1]
     return (
         not _COPIES.isdisjoint(folders)
         or any(name.startswith(".") for name in folders)
+        or (root / path).is_relative_to(workspace)
         or any((root / folder / "pyvenv.cfg").exists() for folder in path.parents)
     )
