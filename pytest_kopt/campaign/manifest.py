@@ -28,8 +28,13 @@ from pytest_kopt.models import Document, optional
 from pytest_kopt.schema.table import write_atomically
 
 ARCHITECTURES = {
-    **dict.fromkeys(("H20", "H100", "H200"), "sm_90"),
-    "B200": "sm_100",
+    **dict.fromkeys(("A100", "A30"), "sm_80"),
+    **dict.fromkeys(("A10", "A40", "RTX_3090", "RTX_A6000"), "sm_86"),
+    **dict.fromkeys(("L4", "L40", "L40S", "RTX_4090", "RTX_6000_ADA"), "sm_89"),
+    **dict.fromkeys(("H20", "H100", "H100_PCIE", "H100_NVL", "GH200", "H200"), "sm_90"),
+    **dict.fromkeys(("B200", "GB200"), "sm_100"),
+    **dict.fromkeys(("B300", "GB300"), "sm_103"),
+    **dict.fromkeys(("RTX_5090", "RTX_PRO_6000"), "sm_120"),
     **dict.fromkeys(("MI300X", "MI308X", "MI325X"), "gfx942"),
     **dict.fromkeys(("MI350X", "MI355X"), "gfx950"),
 }
@@ -98,12 +103,19 @@ class PerformanceTarget:
 
 def architecture(gpu: str) -> str:
     """Return the architecture of a platform or architecture name; ValueError for another."""
-    name = ARCHITECTURES.get(gpu.upper(), gpu.lower())
+    model = _model(gpu)
+    name = ARCHITECTURES[model] if model else gpu.lower()
     if not _ARCHITECTURE.fullmatch(name):
         raise ValueError(
             f"cpu, an architecture (sm_90, gfx942) or one of {', '.join(ARCHITECTURES)}"
         )
     return name
+
+
+def _model(gpu: str) -> str | None:
+    """Return the name here of a model, written with or without spaces and dashes, or None."""
+    names = {name.replace("_", ""): name for name in ARCHITECTURES}
+    return names.get(re.sub(r"[ _-]", "", gpu.upper()))
 
 
 def parse_target(text: str) -> PerformanceTarget:
@@ -217,7 +229,7 @@ class Manifest(Document):
     target_lang: Word = Field(
         description=f"it follows from the backends {', '.join(LANGUAGES)}; any other needs --lang"
     )
-    target_gpu: Annotated[Word, AfterValidator(architecture)]
+    target_gpu: Annotated[str, AfterValidator(architecture)]
     target_model: Word | None = Field(default=None, validate_default=True)
     execution_mode: Literal["repo", "workspace"] = "repo"
     upstream: Upstream | None = Field(default=None, validate_default=True)
@@ -266,9 +278,8 @@ class Manifest(Document):
         """Keep the model that `target_gpu` names, and the language that a backend implies."""
         if not isinstance(document, dict):
             return document
-        gpu = str(document.get("target_gpu", "")).upper()
         implied = {
-            "target_model": gpu if gpu in ARCHITECTURES else None,
+            "target_model": _model(str(document.get("target_gpu", ""))),
             "target_lang": LANGUAGES.get(str(document.get("target_backend", "")).upper()),
         }
         return document | {k: v for k, v in implied.items() if v and not document.get(k)}

@@ -18,7 +18,7 @@ from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.git import worktrees
 from pytest_kopt.campaign.git.repository import Repository
 from pytest_kopt.campaign.layout import Layout, campaigns, check_name
-from pytest_kopt.campaign.manifest import ARCHITECTURES, Manifest
+from pytest_kopt.campaign.manifest import Manifest
 from pytest_kopt.campaign.prerequisites import gaps, listed, tree_gaps
 from pytest_kopt.campaign.running import hold
 from pytest_kopt.cli import manifest_options, quick_bench, templates
@@ -29,6 +29,7 @@ from pytest_kopt.devices.vendor import choose
 from pytest_kopt.documents import usable
 from pytest_kopt.errors import BadInput
 from pytest_kopt.imports import is_imported, names_in
+from pytest_kopt.knowledge.facts import Facts
 from pytest_kopt.options.project import Project
 from pytest_kopt.schema.table import write_atomically
 from pytest_kopt.show.files.summary import campaign_readme
@@ -104,7 +105,7 @@ def init(arguments: argparse.Namespace) -> None:
         is_same = branch_before == manifest.git_branch
         print(f"branch: {manifest.git_branch}, {'as before' if is_same else before}")
     if found:
-        print(f"found out, options say otherwise: {', '.join(found)}")
+        print(f"chosen by kopt; options override them: {', '.join(found)}")
     print(manifest.to_yaml() if arguments.verbose else "\n".join(_in_short(manifest)))
     if repository is not None and manifest.git_commit:
         print(f"commits: by {repository.committer}; without hooks or signatures")
@@ -191,8 +192,8 @@ def _what_follows(campaign: Campaign, here: Path) -> Iterator[str]:
         )
     yield from tip_lines(campaign)
     checked = f"pytest --kopt-check-only {campaign.manifest.tests}".rstrip()
-    yield f"what the cases cannot tell, in seconds: {checked}"
-    yield f"written to {campaign.layout.manifest}; confirm it, then:"
+    yield f"to see in seconds what the cases do not test: {checked}"
+    yield f"written to {campaign.layout.manifest}; read it and correct what is wrong, then:"
     if campaign.root != here:
         yield f"  cd {shlex.quote(str(campaign.root))}"
     yield f"  pytest --kopt-campaign {campaign.name} --kopt-round 1"
@@ -284,8 +285,8 @@ def _fill_in(arguments: argparse.Namespace, project: Project) -> list[str]:
         arguments.target_backend = found["--backend"] = backend
     if arguments.target_gpu is None and not arguments.elsewhere:
         gpu = _gpu()
-        # Triton's interpreter is no device to optimise for.
-        if gpu != "cpu" or arguments.target_backend == "TORCH":
+        # A kernel of another language may not run on a CPU at all; `gaps` explains Triton's.
+        if gpu != "cpu" or arguments.target_backend in ("TORCH", "TRITON"):
             arguments.target_gpu = found["--gpu"] = gpu
     if arguments.name is None:
         words = (arguments.target_op, arguments.target_backend, arguments.target_gpu)
@@ -325,6 +326,6 @@ def _gpu() -> str:
         return "cpu"
     with suppress(BadInput):
         device = discover("cuda").devices[0]
-        models = [model for model in ARCHITECTURES if model in device.name]
-        return max(models, key=len, default=device.architecture)
+        product = Facts().product(device.name)
+        return product.name if product else device.architecture
     return "cpu"

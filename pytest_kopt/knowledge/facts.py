@@ -183,8 +183,8 @@ def product_facts(gpu: str, model: str | None, device: str) -> tuple[str, list[F
     if product is not None:
         return f"{product.name} ({product.architecture})", facts.sheet(*product)
     models = facts.products(gpu)
-    if not models or device:
-        return f"{device or gpu} is in no spec file: its peaks are UNKNOWN", []
+    if not models or device or model:
+        return f"{model or device or gpu} is in no spec file: its peaks are UNKNOWN", []
     return (
         f"only the architecture is known, and the peaks of {', '.join(models)} differ; name the "
         f"model (target_model: {models[0]}). All of {gpu} have",

@@ -220,3 +220,15 @@ def test_what_cannot_be_used_is_named(
 def test_a_project_skill_that_is_not_there_is_a_gap(ready: Project) -> None:
     run = ready.kopt("init", CAMPAIGN, *GIVEN, "--kernel", KERNEL, "--project-skill", "none.md")
     assert run.code == 4 and "project_skill: there is no file 'none.md'" in run.refusal
+
+
+@pytest.mark.parametrize("options", [(), ("--gpu", "cpu")])
+def test_a_triton_kernel_needs_a_gpu_or_another_machine(
+    ready: Project, options: tuple[str, ...]
+) -> None:
+    ready.write(KERNEL, "import triton\n\n\ndef work(x):\n    return x\n")
+    ready.commit_all("a kernel in Triton")
+    run = ready.kopt("init", CAMPAIGN, *options, CUDA_VISIBLE_DEVICES="")
+    assert run.code == 4
+    assert "Triton's interpreter runs these kernels" in run.text
+    assert "--elsewhere" in run.text
