@@ -12,15 +12,15 @@ import html
 import shutil
 import sys
 import tempfile
-import textwrap
 from collections.abc import Iterable
 from pathlib import Path
 
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.layout import Layout
 from pytest_kopt.decide.verdict import Verdict
+from pytest_kopt.show.lines import Line, rows
 from pytest_kopt.show.standing import Closing
-from pytest_kopt.show.terminal import Line, result_lines, verdict_lines
+from pytest_kopt.show.terminal import result_lines, verdict_lines
 
 DOCS = Path(__file__).parents[1] / "docs"
 CAMPAIGN = DOCS / "campaigns/softmax"
@@ -57,28 +57,33 @@ def kept_lines(number: int, attempt: int) -> list[str]:
         recorded = campaign.state.rounds[number].attempts[attempt]
         verdict = recorded.verdict()
         failures = [shape.diagnosis.text for shape in verdict.shapes if shape.diagnosis]
-        lines = failures[0].splitlines() if failures else []
+        # pytest writes these, so a terminal breaks them where it ends.
+        lines = [
+            line[start : start + COLUMNS]
+            for line in (failures[0].splitlines() if failures else ())
+            for start in range(0, len(line), COLUMNS)
+        ]
         closing = Closing(verdict)
         shown = result_lines(recorded.results(), closing, verdict.rooflines)
         return [*lines, f"{' kopt ':=^{COLUMNS}}", *shown]
 
 
 def svg(command: str, lines: Iterable[str]) -> str:
-    """Return a picture of a command and its output; a long line goes on in the next row."""
-    rows = [f'<tspan fill="{_PLAIN}">{html.escape(f"$ {command}")}</tspan>']
+    """Return a picture of a command and its output, as a terminal shows it."""
+    drawn = [f'<tspan fill="{_PLAIN}">{html.escape(f"$ {command}")}</tspan>']
     for line in lines:
         markup = line.markup if isinstance(line, Line) else {}
         fill = next((_COLOURS[name] for name in _COLOURS if markup.get(name)), _PLAIN)
         weight = ' font-weight="bold"' if markup.get("bold") else ""
-        pieces = [line] if len(line) <= COLUMNS else textwrap.wrap(line, COLUMNS)
-        rows += [
-            f'<tspan fill="{fill}"{weight}>{html.escape(piece)}</tspan>' for piece in pieces or [""]
+        drawn += [
+            f'<tspan fill="{fill}"{weight}>{html.escape(row)}</tspan>'
+            for row in rows(line, COLUMNS)
         ]
     body = "\n".join(
         f'<text x="12" y="{22 + place * _ROW}" xml:space="preserve">{row}</text>'
-        for place, row in enumerate(rows)
+        for place, row in enumerate(drawn)
     )
-    width, height = 24 + COLUMNS * _CELL, 20 + len(rows) * _ROW
+    width, height = 24 + COLUMNS * _CELL, 20 + len(drawn) * _ROW
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height}" '
         'font-family="DejaVu Sans Mono, Menlo, Consolas, monospace" font-size="14">\n'

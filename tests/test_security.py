@@ -23,6 +23,7 @@ from pytest_kopt.errors import BadInput
 from pytest_kopt.show import terminal
 from pytest_kopt.show.exports.comment import comment
 from pytest_kopt.show.exports.github import annotation_lines
+from pytest_kopt.show.lines import write
 from pytest_kopt.show.words import printed, visible
 from tests.builders import few_examples
 from tests.test_publishing import ON_GITHUB, a_result, a_verdict
@@ -167,6 +168,8 @@ def test_plain_text_is_printed_as_it_is() -> None:
 class Written:
     """A terminal reporter that keeps what it was given."""
 
+    isatty = False
+
     def __init__(self) -> None:
         self.lines: list[str] = []
 
@@ -182,7 +185,7 @@ def hostile_verdict(**more: Any) -> Any:
 
 def test_labels_notes_and_reasons_do_nothing_to_a_terminal() -> None:
     reporter: Any = Written()
-    terminal.write(reporter, terminal.verdict_lines(hostile_verdict()))
+    write(reporter, terminal.verdict_lines(hostile_verdict()))
     assert any("\\u001b[2J" in line for line in reporter.lines), "they are shown all the same"
     for line in reporter.lines:
         assert not set(line) & {*UNSEEN, "\n"}

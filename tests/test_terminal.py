@@ -20,8 +20,9 @@ from pytest_kopt.decide.case_verdict import Shape
 from pytest_kopt.decide.verdict import Aggregate, Applied, Decision, Verdict
 from pytest_kopt.schema.columns import GEMM, MEMORY
 from pytest_kopt.session.controller import Controller
+from pytest_kopt.show.lines import Line, write
 from pytest_kopt.show.standing import Closing
-from pytest_kopt.show.terminal import BAR_WIDTH, Axis, Line, result_lines, verdict_lines, write
+from pytest_kopt.show.terminal import BAR_WIDTH, Axis, result_lines, verdict_lines
 from pytest_kopt.show.words import told_once
 from tests.builders import few_examples
 
@@ -268,11 +269,11 @@ def test_a_bar_is_as_wide_as_every_other(a: float, b: float, c: float, other: fl
     [
         (
             Decision.ROLLED_BACK,
-            "; change the kernel, then: pytest --kopt-campaign c --kopt-round next",
+            "; change the kernel, then: `pytest --kopt-campaign c --kopt-round next`",
         ),
         (
             Decision.REPAIR,
-            ": pytest --kopt-campaign c --kopt-round 3, or give the round up: kopt discard c",
+            ": `pytest --kopt-campaign c --kopt-round 3`, or give the round up: `kopt discard c`",
         ),
         (Decision.INCOMPLETE, ""),
     ],
@@ -321,7 +322,7 @@ def test_an_interrupt_before_the_verdict_says_what_became_of_the_round(
     """A table of cases that passed stood above pytest's KeyboardInterrupt, and no word more."""
     lines: list[str] = []
     session = SimpleNamespace(trial=object(), _closing=closing, _show_results=lambda _: None)
-    reporter = SimpleNamespace(write_line=lines.append)
+    reporter = SimpleNamespace(write_line=lines.append, isatty=False)
     Controller.pytest_terminal_summary(session, reporter, status)  # type: ignore[arg-type]
     assert len(lines) == told
     assert all(line.startswith("interrupted before a verdict: nothing") for line in lines)

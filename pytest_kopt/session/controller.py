@@ -92,7 +92,7 @@ class Controller:
         return self.trial is not None and self.trial.is_settled
 
     def say(self, line: str) -> None:
-        from pytest_kopt.show.terminal import write
+        from pytest_kopt.show.lines import write
 
         reporter = self._config.pluginmanager.get_plugin("terminalreporter")
         if reporter is not None:
@@ -122,11 +122,12 @@ class Controller:
             return []
         if self.trial is None:
             return [f"kopt: {self.orders.device}, rows go to {self.settings.summary_csv}"]
-        from pytest_kopt.show.words import printed
+        from pytest_kopt.show.lines import columns_of, rows
 
         lines = [f"kopt: {self.trial.title}, {self.orders.device}", *self.trial.preface]
         lines += [f"kopt: {why}"] if (why := why_open(self._config)) else []
-        return [piece for line in lines for piece in printed(line)]
+        columns = columns_of(self._config.pluginmanager.get_plugin("terminalreporter"))
+        return [row for line in lines for row in rows(line, columns)]
 
     def pytest_sessionstart(self, session: pytest.Session) -> None:
         self.measurements.session = session
@@ -203,13 +204,17 @@ class Controller:
     ) -> None:
         self._show_results(terminalreporter)
         if self.trial and not self._closing and exitstatus == pytest.ExitCode.INTERRUPTED:
-            terminalreporter.write_line(
+            from pytest_kopt.show.lines import write
+
+            line = (
                 "interrupted before a verdict: nothing is decided, the kernel is as it was; the "
                 "same command measures it again"
             )
+            write(terminalreporter, [line])
 
     def _show_results(self, terminalreporter: pytest.TerminalReporter) -> None:
         from pytest_kopt.show import terminal
+        from pytest_kopt.show.lines import write
 
         results = self.collector.in_order()
         flags = [] if self._closing else self.collector.never_called()
@@ -225,18 +230,19 @@ class Controller:
             lines += terminal.blind_spot_lines(results)
         if lines or self.noise:
             terminalreporter.section("kopt")
-        terminal.write(terminalreporter, lines)
+        write(terminalreporter, lines)
         if self._closing:
             terminal.close_with(terminalreporter, self._closing.verdict)
         if self.trial is None:
-            for text in self.collector.lost_after_all():
-                terminalreporter.write_line(f"run again, as its process was lost: {text}")
+            lost = self.collector.lost_after_all()
+            write(
+                terminalreporter, (f"run again, as its process was lost: {text}" for text in lost)
+            )
         if self._closing:
             for line in self._published:
                 terminalreporter.write_line(line)
         if self.noise:
-            for line in terminal.noise_lines(self.noise):
-                terminalreporter.write_line(line)
+            write(terminalreporter, terminal.noise_lines(self.noise))
 
     def pytest_unconfigure(self) -> None:
         self._interruption.give_back()

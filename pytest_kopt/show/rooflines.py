@@ -15,6 +15,7 @@ from pytest_kopt.knowledge.facts import Ceiling, DeviceCeilings, MeasuredCeiling
 from pytest_kopt.profiling.kernel_table import OCCUPIED, CaseProfile, KernelRow
 from pytest_kopt.roofline import Roofline, efficiency
 from pytest_kopt.schema.table import write_atomically
+from pytest_kopt.show.lines import Line
 from pytest_kopt.show.words import clipped, markdown_table
 
 #: Columns of a label: with the others the table fits 80.
@@ -38,7 +39,7 @@ def roofline_lines(rooflines: Sequence[Roofline], verbosity: int = 0) -> Iterato
                 row["ridge"] = "-" if line.ridge is None else f"{line.ridge:.1f}"
                 row["target"] = figure(line.target)
         table = tabulate(rows, headers="keys", disable_numparse=True)
-        yield from ("", *table.splitlines())
+        yield from ("", *(Line(row, whole=True) for row in table.splitlines()))
         yield from filter(None, (line.over_declared for line in rooflines))
         yield f"hardware efficiency (T2): {efficiency(rooflines).why}"
     elif blocked and verbosity > 0:

@@ -58,7 +58,7 @@ def _uncommitted_lines(campaign: Campaign) -> Iterator[str]:
         names = " ".join(map(shlex.quote, files))
         yield (
             f"HEAD holds another version than the current best: {', '.join(files)} differ(s) from "
-            f"it now. Fix: git commit -m 'Back to the current best' -- {names}"
+            f"it now. Fix: `git commit -m 'Back to the current best' -- {names}`"
         )
 
 

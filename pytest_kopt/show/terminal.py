@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.exit_codes import ExitCode
 from pytest_kopt.figures import changed, figure, interval
 from pytest_kopt.schema.columns import BUILT_IN, Scalar
+from pytest_kopt.show.lines import Line, Markup
 from pytest_kopt.show.rooflines import profile_lines, roofline_lines
 from pytest_kopt.show.words import (
     clipped,
@@ -24,7 +25,6 @@ from pytest_kopt.show.words import (
     kernel_lines,
     memory,
     outcome,
-    printed,
     second_points,
     within,
 )
@@ -52,25 +52,6 @@ PAIRED = "change: measured in pairs, decides; other columns: the candidate alone
 _LINEAR_PCT = 1.0
 #: From so many times the smallest change on, the largest would flatten it.
 _FAR_APART = 8.0
-Markup = dict[str, bool]
-
-
-class Line(str):
-    """A line with the markup that pytest's terminal writer gives it where there are colours."""
-
-    markup: Markup
-
-    def __new__(cls, text: str, **markup: bool) -> Line:
-        line = super().__new__(cls, text)
-        line.markup = markup
-        return line
-
-
-def write(reporter: pytest.TerminalReporter, lines: Iterable[str]) -> None:
-    """Write lines, coloured on a terminal only; what they hold does nothing to the terminal."""
-    for line in lines:
-        for piece in printed(line):
-            reporter.write_line(piece, **(line.markup if isinstance(line, Line) else {}))
 
 
 def result_lines(
@@ -94,7 +75,7 @@ def result_lines(
     yield from sorted({note for result in results if (note := result.evidence.note)})
     if closing:
         yield from profile_lines(closing.profiles)
-        yield from closing.detail.splitlines()[-20:]
+        yield from (Line(row, whole=True) for row in closing.detail.splitlines()[-20:])
         yield from verdict_lines(closing.verdict, verbosity)
         yield from ["", *closing.outlook] if closing.outlook else ()
 
@@ -169,11 +150,11 @@ def _command(verdict: Verdict) -> str:
         return ""
     rerun = f"pytest --kopt-campaign {verdict.campaign} --kopt-round"
     if verdict.decision is Decision.REPAIR:
-        ends = f", or give the round up: kopt discard {verdict.campaign}"
-        return f": {rerun} {verdict.round}{ends if verdict.round > 1 else ''}"
+        ends = f", or give the round up: `kopt discard {verdict.campaign}`"
+        return f": `{rerun} {verdict.round}`{ends if verdict.round > 1 else ''}"
     is_asked = verdict.next_step.startswith("go on with the next round")
     if is_asked or verdict.decision is Decision.ROLLED_BACK:
-        return f"; change the kernel, then: {rerun} next"
+        return f"; change the kernel, then: `{rerun} next`"
     return ""
 
 
@@ -223,7 +204,7 @@ def _case_table(
     names = [clipped(operation, room), "-" * room, *(clipped(label, room) for label in labels)]
     marks: list[Markup] = [{}, {}, *map(_row_markup, results, cases)]
     for name, line, markup in zip(names, rest, marks, strict=True):
-        yield Line(f"{name:<{room}}  {line}".rstrip(), **markup)
+        yield Line(f"{name:<{room}}  {line}".rstrip(), whole=True, **markup)
 
 
 def _columns(
