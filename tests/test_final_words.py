@@ -49,9 +49,9 @@ def test_the_status_tells_what_it_found(tmp_path: Path) -> None:
 def test_the_transfer_is_shown_where_a_bucket_was_claimed(
     tmp_path: Path, bucket: str | None, is_told: bool
 ) -> None:
-    """A user who claimed nothing read "S_real, R_real, inflation gap 6757 points"."""
+    """A gain with fresh tensors means nothing to a user who claimed none."""
     _, final = finished(tmp_path, bucket)
     assert final.report is not None
     said = "\n".join([*outlook(final.report), text("c", final)])
-    words = ("S_real", "R_real", "inflation gap", "with fresh tensors")
+    words = ("weight caches", "R_real", "product of the accepted gains", "with fresh tensors")
     assert [word in said for word in words] == [is_told] * len(words), said

@@ -38,21 +38,22 @@ _UNSEEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]"
 )
 Column = tuple[str, Callable[[Any], str]]
-CHANGE: Column = ("vs incumbent", lambda record: changed(record.change_pct))
+CHANGE: Column = ("Change", lambda record: changed(record.change_pct))
 INTERVAL: Column = (
     "Interval",
     lambda record: interval(record.change_pct, record.low_pct, record.high_pct),
 )
-INCUMBENT: Column = ("Incumbent", lambda record: figure(record.incumbent))
+INCUMBENT: Column = ("Current best", lambda record: figure(record.incumbent))
 CANDIDATE: Column = ("Candidate", lambda record: figure(record.candidate))
 STATUS: Column = ("Status", attrgetter("status"))
+CASE_STATUS: Column = ("Status", lambda case: case_status(case))
 CHECK: Column = ("Check", attrgetter("check"))
 GEOMEANS = (("Geomean", attrgetter("metric")), INCUMBENT, CANDIDATE, CHANGE, INTERVAL)
 SUMS = (("All cases", attrgetter("metric")), INCUMBENT, CANDIDATE, CHANGE, INTERVAL)
 CASES = (
     ("Case", attrgetter("label")),
-    ("Dims", lambda case: ", ".join(f"{name}={value}" for name, value in case.dims.items())),
-    *(CHECK, CHANGE, INTERVAL, STATUS),
+    ("Dims", lambda case: _dims(case)),
+    *(CHECK, CHANGE, INTERVAL, CASE_STATUS),
 )
 CLASSES = (
     ("Class", attrgetter("name")),
@@ -118,6 +119,18 @@ def gate_outcome(verdict: Verdict) -> str:
         "REJECTED_OVERFIT": "refused",
         "INCOMPLETE": "not judged",
     }.get(decision, decision)
+
+
+def case_status(case: Shape) -> str:
+    """Return a case's status; one that is `unchanged` for the verdict by what its interval says."""
+    if case.same:
+        return "same code"
+    if case.status != "unchanged":
+        return case.status
+    if case.check == "PASS" and case.change_pct is None:
+        return "not compared"
+    # The decision may still be "may be slower": "unchanged" would contradict it.
+    return "slower" if (case.high_pct or 0.0) < 0 else "no change shown"
 
 
 def first_calls(shapes: Sequence[Shape | None]) -> list[str]:
@@ -203,25 +216,14 @@ def memory(verdict: Verdict) -> str:
 
 def kernel_lines(verdict: Verdict) -> list[str]:
     """Return what changed in the machine code, a line for each kernel."""
+    return [f"{name}: {text} (first in {case})" for name, text, case in kernel_rows(verdict)]
+
+
+def kernel_rows(verdict: Verdict) -> list[tuple[str, str, str]]:
+    """Return each kernel that changed: its name, what changed in words, and its first case."""
     return [
-        f"{kernel.kernel}: {_in_words(kernel, figures)} (first in {kernel.case})"
+        (kernel.kernel, _in_words(kernel, figures), kernel.case)
         for kernel, figures in _kernel_figures(verdict)
-    ]
-
-
-def kernel_rows(verdict: Verdict) -> list[list[str]]:
-    """Return the same as rows of a table: kernel, its first case, figure, before, after.
-
-    Without figures of both versions a row ends with the words of the line instead.
-    """
-    return [
-        [kernel.kernel, kernel.case, *row]
-        for kernel, figures in _kernel_figures(verdict)
-        for row in (
-            figures
-            if kernel.before and kernel.after and figures
-            else [(_in_words(kernel, figures),)]
-        )
     ]
 
 
@@ -298,6 +300,18 @@ def told_once(text: str, firsts: dict[str, str]) -> str:
 def rows(records: Iterable[Any], *columns: Column) -> list[dict[str, str]]:
     """Return a row for each record, its cells by heading."""
     return [{heading: cell(record) for heading, cell in columns} for record in records]
+
+
+def with_text(table: Sequence[dict[str, str]]) -> list[dict[str, str]]:
+    """Return rows without the columns that are empty in all of them."""
+    told = {heading for row in table for heading, cell in row.items() if cell}
+    return [{heading: row[heading] for heading in row if heading in told} for row in table]
+
+
+def _dims(case: Shape) -> str:
+    """Return a case's dims, "" where its label has them all."""
+    dims = [f"{name}={value}" for name, value in case.dims.items()]
+    return "" if {*dims} <= {*case.label.split()} else ", ".join(dims)
 
 
 def first_call(call: FirstCall | None) -> str:

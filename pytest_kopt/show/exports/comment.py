@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from pytest_kopt.decide.case_verdict import Shape
 from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.figures import at_level
 from pytest_kopt.schema.table import write_atomically
 from pytest_kopt.show.templates import rendered
 from pytest_kopt.show.words import (
     CANDIDATE,
+    CASE_STATUS,
     CHANGE,
     CHECK,
     INCUMBENT,
@@ -40,7 +40,6 @@ _SIGNS = {
 #: GitHub refuses a comment of more than 65536 characters.
 _MOST_ROWS = 200
 _BEFORE, _NOW = headed(INCUMBENT, "Before"), headed(CANDIDATE, "Now")
-_CHANGE = headed(CHANGE, "Change")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -63,7 +62,7 @@ def comment(verdict: Verdict) -> str:
     levels = {total.confidence for total in totals if total.confidence is not None}
     sure = f"Interval, {' and '.join(map(at_level, sorted(levels)))}" if levels else "Interval"
     figures = [_BEFORE, _NOW] if has_figures else []
-    columns = [_METRIC, *figures, _CHANGE, headed(INTERVAL, sure)]
+    columns = [_METRIC, *figures, CHANGE, headed(INTERVAL, sure)]
     worst = sorted(verdict.shapes, key=lambda case: (case.check == "PASS", case.change_pct or 0.0))
     return rendered(
         "comment.md.j2",
@@ -89,18 +88,6 @@ def comment(verdict: Verdict) -> str:
     )
 
 
-def _status(shape: Shape) -> str:
-    if shape.same:
-        return "same code"
-    is_bare = shape.check == "PASS" and shape.change_pct is None
-    if is_bare and shape.status == "unchanged":
-        return "not compared"
-    if shape.status == "unchanged":
-        # The verdict may still be "may be slower": "unchanged" would contradict it.
-        return "slower" if (shape.high_pct or 0.0) < 0 else "no change shown"
-    return shape.status
-
-
 def _plain(text: str) -> str:
     """Return text that GitHub shows as it is: no HTML, no links, no mentions, no emphasis."""
     text = one_line(visible(text)).replace("\\|", "|")[:1000]
@@ -114,7 +101,7 @@ _METRIC: Column = ("Metric", lambda total: _plain(total.metric))
 _CASES = (
     ("Case", lambda case: _plain(case.label)),
     CHECK,
-    _CHANGE,
+    CHANGE,
     headed(INTERVAL, "Interval, 95 %"),
-    ("Status", _status),
+    CASE_STATUS,
 )

@@ -192,11 +192,10 @@ def outlook(report: FinalReport) -> list[str]:
     following = [f"next direction: {text}" for text in report.next_directions]
     if not report.is_attributed:
         return following
-    parts = zip("SWR", (report.s_real_pct, report.w_real_pct, report.r_real_pct), strict=True)
-    gains = ", ".join(f"{name}_real {changed(gain)}" for name, gain in parts)
     return [
-        f"benchmark gain with fresh tensors {changed(report.real_pct)} ({gains}), inflation gap "
-        f"{report.gap_pct:.3f} points",
+        f"benchmark gain with fresh tensors {changed(report.real_pct)}: kernel changes "
+        f"{changed(report.s_real_pct)}, weight caches {changed(report.w_real_pct)}; "
+        f"{report.gap_pct:.3f} points below the product of the accepted gains",
         *following,
     ]
 

@@ -37,7 +37,15 @@ from pytest_kopt.schema.metrics import RATE_UNITS, direction
 from pytest_kopt.schema.table import Table
 from pytest_kopt.show.rooflines import share_of, target_cells
 from pytest_kopt.show.templates import rendered
-from pytest_kopt.show.words import CANDIDATES, CASES, CLASSES, kernel_lines, one_line, rows
+from pytest_kopt.show.words import (
+    CANDIDATES,
+    CASES,
+    CLASSES,
+    kernel_lines,
+    one_line,
+    rows,
+    with_text,
+)
 
 #: The line of the transfer check that a benchmark alone cannot fill.
 STEP_GAIN = "Estimated real-training gain"
@@ -65,7 +73,7 @@ def summary(campaign: Campaign, round: Round, verdict: Verdict) -> str:
         verdict=verdict,
         totals=verdict.totals,
         tables={
-            "cases": rows(verdict.shapes, *CASES),
+            "cases": with_text(rows(verdict.shapes, *CASES)),
             "classes": rows(verdict.classes, *CLASSES),
             "candidates": rows(verdict.candidates, *CANDIDATES),
         },

@@ -22,8 +22,8 @@ Spec = dict[str, Any]
 _WIDE = 4.0
 #: Height of a round in the trend, in pixels.
 _ROW = 20
-#: Share of the trend's width that is left for the text next to the largest gain.
-_ROOM = 0.32
+#: Width that is left for the text next to the largest gain, in pixels.
+_ROOM = 60
 #: An axis whose title may be longer than the axis.
 _BELOW = {"tickCount": 10, "titleAnchor": "end"}
 #: Characters of a name; the widest page shows fewer.
@@ -34,14 +34,21 @@ _NUMBERS = {"gain", "low", "high", "achieved", "attainable", "achieved_pct"}
 MANY, LAST = 20, 10
 #: The first row: every case together.
 _ALL = "all cases"
-_SIGNS = {"improved": "▲", "unchanged": "=", "regressed": "▼", "failed": "✕"}
+#: The sign of each status of a cell.
+_SIGNS = {"faster": "▲", "slower": "▼", "beyond": "▼▼", "neither": "=", "failed": "✕", "": ""}
+#: A status in words, where the word alone does not say it.
+_WORDS = {
+    "beyond": "slower beyond its regression limit",
+    "neither": "no change shown",
+    "": "no interval",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
     """One case in one round."""
 
-    #: `improved`, `unchanged`, `regressed`, `failed`, or "" without a comparison.
+    #: One of _SIGNS; "" without an interval.
     status: str
     #: The status as a sign, then the change against the current best of that round.
     text: str
@@ -63,7 +70,7 @@ def shown(rounds: Sequence[Any]) -> list[Any]:
 def case_table(rounds: Sequence[Any]) -> tuple[list[Any], list[tuple[str, list[Cell]]]]:
     """Return the rounds that are columns, and each row: its case and a cell for each column.
 
-    A round without a comparison or a failed case, as the baseline is, has no column.
+    A round that neither compared a case nor has a failed one, as the baseline, has no column.
     """
     columns = [(round, cells) for round in shown(rounds) if any((cells := _cells(round)).values())]
     names = dict.fromkeys(name for _, cells in columns for name in cells)
@@ -73,26 +80,28 @@ def case_table(rounds: Sequence[Any]) -> tuple[list[Any], list[tuple[str, list[C
 
 def _cells(round: Any) -> dict[str, Cell | None]:
     total = round["aggregate"]
-    cells = {_ALL: _cell(total, _direction(total)) if total else None}
-    return cells | {shape["label"]: _cell(shape, shape["status"]) for shape in round["shapes"]}
+    cells = {_ALL: _cell(total) if total else None}
+    return cells | {shape["label"]: _cell(shape) for shape in round["shapes"]}
 
 
-def _cell(figures: Any, status: str) -> Cell | None:
+def _cell(figures: Any) -> Cell | None:
+    status = _status(figures)
     if status == "failed":
         return Cell(status, f"{_SIGNS[status]} {figures['check']}", status)
     if figures["change_pct"] is None:
         return None
     within = changed_within(*(figures[key] for key in ("change_pct", "low_pct", "high_pct")))
-    text = f"{_SIGNS[status]} {changed(figures['change_pct'])}"
-    return Cell(status, text, f"{within}, {status}")
+    text = f"{_SIGNS[status]} {changed(figures['change_pct'])}".lstrip()
+    return Cell(status, text, f"{within}, {_WORDS.get(status, status)}")
 
 
-def _direction(total: Any) -> str:
-    """Return the status of all cases together: that of an interval that leaves out zero."""
-    low, high = total["low_pct"], total["high_pct"]
-    if low is not None and low > 0:
-        return "improved"
-    return "regressed" if high is not None and high < 0 else "unchanged"
+def _status(figures: Any) -> str:
+    """Return on which side of zero an interval lies; the verdict knows failures and limits."""
+    judged = {"failed": "failed", "regressed": "beyond"}.get(figures.get("status"))
+    low, high = figures["low_pct"], figures["high_pct"]
+    if judged or low is None or high is None:
+        return judged or ""
+    return "faster" if low > 0 else "slower" if high < 0 else "neither"
 
 
 def trend(rounds: Sequence[Any], metric: str) -> Spec | None:
@@ -113,7 +122,8 @@ def trend(rounds: Sequence[Any], metric: str) -> Spec | None:
     names = [*dict.fromkeys(value["name"] for value in values)]
     filling = {"names": names, "height": _ROW * len(names), **_marks(values)}
     axes = {key: {**gain, "field": key} for key in ("gain", "high")}
-    axes["gain"] |= {"scale": _with_room(gain, values), "axis": _BELOW}
+    room = {"range": [0, {"expr": f"width - {_ROOM}"}]}
+    axes["gain"] |= {"scale": {**gain["scale"], **room}, "axis": _BELOW}
     return _chart("trend", values, **axes, **filling)
 
 
@@ -133,18 +143,6 @@ def _row(round: Any) -> Spec:
         "decision": round["decision"],
         "keeps": round["keeps"],
     }
-
-
-def _with_room(axis: Spec, values: Sequence[Spec]) -> Spec:
-    """Return the scale of an axis of gains with room for a text to the right of the largest."""
-    scale: Spec = axis.get("scale", {})
-    ends = [v[key] for v in values for key in ("gain", "low", "high") if v[key] is not None]
-    if not ends:
-        return scale
-    if scale:
-        return {**scale, "domainMax": max(ends) * (max(ends) / min(ends)) ** _ROOM}
-    low, high = min(0.0, *ends), max(0.0, *ends)
-    return {"zero": True, "domainMax": high + _ROOM * ((high - low) or 1.0)}
 
 
 def rooflines(lines: Sequence[Any]) -> Spec | None:
@@ -209,7 +207,8 @@ def _told(name: str) -> Spec:
 
 def _gain_axis(values: Sequence[Spec], title: str) -> Spec:
     """Return the axis of gains in percent, or of factors, as `values` are then, if far apart."""
-    axis = {"field": "gain", "type": "quantitative"}
+    scale: Spec = {"nice": False}
+    axis = {"field": "gain", "type": "quantitative", "scale": scale}
     ratios = [1 + (value["gain"] or 0.0) / 100 for value in values]
     if not ratios or not min(ratios) > 0 or max(ratios) < _WIDE * min(ratios):
         return {**axis, "title": f"{title} (%)"}
@@ -217,7 +216,7 @@ def _gain_axis(values: Sequence[Spec], title: str) -> Spec:
         for key in {"gain", "low", "high"} & value.keys():
             if value[key] is not None:
                 value[key] = _factor(value[key])
-    return {**axis, "title": f"{title} (factor)", "scale": {"type": "log"}}
+    return {**axis, "title": f"{title} (factor)", "scale": {**scale, "type": "log"}}
 
 
 def _factor(pct: float | None) -> float | None:

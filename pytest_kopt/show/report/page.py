@@ -42,6 +42,7 @@ from pytest_kopt.show.words import (
     outcome,
     rows,
     visible,
+    with_text,
 )
 
 #: What a report shows of a verdict as it stands there.
@@ -54,7 +55,7 @@ _ONLY_IN_TABLES = {"shapes": {"__all__": {"first_call_ms", *_POINTS}}}
 _IN_TABLES = {"aggregate", "shapes", "rooflines"}
 _DEVICE: Column = ("Device", lambda case: case.device or "")
 _OF_ATTEMPT = {"attempt", "time", "decision", "reason"}
-_KERNELS = ("Kernel", "First in", "What", "Incumbent", "Candidate")
+_KERNELS = ("Kernel", "Change (code size and memory in bytes, others: instructions)", "First in")
 #: A report stays below this many bytes; the pairs of the oldest rounds go first.
 LIMIT = 2_000_000
 #: The line of all cases together.
@@ -87,12 +88,16 @@ def document(campaign: Campaign) -> dict[str, Any]:
 
 
 def _rooflines(rounds: Sequence[dict[str, Any]], best: int | None) -> dict[str, Any]:
-    """Return the current best's rooflines with their round, else the last round's that has some."""
-    having = [round for round in rounds if round["rooflines"]]
+    """Return the current best's rooflines with their round, else the last round's with a bound."""
+    having = [round for round in rounds if any(map(_is_known, round["rooflines"]))]
     shown = next((round for round in having if round["number"] == best), having and having[-1])
     if not shown:
         return {"rooflines": [], "roofline_round": None}
     return {"rooflines": shown["rooflines"], "roofline_round": shown["number"]}
+
+
+def _is_known(line: dict[str, Any]) -> bool:
+    return bool(line["bound"] != "UNKNOWN")
 
 
 def environment(campaign: Campaign) -> list[tuple[str, str]]:
@@ -148,10 +153,10 @@ def _rounds(campaign: Campaign) -> Iterator[dict[str, Any]]:
 
 def _round(round: Round, verdict: Verdict) -> dict[str, Any]:
     notes, total, applied = round.notes, verdict.aggregate, verdict.applied
-
-    kernels = kernel_rows(verdict)
-    has_costs = any(shape.memory for shape in verdict.shapes)
-    has_points = any(shape.operating_point for shape in verdict.shapes)
+    # An arrow of two characters may be broken at the end of a line.
+    kernels = [[text.replace("->", "→") for text in row] for row in kernel_rows(verdict)]
+    # On one device the environment names it.
+    has_devices = len({shape.device for shape in verdict.shapes}) > 1
 
     def is_sum(figures: Aggregate) -> bool:
         return figures.metric.startswith(WEIGHTED_TIME.name)
@@ -160,13 +165,7 @@ def _round(round: Round, verdict: Verdict) -> dict[str, Any]:
         rows([mean for mean in verdict.totals if not is_sum(mean)], *GEOMEANS),
         rows(filter(is_sum, verdict.totals), *SUMS),
         rows(verdict.classes, *CLASSES),
-        rows(
-            verdict.shapes,
-            *CASES,
-            *(COSTS if has_costs else ()),
-            *(POINTS if has_points else ()),
-            _DEVICE,
-        ),
+        rows(verdict.shapes, *CASES, *COSTS, *POINTS, *((_DEVICE,) if has_devices else ())),
         rows(verdict.candidates, *CANDIDATES),
         [{"Notes": name, "": str(value)} for name, value in notes.given().items()],
     )
@@ -179,7 +178,11 @@ def _round(round: Round, verdict: Verdict) -> dict[str, Any]:
         "change": changed(total.change_pct) if total else "—",
         "interval": interval(total.change_pct, total.low_pct, total.high_pct) if total else "",
         "tables": [
-            *([[*table[0]], *([*row.values()] for row in table)] for table in tables if table),
+            *(
+                [[*table[0]], *([*row.values()] for row in table)]
+                for table in map(with_text, tables)
+                if table
+            ),
             *([[_KERNELS, *kernels]] if kernels else ()),
         ],
         "summary": notes.title or "",
@@ -282,8 +285,9 @@ def packed_text(text: str) -> str:
 def pairs(campaign: Campaign, number: int) -> dict[str, list[list[int]]]:
     """Return a round's pairs: by case, and for each process a list of whole numbers.
 
-    A number is 2·g + o with the pair's gain g = incumbent / candidate − 1 in 0.01 % and o = 1 where
-    the incumbent went first. Pairs of the A/A control are left out. Empty without a comparison.
+    A number is 2·g + o with the pair's gain g = current best / candidate − 1 in 0.01 %. o is 1
+    where the current best went first. Pairs of the A/A control are left out. Empty without a
+    comparison.
     """
     path = campaign.layout.artifacts(number) / "pairs.csv"
     cases: dict[str, dict[str, list[int]]] = {}

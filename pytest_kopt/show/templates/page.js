@@ -70,7 +70,6 @@
     for (const row of rows) {
       const line = made("tr");
       line.append(...row.map((text, i) => made("td", text, figures[i] ? "n" : "")));
-      line.lastChild.colSpan = header.length - row.length + 1;
       element.tBodies[0].append(line);
     }
     box.append(element);
@@ -80,7 +79,7 @@
     const round = rounds.get(at("round").value);
     const parts = [
       made("p", `${round.decision}: ${round.reason}`),
-      made("p", [`${round.level} level`, round.compare !== "none" && `${round.compare} comparison`, round.engine && `engine ${round.engine}`, `policy ${round.policy}`].filter(Boolean).join(", "), "quiet"),
+      made("p", [`${round.level} scope`, round.compare !== "none" && `${round.compare} comparison`, round.engine && `timing method ${round.engine}`, `policy ${round.policy}`].filter(Boolean).join(", "), "quiet"),
     ];
     for (const each of round.attempts.slice(0, -1))
       parts.push(made("p", `attempt ${each.attempt}: ${each.decision}: ${each.reason}`, "quiet"));
@@ -106,7 +105,7 @@
       process.map((value, j) => ({
         process: i + 1,
         pair: j + 1,
-        first: value & 1 ? "incumbent first" : "candidate first",
+        first: value & 1 ? "current best first" : "candidate first",
         gain: (value >> 1) / 100,
       })),
     );
