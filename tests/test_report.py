@@ -290,10 +290,24 @@ def test_no_roofline_is_drawn_without_its_figures() -> None:
     assert charts.rooflines([{**known, "unit": "GB/s"}]) is None
 
 
+def test_rooflines_without_a_bound_are_one_sentence(tmp_path: Path) -> None:
+    nothing = Limits(None, None, 0.0, ("no rate", "no bandwidth"))
+    line = roofline("M256", "forward", flops=2e9, nbytes=2e7, time_ms=0.01, limits=nothing)
+    text = page.campaign_page(a_campaign(tmp_path, rounds=2, shapes=1, rooflines=[line]))
+    section = re.findall(r"<h2>Roofline</h2>.*?</section>", text, re.S)[0]
+    assert "No round has a known roofline" in section
+    assert "UNKNOWN" not in section and "<table" not in section
+
+
 MARKS = """Object.fromEntries([...document.querySelectorAll('.chart')].map(c => [
     c.id, c.querySelectorAll('.mark-symbol path, .mark-rect path, .mark-line path').length]))"""
 INTERVALS = """[...document.querySelectorAll('#trend .mark-rule.role-mark line')].filter(
     line => Number(line.getAttribute('x2'))).length"""
+#: The intervals' ends in the trend: the right of the last, and of the plot.
+ENDS = """(() => {
+    const right = box => box.getBoundingClientRect().right;
+    const ticks = [...document.querySelectorAll('#trend .mark-rect.role-mark path')].map(right);
+    return [ticks.length, Math.max(...ticks), right(document.querySelector('#trend svg'))]; })()"""
 #: The names of rounds in the trend; and those that are cut off, or cover the one before.
 LABELS = "[...document.querySelectorAll('#trend [aria-label^=Y-axis] .role-axis-label text')]"
 NAMES = f"{LABELS}.map(text => text.textContent)"
@@ -321,6 +335,8 @@ def test_in_a_browser_every_chart_is_drawn_and_nothing_complains(
             assert set(marks) == {"trend", "pairs", "roofline"}
             assert all(count > 0 for count in marks.values()), marks
             assert browser.value(INTERVALS) == 5, "an interval for every compared round"
+            ends, last, edge = browser.value(ENDS)
+            assert ends == 10 and edge - last < 90, "each is marked, and the axis ends with them"
             shown = browser.value(f"{NAMES}.map(name => name.split(' ')[0])")
             assert shown == [str(number) for number in range(1, 8)]
             assert browser.value(HIDDEN) == [], "every name can be read"
