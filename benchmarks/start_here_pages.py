@@ -33,11 +33,15 @@ PAGES = {
 }
 _TEMPLATES = "conftest_templates/kernels"
 _FP8 = "docs/campaigns/gemm_fp8_blockwise/final/attempt-1/kernel_snapshot/kernels/gemm_fp8.py"
+_GROUPED = "docs/campaigns/grouped_gemm/final/attempt-1/kernel_snapshot/kernels/grouped_gemm.py"
 #: The functions that a page shows: their file and their name there.
 CODE = {
     "attention": ((f"{_TEMPLATES}/attention.py", "_online"),),
     "elementwise": ((f"{_TEMPLATES}/swiglu.py", "_backward"),),
-    "grouped_gemm": ((f"{_TEMPLATES}/grouped_gemm.py", "_rows_by_matrix"),),
+    "grouped_gemm": (
+        (_GROUPED, "_group_of_tile"),
+        (f"{_TEMPLATES}/grouped_gemm.py", "_rows_by_matrix"),
+    ),
     "normalisation": (
         ("benchmarks/start_here_kernels.py", "rmsnorm_one_pass"),
         (f"{_TEMPLATES}/rmsnorm.py", "_backward"),
