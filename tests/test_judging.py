@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 from pytest_kopt import policies
-from pytest_kopt.cases.result import Collector
+from pytest_kopt.cases.result import CaseResult, Collector
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.honesty.finding import Finding
-from pytest_kopt.trials.judging import cut_off, flagged, uncompared
+from pytest_kopt.schema.columns import MEMORY
+from pytest_kopt.trials.judging import cut_off, findings_of, flagged, overfit, uncompared
 
 CASES = ["test_k.py::test_r[2]", "test_k.py::test_r[1]"]
 
@@ -20,7 +23,7 @@ def test_skipped_cases_are_named_where_no_other_is_left() -> None:
 
 
 def test_what_is_found_in_many_cases_is_one_flag() -> None:
-    """A torch error of six lines stood there once for each case."""
+    """A finding with other dB in each case stood there once for each case."""
     advice = "support what the incumbent supports"
     found = [
         Finding("held-out-dtype", f"raises: {place}", where=f"t.py::test[{place}]", advice=advice)
@@ -32,9 +35,42 @@ def test_what_is_found_in_many_cases_is_one_flag() -> None:
     assert told.flags == [
         "a word",
         "divisible-shapes: asserts (kernels/k.py:3)",
-        f"held-out-dtype: raises: 1 (t.py::test[1] and 2 more cases). Fix: {advice}",
+        f"held-out-dtype: in 3 cases. Fix: {advice}\n"
+        + "\n".join(f"- test[{place}]: raises: {place}" for place in (1, 2, 3)),
     ]
     assert [named.where for named in told.findings] == [
         *(f"t.py::test[{place}]" for place in (1, 2, 3)),
         "kernels/k.py:3",
     ]
+
+
+def test_a_finding_that_says_the_same_of_every_case_counts_them() -> None:
+    shared = Finding("output-shared", "two calls returned the same memory", advice="compute anew")
+    header = MEMORY.header(("n",))
+    results = [
+        CaseResult(
+            nodeid=f"t.py::test[{n}]",
+            label=f"n={n}",
+            header=header,
+            dims={"n": n},
+            check="FAIL",
+            cells=dict.fromkeys((column.name for column in MEMORY.columns), math.nan),
+            findings=(shared,),
+        )
+        for n in (1, 2)
+    ]
+    found = findings_of(results)
+    verdict = overfit(results, found, policies.load("primus"))
+    assert verdict.reason == "what it gains is not real: output-shared"
+    assert verdict.flags == [
+        "output-shared: two calls returned the same memory (2 cases). Fix: compute anew"
+    ]
+    assert [named.where for named in verdict.findings] == ["t.py::test[1]", "t.py::test[2]"]
+
+
+def test_a_long_list_of_cases_ends_with_their_number() -> None:
+    found = [Finding("inflation", f"{place} %", where=f"t.py::test[{place}]") for place in range(9)]
+    verdict = overfit((), found, policies.load("primus"))
+    heading, *listed = verdict.flags[0].splitlines()
+    assert heading == "inflation: in 9 cases"
+    assert listed == [*(f"- test[{place}]: {place} %" for place in range(5)), "- and 4 more"]

@@ -34,6 +34,8 @@ EDITED_HARNESS = "the harness was edited while the kernel ran"
 #: The finding that torch's operators alone gave the result; the gain is real.
 FOREIGN = "vendor-operator"
 _FOREIGN_STEP = "write the kernel in the campaign's language, or begin a campaign for the other"
+#: How many cases a flag lists.
+_LISTED = 5
 #: What follows when a candidate was caught.
 CAUGHT_STEP = "kopt restored the current best: the gain exists in the benchmark only"
 
@@ -134,7 +136,7 @@ def overfit(
     """Return the refusal of a candidate whose gain does not count."""
     if all(finding.check == FOREIGN for finding in findings):
         reason, step = "it is not written in the campaign's language", _FOREIGN_STEP
-    why = f"{reason}: {findings[0]}"
+    why = f"{reason}: {names_of(findings)}"
     verdict = uncompared(results, policy, Decision.REJECTED_OVERFIT, why, step)
     return flagged(verdict, findings)
 
@@ -144,25 +146,38 @@ def flagged(verdict: Verdict, findings: Sequence[Finding | str]) -> Verdict:
         NamedFinding(**asdict(finding)) for finding in findings if isinstance(finding, Finding)
     ]
     update = {
-        "flags": sorted({*verdict.flags, *map(str, _once(findings))}),
+        "flags": sorted({*verdict.flags, *_once(findings)}),
         "findings": list(dict.fromkeys([*verdict.findings, *named])),
     }
     return verdict.model_copy(update=update)
 
 
-def _once(findings: Iterable[Finding | str]) -> Iterator[Finding | str]:
-    """Yield one finding for all that give the same advice about cases; its place counts them."""
-    alike: dict[tuple[str, str, bool], list[Finding]] = {}
+def names_of(findings: Iterable[Finding]) -> str:
+    """Return the findings' names, for a reason: the flags say the rest."""
+    return ", ".join(dict.fromkeys(finding.check for finding in findings))
+
+
+def _once(findings: Iterable[Finding | str]) -> Iterator[str]:
+    """Yield the flags of findings: one for all of a name that give the same advice about cases."""
+    alike: dict[tuple[str, str], list[Finding]] = {}
     for finding in findings:
         if isinstance(finding, str) or "::" not in finding.where:
-            yield finding
+            yield str(finding)
         else:
-            key = finding.check, finding.advice, finding.rejects
-            alike.setdefault(key, []).append(finding)
-    for first, *others in alike.values():
-        more = len({finding.where for finding in others} - {first.where})
-        places = f"{first.where} and {more} more case{'s'[: more != 1]}"
-        yield replace(first, where=places) if more else first
+            alike.setdefault((finding.check, finding.advice), []).append(finding)
+    yield from map(_in_cases, alike.values())
+
+
+def _in_cases(alike: Sequence[Finding]) -> str:
+    """Return a flag that lists the cases, or counts them where it says the same of each."""
+    first, cases = alike[0], {finding.where for finding in alike}
+    count = f"{len(cases)} case{'s'[: len(cases) != 1]}"
+    if len({finding.message for finding in alike}) == 1:
+        return str(first if len(cases) == 1 else replace(first, where=count))
+    said = [*dict.fromkeys(f"- {f.where.rpartition('::')[2]}: {f.message}" for f in alike)]
+    more = [f"- and {len(said) - _LISTED} more"] if len(said) > _LISTED else []
+    heading = replace(first, message=f"in {count}", where="")
+    return "\n".join([str(heading), *said[:_LISTED], *more])
 
 
 def rejecting(findings: Iterable[Finding]) -> list[Finding]:
@@ -185,7 +200,12 @@ def on_cpu(results: Sequence[CaseResult]) -> bool:
 
 
 def findings_of(results: Sequence[CaseResult]) -> list[Finding]:
-    return [finding for result in results for finding in result.findings]
+    """Return what was found in the cases, each finding with its place, or else its case."""
+    return [
+        replace(finding, where=finding.where or result.nodeid)
+        for result in results
+        for finding in result.findings
+    ]
 
 
 def head(text: str) -> str:

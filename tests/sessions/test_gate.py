@@ -211,7 +211,7 @@ def test_a_kernel_is_tried_beyond_a_narrower_domain(gate: Gate, result: str, cod
     assert done.run.code == code, done.run.text
     reason = done.judged["reason"]
     assert "excludes declared signs, finite, moderate values by its domain" in reason
-    assert ("held-out-range: wrong for" in reason) == bool(code)
+    assert ("held-out-range" in reason) == bool(code)
 
 
 def test_what_a_pull_request_declares_tighter_is_named_and_passes(gate: Gate) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import itertools
 import os
 import pty
 import re
@@ -45,16 +46,32 @@ def on_a_terminal(project: Project, *words: str) -> list[str]:
     return [line.rpartition("\r")[2] for line in text.replace("\r\n", "\n").split("\n")]
 
 
+def section(project: Project) -> str:
+    """Return kopt's section of the next round, which is no wider than the terminal."""
+    shown = on_a_terminal(project, "--kopt-campaign", CAMPAIGN, "--kopt-round", "next")
+    start = next(i for i, line in enumerate(shown) if re.fullmatch("=+ kopt =+", line))
+    ours = [*itertools.takewhile(lambda line: "short test summary" not in line, shown[start:])]
+    assert max(map(len, ours)) <= COLUMNS, "\n".join(shown)
+    return "\n".join(ours)
+
+
 def test_no_line_of_a_round_is_wider_than_the_terminal(started: Project) -> None:
     """A decision of 162 characters was broken within a word."""
     started.write(KERNEL, kernel(500.0))
-    shown = on_a_terminal(started, "--kopt-campaign", CAMPAIGN, "--kopt-round", "next")
-    ours = shown[next(i for i, line in enumerate(shown) if re.fullmatch("=+ kopt =+", line)) :]
-    assert max(map(len, ours)) <= COLUMNS, "\n".join(shown)
-    text = "\n".join(ours)
+    text = section(started)
     assert re.search(r"^round 2, attempt 1: ROLLED_BACK \(.+\n  .+\)$", text, re.MULTILINE), text
     for command in (
         f"kopt restore {CAMPAIGN} 2",
         f"pytest --kopt-campaign {CAMPAIGN} --kopt-round next",
     ):
         assert f"`{command}`" in text, text
+
+
+def test_a_finding_about_two_cases_is_told_once(started: Project) -> None:
+    """Its text stood in the reason and in two flags that differed in their dB."""
+    started.write(KERNEL, kernel(factor=2.0001))
+    text = section(started)
+    assert re.search(r"REJECTED_OVERFIT \(.+:\s+precision-downgrade\)$", text, re.MULTILINE), text
+    flag = "flag: precision-downgrade: in 2 cases. Fix: compute in the declared precision\n- "
+    assert flag in text and text.count("precision-downgrade") == 2, text
+    assert len(re.findall(r"^- test_doubled\S+: out has ", text, re.MULTILINE)) == 2, text

@@ -211,13 +211,15 @@ class VersionGate:
         if wrong:
             failed = {finding.where: str(finding) for finding in wrong}
             failing = judging.all_failed(reached, failed, "FAIL")
-            return judging.flagged(self.wrong(failing, str(wrong[0])), nearby)
+            reason = f"the other side is right where this one is not: {judging.names_of(wrong)}"
+            return judging.flagged(self.wrong(failing, reason), nearby)
         update: dict[str, Any] = {}
         if verdict.decision is not Decision.INCOMPLETE:
             update["next_step"] = self.next_steps.get(verdict.decision, "")
         narrower = [finding for finding in nearby if finding.repairs]
         if narrower and verdict.decision is Decision.ACCEPTED:
-            reason = f"{verdict.reason}; it supports less than the other side: {narrower[0]}"
+            names = judging.names_of(narrower)
+            reason = f"{verdict.reason}; it supports less than the other side: {names}"
             update |= {"decision": Decision.ACCEPTED_WITH_NOTE, "reason": reason}
         return judging.flagged(verdict.model_copy(update=update), nearby)
 

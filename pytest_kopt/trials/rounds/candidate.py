@@ -221,9 +221,8 @@ def _supporting(judged: Judged, wrong: Sequence[Finding]) -> Judged:
     failed = correctness_verdict(gathered.rows, gathered.policy, gathered.failed_repairs)
     assert failed is not None
     judged = replace(judged, gathered=gathered, verdict=failed)
-    # Where, and what to do about it, is said by the flags.
-    first = f"{wrong[0].check}: {wrong[0].message}"
-    return judged.flagged(*wrong).saying(reason=f"{failed.reason}; {first}")
+    reason = f"{failed.reason}; {judging.names_of(wrong)}"
+    return judged.flagged(*wrong).saying(reason=reason)
 
 
 def _judge_by_all(quick: Judged, examination: Examination) -> Judged:
@@ -283,7 +282,7 @@ def _with_notes(judged: Judged, examination: Examination) -> Judged:
         bound = opened.notes.claim.bound_pct
         note = f"a weight cache (W1): a real step gains at most {bound:.3f} %"
     elif narrower:
-        note = f"it supports less than the incumbent: {narrower[0]}"
+        note = f"it supports less than the incumbent: {judging.names_of(narrower)}"
     else:
         return judged
     reason = f"{judged.verdict.reason}; {note}"

@@ -191,7 +191,10 @@ class Race(CampaignTrial):
             if closing is not None:
                 return closing
             racers.remove(first)
-            out.insert(0, replace(first, decision=verdict.decision, reason=verdict.reason))
+            # A race shows the flags of no other than the best.
+            seen = [found for found in verdict.findings if found.rejects][:1]
+            reason = "; ".join([verdict.reason, *(f"{one.check}: {one.message}" for one in seen)])
+            out.insert(0, replace(first, decision=verdict.decision, reason=reason))
 
 
 def _judged(ran: Ran, first: _Entry, raced: tuple[RacedCandidate, ...], trees: RaceTrees) -> Judged:
