@@ -81,7 +81,7 @@ def result_lines(
 
 
 def verdict_lines(verdict: Verdict, verbosity: int = 0) -> Iterator[str]:
-    """Yield the verdict: decision, evidence, reason, flags, what was done and what is next.
+    """Yield the verdict: decision, reason, evidence, what was done, what is next, and flags.
 
     With `-v` the details of each finding too.
     """
@@ -107,11 +107,6 @@ def verdict_lines(verdict: Verdict, verbosity: int = 0) -> Iterator[str]:
         yield f"re-measured: {', '.join(map(changed, verdict.remeasured_pct))}"
     if verdict.same_code:
         yield verdict.same_code
-    yield from (f"kernel {line}" for line in kernel_lines(verdict))
-    yield from map(flag_line, verdict.flags)
-    if verbosity > 0:
-        named = [finding for finding in verdict.findings if finding.details]
-        yield from (f"{finding.check}: {'; '.join(finding.details)}" for finding in named)
     if verdict.applied.git_commit and verdict.decision.keeps:
         yield f"commit: {verdict.applied.git_commit[:12]}"
     if verdict.applied.restored:
@@ -120,6 +115,11 @@ def verdict_lines(verdict: Verdict, verbosity: int = 0) -> Iterator[str]:
         yield f"restored: {', '.join(verdict.applied.restored)} ({again})"
     if verdict.next_step:
         yield f"next: {verdict.next_step}{_command(verdict)}"
+    yield from (f"kernel {line}" for line in kernel_lines(verdict))
+    yield from map(flag_line, verdict.flags)
+    if verbosity > 0:
+        named = [finding for finding in verdict.findings if finding.details]
+        yield from (f"{finding.check}: {'; '.join(finding.details)}" for finding in named)
 
 
 def colour(verdict: Verdict) -> str:
