@@ -78,8 +78,11 @@ def review_lines(review: Review | None, name: str) -> Iterator[str]:
         return
     lost = review.rollbacks_in_a_row
     yield f"stagnation: {lost} rounds in a row were not kept; this does not end the campaign."
-    yield f"now: {review.action}"
-    yield f"at least {NEW_DIRECTIONS} new directions first: `kopt advise {name}` names untried ones"
+    yield f"First, {review.action}."
+    yield (
+        f"Then write down at least {NEW_DIRECTIONS} new directions: `kopt advise {name}` names "
+        "untried ones."
+    )
 
 
 def status_lines(status: Status) -> list[str]:

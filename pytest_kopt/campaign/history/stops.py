@@ -49,10 +49,10 @@ NEW_DIRECTIONS = 3
 _REVIEW_AFTER = 2
 #: What the n-th roll-back in a row asks for, from the second on; the last one stays.
 _LADDER = (
-    "diagnose: list what the last rounds disproved and classify the bottleneck again",
-    "re-profile: a new profile of the current best (--kopt-profile), one level deeper",
-    "ISA: read the hot loop's instructions and waits, against the hardware notes",
-    "compare with the state of the art: the best public kernel for this op, line by line",
+    "list what the last rounds disproved, and classify the bottleneck again",
+    "profile the current best again with --kopt-profile, one level deeper",
+    "read the hot loop's instructions and waits, and compare them with the hardware notes",
+    "compare the kernel with the best public one for this operator, line by line",
 )
 
 
