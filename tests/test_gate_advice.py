@@ -52,8 +52,9 @@ def test_a_gate_tighter_than_the_dtype_is_told_from_a_wrong_kernel() -> None:
     ]
     for line in said:
         assert "outside the tolerance as well, which is tighter than bfloat16 can be" in line
-        assert "passes and is defensible" in line
-    both = r"gate=\{'grad of input 0': snr\((.*?)\), 'grad of input 1': snr\((.*?)\)\} passes"
+    both = (
+        r"Fix: declare gate=\{'grad of input 0': snr\((.*?)\), 'grad of input 1': snr\((.*?)\)\};"
+    )
     (proposals,) = {tuple(re.findall(both, line)) for line in said}
     assert len(proposals) == 1, "the same line with all gates"
     gates = {f"grad of input {place}": snr(42.0) for place in range(2)}
@@ -76,7 +77,29 @@ def test_a_wrong_kernel_is_called_wrong_whatever_gate_would_pass(factor: float) 
         line for line in report.diagnosis.splitlines() if "for the reference in bfloat16" in line
     ]
     assert "within the tolerance: the kernel is wrong, or computes in less than bfloat16" in said
-    assert "would pass and is not defensible" in said
+    assert "wrong kernels would pass" in said
+
+
+def test_what_torch_cannot_compute_in_the_dtype_is_not_told() -> None:
+    """An operation that takes float64 only, as torch's solvers of linear systems do."""
+
+    def in_float64(x: Tensor, w: Tensor) -> Tensor:
+        if x.double().dtype is not torch.float64:
+            raise TypeError("not implemented for bfloat16")
+        return reference(x, w)
+
+    report = checked(lambda x, w: rms_norm(x, w) * 1.02, reference=in_float64, backward=False)
+    assert "torch reaches" not in report.diagnosis
+    assert "torch cannot compute the reference in bfloat16" in report.diagnosis
+
+
+def test_statistics_beside_a_result_keep_their_dtype() -> None:
+    """The backward of torch's layer norm takes them in float32 alone on a GPU."""
+    query = torch.randn(1, 1, 16, 8, dtype=torch.float64)
+    attention = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    with ComputingIn(BF16):
+        out, logsumexp = attention(query.to(BF16), query.to(BF16), query.to(BF16))
+    assert (out.dtype, logsumexp.dtype) == (BF16, torch.float32)
 
 
 def test_a_kernel_that_misses_a_defensible_gate_too_is_told_so() -> None:
@@ -126,7 +149,7 @@ def test_only_the_floating_point_outputs_are_told_about() -> None:
     assert sum(line.startswith("out[") for line in lines) == 2
     (said,) = [line for line in lines if "torch reaches" in line]
     assert (
-        "reaches inf dB" in said
+        "reaches every bit" in said
         and "within the tolerance" in said
         and "gate={'out[0]': snr(" in said
     )
@@ -145,7 +168,7 @@ def test_a_case_that_tells_nothing_apart_gets_a_gate_that_does() -> None:
     )
     report = check_case(case, replace(a_bench(case), expected=None))
     assert report.check == "ERROR" and "accepts wrong answers" in report.diagnosis
-    assert "a gate of its own, such as gate={'out': snr(40.0)}" in report.diagnosis
+    assert "declare a gate, such as gate={'out': snr(40.0)}" in report.diagnosis
 
 
 def test_the_gate_that_is_proposed_for_a_loss_is_one_that_its_kernel_passes() -> None:

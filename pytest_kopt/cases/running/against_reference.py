@@ -238,7 +238,14 @@ def advised(
             continue
         if out.dtype not in narrow:
             narrow[out.dtype] = _computed_in(out.dtype, expected, inputs, reference)
-        torchs = narrow[out.dtype].get(name, ref)
+        torchs = narrow[out.dtype].get(name)
+        if torchs is None:
+            advice[comparison.name] = (
+                "  torch cannot compute the reference in "
+                f"{str(out.dtype).removeprefix('torch.')}, so no gate is proposed. Fix: correct "
+                "the kernel, or declare a gate that its rounding explains"
+            )
+            continue
         gate = case.gate_of(name) or default_gate(out.dtype)
         reached = compare(ref, torchs.to(out.dtype), gate, name)
         if reached.snr_db <= SLACK_DB:
@@ -291,20 +298,21 @@ def _words(
 
     narrow = str(dtype).removeprefix("torch.")
     least = proposed(reached.snr_db)
-    torchs = f"torch reaches {reached.snr_db:.1f} dB for the reference in {narrow}"
+    much = f"{reached.snr_db:.1f} dB" if math.isfinite(reached.snr_db) else "every bit"
+    torchs = f"torch reaches {much} for the reference in {narrow}"
     where = "within the tolerance" if reached.passed else "outside the tolerance as well"
     if name in defensible:
         tight = "" if reached.passed else f", which is tighter than {narrow} can be"
         passing = gate_line(defensible, is_single=is_single)
         return (
-            f"  {torchs}, {where}{tight}. Fix: {passing} passes and is defensible, as it "
-            f"requires {SLACK_DB:g} dB less than torch reaches"
+            f"  {torchs}, {where}{tight}. Fix: declare {passing}; it requires {SLACK_DB:g} dB "
+            "less than torch reaches"
         )
     verdict = f"the kernel is wrong, or computes in less than {narrow}"
     if reached.passed or least is None:
         return (
-            f"  {torchs}, {where}: {verdict}. Fix: correct the kernel; "
-            f"{line(math.floor(own.snr_db))} would pass and is not defensible"
+            f"  {torchs}, {where}: {verdict}. Fix: correct the kernel. Do not declare "
+            f"{line(math.floor(own.snr_db))}: wrong kernels would pass"
         )
     return (
         f"  {torchs}, {where}: the tolerance is tighter than {narrow} can be, and {verdict}. Fix: "

@@ -319,7 +319,11 @@ class ComputingIn(TorchDispatchMode):
         # What is written in place has the dtype that it was made with.
         if func._schema.is_mutable:
             return func(*args, **kwargs)
-        return tree_map(self._converted, func(*args, **kwargs))
+        results = func(*args, **kwargs)
+        if isinstance(results, tuple):
+            # Statistics beside a result stay wide: torch's backward takes no others on a GPU.
+            return (self._converted(results[0]), *results[1:])
+        return tree_map(self._converted, results)
 
     def arguments(self, arguments: Sequence[Any]) -> list[Any]:
         """Return copies of arguments in the dtype, their gradients asked of the same ones."""

@@ -278,8 +278,8 @@ def controls(checking: Checking) -> Iterator[Finding]:
             such = "" if least is None else f", such as {gate_line({name: least})}"
             checking.invalid = (
                 f"the case accepts wrong answers for {name} under {gate.describe()}: "
-                f"{', '.join(passing)}; make inputs whose result is large compared with the "
-                f"tolerance, or give the case a gate of its own{such}"
+                f"{', '.join(passing)}. Fix: draw inputs whose result is large "
+                f"compared with the tolerance, or declare a gate{such}"
             )
             return
 
