@@ -104,15 +104,15 @@ def test_a_terminal_shows_the_phase_and_what_is_left() -> None:
         clock.now += 3.0
         progress.advance()
     assert screen.written[-3:] == [
-        "\rkopt: comparing, look 1 of 5: 1 of at most 8 replicas measured, up to 21 s left",
-        "\rkopt: comparing, look 1 of 5: 2 of at most 8 replicas measured, up to 18 s left",
-        "\rkopt: comparing, look 2 of 5: 3 of at most 8 replicas measured, up to 15 s left",
+        "\rkopt: comparing, look 1 of 5: 1 of at most 8 replicates, up to 21 s left",
+        "\rkopt: comparing, look 1 of 5: 2 of at most 8 replicates, up to 18 s left",
+        "\rkopt: comparing, look 2 of 5: 3 of at most 8 replicates, up to 15 s left",
     ]
     for _ in range(6):
         clock.now += 3.0
         progress.advance()
     # Some cases alone, beyond the last look of all.
-    assert screen.written[-1].endswith("9 of at most 16 replicas measured, up to 21 s left")
+    assert screen.written[-1].endswith("9 of at most 16 replicates, up to 21 s left")
     progress.stop()
 
 
@@ -129,7 +129,9 @@ def test_a_race_shows_each_of_its_phases(tmp_path: Path) -> None:
         progress.advance()
     found = json.loads(file.read_text())
     assert (found["phase"], found["look"], found["looks"]) == ("racing", 2, 3)
-    assert progress.line().startswith("kopt: racing, look 2 of 3: 3 of at most 4 replicas measured")
+    assert progress.line().startswith(
+        "kopt: racing, look 2 of 3: 3 of at most 4 replicates"
+    )
     progress.begin("checking the winner", says=True)
     clock.now += 3.0
     assert progress.line() == "kopt: checking the winner, 3 s so far"

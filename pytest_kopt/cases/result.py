@@ -180,7 +180,7 @@ def table_of(results: Sequence[CaseResult]) -> Table | None:
                 f"{','.join(result.header)}, {results[0].nodeid} {','.join(header)}",
                 where=f"case {result.nodeid}",
                 fix="one session for each function: pytest "
-                f"{result.nodeid.partition('::')[0]} --summary-csv rows.csv",
+                f"{result.nodeid.partition('::')[0]} --summary-csv=rows.csv",
             )
     table = Table(header, tuple(result.row() for result in results))
     table.check_unique("this session")

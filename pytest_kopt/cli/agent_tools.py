@@ -33,7 +33,7 @@ from pytest_kopt.standalone.child_session import refusal_in
 _INSTRUCTIONS = (
     "Optimise a GPU kernel in rounds: one hypothesis, one change in the kernel files, one measured "
     "verdict. Read the resource kopt://skill first, then call status (without a name if you know "
-    "none) and do what its `next` says; a command there, such as `kopt stop`, is the tool of that "
+    "none) and do what its `next` says. A command there, such as `kopt stop`, is the tool of that "
     "name. Report the change_pct of a verdict with its interval, never a ratio of the times of two "
     "rounds. Edit kernel files with your own tools; never commit or restore them."
 )

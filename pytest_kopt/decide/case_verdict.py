@@ -86,7 +86,7 @@ def refuted(taken: Sequence[Memory | None]) -> str:
     """Return why a stated benefit of memory is none, in words."""
     peaks = [memory for memory in taken if memory]
     worst = max(peaks, key=lambda peak: peak.candidate_bytes / max(peak.incumbent_bytes, 1))
-    return f"a call takes no less memory than before, as its extra benefit says: {worst.in_mib}"
+    return f"the notes claim less memory, but a call takes as much or more: {worst.in_mib}"
 
 
 class FirstCall(Document):

@@ -108,7 +108,7 @@ def decide_under_skew(
     return verdict.model_copy(
         update={
             "decision": decision,
-            "reason": f"{verdict.reason}; with group sizes drawn anew: {skewed.reason}",
+            "reason": f"{verdict.reason}; with other group sizes: {skewed.reason}",
             "next_step": verdict.next_step
             if decision.keeps
             else "a gain has to be there whatever the groups' sizes are",

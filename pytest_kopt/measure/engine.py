@@ -45,9 +45,9 @@ def by_events(why: Mapping[str, str]) -> str:
     """Say why a case is not timed by replays of a graph: what torch said, by what was captured."""
     reasons = "; ".join(f"{what} cannot be captured ({reason})" for what, reason in why.items())
     return (
-        f"timed by events, not by replays of a graph: {reasons}; to avoid this, copy no host "
-        "value in the call, read none back and do not synchronise; if it is intended, set "
-        "`engine: events` in manifest.yaml or --kopt-engine events"
+        f"timed by events, not by replays of a graph: {reasons}. Fix: in the call copy no host "
+        "value, read none back and do not synchronise. If it is intended: `engine: events` in "
+        "manifest.yaml or --kopt-engine events"
     )
 
 

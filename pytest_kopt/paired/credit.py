@@ -139,13 +139,13 @@ class Witness:
     def doubt(self) -> str:
         """Why the verdict is not credited, empty where it is."""
         if self.change is None:
-            return "the process that decides could not time it" if self.is_missing else ""
+            return "the controller's clock could not time the change" if self.is_missing else ""
         low, high = self.change.lower(_SEEN_LEVEL), self.change.upper(_SEEN_LEVEL)
         least = math.log1p(-(self.loss_pct or 0.0) / 100)
         if low > 0 if self.is_gpu and self.loss_pct is None else high >= least:
             return ""
         return (
-            "by the clock of the process that decides the change is "
+            "by the controller's clock the change is "
             f"{percent(self.change.mean):+.1f} % [{percent(low):+.1f}, {percent(high):+.1f}]"
         )
 

@@ -125,8 +125,8 @@ class Progress:
         if self._looks:
             until = "" if left is None else f", up to {left:.0f} s left"
             return (
-                f"kopt: {self._phase}, look {self._look} of {len(self._looks)}: {self._done} of at "
-                f"most {self._total} replicas measured{until}"
+                f"kopt: {self._phase}, look {self._look} of {len(self._looks)}: {self._done} "
+                f"of at most {self._total} replicates{until}"
             )
         until = "" if left is None else f", about {left:.0f} s left"
         case = self._case.rpartition("::")[2]

@@ -49,22 +49,24 @@ from pytest_kopt.trials.stages import (
 
 _refused = partial(BadInput, where="--kopt-round final")
 _NEXT = {
-    Decision.ACCEPTED: "the gain stands; it is what the campaign is worth: merge its branch",
-    Decision.ACCEPTED_WITH_NOTE: "the gain stands; look at the slower case",
+    Decision.ACCEPTED: "the best version is faster than the baseline: merge its branch",
+    Decision.ACCEPTED_WITH_NOTE: "the best version is faster, one case slower: look at that case, "
+    "then merge the branch",
     Decision.INCONCLUSIVE: "kopt cannot show the gain of all accepted rounds together",
-    Decision.SPLIT: "one class paid for another's gain: look for the round that did it; nothing "
-    "was rolled back",
-    Decision.ROLLED_BACK: "the chain does not hold: look for the round that lost it; nothing was "
-    "rolled back",
+    Decision.SPLIT: "one class gained and another lost; nothing was rolled back. Fix: find the "
+    "round with kopt bisect",
+    Decision.ROLLED_BACK: "the best version is slower than the baseline; nothing was rolled back. "
+    "Fix: find the round with kopt bisect",
 }
 
 _NEXT_UPSTREAM = {
-    Decision.ACCEPTED: "upstream takes it: review the branch and merge it",
-    Decision.ACCEPTED_WITH_NOTE: "upstream takes it: look at the slower case, review and merge",
+    Decision.ACCEPTED: "the gain holds upstream: review the branch and merge it",
+    Decision.ACCEPTED_WITH_NOTE: "the gain holds upstream, one case is slower: look at that case, "
+    "then review the branch and merge it",
     Decision.INCONCLUSIVE: "no gain can be shown upstream: go on in the workspace",
     Decision.SPLIT: "one class pays for another's gain upstream: specialise and dispatch in the "
     "workspace",
-    Decision.ROLLED_BACK: "upstream it is slower: look for what the workspace lacks",
+    Decision.ROLLED_BACK: "the best version is slower upstream: compare upstream and workspace",
 }
 
 
@@ -231,12 +233,12 @@ def _judge(gathered: Gathered, next_steps: Mapping[Decision, str]) -> Judged:
         return Judged(gathered, unusable)
     rejecting = judging.rejecting(judging.findings_of(results))
     if rejecting:
-        step = "an accepted round cheats; find it"
+        step = "an accepted round cheats. Fix: find it with kopt bisect"
         return Judged(gathered, judging.overfit(results, rejecting, policy, step))
     failed = [result.label for result in results if result.check != "PASS"]
     if failed:
         reason = f"the accepted version fails {len(failed)} case(s): {', '.join(failed[:3])}"
-        step = "mend it in a round of its own"
+        step = "correct it in a new round"
         verdict = judging.uncompared(results, policy, Decision.REPAIR, reason, step)
         return Judged(gathered, verdict)
     if judging.is_interpreted(results):

@@ -307,9 +307,9 @@ class _Outlook:
         if word in ("stop", "run_final"):
             return "; ".join(["nothing", *going_on_lines(self.campaign, self.ends, self.way)])
         if "obstacle" in arguments:
-            return f"mend what is in the way: {arguments['obstacle']}"
+            return f"fix first: {arguments['obstacle']}"
         if "error" in arguments:
-            return f"mend the kernel: {arguments['error']['text']}"
+            return f"correct the kernel: {arguments['error']['text']}"
         if self.same and "discard" in arguments:
             return f"change the kernel: {self.same}"
         state = self.campaign.state

@@ -31,7 +31,7 @@ COMMANDS = {
     "kopt status": "where the campaign stands, and what is next",
     "pytest --kopt-round next": "measure and judge one change",
     "--kopt-candidates": "of several versions, have the best judged in one round",
-    "kopt note": "what is only known after a round",
+    "kopt note": "add notes to a finished round or to the next one",
     "kopt report": "one file for people",
     "kopt bisect": "which commit made it slow",
     "kopt mcp": "these commands as tools of an agent",

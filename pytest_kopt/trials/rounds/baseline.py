@@ -177,8 +177,8 @@ def _unused(gathered: Gathered) -> Iterator[str]:
         named = dict.fromkeys(result.evidence.function for result in results)
         called = ", ".join(filter(None, named))
         yield (
-            f"no case imports {min(files)}, so its changes change nothing: they call {called}; "
-            "take an installed copy out of the way, or correct kernel_source in manifest.yaml"
+            f"no case imports {min(files)}; the cases call {called}. Fix: uninstall the other "
+            "copy, or correct kernel_source in manifest.yaml"
         )
 
 

@@ -206,7 +206,7 @@ def parts_of_a_batch(checking: Checking) -> Iterator[Finding]:
             if not differing[name]:
                 continue
             problem = f"{name} has other bits in {differing[name]} rows for {text}"
-        at_first = "; no round can ask for more than the baseline holds" * checking.bench.freezes
+        at_first = "; a baseline has to be batch-invariant too" * checking.bench.freezes
         yield Finding(
             "batch-variant",
             f"not batch-invariant: {problem}, of a batch of {rows}{at_first}",
