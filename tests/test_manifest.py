@@ -35,6 +35,9 @@ LANGUAGES = {
     "CK": "HIP",
     "HIPBLASLT": "HIP",
     "TURBO": "HIP",
+    "CUDA": "CUDA",
+    "HIP": "HIP",
+    "CUTEDSL": "CUTEDSL",
     "FLYDSL": "FLYDSL",
     "TORCH": "TORCH",
 }

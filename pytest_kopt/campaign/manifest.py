@@ -42,7 +42,7 @@ ARCHITECTURES = {
 LANGUAGES = {
     "TRITON": "TRITON",
     **dict.fromkeys(("CK", "HIPBLASLT", "TURBO"), "HIP"),
-    **{name: name for name in ("FLYDSL", "TORCH")},
+    **{name: name for name in ("CUDA", "HIP", "CUTEDSL", "FLYDSL", "TORCH")},
 }
 _ARCHITECTURE = re.compile(r"cpu|sm_\d{2,3}a?|gfx[0-9a-f]{3,5}")
 EFFICIENCY = "% peak efficiency"
@@ -225,7 +225,9 @@ class Manifest(Document):
     model_config = ConfigDict(populate_by_name=True)
 
     target_op: Annotated[Word, _checked(_check_filled_in)]
-    target_backend: Word
+    target_backend: Word = Field(
+        description=f"the imports of the kernel do not show it; {', '.join(LANGUAGES)} or another"
+    )
     target_lang: Word = Field(
         description=f"it follows from the backends {', '.join(LANGUAGES)}; any other needs --lang"
     )

@@ -45,6 +45,13 @@ _STAND_INS: dict[str, Any] = {
     "target_gpu": "cpu",
     "kernel_source": ["unknown"],
 }
+#: The backend that an imported module shows, the first one first.
+_BACKENDS = {
+    "triton": "TRITON",
+    "flydsl": "FLYDSL",
+    "cutlass": "CUTEDSL",
+    "torch.utils.cpp_extension": "CUDA",
+}
 
 
 @command(
@@ -281,13 +288,13 @@ def _fill_in(arguments: argparse.Namespace, project: Project) -> list[str]:
     kernels = [Path(path) for path in arguments.kernel_source or ()]
     if arguments.target_op is None and len(kernels) == 1:
         arguments.target_op = found["--op"] = kernels[0].stem
-    if arguments.target_backend is None and (backend := _backend(kernels)):
+    gpu = arguments.target_gpu or _gpu()
+    if arguments.target_backend is None and (backend := _backend(kernels, gpu)):
         arguments.target_backend = found["--backend"] = backend
-    if arguments.target_gpu is None and not arguments.elsewhere:
-        gpu = _gpu()
-        # A kernel of another language may not run on a CPU at all; `gaps` explains Triton's.
-        if gpu != "cpu" or arguments.target_backend in ("TORCH", "TRITON"):
-            arguments.target_gpu = found["--gpu"] = gpu
+    # A kernel of another language may not run on a CPU at all; `gaps` explains Triton's.
+    fits = gpu != "cpu" or arguments.target_backend in ("TORCH", "TRITON")
+    if arguments.target_gpu is None and not arguments.elsewhere and fits:
+        arguments.target_gpu = found["--gpu"] = gpu
     if arguments.name is None:
         words = (arguments.target_op, arguments.target_backend, arguments.target_gpu)
         if not all(words):
@@ -308,15 +315,18 @@ def _only_kernel(root: Path) -> str | None:
     return kernels[0] if len(kernels) == 1 else None
 
 
-def _backend(kernels: list[Path]) -> str | None:
-    """Return the backend that sources tell by what they import: TRITON, TORCH or None."""
+def _backend(kernels: list[Path], gpu: str) -> str | None:
+    """Return the backend that the imports of sources show, None where they show none."""
     with suppress(OSError, SyntaxError, ValueError):
         sources = [path.read_bytes() for path in kernels if path.suffix == ".py"]
-        imports = {name.partition(".")[0] for source in sources for name in names_in(source)}
-        if "triton" in imports:
-            return "TRITON"
-        if sources and len(sources) == len(kernels) and not any(map(beyond_torch, sources)):
-            return "TORCH"
+        imports = {f"{name}." for source in sources for name in names_in(source)}
+        for module, backend in _BACKENDS.items():
+            if any(name.startswith(f"{module}.") for name in imports):
+                is_amd = backend == "CUDA" and gpu.upper().startswith(("GFX", "MI"))
+                return "HIP" if is_amd else backend
+        # A call of one of torch's operators by its name is plain torch as well.
+        if sources and all(beyond_torch(source) <= {"ops", "cuda"} for source in sources):
+            return "TORCH" if len(sources) == len(kernels) else None
     return None
 
 

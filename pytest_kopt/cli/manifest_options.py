@@ -32,9 +32,9 @@ _RARE = "rare"
 #: What a key is for, and an example of it.
 _HELP = {
     "target_op": "target operator: gemm_fp8_blockwise (default: the kernel file's name)",
-    "target_backend": "TRITON, CK, HIPBLASLT, TURBO, FLYDSL, TORCH, … (default: by what the "
+    "target_backend": "TRITON, CUDA, HIP, CUTEDSL, CK, FLYDSL, TORCH, … (default: by what the "
     "kernel imports)",
-    "target_lang": "language, if the backend does not imply it: CUTEDSL",
+    "target_lang": "language, if the backend does not imply it: HIP",
     "target_gpu": "H200, MI300X, … (on this machine, or see --elsewhere); an architecture (sm_90, "
     "gfx942), whose peaks are unknown; or cpu (default: this machine's)",
     "target_model": "the GPU's model, if --gpu names its architecture: H200",

@@ -115,6 +115,26 @@ def test_a_tree_with_one_kernel_and_one_test_needs_no_option(ready: Project) -> 
     assert run.code == 4 and "kopt init NAME, or give --op" in run.refusal
 
 
+@pytest.mark.parametrize(
+    ("imports", "options", "backend"),
+    [
+        ("from torch.utils.cpp_extension import load_inline", ("--gpu", "H200"), "CUDA"),
+        ("import torch.utils.cpp_extension as native", ("--gpu", "MI300X"), "HIP"),
+        ("import cutlass.cute as cute", ("--gpu", "H200"), "CUTEDSL"),
+        ("import torch\nout = torch.ops.aten.mul.out", ("--gpu", "H200"), "TORCH"),
+    ],
+)
+def test_the_imports_of_a_kernel_show_its_backend(
+    ready: Project, imports: str, options: tuple[str, ...], backend: str
+) -> None:
+    ready.write(KERNEL, f"{imports}\n\n\ndef work(x):\n    return x\n")
+    ready.commit_all("another kernel")
+    run = ready.kopt("init", CAMPAIGN, *options, "--elsewhere")
+    assert run.code == 0, run.text
+    manifest = yaml.safe_load((ready.campaign / "manifest.yaml").read_text())
+    assert (manifest["target_backend"], manifest["target_lang"]) == (backend, backend)
+
+
 def test_settings_are_taken_over_from_another_campaign(fresh: Project) -> None:
     """All but what the old campaign froze; an option on the command line stands above."""
     fresh.edit_manifest(max_iterations=7, env={"TUNE": "1"}, primary_metric="Forward GB/s")
@@ -190,7 +210,7 @@ def test_a_round_runs_on_the_campaigns_device_only(fresh: Project) -> None:
             ("/etc/hostname", "relative to the project root"),
         ),
         (
-            (CAMPAIGN, "--kernel", KERNEL, "--backend", "CUDA", "--gpu", "H2000"),
+            (CAMPAIGN, "--kernel", KERNEL, "--backend", "CUTE", "--gpu", "H2000"),
             ("--lang is missing", "--gpu .*H2000.*sm_90"),
         ),
         (

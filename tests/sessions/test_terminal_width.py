@@ -65,6 +65,7 @@ def test_no_line_of_a_round_is_wider_than_the_terminal(started: Project) -> None
         f"pytest --kopt-campaign {CAMPAIGN} --kopt-round next",
     ):
         assert f"`{command}`" in text, text
+    assert f"`{command}`" in started.verdict(1)["next_step"]
 
 
 def test_a_finding_about_two_cases_is_told_once(started: Project) -> None:

@@ -146,8 +146,8 @@ def _measured(gathered: Gathered) -> Verdict:
         policy,
         Decision.BASELINE,
         f"{len(table.rows)} case(s) PASS; the schema and the case set are frozen",
-        f"change the kernel, then: pytest --kopt-campaign {opened.campaign.name} "
-        f"--kopt-round next{_quick_words(gathered)}",
+        f"change the kernel, then: `pytest --kopt-campaign {opened.campaign.name} "
+        f"--kopt-round next`{_quick_words(gathered)}",
         [*map(checked_shape, table.rows)],
     )
     classes = measured_classes(opened.classes, table, metrics[0])
