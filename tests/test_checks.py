@@ -38,7 +38,7 @@ def test_the_documentation_says_what_follows_from_every_finding() -> None:
     sections = re.findall(r"^### ([a-z-]+)\n\n- Consequence: (.*)\.$", page, re.MULTILINE)
     told = dict(sections)
     assert len(told) == len(sections), "each has one section"
-    of_audit = page.partition("\n## Notes of the audit")[2].partition("\n## ")[0]
+    of_audit = page.partition("\n## Flags of the audit")[2].partition("\n## ")[0]
     notes = {*re.findall(r"`([a-z0-9-]+)`", of_audit)}
     assert {*told} | notes == {*CONSEQUENCES}
     assert {CONSEQUENCES[name] for name in notes} == {Consequence.NOTES}

@@ -52,7 +52,7 @@ def test_what_skew_does_not_have_is_not_accepted(
         assert under.metric == "Forward TFLOPS under skew"
         assert verdict.aggregate and verdict.aggregate.metric == "Forward TFLOPS"
     if decision != "ACCEPTED" and declared > 0:
-        assert "with group sizes drawn anew" in verdict.reason
+        assert "with other group sizes" in verdict.reason
 
 
 def test_what_is_not_clear_under_skew_takes_more_processes() -> None:
@@ -83,7 +83,7 @@ def line(**more: Any) -> str:
 def test_the_summary_names_what_was_drawn() -> None:
     declared = ("uniform", "uniform")
     assert line() == "every case of the level"
-    assert line(distributions=declared) == "not drawn anew; declared: uniform"
+    assert line(distributions=declared) == "only those declared: uniform"
     drawn = {"distributions": declared, "drawn": ("uniform", "one_expert")}
     assert line(**drawn) == (
         "right in every case for group sizes drawn from uniform, one_expert; no gain measured there"

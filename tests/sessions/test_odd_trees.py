@@ -372,4 +372,4 @@ def test_an_installed_copy_in_front_of_the_kernel_is_named(fresh: Project) -> No
     run = fresh.round(1)
     assert run.code == 0, run.text
     (flag,) = [flag for flag in fresh.verdict(1)["flags"] if "no case imports" in flag]
-    assert KERNEL in flag and "they call installed.doubled" in flag
+    assert KERNEL in flag and "the cases call installed.doubled" in flag
