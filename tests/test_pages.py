@@ -48,6 +48,8 @@ ARCHAIC = re.compile(
     r"|\b(so many|in company|hold against)\b",
     re.IGNORECASE,
 )
+#: Code of Python that kopt writes.
+GENERATED = re.compile(r"^(def|import) \w+", re.MULTILINE)
 #: A measured figure of any page: a time, a rate, a signed change, a factor, a count of trials.
 MEASURED = re.compile(
     r"\d (ms|µs|GB/s|TB/s|TFLOPS)\b|[−+-]\d+(\.\d+)? %|\b\d\.\d+×"
@@ -127,6 +129,59 @@ def test_so_does_a_sentence_of_a_docstring(folder: str) -> None:
     ]
     hard = [(file.name, part) for file, text in texts for part in hard_to_read(sentences(text))]
     assert texts and hard == []
+
+
+def messages(node: ast.AST) -> Iterator[str]:
+    """Yield the strings in a tree that are no docstrings, each expression in one as a word."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.JoinedStr):
+            parts = child.values
+            yield "".join(str(p.value) if isinstance(p, ast.Constant) else "x" for p in parts)
+            for part in parts:
+                yield from messages(part)
+        elif not isinstance(child, ast.Constant):
+            yield from messages(child)
+        elif isinstance(child.value, str) and not isinstance(node, ast.Expr):
+            yield child.value
+
+
+def hard_messages(source: str) -> list[str]:
+    """Return what is hard to read in the strings of a module, without code and short names."""
+    texts = [text for text in messages(ast.parse(source)) if len(text.split()) >= 5]
+    plain = [text for text in texts if not GENERATED.search(text)]
+    return [hard for text in plain for hard in hard_to_read(sentences(text))]
+
+
+@pytest.mark.parametrize("folder", sorted(p.parent.name for p in PACKAGE.glob("*/__init__.py")))
+def test_so_does_a_sentence_of_a_message(folder: str) -> None:
+    files = [*(PACKAGE / folder).rglob("*.py"), *PACKAGE.glob("*.py")]
+    assert [(file.name, hard) for file in files if (hard := hard_messages(file.read_text()))] == []
+
+
+@pytest.mark.parametrize("template", sorted(p.name for p in PACKAGE.rglob("*.j2")))
+def test_so_does_a_sentence_of_a_template(template: str) -> None:
+    text = (PACKAGE / "show/templates" / template).read_text()
+    text = re.sub(r"\{#.*?#\}|\{%.*?%\}", "\n\n", text, flags=re.DOTALL)
+    assert [*hard_to_read(sentences(re.sub(r"\{\{.*?\}\}", "x", text, flags=re.DOTALL)))] == []
+
+
+@pytest.mark.parametrize(
+    ("source", "hard"),
+    [
+        (
+            "say('Both of the versions ' 'are loaded anew')",
+            ["Both of the versions are loaded anew"],
+        ),
+        ("say(f'Where {a} is, {b} is too.')", ["Where x is, x is too."]),
+        ("say(f\"{1 if a else 'the files to mend by hand'}\")", ["the files to mend by hand"]),
+        (f"say('{'very ' * 30}long.')", [f"{'very ' * 30}long."]),
+        (f"say('{'very ' * 15}long. {'very ' * 15}long.')", []),
+        ("act('mend')", []),
+        ("'Where the docstring of a module is.'", []),
+    ],
+)
+def test_a_message_that_is_hard_to_read_is_found(source: str, hard: list[str]) -> None:
+    assert hard_messages(source) == hard
 
 
 def anchors(page: Path) -> set[str]:

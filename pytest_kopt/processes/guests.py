@@ -39,7 +39,7 @@ _PACKAGES = {"site-packages", "dist-packages"}
 _PYTEST = ("_pytest", "pytest", "pluggy", "pytest_kopt")
 _REFUSED = "kopt refused it, as to every process that runs kernel code:"
 _RULE = (
-    "Such a process writes to temporary files and caches and opens no network socket, also none "
+    "This process writes to temporary files and caches and opens no network socket, also none "
     "of this machine. Fix: write below tmp_path, or set kopt_isolation = off"
 )
 _PACKAGE = str(Path(__file__).parents[1]) + os.sep

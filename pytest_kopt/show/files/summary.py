@@ -143,7 +143,7 @@ def _distributions(evidence: TransferEvidence) -> str:
     if uneven:
         return f"wrong: {uneven}"
     if not evidence.drawn:
-        return f"not drawn anew; declared: {declared}" if declared else "every case of the level"
+        return f"only those declared: {declared}" if declared else "every case of the level"
     text = f"right in every case for group sizes drawn from {', '.join(evidence.drawn)}"
     if evidence.skew_pct is None:
         return f"{text}; no gain measured there"
