@@ -164,7 +164,7 @@ def test_a_gain_that_the_outside_clock_has_not_seen_is_asked_about() -> None:
     witness = look_outside([unwitnessed(15.0)] * 2, lambda: four(15.0, 15.0, 0.05)[:1])
     assert witness.change and not witness.doubt and witness.more == 1
     assert not look_outside([unwitnessed(15.0)] * 2, unasked, loss_pct=5.0).doubt
-    assert "could not time it" in look_outside([unwitnessed(15.0)] * 2, lambda: ()).doubt
+    assert "could not time the change" in look_outside([unwitnessed(15.0)] * 2, lambda: ()).doubt
 
 
 def test_where_no_gain_is_claimed_only_a_loss_is_held_against_it() -> None:
