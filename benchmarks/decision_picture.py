@@ -1,4 +1,4 @@
-"""Draw how two rounds of a kept campaign were decided: replicates, interval, decision.
+"""Draw how three rounds of a kept campaign were decided: replicates, intervals, limits, decision.
 
 python benchmarks/decision_picture.py       writes docs/pictures/decision.svg
 """
@@ -11,29 +11,65 @@ import math
 import statistics
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
+
+from pytest_kopt.decide.inference import log_ratio, percent
+from pytest_kopt.decide.paired_look import slower_by
+from pytest_kopt.figures import at_level, changed_within
 
 ROOT = Path(__file__).resolve().parents[1]
 CAMPAIGN = ROOT / "docs/campaigns/softmax/rounds"
 PICTURE = ROOT / "docs/pictures/decision.svg"
 #: Rounds, and what each changed.
-ROUNDS = {3: "one warp a row", 4: "offsets of 64 bits"}
-LEFT, WIDTH, LEAST, MOST = 40, 640, -2.4, 0.8
+ROUNDS = {2: "8 warps a row, not 32", 3: "1 warp a row, not 8", 4: "offsets of 64 bits"}
+#: The plot, in pixels, and the changes at its ends, in percent.
+LEFT, WIDTH, LEAST, MOST = 142, 486, -8.0, 170.0
+#: The scale is linear up to about this many percent and logarithmic beyond.
+LINEAR = 0.25
+TICKS = (-5, -2, -1, -0.3, 0, 0.3, 1, 2, 5, 10, 30, 100)
+#: Height of a round, and where its rows are: those of all cases, then one a case.
+TOP, PANEL, ROW = 34, 182, 18
 STYLE = """\
-text { font: 14px system-ui, sans-serif; fill: #1f2328 }
-.small { font-size: 12px; fill: #59636e }
-.axis { stroke: #59636e; fill: none }
+text { font: 13px system-ui, sans-serif; fill: #1f2328 }
+.decision { font-weight: 700; font-size: 14px } .small { font-size: 12px; fill: #59636e }
+.paper { fill: #ffffff } .axis { stroke: #59636e; fill: none }
 .zero { stroke: #1f2328; stroke-dasharray: 4 3 }
-.candidate { fill: #0969da } .control { fill: none; stroke: #59636e; stroke-width: 1.5 }
-.interval { stroke: #0969da; stroke-width: 6; stroke-opacity: 0.35 }
+.mark { fill: #1f2328 }
+.band { fill: #8c959f; fill-opacity: 0.28; stroke: #59636e; stroke-dasharray: 1 2 }
+.limit { stroke: #b35900; stroke-width: 2; fill: none }
+.replicate { fill: #0969da; fill-opacity: 0.75 }
+.control { fill: none; stroke: #59636e; stroke-width: 1.5 }
+.whole { stroke: #0969da; stroke-width: 4; fill: none }
+.case { stroke: #0969da; stroke-width: 1.5; fill: none }
 @media (prefers-color-scheme: dark) {
-  text { fill: #f0f6fc } .small { fill: #9198a1 } .axis { stroke: #9198a1 }
-  .zero { stroke: #f0f6fc } .candidate { fill: #4493f8 } .control { stroke: #9198a1 }
-  .interval { stroke: #4493f8 }
+  text { fill: #f0f6fc } .small { fill: #9198a1 } .paper { fill: #0d1117 } .axis { stroke: #9198a1 }
+  .zero { stroke: #f0f6fc } .mark { fill: #f0f6fc } .band { stroke: #9198a1 }
+  .limit { stroke: #f0a04b } .replicate { fill: #4493f8 } .control { stroke: #9198a1 }
+  .whole, .case { stroke: #4493f8 }
 }"""
+#: A decision's mark (a path around the origin: upwards, downwards, level), and its reason.
+DECISIONS = {
+    "ACCEPTED": (
+        "M-6 5L0 -6L6 5z",
+        "The interval of all cases lies above 0, that of each case above the limit.",
+    ),
+    "ROLLED_BACK": ("M-6 -5L0 6L6 -5z", "The interval of all cases lies below 0."),
+    "INCONCLUSIVE": ("M-6 -2.5h12v5h-12z", "The interval of all cases contains 0."),
+}
+
+
+def verdict_of(number: int) -> dict[str, Any]:
+    verdict: dict[str, Any] = json.loads((CAMPAIGN / f"round-{number}/verdict.json").read_text())
+    return verdict
+
+
+def figures(estimate: dict[str, Any]) -> list[float]:
+    """Return the change and the ends of its interval, %, of all cases or of one."""
+    return [estimate[f"{name}_pct"] for name in ("change", "low", "high")]
 
 
 def replicates(number: int, comparison: str) -> list[float]:
-    """Return the change of each replicate, %: the geometric mean of its cases' median pairs."""
+    """Return each replicate's log-ratio of all cases: the mean of its cases' median pairs."""
     pairs: dict[tuple[str, str], list[float]] = defaultdict(list)
     with (CAMPAIGN / f"round-{number}/artifacts/pairs.csv").open(newline="") as file:
         for row in csv.DictReader(file):
@@ -43,53 +79,91 @@ def replicates(number: int, comparison: str) -> list[float]:
     medians = defaultdict(list)
     for (replicate, _), logs in pairs.items():
         medians[replicate].append(statistics.median(logs))
-    return [100 * math.expm1(statistics.mean(logs)) for logs in medians.values()]
+    return [statistics.fmean(logs) for logs in medians.values()]
 
 
 def at(pct: float) -> float:
-    return round(LEFT + (pct - LEAST) / (MOST - LEAST) * WIDTH, 1)
+    """Return where a change is, in pixels."""
+    least, most, place = (math.asinh(value / LINEAR) for value in (LEAST, MOST, pct))
+    return round(LEFT + (place - least) / (most - least) * WIDTH, 1)
 
 
 def drawn() -> str:
     """Return the picture as SVG."""
+    bottom = TOP + PANEL * len(ROUNDS) - 16
     lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {LEFT + WIDTH + 40} 270">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {LEFT + WIDTH + 12} {bottom + 50}">',
         f"<style>{STYLE}</style>",
+        '<rect class="paper" width="100%" height="100%" rx="6"/>',
     ]
-    for place, (number, change) in enumerate(ROUNDS.items()):
-        verdict = json.loads((CAMPAIGN / f"round-{number}/verdict.json").read_text())
-        whole, y = verdict["aggregate"], 75 + 95 * place
-        low, high, mean = (whole[f"{name}_pct"] for name in ("low", "high", "change"))
-        decision = verdict["decision"].replace("_", " ").lower()
-        sure = f"{100 * whole['confidence']:.2f}".rstrip("0").rstrip(".")
-        lines += [
-            f'<text x="{LEFT}" y="{y - 40}">round {number}, {change}: {decision}</text>',
-            f'<text class="small" x="{LEFT}" y="{y - 22}">{mean:+.2f} % [{low:+.2f}, {high:+.2f}]'
-            f" at {sure} % confidence</text>",
-            f'<line class="interval" x1="{at(low)}" x2="{at(high)}" y1="{y}" y2="{y}"/>',
-        ]
-        for comparison, name, shift in (("candidate", "candidate", 0), ("placebo", "control", 16)):
-            lines += [
-                f'<circle class="{name}" cx="{at(pct)}" cy="{y + shift}" r="4"/>'
-                for pct in replicates(number, comparison)
-            ]
-    lines.append(f'<line class="zero" x1="{at(0)}" x2="{at(0)}" y1="20" y2="205"/>')
-    lines.append(f'<path class="axis" d="M{LEFT} 205h{WIDTH}"/>')
-    for tick in (-2, -1.5, -1, -0.5, 0, 0.5):
-        lines.append(f'<path class="axis" d="M{at(tick)} 205v5"/>')
-        lines.append(
-            f'<text class="small" x="{at(tick)}" y="224" text-anchor="middle">{tick:g} %</text>'
-        )
-    keys = (
-        (LEFT + 6, "candidate", "a replicate: new against old"),
-        (LEFT + 236, "control", "a replicate: old against its copy (A/A)"),
-    )
-    for x, name, text in keys:
-        lines.append(f'<circle class="{name}" cx="{x}" cy="250" r="4"/>')
-        lines.append(f'<text class="small" x="{x + 12}" y="254">{text}</text>')
-    lines.append(f'<line class="interval" x1="{LEFT + 520}" x2="{LEFT + 550}" y1="250" y2="250"/>')
-    lines.append(f'<text class="small" x="{LEFT + 558}" y="254">the interval</text>')
+    for place, number in enumerate(ROUNDS):
+        lines += _round(number, TOP + PANEL * place, is_first=place == 0)
+    lines.append(f'<path class="axis" d="M{LEFT} {bottom}h{WIDTH}"/>')
+    for tick in TICKS:
+        lines.append(f'<path class="axis" d="M{at(tick)} {bottom}v5"/>')
+        lines.append(_text(at(tick), bottom + 19, f"{tick:+g}" if tick else "0", middle=True))
+    axis = "change of speed, %; + is faster; the scale is stretched near 0"
+    lines.append(_text(LEFT + WIDTH / 2, bottom + 38, axis, middle=True))
     return "\n".join([*lines, "</svg>"]) + "\n"
+
+
+def _round(number: int, top: int, *, is_first: bool) -> list[str]:
+    """Return a round: its decision, the rows of all cases, and a row for each case."""
+    verdict = verdict_of(number)
+    whole, policy, decision = verdict["aggregate"], verdict["thresholds"], verdict["decision"]
+    mark, reason = DECISIONS[decision]
+    limit, noise = percent(slower_by(policy["shape_gate_pct"])), policy["noise_pct"]
+    band, end = at(percent(slower_by(noise))), at(percent(log_ratio(noise)))
+    rows = [top + 54 + ROW * place for place in range(3 + len(verdict["shapes"]))]
+    first, last = rows[3] - ROW / 2, rows[-1] + ROW / 2
+    lines = [
+        f'<path class="mark" transform="translate(18 {top - 5})" d="{mark}"/>',
+        f'<text x="32" y="{top}"><tspan class="decision">{decision}</tspan>'
+        f" · round {number}: {ROUNDS[number]} · {changed_within(*figures(whole))}</text>",
+        f'<text x="32" y="{top + 19}">{reason}</text>',
+        f'<rect class="band" x="{band}" y="{rows[0] - 10}" width="{round(end - band, 1)}"'
+        ' height="20"/>',
+        f'<path class="limit" d="M{at(limit)} {first}V{last}'
+        + "".join(f"M{at(limit)} {y}l-5 5" for y in range(int(first), int(last) - 3, 8))
+        + '"/>',
+        f'<path class="zero" d="M{at(0)} {top + 32}V{last + 4}"/>',
+        _text(12, rows[0] + 4, f"all cases, {at_level(whole['confidence'])}"),
+        _interval("whole", rows[0], figures(whole)),
+        _text(12, rows[1] + 4, f"{len(replicates(number, 'candidate'))} replicates"),
+        _text(12, rows[2] + 4, "A/A control"),
+    ]
+    for y, comparison, name in (
+        (rows[1], "candidate", "replicate"),
+        (rows[2], "placebo", "control"),
+    ):
+        lines += [
+            f'<circle class="{name}" cx="{at(percent(ratio))}" cy="{y}" r="3.5"/>'
+            for ratio in replicates(number, comparison)
+        ]
+    for y, case in zip(rows[3:], verdict["shapes"], strict=True):
+        lines.append(_text(12, y + 4, f"columns={case['dims']['columns']}, 95 %"))
+        lines.append(_interval("case", y, figures(case)))
+    if is_first:
+        lines += [
+            _text(end + 8, rows[0] + 4, f"equivalence, ±{noise:g} %"),
+            _text(at(limit) + 7, rows[3] + 4, f"{limit:.2f} %: regression"),
+            _text(at(limit) + 7, rows[4] + 2, "limit of a case"),
+        ]
+    return lines
+
+
+def _interval(name: str, y: float, change: list[float]) -> str:
+    """Return an interval with its ends, and a stroke across it at the estimate."""
+    mean, low, high = map(at, change)
+    return (
+        f'<path class="{name}" d="M{low} {y}H{high}"/><path class="case" d="M{low} {y - 5}v10'
+        f'M{high} {y - 5}v10M{mean} {y - 7}v14"/>'
+    )
+
+
+def _text(x: float, y: float, text: str, *, middle: bool = False) -> str:
+    anchor = ' text-anchor="middle"' if middle else ""
+    return f'<text class="small" x="{round(x, 1):g}" y="{y:g}"{anchor}>{text}</text>'
 
 
 if __name__ == "__main__":
