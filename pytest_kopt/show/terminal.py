@@ -47,7 +47,7 @@ BAR_WIDTH = 17
 #: What columns hold where no result says it: every case failed, or an earlier release recorded it.
 _QUANTITIES = {c.name: c.quantity for schema in BUILT_IN.values() for c in schema.columns}
 #: Below a table with both: its figures that decide, and those that do not.
-PAIRED = "change: measured in pairs, decides; other columns: the candidate alone"
+PAIRED = "change decides, measured in pairs; the other columns show the candidate alone"
 #: Changes up to so many percent are drawn in proportion on a logarithmic axis.
 _LINEAR_PCT = 1.0
 #: From so many times the smallest change on, the largest would flatten it.
