@@ -129,9 +129,7 @@ def test_a_race_shows_each_of_its_phases(tmp_path: Path) -> None:
         progress.advance()
     found = json.loads(file.read_text())
     assert (found["phase"], found["look"], found["looks"]) == ("racing", 2, 3)
-    assert progress.line().startswith(
-        "kopt: racing, look 2 of 3: 3 of at most 4 replicates"
-    )
+    assert progress.line().startswith("kopt: racing, look 2 of 3: 3 of at most 4 replicates")
     progress.begin("checking the winner", says=True)
     clock.now += 3.0
     assert progress.line() == "kopt: checking the winner, 3 s so far"

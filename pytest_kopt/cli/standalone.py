@@ -331,5 +331,5 @@ def _noise(arguments: argparse.Namespace) -> int:
                 shutil.copyfile(file, arguments.output)
             path = keep(project.workspace, json.loads(file.read_text()))
             project.keep_workspace_out_of_git()
-            print(f"written to {path}, for later verdicts on this machine", flush=True)
+            print(f"written to {path}, for later verdicts on this model of device", flush=True)
     return session.returncode

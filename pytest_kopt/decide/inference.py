@@ -18,7 +18,7 @@ from pydantic import Field
 from pytest_kopt.decide.known_noise import Prior, Ratios, variance_of
 
 #: After how many processes the evidence is looked at, and the one-sided level of each look.
-#: `benchmarks/paired_power.py` shows that they add up to less than 1 % false accepts, also on
+#: `benchmarks/paired_power.py` shows that they allow at most 0.66 % false accepts, also on
 #: recorded processes, whose tails are heavier than the normal distribution's.
 LOOKS: Mapping[int, float] = {2: 0.0002, 3: 0.0003, 4: 0.0006, 6: 0.0015, 8: 0.004}
 FINAL_LOOK = max(LOOKS)
