@@ -71,7 +71,7 @@ def test_a_branch_without_the_accepted_commit_is_named(moved: Project) -> None:
 def test_a_campaign_directory_that_is_not_whole_is_named(moved: Project) -> None:
     shutil.rmtree(moved.campaign / "rounds/round-2/artifacts/attempt-1/kernel_snapshot")
     run = moved.kopt("status")
-    assert run.code == 0 and KERNEL in run.out.partition("next: mend")[2]
+    assert run.code == 0 and KERNEL in run.out.partition("next: fix first")[2]
     run = moved.round("next")
     assert run.code == 4 and KERNEL in run.refusal
 
