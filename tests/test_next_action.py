@@ -97,6 +97,19 @@ def test_an_ended_campaign_is_compared_once(tmp_path: Path) -> None:
         assert asked(project)[0] == word
 
 
+def test_a_final_with_an_edit_restores_the_best_first(project: DrivenCampaign) -> None:
+    """It was refused, and asked for again: a program that reads nothing else did not get out."""
+    project.write(KERNEL, b"NEW = 1\n")
+    play(project, "faster")
+    project.end("stopped", Steps(project.root))
+    final = f"pytest --kopt-campaign {NAME} --kopt-round final"
+    assert asked(project) == ("run_final", {"command": final})
+    project.write(KERNEL, b"NEW = 1  # a comment\n")
+    restoring = f"kopt restore {NAME} 2 && {final}"
+    assert asked(project) == ("run_final", {"command": restoring})
+    assert restoring in shown(project)["allowed"]
+
+
 def test_each_state_has_its_word(tmp_path: Path) -> None:
     project = DrivenCampaign(tmp_path / "new", {KERNEL: b"OLD = 1\n"}, in_git=False)
     word, arguments = asked(project)

@@ -293,7 +293,8 @@ def _check_tree(campaign: Campaign) -> None:
         raise _refused(
             f"the kernel files are not those of round {campaign.state.incumbent_round}, the "
             "last accepted",
-            fix=f"kopt restore {campaign.state.incumbent_round}, or measure the edit as a round",
+            fix=f"kopt restore {campaign.name} {campaign.state.incumbent_round}, or measure the "
+            "edit as a round",
         )
 
 

@@ -210,7 +210,7 @@ def candidates_of(campaign: Campaign, paths: Iterable[str], here: Path) -> tuple
     if edited and not any(campaign.candidate().same_content(v) for v in versions.values()):
         raise refused(
             f"{', '.join(edited)} differs from round {number}, and the winner would replace it",
-            fix=f"make the edit a candidate, or kopt restore {number}",
+            fix=f"make the edit a candidate, or kopt restore {campaign.name} {number}",
         )
     return tuple(
         RaceEntrant(name, version, _size(version, incumbent)) for name, version in versions.items()

@@ -323,7 +323,11 @@ def final_command(campaign: Campaign) -> str | None:
     best = campaign.state.incumbent_round
     if best is None or best == 1 or campaign.state.ended == "abandoned":
         return None
-    return f"pytest --kopt-campaign {campaign.name} --kopt-round final"
+    # The final comparison takes the best version alone; an edit stays in the campaign's records.
+    edited = worktrees.edited(campaign.root, campaign.manifest, campaign.state)
+    is_here = campaign.manifest.upstream is None
+    first = f"kopt restore {campaign.name} {best} && " if edited and is_here else ""
+    return f"{first}pytest --kopt-campaign {campaign.name} --kopt-round final"
 
 
 def _due_final(campaign: Campaign) -> str | None:
