@@ -144,6 +144,15 @@ def close_with(reporter: pytest.TerminalReporter, verdict: Verdict) -> None:
     reporter.build_summary_stats_line = with_decision  # type: ignore[method-assign]
 
 
+#: What another hypothesis follows on.
+_ANOTHER = frozenset(
+    {
+        *(Decision.ROLLED_BACK, Decision.SPLIT),
+        *(Decision.INCONCLUSIVE, Decision.REJECTED_OVERFIT),
+    }
+)
+
+
 def _command(verdict: Verdict) -> str:
     """Return the command that the next step of a round ends with, "" where there is none."""
     if not verdict.campaign or not verdict.round:
@@ -153,7 +162,7 @@ def _command(verdict: Verdict) -> str:
         ends = f", or give the round up: `kopt discard {verdict.campaign}`"
         return f": `{rerun} {verdict.round}`{ends if verdict.round > 1 else ''}"
     is_asked = verdict.next_step.startswith("go on with the next round")
-    if is_asked or verdict.decision is Decision.ROLLED_BACK:
+    if is_asked or verdict.decision in _ANOTHER:
         return f"; change the kernel, then: `{rerun} next`"
     return ""
 

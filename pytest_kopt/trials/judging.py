@@ -37,7 +37,7 @@ _FOREIGN_STEP = "write the kernel in the campaign's language, or begin a campaig
 #: How many cases a flag lists.
 _LISTED = 5
 #: What follows when a candidate was caught.
-CAUGHT_STEP = "kopt restored the current best: the gain exists in the benchmark only"
+CAUGHT_STEP = "kopt restored the current best; try a hypothesis that does the work in every call"
 
 
 def incomplete(policy: Policy, reason: str, step: str = "run it again") -> Verdict:
