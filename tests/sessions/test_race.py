@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from .paired import FASTER, OLD, PLAIN, SAME, SLOWER, Gate, kernel, project_at
-from .project import CAMPAIGN, Run
+from .project import Run
 
 NAME = "plain"
 MUCH_FASTER = 125.0
@@ -175,7 +175,7 @@ def test_what_cannot_race_is_refused(races: Races) -> None:
     assert found.code == 4 and "--kopt-round next" in found.refusal
     races.project.write(PLAIN, kernel(SAME, "edited"))
     found = races.race(folder)
-    assert found.code == 4 and f"kopt restore {CAMPAIGN} 1" in found.refusal, found.text
+    assert found.code == 4 and f"kopt restore {NAME} 1" in found.refusal, found.text
 
 
 def test_an_open_round_is_mended_before_anything_races(races: Races) -> None:
