@@ -11,16 +11,19 @@ import pytest
 from pytest_kopt.standalone.submissions import private_folder, remove
 
 WATCHER = """
-import subprocess, sys
+import subprocess, sys, time
 from pathlib import Path
 from pytest_kopt.process_tree import adopt_orphans, children
-from pytest_kopt.standalone.submissions import ProcessLimits
+from pytest_kopt.standalone.submissions import ProcessLimits, shared_files
 
 adopt_orphans()
 limits = ProcessLimits(seconds=float(sys.argv[2]), memory=600 << 20, disk=8 << 20, processes=6)
 words = [sys.executable, "-c", sys.argv[3]]
+before = {*shared_files()}
 process = subprocess.Popen(words, cwd=sys.argv[1], preexec_fn=limits.apply)
-print(limits.wait(process, Path(sys.argv[1])) or process.returncode, sorted(children()))
+# On a busy machine a process has written files before it is looked at.
+time.sleep(0.3)
+print(limits.wait(process, Path(sys.argv[1]), before) or process.returncode, sorted(children()))
 """
 FOREVER = "import threading; threading.Event().wait()"
 #: Ends at once and leaves a process of a group of its own.

@@ -78,8 +78,9 @@ def judged(
         with tree_with(cases.root, files, other, builds=True) as made:
             verdict_file, log = folder / "verdict.json", folder / "output"
             words = (*check_words(made, verdict_file), *_CONFINED, *cases.within(made), *words)
+            before = {*shared_files()}
             process = start(words, made, log, variables=variables, first=limits.apply)
-            broken = limits.wait(process, folder)
+            broken = limits.wait(process, folder, before)
             verdict = None if broken else verdict_in(verdict_file)
             reason = broken or (verdict.reason if verdict else last_words(log))
             document |= {
@@ -136,13 +137,14 @@ class ProcessLimits:
         with suppress(OSError):
             Path("/proc/self/oom_score_adj").write_text("1000")
 
-    def wait(self, process: subprocess.Popen[bytes], folder: Path) -> str:
+    def wait(self, process: subprocess.Popen[bytes], folder: Path, before: set[str]) -> str:
         """Wait until a process ends, or goes beyond a limit; return which, "" for none.
 
-        It writes to `folder`. Nothing of what it started is left then: orphans have to be children
-        of this process, which has no others.
+        It writes to `folder`, and `before` are the shared files from before its start. Nothing of
+        what it started is left then: orphans have to be children of this process, which has no
+        others.
         """
-        began, looked, before = monotonic(), 0.0, {*_shared_files()}
+        began, looked = monotonic(), 0.0
         broken, count = "", 0
         try:
             while process.poll() is None and not broken:
@@ -161,7 +163,7 @@ class ProcessLimits:
             return broken
         finally:
             _end_all(process)
-            for file in {*_shared_files()} - before - _used(_SHARED):
+            for file in {*shared_files()} - before - _used(_SHARED):
                 with suppress(OSError):
                     os.unlink(file)
 
@@ -229,7 +231,7 @@ def _nameless(pids: list[int]) -> Iterator[int]:
                         yield file.st_blocks * 512
 
 
-def _shared_files() -> Iterator[str]:
+def shared_files() -> Iterator[str]:
     """Yield this user's files in shared memory."""
     with suppress(OSError):
         for entry in os.scandir(_SHARED):
@@ -250,7 +252,7 @@ def _used(folder: Path) -> set[str]:
 
 
 def _new_shared(before: set[str]) -> Iterator[int]:
-    for file in {*_shared_files()} - before:
+    for file in {*shared_files()} - before:
         with suppress(OSError):
             yield os.lstat(file).st_blocks * 512
 
