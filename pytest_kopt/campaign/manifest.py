@@ -38,6 +38,8 @@ ARCHITECTURES = {
     **dict.fromkeys(("MI300X", "MI308X", "MI325X"), "gfx942"),
     **dict.fromkeys(("MI350X", "MI355X"), "gfx950"),
 }
+#: The models of ARCHITECTURES by their names without separators.
+_MODELS = {name.replace("_", ""): name for name in ARCHITECTURES}
 #: The language that follows from a backend; any other has to be given.
 LANGUAGES = {
     "TRITON": "TRITON",
@@ -114,8 +116,7 @@ def architecture(gpu: str) -> str:
 
 def _model(gpu: str) -> str | None:
     """Return the name here of a model, written with or without spaces and dashes, or None."""
-    names = {name.replace("_", ""): name for name in ARCHITECTURES}
-    return names.get(re.sub(r"[ _-]", "", gpu.upper()))
+    return _MODELS.get(re.sub(r"[ _-]", "", gpu.upper()))
 
 
 def parse_target(text: str) -> PerformanceTarget:

@@ -48,6 +48,13 @@ BAR_WIDTH = 17
 _QUANTITIES = {c.name: c.quantity for schema in BUILT_IN.values() for c in schema.columns}
 #: Below a table with both: its figures that decide, and those that do not.
 PAIRED = "change decides, measured in pairs; the other columns show the candidate alone"
+#: After these the next round tries another hypothesis.
+_GIVEN_UP = {
+    Decision.ROLLED_BACK,
+    Decision.SPLIT,
+    Decision.INCONCLUSIVE,
+    Decision.REJECTED_OVERFIT,
+}
 #: Changes up to so many percent are drawn in proportion on a logarithmic axis.
 _LINEAR_PCT = 1.0
 #: From so many times the smallest change on, the largest would flatten it.
@@ -144,15 +151,6 @@ def close_with(reporter: pytest.TerminalReporter, verdict: Verdict) -> None:
     reporter.build_summary_stats_line = with_decision  # type: ignore[method-assign]
 
 
-#: What another hypothesis follows on.
-_ANOTHER = frozenset(
-    {
-        *(Decision.ROLLED_BACK, Decision.SPLIT),
-        *(Decision.INCONCLUSIVE, Decision.REJECTED_OVERFIT),
-    }
-)
-
-
 def _command(verdict: Verdict) -> str:
     """Return the command that the next step of a round ends with, "" where there is none."""
     if not verdict.campaign or not verdict.round:
@@ -162,7 +160,7 @@ def _command(verdict: Verdict) -> str:
         ends = f", or give the round up: `kopt discard {verdict.campaign}`"
         return f": `{rerun} {verdict.round}`{ends if verdict.round > 1 else ''}"
     is_asked = verdict.next_step.startswith("go on with the next round")
-    if is_asked or verdict.decision in _ANOTHER:
+    if is_asked or verdict.decision in _GIVEN_UP:
         return f"; change the kernel, then: `{rerun} next`"
     return ""
 
