@@ -19,10 +19,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 from threading import Lock
@@ -73,7 +74,7 @@ class Outcome:
     """What became of one kernel of a kind, `cheats` or `honest`; `named` are the checks that spoke.
 
     `gain_pct` is what the verdict credits it with at least, `own_gain_pct` what a cheat's own work
-    gains without its trick.
+    gains without its trick, `seconds` the round's by wall clock.
     """
 
     kernel: str
@@ -84,6 +85,7 @@ class Outcome:
     gain_pct: float
     own_gain_pct: float
     log: str
+    seconds: float = 0.0
 
     @property
     def is_right(self) -> bool:
@@ -172,11 +174,13 @@ class Bench:
         project = self.folder / path.parent.name / path.stem
         shutil.copytree(started, project, symlinks=True)
         (project / KERNEL).write_text(path.read_text())
+        start = time.monotonic()
         done = self._pytest(project, 2)
+        seconds = time.monotonic() - start
         shutil.copytree(project / "agent", self.folder / "records" / path.stem / "agent")
         outcome = read(project, path, done.stdout + done.stderr)
         shutil.rmtree(project)
-        return outcome
+        return replace(outcome, seconds=seconds)
 
     def _started(self, path: Path) -> Path:
         """The project that a kernel is a candidate of, after its baseline."""
