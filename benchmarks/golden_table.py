@@ -17,7 +17,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -59,22 +58,20 @@ def run(*words: str, seconds: float = 900.0) -> tuple[int, str, float]:
     return done.returncode, done.stdout, time.monotonic() - start
 
 
-def corpora(device: str, names: Sequence[str], jobs: int) -> Iterator[Row]:
-    """Both corpora, each kernel as round 2 of a campaign."""
-    with tempfile.TemporaryDirectory() as scratch:
-        results = Path(scratch) / "results.jsonl"
-        script = str(CORPUS / "through_plugin.py")
-        options = ("--device", device, "--jobs", str(jobs), "--results", str(results))
-        run(sys.executable, script, *options, *names, seconds=36000)
-        for line in results.read_text().splitlines():
-            outcome = json.loads(line)
-            kept = outcome["decision"].startswith("ACCEPTED")
-            if outcome["kind"] == "cheats":
-                is_right = not kept or outcome["gain_pct"] < outcome["own_gain_pct"]
-            else:
-                is_right = outcome["decision"].startswith(HONEST_ENDS)
-            seconds = round(outcome["seconds"], 1)
-            yield Row(outcome["kind"], outcome["kernel"], outcome["decision"], is_right, seconds)
+def corpora(results: Path, device: str, names: Sequence[str], jobs: int) -> Iterator[Row]:
+    """Both corpora, each kernel as round 2 of a campaign; `results` keeps those of a broken run."""
+    script = str(CORPUS / "through_plugin.py")
+    options = ("--device", device, "--jobs", str(jobs), "--results", str(results))
+    run(sys.executable, script, *options, *names, seconds=36000)
+    for line in results.read_text().splitlines():
+        outcome = json.loads(line)
+        kept = outcome["decision"].startswith("ACCEPTED")
+        if outcome["kind"] == "cheats":
+            is_right = not kept or outcome["gain_pct"] < outcome["own_gain_pct"]
+        else:
+            is_right = outcome["decision"].startswith(HONEST_ENDS)
+        seconds = round(outcome["seconds"], 1)
+        yield Row(outcome["kind"], outcome["kernel"], outcome["decision"], is_right, seconds)
 
 
 def cases(folder: Path, names: Sequence[str]) -> Iterator[Row]:
@@ -147,7 +144,9 @@ def main() -> int:
     parts: list[Iterator[Row]] = [vectors(asked.vectors)] if asked.vectors else []
     parts += [cases(asked.cases, asked.names)] if asked.cases else []
     parts += [kernels(folder, asked.names) for folder in asked.kernels]
-    parts += [] if asked.no_corpora else [corpora(asked.device, asked.names, asked.jobs)]
+    results = asked.out.with_suffix(".corpora.jsonl")
+    if not asked.no_corpora:
+        parts.append(corpora(results, asked.device, asked.names, asked.jobs))
     rows: list[Row] = []
     for part in parts:
         for row in part:
