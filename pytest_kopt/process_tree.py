@@ -41,7 +41,7 @@ def children(pid: int | None = None) -> frozenset[int]:
     tasks = f"/proc/{pid or 'self'}/task"
     with suppress(OSError):
         for task in os.listdir(tasks):
-            with suppress(OSError), open(f"{tasks}/{task}/children") as listing:
+            with suppress(OSError), open(f"{tasks}/{task}/children", encoding="utf-8") as listing:
                 pids.update(map(int, listing.read().split()))
     return frozenset(pids)
 
@@ -56,7 +56,7 @@ def down(pid: int) -> Iterator[int]:
 
 def stat_of(pid: int) -> list[str]:
     """Return the fields of /proc/PID/stat from the state on; OSError where there is none."""
-    with open(f"/proc/{pid}/stat") as file:
+    with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
         # The name in parentheses before them may hold anything.
         return file.read().rpartition(")")[2].split()
 

@@ -38,6 +38,19 @@ def test_no_folder_is_a_drawer() -> None:
     assert not full, "find the rooms in them"
 
 
+def test_every_text_file_is_utf_8_whatever_the_locale(nodes: list[tuple[Path, ast.AST]]) -> None:
+    # Ruff's PLW1514 sees only what it knows to be a path.
+    implicit = [
+        f"{path}:{node.lineno}"
+        for path, node in nodes
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and (node.func.attr, len(node.args)) in {("read_text", 0), ("write_text", 1)}
+        and "encoding" not in {keyword.arg for keyword in node.keywords}
+    ]
+    assert not implicit, "give an encoding"
+
+
 def test_the_ways_through_the_code_lead_to_files() -> None:
     page = (ROOT / "CONTRIBUTING.md").read_text()
     named = re.findall(r"`((?:\w+/)+\w+\.py)`", page)

@@ -135,6 +135,17 @@ def test_what_is_refused_and_what_is_not(tmp_path: Path, monkeypatch: pytest.Mon
     assert (tmp_path / "test_kernel.py").read_text() == "assert False"
 
 
+def test_a_user_without_a_name_has_caches(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nobody() -> str:
+        raise KeyError("getpwuid(): uid not found: 12345")
+
+    monkeypatch.setattr("getpass.getuser", nobody)
+    # The function sets variables of caches.
+    monkeypatch.setattr(os, "environ", {**os.environ})
+    caches = [*isolation._caches()]
+    assert f"torchinductor_uid_{os.getuid()}" in {path.name for path in caches}
+
+
 @pytest.mark.parametrize(
     ("version", "machine", "said"),
     [

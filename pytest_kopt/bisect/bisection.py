@@ -126,7 +126,7 @@ class Journal:
     def read(self) -> list[tuple[str, str, Answer]]:
         """Return base, commit and answer of each session; a line cut off by a kill is none."""
         sessions = []
-        lines = self._file.read_text().splitlines() if self._file.exists() else []
+        lines = self._file.read_text(encoding="utf-8").splitlines() if self._file.exists() else []
         for line in lines:
             with contextlib.suppress(json.JSONDecodeError):
                 session = json.loads(line)
@@ -139,7 +139,7 @@ class Journal:
         """Append a session and see it on the disk."""
         verdict = answer.verdict and answer.verdict.model_dump(mode="json")
         session = {"base": base, "commit": commit, "verdict": verdict, "reason": answer.reason}
-        with self._file.open("a") as stream:
+        with self._file.open("a", encoding="utf-8") as stream:
             # A line of its own, also behind one that was cut off.
             stream.write("\n" + json.dumps(session))
             stream.flush()

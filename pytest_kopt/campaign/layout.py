@@ -111,7 +111,7 @@ def hide_from_git(folder: Path) -> None:
     file = folder / ".gitignore"
     if not file.exists():
         folder.mkdir(parents=True, exist_ok=True)
-        file.write_text("# Written by pytest-kopt.\n*\n")
+        file.write_text("# Written by pytest-kopt.\n*\n", encoding="utf-8")
 
 
 def campaigns(workspace: Path) -> list[str]:

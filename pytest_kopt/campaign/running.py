@@ -30,7 +30,7 @@ COMPARING = "comparing"
 def read(file: Path) -> dict[str, Any] | None:
     """Return the document, None where there is none that can be read."""
     try:
-        document: dict[str, Any] = json.loads(file.read_text())
+        document: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
         return document if {"phase", "pid"} <= document.keys() else None
     except (OSError, ValueError, AttributeError):
         return None
@@ -102,12 +102,14 @@ def hold(layout: Layout) -> Iterator[None]:
     except Timeout:
         who = "another process"  # about to write its name, or just gone
         with suppress(OSError):
-            who = owner.read_text()
+            who = owner.read_text(encoding="utf-8")
         what = f"campaign {layout.name!r} is in use by {who}"
         fix = f"wait until it ends (kopt status {layout.name}), or stop it"
         raise BadInput(what, fix=fix) from None
     try:
-        owner.write_text(f"process {os.getpid()} on {socket.gethostname()} since {now()}")
+        owner.write_text(
+            f"process {os.getpid()} on {socket.gethostname()} since {now()}", encoding="utf-8"
+        )
         yield
     finally:
         owner.unlink(missing_ok=True)

@@ -44,7 +44,9 @@ def entries(path: Path) -> list[Tip]:
         return []
     return [
         Tip(number, heading["title"], re.sub(r"<!--.*?-->", "", text).strip())
-        for number, (heading, text) in enumerate(sections(_ENTRY, path.read_text()), start=1)
+        for number, (heading, text) in enumerate(
+            sections(_ENTRY, path.read_text(encoding="utf-8")), start=1
+        )
     ]
 
 

@@ -40,7 +40,7 @@ def append(path: Path, verdict: Mapping[str, Any], commit: str | None) -> None:
 def read(path: Path) -> list[LoggedVerdict]:
     """Return the verdicts; BadInput for a file without any, and for a line that is none."""
     try:
-        lines = path.read_text().splitlines()
+        lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(f"cannot be read: {error}", where=str(path)) from None
     logged = []

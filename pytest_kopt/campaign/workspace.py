@@ -86,7 +86,7 @@ def extracted(
         for room in rooms:
             (building.directory / room).mkdir(exist_ok=True)
         text = _settings(layout.name, root.resolve(), rooms, collected, settings)
-        (building.directory / "pyproject.toml").write_text(text)
+        (building.directory / "pyproject.toml").write_text(text, encoding="utf-8")
         KernelVersion.take(root, manifest.kernel_source).write(building.upstream)
         _check(moved, building, files, collected)
         yield building, moved
@@ -215,12 +215,13 @@ def _collected(manifest: Manifest, root: Path) -> Probe:
             env={**os.environ, **manifest.env},
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            text=True,
+            encoding="utf-8",
+            errors="replace",
             check=False,
         )
         if not answer.exists():
             return Probe((), (), (process.stdout + process.stderr)[-1500:].strip())
-        return models.read(Probe, json.loads(answer.read_text()))
+        return models.read(Probe, json.loads(answer.read_text(encoding="utf-8")))
 
 
 def _check(manifest: Manifest, building: Layout, files: Mapping[str, str], before: Probe) -> None:

@@ -193,7 +193,7 @@ def verdict(campaign: Name, round: int) -> Recorded:
     if not layout.verdict(round).is_file():
         raise ToolError(f"round {round} of {campaign} has no verdict. Fix: call status")
     return Recorded(
-        verdict=Verdict.model_validate_json(layout.verdict(round).read_text()),
+        verdict=Verdict.model_validate_json(layout.verdict(round).read_text(encoding="utf-8")),
         summary=_text(layout.summary(round)),
         rows_csv=_text(artifacts / "benchmark.csv"),
         pairs_csv=_text(artifacts / "pairs.csv"),
@@ -207,7 +207,7 @@ def profile(campaign: Name, round: int) -> dict[str, Any]:
         raise ToolError(
             f"round {round} was not profiled. Fix: call round with options ['--kopt-profile']"
         )
-    document: dict[str, Any] = json.loads(files[-1].read_text())
+    document: dict[str, Any] = json.loads(files[-1].read_text(encoding="utf-8"))
     return document
 
 
@@ -260,7 +260,11 @@ async def _judged(
         words = ["pytest", *words, f"--kopt-verdict={written}"]
         words += [] if notes is None else [f"--kopt-notes={file}"]
         finished = await run(words, root, context)
-        verdict = Verdict.model_validate_json(written.read_text()) if written.exists() else None
+        verdict = (
+            Verdict.model_validate_json(written.read_text(encoding="utf-8"))
+            if written.exists()
+            else None
+        )
     return SessionVerdict(exit_code=finished.code, verdict=verdict, output=finished.tail)
 
 
@@ -269,7 +273,7 @@ def _written(notes: dict[str, Any] | None) -> Iterator[Path]:
     """Yield a file of notes in a folder that goes with it; a refusal of them calls them so."""
     with tempfile.TemporaryDirectory() as directory:
         file = Path(directory, "notes.yaml")
-        file.write_text(json.dumps(notes))
+        file.write_text(json.dumps(notes), encoding="utf-8")
         try:
             yield file
         except ToolError as error:
@@ -284,7 +288,7 @@ def _campaign(name: str) -> Campaign:
 
 
 def _text(path: Path) -> str:
-    return path.read_text() if path.is_file() else ""
+    return path.read_text(encoding="utf-8") if path.is_file() else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,7 +116,9 @@ def retry(arguments: argparse.Namespace) -> int:
     repeated = {key: text for key, text in written.items() if key not in ("tip", "anti_pattern")}
     with tempfile.TemporaryDirectory() as directory:
         file = Path(directory) / "notes.yaml"
-        file.write_text(json.dumps({"summary": f"round {number} again"} | repeated))
+        file.write_text(
+            json.dumps({"summary": f"round {number} again"} | repeated), encoding="utf-8"
+        )
         words = ("--kopt-campaign", campaign.name, "--kopt-round", str(following))
         return subprocess.call(
             [sys.executable, "-m", "pytest", *words, f"--kopt-notes={file}"], cwd=campaign.root
@@ -318,7 +320,7 @@ def memory_show(arguments: argparse.Namespace) -> None:
     path = campaign.layout.memory(version)
     if version not in memory.versions(campaign.state) or not path.is_file():
         raise memory.missing(campaign.state, version)
-    print(path.read_text().rstrip())
+    print(path.read_text(encoding="utf-8").rstrip())
 
 
 @command(

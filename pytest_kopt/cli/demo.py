@@ -78,7 +78,7 @@ def demo(arguments: argparse.Namespace) -> int:
             print(f"UNEXPECTED: {surprise}", file=sys.stderr)
             return 1
     layout = Layout(root / DEFAULT_WORKSPACE / name)
-    print(layout.trend.read_text())
+    print(layout.trend.read_text(encoding="utf-8"))
     for path in (layout.trend, layout.optimize_log, layout.summary(4), layout.verdict(5)):
         print(f"  {path}")
     print(f"  git -C {root} log --oneline")
@@ -89,12 +89,14 @@ def _play(root: Path, name: str, step: Turn, device: str) -> str:
     """Run one step and return what was unexpected about it, "" when nothing."""
     print(f"\n=== round {step.round}: {step.version} — {step.story}", flush=True)
     kernel = root / _KERNEL
-    before = kernel.read_text()
-    kernel.write_text(source(step.version))
-    for line in _difference(before, kernel.read_text()):
+    before = kernel.read_text(encoding="utf-8")
+    kernel.write_text(source(step.version), encoding="utf-8")
+    for line in _difference(before, kernel.read_text(encoding="utf-8")):
         print(f"    {line}", flush=True)
     notes = root / "notes.yaml"
-    notes.write_text(dump_yaml({"summary": step.version, "hypothesis": step.story}))
+    notes.write_text(
+        dump_yaml({"summary": step.version, "hypothesis": step.story}), encoding="utf-8"
+    )
     incumbent = _git(root, "show", f"HEAD:{_KERNEL}")
     session = _run(
         root,
@@ -110,13 +112,13 @@ def _play(root: Path, name: str, step: Turn, device: str) -> str:
     if session.returncode != decided.decision.exit_code:
         return f"{about} ended with exit code {session.returncode}"
     restored = not decided.decision.keeps and not decided.decision.leaves_open
-    is_back = not restored or kernel.read_text() == incumbent
+    is_back = not restored or kernel.read_text(encoding="utf-8") == incumbent
     return "" if is_back else f"{about} did not restore the kernel"
 
 
 def source(version: str) -> str:
     base, old, new = _EDITS.get(version, (version, "", ""))
-    return (_DATA / f"rmsnorm_{base}.py").read_text().replace(old, new)
+    return (_DATA / f"rmsnorm_{base}.py").read_text(encoding="utf-8").replace(old, new)
 
 
 def _difference(old: str, new: str, most: int = 3) -> list[str]:
@@ -132,13 +134,13 @@ def _make_project(root: Path) -> None:
     for name, text in (
         (_KERNEL, source("baseline")),
         ("kernels/__init__.py", ""),
-        ("tests/test_rmsnorm.py", (_DATA / "case_rmsnorm.py").read_text()),
-        ("pyproject.toml", (_DATA / "pytest_settings.toml").read_text()),
+        ("tests/test_rmsnorm.py", (_DATA / "case_rmsnorm.py").read_text(encoding="utf-8")),
+        ("pyproject.toml", (_DATA / "pytest_settings.toml").read_text(encoding="utf-8")),
         (".gitignore", "__pycache__/\n.pytest_cache/\nnotes.yaml\n"),
     ):
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+        path.write_text(text, encoding="utf-8")
     _git(root, "init", "--quiet", "--initial-branch", "main")
     _git(root, "config", "user.name", "kopt demo")
     _git(root, "config", "user.email", "demo@localhost")
@@ -148,7 +150,7 @@ def _make_project(root: Path) -> None:
 
 def _git(root: Path, *arguments: str) -> str:
     words = ["git", *arguments]
-    return subprocess.run(words, cwd=root, check=True, capture_output=True, text=True).stdout
+    return subprocess.run(words, cwd=root, check=True, capture_output=True, encoding="utf-8").stdout
 
 
 def _run(root: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -156,4 +158,4 @@ def _run(root: Path, *words: str) -> subprocess.CompletedProcess[str]:
     print(f"$ {' '.join(printed)}", flush=True)
     # A demo started by a test run must not inherit that run's options.
     env = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}
-    return subprocess.run(words, cwd=root, env=env, text=True, check=False)
+    return subprocess.run(words, cwd=root, env=env, encoding="utf-8", check=False)

@@ -56,6 +56,9 @@ class _Visible(io.TextIOBase):
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
+        if isinstance(stream, io.TextIOWrapper):
+            # A locale's encoding may lack the signs of a verdict, and writing one would raise.
+            stream.reconfigure(errors="replace")
 
     def write(self, text: str) -> int:
         with self._read_or_not():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import sys
 import time
 from collections.abc import Sequence
@@ -184,7 +185,7 @@ def decide(arguments: argparse.Namespace) -> int:
     thresholds = {"thresholds": policy.model_dump(mode="json")}
     verdict = decide_stored(evidence, policy).model_copy(update=thresholds)
     text = "\n".join(verdict_lines(verdict)).strip()
-    print(verdict.model_dump_json(indent=1) if arguments.json else text)
+    print(json.dumps(verdict.model_dump(mode="json"), indent=1) if arguments.json else text)
     return verdict.exit_code
 
 

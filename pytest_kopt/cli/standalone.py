@@ -329,7 +329,7 @@ def _noise(arguments: argparse.Namespace) -> int:
         if file.is_file():
             if arguments.output:
                 shutil.copyfile(file, arguments.output)
-            path = keep(project.workspace, json.loads(file.read_text()))
+            path = keep(project.workspace, json.loads(file.read_text(encoding="utf-8")))
             project.keep_workspace_out_of_git()
             print(f"written to {path}, for later verdicts on this model of device", flush=True)
     return session.returncode

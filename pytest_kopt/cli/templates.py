@@ -85,8 +85,8 @@ def _settings(project: Project) -> list[str]:
         return []
     if section or file.name != "pyproject.toml":
         return [f'missing: pythonpath = ["."] in pytest\'s settings, {file.name}']
-    before = file.read_text().rstrip() + "\n\n" if file.exists() else ""
-    file.write_text(before + _SETTINGS)
+    before = file.read_text(encoding="utf-8").rstrip() + "\n\n" if file.exists() else ""
+    file.write_text(before + _SETTINGS, encoding="utf-8")
     return [f"written: pytest's settings, at the end of {file.name}"]
 
 

@@ -39,7 +39,7 @@ def cpu_clock_mhz(folder: Path = Path("/sys/devices/system/cpu")) -> float | Non
     """Return the mean clock of this host's cores, None where the system tells none."""
     try:
         files = folder.glob("cpu[0-9]*/cpufreq/scaling_cur_freq")
-        clocks = [int(file.read_text()) / 1e3 for file in files]
+        clocks = [int(file.read_text(encoding="utf-8")) / 1e3 for file in files]
     except (OSError, ValueError):
         return None
     return statistics.fmean(clocks) if clocks else None
@@ -48,7 +48,7 @@ def cpu_clock_mhz(folder: Path = Path("/sys/devices/system/cpu")) -> float | Non
 def cpu_model() -> str:
     """Return the CPU's model name, its architecture where the system does not tell."""
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         lines = []
     names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]

@@ -87,7 +87,7 @@ def is_here(pid: int) -> bool:
 def name_of(pid: int) -> str:
     """Return a process's name as people know it, "" when it is not to be seen from here."""
     try:
-        return (_PROC / str(pid) / "comm").read_text().strip()
+        return (_PROC / str(pid) / "comm").read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
         return ""
 
@@ -101,7 +101,7 @@ def in_the_way() -> str:
     waiting: set[str] = set()
     with suppress(OSError, ValueError):
         ours = {str(path.stat().st_ino) for path in lock.DIRECTORY.glob("*.lock")}
-        for line in (_PROC / "locks").read_text().splitlines():
+        for line in (_PROC / "locks").read_text(encoding="utf-8").splitlines():
             number, *words = line.replace("->", "").split()
             if words[0] == "FLOCK" and words[4].rpartition(":")[2] in ours:
                 if "->" not in line:
@@ -185,7 +185,7 @@ class Inspected:
     def is_readable(self) -> bool:
         """Say whether this process may read the memory of that one."""
         with suppress(OSError, ValueError, Unseen):
-            for line in Path(f"/proc/{self.pid}/maps").read_text().splitlines():
+            for line in Path(f"/proc/{self.pid}/maps").read_text(encoding="utf-8").splitlines():
                 addresses, permissions, *_ = line.split()
                 if permissions.startswith("r"):
                     return bool(self.read(int(addresses.partition("-")[0], 16), 1))

@@ -140,7 +140,7 @@ def read(root: Path, pages: Iterable[str]) -> list[list[Direction]]:
     directions: list[list[Direction]] = []
     for page in pages:
         directions.append([])
-        for heading, body in sections(_HEADING, (root / page).read_text()):
+        for heading, body in sections(_HEADING, (root / page).read_text(encoding="utf-8")):
             texts = {m["name"]: m["text"] for m in _LINE.finditer(body)}
             lines = {name.lower().replace(" ", "_"): texts.get(name, "") for name in _LINES}
             title = heading["title"].strip()

@@ -139,6 +139,6 @@ def forbid_persisting_lines() -> None:
 def _cuda_runtime() -> ctypes.CDLL | None:
     """Return the very runtime library that torch has loaded; torch does not offer such limits."""
     maps = Path("/proc/self/maps")
-    lines = maps.read_text().splitlines() if maps.exists() else []
+    lines = maps.read_text(encoding="utf-8").splitlines() if maps.exists() else []
     name = next((line.split()[-1] for line in lines if "libcudart" in line), None)
     return None if name is None else ctypes.CDLL(name)

@@ -205,14 +205,17 @@ def _caches() -> Iterator[Path]:
     Inductor's is below the temporary files: it stays where it was. A folder that is not there
     could not be made in the home.
     """
-    home = Path.home()
+    try:
+        home, user = Path.home(), getpass.getuser()
+    except (RuntimeError, KeyError, OSError):  # A user without an entry among the system's users.
+        home, user = Path(os.environ.get("HOME") or tempfile.gettempdir()), f"uid_{os.getuid()}"
     for folder, variable in _OWN_FOLDERS.items():
         if (home / folder).is_dir():
             yield home / folder
         else:
             place = home / ".cache" / "pytest-kopt" / folder.strip(".").replace("/", "-")
             os.environ.setdefault(variable, str(place))
-    inductor = Path(tempfile.gettempdir()) / f"torchinductor_{getpass.getuser()}"
+    inductor = Path(tempfile.gettempdir()) / f"torchinductor_{user}"
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(inductor))
     # Precompiled headers lie there whatever the variable says.
     yield inductor

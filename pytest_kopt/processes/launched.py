@@ -192,7 +192,8 @@ class Toolchain:
                 [python, "-c", _PROBE],
                 env=_environment(),
                 capture_output=True,
-                text=True,
+                encoding="utf-8",
+                errors="replace",
                 check=False,
             )
         except OSError as error:

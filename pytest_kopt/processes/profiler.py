@@ -137,7 +137,7 @@ class Profiler:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                text=True,
+                encoding="utf-8",
                 errors="replace",
                 timeout=_START_SECONDS + self.orders.timeout,
                 check=False,

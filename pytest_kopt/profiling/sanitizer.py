@@ -59,7 +59,7 @@ def command(tool: str, directory: Path) -> list[str]:
 
 def log(directory: Path) -> str:
     """Return the text of the log in `directory`; OSError when there is none."""
-    return (directory / _LOG).read_text(errors="replace")
+    return (directory / _LOG).read_text(errors="replace", encoding="utf-8")
 
 
 def errors(text: str) -> list[SanitizerError]:

@@ -102,7 +102,7 @@ def rocprof_report(directory: Path) -> str:
     traces = sorted(directory.rglob("*kernel_trace.csv"))
     if not traces:
         raise ValueError("wrote no kernel trace")
-    return traces[0].read_text()
+    return traces[0].read_text(encoding="utf-8")
 
 
 def rocprof_launches(text: str) -> list[KernelLaunch]:
@@ -133,6 +133,11 @@ def rocprof_launches(text: str) -> list[KernelLaunch]:
 
 #: The page raw of Nsight Compute's CSV, and the kernel trace of rocprofv3's.
 VENDOR_TOOLS = (
-    VendorTool("ncu", ncu_command, lambda folder: (folder / _REPORT).read_text(), ncu_launches),
+    VendorTool(
+        "ncu",
+        ncu_command,
+        lambda folder: (folder / _REPORT).read_text(encoding="utf-8"),
+        ncu_launches,
+    ),
     VendorTool("rocprofv3", rocprof_command, rocprof_report, rocprof_launches),
 )

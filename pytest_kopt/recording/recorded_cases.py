@@ -87,7 +87,7 @@ def recorded(folder: str | Path, most: int | None = None) -> list[RecordedCase]:
     """
     folder = Path(folder)
     try:
-        document = json.loads((folder / RECORD).read_text())
+        document = json.loads((folder / RECORD).read_text(encoding="utf-8"))
         signatures, version = document["signatures"], document["schema_version"]
     except (OSError, ValueError, KeyError) as error:
         raise BadInput(f"holds no record: {error}", where=str(folder)) from None

@@ -188,7 +188,7 @@ def _holds_calls(folder: Path) -> bool:
     """Say whether a folder has a record; one of a program that never called may be written over."""
     file = folder / RECORD
     try:
-        return file.exists() and bool(json.loads(file.read_text())["signatures"])
+        return file.exists() and bool(json.loads(file.read_text(encoding="utf-8"))["signatures"])
     except (ValueError, KeyError):
         # Somebody else's file of that name.
         return True
@@ -224,7 +224,7 @@ def _write(recorder: _Recorder, target: str, seconds: float, folder: Path) -> No
             if signature.times
         ],
     }
-    (folder / RECORD).write_text(json.dumps(document, indent=1) + "\n")
+    (folder / RECORD).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
 
 def run_recorded(words: Sequence[str], target: str, into: Path, *, contents: bool) -> int:

@@ -108,7 +108,7 @@ def _captured(call: Callable[[], object]) -> Any:
 
 def _mapped() -> list[tuple[int, int]]:
     try:
-        lines = Path("/proc/self/maps").read_text().splitlines()
+        lines = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
     except OSError:
         return []
     ranges = (line.split(maxsplit=1)[0].split("-") for line in lines)

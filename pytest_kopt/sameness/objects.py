@@ -139,7 +139,9 @@ def _run(name: str, *words: str) -> str:
     tool = tool_path(name)
     if tool is None:
         return ""
-    done = subprocess.run([tool, *words], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [tool, *words], capture_output=True, encoding="utf-8", errors="replace", check=False
+    )
     return done.stdout
 
 

@@ -54,4 +54,4 @@ def main() -> None:
         "path": list(dict.fromkeys(str(Path(entry).resolve()) for entry in sys.path)),
         "failure": "\n".join(plugin.failures)[-1500:],
     }
-    Path(answer).write_text(json.dumps(document))
+    Path(answer).write_text(json.dumps(document), encoding="utf-8")

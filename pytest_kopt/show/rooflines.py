@@ -114,7 +114,8 @@ def read_profiles(layout: Layout, number: int, attempt: int) -> list[CaseProfile
     if not path.is_file():
         return []
     return [
-        models.read(CaseProfile, profile) for profile in json.loads(path.read_text())["profiles"]
+        models.read(CaseProfile, profile)
+        for profile in json.loads(path.read_text(encoding="utf-8"))["profiles"]
     ]
 
 

@@ -90,7 +90,7 @@ def start(
 def verdict_in(file: Path) -> Verdict | None:
     """Return the verdict that a session wrote; None where it wrote none."""
     try:
-        return Verdict.model_validate_json(file.read_text())
+        return Verdict.model_validate_json(file.read_text(encoding="utf-8"))
     except (OSError, ValidationError):
         return None
 

@@ -135,7 +135,7 @@ class ProcessLimits:
         resource.setrlimit(resource.RLIMIT_FSIZE, (self.disk // 4, self.disk // 4))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         with suppress(OSError):
-            Path("/proc/self/oom_score_adj").write_text("1000")
+            Path("/proc/self/oom_score_adj").write_text("1000", encoding="utf-8")
 
     def wait(self, process: subprocess.Popen[bytes], folder: Path, before: set[str]) -> str:
         """Wait until a process ends, or goes beyond a limit; return which, "" for none.
@@ -196,7 +196,7 @@ def _end_all(process: subprocess.Popen[bytes]) -> None:
 
 def _resident(pid: int) -> int:
     with suppress(OSError, ValueError, IndexError):
-        pages = Path(f"/proc/{pid}/statm").read_text().split()[1]
+        pages = Path(f"/proc/{pid}/statm").read_text(encoding="utf-8").split()[1]
         return int(pages) * resource.getpagesize()
     return 0
 
@@ -204,7 +204,7 @@ def _resident(pid: int) -> int:
 def _proportional(pid: int) -> int:
     """Return a process's memory, of what is shared its part."""
     with suppress(OSError):
-        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="utf-8").splitlines():
             if line.startswith("Pss:"):
                 return int(line.split()[1]) << 10
     return 0
@@ -246,7 +246,7 @@ def _used(folder: Path) -> set[str]:
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             used |= {os.readlink(f) for f in (process / "fd").iterdir()}
-            lines = (process / "maps").read_text(errors="replace").splitlines()
+            lines = (process / "maps").read_text(errors="replace", encoding="utf-8").splitlines()
             used |= {line.split(maxsplit=5)[-1] for line in lines if str(folder) in line}
     return used
 

@@ -97,7 +97,7 @@ def time(made: MadeTree, words: Sequence[str], *, silent: bool) -> SessionEnd:
         code = run(words, made, log if silent else None)
         rows: list[dict[str, Scalar]] = []
         for file in sorted(tables.glob("*.csv")):
-            with file.open(newline="") as table:
+            with file.open(newline="", encoding="utf-8") as table:
                 of_file = csv.DictReader(table)
                 rows += [{name: typed(text) for name, text in row.items()} for row in of_file]
         return SessionEnd(code, None, "" if rows or not silent else last_words(log), rows)

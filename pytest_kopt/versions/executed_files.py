@@ -121,7 +121,7 @@ def _libraries_below(root: Path) -> set[Path]:
     prefixes = (sys.prefix, sys.base_prefix, os.environ.get("TORCH_EXTENSIONS_DIR"))
     own = {Path(prefix).resolve() for prefix in prefixes if prefix}
     libraries = set()
-    for line in Path("/proc/self/maps").read_text().splitlines():
+    for line in Path("/proc/self/maps").read_text(encoding="utf-8").splitlines():
         fields = line.split(maxsplit=5)
         path = Path(fields[5]) if len(fields) == 6 else Path()
         if "x" in fields[1] and root in path.parents and own.isdisjoint(path.parents):

@@ -99,7 +99,7 @@ def _recorded(step: Step, steps: int, device: str) -> tuple[KernelRow, ...]:
     with tempfile.TemporaryDirectory() as name:
         path = Path(name, "trace.json")
         recording.export_chrome_trace(str(path))
-        return rows_of(kernel_table.launches(json.loads(path.read_text())))
+        return rows_of(kernel_table.launches(json.loads(path.read_text(encoding="utf-8"))))
 
 
 def _operators(averages: Any) -> tuple[KernelRow, ...]:

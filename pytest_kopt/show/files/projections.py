@@ -57,7 +57,7 @@ def refresh(campaign: Campaign) -> None:
         if readme.is_file():
             device, text = (
                 device_model_of(campaign.state.rounds[1].last.results()),
-                readme.read_text(),
+                readme.read_text(encoding="utf-8"),
             )
             completed = with_baseline(text, campaign.manifest, device, lines)
             if completed != text:

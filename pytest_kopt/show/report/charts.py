@@ -176,7 +176,7 @@ def nightly(points: Sequence[Spec]) -> Spec:
 
 @functools.cache
 def _specs() -> Spec:
-    specs: Spec = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
+    specs: Spec = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
     return specs
 
 

@@ -106,7 +106,7 @@ def environment(campaign: Campaign) -> list[tuple[str, str]]:
         for number in sorted(round.attempts, reverse=True):
             path = campaign.layout.attempt(round.number, number) / "evidence.json"
             try:
-                evidence = json.loads(path.read_text())
+                evidence = json.loads(path.read_text(encoding="utf-8"))
             except FileNotFoundError:
                 continue
             except (OSError, ValueError) as error:
@@ -292,7 +292,7 @@ def pairs(campaign: Campaign, number: int) -> dict[str, list[list[int]]]:
     path = campaign.layout.artifacts(number) / "pairs.csv"
     cases: dict[str, dict[str, list[int]]] = {}
     try:
-        with open(path, newline="") as stream:
+        with open(path, encoding="utf-8", newline="") as stream:
             for row in csv.DictReader(stream):
                 if row["comparison"] == "candidate":
                     ratio = float(row["incumbent_ms"]) / float(row["candidate_ms"])
