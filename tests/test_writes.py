@@ -284,7 +284,8 @@ def test_a_candidate_gives_all_that_the_baseline_gave() -> None:
     case = case_of(silent, inputs=ADD["inputs"], reference=new, writes=(2,))
     report = check_case(case, a_bench(case, accuracy=before))
     assert report.check == "FAIL"
-    assert "out: is missing, though the baseline returned it" in report.diagnosis
+    assert [found.check for found in report.findings] == ["output-type"]
+    assert "out is missing, though the baseline returned it" in report.findings[0].message
 
 
 def scratching(x: Tensor, y: Tensor, out: Tensor) -> Tensor:

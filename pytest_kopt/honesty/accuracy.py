@@ -1,4 +1,4 @@
-"""The accuracy a kernel owes: as good as its dtype and its baseline, whatever the gate allows.
+"""The results a kernel owes: as exact as its dtype and its baseline, of the baseline's types.
 
 A tolerance of 1e-4 lets float16 arithmetic pass for float32. The yardsticks are one rounding to the
 output's dtype, which is all that a dtype costs, and what the baseline reached in this case.
@@ -26,6 +26,8 @@ _SUMMING = 6.0
 #: dB above one rounding to float16, below which float32 was not what was computed in.
 _ABOVE_HALF = 12.0
 _SINGLE, _HALF = "torch.float32", "torch.float16"
+#: How a result may lie in memory; rows may be padded.
+IN_ORDER, ANOTHER_ORDER = "in order", "in another order"
 #: Bits of a significand by dtype; the dtypes whose accuracy is judged.
 _BITS = {_SINGLE: 24, _HALF: 11, "torch.bfloat16": 8}
 
@@ -127,3 +129,29 @@ def downgrades(
                 advice="compute in the declared precision",
                 rejects=now.snr_db < of_inputs,
             )
+
+
+def other_results(
+    accuracy: Mapping[str, Accuracy], baseline: Mapping[str, Accuracy]
+) -> Iterator[Finding]:
+    """Name results that the baseline returned and that are missing, or lie in memory otherwise."""
+    for name, before in baseline.items():
+        if name not in accuracy:
+            message = f"{name} is missing, though the baseline returned it"
+            advice = "return what the baseline returns"
+            yield Finding("output-type", message, advice=advice, rejects=False)
+            continue
+        layout = accuracy[name].layout
+        if layout in (None, IN_ORDER, before.layout) or before.layout not in (
+            IN_ORDER,
+            ANOTHER_ORDER,
+        ):
+            continue
+        if layout == ANOTHER_ORDER:
+            check, message = "output-order", f"{name} lies {layout}"
+            advice = "in a comparison the copy into the baseline's order is timed as well"
+        else:
+            check = "output-layout"
+            message = f"{name} is {layout}, the baseline's has memory of its own"
+            advice = "return a copy: who uses the result may write to it, or to the input"
+        yield Finding(check, message, advice=advice, rejects=False)

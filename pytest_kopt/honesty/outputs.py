@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from pytest_kopt.honesty.accuracy import Accuracy
+from pytest_kopt.honesty.accuracy import ANOTHER_ORDER, IN_ORDER, Accuracy
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.numerics.compare import compute_snr, rounding_snr, vector
 from pytest_kopt.numerics.nested import address, mapped, same_bits, tensors
@@ -27,8 +27,6 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _HELD_CALLS, _HELD_BYTES, _HELD_SECONDS = 1024, 1 << 30, 2.0
 #: A reference that changed by less could give the same bits in a coarse output.
 _MATERIAL = 0.25
-#: How a result may lie in memory; rows may be padded.
-IN_ORDER, ANOTHER_ORDER = "in order", "in another order"
 _SHARED = Finding(
     "output-shared",
     "two calls returned the same memory while both results were in use",
@@ -114,21 +112,18 @@ def layout(out: object, inputs: Sequence[Any], other_results: Sequence[Any] = ()
 
 
 def layouts(
-    accuracy: Mapping[str, Accuracy], baseline: Mapping[str, Accuracy]
-) -> Iterator[Finding]:
-    """Name results that lie in memory otherwise than the baseline's."""
-    for name, reached in accuracy.items():
-        before = baseline[name].layout if name in baseline else None
-        if reached.layout in (None, IN_ORDER, before) or before not in (IN_ORDER, ANOTHER_ORDER):
-            continue
-        if reached.layout == ANOTHER_ORDER:
-            check, message = "output-order", f"{name} lies {reached.layout}"
-            advice = "in a comparison the copy into the baseline's order is timed as well"
-        else:
-            check = "output-layout"
-            message = f"{name} is {reached.layout}, the baseline's has memory of its own"
-            advice = "return a copy: who uses the result may write to it, or to the input"
-        yield Finding(check, message, advice=advice, rejects=False)
+    results: Mapping[str, Any], arguments: Sequence[Any], consumes: Container[int | str]
+) -> dict[str, str | None]:
+    """Return how the results of a call lie in memory, by name; what is consumed may hold them.
+
+    Call it before anything asks a lazy copy for its address, which makes the copy.
+    """
+    unconsumed = [x for place, x in enumerate(arguments) if place not in consumes]
+    live = list(results.values())
+    return {
+        name: layout(out, unconsumed, live[:place])
+        for place, (name, out) in enumerate(results.items())
+    }
 
 
 def in_order(function: Callable[..., Any], like: Any, results: Any) -> Callable[..., Any]:

@@ -21,7 +21,7 @@ from pytest_kopt.cases.replies import (
     TriedShape,
 )
 from pytest_kopt.decide.case_verdict import Same
-from pytest_kopt.honesty.accuracy import Accuracy, Inputs, downgrades
+from pytest_kopt.honesty.accuracy import Accuracy, Inputs, downgrades, other_results
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.nearby_shapes import Tried, held_out_findings, untried
 from pytest_kopt.paired.replica import Caught
@@ -68,8 +68,8 @@ class Nearby(Children):
     def wait(self) -> list[Tried]:
         """Wait for the end; return what they found, a case that cannot be loaded left out.
 
-        Raises Caught where the candidate changed what the incumbent stands on, or is far less
-        exact than the incumbent.
+        Raises Caught where the candidate changed what the incumbent stands on, is far less exact
+        than the incumbent, or returns results of other types, dtypes or memory.
         """
         tried = [shape for answers in self._answers for shape in answers.result()]
         places = {nodeid: place for place, nodeid in enumerate(self._ids)}
@@ -77,9 +77,10 @@ class Nearby(Children):
         findings: list[Finding] = []
         for nodeid, reached in self._reached.items():
             if {CANDIDATE, INCUMBENT} <= reached.keys():
-                inputs = self._inputs[nodeid]
-                less_exact = downgrades(reached[CANDIDATE], reached[INCUMBENT], inputs)
-                findings += [replace(less, where=nodeid) for less in less_exact if less.rejects]
+                sides = reached[CANDIDATE], reached[INCUMBENT]
+                unlike = [*downgrades(*sides, self._inputs[nodeid]), *other_results(*sides)]
+                damning = (finding for finding in unlike if finding.rejects or finding.repairs)
+                findings += [replace(finding, where=nodeid) for finding in damning]
         if findings:
             raise Caught(findings)
         return tried

@@ -249,6 +249,27 @@ def test_a_kernel_far_less_exact_than_the_bases_is_refused(gate: Gate, more: str
     assert (finding["check"], finding["where"]) == ("precision-downgrade", PLAIN_CASE)
 
 
+@pytest.mark.parametrize(
+    ("result", "check", "more"),
+    [
+        ("(2.0 * x).half()", "output-dtype", ""),
+        ("(2.0 * x).half()", "output-dtype", REGISTERS),
+        ("(2.0 * x)[:, :1].expand(x.shape)", "output-layout", ""),
+    ],
+    ids=["dtype", "dtype in two processes", "memory"],
+)
+def test_results_are_of_the_bases_dtype_and_have_memory_of_their_own(
+    gate: Gate, result: str, check: str, more: str
+) -> None:
+    text = kernel(FASTER, "new").replace("return 2.0 * x", f"return {result}")
+    gate.project.write(PLAIN, text + more)
+    done = gate()
+    assert done.run.code == 1, done.run.text
+    (finding,) = done.judged["findings"]
+    assert (finding["check"], finding["where"]) == (check, PLAIN_CASE)
+    assert done.judged["reason"] == f"the results are not the base's: {check}"
+
+
 def test_a_kernel_as_exact_as_the_bases_passes_in_two_processes(gate: Gate) -> None:
     gate.project.write(PLAIN, kernel(FASTER, "new") + REGISTERS)
     done = gate()

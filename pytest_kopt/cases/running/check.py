@@ -31,10 +31,10 @@ from pytest_kopt.cases.running.steps.fresh_content import by_hand, fresh_content
 from pytest_kopt.cases.running.switches import left_switches, left_threads, read_switches
 from pytest_kopt.devices.machine import device_model
 from pytest_kopt.errors import BadInput
-from pytest_kopt.honesty.accuracy import Accuracy, Inputs, downgrades
+from pytest_kopt.honesty.accuracy import Accuracy, Inputs, downgrades, other_results
 from pytest_kopt.honesty.audit_hook import MAY_WRITE
 from pytest_kopt.honesty.finding import Finding
-from pytest_kopt.honesty.outputs import layouts, most_terms
+from pytest_kopt.honesty.outputs import most_terms
 from pytest_kopt.measure.engine import Timing
 from pytest_kopt.numerics.compare import Comparison, InvalidReference
 from pytest_kopt.numerics.gates import Gate, bitwise, default_gate
@@ -102,10 +102,6 @@ def check_case(case: Case, bench: Bench) -> CheckedCase:
         return CheckedCase(case, bench, "ERROR", text, findings=findings, evidence=evidence)
     if checking.invalid:
         return CheckedCase(case, bench, "ERROR", checking.invalid, evidence=evidence)
-    missing = baseline.keys() - checking.facts.accuracy.keys()
-    if checking.passed and missing:
-        reason = "is missing, though the baseline returned it"
-        checking.comparisons.append(Comparison(min(missing), False, "as the baseline", reason))
     if checking.passed and torch.get_num_threads() != threads:
         # A pool of a library's own sets it when it starts, numba's for one, and then never again.
         torch.set_num_threads(threads)
@@ -185,7 +181,7 @@ def _after_steps(
         inputs = Inputs.of(tensors(checking.pristine))
         if inexact := [*downgrades(reached, baseline, inputs)]:
             findings += [*stale_memory(checking, reached)] or inexact
-        findings += layouts(reached, baseline)
+        findings += other_results(reached, baseline)
     return findings
 
 

@@ -44,6 +44,7 @@ from pytest_kopt.honesty.nearby_shapes import (
     Tried,
 )
 from pytest_kopt.honesty.outputs import accuracy_of, least_exact
+from pytest_kopt.honesty.outputs import layouts as layouts_of
 from pytest_kopt.numerics.compare import Comparison
 from pytest_kopt.numerics.gates import snr
 from pytest_kopt.numerics.nested import fresh_copies, mapped
@@ -156,12 +157,17 @@ def reached(case: Case, function: Callable[..., Any], seed: int) -> dict[str, Ac
     if case.is_statistical:
         return {}
     inputs, reference = make_inputs(case, seed), Reference(case)
-    run = CandidateFunction(case, function)(fresh_copies(inputs), seed)
+    arguments = fresh_copies(inputs)
+    run = CandidateFunction(case, function)(arguments, seed)
+    lies = layouts_of(run.live.outputs, arguments, case.consumes)
     declared = reference(fresh_copies(inputs), run.live, seed)
     computed_in = least_exact([*declared.outputs.values()])
     exact = partial(reference.exact, inputs, run.live, seed)
     results = nearest(declared, run.copies, exact)
-    return {name: accuracy_of(ref, out, computed_in) for name, ref, out in results}
+    return {
+        name: replace(accuracy_of(ref, out, computed_in), layout=lies.get(name))
+        for name, ref, out in results
+    }
 
 
 def time_shape(

@@ -104,7 +104,7 @@ def load_versions(
         own_reads = {path for path, by in opened.items() if any(a.startswith(inside) for a in by)}
         if path := executed_files.shared(root, tree, order.changed, own_reads):
             raise NotLoadable(f"each version needs a working folder of its own, to read {path}")
-    return _in_order(functions, case, inputs)
+    return functions
 
 
 def is_reached(case: Case, order: ArmsOrder, seed: int, hook: AuditHook | None) -> bool:
@@ -129,10 +129,10 @@ def files_used(case: Case, root: Path, seed: int) -> set[Path]:
     return used | {path for file in ran if (path := Path(file).resolve()).is_file()}
 
 
-def _in_order(functions: Versions, case: Case, inputs: Sequence[Any]) -> Versions:
+def in_one_order(functions: Versions, case: Case, inputs: Sequence[Any]) -> Versions:
     """Return the versions, with a copy for results in another order than the incumbent's.
 
-    Else what a version leaves to its callers, a transposition say, would be a gain.
+    Otherwise work that a version leaves to its callers, such as a transposition, would be a gain.
     """
     if INCUMBENT not in functions:
         return functions

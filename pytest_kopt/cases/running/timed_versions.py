@@ -66,7 +66,13 @@ from pytest_kopt.cases.running.heldout import (
     try_shape,
 )
 from pytest_kopt.cases.running.inspected_results import floors, hand_over
-from pytest_kopt.cases.running.loaded_versions import Versions, is_reached, load_versions, one_call
+from pytest_kopt.cases.running.loaded_versions import (
+    Versions,
+    in_one_order,
+    is_reached,
+    load_versions,
+    one_call,
+)
 from pytest_kopt.cases.running.reference import observed
 from pytest_kopt.cases.running.spot_checks import Spotted, known_content, wrong_results
 from pytest_kopt.cases.running.steps.contents import still_busy
@@ -179,6 +185,7 @@ class _Arms:
     def prepared(self, versions: Versions) -> dict[str, _Arm]:
         """Return the arms, by events where one of them, here or elsewhere, is no graph."""
         case, bench = self.case, self.bench
+        versions = in_one_order(versions, case, make_inputs(case, self.seed))
         groups = [([case], {name: versions[name] for name in self.order.names})]
         if has_skew(case):
             uneven = {UNEVEN[name]: versions[name] for name in filter(UNEVEN.get, self.order.names)}

@@ -19,6 +19,7 @@ from pytest_kopt.cases.result import CaseResult, Collector
 from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.devices.idle import AllGpusBusy
 from pytest_kopt.errors import BadInput
+from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.options.settings import Settings
 from pytest_kopt.paired.arms import CandidateDied, NotComparable, Versions
 from pytest_kopt.paired.noise import NoiseHistory
@@ -158,7 +159,7 @@ class VersionGate:
         try:
             return compared(), ""
         except Caught as caught:
-            return judging.overfit(results, caught.findings, self.policy, COMPUTE), ""
+            return self._refused(results, caught.findings, "the results are not the base's"), ""
         except CandidateDied as death:
             how = str(death)
             told = judging.all_failed(results, {death.case: how}, "ERROR")
@@ -203,16 +204,11 @@ class VersionGate:
 
     def _with_nearby(self, paired: PairedResult) -> Verdict:
         """Return the verdict with what the versions did at shapes near the declared ones."""
-        nearby, verdict, policy = paired.nearby, paired.verdict, self.policy
+        nearby, verdict = paired.nearby, paired.verdict
         reached = [result for result in paired.results if result.nodeid not in paired.same]
-        wrong = [finding for finding in nearby if finding.rejects]
-        if special := judging.rejecting(wrong):
-            return judging.overfit(reached, special, policy, COMPUTE)
-        if wrong:
-            failed = {finding.where: str(finding) for finding in wrong}
-            failing = judging.all_failed(reached, failed, "FAIL")
-            reason = f"the other side is right where this one is not: {judging.names_of(wrong)}"
-            return judging.flagged(self.wrong(failing, reason), nearby)
+        if wrong := [finding for finding in nearby if finding.rejects]:
+            why = "the other side is right where this one is not"
+            return judging.flagged(self._refused(reached, wrong, why), nearby)
         update: dict[str, Any] = {}
         if verdict.decision is not Decision.INCOMPLETE:
             update["next_step"] = self.next_steps.get(verdict.decision, "")
@@ -222,6 +218,17 @@ class VersionGate:
             reason = f"{verdict.reason}; it supports less than the other side: {names}"
             update |= {"decision": Decision.ACCEPTED_WITH_NOTE, "reason": reason}
         return judging.flagged(verdict.model_copy(update=update), nearby)
+
+    def _refused(
+        self, results: Sequence[CaseResult], findings: Sequence[Finding], why: str
+    ) -> Verdict:
+        """Return the verdict on a version that cheats, or else on a wrong one; `why` begins it."""
+        if cheats := judging.rejecting(findings):
+            return judging.overfit(results, cheats, self.policy, COMPUTE)
+        failed = {finding.where: str(finding) for finding in findings}
+        failing = judging.all_failed(results, failed, "FAIL")
+        reason = f"{why}: {judging.names_of(findings)}"
+        return judging.flagged(self.wrong(failing, reason), findings)
 
     def wrong(self, results: Sequence[CaseResult], reason: str) -> Verdict:
         step = "correct what the reason names; nothing was compared"

@@ -66,12 +66,7 @@ def fresh_content(checking: Checking) -> Iterator[Finding]:
         run = checking.candidate(checking.used, seed)
     checking.seconds = time.perf_counter() - start
     # Before anything asks for the address of a lazy copy's memory, and so makes the copy.
-    unconsumed = [x for i, x in enumerate(checking.used) if i not in checking.case.consumes]
-    live = list(run.live.outputs.values())
-    layouts = {
-        name: outputs.layout(out, unconsumed, live[:place])
-        for place, (name, out) in enumerate(run.live.outputs.items())
-    }
+    layouts = outputs.layouts(run.live.outputs, checking.used, checking.case.consumes)
     checking.facts.interpreted = watch.seen
     checking.draws = drawn_so_far(checking.bench.device) != drawn
     with checking.no_call():
@@ -84,7 +79,9 @@ def fresh_content(checking: Checking) -> Iterator[Finding]:
         return
     if expected.outputs.keys() == run.copies.outputs.keys():
         _refuse_gates_of_nothing(checking)
-    odd = outputs.odd_findings(live, list(expected.outputs.values()), checking.pristine)
+    odd = outputs.odd_findings(
+        list(run.live.outputs.values()), list(expected.outputs.values()), checking.pristine
+    )
     yield from odd
     if checking.passed and not odd:
         _measure(checking, run, expected, layouts)
