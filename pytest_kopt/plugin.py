@@ -30,7 +30,7 @@ from pytest_kopt.options.declare import (
     only_shows,
     spell_out,
 )
-from pytest_kopt.processes.bytecode import kept_bytecode
+from pytest_kopt.processes.bytecode import compile_from_source, kept_bytecode
 from pytest_kopt.session import hookspecs
 from pytest_kopt.session.usage import uses_kopt, will_use_kopt
 
@@ -77,6 +77,8 @@ def pytest_load_initial_conftests(
 
 
 def _before_conftests(early_config: pytest.Config, args: list[str]) -> None:
+    if is_asked_for(early_config):
+        compile_from_source()
     serve = early_config.pluginmanager.get_plugin(SERVE)
     if serve is not None:
         if serve.orders.purpose.decides:
@@ -161,6 +163,7 @@ class Activation:
     def open(self) -> None:
         if not self._is_open:
             self._is_open = True
+            compile_from_source()
             for marker in SUITE_MARKERS:
                 self._config.addinivalue_line("markers", marker)
             with kept_bytecode():

@@ -1,9 +1,10 @@
-"""Where what is compiled at import is kept, for a Python that may not write bytecode."""
+"""Project files are compiled at each import; what is installed is compiled once and kept."""
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import os
+import py_compile
 import shutil
 import sys
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from types import SimpleNamespace
 import pytest
 
 from pytest_kopt.processes.bytecode import kept_bytecode
+from tests.sessions.project import Project
 
 
 @pytest.fixture
@@ -86,3 +88,50 @@ def test_where_files_may_be_cut_off_none_is_written(
     with kept_bytecode():
         importlib.import_module("never_compiled")
     assert compiled(tmp_path / "state") == []
+
+
+CASE = """\
+import pytest, torch
+from scaling.scale import scale
+
+
+@pytest.mark.kopt(schema="memory")
+def test_scale(kopt):
+    inputs = lambda: (torch.randn(8, 4),)
+    kopt(scale, inputs=inputs, reference=lambda x: x.double() * 2, dims={"n": 8}, nbytes=256)
+"""
+KERNEL = "scaling/scale.py"
+#: The file that is edited, by what is cached of it.
+EDITS = {"kernel": KERNEL, "kernel in a gate": KERNEL, "test": "tests/test_scale.py"}
+EDITS["unchecked"] = KERNEL
+
+
+@pytest.mark.parametrize("what", EDITS)
+def test_a_file_of_the_same_size_and_time_is_compiled_anew(what: str, tmp_path: Path) -> None:
+    """Two versions that a script wrote within a second; the first has been run."""
+    project = Project(tmp_path)
+    project.write("pyproject.toml", "[tool.pytest.ini_options]\npythonpath = ['.']\n")
+    project.write("scaling/__init__.py", "")
+    project.write(KERNEL, "def scale(x):\n    return x * 2\n")
+    project.write("tests/test_scale.py", CASE)
+    project.write(".gitignore", "__pycache__/\n")
+    project.commit_all()
+    checked = project.pytest("--kopt-check-only", PYTHONDONTWRITEBYTECODE="")
+    assert checked.code == 0, checked.text
+    if what == "unchecked":
+        mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
+        py_compile.compile(str(tmp_path / KERNEL), invalidation_mode=mode)
+    elif what != "test":
+        py_compile.compile(str(tmp_path / KERNEL))
+    when = (tmp_path / EDITS[what]).stat().st_mtime
+    project.replace(EDITS[what], "* 2", "* 3")
+    os.utime(tmp_path / EDITS[what], (when, when))
+    if what == "test":
+        (cached,) = (tmp_path / "tests").rglob("*.pyc")
+        head, rest = cached.read_bytes()[:8], cached.read_bytes()[16:]
+        if head[4] == 3:  # Since 9.2 pytest goes by the source's hash.
+            now = importlib.util.source_hash((tmp_path / EDITS[what]).read_bytes())
+            cached.write_bytes(head + now + rest)
+    words = ("--kopt-base", "HEAD") if what == "kernel in a gate" else ("--kopt-check-only",)
+    done = project.pytest(*words, PYTHONDONTWRITEBYTECODE="")
+    assert done.code == 1, done.text

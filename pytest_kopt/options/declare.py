@@ -207,8 +207,11 @@ def device_of(words: Sequence[str]) -> str:
 
 
 def is_asked_for(config: pytest.Config) -> bool:
-    """Say whether an option, another process of ours or an ini value asks for kopt."""
+    """Say whether an option, another process of ours or an ini value asks for kopt.
+
+    While conftest files are loaded, options are parsed as far as they are known.
+    """
     if config.pluginmanager.has_plugin(SERVE) or WORKERINPUT in getattr(config, "workerinput", {}):
         return True
-    values = vars(config.option)
+    values = vars(config.known_args_namespace) | vars(config.option)
     return any(values[name] for name in values if name.startswith("kopt_"))

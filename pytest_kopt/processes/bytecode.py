@@ -1,4 +1,7 @@
-"""Keeps compiled what Python would compile at every start where it may not write bytecode.
+"""Bytecode: project files are compiled from their source, and what is installed only once.
+
+Python takes a cached file for the source's if time (in seconds) and size of the source are the
+same. Two versions of a kernel that a script writes within a second may have both.
 
 Images set PYTHONDONTWRITEBYTECODE. Without bytecode pytest rewrites the asserts of its plugins in
 every session, 230 files of ours. A torch that was installed without bytecode, as uv does, takes
@@ -10,12 +13,46 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
+from types import CodeType
+from typing import Any
+
+from _pytest.assertion import rewrite
 
 #: With less space than this, in bytes, a file may be cut off: Python would not notice.
 _SPACE = 1 << 28
+#: Where a path leads that is no project file's: by text, since torch has thousands.
+_INSTALLED = ("/site-packages/", "/dist-packages/", f"{Path(__file__).parents[1]}{os.sep}")
+_path_stats, _read_pyc = SourceFileLoader.path_stats, rewrite._read_pyc
+
+
+def compile_from_source() -> None:
+    """Have this process compile project files as it imports them, whatever is cached."""
+    SourceFileLoader.path_stats = _stats_if_cached  # type: ignore[method-assign]
+    # Pytest keeps test and conftest files with rewritten asserts by the same rule.
+    rewrite._read_pyc = _read_if_cached
+
+
+def _stats_if_cached(self: SourceFileLoader, path: str) -> Mapping[str, Any]:
+    """Return what Python compares a cached file with; OSError makes it neither read nor write."""
+    if _is_project_file(path):
+        raise OSError
+    return _path_stats(self, path)
+
+
+def _read_if_cached(
+    source: Path, pyc: Path, trace: Callable[[str], None] = lambda text: None
+) -> CodeType | None:
+    return None if _is_project_file(str(source)) else _read_pyc(source, pyc, trace)
+
+
+def _is_project_file(path: str) -> bool:
+    from pytest_kopt.libraries import is_library
+
+    return not (any(folder in path for folder in _INSTALLED) or is_library(path))
 
 
 @contextmanager
@@ -23,7 +60,6 @@ def kept_bytecode() -> Iterator[None]:
     """Have what is imported meanwhile be compiled once, where it would be at every start.
 
     It lies where kernel code cannot write to, which a cache is not: it could be poisoned there.
-    Kernels and tests are not to be imported meanwhile: they change faster than time stamps do.
     """
     before = sys.pycache_prefix, sys.dont_write_bytecode
     folder = _folder()

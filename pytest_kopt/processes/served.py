@@ -36,6 +36,7 @@ from pytest_kopt.honesty.audit_hook import MAY_WRITE, Bounds
 from pytest_kopt.measure.wall import keep_freed_memory
 from pytest_kopt.options.declare import LOADED_BEFORE, SERVE
 from pytest_kopt.process_tree import adopt_orphans, end_with_parent, leave
+from pytest_kopt.processes.bytecode import compile_from_source
 from pytest_kopt.processes.channel import Channel, read_order
 from pytest_kopt.processes.guests import NOT_GIVEN, RefusedToGuests, SetAside
 from pytest_kopt.processes.isolation import isolate, separate_caches
@@ -202,6 +203,7 @@ def serve(reader: int, writer: int, scratch: Path) -> NoReturn:
     # A reference's temporaries, and those of each comparison with it, else cost a fault a page.
     keep_freed_memory()
     serving = Serve(channel, begin, scratch, bounds)
+    compile_from_source()
     sys.path[:] = begin.sys_path
     sys.argv[:] = begin.argv
     if begin.orders.device == "cuda":
