@@ -14,7 +14,7 @@ from pytest_kopt.campaign.history.trend import chain_of_best, chain_to
 from pytest_kopt.campaign.ledger import AnyEvent, Decided, Opened, PairedChange
 from pytest_kopt.campaign.manifest import Manifest
 from pytest_kopt.campaign.state import fold
-from pytest_kopt.cases.result import CaseResult
+from pytest_kopt.cases.result import CaseResult, named, names
 from pytest_kopt.decide.stored import asks_for_full, decide_stored
 from pytest_kopt.decide.stored_evidence import StoredEvidence
 from pytest_kopt.decide.verdict import Aggregate, Decision, Level, Verdict
@@ -59,9 +59,33 @@ def test_what_has_to_be_full_is_never_quick() -> None:
         levels.always_full("quick", "the baseline")
 
 
-def test_names_are_labels_where_they_tell_cases_apart() -> None:
-    cases = [CaseResult("t::1", "same"), CaseResult("t::2", "same"), CaseResult("t::3", "own")]
-    assert levels.names(cases) == {"t::1": "t::1", "t::2": "t::2", "t::3": "own"}
+@pytest.mark.parametrize(
+    ("labels", "expected"),
+    [
+        ({"t.py::test_1": "own", "t.py::test_2": "2 n=1"}, ["own", "2 n=1"]),
+        ({"t.py::test_1": "same", "t.py::test_2": "same"}, ["t.py::test_1", "t.py::test_2"]),
+        (
+            {"test_a.py::test_op[1]": "op n=1", "test_b.py::test_op[2]": "op n=2"},
+            ["a.op n=1", "b.op n=2"],
+        ),
+        ({"test_a.py::test_op[1]": "own", "test_b.py::test_op[2]": "op n=2"}, ["own", "b.op n=2"]),
+        (
+            {"a/test_a.py::test_op[1]": "op n=1", "b/test_a.py::test_op[1]": "op n=1"},
+            ["a/test_a.py::test_op[1]", "b/test_a.py::test_op[1]"],
+        ),
+    ],
+    ids=["labels", "equal labels", "files", "declared", "files of one name"],
+)
+def test_each_case_has_a_name_of_its_own(labels: dict[str, str], expected: list[str]) -> None:
+    cases = [CaseResult(nodeid, label) for nodeid, label in labels.items()]
+    assert [*names(cases).values()] == expected
+
+
+def test_a_label_names_the_classes_of_its_test() -> None:
+    assert (
+        named("t.py::TestDecode::TestFast::test_case[a::b-1]", {"n": 1}) == "Decode.Fast.case n=1"
+    )
+    assert named("t.py::test_rms", {}) == "rms"
 
 
 def test_representative_cases_come_in_the_order_of_the_cases() -> None:

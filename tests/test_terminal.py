@@ -14,8 +14,9 @@ from _pytest._io import TerminalWriter
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_kopt.cases.details import with_details
 from pytest_kopt.cases.evidence import CaseEvidence
-from pytest_kopt.cases.result import CaseResult, named
+from pytest_kopt.cases.result import CaseResult, Collector, named
 from pytest_kopt.decide.case_verdict import Shape
 from pytest_kopt.decide.verdict import Aggregate, Applied, Decision, Verdict
 from pytest_kopt.schema.columns import GEMM, MEMORY
@@ -132,11 +133,13 @@ def test_what_a_column_holds_decides_whether_it_is_shown_and_not_its_name() -> N
         next(result_lines([case], None, (), level)).split("check")[1].split()
         for level in (0, -1, 1)
     )
-    assert plain == ["speed", "fwd", "wait", "quality"]
+    assert plain == ["speed", "fwd", "wait"]
     assert quiet == ["fwd", "wait"]
     assert loud == ["speed", "speed", "spread", "fwd", "wait", "quality"]
     compared = next(result_lines([case], a_closing([case], [3.0])))
-    assert "quality" not in compared and "speed" in compared
+    assert "wait" in compared and "speed" not in compared
+    unmeasured = replace(case, cells=dict.fromkeys(quantities, math.nan) | {"quality": 7.5})
+    assert next(result_lines([unmeasured], None)).split("check")[1].split() == ["quality"]
 
 
 def test_a_case_of_the_same_code_has_no_change() -> None:
@@ -174,7 +177,7 @@ def test_what_it_means_for_the_campaign_comes_last() -> None:
     ]
 
 
-def test_cases_of_several_schemas_have_a_table_each() -> None:
+def test_cases_of_several_schemas_share_a_table() -> None:
     other = replace(
         a_case(1),
         header=MEMORY.header(("rows",)),
@@ -182,9 +185,43 @@ def test_cases_of_several_schemas_have_a_table_each() -> None:
         cells={column.name: 4.5 for column in MEMORY.columns},
         label="gemm rows=7",
     )
-    text = "\n".join(result_lines([a_case(0), other], None))
-    assert text.count("check ") == 2
-    assert "fwd TFLOPS" in text and "fwd GB/s" in text
+    heading, _, gemm, memory = result_lines([a_case(0), other], None)
+    assert "fwd TFLOPS" in heading and "fwd GB/s" in heading
+    assert gemm.split()[-2:] == memory.split()[2:4] == ["-", "-"]
+
+
+def test_each_case_has_its_own_change_whatever_the_others_are_called() -> None:
+    """The third class has the dims of the first; its change stood in the first one's row."""
+    dims = {"columns": 256}
+    ids = [f"t.py::Test{name}::test_case[256]" for name in ("Double", "Triple", "Softmax")]
+    others = {"header": ("label", "batch"), "dims": {"batch": 64}}
+    collector = Collector(order=ids)
+    for nodeid in ids:
+        of_class = others if "Triple" in nodeid else {"header": ("label", "columns"), "dims": dims}
+        label = named(nodeid, of_class["dims"])
+        collector.results[nodeid] = replace(a_case(0), nodeid=nodeid, label=label, **of_class)
+    cases = collector.in_order()
+    closing = a_closing(cases, [1.0, 2.0, -80.0])
+    judged = with_details(closing.verdict, cases)
+    rows = [*result_lines(cases, Closing(judged))][2:5]
+    assert [re.search(r"^(\w+)\.case .*?(\S+) %", row).groups() for row in rows] == [
+        ("Double", "+1.00"),
+        ("Triple", "+2.00"),
+        ("Softmax", "-80.0"),
+    ]
+
+
+def test_columns_of_a_comparison_do_not_depend_on_its_cases() -> None:
+    cases = [a_case(i) for i in range(2)]
+    closing = a_closing(cases, [3.0, 0.0])
+    headings = {next(result_lines(cases, closing))}
+    nothing = dict.fromkeys(("change_pct", "low_pct", "high_pct"))
+    for place in range(2):
+        shape = closing.verdict.shapes[place]
+        closing.verdict.shapes[place] = shape.model_copy(update={"same": "source", **nothing})
+        headings.add(next(result_lines(cases, closing)))
+    columns = {heading.partition("check")[2].partition("slow")[0].strip() for heading in headings}
+    assert columns == {"fwd ms  bwd ms  change"}
 
 
 class Screen:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 from pytest_kopt.campaign.manifest import Manifest
-from pytest_kopt.cases.result import CaseResult, ExpectedCase
+from pytest_kopt.cases.result import CaseResult, names
 from pytest_kopt.decide.verdict import Level
 from pytest_kopt.errors import BadInput
 from pytest_kopt.schema.table import Row, Table
@@ -39,13 +38,6 @@ def always_full(level: str | None, what: str) -> None:
     if level == "quick":
         what = f"{what} measures every case"
         raise BadInput(what, where="--kopt-level quick", fix="--kopt-level full")
-
-
-def names(cases: Iterable[CaseResult | ExpectedCase]) -> dict[str, str]:
-    """Return each node id's name in the manifest: its label, itself where others share that."""
-    results = list(cases)
-    labels = Counter(case.label for case in results)
-    return {case.nodeid: case.label if labels[case.label] == 1 else case.nodeid for case in results}
 
 
 def select(shapes: Sequence[str], cases: Mapping[str, str], key: str = KEY) -> tuple[str, ...]:

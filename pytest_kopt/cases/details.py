@@ -13,7 +13,6 @@ from typing import Any
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.case_verdict import Diagnosis, Shape
 from pytest_kopt.decide.verdict import Verdict
-from pytest_kopt.schema.table import cell
 
 #: Where a traceback of pytest or Python says that something was raised.
 _PYTHON_PLACE = re.compile(r'File "([^"\n]+)", line (\d+)')
@@ -45,11 +44,9 @@ def with_details(
 def of_shapes(
     shapes: Iterable[Shape], results: Sequence[CaseResult]
 ) -> Iterator[tuple[Shape, CaseResult | None]]:
-    """Yield each case of a verdict with its result; a pull request may have dims twice."""
-    by_name = {(name, case.key): case for case in results for name in ("", case.label, case.nodeid)}
-    for shape in shapes:
-        key = tuple(cell(value) for value in shape.dims.values())
-        yield shape, by_name.get((shape.nodeid or shape.label, key), by_name.get(("", key)))
+    """Yield each case of a verdict with its result."""
+    by_name = {name: case for case in results for name in (case.label, case.nodeid)}
+    yield from ((shape, by_name.get(shape.nodeid or shape.label)) for shape in shapes)
 
 
 def place_of(text: str) -> tuple[str, int] | None:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Literal
 
 from pytest_kopt import models
@@ -195,9 +197,35 @@ def device_model_of(results: Iterable[CaseResult]) -> str:
 
 
 def named(nodeid: str, dims: Mapping[str, Scalar]) -> str:
-    """Return a case's label: what its test is called and its dims, `softmax rows=64 cols=512`."""
-    operation = nodeid.rpartition("::")[2].partition("[")[0].removeprefix("test_")
-    return " ".join([operation, *(f"{name}={value}" for name, value in dims.items())])
+    """Return a case's label: its test and dims, `softmax rows=64`, in a class `Decode.softmax`."""
+    return " ".join([_operation(nodeid), *(f"{name}={value}" for name, value in dims.items())])
+
+
+def _operation(nodeid: str) -> str:
+    """Return the names of a test's classes and its own, without the prefixes of pytest."""
+    _, *classes, test = nodeid.partition("[")[0].split("::")
+    return ".".join([*(name.removeprefix("Test") for name in classes), test.removeprefix("test_")])
+
+
+def names(cases: Iterable[CaseResult | ExpectedCase]) -> dict[str, str]:
+    """Return a name by node id that no other case has: the label where it tells cases apart.
+
+    Tests of one name in several files have their file's in front. A label that is still not
+    the case's alone gives way to the node id.
+    """
+    cases, files = list(cases), dict[str, set[str]]()
+    for case in cases:
+        files.setdefault(_operation(case.nodeid), set()).add(case.nodeid.partition("::")[0])
+
+    def told_apart(case: CaseResult | ExpectedCase) -> str:
+        operation, file = _operation(case.nodeid), PurePath(case.nodeid.partition("::")[0]).stem
+        if len(files[operation]) == 1 or not f"{case.label} ".startswith(f"{operation} "):
+            return case.label
+        return f"{file.removeprefix('test_')}.{case.label}"
+
+    labels = {case.nodeid: told_apart(case) for case in cases}
+    shared = Counter(labels.values())
+    return {nodeid: text if shared[text] == 1 else nodeid for nodeid, text in labels.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,9 +396,12 @@ class Collector:
         return [result.nodeid for result in self.in_order() if result.check == "PASS"]
 
     def in_order(self) -> list[CaseResult]:
+        """Return the rows in declaration order, each with a label of its own."""
         place = {nodeid: i for i, nodeid in enumerate(self.order)}
         rows = [result for result in self.results.values() if result.header]
-        return sorted(rows, key=lambda result: place.get(result.nodeid, len(place)))
+        rows.sort(key=lambda result: place.get(result.nodeid, len(place)))
+        labels = names(rows)
+        return [replace(result, label=labels[result.nodeid]) for result in rows]
 
     def _add(self, text: str) -> None:
         try:

@@ -13,6 +13,7 @@ import pytest
 
 from pytest_kopt.campaign import levels
 from pytest_kopt.campaign.campaign import Campaign
+from pytest_kopt.cases.result import names
 from pytest_kopt.errors import BadInput
 from pytest_kopt.exit_codes import ExitCode
 from pytest_kopt.options.declare import LOADED_BEFORE
@@ -73,6 +74,6 @@ def _campaign_and_cases(directory: Path) -> tuple[Campaign, list[str]]:
     campaign = project.campaign(directory.name)
     if campaign.state.baseline is None:
         return campaign, shlex.split(campaign.manifest.tests)
-    cases = levels.names(campaign.expected_cases().values())
+    cases = names(campaign.expected_cases().values())
     ids = levels.quick_ids(campaign.manifest, cases)
     return campaign, [str(campaign.root / nodeid) for nodeid in ids]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypedDict
@@ -288,7 +287,6 @@ def cases_of(
     kind: Kind = CANDIDATE,
 ) -> tuple[PairedCase, ...]:
     """Return the cases as the rule sees them, of a comparison or of one candidate in a race."""
-    labels = Counter(result.label for result in results)
     measured = {
         nodeid: [replica[nodeid] for replica in replicas if nodeid in replica]
         for nodeid in (result.nodeid for result in results)
@@ -300,7 +298,7 @@ def cases_of(
     return tuple(
         PairedCase(
             name=result.nodeid,
-            label=result.label if labels[result.label] == 1 else result.nodeid,
+            label=result.label,
             dims=result.dims,
             ratios=ratios(result.nodeid),
             placebo=ratios(result.nodeid, "placebo"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,11 +11,13 @@ from pytest_kopt.cases.details import blind_spots, of_shapes
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.exit_codes import ExitCode
-from pytest_kopt.figures import changed, figure, interval
+from pytest_kopt.figures import changed, figure
 from pytest_kopt.schema.columns import BUILT_IN, Scalar
 from pytest_kopt.show.lines import Line, Markup
 from pytest_kopt.show.rooflines import profile_lines, roofline_lines
 from pytest_kopt.show.words import (
+    COSTS,
+    INTERVAL,
     clipped,
     conditions,
     confidence,
@@ -39,13 +40,12 @@ if TYPE_CHECKING:
 
 #: Columns that a table takes at most, unless everything is asked for.
 WIDTH = 80
-_LEAST_LABEL = 12
-#: Columns of a label below which what a table can do without gives way to it.
-_ROOMY_LABEL = 24
+_LEAST_LABEL = 24
 #: Columns of a bar: an odd number, so that zero has one of its own.
 BAR_WIDTH = 17
 #: What columns hold where no result says it: every case failed, or an earlier release recorded it.
 _QUANTITIES = {c.name: c.quantity for schema in BUILT_IN.values() for c in schema.columns}
+_TIMES = ("_rate", "_ms", "_us")
 #: Below a table with both: its figures that decide, and those that do not.
 PAIRED = "change decides, measured in pairs; the other columns show the candidate alone"
 #: After these the next round tries another hypothesis.
@@ -67,10 +67,10 @@ def result_lines(
     rooflines: Sequence[Roofline] = (),
     verbosity: int = 0,
 ) -> Iterator[str]:
-    """Yield the section `kopt`: tables of 80 columns, short with `-q`, with `-v` every column."""
+    """Yield the section `kopt`: the table is short with `-q`; with `-v` it has every column."""
     verdict = closing.verdict if closing else None
-    for _, members in itertools.groupby(results, key=lambda result: result.header):
-        yield from _case_table(list(members), verdict, verbosity)
+    if results:
+        yield from _case_table(results, verdict, verbosity)
     if verbosity >= 0 and verdict and verdict.compare == "paired":
         # A reader would otherwise divide the times of two rounds.
         yield from [PAIRED] * any(shape.change_pct is not None for shape in verdict.shapes)
@@ -104,7 +104,7 @@ def verdict_lines(verdict: Verdict, verbosity: int = 0) -> Iterator[str]:
     for total in verdict.totals:
         if total.change_pct is not None:
             yield f"{total.metric}: {_shown(total)}"
-    yield from filter(None, [memory(verdict), end_to_end(verdict)])
+    yield from filter(None, [memory(verdict), first_calls(verdict), end_to_end(verdict)])
     for group in verdict.classes:
         about = " (target)" if group.name == verdict.target_class else ""
         yield f"class {group.name}{about}: {_shown(group)}"
@@ -187,27 +187,22 @@ def _shown(figures: Aggregate | ConfigClass) -> str:
 def _case_table(
     results: Sequence[CaseResult], verdict: Verdict | None, verbosity: int
 ) -> Iterator[str]:
-    """Yield the rows of one schema; what there is no room for is left out."""
+    """Yield the table of the cases; the label gives way to the columns, with `-v` nothing does."""
     pairs = of_shapes(verdict.shapes if verdict else (), results)
     shapes = {result.nodeid: shape for shape, result in pairs if result}
     cases = [shapes.get(result.nodeid) for result in results]
-    columns = _columns(results, cases, verbosity)
+    columns = _columns(results, cases, verdict, verbosity)
     operation, labels = _labels(results)
-    longest = max(map(len, labels))
-    while True:
-        widths = [column.width for column in columns]
-        lines = (
-            [column.name for column in columns],
-            ["-" * width for width in widths],
-            *zip(*(column.cells for column in columns), strict=True),
-        )
-        rest = ["  ".join(map(str.ljust, line, widths)) for line in lines]
-        room = longest if verbosity > 0 else WIDTH - 2 - len(rest[0])
-        spare = max(column.spare for column in columns)
-        if verbosity > 0 or not spare or room >= min(longest, _ROOMY_LABEL):
-            break
-        columns = [column for column in columns if column.spare < spare]
-    room = max(_LEAST_LABEL, min(room, max(longest, len(operation))))
+    longest = max(map(len, (operation, *labels)))
+    widths = [max(map(len, (name, *cells))) for name, cells in columns.items()]
+    lines = (
+        [*columns],
+        ["-" * width for width in widths],
+        *zip(*columns.values(), strict=True),
+    )
+    rest = ["  ".join(map(str.ljust, line, widths)) for line in lines]
+    room = WIDTH - 2 - len(rest[0])
+    room = longest if verbosity > 0 else min(longest, max(_LEAST_LABEL, room))
     names = [clipped(operation, room), "-" * room, *(clipped(label, room) for label in labels)]
     marks: list[Markup] = [{}, {}, *map(_row_markup, results, cases)]
     for name, line, markup in zip(names, rest, marks, strict=True):
@@ -215,43 +210,37 @@ def _case_table(
 
 
 def _columns(
-    results: Sequence[CaseResult], cases: Sequence[Shape | None], verbosity: int
-) -> list[_Column]:
-    compared = any(shape and shape.change_pct is not None for shape in cases)
-    columns = [_Column("check", [str(result.check) for result in results])]
+    results: Sequence[CaseResult],
+    cases: Sequence[Shape | None],
+    verdict: Verdict | None,
+    verbosity: int,
+) -> dict[str, list[str]]:
+    """Return the cells by heading. The session decides which columns there are, not its cases."""
+    compare = verdict.compare if verdict else "none"
+    is_compared = compare != "none" or any(shape and shape.same for shape in cases)
+    columns = {"check": [str(result.check) for result in results]}
     quantities = dict(_QUANTITIES)
     for result in results:
         quantities |= result.evidence.quantities or {}
-    # A case without a backward has fewer.
-    for name in max((result.cells for result in results), key=len):
-        quantity = quantities.get(name, "")
-        if verbosity > 0 or _is_shown(quantity, compared, short=verbosity < 0):
+    left_out = _left_out(results, quantities, is_compared, verbosity)
+    for name in dict.fromkeys(name for result in results for name in result.cells):
+        if not quantities.get(name, "").partition(":")[0].endswith(left_out):
             short = name.replace("Forward", "fwd").replace("Backward", "bwd")
             cells = [_cell(result.cells.get(name)) for result in results]
-            spare = 3 if _is_snr(quantity) else 0
-            columns.append(_Column(short.replace("Time (ms)", "ms"), cells, spare))
-    if not compared:
+            columns[short.replace("Time (ms)", "ms")] = cells
+    if not is_compared:
         return columns
-    changes = [
+    shapes = [shape for shape in cases if shape]
+    columns["change"] = [
         "same code" if shape and shape.same else changed(shape.change_pct if shape else None)
         for shape in cases
     ]
-    columns.append(_Column("change", changes))
-    if verbosity >= 0 and (first := first_calls(cases)):
-        columns.append(_Column("1st call ms", first, spare=2))
     if verbosity >= 0:
-        axis = Axis.of([shape for shape in cases if shape])
-        bars = [axis.bar(shape) if shape else "" for shape in cases]
-        columns.append(_Column(axis.title, bars, spare=1))
-    if verbosity > 0 and any(shape and shape.memory for shape in cases):
-        peaks = [shape.memory if shape else None for shape in cases]
-        columns.append(_Column("memory", [peak.in_mib if peak else "" for peak in peaks]))
+        axis = Axis.of(shapes)
+        columns[axis.title] = [axis.bar(shape) if shape else "" for shape in cases]
     if verbosity > 0:
-        intervals = [
-            interval(shape.change_pct, shape.low_pct, shape.high_pct) if shape else ""
-            for shape in cases
-        ]
-        columns.append(_Column("interval", intervals))
+        for heading, text in (*COSTS, INTERVAL):
+            columns[heading.lower()] = [text(shape) if shape else "" for shape in cases]
     return columns
 
 
@@ -270,14 +259,21 @@ def _row_markup(result: CaseResult, shape: Shape | None) -> Markup:
     return {"green": True} if shape and shape.status == "improved" else {}
 
 
-def _is_shown(quantity: str, compared: bool, *, short: bool) -> bool:
-    if quantity.endswith("_stddev") or (_is_snr(quantity) and (compared or short)):
-        return False
-    return not (short and quantity.endswith("_rate"))
-
-
-def _is_snr(quantity: str) -> bool:
-    return quantity.startswith(("out_snr", "grad_snr"))
+def _left_out(
+    results: Sequence[CaseResult], quantities: Mapping[str, str], is_compared: bool, verbosity: int
+) -> tuple[str, ...]:
+    """Return the ends of the names of quantities that a session's table does without."""
+    if verbosity > 0:
+        return ()
+    cells = (cell for result in results for cell in result.cells.items())
+    is_timed = any(
+        isinstance(value, float) and math.isfinite(value)
+        for name, value in cells
+        if quantities.get(name, "").endswith(_TIMES)
+    )
+    if not is_timed:
+        return ("_stddev", *_TIMES)
+    return ("_stddev", "_snr", *(("_rate",) if is_compared or verbosity < 0 else ()))
 
 
 def _cell(value: Scalar | None) -> str:
@@ -294,19 +290,6 @@ def noise_lines(noise: Mapping[str, Any]) -> Iterator[str]:
     yield (f"geomean: sd {noise['geomean_sd_pct']:.3f} %, worst {noise['geomean_worst_pct']:.3f} %")
     for count, gain in noise["resolvable_pct"].items():
         yield f"a gain of {gain:.3f} % is accepted with 90 % probability after {count} processes"
-
-
-@dataclass(frozen=True, slots=True)
-class _Column:
-    """A column of the table of cases; the one with the largest `spare` gives way first, 0 never."""
-
-    name: str
-    cells: list[str]
-    spare: int = 0
-
-    @property
-    def width(self) -> int:
-        return max(map(len, (self.name, *self.cells)))
 
 
 @dataclass(frozen=True, slots=True)

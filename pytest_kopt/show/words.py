@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 _Figure = tuple[str, str, str]
 #: Characters from which on a failure's text is not told for every case.
 _LONG = 160
-#: First calls above this are shown, in ms, and above the second if versions differ by a factor 2.
-_LONG_MS, _NOTABLE_MS = 100.0, 10.0
+#: Shorter first calls, in ms, and a smaller ratio of the versions' differ by chance.
+_NOTABLE_MS, _NOTABLE_RATIO = 10.0, 2.0
 _OTHER = "other instructions or arguments"
 #: What moves a cursor, colours, rings, ends a line elsewhere or turns the direction of writing.
 _UNSEEN = re.compile(
@@ -133,22 +133,6 @@ def case_status(case: Shape) -> str:
     return "slower" if (case.high_pct or 0.0) < 0 else "no change shown"
 
 
-def first_calls(shapes: Sequence[Shape | None]) -> list[str]:
-    """Return what the first call of each case took, before -> now in ms; [] where all are alike.
-
-    The figure is worth a column where it is long in one case: a short one differs by chance.
-    """
-    calls = [shape.first_call_ms if shape else None for shape in shapes]
-    if not any(call and _is_long(call) for call in calls):
-        return []
-    return [first_call(call) for call in calls]
-
-
-def _is_long(call: FirstCall) -> bool:
-    low, high = sorted((call.candidate, call.incumbent))
-    return high > _LONG_MS or (high > _NOTABLE_MS and high > 2 * low)
-
-
 def end_to_end(verdict: Verdict | Final) -> str:
     """Return the kernels' gain with that of a whole program, "" where none was run."""
     run, total = verdict.e2e, verdict.aggregate
@@ -212,6 +196,19 @@ def memory(verdict: Verdict) -> str:
         return ""
     most = max(apart, key=lambda peak: peak.ratio)
     return f"memory of a call at its peak, in the case that differs most: {most.in_mib}"
+
+
+def first_calls(verdict: Verdict) -> str:
+    """Return the first calls of the case where the versions' differ most; "" where none do."""
+    calls = [shape.first_call_ms for shape in verdict.shapes if shape.first_call_ms]
+    by_ratio = {
+        max(ends) / max(min(ends), 1e-9): call
+        for call in calls
+        if max(ends := (call.incumbent, call.candidate)) > _NOTABLE_MS
+    }
+    if max(by_ratio, default=0.0) < _NOTABLE_RATIO:
+        return ""
+    return f"first call, in the case that differs most: {first_call(by_ratio[max(by_ratio)])} ms"
 
 
 def kernel_lines(verdict: Verdict) -> list[str]:

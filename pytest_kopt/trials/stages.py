@@ -16,7 +16,7 @@ from pytest_kopt.campaign import levels
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.kernel import KernelVersion
 from pytest_kopt.campaign.notes import Notes
-from pytest_kopt.cases.result import CaseResult, Check, Collector, ExpectedCase
+from pytest_kopt.cases.result import CaseResult, Check, Collector, ExpectedCase, names
 from pytest_kopt.decide.kernel_time import kernel_time
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.verdict import Level, RaceCandidate, Verdict
@@ -116,7 +116,7 @@ class OpenTrial:
         core = self.campaign.manifest.core_shapes
         if core == "all":
             return None
-        named = levels.select(core, levels.names(self.frozen.values()), levels.CORE)
+        named = levels.select(core, names(self.frozen.values()), levels.CORE)
         return tuple(nodeid for nodeid in named if nodeid in self.expected) or None
 
     @property
@@ -265,7 +265,7 @@ def frozen_cases(campaign: Campaign) -> dict[str, ExpectedCase]:
     recorded = recorded.get(levels.CORE, core)
     levels.check_unchanged(core, recorded, min(judged_by, default=None), levels.CORE)
     if core != "all":
-        levels.select(core, levels.names(frozen.values()), levels.CORE)
+        levels.select(core, names(frozen.values()), levels.CORE)
     return frozen
 
 

@@ -20,6 +20,7 @@ from pytest_kopt.show.words import (
     Column,
     conditions,
     confidence,
+    first_calls,
     headed,
     kernel_lines,
     memory,
@@ -78,6 +79,7 @@ def comment(verdict: Verdict) -> str:
                 conditions(verdict),
                 *second_points(verdict)[:_MOST_ROWS],
                 memory(verdict),
+                first_calls(verdict),
             )
             if text
         ],

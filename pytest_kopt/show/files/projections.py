@@ -21,7 +21,7 @@ from pytest_kopt.campaign.history.trend import NEXT_DIRECTIONS
 from pytest_kopt.campaign.layout import hide_from_git
 from pytest_kopt.campaign.ledger import Decided, Final, FinalReport
 from pytest_kopt.campaign.state import Round, Wait
-from pytest_kopt.cases.result import device_model_of
+from pytest_kopt.cases.result import device_model_of, names
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.figures import changed, figure
 from pytest_kopt.honesty.transfer import ALLOWED_GAP_PCT
@@ -123,7 +123,7 @@ def _round_files(campaign: Campaign, round: Round) -> None:
     text = benchmark_json(results, attempt.started, commit)
     write_atomically(artifacts / "benchmark.json", text)
     if verdict.decision is Decision.BASELINE:
-        ids = levels.quick_ids(campaign.manifest, levels.names(results))
+        ids = levels.quick_ids(campaign.manifest, names(results))
         lines = result_lines([result for result in results if result.nodeid in ids], None)
         # The table that quick_test_bench.py ends with.
         write_atomically(layout.quick_baseline, "".join(f"{line}\n" for line in lines))

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pytest_kopt.campaign import levels, prerequisites, workspace
 from pytest_kopt.campaign.prerequisites import tree_gaps
 from pytest_kopt.cases.details import in_a_line
-from pytest_kopt.cases.result import Collector, loaded_by, observed_by
+from pytest_kopt.cases.result import Collector, loaded_by, names, observed_by
 from pytest_kopt.decide.classes import measured_classes
 from pytest_kopt.decide.hard_gates import (
     checked_shape,
@@ -117,7 +117,7 @@ def _check_labels(gathered: Gathered) -> None:
         if shape not in labels and shape not in labels.values():
             legal = dict.fromkeys(labels[name] for name in collector.order if name in labels)
             raise BadInput(f"{shape!r} names no case", where=levels.TARGET, legal=legal)
-    named = levels.names(results)
+    named = names(results)
     if manifest.core_shapes != "all":
         levels.select(manifest.core_shapes, named, levels.CORE)
     levels.select(manifest.representative_shapes or (), named)

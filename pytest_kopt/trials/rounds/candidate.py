@@ -19,7 +19,7 @@ from pytest_kopt.campaign.kernel import KernelVersion
 from pytest_kopt.campaign.ledger import PairedChange
 from pytest_kopt.cases.details import in_a_line
 from pytest_kopt.cases.order import Depth
-from pytest_kopt.cases.result import CaseResult, Collector
+from pytest_kopt.cases.result import CaseResult, Collector, names
 from pytest_kopt.decide.hard_gates import correctness_verdict
 from pytest_kopt.decide.kernel_time import ON_CPU, judge_kernel_time
 from pytest_kopt.decide.stored import asks_for_full
@@ -109,7 +109,7 @@ def _at_its_level(opened: OpenTrial) -> OpenTrial:
     shapes = campaign.manifest.representative_shapes
     recorded = campaign.recorded_manifest().get(levels.KEY)
     levels.check_unchanged(shapes, recorded, campaign.state.first_quick_round)
-    representative = levels.representative(campaign.manifest, levels.names(frozen.values()))
+    representative = levels.representative(campaign.manifest, names(frozen.values()))
     level = levels.choose(asked.settings.level, len(frozen), shapes)
     expected, title = frozen, opened.title
     if level == "quick":
