@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from pytest_kopt import propose_gate, snr
+from pytest_kopt import bitwise, propose_gate, snr
 from pytest_kopt.cases.running.against_reference import judge, proposed
 from pytest_kopt.cases.running.check import CheckedCase, check_case
 from pytest_kopt.cases.running.execution import ComputingIn, Pass, grad_out
@@ -242,3 +242,40 @@ def test_computing_in_a_dtype_does_not_load_torchs_compiler() -> None:
 
 def test_a_proposal_is_six_db_below_what_torch_reaches() -> None:
     assert proposed(48.7) == 42 and proposed(float("inf")) is None
+
+
+def scaled_by_exponents(x: Tensor, *, off_by: int = 0) -> tuple[Tensor, Tensor]:
+    """Return x in E4M3, and the power of two for each row in E8M0."""
+    exponent = x.abs().amax(-1).frexp().exponent - 8
+    scale = torch.exp2((exponent + off_by).to(x.dtype))
+    values = (x / torch.exp2(exponent.to(x.dtype))[:, None]).clamp(-448, 448)
+    return values.float().to(torch.float8_e4m3fn), scale.float().to(torch.float8_e8m0fnu)
+
+
+@pytest.mark.parametrize("gate", [None, bitwise()], ids=["default", "bitwise"])
+@pytest.mark.parametrize("off_by", [0, 1])
+def test_results_in_float8_are_checked(gate: Any, off_by: int) -> None:
+    case = case_of(
+        lambda x: scaled_by_exponents(x, off_by=off_by),
+        inputs=lambda: (torch.randn(48, 64),),
+        reference=lambda x: scaled_by_exponents(x.double()),
+        gate=gate,
+    )
+    report = check_case(case, a_bench(case, freezes=True))
+    assert report.check == ("FAIL" if off_by else "PASS"), report.diagnosis
+    assert not off_by or report.diagnosis.startswith("out[1]: outside the tolerance")
+
+
+@pytest.mark.parametrize("dtype", [torch.uint16, torch.uint32, torch.uint64], ids=str)
+@pytest.mark.parametrize("off_by", [0, 1])
+def test_results_in_unsigned_integers_are_checked(dtype: torch.dtype, off_by: int) -> None:
+    def codes(x: Tensor) -> Tensor:
+        return (x.abs() * 4096).to(torch.int64).to(dtype)
+
+    case = case_of(
+        lambda x: (codes(x).to(torch.int64) + off_by).to(dtype),
+        inputs=lambda: (torch.randn(16, 64),),
+        reference=codes,
+    )
+    report = check_case(case, a_bench(case, freezes=True))
+    assert report.check == ("FAIL" if off_by else "PASS"), report.diagnosis

@@ -178,6 +178,26 @@ MISTAKES: dict[str, tuple[Callable[..., Any] | Tensor, dict[str, Any], str]] = {
         {"reference": lambda x: torch.view_as_complex(x.view(8, 4, 2))},
         r"complex.*view_as_real",
     ),
+    "a sparse output": (
+        lambda x: x.to_sparse_csr(),
+        {"reference": lambda x: x.to_sparse_csr()},
+        r"out of the reference is sparse. Fix: return its values and its indices",
+    ),
+    "a nested output": (
+        lambda x: torch.nested.nested_tensor([x[0], x[1, :2]]),
+        {"reference": lambda x: torch.nested.nested_tensor([x[0], x[1, :2]])},
+        r"out of the reference is nested. Fix: return its values and its indices",
+    ),
+    "two numbers a byte": (
+        lambda x: x.to(torch.uint8).view(torch.float4_e2m1fn_x2),
+        {"reference": lambda x: x.to(torch.uint8).view(torch.float4_e2m1fn_x2)},
+        r"out of the reference is float4. Fix: return tensor.view\(torch.uint8\)",
+    ),
+    "a sparse output of the kernel alone": (
+        lambda x: (x * 2).to_sparse_csr(),
+        {},
+        r"is sparse, and the reference is not. Fix: return its values",
+    ),
     "a gate of 1e-2 for float32 in half": (
         lambda x: (x.half() * 2).float(),
         {},

@@ -331,3 +331,14 @@ def test_sizes_with_which_the_reference_supports_no_other_are_named() -> None:
     assert finding.message == (
         "kopt did not try 1 kind of inputs in 1 case: the reference gives no result for more than 2"
     )
+
+
+@pytest.mark.parametrize("dtype", [torch.uint16, torch.uint32, torch.uint64], ids=str)
+def test_unsigned_integers_are_tried_in_another_order(dtype: torch.dtype) -> None:
+    def codes(x: Tensor, slots: Tensor) -> Tensor:
+        sums = (x.abs() * 64).sum(-1).to(torch.int64)
+        return torch.zeros(32, dtype=torch.int64).index_put((slots,), sums).to(dtype)
+
+    inputs = lambda: (torch.randn(16, 8), torch.randperm(32)[:16])  # noqa: E731
+    versions = Versions("", codes, codes, codes, inputs)
+    assert {*outcomes(codes, versions)} == {"right"}

@@ -18,6 +18,7 @@ import torch
 
 from pytest_kopt.errors import BadInput
 from pytest_kopt.numerics.gates import Figures, Gate, default_gate, encoding, snr
+from pytest_kopt.numerics.nested import same_bits
 
 #: What is no number and can be compared all the same.
 _VALUES = (type(None), str, torch.dtype, torch.device)
@@ -85,7 +86,7 @@ def compare(ref: object, out: object, gate: Gate | None = None, name: str = "out
     ref = torch.as_tensor(ref)
     if isinstance(out, int | float) and not ref.ndim:
         out = torch.tensor(out)
-    if ref.is_complex() or not (isinstance(out, torch.Tensor) and out.shape == ref.shape):
+    if without_numbers(ref) or not (isinstance(out, torch.Tensor) and out.shape == ref.shape):
         refuse_nan(wide(ref), name)
     if not isinstance(out, torch.Tensor):
         gate_text = gate.describe() if gate else "a tensor"
@@ -161,11 +162,18 @@ def measure(ref: torch.Tensor, out: torch.Tensor, gate: Gate) -> Figures:
         worst_ref=float(expected[worst]),
         worst_out=float(actual[worst]),
         mismatch_share=wrong / error.numel(),
-        # Integers beyond 2^53 are told apart in their own dtype only.
-        bitwise_equal=torch.equal(expected, actual)
-        if ref.dtype != out.dtype
-        else torch.equal(ref.detach(), out.detach().to(ref.device)),
+        bitwise_equal=_are_equal(ref, out, expected, actual),
     )
+
+
+def _are_equal(
+    ref: torch.Tensor, out: torch.Tensor, expected: torch.Tensor, actual: torch.Tensor
+) -> bool:
+    """Say whether two tensors, given in float64 as well, have equal values."""
+    if ref.dtype == out.dtype and not ref.is_floating_point():
+        # Integers beyond 2^53 differ in their own dtype only.
+        return same_bits(ref, out.to(ref.device))
+    return torch.equal(expected, actual)
 
 
 def assert_matches(
@@ -330,10 +338,21 @@ def rounding_snr(values: torch.Tensor, dtype: torch.dtype) -> float:
     return 10 * math.log10(12 * signal.square().sum().item() / ulps.square().sum().item())
 
 
-def wide(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the tensor detached and in float64; BadInput for a complex one."""
+def without_numbers(tensor: torch.Tensor) -> tuple[str, str] | None:
+    """Return why a tensor has no elements in float64, and what to return instead; None: it has."""
     if tensor.is_complex():
-        raise BadInput("a tensor is complex", fix="return torch.view_as_real(tensor)")
+        return "complex", "return torch.view_as_real(tensor)"
+    if tensor.is_nested or tensor.layout is not torch.strided:
+        return "nested" if tensor.is_nested else "sparse", "return its values and its indices"
+    if str(tensor.dtype).startswith("torch.float4"):
+        return "float4", "return tensor.view(torch.uint8), or its numbers in another dtype"
+    return None
+
+
+def wide(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the tensor detached and in float64; BadInput for one that torch cannot convert."""
+    if refused := without_numbers(tensor):
+        raise BadInput(f"a tensor is {refused[0]}", fix=refused[1])
     return tensor.detach().to(torch.float64)
 
 

@@ -137,10 +137,14 @@ def relative_db(dtype: torch.dtype) -> float | None:
 
 
 def default_gate(dtype: torch.dtype) -> Gate:
-    """Return a dtype's gate: allclose, the format's SNR for fp8 and fp4, equality for integers."""
-    if not dtype.is_floating_point and not dtype.is_complex:
-        return bitwise()
+    """Return a dtype's gate: allclose, the SNR of e4m3, e5m2 and fp4, else equality.
+
+    e8m0 has no significand: its numbers are exponents, and exact like integers.
+    """
     name = _name(dtype)
+    is_float = dtype.is_floating_point or dtype.is_complex
+    if not is_float or name.startswith("float8_e8m0"):
+        return bitwise()
     if name.startswith("float4"):
         wide = DIAGNOSTIC_TOLERANCES["float4"]
         return Gate(wide, wide, SNR_THRESHOLDS["fp4"])

@@ -229,7 +229,8 @@ def is_orderless(drawn: Drawn, case: Case, rows: int) -> bool:
 
 
 def _reversed(x: torch.Tensor) -> torch.Tensor:
-    return x.flip(0)
+    # By an index: torch cannot flip uint16 to uint64, nor float8.
+    return x[torch.arange(len(x) - 1, -1, -1, device=x.device)]
 
 
 def from_the_end(drawn: Drawn) -> Iterator[Variant]:

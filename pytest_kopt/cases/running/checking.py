@@ -31,7 +31,7 @@ from pytest_kopt.honesty.outputs import (
     least_exact,
     mostly,
 )
-from pytest_kopt.numerics.compare import Comparison, compare
+from pytest_kopt.numerics.compare import Comparison, compare, without_numbers
 from pytest_kopt.numerics.nested import contents, fresh_copies
 
 PURPOSES = ("check", "again", "disturb", "last", "groups")
@@ -308,14 +308,19 @@ class Checking:
         return [self._fairly(comparison) for comparison in comparisons]
 
     def elsewhere(self, run: Run) -> list[Comparison]:
-        """Return what there is to say of a result that lies on another device."""
+        """Return what there is to say of a result on another device, or without numbers."""
         for name, out in run.live.outputs.items():
             ref = self.expected.outputs.get(name)
             allowed_devices = {
                 self.bench.device,
                 ref.device.type if isinstance(ref, torch.Tensor) else "",
             }
-            if isinstance(out, torch.Tensor) and out.device.type not in allowed_devices:
+            if not isinstance(out, torch.Tensor):
+                continue
+            if refused := without_numbers(out):
+                reason = f"is {refused[0]}, and the reference is not. Fix: {refused[1]}"
+                return [Comparison(name, False, "a plain tensor", reason)]
+            if out.device.type not in allowed_devices:
                 reason = f"is on {out.device}, and the inputs are on {self.bench.device}"
                 return [Comparison(name, False, f"a tensor on {self.bench.device}", reason)]
         return []

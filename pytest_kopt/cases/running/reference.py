@@ -29,7 +29,7 @@ from pytest_kopt.cases.running.execution import (
 from pytest_kopt.honesty.inputs import RestoredArguments, activations, changed, leaves
 from pytest_kopt.honesty.work import QuietMode
 from pytest_kopt.libraries import is_library
-from pytest_kopt.numerics.compare import InvalidReference
+from pytest_kopt.numerics.compare import InvalidReference, without_numbers
 from pytest_kopt.numerics.nested import (
     contents,
     fresh_copies,
@@ -72,6 +72,9 @@ def observed(case: Case, seed: int, device: str = "") -> Case:
             fix="return the result, or write it to the input to which the function writes it",
         )
     everything = results(returned, copies, [place for place in writes if place not in owed])
+    for name, result in everything.items():
+        if isinstance(result, torch.Tensor) and (refused := without_numbers(result)):
+            raise case.refusal(f"{name} of the reference is {refused[0]}", fix=refused[1])
     returned_names = {name for name in everything if not name.startswith(INPUT)} - aliases(
         everything
     )

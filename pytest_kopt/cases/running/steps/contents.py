@@ -37,6 +37,7 @@ from pytest_kopt.cases.running.execution import Pass, make_inputs, runs_compiled
 from pytest_kopt.cases.skew import DISTRIBUTIONS
 from pytest_kopt.honesty import inputs, outputs, renewal
 from pytest_kopt.honesty.finding import Finding
+from pytest_kopt.honesty.inputs import SCALABLE
 from pytest_kopt.honesty.outputs import NARROW_REFERENCE
 from pytest_kopt.numerics.compare import InvalidReference, compare, wide
 from pytest_kopt.numerics.gates import Gate, default_gate, relative_db, snr
@@ -341,9 +342,13 @@ def _passes(expected: torch.Tensor, control: torch.Tensor, gate: Gate) -> bool:
 def _controls(
     expected: torch.Tensor, inputs: Sequence[Any], dtype: torch.dtype
 ) -> Iterator[tuple[str, torch.Tensor]]:
+    # torch has no operators for float8, and few for uint16 to uint64.
+    is_float = expected.dtype.is_floating_point
     truth = expected.detach()
+    if expected.dtype not in SCALABLE:
+        truth = truth.to(torch.float32 if is_float else torch.int64)
     yield "zeros", torch.zeros_like(truth).to(dtype)
-    if truth.is_floating_point():
+    if is_float:
         yield "the answer with the other sign", (-truth).to(dtype)
     if truth.numel() > 1:
         yield "the answer in another order", truth.flatten().roll(1).view(truth.shape).to(dtype)
