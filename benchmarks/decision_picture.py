@@ -1,4 +1,6 @@
-"""Draw how three rounds of a kept campaign were decided: replicates, intervals, limits, decision.
+"""Draw how kopt decides three rounds of a kept campaign: replicates, intervals, limits, decision.
+
+The replicates and priors are the recorded ones; the rule in `decide/` makes the intervals of them.
 
 python benchmarks/decision_picture.py       writes docs/pictures/decision.svg
 """
@@ -10,25 +12,27 @@ import json
 import math
 import statistics
 from collections import defaultdict
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pytest_kopt.decide.inference import log_ratio, percent
+from pytest_kopt.decide.inference import LOOKS, SHAPE_LEVEL, Estimate, log_ratio, percent
+from pytest_kopt.decide.known_noise import Prior, mean_of
 from pytest_kopt.decide.paired_look import slower_by
 from pytest_kopt.figures import at_level, changed_within
 
 ROOT = Path(__file__).resolve().parents[1]
-CAMPAIGN = ROOT / "docs/campaigns/softmax/rounds"
+CAMPAIGN = ROOT / "docs/campaigns/gemm_fp8_blockwise/rounds"
 PICTURE = ROOT / "docs/pictures/decision.svg"
 #: Rounds, and what each changed.
-ROUNDS = {2: "8 warps a row, not 32", 3: "1 warp a row, not 8", 4: "offsets of 64 bits"}
+ROUNDS = {8: "one pass quantises both ways", 10: "loads by descriptors", 9: "4 stages, not 3"}
 #: The plot, in pixels, and the changes at its ends, in percent.
-LEFT, WIDTH, LEAST, MOST = 142, 486, -8.0, 170.0
+LEFT, WIDTH, LEAST, MOST = 142, 486, -8.0, 40.0
 #: The scale is linear up to about this many percent and logarithmic beyond.
 LINEAR = 0.25
-TICKS = (-5, -2, -1, -0.3, 0, 0.3, 1, 2, 5, 10, 30, 100)
+TICKS = (-5, -2, -1, -0.3, 0, 0.3, 1, 2, 5, 10, 20)
 #: Height of a round, and where its rows are: those of all cases, then one a case.
-TOP, PANEL, ROW = 34, 182, 18
+TOP, PANEL, ROW = 34, 218, 18
 STYLE = """\
 text { font: 13px system-ui, sans-serif; fill: #1f2328 }
 .decision { font-weight: 700; font-size: 14px } .small { font-size: 12px; fill: #59636e }
@@ -63,23 +67,50 @@ def verdict_of(number: int) -> dict[str, Any]:
     return verdict
 
 
-def figures(estimate: dict[str, Any]) -> list[float]:
-    """Return the change and the ends of its interval, %, of all cases or of one."""
-    return [estimate[f"{name}_pct"] for name in ("change", "low", "high")]
-
-
-def replicates(number: int, comparison: str) -> list[float]:
-    """Return each replicate's log-ratio of all cases: the mean of its cases' median pairs."""
-    pairs: dict[tuple[str, str], list[float]] = defaultdict(list)
+@cache
+def replicates(number: int, comparison: str) -> dict[str, list[float]]:
+    """Return each case's log-ratios, one a replicate: the median of its pairs."""
+    pairs: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     with (CAMPAIGN / f"round-{number}/artifacts/pairs.csv").open(newline="") as file:
         for row in csv.DictReader(file):
             if row["comparison"] == comparison:
                 ratio = float(row["incumbent_ms"]) / float(row["candidate_ms"])
-                pairs[row["round_of_inference"], row["label"]].append(math.log(ratio))
-    medians = defaultdict(list)
-    for (replicate, _), logs in pairs.items():
-        medians[replicate].append(statistics.median(logs))
-    return [statistics.fmean(logs) for logs in medians.values()]
+                pairs[row["label"]][row["round_of_inference"]].append(math.log(ratio))
+    return {label: [*map(statistics.median, of_case.values())] for label, of_case in pairs.items()}
+
+
+def of_all(number: int, comparison: str) -> list[float]:
+    """Return each replicate's log-ratio of all cases: the mean over its cases."""
+    return mean_of([*replicates(number, comparison).values()])
+
+
+def estimates(number: int) -> tuple[Estimate, dict[str, Estimate]]:
+    """Return the estimate of all cases, and that of each, with the priors that were recorded."""
+    noise = verdict_of(number)["noise"]
+    path = CAMPAIGN / f"round-{number}/artifacts/attempt-1/evidence.json"
+    (recorded,) = json.loads(path.read_text())["session"]["comparison"]["priors"].values()
+
+    def prior(found: dict[str, Any]) -> Prior:
+        variance = noise["excess"] * log_ratio(found["sd_pct"]) ** 2
+        return Prior(variance, found["freedom"], found["source"])
+
+    new, copy = replicates(number, "candidate"), replicates(number, "placebo")
+    cases = {
+        label: Estimate.of(new[label], copy[label], prior(found))
+        for label, found in zip(new, recorded.values(), strict=True)
+    }
+    whole = (of_all(number, comparison) for comparison in ("candidate", "placebo"))
+    return Estimate.of(*whole, prior(noise)), cases
+
+
+def level_of(number: int) -> float:
+    """Return the one-sided level of the look at all replicates of a round."""
+    return LOOKS[len(of_all(number, "candidate"))]
+
+
+def figures(estimate: Estimate, level: float) -> list[float]:
+    """Return the change and the ends of its interval, %."""
+    return [*estimate.figures(level).values()]
 
 
 def at(pct: float) -> float:
@@ -110,7 +141,9 @@ def drawn() -> str:
 def _round(number: int, top: int, *, is_first: bool) -> list[str]:
     """Return a round: its decision, the rows of all cases, and a row for each case."""
     verdict = verdict_of(number)
-    whole, policy, decision = verdict["aggregate"], verdict["thresholds"], verdict["decision"]
+    policy, decision, level = verdict["thresholds"], verdict["decision"], level_of(number)
+    estimate, cases = estimates(number)
+    whole = figures(estimate, level)
     mark, reason = DECISIONS[decision]
     limit, noise = percent(slower_by(policy["shape_gate_pct"])), policy["noise_pct"]
     band, end = at(percent(slower_by(noise))), at(percent(log_ratio(noise)))
@@ -119,7 +152,7 @@ def _round(number: int, top: int, *, is_first: bool) -> list[str]:
     lines = [
         f'<path class="mark" transform="translate(18 {top - 5})" d="{mark}"/>',
         f'<text x="32" y="{top}"><tspan class="decision">{decision}</tspan>'
-        f" · round {number}: {ROUNDS[number]} · {changed_within(*figures(whole))}</text>",
+        f" · round {number}: {ROUNDS[number]} · {changed_within(*whole)}</text>",
         f'<text x="32" y="{top + 19}">{reason}</text>',
         f'<rect class="band" x="{band}" y="{rows[0] - 10}" width="{round(end - band, 1)}"'
         ' height="20"/>',
@@ -127,9 +160,9 @@ def _round(number: int, top: int, *, is_first: bool) -> list[str]:
         + "".join(f"M{at(limit)} {y}l-5 5" for y in range(int(first), int(last) - 3, 8))
         + '"/>',
         f'<path class="zero" d="M{at(0)} {top + 32}V{last + 4}"/>',
-        _text(12, rows[0] + 4, f"all cases, {at_level(whole['confidence'])}"),
-        _interval("whole", rows[0], figures(whole)),
-        _text(12, rows[1] + 4, f"{len(replicates(number, 'candidate'))} replicates"),
+        _text(12, rows[0] + 4, f"all cases, {at_level(1 - 2 * level)}"),
+        _interval("whole", rows[0], whole),
+        _text(12, rows[1] + 4, f"{len(of_all(number, 'candidate'))} replicates"),
         _text(12, rows[2] + 4, "A/A control"),
     ]
     for y, comparison, name in (
@@ -138,14 +171,14 @@ def _round(number: int, top: int, *, is_first: bool) -> list[str]:
     ):
         lines += [
             f'<circle class="{name}" cx="{at(percent(ratio))}" cy="{y}" r="3.5"/>'
-            for ratio in replicates(number, comparison)
+            for ratio in of_all(number, comparison)
         ]
-    for y, case in zip(rows[3:], verdict["shapes"], strict=True):
-        lines.append(_text(12, y + 4, f"columns={case['dims']['columns']}, 95 %"))
-        lines.append(_interval("case", y, figures(case)))
+    for y, (label, of_case) in zip(rows[3:], cases.items(), strict=True):
+        lines.append(_text(12, y + 4, f"{label.partition('M=4096 ')[2]}, 95 %"))
+        lines.append(_interval("case", y, figures(of_case, SHAPE_LEVEL)))
     if is_first:
         lines += [
-            _text(end + 8, rows[0] + 4, f"equivalence, ±{noise:g} %"),
+            _text(end + 8, rows[0] + 4, f"equivalence ±{noise:g} %"),
             _text(at(limit) + 7, rows[3] + 4, f"{limit:.2f} %: regression"),
             _text(at(limit) + 7, rows[4] + 2, "limit of a case"),
         ]
