@@ -19,6 +19,7 @@ from pytest_kopt.show.report.page import document
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.report_pictures import CAMPAIGNS, PICTURED, PICTURES, report
+from tests.campaigns import status_of
 
 #: A campaign of 2026-11-22 that came without the bulk of its evidence.
 OLD = Path(__file__).parent / "campaign_of_0_1/rmsnorm"
@@ -68,6 +69,27 @@ def test_the_kept_report_is_the_one_that_is_written_today(campaign: Path) -> Non
 def test_the_pictures_show_the_report_of_today() -> None:
     digest = hashlib.sha256(PICTURED.read_bytes()).hexdigest()
     assert (PICTURES / "report.sha256").read_text().strip() == digest
+
+
+def test_a_campaign_of_another_release_still_opens(tmp_path: Path) -> None:
+    """Ledger and verdicts hold keys that this release does not know."""
+    campaign = opened(tmp_path, CAMPAIGNS[0])
+    before = document(campaign), status_of(campaign)
+    lines = []
+    for line in campaign.layout.ledger.read_text().splitlines():
+        event = json.loads(line)
+        if event["event"] == "decided":
+            path = campaign.layout.attempt(event["round"], event["attempt"]) / "verdict.json"
+            verdict = json.loads(path.read_text())
+            for part in (verdict, verdict["applied"], *verdict["shapes"]):
+                part["of_another_release"] = 1
+            path.write_text(json.dumps(verdict))
+            event["verdict_sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
+        event.get("notes", event)["of_another_release"] = 1
+        lines.append(json.dumps(event))
+    campaign.layout.ledger.write_text("".join(f"{line}\n" for line in lines))
+    campaign = Campaign(campaign.layout, tmp_path)
+    assert (document(campaign), status_of(campaign)) == before
 
 
 def test_a_page_that_is_not_the_ledgers_verdict_is_refused(tmp_path: Path) -> None:

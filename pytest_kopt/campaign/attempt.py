@@ -122,7 +122,7 @@ class Attempt:
         if sha256(text) != self.outcome().verdict_sha256:
             fix = "restore the file from a backup"
             raise BadInput("was changed since the ledger recorded it", where=str(path), fix=fix)
-        verdict, carried_out = Verdict.model_validate_json(text), self.applied
+        verdict, carried_out = Verdict.model_validate_json(text, extra="ignore"), self.applied
         if carried_out is None:
             return verdict
         applied = Applied(git_commit=carried_out.git_commit, restored=carried_out.restored)

@@ -290,6 +290,7 @@ def read(path: Path) -> list[AnyEvent]:
     """Return the events of a ledger, oldest first; none when the file does not exist.
 
     A half-written last line (a kill while appending) is dropped: its event never happened.
+    Keys that another release wrote are left out.
     Raises BadInput naming the line for anything else that is not an event.
     """
     try:
@@ -301,7 +302,7 @@ def read(path: Path) -> list[AnyEvent]:
     events: list[AnyEvent] = []
     for number, line in enumerate(content.split(b"\n")[:-1], start=1):
         try:
-            events.append(_ADAPTER.validate_json(line))
+            events.append(_ADAPTER.validate_json(line, extra="ignore"))
         except ValidationError as error:
             what = error.errors(include_url=False)[0]
             place = key_of(what, {} if what["type"] == "json_invalid" else json.loads(line))
