@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from pytest_kopt.campaign import ledger
 from pytest_kopt.campaign.ledger import AnyEvent, Trend
 from pytest_kopt.campaign.notes import Notes
+from pytest_kopt.campaign.state import fold
 from pytest_kopt.decide.verdict import Aggregate, Decision
 from pytest_kopt.errors import BadInput
 from tests.builders import NOW, attempt_events, decided, few_examples
@@ -175,6 +177,14 @@ def test_keys_of_another_release_are_left_out(path: Path) -> None:
         f'{{"v": 1, "event": "note", "time": "-", "round": 1, "later": 1, "notes": {notes}}}\n'
     )
     assert ledger.read(path) == [ledger.Note(time="-", round=1, notes=Notes(tip="t"))]
+
+
+def test_events_of_an_earlier_release_change_no_state(path: Path) -> None:
+    path.parent.mkdir(parents=True)
+    for kind in ("integrating", "integrated"):
+        path.write_text(f'{{"v": 1, "event": "{kind}", "time": "-", "round": 2}}\n')
+        (event,) = ledger.read(path)
+        assert replace(fold([event]), events=0) == fold([])
 
 
 def test_a_ledger_that_cannot_be_read_is_named(path: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 from pytest_kopt.campaign import manifest as manifests
 from pytest_kopt.campaign.layout import Layout, campaigns, check_name, find
 from pytest_kopt.campaign.manifest import (
+    RETIRED,
     FrozenSchema,
     Manifest,
     PerformanceTarget,
@@ -62,33 +63,9 @@ def leaves(value: Any) -> list[Any]:
     return [leaf for item in inner for leaf in leaves(item)]
 
 
-UPSTREAM: dict[str, Any] = {
-    "root": "../../..",
-    "commit": None,
-    "kernel_source": ["k.py"],
-    "files": {},
-}
-
-
-@pytest.mark.parametrize(
-    ("mode", "upstream", "is_legal"),
-    [
-        ("repo", None, True),
-        ("workspace", UPSTREAM, True),
-        ("workspace", None, False),
-        ("repo", UPSTREAM, False),
-    ],
-)
-def test_a_workspace_and_only_it_has_an_upstream(
-    mode: str, upstream: dict[str, Any] | None, is_legal: bool
-) -> None:
-    document = manifest_document(execution_mode=mode, upstream=upstream)
-    if is_legal:
-        assert (validate(Manifest, document, "m").upstream is None) == (upstream is None)
-    else:
-        assert "key 'upstream'" in refusal_of(document) and "--mode workspace" in refusal_of(
-            document
-        )
+@pytest.mark.parametrize("key", RETIRED)
+def test_a_key_of_an_earlier_release_is_left_out(key: str) -> None:
+    assert read(**{key: {"of": "that release"}}) == read()
 
 
 def test_what_is_not_given_has_its_default() -> None:
@@ -97,7 +74,6 @@ def test_what_is_not_given_has_its_default() -> None:
         "target_lang": "TRITON",
         "target_model": "H200",
         "execution_mode": "repo",
-        "upstream": None,
         "project_skill": None,
         "performance_target": None,
         "primary_metric": None,

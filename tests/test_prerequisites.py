@@ -17,7 +17,7 @@ from tests.builders import manifest_document
 from tests.fake_gpus import FakeVendor, gpu
 
 #: What the plugin writes; everything else a person sets.
-OURS = {"upstream", "created", "csv_schema", "quick_command"}
+OURS = {"execution_mode", "created", "csv_schema", "quick_command"}
 
 
 def set_by(*words: str) -> dict[str, Any]:

@@ -204,29 +204,3 @@ def test_an_accepted_round_that_fell_beyond_the_noise_breaks_the_chain(
 
 def final(decision: Decision) -> ledger.Final:
     return ledger.Final(time=NOW, best=2, decision=decision, reason="r", evidence={})
-
-
-BEGUN = ledger.Integrating(time=NOW, round=2, kernel={})
-
-
-@pytest.mark.parametrize(
-    ("events", "is_over", "is_integrated"),
-    [
-        ([BEGUN], False, False),
-        ([BEGUN, final(Decision.ACCEPTED)], False, False),
-        ([BEGUN, ledger.Integrated(time=NOW)], True, False),
-        ([BEGUN, ledger.Integrated(time=NOW, restored=["k.py"])], True, False),
-        ([BEGUN, final(Decision.ACCEPTED), ledger.Integrated(time=NOW, kept=True)], True, True),
-    ],
-    ids=["begun", "judged", "cut off before a file was written", "put back", "kept"],
-)
-def test_an_integration_is_open_until_it_is_kept_or_put_back(
-    events: list[AnyEvent], is_over: bool, is_integrated: bool
-) -> None:
-    state = fold([*BASELINE, *attempts(2, Decision.ACCEPTED), *events])
-    assert (state.integrating is None) == is_over
-    assert state.is_integrated == is_integrated
-
-
-def test_a_verdict_before_an_integration_is_not_its_own() -> None:
-    assert fold([final(Decision.ACCEPTED), BEGUN]).integration_final is None

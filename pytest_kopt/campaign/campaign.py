@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -89,9 +88,7 @@ class Campaign:
         self.layout = layout
         self.root = root
         self.manifest: Manifest = manifests.load(layout.manifest)
-        # A workspace lies inside its upstream's repository but has no history there: its
-        # snapshots carry the lineage.
-        self.repository = None if self._is_workspace else Repository.around(root)
+        self.repository = Repository.around(root)
         self.state: CampaignState = fold(ledger.read(layout.ledger), layout)
 
     @property
@@ -103,41 +100,8 @@ class Campaign:
         """The repository that gets a commit of each kept round, None where there is none."""
         return self.repository if self.manifest.git_commit else None
 
-    @property
-    def home(self) -> Path:
-        """The project's root, where what outlives a campaign lies: upstream's for a workspace."""
-        if not self._is_workspace or self.manifest.upstream is None:
-            return self.root
-        home = (self.root / self.manifest.upstream.root).resolve()
-        return home if home.is_dir() else self.root
-
-    @property
-    def is_upstream(self) -> bool:
-        """Whether the campaign has a workspace, and this is the project it was extracted from."""
-        return self.manifest.upstream is not None and not self._is_workspace
-
-    @property
-    def _is_workspace(self) -> bool:
-        return self.root.resolve() == self.layout.directory.resolve()
-
-    def check_place(self) -> None:
-        """Raise BadInput when rounds do not run in this project."""
-        self.check_not_integrated()
-        if self.is_upstream:
-            what = f"rounds of {self.name} run in its workspace"
-            fix = f"cd {shlex.quote(str(self.layout.directory))}; here only --kopt-round final runs"
-            raise BadInput(what, where="execution_mode", fix=fix)
-
-    def check_not_integrated(self) -> None:
-        """Raise BadInput when upstream has the best version: it is no longer what was extracted."""
-        if self.state.is_integrated:
-            fix = f"kopt init NEW --from {self.name}, which copies the project as it is now"
-            what = "the project already contains this campaign's best version"
-            raise BadInput(what, where=self.name, fix=fix)
-
     def check_ready(self) -> None:
         """Raise BadInput when the tree is in no state for a round."""
-        self.check_place()
         manifests.check_kernel_paths(self.manifest.kernel_source, self.root, self._bounds)
         if (repository := self.committed_to) is None:
             return
@@ -222,7 +186,7 @@ class Campaign:
         return {**frozen, **self.state.manifest_changes}
 
     def policy(self) -> Policy:
-        return policies.load(self.manifest.policy, self.home)
+        return policies.load(self.manifest.policy, self.root)
 
     def recorded_policy(self) -> dict[str, Any]:
         """Return the policy as baseline and ledger last recorded it; nothing at first.
@@ -239,7 +203,7 @@ class Campaign:
             if name not in policies.names():
                 manifest = session.get("harness", {}).get("manifest", {})
                 name = manifest.get("policy", self.manifest.policy)
-            recorded = policies.load(name, self.home).model_dump(mode="json")
+            recorded = policies.load(name, self.root).model_dump(mode="json")
         return {**recorded, **self.state.policy_changes}
 
     def check_policy(self, policy: Policy, where: str = "policy") -> None:

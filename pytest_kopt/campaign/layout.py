@@ -43,8 +43,6 @@ class Layout:
     ledger = _Below("ledger.jsonl")
     readme = _Below("README.md")
     baseline_report = _Below("baseline.md")
-    #: The kernel as a workspace campaign took it from upstream.
-    upstream = _Below("upstream")
     lock = _Below(".lock")
     #: The file that counts the ledger's events that the other files show.
     shown = _Below(".shown")
@@ -78,11 +76,6 @@ class Layout:
     @property
     def workspace(self) -> Path:
         return self.directory.parent
-
-    @property
-    def records(self) -> tuple[Path, ...]:
-        """The files that sessions and commands wrote: no part of a workspace's project."""
-        return tuple(self.directory / name for name in (*_RECORDS, "builds", "upstream"))
 
 
 def kept_records(workspace: Path) -> list[Path]:

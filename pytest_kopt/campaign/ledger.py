@@ -206,25 +206,10 @@ class Final(Event):
     report: FinalReport | None = optional("outcome of the campaign")
 
 
-class Integrating(Event):
-    """Upstream gets the best version of a workspace, that of `round`.
+class Retired(Event):
+    """An event that only earlier releases wrote; the state does not depend on it."""
 
-    `kernel` are the SHA-256 of its files by their path upstream. A `final` follows; until
-    `integrated` does too, the next session upstream finishes or undoes it.
-    """
-
-    event: Literal["integrating"] = "integrating"
-    round: Annotated[int, Field(ge=1)]
-    kernel: dict[str, str]
-
-
-class Integrated(Event):
-    """An integration is over: `kept` upstream, and committed where git is used, or put back."""
-
-    event: Literal["integrated"] = "integrated"
-    kept: bool = False
-    git_commit: str | None = None
-    restored: list[str] = []
+    event: Literal["integrating", "integrated"]
 
 
 class ManifestChanged(Event):
@@ -281,7 +266,7 @@ class Ended(Event):
 
 _OfAnAttempt = Opened | Measured | Decided | Applying | Applied | ApplyWaived | Restoring | Restored
 _OfKeys = ManifestChanged | PolicyChanged
-_OfTheCampaign = Note | Final | Integrating | Integrated | _OfKeys | Masking | NoIdleGpu | Ended
+_OfTheCampaign = Note | Final | _OfKeys | Masking | NoIdleGpu | Ended | Retired
 AnyEvent = Annotated[_OfAnAttempt | _OfTheCampaign, Field(discriminator="event")]
 _ADAPTER: TypeAdapter[AnyEvent] = TypeAdapter(AnyEvent)
 

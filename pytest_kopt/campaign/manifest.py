@@ -63,6 +63,8 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 _STAMP = "%Y-%m-%d %H:%M"
 _BRANCH = re.compile(r"(?!-)(?!.*(\.\.|//|@\{|\\))[\w./+-]+(?<![./])")
+#: Keys that only earlier releases wrote.
+RETIRED = ("upstream",)
 #: Bytes of a file's name and of a kernel's path that every file system takes.
 _LONGEST_NAME, _LONGEST_PATH = 255, 2000
 #: Rounds after the baseline.
@@ -191,31 +193,10 @@ class FrozenSchema(Document):
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
-class Extracted(Document):
-    """A file of the workspace as it was taken: its path upstream and its SHA-256."""
-
-    path: Annotated[str, Field(min_length=1)]
-    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-
-
-class Upstream(Document):
-    """The project that a workspace was extracted from (execution_mode workspace).
-
-    `root` is the upstream project's, relative to the campaign's directory. `kernel_source`, `tests`
-    and `test_command` are what they are there; `files` are by their path in the workspace.
-    """
-
-    root: Text
-    commit: str | None
-    kernel_source: list[Text]
-    tests: str = ""
-    test_command: Text | None = None
-    files: dict[str, Extracted]
-
-
 class Manifest(Document):
     """The keys of manifest.yaml.
 
+    With `execution_mode` workspace the rounds run in a git work tree of the campaign's own.
     Paths are relative to the project root, where pytest's configuration lies. `tests` are the
     pytest arguments that select the campaign's tests, `target_shapes` the cases among them. These,
     `representative_shapes` and `core_shapes` name a case by its label, by its node id where others
@@ -235,7 +216,6 @@ class Manifest(Document):
     target_gpu: Annotated[str, AfterValidator(architecture)]
     target_model: Word | None = Field(default=None, validate_default=True)
     execution_mode: Literal["repo", "workspace"] = "repo"
-    upstream: Upstream | None = Field(default=None, validate_default=True)
     project_skill: Text | None = None
     performance_target: Annotated[Text, _checked(parse_target)] | None = None
     primary_metric: Text | None = None
@@ -278,23 +258,15 @@ class Manifest(Document):
     @model_validator(mode="before")
     @classmethod
     def _implied(cls, document: Any) -> Any:
-        """Keep the model that `target_gpu` names, and the language that a backend implies."""
+        """Add the model that `target_gpu` names and the backend's language; drop retired keys."""
         if not isinstance(document, dict):
             return document
+        document = {key: value for key, value in document.items() if key not in RETIRED}
         implied = {
             "target_model": _model(str(document.get("target_gpu", ""))),
             "target_lang": LANGUAGES.get(str(document.get("target_backend", "")).upper()),
         }
         return document | {k: v for k, v in implied.items() if v and not document.get(k)}
-
-    @field_validator("upstream")
-    @classmethod
-    def _of_a_workspace(cls, value: Upstream | None, info: ValidationInfo) -> Upstream | None:
-        if (value is not None) != (info.data.get("execution_mode") == "workspace"):
-            raise ValueError(
-                "null with execution_mode repo; `kopt init --mode workspace` writes it otherwise"
-            )
-        return value
 
     @field_validator("target_model")
     @classmethod

@@ -85,15 +85,10 @@ class CampaignState:
 
     `restores` are the versions that were put into the tree, `restoring` one that is not there yet.
     `waits` are all waits in vain, `no_idle_gpu` the last one while nothing was measured since.
-    `integrating` is an integration that is not over, `integration_final` its verdict once there is
-    one; `integrated` how the last one ended.
     """
 
     rounds: dict[int, Round] = field(default_factory=dict)
     finals: list[ledger.Final] = field(default_factory=list)
-    integrating: ledger.Integrating | None = None
-    integration_final: ledger.Final | None = None
-    integrated: ledger.Integrated | None = None
     manifest_changes: dict[str, Any] = field(default_factory=dict)
     policy_changes: dict[str, Any] = field(default_factory=dict)
     ended: Literal["stopped", "abandoned"] | None = None
@@ -156,11 +151,6 @@ class CampaignState:
                 if waits and not attempt.settled and not (round.number == 1 and round.is_open):
                     return attempt
         return None
-
-    @property
-    def is_integrated(self) -> bool:
-        """Whether upstream took the best version of a workspace, and has it."""
-        return self.integrated is not None and self.integrated.kept
 
     @property
     def first_quick_round(self) -> int | None:
@@ -229,11 +219,6 @@ def fold(events: Iterable[ledger.AnyEvent], layout: Layout = NOWHERE) -> Campaig
         elif isinstance(event, ledger.Final):
             state.finals.append(event)
             state.no_idle_gpu = None
-            state.integration_final = event if state.integrating else None
-        elif isinstance(event, ledger.Integrating):
-            state.integrating, state.integration_final = event, None
-        elif isinstance(event, ledger.Integrated):
-            state.integrating, state.integrated = None, event
         elif isinstance(event, ledger.Masking):
             change = state.masked.update if event.masked else state.masked.difference_update
             change(event.versions)

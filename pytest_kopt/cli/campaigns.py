@@ -242,7 +242,7 @@ def _judged(bucket: str) -> tuple[Argument, ...]:
 def tips_show(arguments: argparse.Namespace) -> None:
     """Show the tips."""
     campaign = Project.here().campaign(arguments.name)
-    path = tips.path_of(campaign.home, campaign.manifest)
+    path = tips.path_of(campaign.root, campaign.manifest)
     entries = tips.entries(path)
     if not entries:
         print(f"no tips yet; the first goes to {path}")
@@ -267,7 +267,7 @@ def tips_add(arguments: argparse.Namespace) -> None:
     if campaign.state.rounds[arguments.round].is_open:
         print("noted; it is appended when the round is decided")
     else:
-        print(f"appended to {tips.path_of(campaign.home, campaign.manifest)}")
+        print(f"appended to {tips.path_of(campaign.root, campaign.manifest)}")
 
 
 @command(
@@ -279,7 +279,7 @@ def tips_add(arguments: argparse.Namespace) -> None:
 def tips_correct(arguments: argparse.Namespace) -> None:
     """Append a correction to a tip: tips are never changed."""
     campaign = Project.here().campaign(arguments.name)
-    path = tips.path_of(campaign.home, campaign.manifest)
+    path = tips.path_of(campaign.root, campaign.manifest)
     with campaign.locked():
         more = tips.correction(arguments.tip, _noted(arguments), now(), tips.entries(path))
         projections.append(path, lambda _: more)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import functools
 import os
 import shlex
 from collections.abc import Iterator
@@ -13,7 +12,6 @@ from typing import Any
 
 from pytest_kopt import policies
 from pytest_kopt.campaign import manifest as manifests
-from pytest_kopt.campaign import workspace
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.git import worktrees
 from pytest_kopt.campaign.git.repository import Repository
@@ -36,7 +34,7 @@ from pytest_kopt.show.files.summary import campaign_readme
 from pytest_kopt.show.standing import tip_lines
 from pytest_kopt.standalone.cases import beyond_torch
 from pytest_kopt.standalone.child_session import tests_below
-from pytest_kopt.trials.harness import HarnessWatch, PytestSetup, declaring, pytest_section
+from pytest_kopt.trials.harness import HarnessWatch, PytestSetup, declaring
 from pytest_kopt.versions.overlay import project_files
 
 #: What the rest is looked at with where a required key is missing or not legal.
@@ -75,13 +73,6 @@ _BACKENDS = {
         metavar="DIR",
         help="make a git work tree at DIR and run there: ../gemm-tree",
     ),
-    argument(
-        "--bench",
-        action="append",
-        default=[],
-        metavar="PATH",
-        help="benchmark to copy into the workspace: benchmarks/bench_gemm.py",
-    ),
     argument("--from", dest="old", metavar="OLD", help="take over OLD's settings: gemm_1"),
     argument("-v", "--verbose", action="store_true", help="show the whole manifest"),
 )
@@ -101,10 +92,9 @@ def init(arguments: argparse.Namespace) -> None:
         return
     found = [] if arguments.old and arguments.name else _fill_in(arguments, project)
     repository = Repository.around(project.root)
-    arguments.bench = [_relative(path, project.root) for path in arguments.bench]
     manifest = _checked(arguments, project, repository)
     branch_before = repository.branch if repository else None
-    manifest = _written(arguments, project, repository, manifest)
+    _write(arguments, project, repository, manifest)
     if repository is None:
         print("no git repository: snapshots keep every version, and nothing is committed")
     elif not arguments.worktree and manifest.git_branch != "none":
@@ -133,8 +123,6 @@ def _checked(
     missing += map(manifest_options.by_option, wrong)
     if wrong and manifest.kernel_source == _STAND_INS["kernel_source"]:
         manifest = manifest.model_copy(update={"kernel_source": []})
-    with listed(missing):
-        _check_benchmarks(arguments.bench, arguments, project.root)
     if arguments.worktree:
         with listed(missing):
             branch = worktrees.branch_of(arguments.name, manifest)
@@ -148,18 +136,14 @@ def _checked(
     return manifest
 
 
-def _written(
+def _write(
     arguments: argparse.Namespace,
     project: Project,
     repository: Repository | None,
     manifest: Manifest,
-) -> Manifest:
-    """Make the tree, the workspace and the files that are asked for; none is left after a failure.
-
-    Returns the manifest as it was written.
-    """
+) -> None:
+    """Make the tree and the files that are asked for; none is left after a failure."""
     root, layout = project.root, Layout(project.workspace / arguments.name)
-    place = layout
     with ExitStack() as making:
         if arguments.worktree:
             branch = worktrees.branch_of(layout.name, manifest)
@@ -167,13 +151,7 @@ def _written(
             making.enter_context(worktrees.made(arguments.worktree, branch, repository))
             root = worktrees.counterpart(project.root, arguments.worktree, repository)
             _refuse(gaps(manifest, root, elsewhere=arguments.elsewhere))
-        if arguments.execution_mode == "workspace":
-            settings = pytest_section(project.settings and root / project.settings)
-            place, manifest = making.enter_context(
-                workspace.extracted(manifest, root, layout, arguments.bench, settings)
-            )
-        home = root if manifest.upstream is None else layout.directory
-        script, command = quick_bench.script(home, layout.quick_bench)
+        script, command = quick_bench.script(root, layout.quick_bench)
         manifest = manifest.model_copy(update={"quick_command": command})
         stays = arguments.worktree or manifest.git_branch == "none"
         if repository is not None and not stays and manifest.git_branch != repository.branch:
@@ -184,10 +162,9 @@ def _written(
             repository.switch(manifest.git_branch)
         project.keep_workspace_out_of_git()
         policy = policies.load(manifest.policy, project.root)
-        write_atomically(place.readme, campaign_readme(manifest, policy))
-        write_atomically(place.quick_bench, script)
-        manifests.save(place.manifest, manifest)
-    return manifest
+        write_atomically(layout.readme, campaign_readme(manifest, policy))
+        write_atomically(layout.quick_bench, script)
+        manifests.save(layout.manifest, manifest)
 
 
 def _what_follows(campaign: Campaign, here: Path) -> Iterator[str]:
@@ -234,20 +211,12 @@ def _document(
     if arguments.old:
         old = project.campaign(arguments.old).manifest
         document = old.model_dump(mode="json", by_alias=True)
-        upstream = document.pop("upstream") or {}
-        for key in ("kernel_source", "tests", "test_command") if upstream else ():
-            document[key] = upstream[key]
         for key in ("schema", "created", "git_branch", "quick_command", "representative_shapes"):
             document.pop(key)
-        if document["execution_mode"] == "workspace" and not arguments.execution_mode:
-            arguments.execution_mode = "workspace"
-        document["execution_mode"] = "repo"
     if arguments.target_gpu:
         document.pop("target_model", None)
     document |= manifest_options.given(arguments, missing)
-    if arguments.execution_mode == "workspace":
-        # Legal only with the upstream that `extracted` puts in.
-        document["execution_mode"] = "repo"
+    document["execution_mode"] = "workspace" if arguments.worktree else "repo"
     if arguments.kernel_source:
         sources = arguments.kernel_source
         document["kernel_source"] = [_relative(path, project.root) for path in sources]
@@ -257,15 +226,6 @@ def _document(
     document["git_branch"] = f"optimize/{arguments.name}" if branch == "auto" else branch
     document["created"] = now()
     return document
-
-
-def _check_benchmarks(benchmarks: list[str], arguments: argparse.Namespace, root: Path) -> None:
-    """Raise BadInput for benchmarks that cannot be copied."""
-    refused = functools.partial(BadInput, where="--bench")
-    if benchmarks and arguments.execution_mode != "workspace":
-        raise refused("benchmarks are copied into a workspace only", fix="--mode workspace")
-    for path in filter(os.path.isabs, benchmarks):
-        raise refused(f"{path!r} lies outside the project", legal=f"below {root}")
 
 
 def _relative(path: str, root: Path) -> str:

@@ -10,9 +10,8 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 from pytest_kopt.campaign.manifest import Manifest
 
 #: What the plugin writes into the manifest itself.
-_OURS = {"upstream", "created", "csv_schema", "quick_command"}
+_OURS = {"execution_mode", "created", "csv_schema", "quick_command"}
 _SHORT = {
-    "execution_mode": "mode",
     "performance_target": "target",
     "primary_metric": "metric",
     "kernel_source": "kernel",
@@ -38,8 +37,6 @@ _HELP = {
     "target_gpu": "H200, MI300X, … (on this machine, or see --elsewhere); an architecture (sm_90, "
     "gfx942), whose peaks are unknown; or cpu (default: this machine's)",
     "target_model": "the GPU's model, if --gpu names its architecture: H200",
-    "execution_mode": "run here (repo), or on copies of kernel and tests in the campaign's "
-    "directory (workspace)",
     "project_skill": "the project's own instructions: docs/kernels.md",
     "performance_target": "when to stop: '>500 TFLOPS', '>60%% peak efficiency', '<12 us'",
     "primary_metric": "what decides: 'Forward TFLOPS' (default: combined step or forward)",

@@ -34,13 +34,7 @@ def take_from_manifest(config: pytest.Config, args: list[str]) -> None:
     named = options.kopt_campaign or config.getini("kopt_campaign")
     try:
         layout = choose_campaign(named, config.rootpath, workspace_of(config))
-        campaign_manifest = manifest.load(layout.manifest)
-        inside = config.rootpath.resolve() == layout.directory.resolve()
-        tests = (
-            campaign_manifest.upstream.tests
-            if campaign_manifest.upstream and not inside
-            else campaign_manifest.tests
-        )
+        tests = manifest.load(layout.manifest).tests
         config.stash[FROM_MANIFEST] = args[:0] = _from_root(config, shlex.split(tests))
     except (BadInput, ValueError):
         return

@@ -119,10 +119,10 @@ def tip_lines(campaign: Campaign) -> Iterator[str]:
     """Yield the project's skill, where the tips lie, and each entry with its takeaway."""
     if campaign.manifest.project_skill:
         yield f"project skill: {campaign.manifest.project_skill}"
-    path = tips.path_of(campaign.home, campaign.manifest)
+    path = tips.path_of(campaign.root, campaign.manifest)
     entries = tips.entries(path)
     if not entries:
         return
-    yield f"tips: {path.relative_to(campaign.home)} ({len(entries)})"
+    yield f"tips: {path.relative_to(campaign.root)} ({len(entries)})"
     for entry in entries:
         yield f"  {entry.number}. {entry.title}: {tips.fields(entry.text).get('Takeaway', '')}"

@@ -2,27 +2,20 @@
 
 Every accepted round carries a small error, and they add up along the chain; a paired comparison of
 both ends does not have it. A round that turned out to serve the benchmark alone is taken back
-first. Nothing else is committed or restored. A workspace's best kernel meets
-upstream's own, upstream, with upstream's cases and test_command: only this accepts, and a failure
-puts upstream back.
+first. Nothing else is committed or restored.
 """
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
-from types import MappingProxyType
-from typing import Any
 
 from pytest_kopt.campaign import levels
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.history.trend import chain_of_best, compose
 from pytest_kopt.campaign.kernel import KernelVersion
 from pytest_kopt.campaign.recording import record_attempt, record_final
-from pytest_kopt.campaign.workspace import UpstreamCampaign
 from pytest_kopt.cases.details import in_a_line, with_details
 from pytest_kopt.cases.order import AT_LENGTH
 from pytest_kopt.clock import now
@@ -59,25 +52,11 @@ _NEXT = {
     "Fix: find the round with kopt bisect",
 }
 
-_NEXT_UPSTREAM = {
-    Decision.ACCEPTED: "the gain holds upstream: review the branch and merge it",
-    Decision.ACCEPTED_WITH_NOTE: "the gain holds upstream, one case is slower: look at that case, "
-    "then review the branch and merge it",
-    Decision.INCONCLUSIVE: "no gain can be shown upstream: go on in the workspace",
-    Decision.SPLIT: "one class pays for another's gain upstream: specialise and dispatch in the "
-    "workspace",
-    Decision.ROLLED_BACK: "the best version is slower upstream: compare upstream and workspace",
-}
-
 
 class FinalComparison(CampaignTrial):
     """The end of a campaign in its own tree."""
 
     sustained_turns = AT_LENGTH
-    #: By the decision, what comes next.
-    next_steps: Mapping[Decision, str] = _NEXT
-    #: Facts that the session's evidence holds besides.
-    facts: Mapping[str, Any] = MappingProxyType({})
 
     def open(self, withdrawn: Withdrawn | None = None) -> OpenTrial:
         opened = open_best(self.asked, withdrawn)
@@ -107,49 +86,15 @@ class FinalComparison(CampaignTrial):
 
     def conclude(self, ran: Ran) -> Closing:
         gathered, opened = gather(ran), ran.opened
-        judged = _end_to_end(_judge(gathered, self.next_steps)).saying_why_blocked()
+        judged = _end_to_end(_judge(gathered)).saying_why_blocked()
         judged = judged.saying(thresholds=opened.asked.policy.model_dump(mode="json"))
         judged = judged.of(with_details(judged.verdict, gathered.results))
         campaign = self.campaign
         report = compose(campaign)
-        verdict = record_final(campaign, evidence(judged, **self.facts), judged.verdict, report)
+        verdict = record_final(campaign, evidence(judged), judged.verdict, report)
         projections.refresh(campaign)
         outlook = tuple(projections.outlook(report))
         return Closing(verdict, judged.detail or ran.begun.blocked, outlook=outlook)
-
-
-class Integration(FinalComparison):
-    """The end of a workspace's campaign, upstream, whose files are known by now."""
-
-    next_steps = _NEXT_UPSTREAM
-    facts = MappingProxyType({"integration": True})
-
-    def open(self, withdrawn: Withdrawn | None = None) -> OpenTrial:
-        opened, name = open_best(self.asked, withdrawn), self.campaign.name
-        title = f"campaign {name}, integration of round {opened.number} (best) upstream"
-        return replace(opened, title=title)
-
-    def prepare(self, opened: OpenTrial, stack: ExitStack) -> OpenTrial:
-        """Take back what the workspace should not have kept, and put the best version upstream."""
-        campaign = self.campaign
-        assert isinstance(campaign, UpstreamCampaign)
-        workspace = Campaign(campaign.layout, campaign.layout.directory)
-        withdrawn = take_back(self.asked, workspace)
-        if withdrawn:
-            opened = self.open(withdrawn)
-        # What stops the session from here on, short of a kill, puts upstream back.
-        stack.callback(campaign.settle)
-        campaign.put_in()
-        return opened
-
-    def conclude(self, ran: Ran) -> Closing:
-        """Judge and record as a final comparison, then commit upstream or put it back."""
-        closing = super().conclude(ran)
-        carry_out(self.campaign, apply=self.asked.settings.apply)
-        done = self.campaign.state.integrated
-        assert done is not None
-        applied = Applied(git_commit=done.git_commit, restored=done.restored)
-        return replace(closing, verdict=closing.verdict.model_copy(update={"applied": applied}))
 
 
 def open_best(asked: Asked, withdrawn: Withdrawn | None) -> OpenTrial:
@@ -224,7 +169,7 @@ def _withdraw(campaign: Campaign, number: int, withdrawn: Withdrawn) -> None:
     )
 
 
-def _judge(gathered: Gathered, next_steps: Mapping[Decision, str]) -> Judged:
+def _judge(gathered: Gathered) -> Judged:
     """Judge the best version: by its rows and findings, then side by side with the baseline."""
     opened = gathered.opened
     results, policy = gathered.results, gathered.policy
@@ -247,8 +192,7 @@ def _judge(gathered: Gathered, next_steps: Mapping[Decision, str]) -> Judged:
         reason = f"no accepted round is left: {opened.withdrawn} withdrawn"
         lost = Decision.ROLLED_BACK
         return Judged(gathered, judging.uncompared(results, policy, lost, reason, _NEXT[lost]))
-    baseline, judge_rows = opened.campaign.baseline(), partial(_judge, next_steps=next_steps)
-    judged = compare_paired(gathered, baseline, judge_rows)
+    judged = compare_paired(gathered, opened.campaign.baseline(), _judge)
     if judged.verdict.decision is Decision.REPAIR:
         return judged
     verdict, flags = judged.verdict, list(judged.verdict.flags)
@@ -264,7 +208,7 @@ def _judge(gathered: Gathered, next_steps: Mapping[Decision, str]) -> Judged:
         for kept in opened.campaign.state.kept_rounds()
         if (noted := kept.verdict) and noted.decision is Decision.ACCEPTED_WITH_NOTE
     )
-    next_step = next_steps.get(verdict.decision, verdict.next_step)
+    next_step = _NEXT.get(verdict.decision, verdict.next_step)
     return judged.saying(next_step=next_step, flags=flags)
 
 
@@ -283,12 +227,6 @@ def _end_to_end(judged: Judged) -> Judged:
 
 
 def _check_tree(campaign: Campaign) -> None:
-    if campaign.manifest.upstream is not None:
-        raise _refused(
-            "the final comparison of a workspace campaign is its integration upstream",
-            fix=f"cd {shlex.quote(str(campaign.home))} && pytest --kopt-campaign "
-            f"{campaign.name} --kopt-round final",
-        )
     if not campaign.candidate().same_content(campaign.incumbent()):
         raise _refused(
             f"the kernel files are not those of round {campaign.state.incumbent_round}, the "

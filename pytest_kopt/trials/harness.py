@@ -99,9 +99,7 @@ class HarnessWatch:
             kernel=tuple(campaign.manifest.kernel_source),
             folders=self._setup.folders,
             plugins=self._setup.plugins,
-            ignored=campaign.layout.records
-            if campaign.manifest.upstream
-            else (campaign.layout.workspace,),
+            ignored=(campaign.layout.workspace,),
         )
 
     def helpers(self) -> list[str]:

@@ -7,13 +7,12 @@ from pytest_kopt.campaign import notes, running
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.git.worktrees import choose_campaign
 from pytest_kopt.campaign.notes import Notes
-from pytest_kopt.campaign.workspace import UpstreamCampaign
 from pytest_kopt.clock import now
 from pytest_kopt.errors import BadInput
 from pytest_kopt.options.settings import Settings
 from pytest_kopt.show.files import projections
 from pytest_kopt.trials.campaign_trial import CampaignTrial, carry_out
-from pytest_kopt.trials.final import FinalComparison, Integration
+from pytest_kopt.trials.final import FinalComparison
 from pytest_kopt.trials.harness import HarnessWatch, PytestSetup
 from pytest_kopt.trials.rounds.baseline import Baseline
 from pytest_kopt.trials.rounds.candidate import CandidateRound
@@ -26,8 +25,6 @@ def open_trial(settings: Settings, setup: PytestSetup) -> CampaignTrial:
     layout = choose_campaign(settings.campaign, settings.root, settings.workspace)
     with running.refusals_left(layout.running):
         campaign, is_final = Campaign(layout, settings.root), settings.round == "final"
-        if is_final and campaign.is_upstream:
-            campaign = UpstreamCampaign(layout, settings.root)
         state = campaign.state
         # What was cut off is finished, whether or not what follows is refused.
         if state.pending or state.restoring or projections.are_behind(campaign):
@@ -53,7 +50,7 @@ def _kind_of_trial(settings: Settings, campaign: Campaign) -> type[CampaignTrial
             fix="pytest --kopt-round 1, then the race with --kopt-round next",
         )
     if is_final:
-        return Integration if isinstance(campaign, UpstreamCampaign) else FinalComparison
+        return FinalComparison
     if is_first:
         return Baseline
     return Race if settings.candidates else CandidateRound

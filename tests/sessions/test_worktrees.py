@@ -57,7 +57,8 @@ def test_a_campaign_in_a_tree_of_its_own(ready: Project) -> None:
     tree = in_tree(ready)
     assert tree.git("branch", "--show-current").strip() == BRANCH
     assert tree.head() == ready.head()
-    assert (ready.campaign / "manifest.yaml").exists() and not (tree.root / "agent").exists()
+    manifest = (ready.campaign / "manifest.yaml").read_text()
+    assert "execution_mode: workspace" in manifest and not (tree.root / "agent").exists()
 
     assert tree.round(1).code == 0
     tree.write(KERNEL, doubled_kernel(187.5))

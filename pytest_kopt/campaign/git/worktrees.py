@@ -41,9 +41,7 @@ def keeper(root: Path) -> Path:
 
 
 def root_of(layout: Layout, manifest: Manifest, here: Path) -> Path:
-    """Return where a campaign's rounds run: its workspace, the tree on its branch, or `here`."""
-    if manifest.upstream is not None:
-        return layout.directory
+    """Return where a campaign's rounds run: the tree on its branch, or `here`."""
     repository, branch = Repository.around(here), branch_of(layout.name, manifest)
     if repository is None or branch is None or repository.branch == branch:
         return here

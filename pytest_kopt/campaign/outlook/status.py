@@ -95,7 +95,6 @@ def status(
         recent_regressions=regressions[-stops.KEPT :],
         stagnation=stops.review(planned),
         termination_check=list(ends),
-        integration=_integration(campaign),
         quick=QuickLevel(
             shapes=manifest.representative_shapes or [], frozen_since_round=state.first_quick_round
         ),
@@ -143,25 +142,6 @@ def _refusal(*checks: Callable[[], object]) -> str | None:
     except (BadInput, KernelError) as error:
         return str(error)
     return None
-
-
-def _integration(campaign: Campaign) -> str | None:
-    """Return how a workspace stands with its upstream, None for a campaign without one."""
-    state, upstream = campaign.state, campaign.manifest.upstream
-    if upstream is None:
-        return None
-    if state.integrating:
-        return (
-            f"the integration of round {state.integrating.round} was cut off: `--kopt-round final` "
-            f"in {campaign.home} first finishes or undoes it"
-        )
-    if state.integrated and state.is_integrated:
-        commit = state.integrated.git_commit
-        return f"integrated upstream{f' as commit {commit[:12]}' if commit else ', not committed'}"
-    return (
-        f"accepted rounds are provisional: only `--kopt-round final` in {campaign.home} accepts "
-        "upstream"
-    )
 
 
 def _measured_elsewhere(campaign: Campaign) -> str:
@@ -236,9 +216,7 @@ class _Outlook:
             yield self._round_command
         final = final_command(campaign)
         if final and is_ready:
-            workspace = campaign.manifest.upstream is not None
-            home = f"cd {shlex.quote(str(campaign.home))} && "
-            yield f"{home if workspace else self.way}{final}"
+            yield f"{self.way}{final}"
         if not self.obstacle and (discarding := self._discard_command):
             yield discarding
         yield from self._reading_commands()
@@ -325,8 +303,7 @@ def final_command(campaign: Campaign) -> str | None:
         return None
     # The final comparison takes the best version alone; an edit stays in the campaign's records.
     edited = worktrees.edited(campaign.root, campaign.manifest, campaign.state)
-    is_here = campaign.manifest.upstream is None
-    first = f"kopt restore {campaign.name} {best} && " if edited and is_here else ""
+    first = f"kopt restore {campaign.name} {best} && " if edited else ""
     return f"{first}pytest --kopt-campaign {campaign.name} --kopt-round final"
 
 

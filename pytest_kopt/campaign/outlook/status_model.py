@@ -142,7 +142,6 @@ class Status(Document):
     )
     stagnation: Review | None = Field(description="the review that is due; null: none")
     termination_check: list[Stop] = Field(description="conditions that end the campaign")
-    integration: str | None = Field(description="how a workspace stands with its upstream")
     quick: QuickLevel = Field(description="cases of quick rounds")
     candidates: list[RaceCandidate] = Field(description="of the last round, if it was a race")
     cases: list[Shape] = Field(description="of the last round")
@@ -164,7 +163,7 @@ def advice(campaign: Campaign) -> dict[str, Any]:
     about, facts = product_facts(manifest.target_gpu, manifest.target_model, device)
     reached = efficiency(measured)
     share = band(reached.pct) if reached.pct is not None else None
-    tips_file = tips.path_of(campaign.home, manifest)
+    tips_file = tips.path_of(campaign.root, manifest)
     return {
         "schema_version": ADVICE_VERSION,
         "campaign": campaign.name,
@@ -178,7 +177,7 @@ def advice(campaign: Campaign) -> dict[str, Any]:
             {"number": entry.number, "title": entry.title, **tips.fields(entry.text)}
             for entry in tips.entries(tips_file)
         ],
-        "tips_file": str(tips_file.relative_to(campaign.home)) if tips_file.exists() else None,
+        "tips_file": str(tips_file.relative_to(campaign.root)) if tips_file.exists() else None,
         "reading": [
             {"path": str(route.root / page.path), "page": page.path, "why": page.why}
             for page in route.readings

@@ -86,7 +86,7 @@ def _shown(campaign: Campaign) -> int:
 
 
 def append_logs(campaign: Campaign) -> None:
-    path = tips.path_of(campaign.home, campaign.manifest)
+    path = tips.path_of(campaign.root, campaign.manifest)
     is_new = not path.exists()
     source = (campaign.name, campaign.manifest, campaign.state)
     append(path, lambda text: tips.missing_text(text, *source))
@@ -103,9 +103,7 @@ def performance(campaign: Campaign) -> list[Path]:
     wishes = [decided.performance_log for _, _, decided in campaign.state.decided()]
     if not any([*wishes, *(wait.event.performance_log for wait in campaign.state.waits)]):
         return []
-    # A workspace keeps its own: upstream gets the kernel and nothing else.
-    workspace = campaign.manifest.upstream is not None
-    path = (campaign.layout.directory if workspace else campaign.root) / PERFORMANCE
+    path = campaign.root / PERFORMANCE
     append(path, lambda text: missing_performance(text, campaign))
     return [path]
 

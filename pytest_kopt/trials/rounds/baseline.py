@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
-from pytest_kopt.campaign import levels, prerequisites, workspace
+from pytest_kopt.campaign import levels, prerequisites
 from pytest_kopt.campaign.prerequisites import tree_gaps
 from pytest_kopt.cases.details import in_a_line
 from pytest_kopt.cases.result import Collector, loaded_by, names, observed_by
@@ -52,10 +52,7 @@ class Baseline(CampaignTrial):
             why = "another session decided the baseline meanwhile"
             raise BadInput(why, where="--kopt-round", legal=str(opened.number))
         levels.always_full(asked.settings.level, "the baseline")
-        different = [
-            *tree_gaps(campaign.manifest, campaign.root, campaign.repository),
-            *workspace.edited(campaign.manifest, campaign.root),
-        ]
+        different = tree_gaps(campaign.manifest, campaign.root, campaign.repository)
         if different:
             raise BadInput("; ".join(different), where="--kopt-round 1")
         check_target_class(opened, ())
@@ -170,7 +167,7 @@ def _unused(gathered: Gathered) -> Iterator[str]:
     campaign, results = gathered.opened.campaign, gathered.results
     manifest, files = campaign.manifest, campaign.candidate().files
     # What is built, or lies elsewhere, is imported by another name.
-    if manifest.upstream or manifest.rebuild_command:
+    if manifest.rebuild_command:
         return
     loaded, is_python = loaded_by(results), all(path.endswith(".py") for path in files)
     if is_python and loaded and loaded.isdisjoint(files):
