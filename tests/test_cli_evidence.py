@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from tests.campaigns import campaign_at, record
 COMMANDS = {
     "advise": [],
     "tips": ["show", "add", "correct"],
-    "memory": ["list", "show", "mask", "unmask", "restart"],
+    "memory": ["mask", "unmask", "restart"],
     "calibrate": [],
     "export": [],
 }
@@ -86,26 +87,22 @@ def test_what_is_missing_is_said_before_torch_is_imported(here: Path) -> None:
     assert done.stdout == "False\n"
 
 
-def test_memory_is_listed_shown_masked_and_unmasked(
+def test_versions_of_the_memory_are_masked_and_unmasked(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert out(capsys, "memory", "list", "c").splitlines() == [
-        "v0 round 1: BASELINE +1.00 %",
-        "v1 round 2: ROLLED_BACK +1.00 %",
-        "v2 round 3: ACCEPTED +1.00 %",
-    ]
-    assert '"action_description": "bigger tiles"' in out(capsys, "memory", "show", "c", "v1")
-    assert out(capsys, "memory", "mask", "c", "v1", "2") == "masked v1, v2\n"
-    assert out(capsys, "memory", "list", "c").count("(masked)") == 2
-    assert '"masked": true' in out(capsys, "memory", "show", "c", "v1")
-    assert out(capsys, "memory", "unmask", "c", "v2") == "unmasked v2\n"
-    assert '"masked": false' in out(capsys, "memory", "show", "c", "v2")
-    assert main(["memory", "show", "c", "v9"]) == 4
-    assert "allowed: v0, v1, v2" in capsys.readouterr().err
+    assert out(capsys, "memory", "mask", "c", "v1", "v2") == "masked v1, v2\n"
+    kept = here / "agent/workspace/c/memory/v1.json"
+    assert json.loads(kept.read_text())["masked"] is True
+    assert out(capsys, "memory", "unmask", "c", "v1") == "unmasked v1\n"
+    assert json.loads(kept.read_text())["masked"] is False
+    for version in ("v9", "1", "three", "v-1"):
+        assert main(["memory", "mask", "c", version]) == 4
+        refusal = capsys.readouterr().err
+        assert f"{version} does not exist" in refusal and "allowed: v0, v1, v2" in refusal
 
 
 def test_a_restart_records_its_seed(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert out(capsys, "memory", "restart", "c", "--seed", "7") == "masked v1 (seed 7)\n"
+    assert out(capsys, "memory", "restart", "c", "--seed", "7") == "masked v1\n"
     assert '"seed": 7' in (here / "agent/workspace/c/ledger.jsonl").read_text().splitlines()[-1]
 
 

@@ -333,11 +333,8 @@ class Campaign:
             raise BadInput(what, where="target_class", legal=place)
         self.append(ledger.Note(time=now(), round=number, notes=notes))
 
-    def mask(
-        self, versions: Sequence[int], *, masked: bool, reason: str = "", seed: int | None = None
-    ) -> None:
-        more: dict[str, Any] = {"masked": masked, "reason": reason, "seed": seed}
-        self.append(ledger.Masking(time=now(), versions=sorted(versions), **more))
+    def mask(self, versions: list[int], *, masked: bool, seed: int | None = None) -> None:
+        self.append(ledger.Masking(time=now(), versions=versions, masked=masked, seed=seed))
 
     def end(self, how: Literal["stopped", "abandoned"]) -> None:
         self.append(ledger.Ended(time=now(), how=how))

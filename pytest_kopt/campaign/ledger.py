@@ -232,7 +232,6 @@ class Masking(Event):
     event: Literal["masking"] = "masking"
     versions: list[Annotated[int, Field(ge=0)]]
     masked: bool
-    reason: str = ""
     seed: int | None = None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -174,6 +175,15 @@ class CampaignState:
     def kept_rounds(self) -> list[Round]:
         """Return the baseline and the accepted rounds in their order."""
         return [round for round in self.decided_rounds() if round.is_kept]
+
+    def unmasked_rounds(self) -> list[Round]:
+        return [round for round in self.decided_rounds() if round.version not in self.masked]
+
+    def half(self, seed: int) -> list[int]:
+        """Return about half of the unmasked versions, by a seed: never v0, nor the best one."""
+        best = self.incumbent_round or 1
+        free = [round.version for round in self.unmasked_rounds() if round.number not in (1, best)]
+        return sorted(random.Random(seed).sample(free, (len(free) + 1) // 2))
 
     def check_round(self, named: int | str) -> int:
         """Return the number that `named` (or "next") stands for; BadInput if it may not run."""

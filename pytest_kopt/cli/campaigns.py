@@ -20,7 +20,7 @@ from pytest_kopt.campaign.attempt import Evidence
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.git.repository import Repository
 from pytest_kopt.campaign.git.worktrees import branch_of
-from pytest_kopt.campaign.history import memory, stops
+from pytest_kopt.campaign.history import stops
 from pytest_kopt.campaign.layout import find
 from pytest_kopt.campaign.notes import Bucket, Notes
 from pytest_kopt.campaign.outlook.status import final_command
@@ -45,7 +45,6 @@ from pytest_kopt.decide.hard_gates import uncompared
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.errors import BadInput
 from pytest_kopt.exit_codes import ExitCode
-from pytest_kopt.figures import changed
 from pytest_kopt.options.project import Project
 from pytest_kopt.show.files import projections
 from pytest_kopt.show.standing import advice_lines, status_lines
@@ -300,44 +299,18 @@ TIPS = Command(
 )
 
 
-@command(f"kopt memory list {EXAMPLE}", NAME)
-def memory_list(arguments: argparse.Namespace) -> None:
-    """List the versions."""
-    campaign = Project.here().campaign(arguments.name)
-    for round in campaign.state.decided_rounds():
-        decided = round.last.outcome()
-        total = decided.aggregate
-        change = f" {changed(total.change_pct)}" if total and total.change_pct is not None else ""
-        masked = " (masked)" if round.version in campaign.state.masked else ""
-        print(f"v{round.version} round {round.number}: {decided.decision}{change}{masked}")
-
-
-@command(f"kopt memory show {EXAMPLE} v3", NAME, argument("version", metavar="VERSION"))
-def memory_show(arguments: argparse.Namespace) -> None:
-    """Print one version."""
-    campaign = Project.here().campaign(arguments.name)
-    version = memory.parse_version(arguments.version)
-    path = campaign.layout.memory(version)
-    if version not in memory.versions(campaign.state) or not path.is_file():
-        raise memory.missing(campaign.state, version)
-    print(path.read_text(encoding="utf-8").rstrip())
-
-
-@command(
-    f"kopt memory mask {EXAMPLE} v3",
-    NAME,
-    _VERSIONS,
-    argument("--reason", default="", metavar="TEXT"),
-)
+@command(f"kopt memory mask {EXAMPLE} v3", NAME, _VERSIONS)
 def memory_mask(arguments: argparse.Namespace) -> None:
-    """Skip versions everywhere."""
-    _mark(arguments, masked=True, reason=arguments.reason)
+    """Leave versions out of every view."""
+    with changing(arguments.name) as campaign:
+        _mark(campaign, _versions(arguments, campaign), masked=True)
 
 
 @command(f"kopt memory unmask {EXAMPLE} v3", NAME, _VERSIONS)
 def memory_unmask(arguments: argparse.Namespace) -> None:
-    """Use masked versions again."""
-    _mark(arguments, masked=False)
+    """Show masked versions again."""
+    with changing(arguments.name) as campaign:
+        _mark(campaign, _versions(arguments, campaign), masked=False)
 
 
 @command(
@@ -346,30 +319,37 @@ def memory_unmask(arguments: argparse.Namespace) -> None:
     argument("--seed", type=int, metavar="N", help="default: drawn, recorded"),
 )
 def memory_restart(arguments: argparse.Namespace) -> None:
-    """Partial restart: mask about half, drawn by a seed, but never v0 or the best."""
+    """Mask about half of the versions, drawn by a seed, but never v0 or the best."""
     seed = arguments.seed if arguments.seed is not None else secrets.randbelow(2**31)
     with changing(arguments.name) as campaign:
-        drawn = memory.draw_restart(campaign.state, seed)
-        campaign.mask(drawn, masked=True, reason="partial restart", seed=seed)
-    print(f"masked {_named(drawn)} (seed {seed})")
+        drawn = campaign.state.half(seed)
+        if not drawn:
+            what = "every version that is not masked is the baseline or the best"
+            raise BadInput(what, where="kopt memory restart")
+        _mark(campaign, drawn, masked=True, seed=seed)
 
 
-def _mark(arguments: argparse.Namespace, *, masked: bool, reason: str = "") -> None:
-    with changing(arguments.name) as campaign:
-        named = sorted({memory.parse_version(text) for text in arguments.versions})
-        memory.check_versions(campaign.state, named, masked=masked)
-        campaign.mask(named, masked=masked, reason=reason)
-    print(f"{'masked' if masked else 'unmasked'} {_named(named)}")
+def _versions(arguments: argparse.Namespace, campaign: Campaign) -> list[int]:
+    legal = [f"v{round.version}" for round in campaign.state.decided_rounds()]
+    for version in arguments.versions:
+        if version not in legal:
+            what = f"{version} does not exist"
+            raise BadInput(what, where="kopt memory", legal=legal or "none yet")
+    return sorted(int(version[1:]) for version in {*arguments.versions})
 
 
-def _named(versions: list[int]) -> str:
-    return ", ".join(f"v{version}" for version in versions)
+def _mark(
+    campaign: Campaign, versions: list[int], *, masked: bool, seed: int | None = None
+) -> None:
+    campaign.mask(versions, masked=masked, seed=seed)
+    named = ", ".join(f"v{version}" for version in versions)
+    print(f"{'masked' if masked else 'unmasked'} {named}")
 
 
 MEMORY = Command(
     "memory",
-    "List, show and mask the iteration memory (v0 is the baseline, vN round N + 1).",
+    "Mask versions of memory/vN.json, or half of them (v0 is the baseline, vN round N + 1).",
     f"kopt memory mask {EXAMPLE} v3 v4",
     (),
-    actions=(memory_list, memory_show, memory_mask, memory_unmask, memory_restart),
+    actions=(memory_mask, memory_unmask, memory_restart),
 )

@@ -11,7 +11,6 @@ from pytest_kopt.campaign import running, tips
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.git import worktrees
 from pytest_kopt.campaign.history import stops
-from pytest_kopt.campaign.history.memory import unmasked_rounds
 from pytest_kopt.campaign.history.stops import NEW_DIRECTIONS, Review, Stop
 from pytest_kopt.campaign.outlook.status import going_on_lines
 from pytest_kopt.campaign.outlook.status_model import Status
@@ -43,7 +42,7 @@ def closing_lines(campaign: Campaign, policy: Policy) -> Iterator[str]:
         yield from termination_lines(ends)
         yield from going_on_lines(campaign, ends)
     elif not state.has_begun(state.next_round):
-        yield from review_lines(stops.review(unmasked_rounds(state)), campaign.name)
+        yield from review_lines(stops.review(state.unmasked_rounds()), campaign.name)
 
 
 def _uncommitted_lines(campaign: Campaign) -> Iterator[str]:

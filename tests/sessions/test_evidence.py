@@ -68,7 +68,7 @@ def test_what_a_kept_round_taught_goes_from_campaign_to_campaign(fresh: Project)
     assert "half the cost" not in fresh.kopt("advise", CAMPAIGN).out
     assert fresh.ledger()[-1]["event"] == "masking"
     refused = fresh.kopt("memory", "restart", CAMPAIGN)
-    assert refused.code == 4 and "no summary to hide" in refused.refusal
+    assert refused.code == 4 and "is the baseline or the best" in refused.refusal
 
     run = fresh.init("--from", CAMPAIGN)
     assert run.code == 4, "the campaign exists"

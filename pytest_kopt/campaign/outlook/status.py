@@ -14,7 +14,6 @@ from pytest_kopt.campaign import prerequisites, running
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.git import worktrees
 from pytest_kopt.campaign.history import stops
-from pytest_kopt.campaign.history.memory import unmasked_rounds
 from pytest_kopt.campaign.history.stops import Stop
 from pytest_kopt.campaign.kernel import files_of
 from pytest_kopt.campaign.outlook.status_model import (
@@ -57,7 +56,7 @@ def status(
     action = outlook.next_action()
     regressions = stops.regressions_in_a_row(state, policy)
     decided = state.decided_rounds()
-    planned = unmasked_rounds(state)
+    planned = state.unmasked_rounds()
     begun = [round for round in state.rounds.values() if round.attempts]
     verdict, pending = _last_verdict(campaign), state.pending
     return Status(

@@ -9,7 +9,6 @@ from pydantic import Field
 from pytest_kopt.campaign import tips
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.history import stops
-from pytest_kopt.campaign.history.memory import unmasked_rounds
 from pytest_kopt.campaign.history.stops import Regression, Review, Stop
 from pytest_kopt.campaign.history.trend import route_of, untried
 from pytest_kopt.campaign.ledger import Final
@@ -154,7 +153,7 @@ def advice(campaign: Campaign) -> dict[str, Any]:
     """Return the advice as JSON-able data; masked rounds are not looked at."""
     manifest = campaign.manifest
     route = route_of(manifest)
-    rounds = [round for round in unmasked_rounds(campaign.state) if round.number > 1]
+    rounds = [round for round in campaign.state.unmasked_rounds() if round.number > 1]
     best = campaign.state.incumbent
     results = best.results() if best else []
     # Under the ceilings that are known by now.

@@ -7,25 +7,25 @@ and goes into the commit of its round, so a row cannot name its own commit.
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import takewhile
 from pathlib import Path
 
 from pytest_kopt.campaign import levels, tips
 from pytest_kopt.campaign.attempt import Attempt
 from pytest_kopt.campaign.campaign import Campaign
-from pytest_kopt.campaign.history import memory, stops
+from pytest_kopt.campaign.history import stops
 from pytest_kopt.campaign.history.trend import NEXT_DIRECTIONS
 from pytest_kopt.campaign.layout import hide_from_git
 from pytest_kopt.campaign.ledger import Decided, Final, FinalReport
 from pytest_kopt.campaign.state import Round, Wait
 from pytest_kopt.cases.result import device_model_of, names
-from pytest_kopt.decide.verdict import Decision
+from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.figures import changed, figure
 from pytest_kopt.honesty.transfer import ALLOWED_GAP_PCT
-from pytest_kopt.schema.table import write_atomically
+from pytest_kopt.roofline import TARGET_PCT
+from pytest_kopt.schema.table import Row, read_csv, write_atomically
 from pytest_kopt.show.exports.output_files import benchmark_json
 from pytest_kopt.show.files.summary import baseline_report, missing_text, summary, with_baseline
 from pytest_kopt.show.rooflines import read_profiles
@@ -34,6 +34,7 @@ from pytest_kopt.show.terminal import result_lines
 from pytest_kopt.show.words import AUDIT, REGRESSIONS, end_to_end, markdown_table, one_line, rows
 
 PERFORMANCE = "performance.md"
+_TIMES = ("Forward Time (ms)", "Backward Time (ms)", "Time (ms)")
 
 
 def refresh(campaign: Campaign) -> None:
@@ -50,9 +51,10 @@ def refresh(campaign: Campaign) -> None:
         if round.verdict is not None:
             _round_files(campaign, round)
     first = campaign.state.baseline
-    table = memory.table_of(campaign, 1) if first in news else None
-    if first and table:
-        write_atomically(campaign.layout.baseline_report, baseline_report(campaign, table))
+    rows_of_baseline = campaign.layout.artifacts(1) / "benchmark.csv"
+    if first and first in news and rows_of_baseline.is_file():
+        text = baseline_report(campaign, read_csv(rows_of_baseline))
+        write_atomically(campaign.layout.baseline_report, text)
         lines, readme = first.last.verdict().rooflines, campaign.layout.readme
         if readme.is_file():
             device, text = (
@@ -64,9 +66,7 @@ def refresh(campaign: Campaign) -> None:
                 write_atomically(readme, completed)
     for round in news:
         if not round.is_open:
-            profiles = read_profiles(campaign.layout, round.number, round.last.number)
-            text = json.dumps(memory.document(campaign, round, profiles), indent=1) + "\n"
-            write_atomically(campaign.layout.memory(round.version), text)
+            write_atomically(campaign.layout.memory(round.version), memory(campaign, round))
     append_logs(campaign)
     if are_behind(campaign):
         write_atomically(campaign.layout.shown, f"{campaign.state.events}\n")
@@ -83,6 +83,56 @@ def _shown(campaign: Campaign) -> int:
     text = path.read_bytes().strip() if path.is_file() else b""
     count = int(text) if text.isdigit() and len(text) < 16 else 0
     return count if count <= campaign.state.events else 0
+
+
+def memory(campaign: Campaign, round: Round) -> str:
+    """Return the content of `memory/vN.json`; what nothing tells is null or empty."""
+    verdict, path = round.last.verdict(), campaign.layout.artifacts(round.number) / "benchmark.csv"
+    cases = read_csv(path).passed if path.is_file() else []
+    profiles = read_profiles(campaign.layout, round.number, round.last.number)
+    hottest = [(case.label, case.hottest) for case in profiles if case.hottest]
+    times = {case.label: sum(_numbers([case], *_TIMES)) for case in cases}
+    snrs = _numbers(cases, "out_snr")
+    return rendered(
+        "memory.json.j2",
+        round=round,
+        decided=round.last.outcome(),
+        verdict=verdict,
+        notes=round.notes,
+        masked=round.version in campaign.state.masked,
+        latencies={label: ms * 1e3 for label, ms in times.items() if ms},
+        tflops=_numbers(cases, "Forward TFLOPS"),
+        bandwidth=_numbers(cases, "Forward GB/s"),
+        # The largest relative root-mean-square error: an SNR of s dB is 10^(-s/20).
+        rel_err=float(10 ** (-min(snrs) / 20)) if snrs else None,
+        tools={case.tool for case in profiles},
+        bounds={f"{line.bound}_bound" for line in verdict.rooflines},
+        hottest=[
+            f"{label}: {top.kernel} {top.mean_us:.3f} us x {top.calls}" for label, top in hottest
+        ],
+        pitfalls=[*_pitfalls(round, verdict)],
+        sources=sorted({text for line in verdict.rooflines for text in line.sources}),
+        target=TARGET_PCT,
+    )
+
+
+def _numbers(cases: Iterable[Row], *columns: str) -> list[float]:
+    """Return the numbers in the cells of these columns that there are."""
+    cells = ((case, name) for case in cases for name in columns if name in case.cells)
+    return [number for case, name in cells if (number := case.number(name)) is not None]
+
+
+def _pitfalls(round: Round, verdict: Verdict) -> Iterator[dict[str, str | None]]:
+    """Yield what went wrong: failed attempts, the roll-back's lesson, facts that are UNKNOWN."""
+    for attempt in round.attempts.values():
+        if (tried := attempt.decided) and tried.decision.leaves_open:
+            kind = "accuracy" if tried.decision is Decision.REPAIR else "runtime"
+            yield {"error_type": kind, "error_message": tried.reason}
+    if not verdict.decision.keeps:
+        why = {"root_cause": round.notes.root_cause, "lesson": round.notes.lesson}
+        yield {"error_type": "performance", "error_message": verdict.reason, **why}
+    for text in sorted({text for line in verdict.rooflines for text in line.unknown}):
+        yield {"error_type": "hardware fact", "error_message": text}
 
 
 def append_logs(campaign: Campaign) -> None:

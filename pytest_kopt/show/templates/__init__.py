@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
@@ -39,6 +40,8 @@ def _environment() -> Any:
         "table": markdown_table,
         "first_line": lambda text: text.splitlines()[0],
         "listed": _listed,
+        "mean": lambda numbers: sum(numbers) / len(numbers) if numbers else None,
+        "json": functools.partial(json.dumps, ensure_ascii=False, default=str),
     }
     return environment
 
