@@ -15,15 +15,13 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pytest_kopt.campaign import ledger, verdict_log
+from pytest_kopt.campaign import ledger
 from pytest_kopt.campaign.attempt import PAIR_COLUMNS
 from pytest_kopt.campaign.git.worktrees import choose_campaign
 from pytest_kopt.campaign.history.trend import over_baseline
 from pytest_kopt.campaign.layout import Layout, find
 from pytest_kopt.campaign.state import Round, fold
 from pytest_kopt.cases.result import CaseResult
-from pytest_kopt.decide.case_verdict import Shape
-from pytest_kopt.decide.verdict import Verdict
 from pytest_kopt.errors import BadInput, of_extra
 from pytest_kopt.options.project import Project
 from pytest_kopt.profiling.kernel_table import KernelRow
@@ -176,44 +174,7 @@ class CampaignRecords:
                 self.missing.append(f"{self._layout.name}/{key}")
 
 
-class LoggedRecords:
-    """A file of verdicts as records: each stands as a round of the file's name."""
-
-    missing: tuple[str, ...] = ()
-    metrics: frozenset[str] = frozenset()
-
-    def __init__(self, path: Path) -> None:
-        self._name = path.stem
-        self._logged = verdict_log.read(path)
-        self.dims = {name for _, shape in self._shapes() for name in shape.dims}
-
-    def rounds(self) -> Iterator[Record]:
-        for number, logged in enumerate(self._logged, start=1):
-            verdict = logged.verdict
-            yield {
-                **self._keys(number),
-                "started": logged.time,
-                **_judged(verdict),
-                "trend_unit": None,
-                "flags": "; ".join(verdict.flags),
-                "git_commit": logged.commit,
-            }
-
-    def rows(self) -> Iterator[Record]:
-        for number, shape in self._shapes():
-            of_case = {name: getattr(shape, name) for name in OF_CASE}
-            label = {"label": shape.label, **shape.dims, "Check": shape.check}
-            yield {**self._keys(number), **label, **of_case}
-
-    def _keys(self, number: int) -> Record:
-        return dict(zip(KEYS, (self._name, number, 1), strict=True))
-
-    def _shapes(self) -> Iterator[tuple[int, Shape]]:
-        for number, logged in enumerate(self._logged, start=1):
-            yield from ((number, shape) for shape in logged.verdict.shapes)
-
-
-def _judged(decided: ledger.Decided | Verdict) -> Record:
+def _judged(decided: ledger.Decided) -> Record:
     """Return what became of a round, and how its aggregate changed."""
     total = decided.aggregate
     return {
@@ -261,23 +222,16 @@ def load(*campaigns: str | Path) -> Frames:
     """Return campaigns as data frames; a session may run meanwhile.
 
     A campaign is a name in the workspace of the project around the current directory, or the path
-    of its directory (text with a slash is one). None: the branch's, or the only one. The path of a
-    file of verdicts (`--kopt-verdict NAME.jsonl`) is read as a campaign whose rounds they are; it
-    has no pairs, profiles and conditions.
+    of its directory (text with a slash is one). None: the branch's, or the only one.
 
     Raises BadInput for a campaign that is not there or has no decided round, for evidence that is
     not what the ledger names, and for two campaigns of one name. It also does without pandas.
     """
     pandas = of_extra("analysis", "pandas")
-    files = [Path(name) for name in campaigns if Path(name).suffix == verdict_log.SUFFIX]
-    named = [name for name in campaigns if Path(name).suffix != verdict_log.SUFFIX]
-    sources: list[CampaignRecords | LoggedRecords] = [*map(LoggedRecords, files)]
-    if named or not files:
-        sources += map(CampaignRecords, _layouts(named))
+    sources = [CampaignRecords(layout) for layout in _layouts(campaigns)]
 
     def records(name: str) -> list[Any]:
-        # A file of verdicts has rounds and rows, and no more.
-        return [record for source in sources for record in getattr(source, name, tuple)()]
+        return [record for source in sources for record in getattr(source, name)()]
 
     def frame(name: str, columns: Sequence[str] = ()) -> DataFrame:
         return _typed(_untyped(records(name), columns))

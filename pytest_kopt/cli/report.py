@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pytest_kopt import policies
-from pytest_kopt.campaign.verdict_log import SUFFIX, read
 from pytest_kopt.cli.command_line import EXAMPLE, argument, command
 from pytest_kopt.decide.stored import decide_stored
 from pytest_kopt.decide.stored_evidence import StoredEvidence
@@ -41,13 +40,7 @@ _PAUSE = 2.0
     ),
 )
 def report(arguments: argparse.Namespace) -> None:
-    """Write a campaign's report as one HTML file; of several, an index and a file each.
-
-    For a file of verdicts, NAME.jsonl, it is the trend.
-    """
-    if any(name.endswith(SUFFIX) for name in arguments.names):
-        _write_trend([*map(Path, arguments.names)], arguments.output, is_live=arguments.watch)
-        return
+    """Write a campaign's report as one HTML file; of several, an index and a file each."""
     project = Project.here()
     names: list[str | None] = list(dict.fromkeys(arguments.names)) or [None]
     if arguments.watch:
@@ -82,18 +75,6 @@ def export(arguments: argparse.Namespace) -> None:
     if frames.missing:
         gone = f"{len(frames.missing)} file(s) of evidence, such as {frames.missing[0]}"
         print(f"not there any more: {gone}")
-
-
-def _write_trend(names: Sequence[Path], output: Path | None, *, is_live: bool) -> None:
-    from pytest_kopt.show.report.page import nightly_page
-
-    if len(names) > 1 or is_live:
-        what = "kopt report takes a file of verdicts alone, and without --watch"
-        raise BadInput(what, where=str(names[0]), fix=f"kopt report {names[0]}")
-    (path,) = names
-    target = output or path.with_suffix(".html")
-    write_atomically(target, nightly_page(path.name, read(path)))
-    print(target)
 
 
 def write(

@@ -58,7 +58,7 @@ _OPTIONS = {
     "judged; a folder with kernel files at their paths below the root, or a git ref",
     "--kopt-calibrate N": "compare every case with itself in N fresh processes: the noise floor",
     "--kopt-profile": "profile the round's cases after measuring them, into profiles/round-N/",
-    "--kopt-verdict PATH": "write verdict.json there (for CI); a file NAME.jsonl gets a line more",
+    "--kopt-verdict PATH": "write verdict.json there (for CI)",
     "--kopt-comment PATH": "write the verdict as Markdown there (for a pull request)",
     "--kopt-notes FILE": "the round's notes: hypothesis, …",
     "--kopt-policy NAME|FILE": "decision policy: primus, kernel-opt or a file",

@@ -303,15 +303,9 @@ class Controller:
         self._published += publish(self._config, verdict, self.collector.in_order())
 
     def _write_verdict(self, document: Mapping[str, Any]) -> None:
-        from pytest_kopt.campaign import verdict_log
-        from pytest_kopt.campaign.git.repository import Repository
         from pytest_kopt.schema.table import write_atomically
 
-        path = self.settings.verdict_path
-        if path and path.suffix == verdict_log.SUFFIX:
-            repository = Repository.around(self.settings.root)
-            verdict_log.append(path, document, repository.head if repository else None)
-        elif path:
+        if path := self.settings.verdict_path:
             write_atomically(path, json.dumps(document, indent=1, ensure_ascii=False) + "\n")
 
 

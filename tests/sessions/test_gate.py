@@ -391,14 +391,6 @@ def test_without_a_change_in_kernel_code_nothing_is_compared(gate: Gate) -> None
         assert len(done.processes) == 2, "as today and as the base declares; no replica runs"
 
 
-def test_a_file_of_verdicts_gets_a_line(gate: Gate) -> None:
-    gate.verdict = gate.verdict.with_suffix(".jsonl")
-    done = gate()
-    assert done.run.code == 0, done.run.text
-    assert done.judged["commit"] == gate.project.head()
-    assert done.judged["verdict"]["decision"] == "ACCEPTED"
-
-
 @long
 def test_a_wrong_result_is_not_compared(gate: Gate) -> None:
     gate.project.write(PLAIN, kernel(FASTER, "new", factor=2.1))

@@ -169,11 +169,6 @@ def comparison(campaigns: Sequence[Any]) -> Spec:
     return _chart("comparison", values, gain=_gain_axis(values, "over round 1"))
 
 
-def nightly(points: Sequence[Spec]) -> Spec:
-    """Draw each case's change against one base, by the time of the verdict."""
-    return _chart("nightly", points, gain=_gain_axis(points, "against the base"))
-
-
 @functools.cache
 def _specs() -> Spec:
     specs: Spec = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))

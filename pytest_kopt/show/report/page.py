@@ -1,4 +1,4 @@
-"""The report: a campaign's data, or a file of verdicts night by night, in one HTML file.
+"""The report: a campaign's data in one HTML file.
 
 Vega-Lite draws the charts.
 """
@@ -18,7 +18,6 @@ from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.history.trend import over_baseline
 from pytest_kopt.campaign.outlook.status import status
 from pytest_kopt.campaign.state import Round
-from pytest_kopt.campaign.verdict_log import LoggedVerdict
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.verdict import Aggregate, Verdict
 from pytest_kopt.errors import BadInput, of_extra
@@ -39,7 +38,6 @@ from pytest_kopt.show.words import (
     Column,
     all_visible,
     kernel_rows,
-    outcome,
     rows,
     visible,
     with_text,
@@ -317,42 +315,3 @@ def kernels(campaign: Campaign, numbers: Sequence[int]) -> dict[str, Any]:
             texts.setdefault(key, content.decode(errors="replace"))
             rounds[str(number)][path.relative_to(directory).as_posix()] = key
     return {"texts": texts, "rounds": rounds}
-
-
-def nightly_page(name: str, logged: Sequence[LoggedVerdict]) -> str:
-    """Return the page as HTML; `name` is the file's."""
-    chart = charts.nightly(all_visible([*_points(logged)]))
-    bases = dict.fromkeys((entry.verdict.base or "")[:12] for entry in logged)
-    return filled(
-        "nightly.html.j2",
-        title=name,
-        lines=all_visible([*map(_line, logged)]),
-        bases=all_visible([*bases]),
-        live=False,
-        data=packed({"rounds": [], "charts": {"nightly": chart}}),
-    )
-
-
-def _points(logged: Sequence[LoggedVerdict]) -> Iterator[dict[str, Any]]:
-    """Yield the change of every case, and of all, where a verdict has one."""
-    for entry in logged:
-        verdict, total = entry.verdict, entry.verdict.aggregate
-        at = {"time": entry.time, "outcome": outcome(verdict), "commit": (entry.commit or "")[:12]}
-        if total is not None and total.change_pct is not None:
-            yield {**at, "case": _ALL, "gain": total.change_pct}
-        for shape in verdict.shapes:
-            if shape.change_pct is not None:
-                yield {**at, "case": shape.label, "gain": shape.change_pct}
-
-
-def _line(entry: LoggedVerdict) -> dict[str, str]:
-    verdict, total = entry.verdict, entry.verdict.aggregate
-    return {
-        "time": entry.time,
-        "commit": (entry.commit or "")[:12],
-        "decision": str(verdict.decision),
-        "outcome": outcome(verdict),
-        "change": changed(total.change_pct) if total else "—",
-        "interval": interval(total.change_pct, total.low_pct, total.high_pct) if total else "",
-        "reason": verdict.reason,
-    }
