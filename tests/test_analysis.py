@@ -13,11 +13,8 @@ import pytest
 
 import pytest_kopt
 from pytest_kopt.campaign.campaign import Campaign
-from pytest_kopt.cases.evidence import CaseEvidence
 from pytest_kopt.cli.main import main
 from pytest_kopt.decide.verdict import Decision
-from pytest_kopt.devices.conditions import Conditions
-from pytest_kopt.devices.vendor import Reading
 from pytest_kopt.errors import BadInput
 from pytest_kopt.profiling.kernel_table import CaseProfile, KernelRow
 from pytest_kopt.show.rooflines import write_profiles
@@ -86,7 +83,6 @@ def test_rounds_of_a_kept_campaign_are_its_last_verdicts(campaign: Path) -> None
             assert row["over_baseline_change_pct"] == pytest.approx((gain - 1) * 100)
             level = gain if row["kept"] else level
     assert list(frame.index) == sorted(decided)
-    assert frame.attrs["units"]["candidate"] == decided[1]["trend"]["unit"]
 
 
 def test_an_earlier_attempts_verdict_gives_way_to_the_last() -> None:
@@ -98,28 +94,19 @@ def test_an_earlier_attempts_verdict_gives_way_to_the_last() -> None:
 
 def test_evidence_that_was_left_out_is_named() -> None:
     frames = pytest_kopt.load(OLD)
-    assert frames.pairs.empty and frames.conditions.empty and frames.profiles.empty
+    assert frames.pairs.empty and frames.profiles.empty
     assert {"label", "candidate_ms", "clocks"} <= set(frames.pairs.columns)
     assert "rmsnorm/rounds/round-2/artifacts/attempt-2/pairs.csv" in frames.missing
-    assert len(frames.missing) == 11 + 10, "evidence.json of every round, pairs.csv of all but one"
+    assert len(frames.missing) == 10, "pairs.csv of every round but one"
 
 
 def test_several_campaigns_lie_below_each_other() -> None:
     frames = pytest_kopt.load(*KEPT)
     assert list(frames.rounds["campaign"].unique()) == [path.name for path in KEPT]
-    assert set(frames.rounds["unit"]) == {"GB/s", "TFLOPS"}
-    assert "candidate" not in frames.rounds.attrs["units"], "there is no one unit"
     alone = pytest_kopt.load(KEPT[0]).rows
     together = frames.rows[frames.rows["campaign"] == KEPT[0].name]
     pandas.testing.assert_frame_equal(together[alone.columns], alone, check_exact=True)
     assert str(frames.rows["M"].dtype) == "Int64", "a dim stays whole where others lack it"
-
-
-def test_units_are_those_of_the_columns() -> None:
-    units = pytest_kopt.load(KEPT[2]).rows.attrs["units"]
-    assert units["Forward GB/s"] == units["Backward GB/s_stddev"] == "GB/s"
-    assert units["Forward Time (ms)"] == "ms" and units["out_snr"] == "dB"
-    assert units["change_pct"] == "%" and "rows" not in units
 
 
 def test_pairs_are_those_of_the_file(here: Path) -> None:
@@ -135,24 +122,6 @@ def test_pairs_are_those_of_the_file(here: Path) -> None:
         line["clocks"] = repr(float(line["clocks"])) if line["clocks"] else ""
         assert all(same(text, row[name]) for name, text in line.items()), line
     assert isinstance(frame["label"][0], str), "a label of digits is no number"
-    assert frame.attrs["units"] == {"candidate_ms": "ms", "incumbent_ms": "ms", "clocks": "MHz"}
-
-
-def test_conditions_of_rows_and_of_pairs(here: Path) -> None:
-    around = Conditions(Reading(sm_mhz=1980.0), Reading(sm_mhz=1500.0, throttle=("hw_slowdown",)))
-    own = campaign_at(here)
-    record(own, 1, Decision.BASELINE, measured=CaseEvidence(conditions=around, device="G"))
-    comparison = {"measured": [{"label": "x", "round_of_inference": 2, **around.to_document()}]}
-    record(own, 2, Decision.ROLLED_BACK, comparison=comparison)
-    frame = pytest_kopt.load("c").conditions
-    of_rows = frame[frame["round_of_inference"] == 0]
-    assert of_rows["sm_mhz"].tolist()[:2] == [1980.0, 1500.0]
-    assert of_rows["throttle"].tolist()[:2] == ["", "hw_slowdown"]
-    assert set(of_rows["device"]) == {"G"}
-    of_pairs = frame[frame["round_of_inference"] == 2]
-    assert of_pairs["label"].tolist() == ["x", "x"] and set(of_pairs["round"]) == {2}
-    assert "throttled: hw_slowdown" in of_pairs["flags"].iloc[0]
-    assert frame.attrs["units"]["sm_mhz"] == "MHz"
 
 
 def test_profiles_have_a_row_a_kernel(here: Path) -> None:
@@ -166,7 +135,7 @@ def test_profiles_have_a_row_a_kernel(here: Path) -> None:
         ["a", "ncu", "reduce"],
     ]
     assert frame["mean_us"].tolist() == [10.5, 0.1] and frame["registers"].tolist()[0] == 32
-    assert pandas.isna(frame["registers"][1]) and frame.attrs["units"]["mean_us"] == "us"
+    assert pandas.isna(frame["registers"][1])
 
 
 def refused(*campaigns: str | Path) -> str:
@@ -180,7 +149,7 @@ def edited(campaign: Campaign, name: str) -> None:
     path.write_text(path.read_text().replace("1", "2", 1))
 
 
-@pytest.mark.parametrize("name", ["benchmark.csv", "pairs.csv", "evidence.json", "verdict.json"])
+@pytest.mark.parametrize("name", ["benchmark.csv", "pairs.csv", "verdict.json"])
 def test_changed_evidence_is_refused(here: Path, name: str) -> None:
     edited(a_campaign(here, rounds=2, shapes=1, processes=1), name)
     assert "changed since the ledger recorded it" in refused()
@@ -219,38 +188,13 @@ def test_exported_csvs_read_back_as_the_frames(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     frames = pytest_kopt.load(OLD)
-    assert main(["export", str(OLD), "-o", "tables", "--format", "csv"]) == 0
+    assert main(["export", str(OLD), "-o", "tables"]) == 0
     out = capsys.readouterr().out
     assert f"tables/rows.csv: {len(frames.rows)} rows\n" in out
     assert f"{len(frames.missing)} file(s) of evidence" in out
-    names = ("conditions", "pairs", "profiles", "rounds", "rows")
-    written = {path.name for path in (here / "tables").iterdir()}
-    assert written == {f"{name}.csv" for name in names} | {"units.json"}
+    written = {path.stem for path in (here / "tables").iterdir()}
+    assert written == {"pairs", "profiles", "rounds", "rows"}
     for line, row in zip(
         lines_of(here / "tables/rows.csv"), frames.rows.to_dict("records"), strict=True
     ):
         assert all(same(text, row[name]) for name, text in line.items())
-    units = json.loads((here / "tables/units.json").read_text())
-    assert units["rows"] == frames.rows.attrs["units"] and sorted(units) == list(names)
-
-
-def test_parquet_keeps_types_and_units(here: Path) -> None:
-    pytest.importorskip("pyarrow")
-    frame = pytest_kopt.load(KEPT[0]).rows
-    assert main(["export", str(KEPT[0]), "-o", "tables"]) == 0
-    back = pandas.read_parquet(here / "tables/rows.parquet")
-    pandas.testing.assert_frame_equal(back, frame, check_exact=True)
-    assert back.attrs == frame.attrs
-
-
-def test_without_pyarrow_it_is_csv_and_parquet_is_refused(
-    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    # As pandas does by itself where it did not find pyarrow when it was imported.
-    with pandas.option_context("mode.string_storage", "python"):
-        assert main(["export", str(KEPT[0]), "-o", "tables", "--format", "parquet"]) == 4
-        assert "pip install pyarrow" in capsys.readouterr().err
-        assert not (here / "tables").exists()
-        assert main(["export", str(KEPT[0]), "-o", "tables"]) == 0
-    assert (here / "tables/rounds.csv").is_file()

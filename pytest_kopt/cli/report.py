@@ -59,18 +59,13 @@ def report(arguments: argparse.Namespace) -> None:
         help="campaigns, by name or path; default: the branch's or the only one",
     ),
     argument("-o", dest="output", type=Path, metavar="DIR", required=True),
-    argument(
-        "--format",
-        choices=("csv", "parquet"),
-        help="default: parquet if pyarrow is installed, else csv",
-    ),
 )
 def export(arguments: argparse.Namespace) -> None:
-    """Write campaigns as tables: rounds, rows, pairs, profiles, conditions, and their units."""
+    """Write campaigns as CSV tables: rounds, rows, pairs and profiles."""
     from pytest_kopt.analysis import frames as analysis
 
     frames = analysis.load(*arguments.names)
-    for path, rows in analysis.export(frames, arguments.output, arguments.format).items():
+    for path, rows in analysis.export(frames, arguments.output).items():
         print(f"{path}: {rows} rows")
     if frames.missing:
         gone = f"{len(frames.missing)} file(s) of evidence, such as {frames.missing[0]}"
