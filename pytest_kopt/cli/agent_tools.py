@@ -193,7 +193,7 @@ def verdict(campaign: Name, round: int) -> Recorded:
     if not layout.verdict(round).is_file():
         raise ToolError(f"round {round} of {campaign} has no verdict. Fix: call status")
     return Recorded(
-        verdict=Verdict.model_validate_json(layout.verdict(round).read_text(), extra="ignore"),
+        verdict=Verdict.model_validate_json(layout.verdict(round).read_text(encoding="utf-8"), extra="ignore"),
         summary=_text(layout.summary(round)),
         rows_csv=_text(artifacts / "benchmark.csv"),
         pairs_csv=_text(artifacts / "pairs.csv"),
