@@ -7,6 +7,7 @@ and in a fork each such write copies a page.
 from __future__ import annotations
 
 import functools
+import os
 import site
 import sys
 import sysconfig
@@ -19,6 +20,8 @@ _ELSEWHERE = ("torch", "triton", "numpy", "pytest", "_pytest", "pluggy", "xdist"
 #: id of the module: another one under that name is looked at.
 _ASIDE: dict[str, int] = {}
 _HEADS: set[str] = set()
+#: The session's sys.path while this process has given up the project's folders on it.
+_SESSION_PATH: list[str] = []
 
 
 @functools.cache
@@ -39,6 +42,42 @@ def is_library(filename: str) -> bool:
     # The watch over writes asks before torch is imported, and while it is.
     files = (getattr(sys.modules.get(name), "__file__", None) for name in _ELSEWHERE)
     return str(Path(filename).resolve()).startswith(_library_roots(tuple(filter(None, files))))
+
+
+def project_around(folder: Path) -> Path:
+    """Return the repository around a folder, or that folder where there is none."""
+    return next((at for at in (folder, *folder.parents) if (at / ".git").exists()), folder)
+
+
+def is_projects(project: Path, file: str) -> bool:
+    """Say whether a file is the project's own, and no environment's that lies in it.
+
+    Some modules of torch's name a file without its folder.
+    """
+    lies_below = os.path.isabs(file) and project in Path(file).resolve().parents
+    return lies_below and not is_library(file)
+
+
+def leave_project(project: Path) -> None:
+    """Have this process import nothing of a project from now on.
+
+    A kernel's file that has a library's name would run here, where nothing confines it.
+    """
+    _SESSION_PATH[:] = sys.path
+    sys.path[:] = [
+        path for path in sys.path if not is_projects(project, f"{os.path.abspath(path)}/module")
+    ]
+
+
+def return_to_project() -> None:
+    if _SESSION_PATH:
+        sys.path[:] = _SESSION_PATH
+        _SESSION_PATH.clear()
+
+
+def session_path() -> list[str]:
+    """Return the folders that the session's tests import from."""
+    return _SESSION_PATH or sys.path
 
 
 def set_libraries_aside() -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_kopt.libraries import leave_project, project_around, return_to_project
 from pytest_kopt.options.declare import (
     ACTIVE,
     MARKER,
@@ -127,6 +128,7 @@ def pytest_cmdline_main(config: pytest.Config) -> Generator[None, object, object
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
+    return_to_project()
     if STDERR in config.stash:
         os.close(config.stash[STDERR])
         del config.stash[STDERR]
@@ -166,6 +168,8 @@ class Activation:
             compile_from_source()
             for marker in SUITE_MARKERS:
                 self._config.addinivalue_line("markers", marker)
+            if judges(self._config):
+                leave_project(project_around(self._config.rootpath))
             with kept_bytecode():
                 from pytest_kopt.session.assemble import assemble
 

@@ -44,6 +44,27 @@ def compiled():
     assert subprocess.run([source.parent / "a"]).returncode == 7
 
 
+def sibling(flags):
+    # A child of this process's parent, or of whoever adopts this one's orphans.
+    if (pid := libc.syscall(56 if os.uname().machine == "x86_64" else 220, flags, 0, 0, 0, 0)) < 0:
+        raise OSError(ctypes.get_errno(), "clone")
+    if not pid:
+        os._exit(0)
+
+
+def give_orphans_away():
+    if libc.prctl(36, 0, 0, 0, 0) < 0:
+        raise OSError(ctypes.get_errno(), "prctl")
+
+
+def thread():
+    import threading
+
+    begun = threading.Thread(target=int)
+    begun.start()
+    begun.join()
+
+
 def cupy_cache():
     cache = os.environ.get("CUPY_CACHE_DIR", os.path.expanduser("~/.cupy/kernel_cache"))
     os.makedirs(cache, exist_ok=True)
@@ -78,6 +99,9 @@ tries = {
     "its own limits": lambda: resource.prlimit(0, resource.RLIMIT_CORE, (0, 0)),
     "its own processors": lambda: os.sched_setaffinity(0, os.sched_getaffinity(0)),
     "its own priority": lambda: os.setpriority(os.PRIO_PROCESS, 0, 0),
+    "a child of the parent": lambda: sibling(0x8000 | 17),
+    "give orphans away": give_orphans_away,
+    "a thread": thread,
     "inet": socket.socket,
     "inet6": lambda: socket.socket(socket.AF_INET6),
     "read its source": lambda: (base / "test_kernel.py").read_text(),
@@ -104,7 +128,7 @@ print(json.dumps(came_to))
 """
 HARMLESS = (
     *("read its source", "write scratch", "write a cache", "write /dev/null", "compile"),
-    *("end a child", "talk here", "write CuPy's cache"),
+    *("end a child", "talk here", "write CuPy's cache", "a thread"),
     *("its own limits", "its own processors", "its own priority"),
 )
 #: Drivers of GPUs need it.

@@ -62,3 +62,24 @@ def test_a_module_that_is_loaded_later_is_found_and_so_is_what_it_imports_a_copy
     importlib.import_module("another_kernel")
     with pytest.raises(BadInput, match="imports module 'pluggy' from a copy"):
         check_imported_here(copied, "another_kernel", "case")
+
+
+def test_a_process_that_left_the_project_imports_no_file_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / ".git").mkdir()
+    for folder in ("src", "."):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        (tmp_path / folder / "wheel_of_a_kernel.py").write_text("raise AssertionError('it ran')")
+    before = ["src", "", str(tmp_path), *sys.path]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*before])
+    libraries.leave_project(libraries.project_around(tmp_path / "src"))
+    try:
+        assert not {"src", "", str(tmp_path)} & {*sys.path}
+        assert libraries.session_path() == before, "workers import from there"
+        with pytest.raises(ImportError):
+            importlib.import_module("wheel_of_a_kernel")
+    finally:
+        libraries.return_to_project()
+    assert libraries.session_path() == sys.path == before

@@ -27,7 +27,14 @@ from typing import Any, NoReturn
 from _pytest.config import default_plugins
 
 from pytest_kopt.cases.running.switches import compile_here
-from pytest_kopt.libraries import is_library, loaded_files, set_libraries_aside
+from pytest_kopt.libraries import (
+    is_library,
+    is_projects,
+    leave_project,
+    loaded_files,
+    project_around,
+    set_libraries_aside,
+)
 from pytest_kopt.process_tree import adopt_orphans, end_descendants, end_with_parent, leave
 from pytest_kopt.processes.bytecode import kept_bytecode
 from pytest_kopt.processes.channel import prepare
@@ -68,10 +75,7 @@ def main() -> None:
     compile_here()
     control = socket.socket(fileno=int(sys.argv[1]))
     waking, wake = wakes_when_forks_end()
-    project = _project()
-    sys.path[:] = [
-        path for path in sys.path if not _is_below(project, f"{os.path.abspath(path)}/module")
-    ]
+    leave_project(project_around(Path.cwd()))
     _import(_LIBRARIES)
     hashing = threading.Thread(target=_hash_triton)
     hashing.start()
@@ -106,21 +110,6 @@ def _import(names: Iterable[str]) -> None:
             except Exception:  # noqa: S112 - whoever needs it says what is wrong with it
                 continue
     gc.freeze()
-
-
-def _project() -> Path:
-    """Return the repository around the current folder, or that folder where there is none."""
-    here = Path.cwd()
-    return next((folder for folder in (here, *here.parents) if (folder / ".git").exists()), here)
-
-
-def _is_below(project: Path, file: str) -> bool:
-    """Say whether a file is the project's own, and no environment's that lies in it.
-
-    Some modules of torch's name a file without its folder.
-    """
-    lies_below = os.path.isabs(file) and project in Path(file).resolve().parents
-    return lies_below and not is_library(file)
 
 
 def _hash_triton() -> None:
@@ -217,8 +206,8 @@ def _import_in_successor(
         with _counting_files():
             _import(filter(_is_installed, names))
         set_libraries_aside()
-        project = _project()
-        if unfit() or any(_is_below(project, file) for file in loaded_files().values()):
+        project = project_around(Path.cwd())
+        if unfit() or any(is_projects(project, file) for file in loaded_files().values()):
             os._exit(0)
         new = wakes_when_forks_end()
         os.write(tell, b"1")

@@ -9,6 +9,7 @@ library has it.
 from __future__ import annotations
 
 import ctypes
+import errno
 import getpass
 import os
 import platform
@@ -25,7 +26,7 @@ from pytest_kopt.devices.lock import DIRECTORY, open_lock
 from pytest_kopt.honesty.audit_hook import Bounds
 
 #: System calls, the same on every architecture since Linux 5.1.
-_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF, _IO_URING_SETUP = 444, 445, 446, 425
+_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF, _IO_URING_SETUP, _CLONE3 = 444, 445, 446, 425, 435
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,8 @@ class _Architecture:
     name: int
     seccomp: int
     socket: int
+    prctl: int
+    clone: int
     #: Calls that set limits, priority or processors of the process that an argument names: prlimit,
     #: sched_setaffinity, sched_setscheduler, sched_setparam, sched_setattr (the first argument),
     #: setpriority, ioprio_set (the second).
@@ -43,11 +46,13 @@ class _Architecture:
 
 
 _ARCHITECTURES = {
-    "x86_64": _Architecture(0xC000003E, 317, 41, (302, 203, 144, 142, 314), (141, 251)),
-    "aarch64": _Architecture(0xC00000B7, 277, 198, (261, 122, 119, 118, 274), (140, 30)),
+    "x86_64": _Architecture(0xC000003E, 317, 41, 157, 56, (302, 203, 144, 142, 314), (141, 251)),
+    "aarch64": _Architecture(0xC00000B7, 277, 198, 167, 220, (261, 122, 119, 118, 274), (140, 30)),
 }
 _X32 = 0x40000000
 _PR_SET_NO_NEW_PRIVS = 38
+#: What takes a process out of those below its worker, whose processor time is counted together.
+_PR_SET_CHILD_SUBREAPER, _CLONE_PARENT = 36, 0x8000
 #: No family of sockets has this number.
 _NO_FAMILY = 0xFFFF
 _SIGNALS = 1 << 1
@@ -273,26 +278,27 @@ def _allow(ruleset: int, path: str | Path, rights: int) -> None:
 def _refuse_calls(architecture: _Architecture, *, has_local_sockets: bool) -> None:
     """Have seccomp refuse sockets, io_uring's too, and to set what other processes may use.
 
-    Drivers of GPUs talk to their servers through sockets of this machine.
+    All that this process starts stays below it. Drivers of GPUs talk to their servers through
+    sockets of this machine.
     """
-    load, equal, at_least, give = 0x20, 0x15, 0x35, 0x06
+    load, equal, at_least, has_bit, give = 0x20, 0x15, 0x35, 0x45, 0x06
     number, name, first, second = 0, 4, 16, 24
-    allow, refuse = (give, 0, 0, 0x7FFF0000), (give, 0, 0, 0x00050000 | 13)
+    allow, refuse = (give, 0, 0, 0x7FFF0000), (give, 0, 0, 0x00050000 | errno.EACCES)
     # Another architecture numbers its calls otherwise, and so does x32.
     program = [(load, 0, 0, name), (equal, 1, 0, architecture.name), refuse, (load, 0, 0, number)]
     program += [(at_least, 0, 1, _X32), refuse, (equal, 0, 1, _IO_URING_SETUP), refuse]
+    # Its flags lie in memory, where no filter sees them; C libraries then call clone.
+    program += [(equal, 0, 1, _CLONE3), (give, 0, 0, 0x00050000 | errno.ENOSYS)]
     local = 1 if has_local_sockets else _NO_FAMILY
-    rules = [(architecture.socket, first, local)]
-    rules += [(call, first, 0) for call in architecture.by_first]
-    rules += [(call, second, 0) for call in architecture.by_second]
-    for call, argument, allowed in rules:
-        program += [
-            (equal, 0, 4, call),
-            (load, 0, 0, argument),
-            (equal, 0, 1, allowed),
-            allow,
-            refuse,
-        ]
+    rules = [(architecture.socket, first, equal, local, (allow, refuse))]
+    rules += [(call, first, equal, 0, (allow, refuse)) for call in architecture.by_first]
+    rules += [(call, second, equal, 0, (allow, refuse)) for call in architecture.by_second]
+    rules += [
+        (architecture.prctl, first, equal, _PR_SET_CHILD_SUBREAPER, (refuse, allow)),
+        (architecture.clone, first, has_bit, _CLONE_PARENT, (refuse, allow)),
+    ]
+    for call, argument, test, value, then in rules:
+        program += [(equal, 0, 4, call), (load, 0, 0, argument), (test, 0, 1, value), *then]
     program.append(allow)
     code = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *line) for line in program))
     filters = struct.pack("HxxxxxxP", len(program), ctypes.addressof(code))

@@ -23,6 +23,7 @@ from typing import IO, Protocol
 from pytest_kopt.cases.protocol import Order
 from pytest_kopt.cases.replies import Reply
 from pytest_kopt.errors import BadInput
+from pytest_kopt.libraries import session_path
 from pytest_kopt.process_tree import end_descendants
 from pytest_kopt.processes.channel import Channel, read_reply
 
@@ -146,7 +147,8 @@ def boot(entry: str, python: Path | None = None) -> list[str]:
     module, _, function = entry.partition(":")
     if python is not None:
         return [str(python), "-c", f"from {module} import {function}; {function}()"]
-    path = f"import sys; sys.path[:0] = [{str(Path(__file__).parents[2])!r}]"
+    # Python puts the current folder first, whose files may have the names of libraries.
+    path = f"import sys; sys.path[:1] = [{str(Path(__file__).parents[2])!r}]"
     return [sys.executable, "-c", f"{path}; from {module} import {function}; {function}()"]
 
 
@@ -225,7 +227,9 @@ class Toolchain:
     def sys_path(self) -> Sequence[str]:
         """The folders that processes there import from: the project's, then its packages'."""
         below = [
-            p for p in sys.path if Path(p or ".").resolve().is_relative_to(self.root.resolve())
+            p
+            for p in session_path()
+            if Path(p or ".").resolve().is_relative_to(self.root.resolve())
         ]
         prefix = Path(sys.prefix).resolve()
         ours = [p for p in below if not Path(p or ".").resolve().is_relative_to(prefix)]

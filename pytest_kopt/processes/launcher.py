@@ -13,7 +13,6 @@ import select
 import signal
 import socket
 import subprocess
-import sys
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,6 +21,7 @@ from typing import Any, Protocol
 import pytest
 
 from pytest_kopt.devices.vendor import MASKS
+from pytest_kopt.libraries import session_path
 from pytest_kopt.processes.forking import STATUS
 from pytest_kopt.processes.launched import Ends, Launched, boot, interpreter, sweep_group
 
@@ -70,7 +70,7 @@ class Launcher:
     def __init__(self) -> None:
         self.environ: Mapping[str, str] = os.environ
         self._first_environ = dict(os.environ)
-        self.sys_path: Sequence[str] = sys.path
+        self.sys_path: Sequence[str] = session_path()
         self._why_fresh = ""
         self._parent: WarmParent | None = None
 

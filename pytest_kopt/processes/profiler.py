@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +15,7 @@ import pytest
 from pytest_kopt.cases.order import WorkerOrders
 from pytest_kopt.cases.protocol import Profile, StopWorker
 from pytest_kopt.cases.replies import Profiled
+from pytest_kopt.libraries import session_path
 from pytest_kopt.processes.case_processes import CaseProcesses, Listener
 from pytest_kopt.processes.channel import read_replies, write_orders
 from pytest_kopt.processes.child import Child, begin_of
@@ -120,7 +120,7 @@ class Profiler:
         self, tool_words: Sequence[str], directory: Path, nodeid: str, steps: int
     ) -> str:
         """Run steps of a case in a worker that a tool starts: orders and replies are files."""
-        begin = begin_of(self.config, self.orders, [nodeid], str, sys.path)
+        begin = begin_of(self.config, self.orders, [nodeid], str, session_path())
         begin = replace(begin, is_watched=True)
         orders, replies = directory / _ORDERS, directory / _REPLIES
         write_orders(orders, begin, Profile(nodeid, marked_steps=steps), StopWorker())

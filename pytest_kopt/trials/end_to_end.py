@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import os
 import statistics
-import sys
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from pathlib import Path
 from pytest_kopt.campaign.kernel import KernelVersion
 from pytest_kopt.decide.inference import SHAPE_LEVEL, Estimate, replica_ratio
 from pytest_kopt.decide.verdict import EndToEnd
+from pytest_kopt.libraries import session_path
 from pytest_kopt.paired.arms import NotComparable
 from pytest_kopt.trials.project_command import ProjectCommand
 from pytest_kopt.trials.trees import overlays
@@ -112,7 +112,7 @@ def _python_path(root: Path, tree: Path) -> str:
     """Return where the command finds modules: in the tree whatever this process has in the root."""
     inside = [
         str(tree / path.relative_to(root))
-        for path in (Path(entry).resolve() for entry in sys.path if entry)
+        for path in (Path(entry).resolve() for entry in session_path() if entry)
         if path.is_relative_to(root) and "site-packages" not in path.parts
     ]
     return os.pathsep.join(

@@ -26,6 +26,7 @@ from pytest_kopt.honesty.fingerprint import (
     touched,
 )
 from pytest_kopt.imports import module_parts
+from pytest_kopt.libraries import session_path
 from pytest_kopt.options.declare import LOADED_BEFORE
 
 #: Settings that say which code runs as a test and what runs around it.
@@ -54,7 +55,9 @@ class PytestSetup:
         settings["--import-mode"] = str(config.option.importmode)
         named = [*config.option.plugins, *os.environ.get("PYTEST_PLUGINS", "").split(",")]
         plugins = tuple(name for name in named if name and not name.startswith("no:"))
-        return cls(settings, plugins, tuple(Path(entry or ".").resolve() for entry in sys.path))
+        return cls(
+            settings, plugins, tuple(Path(entry or ".").resolve() for entry in session_path())
+        )
 
     @classmethod
     def at(cls, root: Path) -> PytestSetup:
