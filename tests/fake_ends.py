@@ -50,7 +50,7 @@ class TwoBlocks:
                 pass
 
     def receive(self) -> Order:
-        return self._orders.pop(0) if self._orders else Settle(None)
+        return self._orders.pop(0) if self._orders else Settle()
 
 
 class BlockWorker:

@@ -48,7 +48,6 @@ from pytest_kopt.paired.noise import NoiseHistory
 from pytest_kopt.paired.pairing import Criteria, PairedMetric, judge
 from pytest_kopt.paired.replica import Refused, Replica
 from pytest_kopt.paired.samples import CaseQuads
-from pytest_kopt.paired.verifier_process import Verifier
 from pytest_kopt.processes.sites import Place
 from pytest_kopt.schema.columns import MEMORY
 from pytest_kopt.trials import comparing
@@ -206,6 +205,9 @@ def test_what_changed_is_told_when_nobody_waits_for_a_lock(monkeypatch: pytest.M
     assert isinstance(loaded, Loaded) and loaded.code and isinstance(prepared, Prepared)
 
 
+GPU = replace(CPU, kind="cuda")
+
+
 class _Child:
     """A process with one arm."""
 
@@ -277,21 +279,27 @@ def replica(seed: int = 1, device: Device = CPU) -> tuple[CaseQuads, list[_Child
             read=lambda d: Reading(), glance=lambda d: Reading(), lock=lambda d: nullcontext()
         ),
     )
+    verifier = SimpleNamespace(
+        folder=None, load=lambda i: None, await_loaded=lambda i: None, judge=lambda looks: []
+    )
     made = Replica(
         cast("Any", children),
         "two processes",
         Place(cast("Any", SimpleNamespace(placement=placement)), device, ["a"]),
-        Verifier(lambda: cast("Any", None), "no other process"),
-        {},
+        cast("Any", verifier),
         cast("Any", children[0]),
     )
     return made.measure(["a"], random.Random(seed), lambda: None)["a"], children
 
 
 def test_processes_that_hold_one_arm_each_come_to_one_engine() -> None:
-    quads, children = replica()
+    quads, children = replica(device=GPU)
     assert [child.told for child in children] == [["events"]] * 3
     assert quads.engine == "events" and quads.not_captured
+
+
+def test_no_process_says_what_times_it_on_the_cpu() -> None:
+    assert replica()[0].engine == "wall"
 
 
 def test_both_arms_of_a_pair_meet_the_same_content_and_which_are_looked_at_is_said_later() -> None:
@@ -314,7 +322,7 @@ def test_both_arms_of_a_pair_meet_the_same_content_and_which_are_looked_at_is_sa
 def test_what_an_arm_leaves_in_memory_is_no_answer_where_the_next_is_looked_at() -> None:
     """On a GPU their results take turns with the same memory."""
     for number in range(20):
-        _, (candidate, incumbent, _) = replica(number, replace(CPU, kind="cuda"))
+        _, (candidate, incumbent, _) = replica(number, GPU)
         assert len(candidate.told_before) == 2
         assert {*candidate.told_before}.isdisjoint(incumbent.blocks)
         # The first is not timed.
@@ -340,7 +348,7 @@ def test_the_verdict_says_why_a_case_is_timed_by_events() -> None:
         tried, died_nearby, written = (), "", ""
 
         def replicas(self, count: int) -> list[dict[str, CaseQuads]]:
-            return [{"a": replica()[0]} for _ in range(count)]
+            return [{"a": replica(device=GPU)[0]} for _ in range(count)]
 
         def in_company(self) -> dict[str, CaseQuads]:
             raise Refused("there is no incumbent's tree")

@@ -48,7 +48,7 @@ EVERY: tuple[Order, ...] = (
     Begin(ORDERS, [], [], []),
     *(kind(CASE) for kind in (CheckCase, Profile, LoadVersions, TryNearby, LoadReference)),
     *(Leave(), Prepare(), Agree("wall", [2]), Write(CANDIDATE, 5), Time(), HandOver(1)),
-    *(Settle(None), Judge(LOOKS), Recompute(LOOKS), StopWorker()),
+    *(Settle(), Judge(LOOKS), Recompute(LOOKS), StopWorker()),
 )
 BLOCKS: list[Order] = [LoadVersions(CASE), Prepare(), Agree("wall", [2])]
 #: By its name, what a client has sent when a worker is in a state.
@@ -60,7 +60,7 @@ STATES: dict[str, list[Order]] = {
     "block written": [*BLOCKS, Write(CANDIDATE, 5)],
     "block timed": [*BLOCKS, Write(CANDIDATE, 5), Time()],
     "handed over": [*BLOCKS, HandOver(1)],
-    "case over": [*BLOCKS, HandOver(1), Settle(None)],
+    "case over": [*BLOCKS, HandOver(1), Settle()],
     "reference loaded": [LoadReference(CASE)],
     "reference judged": [LoadReference(CASE), Judge(LOOKS)],
     "ended": [StopWorker()],
@@ -168,7 +168,10 @@ def test_a_worker_that_is_stopped_begins_no_other_case(state: str, tmp_path: Pat
 def test_a_test_whose_case_was_served_ends_as_one_that_returned() -> None:
     properties: list[Any] = []
     test = SimpleNamespace(
-        get_closest_marker=lambda name: name, fixturenames=("kopt",), user_properties=properties
+        nodeid="t.py::test",
+        get_closest_marker=lambda name: name,
+        fixturenames=("kopt",),
+        user_properties=properties,
     )
     call = Worker(ORDERS).pytest_pyfunc_call(cast("Any", test))
     next(call)

@@ -52,7 +52,7 @@ from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.measure.cold import InputPool
 from pytest_kopt.measure.wall import WallEngine
-from pytest_kopt.paired.verifier_process import SeenBlock, Verifier
+from pytest_kopt.paired.verifier_process import Refused, SeenBlock, Verifier
 
 SESSION_SEED, NO_SEED = 77, 0
 FAST = WallEngine(iterations=10, block_seconds=0.05)
@@ -130,7 +130,7 @@ class Runner:
                 pass
 
     def receive(self) -> Order:
-        return next(self._orders, Settle(None))
+        return next(self._orders, Settle())
 
     def _all_orders(self) -> Iterator[Order]:
         keep = None
@@ -146,7 +146,9 @@ class Runner:
 class Asking:
     """Has a verifier judge once, or answer where there is nothing to judge."""
 
-    def __init__(self, scratch: Path, runner: Runner, looks: Any, seen: Sequence[Any]) -> None:
+    def __init__(
+        self, scratch: Path, runner: Runner, looks: Any, seen: Sequence[Any], *, confirms: bool
+    ) -> None:
         self.scratch = scratch
         handed_over = Looks(
             "a",
@@ -157,21 +159,20 @@ class Asking:
             runner.looks if looks is None else looks,
             runner.sets if runner.looks[0]["call"] else (),
             seen,
+            confirms,
         )
         self._orders: list[Order] = [
             Recompute(handed_over) if looks is None else Judge(handed_over)
         ]
         self.found: list[str] | None = None
-        self.why_not = ""
         self.looks: list[dict[str, Any]] = []
 
     def send(self, reply: Reply) -> None:
         match reply:
             case HandedOver(looks):
                 self.looks = [dict(look) for look in looks]
-            case Verification(findings, why_not):
+            case Verification(findings):
                 self.found = [*map(str, findings)]
-                self.why_not = why_not
             case _:
                 pass
 
@@ -186,8 +187,10 @@ def runs(case: Case, scratch: Path) -> Runner:
     return runner
 
 
-def asked(case: Case, runner: Runner, looks: Any, seen: Sequence[Any] = ()) -> Asking:
-    asking = Asking(runner.scratch, runner, looks, seen)
+def asked(
+    case: Case, runner: Runner, looks: Any, seen: Sequence[Any] = (), *, confirms: bool = False
+) -> Asking:
+    asking = Asking(runner.scratch, runner, looks, seen, confirms=confirms)
     order = ArmsOrder((), root=str(runner.scratch))
     serve_verifier(case, Baseline("cpu", "auto", 1, cpu=FAST), order, cast("Any", asking))
     return asking
@@ -272,7 +275,7 @@ def test_what_is_right_is_found_right_on_content_drawn_anew(kind: str, tmp_path:
     assert len(runner.looks) == ways * len(runner.blocks)
     assert (UNEVEN[CANDIDATE] in dict(runner.blocks)) == (kind == "uneven")
     asking = asked(case, runner, runner.looks)
-    assert (asking.found, asking.why_not) == ([], "")
+    assert asking.found == []
     answers = asked(case, runner, None).looks
     assert len(answers) == len(runner.looks)
     assert asked(case, runner, answers).found == []
@@ -412,14 +415,12 @@ def test_what_is_wrong_in_blocks_only_is_told_from_what_is_wrong_beyond_the_draw
     assert [text.partition(":")[0] for text in told or ()] == ([found] if found else [])
 
 
-def test_what_cannot_be_told_is_left_to_the_process_itself(tmp_path: Path) -> None:
+def test_a_result_that_cannot_be_read_is_wrong(tmp_path: Path) -> None:
     case = case_of(product)
     runner = runs(case, tmp_path)
     odd = [{**look, "results": [{"name": "out", "type": "Ring"}]} for look in runner.looks]
-    assert asked(case, runner, odd).why_not == "out is a Ring"
-    sizes = iter(range(16, 1000))
-    growing = case_of(product, inputs=lambda: (torch.randn(next(sizes), 8), torch.randn(8, 8)))
-    assert asked(growing, runner, runner.looks).why_not.endswith("other shapes each time")
+    (found,) = asked(case, runner, odd).found or [""]
+    assert "cannot be judged (TypeError: out is a Ring, not a tensor)" in found
     spoilt = [{**look, "file": str(tmp_path / "gone")} for look in runner.looks]
     (found,) = asked(case, runner, spoilt).found or [""]
     assert "cannot be judged (FileNotFoundError" in found
@@ -452,40 +453,65 @@ LOADED = Loaded()
 HANDED = HandedOver([{"arm": CANDIDATE}])
 
 
-@pytest.mark.parametrize("stands", [True, False])
-def test_a_finding_stands_where_the_incumbent_elsewhere_is_right(stands: bool) -> None:
-    again = Verification([]) if stands else Verification([WRONG])
-    first = _Process(LOADED, Verification([WRONG]), LOADED, again)
-    second = _Process(LOADED, HANDED)
-    processes = [first, second]
-    verifier = Verifier(lambda: cast("Any", processes.pop(0)))
+WRONG_AGAIN, RIGHT = Verification([WRONG]), Verification([])
+
+
+@pytest.mark.parametrize(
+    ("candidate", "accuses"),
+    [([LOADED, HANDED], True), ([LOADED, CaseFinished("a")], False)],
+    ids=["right elsewhere", "raises elsewhere"],
+)
+def test_a_wrong_result_accuses_where_a_fresh_process_of_the_candidate_is_right(
+    candidate: list[Reply], accuses: bool
+) -> None:
+    first = _Process(LOADED, WRONG_AGAIN, LOADED, RIGHT, LOADED, RIGHT)
+    second, third = _Process(LOADED, HANDED), _Process(*candidate)
+    incumbents = [first, second]
+    verifier = Verifier(lambda: cast("Any", incumbents.pop(0)), lambda: cast("Any", third))
     looks = Looks("a", 1, [(CANDIDATE, 5)], "wall", 3, [])
     verifier.await_loaded("a")
     assert verifier.judge(looks) == [WRONG]
-    assert verifier.stands(looks) == stands
-    assert (first.heard, second.heard) == (
-        ["LoadReference a", "Judge", "Judge"],
-        ["LoadReference a", "Recompute"],
-    )
-    assert bool(verifier.why_not("a")) == (not stands)
+    assert verifier.accuses(looks) == accuses
+    assert first.heard == ["LoadReference a", *["Judge"] * (2 + accuses)]
+    assert second.heard == third.heard == ["LoadReference a", "Recompute"]
 
 
-def test_a_verifier_goes_from_case_to_case_and_leaves_out_what_it_cannot_judge() -> None:
-    refusal, finished, right = (
-        CannotLoad("it is another's code"),
-        CaseFinished("a"),
-        Verification([]),
-    )
-    process = _Process(LOADED, right, LOADED, finished, refusal, finished, LOADED, right)
+def test_a_wrong_result_is_the_kernels_where_it_is_wrong_in_a_fresh_process() -> None:
+    first = _Process(LOADED, WRONG_AGAIN, LOADED, RIGHT, LOADED, WRONG_AGAIN)
+    incumbents, third = [first, _Process(LOADED, HANDED)], _Process(LOADED, HANDED)
+    verifier = Verifier(lambda: cast("Any", incumbents.pop(0)), lambda: cast("Any", third))
+    looks = Looks("a", 1, [(CANDIDATE, 5)], "wall", 3, [])
+    verifier.await_loaded("a")
+    assert verifier.judge(looks) == [WRONG]
+    assert not verifier.accuses(looks)
+
+
+def test_nothing_is_judged_where_two_processes_of_the_current_best_differ() -> None:
+    first = _Process(LOADED, WRONG_AGAIN, LOADED, WRONG_AGAIN)
+    incumbents = [first, _Process(LOADED, HANDED)]
+    verifier = Verifier(lambda: cast("Any", incumbents.pop(0)))
+    looks = Looks("a", 1, [(CANDIDATE, 5)], "wall", 3, [])
+    verifier.await_loaded("a")
+    assert verifier.judge(looks) == [WRONG]
+    with pytest.raises(Refused, match=r"a: what the case computes differs between processes. Fix"):
+        verifier.accuses(looks)
+
+
+def test_a_verifier_goes_from_case_to_case_and_refuses_what_it_cannot_judge() -> None:
+    refusal, finished = CannotLoad("it is another's code"), CaseFinished("a")
+    process = _Process(LOADED, RIGHT, LOADED, finished, refusal, finished, LOADED, RIGHT)
     verifier = Verifier(lambda: cast("Any", process))
-    for nodeid, found in (("a", []), ("b", None), ("c", [])):
+    for nodeid in "abc":
+        if nodeid == "b":
+            with pytest.raises(Refused, match=r"b: no other process can judge .* another's code"):
+                verifier.await_loaded(nodeid)
+            continue
         verifier.await_loaded(nodeid)
-        assert verifier.judge(Looks(nodeid, 1, [], "wall", 3, [])) == found
+        assert verifier.judge(Looks(nodeid, 1, [], "wall", 3, [])) == []
     assert process.heard == [
         *("LoadReference a", "Judge", "Leave"),
         *("LoadReference b", "LoadReference c", "Judge"),
     ]
-    assert [verifier.why_not(nodeid) for nodeid in "abc"] == ["", "it is another's code", ""]
 
 
 def test_a_result_without_elements_is_read_from_memory(tmp_path: Path) -> None:
@@ -494,3 +520,12 @@ def test_a_result_without_elements_is_read_from_memory(tmp_path: Path) -> None:
     result = {"name": "out", "dtype": "bfloat16", "shape": [0, 256], "strides": [256, 1]}
     held = in_memory({"number": 1, "results": [result]}, memory, secret=0)
     assert held is not None and held["out"].shape == (0, 256)
+
+
+def test_a_result_that_was_not_handed_over_is_nobody_elses(tmp_path: Path) -> None:
+    """Another process recomputes what is there: it cannot excuse what is missing."""
+    case = case_of(product)
+    runner = runs(case, tmp_path)
+    (found,) = asked(case, runner, []).found or [""]
+    assert "was not handed over" in found
+    assert asked(case, runner, [], confirms=True).found == []

@@ -201,6 +201,9 @@ class WorkerOrders:
     metric: str | None = None
     #: The markers that the session has registered.
     markers: tuple[str, ...] = ()
+    #: Seeds what tests and fixtures draw themselves: without it no process could judge what another
+    #: computed.
+    setup_seed: int = 0
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))

@@ -45,7 +45,6 @@ from typing import Any, Protocol
 
 from pytest_kopt.cases.order import WorkerOrders
 from pytest_kopt.cases.replies import Reply
-from pytest_kopt.honesty.accuracy import Accuracy
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,13 +182,7 @@ class HandOver(WithinVersions):
 
 @dataclass(frozen=True, slots=True)
 class Settle(WithinVersions):
-    """Say what gave the candidate away.
-
-    With the baseline's `accuracy` by name of the result, judge here what was looked at; None: the
-    verifier has done so.
-    """
-
-    accuracy: dict[str, Accuracy] | None
+    """Say what gave the candidate away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +192,7 @@ class Looks:
     `looks` are what their process handed over; of large results it is elements that were drawn
     under a `secret`. On the CPU blocks went round `sets` sets of inputs; the second number is that
     of uneven groups. `seen` is what the memory of that process held when the blocks were over.
-    `confirms` says that they are another verifier's.
+    `confirms` says that another process recomputed them, as far as they were handed over.
     """
 
     nodeid: str

@@ -175,10 +175,9 @@ class Findings(OfComparison):
 
 @dataclass(frozen=True, slots=True)
 class Verification(OfBlocks):
-    """The plain errors in results that were handed over, or why those cannot be judged."""
+    """The plain errors in results that were handed over."""
 
     findings: list[Finding]
-    why_not: str = ""
 
 
 @dataclass(frozen=True, slots=True)

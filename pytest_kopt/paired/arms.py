@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,8 @@ import pytest
 from pytest_kopt.cases.order import ALONE, CANDIDATE, INCUMBENT, PLACEBO, ArmsOrder, WorkerOrders
 from pytest_kopt.options.declare import STEP
 from pytest_kopt.paired.nearby import Nearby
-from pytest_kopt.paired.replica import Died, Refused, Replica
-from pytest_kopt.paired.verifier_process import Verifier
+from pytest_kopt.paired.replica import Died, Replica
+from pytest_kopt.paired.verifier_process import Refused, Verifier
 from pytest_kopt.processes.child import MAX_DEATHS, NO_MEMORY, Child, Children
 from pytest_kopt.processes.launched import Toolchain
 from pytest_kopt.processes.sites import Place
@@ -91,7 +92,6 @@ class Arms:
         self.config = config
         self._orders = orders
         expected = orders.expected or ()
-        self._accuracy = {case.nodeid: case.accuracy for case in expected}
         #: The orders of processes that hold a candidate: no seed, nothing of what is judged by.
         self._blind = replace(
             orders,
@@ -164,8 +164,8 @@ class Arms:
         how, order = self.how, ArmsOrder((), replica=number)
         children_of = self._holding(place, how, [*self._versions.arms], order)
         candidates = None if how == ONE_PROCESS else children_of[CANDIDATE]
-        children, accuracy = dict.fromkeys(children_of.values()), self._accuracy
-        return Replica(children, how, place, verifier, accuracy, candidates, self._out)
+        children = dict.fromkeys(children_of.values())
+        return Replica(children, how, place, verifier, candidates, self._out)
 
     def start_alone(self, place: Place) -> Child:
         """Start a process that holds the incumbent alone."""
@@ -182,9 +182,12 @@ class Arms:
         return Nearby(asked, how, place.ids, self.random.getrandbits(62))
 
     def start_verifier(self, place: Place) -> Verifier:
+        """Start what judges results; another interpreter may draw other inputs from a seed."""
         versions = self._versions
-        why = "another interpreter may draw other inputs from a seed" if versions.other else ""
-        return Verifier(lambda: self._alone(place, ArmsOrder(()), versions.trees[0]), why)
+        judging = versions.own if versions.other else versions.trees[0]
+        start = partial(self._alone, place, ArmsOrder(()), judging)
+        fresh = partial(self._alone, place, ArmsOrder((CANDIDATE,)), versions.own)
+        return Verifier(start, None if versions.raced else fresh)
 
     def _holding(
         self, place: Place, how: str, names: list[str], order: ArmsOrder

@@ -25,8 +25,9 @@ from pytest_kopt.paired.arms import (
     after_refusal,
 )
 from pytest_kopt.paired.blocks import Sustained
-from pytest_kopt.paired.replica import BesideAlone, Refused, Replica
+from pytest_kopt.paired.replica import BesideAlone, Replica
 from pytest_kopt.paired.samples import CaseQuads
+from pytest_kopt.paired.verifier_process import Refused
 from pytest_kopt.processes.child import why_open
 from pytest_kopt.processes.sites import Place
 from pytest_kopt.show.progress import Progress

@@ -26,8 +26,9 @@ from pytest_kopt.decide.inference import KNOWN_BIAS_PCT, Estimate, percent
 from pytest_kopt.devices.states import BOOST
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.paired.comparison import Comparison
-from pytest_kopt.paired.replica import Caught, Refused
+from pytest_kopt.paired.replica import Caught
 from pytest_kopt.paired.samples import BlockTime, CaseQuads, pairs_of
+from pytest_kopt.paired.verifier_process import Refused
 
 #: While the mean is above this, in percent, and above this share of the gain, the incumbent is
 #: timed alone so many times in all: by some percent processes differ anyway.

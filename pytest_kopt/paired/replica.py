@@ -8,6 +8,7 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -29,13 +30,12 @@ from pytest_kopt.cases.replies import (
 from pytest_kopt.devices.conditions import Steadily
 from pytest_kopt.devices.states import BOOST
 from pytest_kopt.devices.vendor import Monitor
-from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.nearby_shapes import Outcome, Tried
 from pytest_kopt.measure.engine import agreed
 from pytest_kopt.paired.blocks import Blocks, Sustained
 from pytest_kopt.paired.samples import CaseQuads
-from pytest_kopt.paired.verifier_process import Verifier, why_ended
+from pytest_kopt.paired.verifier_process import Refused, Verifier, why_ended
 from pytest_kopt.processes.child import Child, ChildDied, Children
 from pytest_kopt.processes.sites import Place
 from pytest_kopt.sameness.launch_recording import differences_later
@@ -44,10 +44,6 @@ from pytest_kopt.sameness.launch_recording import differences_later
 #: incumbent alone beside it, which is asked of whatever is kept.
 _GAIN_PCT = 1.0
 _Kind = TypeVar("_Kind")
-
-
-class Refused(Exception):
-    """A process could not hold the arms it was asked for."""
 
 
 class Unloadable(Refused):
@@ -80,20 +76,18 @@ class Replica(Children):
         how: str,
         place: Place,
         verifier: Verifier,
-        accuracy: Mapping[str, Mapping[str, Accuracy]],
         alone: Child | None = None,
         out: Collection[str] = (),
     ) -> None:
         """Take over started processes, and what judges them.
 
-        `accuracy` is what the baseline's results of each case reached, `alone` the process that
-        holds only the candidate. `out` are arms that are not asked for; other code may add to them.
+        `alone` is the process that holds only the candidate. `out` are arms that are not asked for;
+        other code may add to them.
         """
         super().__init__(children)
         self._alone = alone
         self._out = out
         self._verifier = verifier
-        self._accuracy = accuracy
         self._device, self._placement = place.device, place.site.placement
         self.how = how
         self._asked: str | None = None
@@ -108,7 +102,8 @@ class Replica(Children):
         """Have the processes load a case, the first to be measured, while others are measured."""
         if self._asked is None:
             self._ask(nodeid)
-            self._verifier.load(nodeid)
+            with suppress(Refused):  # It is told when the case is measured.
+                self._verifier.load(nodeid)
 
     def join(self, child: Child) -> None:
         """Have another process's arm timed together with these from now on."""
@@ -141,16 +136,13 @@ class Replica(Children):
             left = deque(dict.fromkeys([self._asked or ids[0], *ids]))
             while left:
                 nodeid = left.popleft()
-                cases[nodeid], looks = self._case(nodeid, order, clear, len(ids), sustained)
+                cases[nodeid], looked_at = self._case(nodeid, order, clear, len(ids), sustained)
                 if left:
                     # Meanwhile this one is judged, and others may have the device.
                     self._ask(left[0])
                 look_ahead(cases)
-                if not all(map(self._judge, looks)):
-                    # Its own process judges it, which has gone on: once more, then.
-                    left.append(nodeid)
-                    if nodeid == self._asked:
-                        self._ask(nodeid)
+                for looks in looked_at:
+                    self._judge(looks)
         except ChildDied as death:
             is_candidates = self._alone is not None and self._alone.has_died
             raise Died(death, nodeid if is_candidates else None) from None
@@ -189,9 +181,8 @@ class Replica(Children):
             looks = self._timed(case, order, clear, cases, sustained)
             case.timed = (since, time.time())
         self.held_seconds += case.timed[1] - case.timed[0]
-        case.judged_inside = self._verifier.why_not(nodeid)
-        self._settle(case)
-        return case, [] if case.judged_inside else looks
+        self._settle()
+        return case, looks
 
     def _load(self, nodeid: str) -> CaseQuads:
         """Wait until the case is loaded; it is the same where the change does not concern it."""
@@ -232,17 +223,19 @@ class Replica(Children):
         for child in self.children:
             child.send(Prepare())
         prepared = [_wait(child, Prepared) for child in self.children]
-        engine = agreed(reply.engine for reply in prepared)
+        common = agreed(reply.engine for reply in prepared)
+        # On the CPU no process that holds the candidate says what times it.
+        is_gpu = self._device.kind != "cpu"
+        engine = common if is_gpu else "wall+wall"
         # On the CPU all blocks of a case have as many calls, whatever process they run in.
         sets = [min(counts) for counts in zip(*(reply.sets for reply in prepared), strict=True)]
         arms, calls, places = dict[str, Child](), dict[str, list[int]](), dict[str, list[int]]()
         for child in self.children:
-            child.send(Agree(engine, sets))
+            child.send(Agree(common, sets))
             ready = _wait(child, Ready)
             arms |= dict.fromkeys(ready.calls, child)
             calls |= ready.calls
             places |= ready.places
-        is_gpu = self._device.kind != "cpu"
         if not is_gpu:
             calls = {arm: [sets[arm in UNEVEN.values()]] * len(calls[arm]) for arm in arms}
         clear()
@@ -286,28 +279,28 @@ class Replica(Children):
                 looks.append(replace(empty, blocks=seeds, looks=files, seen=memory))
         return looks
 
-    def _settle(self, case: CaseQuads) -> None:
+    def _settle(self) -> None:
         """Ask what gave the candidate away, and have the case end; Caught where something did."""
-        accuracy = dict(self._accuracy.get(case.nodeid, {})) if case.judged_inside else None
         for child in self.children:
-            child.send(Settle(accuracy))
+            child.send(Settle())
             if findings := _wait(child, replies.Findings).findings:
                 raise Caught(findings)
             _wait(child, CaseFinished)
 
-    def _judge(self, looks: Looks) -> bool:
-        """Say whether the verifier can judge what was looked at; Caught or Refused if wrong."""
+    def _judge(self, looks: Looks) -> None:
+        """Have the verifier judge what was looked at.
+
+        Caught where a wrong result is the doing of the timed process. Wrong in any process is what
+        other inputs would show.
+        """
         wrong = self._verifier.judge(looks)
         if not wrong:
-            return wrong is not None
-        if wrong[0].check == "held-out-range":
-            outcomes: dict[str, Outcome] = {INCUMBENT: "right", CANDIDATE: "wrong"}
-            why = {CANDIDATE: wrong[0].message}
-            self.tried.append(Tried(looks.nodeid, "renewed", {}, outcomes, why))
-            return True
-        if wrong[0].check == "timed-result" and not self._verifier.stands(looks):
-            return False
-        raise Caught(wrong)
+            return
+        if wrong[0].check != "held-out-range" and self._verifier.accuses(looks):
+            raise Caught(wrong)
+        outcomes: dict[str, Outcome] = {INCUMBENT: "right", CANDIDATE: "wrong"}
+        why = {CANDIDATE: wrong[0].message}
+        self.tried.append(Tried(looks.nodeid, "renewed", {}, outcomes, why))
 
 
 class BesideAlone:

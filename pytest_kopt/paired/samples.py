@@ -25,8 +25,6 @@ from pytest_kopt.measure.engine import by_events
 #: A version's blocks are at boost where their median clock is so near the highest of the case, and
 #: two versions' are at the same one where they are so near each other, in percent.
 _BELOW_TOP_PCT, _APART_PCT = 3.0, 1.0
-#: What a flag says where no other process judged the timed results of a case.
-_INSIDE = "what timed calls gave was judged in their own process"
 #: The comparison, the A/A control, the comparison with the group sizes of a grouped GEMM drawn
 #: anew, by their names in pairs.csv, and the incumbent beside the candidate against itself alone.
 #: In a race each candidate's comparison has its name.
@@ -90,7 +88,6 @@ class CaseQuads:
     `engine` is that of both directions, or `graph+events`. `device` is the UUID of what measured
     it, `conditions` its state around that, `timed` from when to when it was measured alone (seconds
     since the epoch). `not_captured` says why something is not timed by replays of a graph.
-    `judged_inside` says why inspected results were judged in their own process ("": they were not).
     """
 
     nodeid: str
@@ -100,7 +97,6 @@ class CaseQuads:
     conditions: Conditions | None = None
     timed: tuple[float, float] = (0.0, 0.0)
     not_captured: Mapping[str, str] = field(default_factory=dict)
-    judged_inside: str = ""
     #: How it is known that both versions are the same, where nothing was timed.
     same: Same | None = None
     #: The bytes that a call of a version takes, by arm, where they were measured.
@@ -233,8 +229,6 @@ def flags_of(
         )
         why = {k: v for case in measured for k, v in case.not_captured.items()}
         found += [f"{result.label}: {by_events(why)}"] if why else []
-        inside = {case.judged_inside for case in measured} - {""}
-        found += [f"{result.label}: {_INSIDE}: {why}" for why in sorted(inside)]
     return [*found, *by_kind(flags)]
 
 

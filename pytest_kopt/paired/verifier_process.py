@@ -1,8 +1,9 @@
 """The verifier as its client has it: a process of the incumbent's, which judges what was looked at.
 
-A finding counts only if a second process of the incumbent's, asked for the same, is found right.
-Otherwise the case differs from process to process, and only the process that holds the candidate
-can judge it.
+A finding counts only if a second process of the current best's gives right results for the same
+inputs: otherwise the case differs from process to process. It accuses the candidate only if a fresh
+process of the candidate's gives right results as well: otherwise the kernel is wrong for these
+inputs wherever it runs.
 """
 
 from __future__ import annotations
@@ -37,16 +38,20 @@ _Reply = TypeVar("_Reply", HandedOver, Verification, Loaded, CaseFinished)
 _MOST_BYTES = 1 << 28
 
 
+class Refused(Exception):
+    """A process could not do what it was asked for."""
+
+
 class Verifier(Children):
     """A process of the incumbent's tree, which loads one case after the other and judges it."""
 
-    def __init__(self, start: Callable[[], Child], broken: str = "") -> None:
-        """Start it, but where it is `broken` from the start."""
-        self._start = start
-        self._broken = broken
-        self._why: dict[str, str] = {}
+    def __init__(
+        self, start: Callable[[], Child], start_candidate: Callable[[], Child] | None = None
+    ) -> None:
+        """Start it; `start_candidate` starts a process of the candidate's alone (None: a race)."""
+        self._start, self._start_candidate = start, start_candidate
         self._case, self._is_loaded = "", False
-        super().__init__([] if broken else [start()])
+        super().__init__([start()])
 
     @property
     def has_died(self) -> bool:
@@ -55,15 +60,11 @@ class Verifier(Children):
     @property
     def folder(self) -> Path | None:
         """The folder for what it is to read; None where processes' memory cannot be read here."""
-        process = self.children[0].inspected if self.children else None
+        process = self.children[0].inspected
         return self.children[0].scratch if process and process.is_readable() else None
 
-    def why_not(self, nodeid: str) -> str:
-        """Return why a case is judged in its own process, "" where it is not."""
-        return self._broken or self._why.get(nodeid, "")
-
     def load(self, nodeid: str) -> None:
-        if self._case == nodeid or self.why_not(nodeid):
+        if self._case == nodeid:
             return
         (child,) = self.children
         if self._case:
@@ -73,61 +74,63 @@ class Verifier(Children):
         self._case, self._is_loaded = nodeid, False
 
     def await_loaded(self, nodeid: str) -> None:
-        """Wait until a case is loaded, or cannot be."""
+        """Wait until a case is loaded; Refused where it cannot be."""
         self.load(nodeid)
-        if self._case == nodeid and not self._is_loaded:
-            self._is_loaded = self._wait(Loaded) is not None
+        if not self._is_loaded:
+            self._wait(Loaded)
+            self._is_loaded = True
 
-    def judge(self, looks: Looks) -> list[Finding] | None:
-        """Return what it finds in a case that was waited for, None where it cannot judge."""
-        judged = self._reply(looks, Judge(looks), Verification)
-        if judged and judged.why_not:
-            self._why[looks.nodeid] = judged.why_not
-        return judged.findings if judged and not judged.why_not else None
+    def judge(self, looks: Looks) -> list[Finding]:
+        """Return what it finds in a case that was waited for; Refused where it cannot judge."""
+        return self._reply(Judge(looks), Verification).findings
 
-    def stands(self, looks: Looks) -> bool:
-        """Say whether a finding stands: another process of the incumbent's is found right."""
-        second = Verifier(self._start)
+    def accuses(self, looks: Looks) -> bool:
+        """Say whether a fresh process of the candidate's is right where the timed calls were not.
+
+        Refused where another process of the current best's is not right either.
+        """
+        if not self._is_right_in(self._start, looks):
+            raise Refused(
+                f"{looks.nodeid}: what the case computes differs between processes. Fix: draw all "
+                "of it in inputs(), or have the test call torch.manual_seed() first"
+            )
+        start = self._start_candidate
+        return start is None or self._is_right_in(start, looks)
+
+    def _is_right_in(self, start: Callable[[], Child], looks: Looks) -> bool:
+        """Say whether another process gives right results for the inputs of these calls."""
+        second = Verifier(start)
         try:
             second.await_loaded(looks.nodeid)
-            answer = second._reply(looks, Recompute(looks), HandedOver)
+            answer = second._reply(Recompute(looks), HandedOver)
+        except Refused:
+            second.end()
+            return False
+        try:
             self.await_loaded(looks.nodeid)
-            theirs = answer and replace(looks, looks=answer.looks, seen=(), confirms=True)
-            findings = self.judge(theirs) if theirs else None
+            theirs = replace(looks, looks=answer.looks, seen=(), confirms=True)
+            return not self.judge(theirs)
         finally:
             second.end()
-        if findings != []:
-            why = (
-                "what the case computes differs between processes; draw all of it in inputs(), or "
-                "have the test call torch.manual_seed() first"
-            )
-            self._why.setdefault(looks.nodeid, why)
-        return findings == []
 
-    def _reply(self, looks: Looks, order: Judge | Recompute, kind: type[_Reply]) -> _Reply | None:
-        if not (self._case == looks.nodeid and self._is_loaded):
-            return None
+    def _reply(self, order: Judge | Recompute, kind: type[_Reply]) -> _Reply:
         self.children[0].send(order)
         self._is_loaded = False
         return self._wait(kind)
 
-    def _wait(self, kind: type[_Reply]) -> _Reply | None:
-        """Return the next reply of a kind; None where the case, or the process, ended instead."""
-        why = ""
+    def _wait(self, kind: type[_Reply]) -> _Reply:
+        """Return the next reply of a kind; Refused where the case, or the process, ended."""
+        why, nodeid = "", self._case
         try:
             while not isinstance(reply := self.children[0].receive(), kind):
                 why = why or why_ended(reply)
                 if isinstance(reply, CaseFinished):
-                    self._why[self._case] = why
-                    break
-            else:
-                if not isinstance(reply, CaseFinished):
-                    return reply
+                    self._case = ""
+                    raise Refused(f"{nodeid}: no other process can judge its results: {why}")
         except ChildDied as death:
-            self._broken = why or f"the verifier died: {death}".splitlines()[0]
-            return None
-        self._case = ""
-        return None
+            how = why or str(death).splitlines()[0]
+            raise Refused(f"{nodeid}: the process that judges its results died: {how}") from None
+        return reply
 
 
 def why_ended(reply: Reply) -> str:

@@ -15,6 +15,7 @@ from pytest_kopt.cases.order import (
     SameCode,
     Schemas,
     WorkerOrders,
+    derive,
     fresh_session_seed,
 )
 from pytest_kopt.devices.vendor import choose
@@ -124,6 +125,7 @@ def _assemble_main(config: pytest.Config, settings: Settings) -> None:
         repeats=settings.repeats,
         iterations=settings.iterations,
         markers=tuple(config.getini("markers")),
+        setup_seed=derive(seed, "", "setup"),
     )
     trial = None if config.option.collectonly else _trial(config, settings, orders)
     if trial is not None:

@@ -20,7 +20,7 @@ from pytest_kopt.cases.fixture import (
     send_fallback,
     skip_outside,
 )
-from pytest_kopt.cases.order import Bench, WorkerOrders
+from pytest_kopt.cases.order import Bench, WorkerOrders, derive, seed_everything
 from pytest_kopt.cases.protocol import Client, LoadVersions
 from pytest_kopt.cases.result import LOST, NEVER, PROPERTY, CaseResult, named
 from pytest_kopt.cases.running.switches import replaced_operators, switches_kept
@@ -141,8 +141,20 @@ class Worker:
         """
         if not self.orders.purpose.decides or not isinstance(collector, pytest.Module):
             return (yield)
+        self._seed(collector.nodeid, "import")
         with self._time_limit(collector.config).watching():
             return (yield)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_fixture_setup(
+        self, fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest
+    ) -> None:
+        self._seed(request.node.nodeid, fixturedef.argname)
+
+    def _seed(self, nodeid: str, purpose: str) -> None:
+        """Have what a project draws without a seed of its own be the same in all processes."""
+        if self.orders.purpose.decides:
+            seed_everything(derive(self.orders.setup_seed, nodeid, purpose))
 
     def select(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         """Leave the cases of the round, and of the special suites only what was asked for."""
@@ -185,6 +197,7 @@ class Worker:
     @pytest.hookimpl(wrapper=True)
     def pytest_pyfunc_call(self, pyfuncitem: pytest.Function) -> Generator[None, object, object]:
         """Have a test that was left since its case was served end as one that returned."""
+        self._seed(pyfuncitem.nodeid, "call")
         with suppress(CaseServed):
             return (yield from self._called(pyfuncitem))
         return True

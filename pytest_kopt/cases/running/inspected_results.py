@@ -1,4 +1,4 @@
-"""Results of timed calls, judged when the clock has stopped: here, or by a verifier process.
+"""Results of timed calls, judged when the clock has stopped: in a plain run here, else elsewhere.
 
 A process hands results over as plain bytes in files; of large results it draws elements when the
 calls are over.
@@ -155,10 +155,6 @@ def floors(accuracy: Mapping[str, Accuracy], slack_db: float) -> dict[str, float
     }
 
 
-class Unjudged(Exception):
-    """The inspected results cannot be judged in another process; the message says why."""
-
-
 def hand_over(arm: str, way: str, spot: Spot, folder: Path, secret: int) -> dict[str, Any]:
     """Write what a looked-at call gave into a file in a folder; return how to read it.
 
@@ -244,7 +240,7 @@ def read(look: Mapping[str, Any]) -> Iterator[dict[str, Any] | None]:
         results: dict[str, Any] = {}
         for description in look[call_name] or ():
             if "type" in description:
-                raise Unjudged(f"{description['name']} is a {description['type']}")
+                raise TypeError(f"{description['name']} is a {description['type']}, not a tensor")
             if "value" in description:
                 results[description["name"]] = description["value"]
                 continue

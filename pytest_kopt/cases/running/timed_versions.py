@@ -65,16 +65,10 @@ from pytest_kopt.cases.running.heldout import (
     time_shape,
     try_shape,
 )
-from pytest_kopt.cases.running.inspected_results import floors, hand_over
-from pytest_kopt.cases.running.loaded_versions import (
-    Versions,
-    in_one_order,
-    is_reached,
-    load_versions,
-    one_call,
-)
+from pytest_kopt.cases.running.inspected_results import hand_over
+from pytest_kopt.cases.running.loaded_versions import Versions, is_reached, load_versions, one_call
 from pytest_kopt.cases.running.reference import observed
-from pytest_kopt.cases.running.spot_checks import Spotted, known_content, wrong_results
+from pytest_kopt.cases.running.spot_checks import Spotted, known_content
 from pytest_kopt.cases.running.steps.contents import still_busy
 from pytest_kopt.cases.running.switches import heard
 from pytest_kopt.cases.running.timing import (
@@ -83,7 +77,6 @@ from pytest_kopt.cases.running.timing import (
     pool_of,
     prepare_blocks,
 )
-from pytest_kopt.cases.running.verifier import SLACK_DB
 from pytest_kopt.clock import Stopwatch
 from pytest_kopt.devices.lock import checking_lock, timing_lock
 from pytest_kopt.honesty import nearby_shapes
@@ -175,11 +168,7 @@ class _Arms:
                 findings += known_content(arms[name]) if asks_known else ()
         with bench.waiting():
             client.send(HandedOver(looks))
-            settle = _ordered(client, Settle)
-        if settle.accuracy is not None:
-            snr_floors = floors(settle.accuracy, SLACK_DB)
-            for name in suspects:
-                findings += wrong_results(arms[name], snr_floors)
+            _ordered(client, Settle)
         client.send(Findings([finding for finding in findings if finding.rejects]))
 
     def prepared(self, versions: Versions) -> dict[str, _Arm]:
