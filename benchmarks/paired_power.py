@@ -3,11 +3,9 @@
 python benchmarks/paired_power.py [verdicts] [write]
 python benchmarks/paired_power.py fit
 
-Every verdict draws sixteen processes of one record without replacement, centred, as what was
-recorded is identical code; a true change is added to their log-ratios. As in a live round all cases
-are measured by eight at most, the others are for cases that alone are open. `write` puts the tables
-into docs/paired-evidence.md. `fit` tells what the recorded rounds' variances have in common: the
-defaults.
+Every verdict draws eight replicates of one record without replacement, centred, as the record is of
+identical code. A true change is added to the candidate's log-ratios. `write` puts the tables into
+docs/paired-evidence.md. `fit` fits the default priors to the variances of the recorded rounds.
 """
 
 from __future__ import annotations
@@ -21,7 +19,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
-from itertools import product
 from pathlib import Path
 from typing import Literal
 
@@ -31,9 +28,9 @@ from gpu_report import replace_table
 from tabulate import tabulate
 
 from pytest_kopt import policies
-from pytest_kopt.decide.inference import LOOKS, log_ratio, percent, student_quantile
+from pytest_kopt.decide.inference import FINAL_LOOK, LOOKS, log_ratio, percent, student_quantile
 from pytest_kopt.decide.known_noise import DEVICE_TIMED, HOST_TIMED, Noise, Record
-from pytest_kopt.decide.paired import ALONE_LOOKS, InterimLooks
+from pytest_kopt.decide.paired import decide_paired
 from pytest_kopt.decide.paired_evidence import PairedCase, PairedEvidence
 from pytest_kopt.decide.verdict import Verdict
 from pytest_kopt.schema.table import NO_CLASSES, Classes
@@ -70,8 +67,6 @@ class Cell:
     classes: Classes = NO_CLASSES
     scatter: float = 1.0
     outliers: float = 0.0
-    #: Whether further processes measure the cases that alone are open.
-    alone: bool = True
 
 
 @dataclass
@@ -80,7 +75,7 @@ class Tally:
 
     decisions: Counter[str] = field(default_factory=Counter)
     regressed: int = 0
-    processes: int = 0
+    replicates: int = 0
 
     def share(self, *decisions: str) -> float:
         return 100 * sum(self.decisions[name] for name in decisions) / self.decisions.total()
@@ -90,8 +85,8 @@ class Tally:
         return self.share("ACCEPTED", "ACCEPTED_WITH_NOTE")
 
     @property
-    def mean_processes(self) -> float:
-        return self.processes / self.decisions.total()
+    def mean_replicates(self) -> float:
+        return self.replicates / self.decisions.total()
 
 
 class Simulation:
@@ -107,7 +102,7 @@ class Simulation:
             look, verdict = self._judge()
             tally.decisions[str(verdict.decision)] += 1
             tally.regressed += any(shape.status == "regressed" for shape in verdict.shapes)
-            tally.processes += look
+            tally.replicates += look
         return tally
 
     def _draw(self, source: str, columns: list[tuple[int, int]], count: int) -> Drawn:
@@ -126,32 +121,28 @@ class Simulation:
             columns += [(len(columns) // kinds, int(case)) for case in order]
         names = [f"case {i}" for i in range(cell.cases)]
         noise = self._noise(columns, names)
-        looks = ALONE_LOOKS if cell.alone else ()
-        drawn = self._draw(cell.source, columns, max(ALONE_LOOKS))
+        drawn = self._draw(cell.source, columns, FINAL_LOOK)
         drawn[0] *= cell.scatter
         drawn += 0.05 * (self.dice.random(drawn.shape) < cell.outliers)
         changes = [cell.change[i % len(cell.change)] for i in range(cell.cases)]
         drawn[0] += np.log1p(np.array(changes) / 100)[:, None]
         main, placebo = drawn.tolist()
-        measured = dict.fromkeys(names, 0)
-        interim = InterimLooks(POLICY, alone_looks=looks)
-        for look in interim.counts:
-            measured.update(dict.fromkeys(interim.alone or names, look))
+        for look in LOOKS:
             cases = tuple(
                 PairedCase(
                     name=name,
                     label=name,
                     dims={"half": i % 2},
-                    ratios=tuple(main[i][: measured[name]]),
-                    placebo=tuple(placebo[i][: measured[name]]),
+                    ratios=tuple(main[i][:look]),
+                    placebo=tuple(placebo[i][:look]),
                 )
                 for i, name in enumerate(names)
             )
             evidence = PairedEvidence(
                 "step", cases, gate=cell.gate, classes=cell.classes, noise=noise
             )
-            if verdict := interim.decide(look, [evidence], []):
-                return max(measured.values()), verdict
+            if verdict := decide_paired(evidence, POLICY):
+                return look, verdict
         raise AssertionError("the last look always decides")
 
     def _noise(self, columns: list[tuple[int, int]], names: list[str]) -> Noise | None:
@@ -179,7 +170,7 @@ TRUTHS = {
     "-1 %": (-1.0,),
     "one -6 %, others +2 %": (-6.0, 2.0, 2.0, 2.0, 2.0),
 }
-ALONE = "Further processes for the cases that alone are open"
+LIMITS = "One case at or near its limit"
 PRIORS = ("none", "default", "another card's", "4 processes", "record", "3 times too small")
 
 
@@ -206,14 +197,10 @@ def plan() -> Iterator[tuple[str, str, str, Cell]]:
             yield "A busy CPU, three cases", prior, title, cell
     for source, others in (("card A", 2.0), ("card B", 2.0), ("busy CPU", 50.0)):
         count = recorded(source).shape[1]
-        for prior, alone in product(("default", "record"), (False, True)):
-            row = f"{source}, {prior}, {'with' if alone else 'without'}"
-            for title in ("identical", "+0.25 %", "+0.5 %", "+1 %"):
-                yield ALONE, row, title, Cell(source, prior, count, TRUTHS[title], alone=alone)
-            for title, loss in {"-6 %": -6.0, "at the gate": at_gate, "-2 %": -2.0}.items():
-                change = (loss, *[others] * (count - 1))
-                cell = Cell(source, prior, count, change, alone=alone)
-                yield ALONE, row, f"one {title}, others faster", cell
+        for prior in ("default", "record"):
+            for title, loss in {"-6 %": -6.0, "at the limit": at_gate, "-2 %": -2.0}.items():
+                cell = Cell(source, prior, count, (loss, *[others] * (count - 1)))
+                yield LIMITS, f"{source}, {prior}", f"one {title}, others faster", cell
     base = Cell()
     odd = {
         "the candidate scatters twice as much": replace(base, scatter=2.0),
@@ -240,12 +227,12 @@ def shown(title: str, cell: Cell, tally: Tally) -> str:
     """Return the share that the truth asks about, and what it took."""
     if title == "identical":
         return (
-            f"{tally.accepted:.2f} ({tally.share('ROLLED_BACK'):.2f}, "
-            f"{tally.share('INCOMPLETE'):.2f}); {tally.mean_processes:.1f}"
+            f"{tally.accepted:.2f} ({tally.share('ROLLED_BACK', 'SPLIT'):.2f}, "
+            f"{tally.share('INCOMPLETE'):.2f}); {tally.mean_replicates:.1f}"
         )
     lost = title.startswith("-") and cell.gate == "improve"
     share = tally.share("ROLLED_BACK", "SPLIT") if lost else tally.accepted
-    return f"{share:.2f}; {tally.mean_processes:.1f}"
+    return f"{share:.2f}; {tally.mean_replicates:.1f}"
 
 
 def tables(verdicts: int) -> str:
@@ -257,8 +244,8 @@ def tables(verdicts: int) -> str:
     parts = [
         f"{verdicts} verdicts a cell, of identical code {5 * verdicts}; looks {dict(LOOKS)}. A "
         "cell shows % accepted (at losses: % rolled back or split) and the mean number of "
-        "processes. For identical code it shows % accepted (% rolled back, % without a verdict "
-        "because the A/A control failed)."
+        "replicates. For identical code it shows % accepted (% rolled back, "
+        "% without a verdict because the A/A control failed)."
     ]
     for title, rows in found.items():
         columns = list(dict.fromkeys(name for row in rows.values() for name in row))

@@ -218,7 +218,7 @@ def test_a_race_goes_on_where_the_first_of_its_field_is_out() -> None:
     assert (heats.counts, heats.measured) == ([4], 4)
     assert raced.left == ("one", "other")
     assert "slow" in raced.standings and raced.standings["slow"].out
-    assert begun.names == ["other"] * 3, "between two looks, for whoever leads"
+    assert begun.names == ["other"] * 2, "between two looks, for whoever leads"
 
 
 def test_a_race_that_finds_no_memory_beside_the_leaders_check_ends_that_first() -> None:

@@ -17,17 +17,15 @@ from pydantic import Field
 
 from pytest_kopt.decide.known_noise import Prior, Ratios, variance_of
 
-#: After how many processes the evidence is looked at, and the one-sided level of each look.
-#: `benchmarks/paired_power.py` shows that they allow at most 0.66 % false accepts, also on
-#: recorded processes, whose tails are heavier than the normal distribution's.
-LOOKS: Mapping[int, float] = {2: 0.0002, 3: 0.0003, 4: 0.0006, 6: 0.0015, 8: 0.004}
+#: The replicates before each interim look, and its one-sided level (alpha spending). The levels add
+#: up to the rate at which identical code is accepted by chance; `benchmarks/paired_power.py` shows
+#: that recorded replicates, whose tails are heavier than the normal distribution's, stay below it.
+LOOKS: Mapping[int, float] = {2: 0.0004, 4: 0.0016, 8: 0.0045}
 FINAL_LOOK = max(LOOKS)
 #: One-sided level of the bound that keeps a case away from the shape gate.
 SHAPE_LEVEL = 0.025
 #: The same where a gate says that a case is not slower: nobody looks at that change again.
 GATE_LEVEL = 0.003
-#: The same of a case that was measured alone beyond the last look: it is looked at more often.
-ALONE_LEVEL = 0.005
 #: Two separate processes are known to differ by this much for good, whatever the code. A class that
 #: is shown slower by less holds: that is also what a kernel that dispatches may cost.
 KNOWN_BIAS_PCT = 0.3

@@ -6,7 +6,6 @@ A gain of a grouped GEMM has to hold with uneven groups too.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from pytest_kopt.decide.case_verdict import evidence_for, refuted
 from pytest_kopt.decide.hard_gates import after_regression
@@ -23,54 +22,11 @@ from pytest_kopt.decide.paired_look import JudgedLook, judge_look, slower_by
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.verdict import Decision, Verdict
 
-#: After how many processes a case is looked at that alone is open, once all were; then it is over.
-ALONE_LOOKS = (12, 16)
-#: After how many processes of all cases at least: what two or three say together is often refuted
-#: by the next ones, which there would be none of.
-ALONE_FROM = 4
 #: How a metric's name ends where the group sizes were drawn anew.
 UNDER_SKEW = "under skew"
 #: No more processes are started for a change of less: rounds of the same code differ by up to a
 #: third of it (docs/paired.md).
 WORTH_PCT = 0.1
-
-
-class InterimLooks:
-    """The interim looks of a comparison: how many processes each needs, and what it decides.
-
-    If only some cases are open after `ALONE_FROM` processes or more, further ones measure these
-    alone, up to the last of `alone_looks`. With no `alone_looks` all cases are always measured.
-    """
-
-    def __init__(
-        self,
-        policy: Policy,
-        extra_benefit: str | None = None,
-        alone_looks: Sequence[int] = ALONE_LOOKS,
-    ) -> None:
-        self._policy, self._extra_benefit = policy, extra_benefit
-        self._measures_alone = bool(alone_looks)
-        #: The processes that are measured at each look, those of earlier looks included.
-        self.counts = (*LOOKS, *alone_looks)
-        #: The cases that the further processes measure; empty: they measure all.
-        self.alone: frozenset[str] = frozenset()
-
-    def decide(
-        self, look: int, declared: Sequence[PairedEvidence], uneven: Sequence[PairedEvidence]
-    ) -> Verdict | None:
-        """Return the verdict of a look, None if the next one has to follow.
-
-        `declared` is the evidence as declared, `uneven` the same with other draws of group sizes.
-        """
-        is_last = look == max((FINAL_LOOK, *self.counts))
-        declared = [replace(evidence, is_last=is_last) for evidence in declared]
-        verdict = decide_under_skew(declared, uneven, self._policy, self._extra_benefit)
-        if verdict is not None and (is_last or verdict.decision is not Decision.INCONCLUSIVE):
-            return verdict
-        # Chosen once: were others measured later, no process might have measured every case.
-        if self._measures_alone and look >= ALONE_FROM and not uneven and not self.alone:
-            self.alone = open_alone(declared, self._policy)
-        return None if self.alone else verdict
 
 
 def decide_under_skew(
@@ -184,10 +140,9 @@ def decide_paired(evidence: PairedEvidence, policy: Policy) -> Verdict | None:
         return decided
     if not (evidence.at_end or _is_futile(judged, evidence, policy)):
         return None
-    most = max(len(case.ratios) for case in evidence.cases)
     return judged.verdict(
         Decision.INCONCLUSIVE,
-        f"after {most} replicates {judged.goal_name} changed by {judged.shown_at(judged.goal)}: "
+        f"after {look} replicates {judged.goal_name} changed by {judged.shown_at(judged.goal)}: "
         f"{judged.why_open}",
         judged.step_when_open(),
     )
@@ -287,17 +242,3 @@ def decide_equal(evidence: PairedEvidence, policy: Policy, benefit: str) -> Verd
         f"{slower}; kept for its extra benefit {benefit}",
         "go on with the next round",
     )
-
-
-def open_alone(evidences: Sequence[PairedEvidence], policy: Policy) -> frozenset[str]:
-    """Return the cases that alone keep a look from a verdict; none where more is open."""
-    names: set[str] = set()
-    for evidence in evidences:
-        judged = judge_look(evidence, policy, LOOKS[evidence.replicas])
-        clear = replace(judged, open_shapes=frozenset())
-        decided = None if judged.placebo_fails() else _decide(clear, evidence, policy)
-        if decided is None or not decided.decision.keeps:
-            return frozenset()
-        names |= judged.open_shapes
-    everything = {case.name for case in evidences[0].cases}
-    return frozenset(names) if names < everything else frozenset()

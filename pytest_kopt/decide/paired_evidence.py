@@ -8,13 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from pytest_kopt.decide.case_verdict import FirstCall, Memory, Same
-from pytest_kopt.decide.inference import (
-    ALONE_LEVEL,
-    FINAL_LOOK,
-    GATE_LEVEL,
-    SHAPE_LEVEL,
-    Estimate,
-)
+from pytest_kopt.decide.inference import FINAL_LOOK, GATE_LEVEL, SHAPE_LEVEL, Estimate
 from pytest_kopt.decide.known_noise import Noise, Prior, Ratios, excess_of, mean_of
 from pytest_kopt.decide.operating_points import PointEvidence
 from pytest_kopt.schema.columns import Better, Scalar
@@ -62,10 +56,6 @@ class PairedCase:
         return self.core or self.limit_pct is not None
 
     @property
-    def level(self) -> float:
-        return SHAPE_LEVEL if len(self.ratios) <= FINAL_LOOK else ALONE_LEVEL
-
-    @property
     def is_timed(self) -> bool:
         """Whether the change concerns it, so that there is anything to scatter."""
         return any(self.ratios) or any(self.placebo)
@@ -73,7 +63,7 @@ class PairedCase:
 
 @dataclass(frozen=True, slots=True)
 class PairedEvidence:
-    """Everything a paired verdict is made from; `is_last` says that no more replicas will come.
+    """Everything a paired verdict is made from.
 
     With `gate` "no-regression" the question is only whether a case got slower. With a target among
     the `classes` that class has to improve, not the aggregate.
@@ -86,12 +76,11 @@ class PairedEvidence:
     classes: Classes = NO_CLASSES
     noise: Noise | None = None
     better: Better = "higher"
-    is_last: bool = False
 
     @property
     def at_end(self) -> bool:
-        """Whether there is a verdict now, whatever is open."""
-        return self.is_last or self.replicas == FINAL_LOOK
+        """Whether this is the last look, which always gives a verdict."""
+        return self.replicas == FINAL_LOOK
 
     @property
     def speed(self) -> str:
@@ -100,11 +89,12 @@ class PairedEvidence:
 
     @property
     def replicas(self) -> int:
-        return min(len(case.ratios) for case in self.cases)
+        return len(self.cases[0].ratios)
 
-    def level_of(self, case: PairedCase) -> float:
-        """Return the one-sided level at which a case has to be clear of the shape gate."""
-        return min(case.level, GATE_LEVEL) if self.gate == "no-regression" else case.level
+    @property
+    def limit_level(self) -> float:
+        """The one-sided level at which a case has to be clear of its regression limit."""
+        return GATE_LEVEL if self.gate == "no-regression" else SHAPE_LEVEL
 
     @property
     def excess(self) -> float:
@@ -153,9 +143,7 @@ def _combined(
     excess: float,
     combine: Callable[[Sequence[Ratios]], list[float]],
 ) -> Estimate:
-    common = min(len(case.ratios) for case in cases)
-    control: Sequence[float] = ()
-    if all(case.placebo for case in cases):
-        control = combine([case.placebo[:common] for case in cases])
-    ratios = combine([case.ratios[:common] for case in cases])
+    has_control = all(case.placebo for case in cases)
+    control = combine([case.placebo for case in cases]) if has_control else ()
+    ratios = combine([case.ratios for case in cases])
     return Estimate.of(ratios, control, prior and prior.times(excess))

@@ -66,9 +66,7 @@ def judge_look(evidence: PairedEvidence, policy: Policy, level: float) -> Judged
         beyond_second=beyond_second,
         slower=frozenset(holm_rejects(slower, level)),
         open_shapes=frozenset(
-            key
-            for key, limit in limits.items()
-            if shapes[key].lower(evidence.level_of(by_name[key])) <= limit
+            key for key, limit in limits.items() if shapes[key].lower(evidence.limit_level) <= limit
         ),
         groups=groups,
         classes=classes,
@@ -142,7 +140,7 @@ class JudgedLook:
         lost = [
             case.label
             for case in self.evidence.cases
-            if case.name in self.open_shapes and self.shapes[case.name].upper(case.level) < 0
+            if case.name in self.open_shapes and self.shapes[case.name].upper(SHAPE_LEVEL) < 0
         ]
         if lost:
             then = after_regression(some_gained=self.some_gained)
@@ -157,9 +155,9 @@ class JudgedLook:
     def why_open(self) -> str:
         """Why nothing is decided: a case or class that may have lost, or that nothing is clear."""
         if self.open_shapes:
-            levels = {case.name: self.evidence.level_of(case) for case in self.evidence.cases}
-            worst = min(self.open_shapes, key=lambda name: self.shapes[name].lower(levels[name]))
-            case, interval = self._case(worst), _at(self.shapes[worst], levels[worst])
+            level = self.evidence.limit_level
+            worst = min(self.open_shapes, key=lambda name: self.shapes[name].lower(level))
+            case, interval = self._case(worst), _at(self.shapes[worst], level)
             limit = case.limit_pct or self.policy.shape_gate_pct
             return f"a loss of {limit:g} % in case {case.label!r} cannot be excluded: {interval}"
         if self.open_classes:
@@ -293,9 +291,9 @@ class JudgedLook:
 
     def _shape(self, case: PairedCase) -> Shape:
         estimate = self.shapes[case.name]
-        status: Status = "improved" if estimate.lower(case.level) > 0 else "unchanged"
+        status: Status = "improved" if estimate.lower(SHAPE_LEVEL) > 0 else "unchanged"
         gate = slower_by(case.limit_pct or self.policy.shape_gate_pct)
-        if case.name in self.regressed or estimate.upper(case.level) < gate:
+        if case.name in self.regressed or estimate.upper(SHAPE_LEVEL) < gate:
             status = "regressed"
         shape = Shape(
             label=case.label,
@@ -307,7 +305,7 @@ class JudgedLook:
             memory=case.memory,
             first_call_ms=case.first_call_ms,
         )
-        figures: dict[str, Any] = {} if case.same else estimate.figures(case.level)
+        figures: dict[str, Any] = {} if case.same else estimate.figures(SHAPE_LEVEL)
         points = case.points.document(estimate) if case.points else {}
         return shape.model_copy(update={**figures, **points, "cache": case.cache})
 

@@ -3,7 +3,7 @@
 A race only chooses. Its winner meets the incumbent in fresh processes under the ordinary rule, so
 that nothing is accepted because it was lucky here. The only error of the race is to drop the best.
 Each look drops a candidate at the level of that look. So of k candidates the best is dropped in at
-most (k - 1) times the sum of the levels, 0.9 % for eight (`benchmarks/race_power.py` counts it).
+most (k - 1) times the sum of the levels, 1.5 % for eight (`benchmarks/race_power.py` counts it).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pytest_kopt.figures import changed_within
 
 #: After how many replicas a race looks who is far behind, and the one-sided level of each look. It
 #: ends with the last: what is not told apart by then is as good.
-RACE_LOOKS: Mapping[int, float] = {1: 0.0002, **{look: LOOKS[look] for look in (2, 3, 4)}}
+RACE_LOOKS: Mapping[int, float] = {1: 0.0002, **{look: LOOKS[look] for look in (2, 4)}}
 LAST_LOOK = max(RACE_LOOKS)
 #: Candidates this close to the leader tie with it where neither is shown to be faster.
 TIE_PCT = 0.1

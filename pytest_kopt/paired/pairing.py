@@ -12,8 +12,8 @@ from pytest_kopt.campaign.ledger import PairedChange
 from pytest_kopt.cases.order import CANDIDATE, INCUMBENT
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.case_verdict import FirstCall, Memory, Same
-from pytest_kopt.decide.inference import percent
-from pytest_kopt.decide.paired import InterimLooks
+from pytest_kopt.decide.inference import LOOKS, percent
+from pytest_kopt.decide.paired import decide_under_skew
 from pytest_kopt.decide.paired_evidence import PairedCase, PairedEvidence
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.verdict import Decision, KernelChange, Replicas, Verdict
@@ -136,11 +136,9 @@ def judge(
     NotComparable when the versions cannot be measured together, Caught for a candidate that was.
     """
     measured = _Measured(comparison, results, criteria)
-    looks = InterimLooks(criteria.policy, criteria.extra_benefit)
     verdict = None
-    for look in looks.counts:
-        # A look may leave few cases open: the next one measures these alone.
-        verdict = looks.decide(look, *measured.look(look, looks.alone))
+    for look in LOOKS:
+        verdict = decide_under_skew(*measured.look(look), criteria.policy, criteria.extra_benefit)
         if verdict is not None:
             break
     # The last look always decides.
@@ -151,7 +149,7 @@ def judge(
         is_gain = claims_gain and criteria.gate == "improve"
         gain_pct = verdict.aggregate.change_pct if verdict.aggregate else None
         loss_pct = None if is_gain else criteria.policy.shape_gate_pct
-        credit = examine(comparison, measured.every, gain_pct, loss_pct)
+        credit = examine(comparison, measured.replicas, gain_pct, loss_pct)
         update: dict[str, object] = {"flags": [*verdict.flags, *credit.flags]}
         if credit.doubt:
             update |= {
@@ -172,38 +170,25 @@ class _Measured:
         self._comparison = comparison
         self._results = results
         self._criteria = criteria
-        self._replicas: list[dict[str, CaseQuads]] = []
-        #: Replicas of the cases that were still open after those of all cases.
-        self._of_open: list[dict[str, CaseQuads]] = []
+        self.replicas: list[dict[str, CaseQuads]] = []
         self._evidence: list[PairedEvidence] = []
         self.same: dict[str, Same] = {}
 
-    @property
-    def every(self) -> list[dict[str, CaseQuads]]:
-        return [*self._replicas, *self._of_open]
-
-    def look(
-        self, look: int, unsettled: frozenset[str]
-    ) -> tuple[list[PairedEvidence], list[PairedEvidence]]:
-        """Measure up to `look` replicas, of the `unsettled` cases alone if there are any.
+    def look(self, look: int) -> tuple[list[PairedEvidence], list[PairedEvidence]]:
+        """Measure up to `look` replicates.
 
         Returns the evidence, and the same with the sizes of groups drawn once more.
         """
-        missing = look - len(self.every)
-        if unsettled:
-            of_open = self._comparison.replicas(missing, unsettled)
-            self._of_open += [{nodeid: r[nodeid] for nodeid in unsettled} for r in of_open]
-        else:
-            self._replicas += self._comparison.replicas(missing)
-        first, criteria = self._replicas[0], self._criteria
+        self.replicas += self._comparison.replicas(look - len(self.replicas))
+        first, criteria = self.replicas[0], self._criteria
         self.same |= {name: q.same or "source" for name, q in first.items() if q.is_same}
         reached = [result for result in self._results if result.nodeid not in self.same]
         judged = reached if criteria.reached_only and reached else self._results
-        flags = [*self._comparison.flags, *flags_of(self._results, self._replicas)]
+        flags = [*self._comparison.flags, *flags_of(self._results, self.replicas)]
         self._evidence = [
             PairedEvidence(
                 metric.name,
-                cases_of(metric, judged, self.every, criteria.core),
+                cases_of(metric, judged, self.replicas, criteria.core),
                 criteria.gate,
                 tuple(flags),
                 criteria.classes,
@@ -212,10 +197,10 @@ class _Measured:
             )
             for metric in criteria.metrics
         ]
-        return self._evidence, _uneven(self._evidence, criteria.metrics, self._replicas)
+        return self._evidence, _uneven(self._evidence, criteria.metrics, self.replicas)
 
     def result(self, verdict: Verdict, credit: Credit) -> PairedResult:
-        comparison, results, replicas = self._comparison, self._results, self._replicas
+        comparison, results, replicas = self._comparison, self._results, self.replicas
         gains = {
             name: math.exp(statistics.fmean(replica[name].ratio("forward") for replica in replicas))
             for name in replicas[0]
@@ -224,11 +209,11 @@ class _Measured:
         update = {
             "engine": ", ".join(engines) or None,
             "kernels": _kernels(results, replicas),
-            "replicas": Replicas(processes=len(self.every)),
+            "replicas": Replicas(processes=len(replicas)),
         }
         return PairedResult(
             verdict=verdict.model_copy(update=update),
-            pairs_csv=pairs_csv(results, self.every),
+            pairs_csv=pairs_csv(results, replicas),
             session=self._session(credit),
             same=self.same,
             results=tuple(results),
@@ -239,15 +224,14 @@ class _Measured:
 
     def _session(self, credit: Credit) -> dict[str, object]:
         """Return what the session's record says of the comparison."""
-        comparison, of_open = self._comparison, self._of_open
+        comparison = self._comparison
         return {
             "compared_in": comparison.how,
             "why_two_processes": comparison.why_two,
             "why_not_forked": comparison.why_fresh,
-            "replicas": len(self._replicas),
+            "replicas": len(self.replicas),
             **credit.to_document(),
-            "open_alone": {nodeid: len(of_open) for nodeid in (of_open[0] if of_open else ())},
-            "measured": measured_under(self._results, self._replicas),
+            "measured": measured_under(self._results, self.replicas),
             "device_seconds": round(comparison.device_seconds, 3),
             "priors": {
                 evidence.metric: {
@@ -261,7 +245,7 @@ class _Measured:
                 }
                 for evidence in self._evidence
             },
-            **Scatter.of(self._replicas).model_dump(),
+            **Scatter.of(self.replicas).model_dump(),
         }
 
 
@@ -287,13 +271,11 @@ def cases_of(
     kind: Kind = CANDIDATE,
 ) -> tuple[PairedCase, ...]:
     """Return the cases as the rule sees them, of a comparison or of one candidate in a race."""
-    measured = {
-        nodeid: [replica[nodeid] for replica in replicas if nodeid in replica]
-        for nodeid in (result.nodeid for result in results)
-    }
+    labels = Counter(result.label for result in results)
+    measured = {result.nodeid: [r[result.nodeid] for r in replicas] for result in results}
 
     def ratios(nodeid: str, kind: Kind = kind) -> tuple[float, ...]:
-        return tuple(r[nodeid].ratio(metric.way, kind) for r in replicas if nodeid in r)
+        return tuple(case.ratio(metric.way, kind) for case in measured[nodeid])
 
     return tuple(
         PairedCase(
@@ -333,9 +315,7 @@ def _incumbent_ms(
     result: CaseResult, way: Way, replicas: Sequence[Mapping[str, CaseQuads]]
 ) -> float | None:
     """Return the time of the incumbent's call, of one that is the same as in its row."""
-    times = [
-        ms for r in replicas if result.nodeid in r if (ms := r[result.nodeid].incumbent_ms(way))
-    ]
+    times = [ms for r in replicas if (ms := r[result.nodeid].incumbent_ms(way))]
     if times:
         return statistics.fmean(times)
     ways = ("forward", "backward") if way == "step" else (way,)

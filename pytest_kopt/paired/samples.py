@@ -238,7 +238,7 @@ def pairs_csv(results: Sequence[CaseResult], replicas: Sequence[Mapping[str, Cas
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(PAIR_COLUMNS)
     for number, replica in enumerate(replicas, start=1):
-        for result in (result for result in results if result.nodeid in replica):
+        for result in results:
             quads = replica[result.nodeid]
             for kind in quads.quads:
                 for number_of_pair, blocks in enumerate(_adjacent(quads.at(kind)), start=1):

@@ -12,7 +12,6 @@ import pytest
 
 from pytest_kopt.campaign import running
 from pytest_kopt.clock import now
-from pytest_kopt.decide.paired import ALONE_LOOKS
 from pytest_kopt.devices import processes
 
 #: Seconds after which a line is printed where there is no terminal, whatever has happened.
@@ -83,9 +82,6 @@ class Progress:
         """Note that another part of the phase is done; from any thread."""
         with self._lock:
             self._done += 1
-            if self._looks and self._done > self._total:
-                # Beyond the last look of all cases some are measured alone.
-                self._total = self._lanes * max(ALONE_LOOKS)
             self._counted = self._clock()
             is_verbose = self._reporter is not None and self._reporter.verbosity > 0
             tells = bool(self._looks) and (self._done == 1 or is_verbose)
