@@ -198,7 +198,7 @@ def test_after_a_gain_the_next_replica_has_company(
     place = Place(site, CPU, ["t.py::t[0]", "t.py::t[1]"])
     lane = Lane(arms, place, Progress(None), 6)
     lane.pool.ahead = ahead
-    for quads in lane.measure(2, None):
+    for quads in lane.measure(2):
         assert all([*found.quads] == ["candidate"] for found in quads.values())
     alone = lane.in_company(0.1)
     assert all("alone" in found.quads for found in alone.values()) and len(alone) == 2

@@ -121,7 +121,7 @@ def lane_of(arms: Starting, kind: str = "cpu", most: int = FINAL_LOOK) -> Lane:
 def test_every_replica_has_a_process_of_its_own(kind: str) -> None:
     arms = Starting()
     lane = lane_of(arms, kind)
-    lane.measure(FINAL_LOOK, None)
+    lane.measure(FINAL_LOOK)
     assert [process.number for process in arms.started] == [*range(FINAL_LOOK)]
     lane.pool.close()
     assert all(process.has_ended for process in arms.started)
@@ -150,7 +150,7 @@ def test_a_first_look_needs_two_processes_and_no_third_is_started() -> None:
     lane = lane_of(arms, "cuda")
     lane.get_ahead(2)
     assert len(arms.started) == 2
-    lane.measure(2, None)
+    lane.measure(2)
     assert len(arms.started) == 2
 
 
@@ -160,7 +160,7 @@ def test_what_ended_with_its_parent_tells_nothing_of_the_versions(
 ) -> None:
     monkeypatch.setattr(Carrier, "are_orphans", are_orphans)
     arms = Starting(ONE_PROCESS, Died(ChildDied("signal SIGKILL")))
-    assert len(lane_of(arms).measure(2, None)) == 2 and len(arms.started) == 3
+    assert len(lane_of(arms).measure(2)) == 2 and len(arms.started) == 3
     assert len(arms.fell_back) == (not are_orphans)
 
 
@@ -168,7 +168,7 @@ def test_no_process_stays_where_there_is_no_memory_for_two() -> None:
     arms = Starting(ONE_PROCESS, Refused(NO_MEMORY))
     lane = lane_of(arms, "cuda")
     lane.get_ahead(2)
-    assert len(lane.measure(FINAL_LOOK, None)) == FINAL_LOOK
+    assert len(lane.measure(FINAL_LOOK)) == FINAL_LOOK
     assert arms.fell_back == []
 
 
@@ -186,7 +186,7 @@ def test_the_incumbent_alone_starts_up_as_soon_as_a_gain_shows(
     Gaining.seen, Gaining.all = [], arms.started
     lane = lane_of(arms, kind)
     lane.get_ahead(2 if kind == "cuda" else 1)
-    lane.measure(2, None)
+    lane.measure(2)
     assert Gaining.seen == seen
     # That replica's gain is witnessed.
     witnessed = [carrier.to_witness for carrier in arms.started[:2]]
@@ -205,7 +205,7 @@ def test_on_a_gpu_the_incumbent_alone_is_there_before_a_gain_shows(
     lane = lane_of(arms, kind)
     lane.pool.start_spare()
     assert len(arms.alone) == ahead
-    lane.measure(2, None)
+    lane.measure(2)
     gained = carrier is Gaining
     assert len(arms.alone) == max(ahead, gained)
     assert [each for replica in arms.started for each in replica.joined] == arms.alone * gained
@@ -219,7 +219,7 @@ def test_memory_that_is_short_beside_the_spare_alone_is_not_the_versions_doing()
     arms.asks_more = True
     lane = lane_of(arms, "cuda", most=2)
     lane.pool.start_spare()
-    lane.measure(1, None)
+    lane.measure(1)
     arms.fails.append(Refused(NO_MEMORY))
-    lane.measure(1, None)
+    lane.measure(1)
     assert arms.alone[0].has_ended and not arms.fell_back

@@ -139,15 +139,13 @@ class Comparison:
                 lane.get_ahead(min(LOOKS) if len(self._lanes) == 1 else 0)
                 lane.pool.start_spare()
 
-    def replicas(
-        self, count: int, only: Collection[str] | None = None
-    ) -> Iterator[dict[str, CaseQuads]]:
-        """Yield `count` replicas, each the quads of every case by node id, or of `only` some.
+    def replicas(self, count: int) -> Iterator[dict[str, CaseQuads]]:
+        """Yield `count` replicas, each the quads of every case by node id.
 
         Falls back to two processes for good; NotComparable where that fails too, CandidateDied or
         Caught where it is the candidate's doing.
         """
-        measured = self._in_all_lanes(lambda lane: lane.measure(count, only))
+        measured = self._in_all_lanes(lambda lane: lane.measure(count))
         for parts in zip(*measured, strict=True):
             yield {nodeid: quads for part in parts for nodeid, quads in part.items()}
 
@@ -218,10 +216,9 @@ class Lane:
     def place(self) -> Place:
         return self.pool.place
 
-    def measure(self, count: int, only: Collection[str] | None) -> list[dict[str, CaseQuads]]:
-        """Return that many replicas of all cases or of `only` some, one after the other."""
-        ids = self.place.ids if only is None else only
-        replicas = [self._one(ids, left) for left in range(count, 0, -1)]
+    def measure(self, count: int) -> list[dict[str, CaseQuads]]:
+        """Return that many replicas of all cases, one after the other."""
+        replicas = [self._one(left) for left in range(count, 0, -1)]
         self._await_nearby()
         return replicas
 
@@ -231,7 +228,7 @@ class Lane:
         # Most comparisons end with their first look: what that does not need is not started.
         most = min(LOOKS) if self._measured < min(LOOKS) else self._most
         self.pool.fill(self._measured, most - self._measured)
-        first = self._open_of(self.place.ids)[0]
+        first = self._open_cases[0]
         for replica in self.pool.replicas[:count]:
             replica.load(first)
 
@@ -241,7 +238,7 @@ class Lane:
         The part that a replica with a gain has measured of it already comes first.
         """
         measured, self._beside_alone.quads = self._beside_alone.quads, {}
-        ids = self._open_of(self.place.ids)
+        ids = self._open_cases
         if measured.keys() >= {*ids}:
             return measured
         self.pool.stop()
@@ -265,9 +262,9 @@ class Lane:
         """Have shapes near the declared ones tried from now on, unless they are or were."""
         arms = self._arms
         if self.pool.nearby is None and arms.asks_more and arms.how != self._tried_how:
-            self.pool.start_nearby(self._open_of(self.place.ids))
+            self.pool.start_nearby(self._open_cases)
 
-    def _one(self, ids: Collection[str], count: int) -> dict[str, CaseQuads]:
+    def _one(self, count: int) -> dict[str, CaseQuads]:
         """Measure what the change concerns; the other cases need no clock after the first time.
 
         `count` replicas, this one included, are to come.
@@ -276,12 +273,12 @@ class Lane:
         while True:
             if pool.room == 1:
                 self._await_nearby()
-            if self._open_of(ids):
+            if self._open_cases:
                 self.get_ahead(count)
             if self.place.site.kind == "cpu":
                 # There they would disturb each other.
                 self._await_nearby()
-            if not (open_ids := self._open_of(ids)):
+            if not (open_ids := self._open_cases):
                 return self._all({})
             if self._abandoned:
                 raise NotComparable("abandoned")
@@ -330,8 +327,9 @@ class Lane:
         elif then is Then.OTHERWISE and not self._abandoned:
             self._arms.fall_back(replica.how, refused)
 
-    def _open_of(self, ids: Collection[str]) -> list[str]:
-        return [nodeid for nodeid in self.place.ids if nodeid in ids and nodeid not in self._same]
+    @property
+    def _open_cases(self) -> list[str]:
+        return [nodeid for nodeid in self.place.ids if nodeid not in self._same]
 
     def _all(self, cases: Mapping[str, CaseQuads]) -> dict[str, CaseQuads]:
         """Return all cases: of those that were not timed, that they were not."""
