@@ -28,10 +28,7 @@ anyio = pytest.importorskip("anyio")
 if find_spec("mcp") is None:
     pytest.skip("the MCP SDK is not installed", allow_module_level=True)
 
-TOOLS = {
-    *("status", "advise", "init", "note", "round", "race", "gate", "verdict", "profile", "tips"),
-    *("report", "check", "sanitize", "discard", "stop"),
-}
+TOOLS = {"status", "note", "round", "verdict"}
 DEMO = "rmsnorm_torch_cpu_demo"
 
 
@@ -100,11 +97,9 @@ def test_an_agent_finds_tools_and_pages_and_one_message_for_bad_input(
                 assert next(iter(tool.input_schema["properties"])) == "campaign"
                 assert tool.output_schema and tool.description
             pages = {str(page.uri) for page in (await agent.list_resources()).resources}
-            assert "kopt://skill" in pages
+            assert pages == {"kopt://skill"}
             where = await standing(agent)
             assert where["next_round"] == 2 and where["incumbent_round"] == 1
-            advice = await called(agent, "advise", campaign=CAMPAIGN)
-            assert {f"kopt://knowledge/{item['page']}" for item in advice["reading"]} <= pages
             skill = await agent.read_resource("kopt://skill")
             assert "kopt mcp" in skill.contents[0].text
             told = await refused(agent, "status", campaign="other")
@@ -112,8 +107,6 @@ def test_an_agent_finds_tools_and_pages_and_one_message_for_bad_input(
             assert "Traceback" not in told and "ERROR" not in told
             told = await refused(agent, "note", campaign=CAMPAIGN, round=2, notes={"sumary": "x"})
             assert told.startswith("Error executing tool note: notes: key 'sumary' is unknown")
-            checked = await called(agent, "check", campaign=CAMPAIGN)
-            assert checked["exit_code"] == 0 and "nothing is timed" in checked["output"]
             assert "nothing to measure" in await refused(agent, "round", campaign=CAMPAIGN)
             started.write(KERNEL, FASTER)
             with Campaign(Layout(started.campaign), started.root).locked():
@@ -121,10 +114,7 @@ def test_an_agent_finds_tools_and_pages_and_one_message_for_bad_input(
             assert "in use by" in told and f"process {os.getpid()} on" in told
             assert "no verdict" in await refused(agent, "verdict", campaign=CAMPAIGN, round=7)
             kept = await called(agent, "verdict", campaign=CAMPAIGN, round=1)
-            assert kept["verdict"]["decision"] == "BASELINE" and "label," in kept["rows_csv"]
-            paired = ["--kopt-compare=paired"]
-            told = await refused(agent, "gate", campaign=CAMPAIGN, base="nowhere", options=paired)
-            assert "--kopt-base nowhere" in told
+            assert kept["decision"] == "BASELINE"
 
     anyio.run(play)
 
@@ -190,12 +180,11 @@ def test_a_cancelled_command_ends_where_interrupts_are_ignored(tmp_path: Path) -
 def test_an_agent_plays_the_demo(tmp_path: Path, forks: str) -> None:
     project = Project(tmp_path / "project")
     _make_project(project.root)
+    words = ("--op", "rmsnorm", "--kernel", _KERNEL, "--backend", "TORCH", "--gpu", "cpu")
+    assert project.kopt("init", DEMO, *words, "--tests", "tests/test_rmsnorm.py").code == 0
 
     async def play() -> None:
         async with client(project, forks) as agent:
-            words = {"op": "rmsnorm", "kernel": [_KERNEL], "backend": "TORCH", "gpu": "cpu"}
-            tests = "tests/test_rmsnorm.py"
-            await called(agent, "init", campaign=DEMO, tests=tests, **words)
             for step in STEPS:
                 (project.root / _KERNEL).write_text(source(step.version))
                 notes = {"summary": step.version, "hypothesis": step.story}
@@ -203,10 +192,7 @@ def test_an_agent_plays_the_demo(tmp_path: Path, forks: str) -> None:
                 done = await called(agent, "round", campaign=DEMO, round=number, notes=notes)
                 assert done["verdict"]["decision"] in step.expected, done
             await called(agent, "note", campaign=DEMO, round=5, notes={"lesson": "no caches"})
-            assert (await called(agent, "tips", campaign=DEMO))["exit_code"] == 0
             kept = await called(agent, "verdict", campaign=DEMO, round=2)
-            assert kept["pairs_csv"].startswith("label,")
-            where = await called(agent, "report", campaign=DEMO)
-            assert Path(where["output"].split(" (")[0]).is_file()
+            assert kept["decision"] == "ACCEPTED"
 
     anyio.run(play)
