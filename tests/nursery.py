@@ -41,7 +41,7 @@ _RUNNING = (
     *("pytest_kopt.processes.served", "pytest_kopt.cases.running.timed_versions"),
     *("pytest_kopt.cases.running.runner", "pytest_kopt.sameness.launches"),
     *("pytest_kopt.session.assemble", "pytest_kopt.session.arguments"),
-    *("pytest_kopt.versions.executed_files", "pytest_kopt.bisect.bisection"),
+    *("pytest_kopt.versions.executed_files", "pytest_kopt.standalone.bisection"),
     *("pytest_kopt.campaign.prerequisites", "pytest_kopt.cli.campaigns"),
 )
 _DECIDING = (

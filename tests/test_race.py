@@ -33,10 +33,11 @@ from pytest_kopt.trials.rounds.race import Raced, run_race
 from pytest_kopt.trials.stages import Judged
 from pytest_kopt.trials.trees import candidates_of
 from tests.builders import paired_evidence
-from tests.test_bisect_walk import CASE_SD
 from tests.whole_campaign import KERNEL, a_campaign
 
 PRIMUS = policies.load("primus")
+#: The scatter of a case's log-ratios in measured pairs.
+CASE_SD = 0.0025
 
 
 def measured(gain: float, look: int = 4, spread: float = 0.02, cases: int = 3) -> PairedEvidence:

@@ -248,37 +248,19 @@ def record(arguments: argparse.Namespace) -> int:
     JSON,
 )
 def bisect(arguments: argparse.Namespace) -> int:
-    """Find the first commit after GOOD that is slower: each is compared with GOOD as the PR gate
-    does, in a work tree of its own. Words after -- go to pytest. Exit code 8 if a commit is slower,
-    0 if none is shown to be.
+    """Find the first commit after GOOD that is slower: `git bisect` chooses commits, and the PR
+    check compares each with GOOD, in a work tree of its own. Words after -- go to pytest. Exit code
+    8 if BAD is slower, 9 if it may be, 0 otherwise.
     """
-    import pytest
-
-    from pytest_kopt.bisect.bisect_report import exit_code, lines, report
-    from pytest_kopt.bisect.bisection import Bisection, Journal, history
-    from pytest_kopt.campaign.git.repository import Repository
-    from pytest_kopt.standalone.child_session import other_tree
+    from pytest_kopt.standalone import bisection
 
     def say(line: str) -> None:
         print(line, file=sys.stderr, flush=True)
 
-    root = Project.here().root
-    commits = history(root, arguments.good, arguments.bad)
-    repository = Repository.around(root)
-    assert repository is not None
-    key = (commits[0].hash, commits[-1].hash, str(root), *arguments.words)
-    journal = Journal(repository, key)
-    try:
-        with journal.locked(), other_tree(repository, commits[-1].hash) as tree:
-            here = repository.root.resolve()
-            bisection = Bisection(commits, journal, here, tree, arguments.words, say)
-            document = report(bisection, bisection.run())
-    except KeyboardInterrupt:
-        say("interrupted: the same command goes on from here")
-        return int(pytest.ExitCode.INTERRUPTED)
-    journal.end()
-    show(arguments, document, lines)
-    return exit_code(document)
+    root, ends = Project.here().root, (arguments.good, arguments.bad)
+    document = bisection.bisect(root, *ends, arguments.words, say)
+    show(arguments, document, bisection.lines)
+    return bisection.CODES[document["decision"]]
 
 
 @command(

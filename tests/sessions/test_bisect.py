@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import json
-import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pytest_kopt.bisect.bisection import Answer, compare
-
-from ..waiting import HANG, until
 from .paired import FASTER, OLD, PLAIN, SLOWER, Gate, kernel, project_at
 from .project import Project
 
@@ -34,11 +28,6 @@ class Bisected(Gate):
         report: dict[str, Any] = json.loads(run.out)
         return report
 
-    @property
-    def journals(self) -> list[Path]:
-        """The journals of bisections that have no answer yet."""
-        return sorted((self.project.root / ".git").glob("kopt-bisect/*/journal.jsonl"))
-
 
 @pytest.fixture
 def bisected(tmp_path: Path) -> Bisected:
@@ -56,7 +45,7 @@ def commit(project: Project, subject: str, text: str, path: str = PLAIN) -> str:
 
 
 def test_the_first_slower_commit_of_a_history_is_named(bisected: Bisected) -> None:
-    """A merge made it slow; what is broken is stepped over, the same code is not measured."""
+    """A merge made it slow; what is broken is stepped over."""
     project = bisected.project
     words = commit(project, "Say more", "A good project.\n", "README.md")
     remark = commit(project, "Remark", kernel() + "\n# It doubles.\n")
@@ -77,44 +66,25 @@ def test_the_first_slower_commit_of_a_history_is_named(bisected: Bisected) -> No
     assert [case["status"] for case in first["cases"]] == ["regressed"]
     assert first["kernels"] == [], "on a CPU nothing is launched"
     standing = {row["commit"]: row for row in report["commits"]}
-    assert [row["commit"] for row in report["commits"]][1:] == [
-        words,
-        remark,
-        same,
-        wrong,
-        merge,
-        last,
-    ]
-    assert standing[remark]["standing"] == "same code"
-    assert standing[same]["standing"] == "not shown to differ"
+    assert {*standing} <= {words, remark, same, wrong, merge, last}
+    assert standing[same]["standing"] == "not slower"
     assert standing[wrong]["standing"] == "skipped" and "FAIL" in standing[wrong]["reason"]
     assert standing[merge]["standing"] == standing[last]["standing"] == "slower"
-    assert report["sessions"] <= 5 and not bisected.journals
 
 
 @pytest.mark.long
 def test_a_history_without_a_loss_says_so_with_the_bound(bisected: Bisected) -> None:
-    """A commit that got faster is no loss; that nothing reads words takes a session."""
+    """A commit that got faster is no loss, and neither are words."""
     commit(bisected.project, "Say more", "A good project.\n", "README.md")
-    report = bisected.bisect(code=0)
-    assert report["sessions"] == 1 and report["first_slower"] is None
+    (words,) = bisected.bisect(code=0)["commits"]
+    assert words["standing"] == "same code"
     commit(bisected.project, "Gain", kernel(FASTER, "gain"))
     report = bisected.bisect(code=0)
     assert report["decision"] == "NOT_SLOWER" and report["first_slower"] is None
-    assert report["bad_against_good"]["low_pct"] > 0
+    (gain,) = report["commits"]
+    assert gain["standing"] == "not slower" and gain["low_pct"] > 0
     shown = bisected.project.kopt("bisect", "good", **bisected.variables())
-    assert "no commit is shown to be slower" in shown.out and "[+" in shown.out, shown.text
-
-
-@pytest.mark.long
-def test_a_commit_that_reverts_to_good_is_the_same_code(bisected: Bisected) -> None:
-    """The loss before it is found, though BAD is as fast as GOOD."""
-    slower = commit(bisected.project, "Slow down", kernel(SLOWER, "slow"))
-    revert = commit(bisected.project, "Revert", kernel())
-    report = bisected.bisect(code=8)
-    assert report["first_slower"]["commit"] == slower
-    standing = {row["commit"]: row for row in report["commits"]}
-    assert (standing[revert]["standing"], standing[revert]["reason"]) == ("same code", "as GOOD")
+    assert "BAD is not slower than GOOD" in shown.out and "[+" in shown.out, shown.text
 
 
 @pytest.mark.long
@@ -129,52 +99,11 @@ def test_commits_that_do_not_build_are_skipped_and_named(bisected: Bisected) -> 
     report = bisected.bisect(code=8)
     first = report["first_slower"]
     assert (first["commit"], first["previous"]) == (slower, same)
-    assert first["or_one_of"] == [unparsed, missing]
+    assert {*first["or_one_of"]} == {unparsed, missing}
     standing = {row["commit"]: row for row in report["commits"]}
     for broken, says in ((unparsed, "SyntaxError"), (missing, "No module named 'nowhere'")):
         assert standing[broken]["standing"] == "skipped", standing[broken]
         assert says in standing[broken]["reason"], standing[broken]
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_killed_it_goes_on_where_it_was(bisected: Bisected, number: signal.Signals) -> None:
-    """The session that ran goes with it; a tree that a kill left is removed by the next one."""
-    project = bisected.project
-    for place, cost in enumerate((OLD, OLD, SLOWER, SLOWER)):
-        commit(project, f"Change {place}", kernel(cost, f"v{place}"))
-    before = bisected.left_behind()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "pytest_kopt.cli", *bisected.words("good")],
-        cwd=project.root,
-        env={**project.environment(), **bisected.variables()},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    until(lambda: bool(bisected.journals) and process.poll() is None)
-    process.send_signal(number)
-    _, said = process.communicate(timeout=HANG)
-    killed = number == signal.SIGKILL
-    assert process.returncode == (-number if killed else 2), said
-    assert ("the same command goes on from here" in said) != killed
-    assert len(project.git("worktree", "list").splitlines()) == (2 if killed else 1)
-    run = project.kopt(*bisected.words("good"), **bisected.variables())
-    assert run.code == 8, run.text
-    report = json.loads(run.out)
-    assert report["first_slower"]["subject"] == "Change 2" and report["sessions"] == 3
-    bisected.expect(before)
-
-
-def test_a_commit_without_the_current_folder_is_not_compared(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    root, tree = tmp_path / "project", tmp_path / "other"
-    (root / "tests" / "gpu").mkdir(parents=True)
-    tree.mkdir()
-    monkeypatch.chdir(root / "tests" / "gpu")
-    answer = compare(tree, root, "good", (), tmp_path / "session.log")
-    assert answer == Answer(None, "it has no folder tests/gpu")
 
 
 def _unrelated(project: Project) -> tuple[str, ...]:
@@ -196,7 +125,7 @@ def _dirty(project: Project) -> tuple[str, ...]:
         (lambda _: ("HEAD",), ("the same commit", "kopt bisect GOOD BAD")),
         (_unrelated, ("'other' is no ancestor of 'HEAD'", "merge-base")),
         (_dirty, (PLAIN, "belong to no commit", "git commit, or git stash")),
-        (lambda _: ("good", "--", "tests/nowhere.py"), ("BAD (", "cannot be compared")),
+        (lambda _: ("good", "--", "tests/nowhere.py"), ("BAD cannot be compared",)),
     ],
     ids=["unknown", "same", "no ancestor", "dirty", "no such test"],
 )

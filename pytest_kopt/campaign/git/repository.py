@@ -184,13 +184,17 @@ class Repository:
         paths = self._git("diff", "--name-only", "-z", "--no-renames", commit, "HEAD", "--")
         return [path for path in paths.split("\0") if path]
 
-    def first_parents(self, old: str, new: str) -> list[str] | None:
-        """Return the commits after `old` up to `new`, oldest first, by their first parents.
+    def is_ancestor(self, old: str, new: str) -> bool:
+        return self._answer("merge-base", "--is-ancestor", old, new) is not None
 
-        Only those that descend from `old`; None where `new` does not.
+    def bisect(self, *words: str) -> list[str]:
+        """Take a step of `git bisect`; return the commits that may be the first bad one.
+
+        The latest comes first, and is bad. Git ends with an error where only skipped ones are left.
         """
-        words = ("--first-parent", "--ancestry-path", "--reverse", f"{old}..{new}")
-        return self._git("rev-list", *words).split() or None
+        self._answer("bisect", *words)
+        rest = ("refs/bisect/bad", "--not", "--glob=refs/bisect/good-*")
+        return self._git("rev-list", "--first-parent", *rest).split()
 
     def described(self, commit: str) -> tuple[str, str, list[str]]:
         format = "--format=%an%x00%P%x00%s"

@@ -1,1 +1,0 @@
-"""Which commit made it slow: a walk over a history, each step a session of the PR gate."""
