@@ -83,29 +83,14 @@ def missing_text(text: str, name: str, manifest: Manifest, state: CampaignState)
     return (title if parts and not text else "") + "".join(parts)
 
 
-def correction(number: int, notes: Notes, time: str, existing: list[Tip]) -> str:
-    """Return the text to append that corrects an entry; BadInput when there is none of its number.
-
-    `notes` hold the takeaway as their tip, and its bucket or mark; without a bucket the entry's
-    own hold. Entries are never changed: a bad one stays and is marked by this.
-    """
-    entry = {entry.number: entry for entry in existing}.get(number)
-    if entry is None:
-        legal = [str(entry.number) for entry in existing] or "none yet"
+def correction(number: int, text: str, time: str, existing: list[Tip]) -> str:
+    """Return an entry that corrects another one, which stays; BadInput where there is none."""
+    titles = {entry.number: entry.title for entry in existing}
+    if number not in titles:
+        legal = [*map(str, titles)] or "none yet"
         raise BadInput(f"lesson {number} does not exist", where="kopt tips", legal=legal)
-    if notes.bucket is None:
-        lines = fields(entry.text)
-        bucket = lines.get("Bucket")
-        inherited = {
-            "bucket": bucket if bucket in get_args(Bucket) else None,
-            "anti_pattern": notes.anti_pattern or _is_marked(lines.get("Takeaway", "")),
-        }
-        notes = notes.model_copy(update=inherited)
-    check(notes, Round(0), "kopt tips")
-    takeaway = _marked(_one(notes.tip or ""), _is_anti_pattern(notes, None))
     return (
-        f"\n### {time} correction of tip {number} ({entry.title})\n\n"
-        f"- Takeaway: {takeaway}\n- Bucket: {notes.bucket or _UNNAMED}\n"
+        f"\n### {time} correction of tip {number} ({titles[number]})\n\n- Takeaway: {_one(text)}\n"
     )
 
 

@@ -33,7 +33,6 @@ from pytest_kopt.cli.command_line import (
     JSON,
     NAME,
     ROUND,
-    Argument,
     Command,
     argument,
     changing,
@@ -228,15 +227,6 @@ def _discarded(campaign: Campaign) -> int:
     return number
 
 
-def _judged(bucket: str) -> tuple[Argument, ...]:
-    """Return the arguments of a tip that is told here."""
-    return (
-        argument("text", metavar="TEXT"),
-        argument("--bucket", choices=get_args(Bucket), help=bucket),
-        argument("--anti-pattern", action="store_true", help="it says what not to do"),
-    )
-
-
 @command(f"kopt tips show {EXAMPLE}", NAME)
 def tips_show(arguments: argparse.Namespace) -> None:
     """Show the tips."""
@@ -253,7 +243,9 @@ def tips_show(arguments: argparse.Namespace) -> None:
     _ADDED,
     NAME,
     argument("round", type=int, metavar="N"),
-    *_judged("the round's bucket, if its notes do not name it"),
+    argument("text", metavar="TEXT"),
+    argument("--bucket", choices=get_args(Bucket), help="if the round's notes do not name it"),
+    argument("--anti-pattern", action="store_true", help="it says what not to do"),
 )
 def tips_add(arguments: argparse.Namespace) -> None:
     """Add what a round taught.
@@ -262,7 +254,9 @@ def tips_add(arguments: argparse.Namespace) -> None:
     text is the takeaway.
     """
     with changing(arguments.name) as campaign:
-        campaign.note(arguments.round, _noted(arguments))
+        marked = arguments.anti_pattern or None
+        tip = Notes(tip=arguments.text, bucket=arguments.bucket, anti_pattern=marked)
+        campaign.note(arguments.round, tip)
     if campaign.state.rounds[arguments.round].is_open:
         print("noted; it is appended when the round is decided")
     else:
@@ -273,21 +267,16 @@ def tips_add(arguments: argparse.Namespace) -> None:
     f"kopt tips correct {EXAMPLE} 2 'only below 4096 columns'",
     NAME,
     argument("tip", type=int, metavar="TIP", help="its number in `kopt tips show`"),
-    *_judged("the tip's bucket, if it has none"),
+    argument("text", metavar="TEXT"),
 )
 def tips_correct(arguments: argparse.Namespace) -> None:
     """Append a correction to a tip: tips are never changed."""
     campaign = Project.here().campaign(arguments.name)
     path = tips.path_of(campaign.root, campaign.manifest)
     with campaign.locked():
-        more = tips.correction(arguments.tip, _noted(arguments), now(), tips.entries(path))
+        more = tips.correction(arguments.tip, arguments.text, now(), tips.entries(path))
         projections.append(path, lambda _: more)
     print(f"appended to {path}")
-
-
-def _noted(arguments: argparse.Namespace) -> Notes:
-    marked = arguments.anti_pattern or None
-    return Notes(tip=arguments.text, bucket=arguments.bucket, anti_pattern=marked)
 
 
 TIPS = Command(
