@@ -271,7 +271,6 @@ def cases_of(
     kind: Kind = CANDIDATE,
 ) -> tuple[PairedCase, ...]:
     """Return the cases as the rule sees them, of a comparison or of one candidate in a race."""
-    labels = Counter(result.label for result in results)
     measured = {result.nodeid: [r[result.nodeid] for r in replicas] for result in results}
 
     def ratios(nodeid: str, kind: Kind = kind) -> tuple[float, ...]:

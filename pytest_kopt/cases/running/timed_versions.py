@@ -66,7 +66,13 @@ from pytest_kopt.cases.running.heldout import (
     try_shape,
 )
 from pytest_kopt.cases.running.inspected_results import hand_over
-from pytest_kopt.cases.running.loaded_versions import Versions, is_reached, load_versions, one_call
+from pytest_kopt.cases.running.loaded_versions import (
+    Versions,
+    in_one_order,
+    is_reached,
+    load_versions,
+    one_call,
+)
 from pytest_kopt.cases.running.reference import observed
 from pytest_kopt.cases.running.spot_checks import Spotted, known_content
 from pytest_kopt.cases.running.steps.contents import still_busy
