@@ -111,7 +111,11 @@ async def play_round(
         words += [f"--kopt-verdict={written}"]
         words += [] if notes is None else [f"--kopt-notes={file}"]
         finished = await run(words, _campaign(campaign).root, context)
-        verdict = Verdict.model_validate_json(written.read_text()) if written.exists() else None
+        verdict = (
+            Verdict.model_validate_json(written.read_text(encoding="utf-8"))
+            if written.exists()
+            else None
+        )
     return RoundResult(exit_code=finished.code, verdict=verdict, output=finished.tail)
 
 
@@ -120,7 +124,7 @@ def verdict(campaign: Name, round: int) -> Verdict:
     path = _campaign(campaign).layout.verdict(round)
     if not path.is_file():
         raise ToolError(f"round {round} of {campaign} has no verdict. Fix: call status")
-    return Verdict.model_validate_json(path.read_text(), extra="ignore")
+    return Verdict.model_validate_json(path.read_text(encoding="utf-8"), extra="ignore")
 
 
 @contextmanager
