@@ -6,7 +6,9 @@ import functools
 import importlib
 import sys
 from collections.abc import Callable, Iterator
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -248,3 +250,85 @@ def test_a_folder_that_only_the_other_version_has_is_there_as_a_whole(tmp_path: 
     tree = overlay.build(root, tmp_path / "tree", files)
     assert {path: (tree / path).read_bytes() for path in files} == files
     assert (tree / "ops/a.py").read_text() == "mine"
+
+
+SETTINGS = """\
+BLOCK = 512
+TABLE = {"a": 1}
+REGISTRY = {}
+CACHE = {}
+
+
+class Config:
+    rows = 8
+
+
+def implementation():
+    return BLOCK
+
+
+def answer():
+    CACHE["filled"] = True
+    return {value}, implementation(), Config.rows, dict(TABLE)
+"""
+REGISTERING = """\
+from tuned import kernel
+
+kernel.REGISTRY["answer"] = kernel.answer
+
+
+def answer():
+    return kernel.answer()
+"""
+
+
+@pytest.fixture
+def settings(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """A kernel whose module tests set, imported while imports are noted."""
+    monkeypatch.setattr(twin, "_left_by_import", {})
+    monkeypatch.setattr(twin, "_written_by_calls", set())
+    execute = SourceFileLoader.exec_module
+    monkeypatch.setattr(SourceFileLoader, "exec_module", execute)
+    twin.note_imports(tree.root, SourceFileLoader)
+    text = SETTINGS.replace("{value}", "'new'")
+    tree.write({"tuned/__init__.py": "", "tuned/kernel.py": text, "tuned/api.py": REGISTERING})
+    importlib.import_module("tuned.api")
+    return importlib.import_module("tuned.kernel")
+
+
+def with_settings(tree: Tree) -> Callable[[], Any]:
+    """Return the older version of the kernel, with what tests have set by now."""
+    old = SETTINGS.replace("{value}", "'old'")
+    with twin.kernel_calls() as set_by_tests:
+        _, incumbent, version = tree.twin("tuned.api", "answer", "tuned/kernel.py", old)
+        version.take_settings(set_by_tests)
+    return incumbent
+
+
+def test_a_constant_that_tests_set_holds_for_both_versions(
+    tree: Tree, settings: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a module writes into another when it is imported, and caches, are no settings."""
+    with twin.kernel_calls():
+        assert settings.answer()[:2] == ("new", 512)
+    monkeypatch.setattr(settings, "BLOCK", 16)
+    assert with_settings(tree)()[:2] == ("old", 16)
+    monkeypatch.undo()
+
+
+@pytest.mark.parametrize(
+    ("name", "setting"),
+    [
+        ("TABLE", lambda module: module.TABLE.update(a=2)),
+        ("Config", lambda module: setattr(module.Config, "rows", 9)),
+        ("implementation", lambda module: setattr(module, "implementation", lambda: 0)),
+        ("REGISTRY", lambda module: module.REGISTRY.update(answer=print)),
+    ],
+)
+def test_what_leads_to_one_version_asks_for_a_process_of_each(
+    tree: Tree, settings: ModuleType, name: str, setting: Callable[[ModuleType], None]
+) -> None:
+    assert with_settings(tree)()[0] == "old"
+    setting(settings)
+    with pytest.raises(NotLoadable, match=f"tuned.kernel.{name} was set after its import"):
+        with_settings(tree)

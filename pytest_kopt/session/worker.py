@@ -7,6 +7,8 @@ import os
 from collections.abc import Generator
 from contextlib import nullcontext, suppress
 from dataclasses import fields, replace
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -34,6 +36,7 @@ from pytest_kopt.processes.channel import TimeLimit
 from pytest_kopt.schema.columns import resolve
 from pytest_kopt.session.refusal import check_cases, refusing
 from pytest_kopt.session.usage import is_marked, uses_kopt
+from pytest_kopt.versions.twin import note_imports
 
 if TYPE_CHECKING:
     from pytest_kopt.honesty.audit_hook import AuditHook
@@ -302,6 +305,10 @@ def audit_hook_of(config: pytest.Config) -> AuditHook:
                 compilers_caches(),
             )
             hook.install()
+            if arms is not None and arms.trees:
+                # pytest imports the modules of some packages itself, to rewrite their assertions.
+                rewriting = type(config.pluginmanager.rewrite_hook)
+                note_imports(Path(arms.tree or arms.root), SourceFileLoader, rewriting)
             for name in _MEASURING:
                 importlib.import_module(name)
     return config.stash[_HOOK]

@@ -5,6 +5,9 @@ names of its universe stand for the second version in sys.modules. Outside of th
 the first. Sources are compiled afresh and never read from .pyc: a file of the same second and size
 but other code must not be mistaken for the first version's. A function is found by its place, and
 not only by its name.
+
+Tests set attributes of the first version's modules only (`monkeypatch.setattr`). This file finds
+them: it compares each module with what its import left.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import importlib
 import importlib.abc
 import importlib.machinery
 import importlib.util
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,12 +26,26 @@ from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from pathlib import Path
-from types import CodeType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-from pytest_kopt.versions.affected_modules import NotLoadable, Opened, Unreached, home, universe
+from pytest_kopt.versions.affected_modules import (
+    NotLoadable,
+    Opened,
+    Unreached,
+    home,
+    resolved,
+    universe,
+)
 
 _lock = threading.RLock()
+#: The state of each module of the project when its import ended, by the module's name.
+_left_by_import: dict[str, tuple[ModuleType, dict[str, Any]]] = {}
+#: Attributes, as `module.name`, that a kernel's calls wrote: caches are not set by tests.
+_written_by_calls: set[str] = set()
+#: How deep the contents of an attribute are compared.
+_DEPTH = 3
+_CONSTANTS = (bool, int, float, complex, str, bytes, type(None))
 _ADVICE = "one process asks for a plain function at module level"
 
 
@@ -91,6 +109,27 @@ class SecondVersion(importlib.abc.MetaPathFinder):
                 raise NotLoadable(
                     f"the incumbent's {name!r} does not import: {type(error).__name__}: {error}"
                 ) from error
+
+    def take_settings(self, attributes: Iterable[str]) -> None:
+        """Set in these modules what tests have set in the first version's, as `module.name`.
+
+        Raises NotLoadable for what may lead to the first version, or may be shared by name.
+        """
+        for attribute in sorted(attributes):
+            name, _, key = attribute.rpartition(".")
+            if name not in self._paths:
+                continue
+            first, second = vars(sys.modules[name]), vars(self.module(name))
+            in_both = key in first and key in second
+            # What modules write into each other when they are imported is in both.
+            if in_both and _named(first[key], _DEPTH) == _named(second[key], _DEPTH):
+                continue
+            if not (in_both and _is_constant(first[key])):
+                raise NotLoadable(
+                    f"{attribute} was set after its import, and in one process it would be set for "
+                    "one version only"
+                )
+            second[key] = first[key]
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -272,3 +311,100 @@ def _rebuild(function: Any, twin: Any) -> Any:
     if not isinstance(function, functools.partial):
         return twin
     return functools.partial(_rebuild(function.func, twin), *function.args, **function.keywords)
+
+
+def note_imports(root: Path, *loaders: type[Any]) -> None:
+    """Keep from now on what these loaders leave in the modules below `root`."""
+    for loader in loaders:
+        loader.exec_module = _noting(loader.exec_module, f"{root}{os.sep}")
+
+
+def _noting(execute: Callable[[Any, ModuleType], None], start: str) -> Callable[..., None]:
+    def executed(self: Any, module: ModuleType) -> None:
+        if is_inside := resolved(str(module.__file__)).startswith(start):
+            # The contents of its own classes count in its state.
+            _left_by_import[module.__name__] = module, {}
+        execute(self, module)
+        if is_inside:
+            _left_by_import[module.__name__] = module, _state(module)
+
+    return executed
+
+
+@contextmanager
+def kernel_calls() -> Iterator[set[str]]:
+    """Yield the attributes, as `module.name`, that tests have set.
+
+    Only kernels run inside of the block: an attribute that changes there is none of the tests'
+    settings in later cases.
+    """
+    before = _changed_since_import()
+    try:
+        yield before - _written_by_calls
+    finally:
+        _written_by_calls.update(_changed_since_import() - before)
+
+
+def _changed_since_import() -> set[str]:
+    return {
+        f"{name}.{attribute}"
+        for name, (module, before) in _left_by_import.items()
+        if sys.modules.get(name) is module
+        for now in [_state(module)]
+        for attribute in before.keys() | now.keys()
+        if before.get(attribute) != now.get(attribute)
+    }
+
+
+def _state(module: ModuleType) -> dict[str, Any]:
+    """Return a module's attributes, but for modules: an import adds those to their package."""
+    return {
+        name: _content(value, _DEPTH)
+        for name, value in vars(module).items()
+        if not (name.startswith("__") or isinstance(value, ModuleType))
+    }
+
+
+class _Identity:
+    """An object that equals itself only; an array would compare its elements."""
+
+    def __init__(self, value: object) -> None:
+        self._value = value
+
+    def __eq__(self, another: object) -> bool:
+        return isinstance(another, _Identity) and self._value is another._value
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _content(value: Any, depth: int, leaf: Callable[[Any], Any] = _Identity) -> Any:
+    """Return a value such that it equals what it was before nobody set any of its contents."""
+    if isinstance(value, _CONSTANTS):
+        return value
+    if depth and isinstance(value, dict):
+        return {key: _content(part, depth - 1, leaf) for key, part in value.items()}
+    if depth and isinstance(value, list | tuple):
+        return [_content(part, depth - 1, leaf) for part in value]
+    if isinstance(value, set | frozenset):
+        return set(value)
+    kind = value if isinstance(value, type) else type(value)
+    is_of_project = kind.__module__ in _left_by_import or isinstance(value, FunctionType)
+    if depth and is_of_project and hasattr(value, "__dict__"):
+        parts = {n: _content(v, depth - 1, leaf) for n, v in vars(value).items() if n[:2] != "__"}
+        return leaf(value), parts
+    return leaf(value)
+
+
+def _is_constant(value: Any) -> bool:
+    parts = value if type(value) is tuple else (value,)
+    return all(type(part) in _CONSTANTS for part in parts)
+
+
+def _named(value: Any, depth: int) -> Any:
+    """Return the same with the names of functions, classes and types in the place of objects."""
+
+    def name(part: Any) -> tuple[str, str]:
+        named = part if hasattr(part, "__qualname__") else type(part)
+        return str(getattr(named, "__module__", "")), named.__qualname__
+
+    return _content(value, depth, name)

@@ -280,6 +280,46 @@ def test_a_kernel_as_exact_as_the_bases_passes_in_two_processes(gate: Gate) -> N
     assert shape["first_call_ms"]["candidate"] > 0 and shape["first_call_ms"]["incumbent"] > 0
 
 
+#: What a test sets in the kernel's module before its case.
+SETS = """\
+import pytest
+from kernels import plain
+
+
+@pytest.fixture(autouse=True)
+def setting(monkeypatch):
+    monkeypatch.{setting}
+"""
+
+
+@pytest.mark.parametrize(
+    ("setting", "in_two"),
+    [
+        (f'setattr(plain, "COST_MS", {OLD})', False),
+        (f'setattr(plain, "cost", lambda: {OLD})', True),
+    ],
+    ids=["a constant", "a function"],
+)
+def test_what_tests_set_in_the_kernels_module_holds_for_both_versions(
+    gate: Gate, setting: str, in_two: bool
+) -> None:
+    """The version that is slower by what it has itself is as fast by what the tests set."""
+    costs = "\n\n\ndef cost():\n    return COST_MS\n"
+    before, after = (
+        kernel(cost, who).replace("spend(COST_MS,", "spend(cost(),") + costs
+        for cost, who in ((OLD, "old"), (SLOWER, "new"))
+    )
+    gate.project.write("tests/conftest.py", SETS.format(setting=setting))
+    gate.project.write(PLAIN, before)
+    gate.project.commit_all("Tests that set the cost")
+    gate.project.write(PLAIN, after)
+    done = gate()
+    assert done.run.code == 0, done.run.text
+    assert done.shapes[1]["change_pct"] == pytest.approx(0)
+    flagged = any("kernels.plain.cost was set after" in flag for flag in done.judged["flags"])
+    assert flagged is in_two, done.judged["flags"]
+
+
 def test_a_kernel_that_does_not_import_is_wrong(gate: Gate) -> None:
     """One of two, and that of a new file of cases; a test without cases may miss a package."""
     project = gate.project

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,10 +41,12 @@ def load_versions(
     seed: int,
     hook: AuditHook | None,
     first_call: Callable[[str, Callable[[], Any]], None],
+    set_by_tests: Collection[str] = (),
 ) -> Versions:
     """Return the arms' functions, each proven to run its own version's code and nothing else's.
 
-    `first_call` makes an arm's first call in this process, given the arm's name.
+    `first_call` makes an arm's first call in this process, given the arm's name. `set_by_tests` are
+    attributes of the project's modules, as `module.name`, which hold for every version.
     """
     root = Path(order.tree or order.root)
     inputs = make_inputs(case, seed)
@@ -91,6 +93,7 @@ def load_versions(
                     f"the candidate lacks {gone[0]}, which the incumbent may import"
                 ) from None
             raise
+        version.take_settings(set_by_tests)
         functions[name] = twin.translating(functions[name], inputs, version.names, version)
         first_call(name, one_call(case, functions[name], inputs))
         files[name] = version.files

@@ -94,6 +94,7 @@ from pytest_kopt.measure.wall import one_thread
 from pytest_kopt.numerics.nested import tensors
 from pytest_kopt.process_tree import children
 from pytest_kopt.versions.affected_modules import NotLoadable, Unreached
+from pytest_kopt.versions.twin import kernel_calls
 
 #: So many other shapes and inputs are tried however long they take, and more for so long.
 _TRIED, _TRYING_SECONDS = 4, 3.0
@@ -345,7 +346,8 @@ def _loaded(
     seed = derive(bench.session_seed, case.nodeid, "pairs")
     try:
         # Loading is no timing: others may check meanwhile, and the device is asked for after it.
-        with one_thread(), checking_lock(bench.uuid, bench.waiting):
+        locked = checking_lock(bench.uuid, bench.waiting)
+        with one_thread(), locked, kernel_calls() as set_by_tests:
             case = observed(case, seed)
             memory: dict[str, int] = {}
             first_call_ms: dict[str, float] = {}
@@ -358,7 +360,7 @@ def _loaded(
                 else:
                     call()
 
-            versions = load_versions(case, order, seed, bench.audit_hook, first_call)
+            versions = load_versions(case, order, seed, bench.audit_hook, first_call, set_by_tests)
             arms = _Arms(case, bench, order, client, seed)
             code = arms.machine_code(versions)
             # There is none on the CPU.
