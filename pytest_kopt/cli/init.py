@@ -26,7 +26,7 @@ from pytest_kopt.devices.pinning import discover
 from pytest_kopt.devices.vendor import choose
 from pytest_kopt.documents import usable
 from pytest_kopt.errors import BadInput
-from pytest_kopt.imports import is_imported, names_in
+from pytest_kopt.imports import imports_from, is_imported, module_parts, names_in
 from pytest_kopt.knowledge.facts import Facts
 from pytest_kopt.options.project import Project
 from pytest_kopt.schema.table import write_atomically
@@ -80,7 +80,7 @@ def init(arguments: argparse.Namespace) -> None:
     """Set up a campaign: write its manifest, check what it needs, check out its branch.
 
     kopt finds out what the tree tells: the kernel that tests import, its backend, this machine's
-    GPU.
+    GPU. It prints a command for each file, if tests import several.
     """
     project = Project.here()
     if arguments.template:
@@ -238,55 +238,75 @@ def _fill_in(arguments: argparse.Namespace, project: Project) -> list[str]:
     """Set the arguments that were not given and can be known; return what was found out.
 
     The kernel is the one file of the project that tests of cases import; it tells the operator by
-    its name and the backend by what it imports. The GPU is this machine's. BadInput where there is
-    no name for the campaign.
+    its name and the backend by what it imports. The GPU is this machine's. BadInput where the
+    kernel has to be chosen.
     """
-    found = {}
-    if arguments.kernel_source is None and (kernel := _only_kernel(project.root)):
-        arguments.kernel_source = [str(project.root / kernel)]
+    root, found = project.root, {}
+    gpu = arguments.target_gpu or _gpu()
+    if arguments.kernel_source is None and not arguments.old:
+        kernel = _only_kernel(root, gpu, arguments.name)
+        arguments.kernel_source = [str(root / kernel)]
         found["--kernel"] = kernel
     kernels = [Path(path) for path in arguments.kernel_source or ()]
     if arguments.target_op is None and len(kernels) == 1:
         arguments.target_op = found["--op"] = kernels[0].stem
-    gpu = arguments.target_gpu or _gpu()
-    if arguments.target_backend is None and (backend := _backend(kernels, gpu)):
+    if arguments.target_backend is None and (backend := _backend(kernels, gpu, root)):
         arguments.target_backend = found["--backend"] = backend
-    # A kernel of another language may not run on a CPU at all; `gaps` explains Triton's.
-    fits = gpu != "cpu" or arguments.target_backend in ("TORCH", "TRITON")
+    # A kernel for GPUs does not run on a CPU, but for Triton's interpreter.
+    fits = gpu != "cpu" or arguments.target_backend not in {*_BACKENDS.values()} - {"TRITON"}
     if arguments.target_gpu is None and not arguments.elsewhere and fits:
         arguments.target_gpu = found["--gpu"] = gpu
     if arguments.name is None:
         words = (arguments.target_op, arguments.target_backend, arguments.target_gpu)
-        if not all(words):
-            fix = "kopt init NAME, or give --op, --backend and --gpu"
-            raise BadInput("the campaign has no name", where="kopt init", fix=fix)
-        arguments.name = "_".join((*words, now()[:10].replace("-", ""))).lower()
-        found["NAME"] = arguments.name
+        day = now()[:10].replace("-", "")
+        arguments.name = found["NAME"] = "_".join([*filter(None, words), day]).lower()
     return [f"{option} {text}" for option, text in found.items()]
 
 
-def _only_kernel(root: Path) -> str | None:
-    """Return the one file below a root that tests of cases import; None for none or several."""
+def _only_kernel(root: Path, gpu: str, name: str | None) -> str:
+    """Return the one file that tests of cases import, also by its package; or BadInput."""
     tests = [file for file in tests_below([root]) if b"kopt" in file.read_bytes()]
     tests = [file for file in tests if file.name.startswith("test_")]
     names = {name for test in tests for name in names_in(test.read_bytes())}
+    packages = [path for path in project_files(root) if path.name == "__init__.py"]
+    for package in (path for path in packages if is_imported(path, names)):
+        names |= names_in((root / package).read_bytes())
     files = (path for path in project_files(root) if is_imported(path, names))
     kernels = [path.as_posix() for path in files if path.name not in ("__init__.py", "conftest.py")]
-    return kernels[0] if len(kernels) == 1 else None
+    if not kernels:
+        what = "no test of a case imports a file of the project"
+        raise BadInput(what, where="--kernel", fix="kopt init --kernel PATH")
+    if len(kernels) > 1:
+        backends = [_backend([root / kernel], gpu, root) or "BACKEND" for kernel in kernels]
+        command = shlex.join(["kopt", "init", *filter(None, [name])])
+        commands = (
+            f"\n  {command} --kernel {shlex.quote(kernel)} --backend {backend} --gpu {gpu}"
+            for kernel, backend in zip(kernels, backends, strict=True)
+        )
+        what = f"tests of cases import {len(kernels)} files that may be the kernel"
+        raise BadInput(what, where="--kernel", fix=f"one of these{''.join(commands)}")
+    return kernels[0]
 
 
-def _backend(kernels: list[Path], gpu: str) -> str | None:
-    """Return the backend that the imports of sources show, None where they show none."""
+def _backend(kernels: list[Path], gpu: str, root: Path) -> str | None:
+    """Return the backend that the imports of sources show, None where they show none.
+
+    The imports of the project's own files that they import count as well.
+    """
     with suppress(OSError, SyntaxError, ValueError):
         sources = [path.read_bytes() for path in kernels if path.suffix == ".py"]
-        imports = {f"{name}." for source in sources for name in names_in(source)}
+        files = [path for path in project_files(root) if path.suffix == ".py"]
+        names = {name for step in imports_from(root, files, sources) for name in step}
         for module, backend in _BACKENDS.items():
-            if any(name.startswith(f"{module}.") for name in imports):
+            if any(f"{name}.".startswith(f"{module}.") for name in names):
                 is_amd = backend == "CUDA" and gpu.upper().startswith(("GFX", "MI"))
                 return "HIP" if is_amd else backend
+        helpers = [(root / path).read_bytes() for path in files if is_imported(path, names)]
+        beyond = {word for source in (*sources, *helpers) for word in beyond_torch(source)}
         # A call of one of torch's operators by its name is plain torch as well.
-        if sources and all(beyond_torch(source) <= {"ops", "cuda"} for source in sources):
-            return "TORCH" if len(sources) == len(kernels) else None
+        modules = {part for path in files for part in module_parts(path)}
+        if sources and len(sources) == len(kernels) and beyond <= {"ops", "cuda", *modules}:
+            return "TORCH"
     return None
 
 

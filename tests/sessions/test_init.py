@@ -111,8 +111,37 @@ def test_a_tree_with_one_kernel_and_one_test_needs_no_option(ready: Project) -> 
     ready.git("init", "--quiet")
     ready.git("add", "--all")
     assert ready.git("ls-files").splitlines() == files, "a later repository has no campaign"
-    run = ready.kopt("init", "--kernel", "kernels")
-    assert run.code == 4 and "kopt init NAME, or give --op" in run.refusal
+    run = ready.kopt("init", "--kernel", "kernels/absent.cu")
+    assert run.code == 4 and "--backend is missing" in run.text and "--gpu" not in run.text
+
+
+def test_each_file_that_may_be_the_kernel_has_its_command(ready: Project) -> None:
+    """Those that a package hands on as well; a helper's imports count for the kernel's backend."""
+    ready.write("kernels/__init__.py", "from .doubled import work\nfrom .fused import joined\n")
+    ready.write("kernels/fused.py", "from kernels.helper import work as joined\n")
+    ready.write("kernels/helper.py", "import triton\n\n\ndef work(x):\n    return x\n")
+    ready.write(CASES, CASE.format(module="kernels"))
+    ready.commit_all()
+    before = ready.contents()
+    run = ready.kopt("init", CAMPAIGN)
+    assert run.code == 4 and ready.contents() == before, run.text
+    assert "tests of cases import 2 files that may be the kernel" in run.refusal
+    commands = re.findall(r"^  kopt init (.*)$", run.text, re.MULTILINE)
+    assert commands == [
+        f"{CAMPAIGN} --kernel {KERNEL} --backend TORCH --gpu cpu",
+        f"{CAMPAIGN} --kernel kernels/fused.py --backend TRITON --gpu cpu",
+    ]
+    ready.write(CASES, CASE.format(module="elsewhere"))
+    run = ready.kopt("init")
+    assert run.code == 4 and "Fix: kopt init --kernel PATH" in run.refusal
+
+
+def test_a_helper_of_the_project_leaves_plain_torch_plain(ready: Project) -> None:
+    ready.write("kernels/helper.py", "import torch\n\n\ndef same(x):\n    return x\n")
+    ready.write(KERNEL, "import torch\nfrom kernels.helper import same as work\n")
+    ready.commit_all()
+    run = ready.kopt("init", CAMPAIGN)
+    assert run.code == 0 and "--backend TORCH, --gpu cpu" in run.out, run.text
 
 
 @pytest.mark.parametrize(
