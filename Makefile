@@ -4,7 +4,7 @@ PYTHON ?= python3
 TORCH ?= torch==2.13.0
 VENV := .venv
 BIN := $(VENV)/bin
-HAS_TORCH := $(shell $(PYTHON) -c "import torch" 2>/dev/null && echo yes)
+HAS_TORCH = $(BIN)/python -c "import torch" 2>/dev/null
 
 # What pip has to say of itself is no news to whoever tries the demo.
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
@@ -51,13 +51,15 @@ audit:
 clean:
 	rm -rf $(VENV) .audit .demo docs/_build docs/reference
 
+# Asked of .venv: PYTHON may be of another environment, whose packages .venv does not have.
 $(VENV)/created:
-	$(PYTHON) -m venv $(if $(HAS_TORCH),--system-site-packages) $(VENV)
+	$(PYTHON) -m venv --system-site-packages $(VENV)
+	$(HAS_TORCH) || $(PYTHON) -m venv --clear $(VENV)
 	touch $@
 
 # As plain commands: pip install torch==2.13.0; pip install -e .
 $(VENV)/demo-installed: $(VENV)/created pyproject.toml
-	$(if $(HAS_TORCH),,$(BIN)/pip install --quiet "$(TORCH)")
+	$(HAS_TORCH) || $(BIN)/pip install --quiet "$(TORCH)"
 	$(BIN)/pip install --quiet -e .
 	touch $@
 

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import signal
+import subprocess
 from importlib.metadata import version
 from pathlib import Path
 
@@ -278,6 +279,17 @@ def test_nobody_trying_the_demo_reads_of_pip() -> None:
     recipe = text.partition("$(VENV)/demo-installed:")[2].partition("\n\n")[0]
     lines = [line for line in recipe.splitlines() if "pip install" in line and "#" not in line]
     assert lines and all("--quiet" in line for line in lines)
+
+
+def test_the_environment_is_asked_for_torch_and_not_the_one_that_made_it() -> None:
+    """An active environment has its own: .venv sees the packages of the base interpreter only."""
+    words = ["make", "--dry-run", "--always-make", "demo", "PYTHON=active/bin/python"]
+    shown = subprocess.run(
+        words, cwd=DOCS.parent, capture_output=True, text=True, check=True
+    ).stdout
+    asked = '.venv/bin/python -c "import torch" 2>/dev/null || '
+    assert f'{asked}.venv/bin/pip install --quiet "torch==' in shown
+    assert 'active/bin/python -c "import torch"' not in shown
 
 
 def test_an_unknown_backend_names_the_known_ones() -> None:
