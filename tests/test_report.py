@@ -295,7 +295,7 @@ def test_rooflines_without_a_bound_are_one_sentence(tmp_path: Path) -> None:
     line = roofline("M256", "forward", flops=2e9, nbytes=2e7, time_ms=0.01, limits=nothing)
     text = page.campaign_page(a_campaign(tmp_path, rounds=2, shapes=1, rooflines=[line]))
     section = re.findall(r"<h2>Roofline</h2>.*?</section>", text, re.S)[0]
-    assert "No round has a known roofline" in section
+    assert "No round has a known roofline: the peaks no bandwidth, no rate are not known" in section
     assert "UNKNOWN" not in section and "<table" not in section
 
 

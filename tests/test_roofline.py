@@ -243,5 +243,9 @@ def test_the_table_shows_bound_and_target_and_the_blocked_say_why() -> None:
     unknown = [gemm(512, 512, 512, 1.0, UNKNOWN)]
     assert list(roofline_lines(unknown)) == []
     (line,) = roofline_lines(unknown, verbosity=1)
-    assert line == "roofline: UNKNOWN until `kopt calibrate --ceilings` measures bandwidth, rate"
+    peaks = "the peaks bandwidth, rate are not known; run `kopt calibrate --ceilings`"
+    assert line == f"roofline: UNKNOWN: {peaks}"
+    no_work = unknown[0].model_copy(update={"flops": None, "nbytes": None, "unknown": []})
+    (line,) = roofline_lines([no_work], verbosity=1)
+    assert line.endswith("no case declares its work; give flops= or nbytes= to kopt()")
     assert list(roofline_lines([])) == []

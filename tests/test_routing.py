@@ -62,6 +62,14 @@ def test_every_page_of_a_route_is_there() -> None:
             assert all((ROOT / item.path).is_file() for item in found.readings)
 
 
+def test_a_cpu_gets_no_directions_for_a_gpu() -> None:
+    """A campaign of torch on a CPU was told to widen its accesses to 16 bytes a lane."""
+    for op, backend in (("rms_scale", "TORCH"), ("gelu", "TRITON")):
+        found = route(op, "cpu", backend, backend)
+        assert found.op and found.untried([], 9) == []
+        assert found.gaps == ("the directions are about GPUs, and none is proposed for a CPU",)
+
+
 def test_what_is_not_covered_is_said_with_the_nearest_area() -> None:
     found = route("topk", "sm_80", "MOJO", "MOJO")
     op, gpu, backend = found.gaps

@@ -59,12 +59,15 @@ def route(op: str, gpu: str, backend: str, lang: str) -> Route:
     architecture = gpu if gpu in index["hardware"] else None
     language = _backend(backend, index["backend"]) or _backend(lang, index["backend"])
     gaps = [] if area else [_op_gap(op, index)]
-    if not architecture:
+    is_cpu = gpu == "cpu"
+    if is_cpu:
+        gaps.append("the directions are about GPUs, and none is proposed for a CPU")
+    elif not architecture:
         gaps.append(
             f"GPU {gpu!r} is not covered ({', '.join(index['hardware'])} are): its facts are "
             "UNKNOWN; measure its ceilings with `kopt calibrate --ceilings`"
         )
-    if not language:
+    if not (language or is_cpu):
         gaps.append(
             f"backend {backend!r} ({lang}) is not covered ({', '.join(index['backend'])} are): "
             "draw on the language's own documentation"
@@ -72,7 +75,7 @@ def route(op: str, gpu: str, backend: str, lang: str) -> Route:
     loop, classes, profiling, overfitting = index["workflow"]
     of_op = index["ops"][area]["pages"] if area else []
     of_gpu = index["hardware"][architecture]["pages"] if architecture else []
-    of_language = index["backend"][language]["pages"] if language else []
+    of_language = index["backend"][language]["pages"] if language and not is_cpu else []
     plan = {
         "how rounds go, once per campaign": [loop, overfitting],
         f"anatomy and bottleneck model of {area}": of_op[:1],
@@ -81,7 +84,7 @@ def route(op: str, gpu: str, backend: str, lang: str) -> Route:
         ),
         f"budgets and matrix units of {architecture}": of_gpu[:1],
         "classify before choosing, with the roofline below": [classes],
-        f"what to try on {area}, by symptom": of_op[1:],
+        f"what to try on {area}, by symptom": of_op[1:] if not is_cpu else [],
         f"how {language} expresses it": of_language[:1],
         f"what to try in {language}, by symptom": of_language[1:],
         "when the question is an instruction or a layout": of_gpu[1:],

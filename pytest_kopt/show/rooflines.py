@@ -24,13 +24,7 @@ PROFILE_VERSION = 1
 
 
 def roofline_lines(rooflines: Sequence[Roofline], verbosity: int = 0) -> Iterator[str]:
-    """Yield a table of 80 columns, with `-v` of every figure.
-
-    If no bound is known: with `-v` one line that names what has to be measured.
-    """
-    if not rooflines:
-        return
-    blocked = sorted({text for line in rooflines for text in line.unknown})
+    """Yield a table of 80 columns, with `-v` of every figure, or of what it takes to have one."""
     if any(line.bound != "UNKNOWN" for line in rooflines):
         rows = [_row(line) for line in rooflines]
         if verbosity > 0:
@@ -42,9 +36,16 @@ def roofline_lines(rooflines: Sequence[Roofline], verbosity: int = 0) -> Iterato
         yield from ("", *(Line(row, whole=True) for row in table.splitlines()))
         yield from filter(None, (line.over_declared for line in rooflines))
         yield f"hardware efficiency (T2): {efficiency(rooflines).why}"
-    elif blocked and verbosity > 0:
-        names = ", ".join(text.partition(":")[0] for text in blocked)
-        yield f"roofline: UNKNOWN until `kopt calibrate --ceilings` measures {names}"
+    elif rooflines and verbosity > 0:
+        yield f"roofline: UNKNOWN: {why_unknown(rooflines)}"
+
+
+def why_unknown(rooflines: Sequence[Roofline]) -> str:
+    """Return which half of a roofline is missing: the work of the cases, or the device's peaks."""
+    if not any(line.flops or line.nbytes for line in rooflines):
+        return "no case declares its work; give flops= or nbytes= to kopt()"
+    names = sorted({text.partition(":")[0] for line in rooflines for text in line.unknown})
+    return f"the peaks {', '.join(names)} are not known; run `kopt calibrate --ceilings`"
 
 
 def target_cells(line: Roofline, *headings: str) -> dict[str, str]:

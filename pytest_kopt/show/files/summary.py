@@ -50,6 +50,12 @@ from pytest_kopt.show.words import (
 #: The line of the transfer check that a benchmark alone cannot fill.
 STEP_GAIN = "Estimated real-training gain"
 _MISSING = "not recorded"
+#: The head of a new trend. Without it a reader would divide the rates of two rows.
+_TREND = (
+    "# Performance trend\n\nThe rates are the candidate's alone, each measured in its own session: "
+    "never divide those of two rows.\n`vs Baseline` multiplies the changes that were measured in "
+    "pairs.\n\n"
+)
 #: Heading of the column beside the frozen ones, of which Status knows one word for all roll-backs.
 DECISION = "Decision"
 
@@ -328,5 +334,5 @@ def missing_text(text: str, state: CampaignState) -> str:
     lines = [f"| {' | '.join(map(one_line, row.values()))} |\n" for row in rows]
     if not text:
         rule = "|".join("-" * (len(name) + 2) for name in rows[0])
-        lines.insert(0, f"# Performance trend\n\n| {' | '.join(rows[0])} |\n|{rule}|\n")
+        lines.insert(0, f"{_TREND}| {' | '.join(rows[0])} |\n|{rule}|\n")
     return "".join(lines)

@@ -22,10 +22,12 @@ from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.verdict import Aggregate, Verdict
 from pytest_kopt.errors import BadInput, of_extra
 from pytest_kopt.figures import changed, interval
+from pytest_kopt.roofline import Roofline
 from pytest_kopt.schema.metrics import WEIGHTED_TIME
 from pytest_kopt.show.files.projections import outlook
 from pytest_kopt.show.report import charts
 from pytest_kopt.show.report.charts import LAST, case_table, shown
+from pytest_kopt.show.rooflines import why_unknown
 from pytest_kopt.show.templates import rendered
 from pytest_kopt.show.words import (
     CANDIDATES,
@@ -90,7 +92,8 @@ def _rooflines(rounds: Sequence[dict[str, Any]], best: int | None) -> dict[str, 
     having = [round for round in rounds if any(map(_is_known, round["rooflines"]))]
     shown = next((round for round in having if round["number"] == best), having and having[-1])
     if not shown:
-        return {"rooflines": [], "roofline_round": None}
+        lines = [Roofline(**line) for round in rounds for line in round["rooflines"]]
+        return {"rooflines": [], "roofline_round": None, "no_roofline": why_unknown(lines)}
     return {"rooflines": shown["rooflines"], "roofline_round": shown["number"]}
 
 
