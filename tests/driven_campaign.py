@@ -67,7 +67,7 @@ _SETTINGS: dict[str, Any] = {
     ),
     **dict.fromkeys(("verdict_path", "notes", "policy", "seed", "repeats", "iterations")),
     "campaign": NAME,
-    "csv_per_schema": False,
+    "csv_is_folder": False,
     "allow_removed": False,
     "measure_same": False,
     "isolates": False,

@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import math
 
+import pytest
+
 from pytest_kopt import policies
 from pytest_kopt.cases.result import CaseResult, Collector
 from pytest_kopt.decide.verdict import Decision
+from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.schema.columns import MEMORY
-from pytest_kopt.trials.judging import cut_off, findings_of, flagged, overfit, uncompared
+from pytest_kopt.trials.judging import cut_off, findings_of, flagged, overfit, refuse, uncompared
 
 CASES = ["test_k.py::test_r[2]", "test_k.py::test_r[1]"]
+
+
+def test_a_reason_that_cases_share_is_said_once() -> None:
+    refusals = [f"case t.py::test[{i}]: x is odd. Fix: double it" for i in range(3)]
+    with pytest.raises(BadInput) as refused:
+        refuse([*refusals, "a worker sent noise"])
+    text = "case t.py::test[0]: x is odd. Fix: double it (as in 2 more); a worker sent noise"
+    assert str(refused.value) == text
 
 
 def test_skipped_cases_are_named_where_no_other_is_left() -> None:

@@ -138,7 +138,7 @@ def test_what_a_column_holds_decides_whether_it_is_shown_and_not_its_name() -> N
     assert loud == ["speed", "speed", "spread", "fwd", "wait", "quality"]
     compared = next(result_lines([case], a_closing([case], [3.0])))
     assert "wait" in compared and "speed" not in compared
-    unmeasured = replace(case, cells=dict.fromkeys(quantities, math.nan) | {"quality": 7.5})
+    unmeasured = replace(case, cells={**dict.fromkeys(quantities, math.nan), "quality": 7.5})
     assert next(result_lines([unmeasured], None)).split("check")[1].split() == ["quality"]
 
 
@@ -194,17 +194,18 @@ def test_each_case_has_its_own_change_whatever_the_others_are_called() -> None:
     """The third class has the dims of the first; its change stood in the first one's row."""
     dims = {"columns": 256}
     ids = [f"t.py::Test{name}::test_case[256]" for name in ("Double", "Triple", "Softmax")]
-    others = {"header": ("label", "batch"), "dims": {"batch": 64}}
+    others: dict[str, Any] = {"header": ("label", "batch"), "dims": {"batch": 64}}
     collector = Collector(order=ids)
     for nodeid in ids:
-        of_class = others if "Triple" in nodeid else {"header": ("label", "columns"), "dims": dims}
+        of_class: dict[str, Any] = {"header": ("label", "columns"), "dims": dims}
+        of_class = others if "Triple" in nodeid else of_class
         label = named(nodeid, of_class["dims"])
         collector.results[nodeid] = replace(a_case(0), nodeid=nodeid, label=label, **of_class)
     cases = collector.in_order()
     closing = a_closing(cases, [1.0, 2.0, -80.0])
     judged = with_details(closing.verdict, cases)
     rows = [*result_lines(cases, Closing(judged))][2:5]
-    assert [re.search(r"^(\w+)\.case .*?(\S+) %", row).groups() for row in rows] == [
+    assert re.findall(r"^(\w+)\.case .*?(\S+) %", "\n".join(rows), re.MULTILINE) == [
         ("Double", "+1.00"),
         ("Triple", "+2.00"),
         ("Softmax", "-80.0"),

@@ -108,7 +108,7 @@ class Kopt:
         batch_invariant: bool = False,
         statistical: float | None = None,
     ) -> Measurement:
-        """Check `fn` against `reference`, time it, and emit the case's row.
+        """Check `fn` against `reference`, time it if the session measures, and emit the row.
 
         - `inputs`: called for each set of fresh arguments; returns a tuple, or a dict by name.
         - `reference`: takes the same arguments and computes in higher precision.

@@ -174,19 +174,17 @@ def table_of(results: Sequence[CaseResult]) -> Table | None:
     """Return the rows of these results, None without any; BadInput where two do not fit."""
     if not results:
         return None
-    header = results[0].header
+    first = results[0]
     for result in results:
-        if result.header != header:
+        if result.header != first.header:
             raise BadInput(
-                f"cases of one CSV have the same columns, but {result.nodeid} has "
-                f"{','.join(result.header)}, {results[0].nodeid} {','.join(header)}",
+                f"cases of one CSV have the same columns, but {first.nodeid} has the dims "
+                f"{', '.join(first.dims)}, {result.nodeid} {', '.join(result.dims)}",
                 where=f"case {result.nodeid}",
-                fix="one session for each function: pytest "
-                f"{result.nodeid.partition('::')[0]} --summary-csv=rows.csv",
+                fix="name the tests of one function; without a campaign --summary-csv=DIR/ writes "
+                "one CSV for each",
             )
-    table = Table(header, tuple(result.row() for result in results))
-    table.check_unique("this session")
-    return table
+    return Table(first.header, tuple(result.row() for result in results))
 
 
 def device_model_of(results: Iterable[CaseResult]) -> str:
@@ -198,10 +196,10 @@ def device_model_of(results: Iterable[CaseResult]) -> str:
 
 def named(nodeid: str, dims: Mapping[str, Scalar]) -> str:
     """Return a case's label: its test and dims, `softmax rows=64`, in a class `Decode.softmax`."""
-    return " ".join([_operation(nodeid), *(f"{name}={value}" for name, value in dims.items())])
+    return " ".join([operation(nodeid), *(f"{name}={value}" for name, value in dims.items())])
 
 
-def _operation(nodeid: str) -> str:
+def operation(nodeid: str) -> str:
     """Return the names of a test's classes and its own, without the prefixes of pytest."""
     _, *classes, test = nodeid.partition("[")[0].split("::")
     return ".".join([*(name.removeprefix("Test") for name in classes), test.removeprefix("test_")])
@@ -215,12 +213,13 @@ def names(cases: Iterable[CaseResult | ExpectedCase]) -> dict[str, str]:
     """
     cases, files = list(cases), dict[str, set[str]]()
     for case in cases:
-        files.setdefault(_operation(case.nodeid), set()).add(case.nodeid.partition("::")[0])
+        files.setdefault(operation(case.nodeid), set()).add(case.nodeid.partition("::")[0])
 
     def told_apart(case: CaseResult | ExpectedCase) -> str:
-        operation, file = _operation(case.nodeid), PurePath(case.nodeid.partition("::")[0]).stem
-        if len(files[operation]) == 1 or not f"{case.label} ".startswith(f"{operation} "):
+        test = operation(case.nodeid)
+        if len(files[test]) == 1 or not f"{case.label} ".startswith(f"{test} "):
             return case.label
+        file = PurePath(case.nodeid.partition("::")[0]).stem
         return f"{file.removeprefix('test_')}.{case.label}"
 
     labels = {case.nodeid: told_apart(case) for case in cases}
@@ -389,8 +388,11 @@ class Collector:
         self.collect_errors, self.startup_death = rerun.collect_errors, rerun.startup_death
 
     def table(self) -> Table | None:
-        """Return the rows in declaration order, None without any; BadInput where two do not fit."""
-        return table_of(self.in_order())
+        """Return the rows in declaration order, None without any; BadInput where two are alike."""
+        table = table_of(self.in_order())
+        if table:
+            table.check_unique("this session")
+        return table
 
     def passed(self) -> list[str]:
         return [result.nodeid for result in self.in_order() if result.check == "PASS"]

@@ -39,7 +39,8 @@ _OPTIONS = {
     "--kopt-round N|next|final": "round this session measures and decides; 1 is the baseline, "
     "final compares with it",
     "--kopt-summary-csv PATH|DIR/": "write the CSV there too, also without a campaign; into a "
-    "directory, one CSV for each schema; --summary-csv for short, unless the project has its own",
+    "directory, one CSV for each test function; --summary-csv for short, unless the project has "
+    "its own",
     "--kopt-level": "the representative cases or all (default: quick if representative_shapes are "
     "set)",
     "--kopt-compare": "paired: measure both versions now; stored: use the incumbent's recorded "
@@ -51,7 +52,8 @@ _OPTIONS = {
     "--kopt-gate": "what --kopt-base demands of the change (default: no-regression)",
     "--kopt-allow-removed": "let --kopt-base pass though cases of the base are gone",
     "--kopt-measure-same": "also time cases in which the GPU does the same work for both versions",
-    "--kopt-check-only": "check the cases and what their kernels do; time and compare nothing",
+    "--kopt-check-only": "check the cases, as without any option, and list what they do not test; "
+    "--summary-csv has rows without times",
     "--kopt-sanitize TOOLS": "run the cases once under tools of NVIDIA's compute-sanitizer, "
     "memcheck,racecheck,initcheck for example; time and compare nothing",
     "--kopt-candidates PATH|REF": "a version that races in one round, repeatable; the best is "
@@ -66,9 +68,9 @@ _OPTIONS = {
     "--kopt-device": "device to measure on",
     "--kopt-gpu-wait MINUTES": "how long to wait for an idle GPU (default: 60; 0: do not wait)",
     "--kopt-timeout SECONDS": "limit for one case (default: 300)",
-    "--kopt-repeats N": "samples of a case where nothing is judged (default: 3)",
-    "--kopt-iters-per-repeat N": "calls in a sample on the CPU where nothing is judged (default: "
-    "up to 50)",
+    "--kopt-repeats N": "samples of a case with --summary-csv (default: 3)",
+    "--kopt-iters-per-repeat N": "calls in a sample on the CPU with --summary-csv (default: up "
+    "to 50)",
     "--kopt-no-apply": "decide and record, but touch neither git nor kernel files",
     "--kopt-deterministic-only": "of the tests that use kopt, run those marked deterministic alone",
     "--kopt-dist-only": "of the tests that use kopt, run those marked multigpu alone",

@@ -39,7 +39,7 @@ class Settings:
     sanitize: tuple[str, ...]
     rebuild_command: str | None
     summary_csv: Path | None
-    csv_per_schema: bool
+    csv_is_folder: bool
     calibrate: int | None
     compare: str
     level: str | None
@@ -63,6 +63,11 @@ class Settings:
     def active(self) -> bool:
         """Whether anything beyond running the tests was asked for."""
         return any((self.round, self.base, self.base_python, self.summary_csv, self.calibrate))
+
+    @property
+    def times(self) -> bool:
+        """Whether cases are timed: an ordinary `pytest` of a project checks them."""
+        return self.active and not self.check_only
 
     @classmethod
     def from_config(cls, config: pytest.Config) -> Settings:
@@ -90,7 +95,7 @@ class Settings:
             rebuild_command=config.getini("kopt_rebuild_command"),
             sanitize=_sanitizers(option.kopt_sanitize),
             summary_csv=absolute(csv),
-            csv_per_schema=bool(csv and (csv.endswith("/") or (here / csv).is_dir())),
+            csv_is_folder=bool(csv and (csv.endswith("/") or (here / csv).is_dir())),
             calibrate=_count("--kopt-calibrate", option.kopt_calibrate, 4, 1000),
             verdict_path=absolute(option.kopt_verdict),
             notes=absolute(option.kopt_notes),
@@ -125,6 +130,8 @@ class Settings:
             ("--kopt-gate", option.kopt_gate, self.base or self.base_python, "--kopt-base REF"),
             ("--kopt-allow-removed", self.allow_removed, self.base, "--kopt-base REF"),
             ("--kopt-measure-same", self.measure_same, judged, "--kopt-round N|next"),
+            ("--kopt-repeats", self.repeats, self.active, "--summary-csv PATH"),
+            ("--kopt-iters-per-repeat", self.iterations, self.active, "--summary-csv PATH"),
         ):
             if given and not needed:
                 raise BadInput(f"needs {legal.partition(' ')[0]}", where=name, fix=f"add {legal}")

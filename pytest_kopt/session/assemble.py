@@ -110,7 +110,7 @@ def _assemble_main(config: pytest.Config, settings: Settings) -> None:
             where="--kopt-sanitize",
             fix="--kopt-device cuda on a machine with a GPU, without -n",
         )
-    writes_one_csv = settings.summary_csv is not None and not settings.csv_per_schema
+    writes_one_csv = settings.summary_csv is not None and not settings.csv_is_folder
     orders = WorkerOrders(
         device,
         settings.engine,
@@ -118,7 +118,7 @@ def _assemble_main(config: pytest.Config, settings: Settings) -> None:
         settings.timeout,
         settings.suite,
         schemas=Schemas.ONE if writes_one_csv or settings.round else Schemas.ANY,
-        depth=Depth.CHECKS if settings.check_only else Depth.TIMES,
+        depth=Depth.TIMES if settings.times else Depth.CHECKS,
         same_code=SameCode.TIMED if settings.measure_same else SameCode.LEFT_OUT,
         # What is calibrated is the noise of the point that decides in every round.
         sustained_turns=0 if settings.calibrate else IN_A_ROUND,
@@ -127,6 +127,10 @@ def _assemble_main(config: pytest.Config, settings: Settings) -> None:
         markers=tuple(config.getini("markers")),
         setup_seed=derive(seed, "", "setup"),
     )
+    if hasattr(config, "workerinput"):
+        # A worker of xdist in a run that asked for nothing: the main process takes its rows.
+        manager.register(Worker(orders), WORKER)
+        return
     trial = None if config.option.collectonly else _trial(config, settings, orders)
     if trial is not None:
         # A verdict needs every case, also those behind one that fails.

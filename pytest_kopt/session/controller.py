@@ -79,8 +79,7 @@ class Controller:
     @property
     def wait_minutes(self) -> float | None:
         """How long to wait for an idle GPU; None where nothing is timed for the record."""
-        timed = self.settings.active and self.settings.suite == "standard"
-        timed = timed and not self.settings.check_only and not self.is_settled
+        timed = self.settings.times and self.settings.suite == "standard" and not self.is_settled
         return self.settings.gpu_wait if timed else None
 
     @property
@@ -128,6 +127,12 @@ class Controller:
         lines += [f"kopt: {why}"] if (why := why_open(self._config)) else []
         columns = columns_of(self._config.pluginmanager.get_plugin("terminalreporter"))
         return [row for line in lines for row in rows(line, columns)]
+
+    def pytest_report_collectionfinish(self) -> list[str]:
+        """Say that an ordinary run times nothing: which tests use kopt is known only now."""
+        if self.settings.active or self.settings.check_only or self.settings.sanitize:
+            return []
+        return [f"kopt: {self.orders.device}, check only; --summary-csv=PATH times the cases"]
 
     def pytest_sessionstart(self, session: pytest.Session) -> None:
         self.measurements.session = session
@@ -194,7 +199,11 @@ class Controller:
         """Have cases whose refusal pytest shows at the end say no more than that."""
         reporter = self._config.pluginmanager.get_plugin("terminalreporter")
         stats = reporter.stats if reporter else {}
-        refusals = [text for text in self.collector.refusals if text in self._refusal]
+        refusals = [
+            text
+            for text in self.collector.refusals
+            if (text.partition(": ")[2] or text) in self._refusal
+        ]
         for report in (*stats.get("failed", ()), *stats.get("error", ())) if refusals else ():
             if any(text in report.longreprtext for text in refusals):
                 report.longrepr = "refused: the ERROR at the end says why"
@@ -263,6 +272,8 @@ class Controller:
 
         `Activation.pytest_runtestloop` calls it once all cases ran.
         """
+        from pytest_kopt.trials import judging
+
         undisturbed = self._interruption.held_off() if interrupted else nullcontext()
         lasting = "nothing is lost: the next session finishes what this one began"
         if self.trial:
@@ -271,22 +282,22 @@ class Controller:
             if self.trial:
                 self._closing = self.trial.close(self.collector, self.measurements, interrupted)
                 self._publish(self._closing.verdict)
-            elif self.collector.refusals:
-                raise BadInput("; ".join(self.collector.refusals))
-            elif self.settings.calibrate and not interrupted:
+            else:
+                judging.refuse(self.collector.refusals)
+            if self.settings.calibrate and not interrupted:
                 self.noise = self._calibrate(self.settings.calibrate)
             self._write_rows()
         self.progress.stop()
 
     def _write_rows(self) -> None:
         from pytest_kopt.cases.case_rooflines import rooflines
-        from pytest_kopt.show.exports.output_files import write_all_rows
+        from pytest_kopt.show.exports.output_files import rows_by_test, write_rows
 
         settings, results = self.settings, self.collector.in_order()
         recorded = self._closing.verdict.rooflines if self._closing else []
         self._rooflines = recorded or rooflines(results, settings.workspace)
-        if settings.summary_csv is not None:
-            write_all_rows(settings.summary_csv, results, per_schema=settings.csv_per_schema)
+        if (path := settings.summary_csv) and results:
+            write_rows(rows_by_test(path, results) if settings.csv_is_folder else {path: results})
 
     def _calibrate(self, processes: int) -> dict[str, Any]:
         from pytest_kopt.trials.calibration import calibrate

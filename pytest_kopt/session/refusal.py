@@ -80,6 +80,6 @@ def _have_one_schema(cases: Sequence[pytest.Item]) -> None:
             raise BadInput(
                 f"cases of one CSV have one schema, but {first.nodeid} has {first_schema.name!r}, "
                 f"{test.nodeid} has {schema.name!r}",
-                fix="name tests of one schema; without a campaign --summary-csv DIR/ also writes "
-                "one CSV for each schema",
+                fix="name the tests of one function; without a campaign --summary-csv=DIR/ writes "
+                "one CSV for each",
             )

@@ -22,7 +22,7 @@ from pytest_kopt.cases.fixture import (
     send_fallback,
     skip_outside,
 )
-from pytest_kopt.cases.order import Bench, WorkerOrders, derive, seed_everything
+from pytest_kopt.cases.order import Bench, Depth, WorkerOrders
 from pytest_kopt.cases.protocol import Client, LoadVersions
 from pytest_kopt.cases.result import LOST, NEVER, PROPERTY, CaseResult, named
 from pytest_kopt.cases.running.switches import replaced_operators, switches_kept
@@ -219,7 +219,8 @@ class Worker:
         dims = scalar_parameters(pyfuncitem, None)
         label = named(pyfuncitem.nodeid, dims)
         skip_outside(pyfuncitem, label, self.orders.selected)
-        with benchmark.stand_in(pyfuncitem) as timed:
+        is_timed = self.orders.depth is Depth.TIMES
+        with benchmark.stand_in(pyfuncitem) if is_timed else nullcontext() as timed:
             outcome = yield
         if _has_row(pyfuncitem):
             return outcome

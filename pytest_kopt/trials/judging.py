@@ -70,9 +70,17 @@ def shapes(
 
 
 def refuse(refusals: Sequence[str]) -> None:
-    more = [f"and {len(refusals) - 3} more"] if len(refusals) > 3 else []
-    if refusals:
-        raise BadInput("; ".join([*refusals[:3], *more]))
+    """Raise BadInput with up to three reasons; one that several cases share is said once."""
+    firsts: dict[str, list[str]] = {}
+    for text in refusals:
+        firsts.setdefault(text.partition(": ")[2] or text, []).append(text)
+    reasons = [
+        f"{texts[0]} (as in {len(texts) - 1} more)" if len(texts) > 1 else texts[0]
+        for texts in firsts.values()
+    ]
+    more = [f"and {len(reasons) - 3} more"] if len(reasons) > 3 else []
+    if reasons:
+        raise BadInput("; ".join([*reasons[:3], *more]))
 
 
 def check_some(ids: Sequence[str], collector: Collector, where: str, how: str = "") -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from .project import SERIAL, TWO_WORKERS, Project
@@ -163,7 +165,7 @@ def test_one_csv_has_one_schema_and_that_is_known_at_collection(
 ) -> None:
     run = mixed.pytest("--summary-csv", "rows.csv", *words)
     assert run.code == 4, run.text
-    for named in ("test_memory.py::test_memory[1]", "'memory'", "'single'", "--summary-csv DIR/"):
+    for named in ("test_memory.py::test_memory[1]", "'memory'", "'single'", "--summary-csv=DIR/"):
         assert named in run.refusal
     assert "test_single.py::test_single[1]" in run.refusal
     left = {path.name for path in mixed.root.iterdir()}
@@ -186,21 +188,42 @@ def test_a_campaign_has_one_schema(mixed: Project) -> None:
     assert not (mixed.root / "ran.log").exists()
 
 
-def test_a_directory_gets_one_csv_for_each_schema(mixed: Project, mode: tuple[str, ...]) -> None:
+def test_a_directory_gets_one_csv_for_each_test(mixed: Project, mode: tuple[str, ...]) -> None:
+    """Also for tests of one schema with other dims, and for those of one name."""
+    mixed.write(
+        "tests/test_other.py",
+        MIXED.format(schema="memory", dims="n").replace("dims={", 'dims={"m": 1, '),
+    )
     run = mixed.pytest("--summary-csv", "rows/", *mode)
     assert run.code == 0, run.text
     found = sorted((mixed.root / "rows").glob("*.csv"))
-    heads = {path.name: path.read_text().partition("\n")[0] for path in found}
-    assert list(heads) == ["memory.csv", "single.csv"]
-    assert heads["memory.csv"].startswith("label,n,Check,Forward GB/s,")
-    assert heads["single.csv"].startswith("label,n,Check,Time (ms),")
+    heads = {path.name: path.read_text().partition(",Check,")[0] for path in found}
+    assert heads == {
+        "single.csv": "label,n",
+        "tests-test_memory.py-test_memory.csv": "label,n",
+        "tests-test_other.py-test_memory.csv": "label,m,n",
+    }
     assert (mixed.root / "rows/single.csv.evidence.json").exists()
 
 
-def test_two_cases_with_the_same_dims_are_refused(empty: Project) -> None:
-    empty.write("pyproject.toml", SETTINGS)
-    empty.write("tests/test_memory.py", MIXED.format(schema="memory", dims="7"))
-    run = empty.pytest("--summary-csv", "rows.csv")
+def test_one_version_of_several_functions_is_timed(mixed: Project) -> None:
+    """No CSV was asked for: neither other columns nor equal dims are a reason to refuse it."""
+    mixed.write("kernels/neg.py", "from torch import neg\n")
+    for schema, dims in (("memory", "n"), ("single", "7")):
+        text = MIXED.format(schema=schema, dims=dims).replace("torch.neg", "kernels.neg.neg")
+        mixed.write(f"tests/test_{schema}.py", f"import kernels.neg\n{text}")
+    run = mixed.kopt("time", "kernels/neg.py", "--json")
+    assert run.code == 0, run.text
+    rows = json.loads(run.out)["rows"]
+    assert [row["label"] for row in rows][:2] == ["memory n=1", "memory n=2"] and len(rows) == 4
+
+
+def test_two_cases_of_a_campaign_with_the_same_dims_are_refused(mixed: Project) -> None:
+    mixed.write("tests/test_memory.py", MIXED.format(schema="memory", dims="7"))
+    mixed.write("kernels/neg.py", "from torch import neg\n")
+    mixed.commit_all()
+    words = ("--op", "neg", "--kernel", "kernels/neg.py", "--backend", "TORCH", "--gpu", "cpu")
+    assert mixed.kopt("init", "neg", *words, "--tests", "tests/test_memory.py").code == 0
+    run = mixed.pytest("--kopt-campaign", "neg", "--kopt-round", "1")
     assert run.code == 4, run.text
     assert "duplicate case" in run.refusal and "n=7" in run.refusal
-    assert not (empty.root / "rows.csv").exists()

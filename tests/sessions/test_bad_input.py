@@ -328,7 +328,8 @@ BASELINES: dict[str, tuple[tuple[str, str], tuple[str, ...]]] = {
         ('{"rows": rows,', '{"rows": 7,'),
         (
             "duplicate case",
-            "doubled rows=7 columns=8",
+            "::test_doubled[2]",
+            "::test_doubled[4]",
             "rows=7, columns=8",
             "its own combination of dims",
         ),

@@ -1,4 +1,4 @@
-"""Runs without a campaign: cases are checked and timed, `--summary-csv` writes the frozen CSV."""
+"""Runs without a campaign: cases are checked; `--summary-csv` times them and writes the CSV."""
 
 from __future__ import annotations
 
@@ -214,6 +214,18 @@ def test_a_check_times_nothing(gemm: Project) -> None:
     assert checks == ["FAIL", "FAIL", "PASS"]
 
 
+@pytest.mark.parametrize("words", [SERIAL, TWO_WORKERS], ids=["serial", "n2"])
+def test_an_ordinary_run_times_nothing(gemm: Project, words: tuple[str, ...]) -> None:
+    gemm.write("tests/test_right.py", RIGHT)
+    run = gemm.pytest(*words, "tests/test_right.py")
+    assert run.code == 0, run.text
+    # A worker of xdist collects: the controller has no header of the collection.
+    assert words or "kopt: cpu, check only; --summary-csv=PATH times the cases" in run.out
+    assert re.search(r"^right +check +out_snr$", run.out, re.MULTILINE), run.out
+    run = gemm.pytest(*words, "tests/test_right.py", "--kopt-repeats", "2")
+    assert run.code == 4 and "--kopt-repeats: needs --summary-csv" in run.refusal, run.text
+
+
 def _forward_only(row: dict[str, str]) -> None:
     numbers = [float(row[name]) for name in ("Forward TFLOPS", "Forward Time (ms)", "out_snr")]
     assert all(number > 0 for number in numbers)
@@ -338,7 +350,8 @@ def test_torch_compiles_in_the_process_of_a_case(gemm: Project, words: tuple[str
     compiler = "import torch._inductor.config as compiler\n"
     first, asks = "def matmul(a, b):\n", "    assert compiler.compile_threads == 1\n"
     gemm.write("kernels/matmul.py", compiler + MATMULS.replace(first, first + asks))
-    run = gemm.pytest("-k", "forward", *words, TORCHINDUCTOR_COMPILE_THREADS="8")
+    words = ("-k", "forward", "--summary-csv", "rows.csv", *words)
+    run = gemm.pytest(*words, TORCHINDUCTOR_COMPILE_THREADS="8")
     assert "2 passed" in run.out and "compile_threads" not in run.text, run.text
 
 

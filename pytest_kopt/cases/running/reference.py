@@ -153,7 +153,8 @@ def _check_arguments(
         names = ", ".join(case.keywords) or count
         raise case.refusal(
             f"inputs() returns {names}, and {name} takes {signature}: {error}",
-            fix="return the arguments that the function and the reference both take",
+            fix="return the arguments that the function and the reference both take"
+            f"{', by the same names' if case.keywords else ''}",
         ) from None
 
 

@@ -7,11 +7,12 @@ import math
 import platform
 import re
 import statistics
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pytest_kopt.cases.result import CaseResult, table_of
+from pytest_kopt.cases.result import CaseResult, operation, table_of
 from pytest_kopt.clock import now
 from pytest_kopt.schema.table import format_csv, write_atomically
 
@@ -19,15 +20,22 @@ from pytest_kopt.schema.table import format_csv, write_atomically
 FORMAT = "5.1.0"
 
 
-def write_all_rows(path: Path, results: Sequence[CaseResult], *, per_schema: bool) -> None:
-    """Write a CSV at `path`, or one a schema in that folder; BadInput where columns do not fit."""
-    # A case that died knows its columns, not always the name of its schema.
-    names = {result.header: result.schema for result in results if result.schema}
-    groups: dict[Path, list[CaseResult]] = {}
+def rows_by_test(folder: Path, results: Sequence[CaseResult]) -> dict[Path, list[CaseResult]]:
+    """Return the rows of each CSV in a folder: one for each test function, named after it."""
+    tests: dict[str, list[CaseResult]] = {}
     for result in results:
-        name = re.sub(r"[^A-Za-z0-9._-]+", "-", names.get(result.header, "rows"))
-        groups.setdefault(path / f"{name}.csv" if per_schema else path, []).append(result)
-    for file, members in groups.items():
+        tests.setdefault(result.nodeid.partition("[")[0], []).append(result)
+    shared = Counter(map(operation, tests))
+    names = {test: operation(test) if shared[operation(test)] == 1 else test for test in tests}
+    return {
+        folder / f"{re.sub(r'[^A-Za-z0-9._-]+', '-', names[test])}.csv": rows
+        for test, rows in tests.items()
+    }
+
+
+def write_rows(files: Mapping[Path, Sequence[CaseResult]]) -> None:
+    """Write the CSV of these rows at each path; BadInput where their columns do not fit."""
+    for file, members in files.items():
         # Rows of tests that failed early whose dims were guessed, and guessed wrong, are left out.
         sure = [result for result in members if not result.evidence.guessed]
         header = (sure or members)[0].header
