@@ -4,7 +4,8 @@ python benchmarks/paired_power.py [verdicts] [write]
 python benchmarks/paired_power.py fit
 
 Every verdict draws eight replicates of one record without replacement, centred, as the record is of
-identical code. A true change is added to the candidate's log-ratios. `write` puts the tables into
+identical code. A true change is added to the candidate's log-ratios, a bias to those of candidate
+and copy: a machine that treats later versions differently. `write` puts the tables into
 docs/paired-evidence.md. `fit` fits the default priors to the variances of the recorded rounds.
 """
 
@@ -67,6 +68,8 @@ class Cell:
     classes: Classes = NO_CLASSES
     scatter: float = 1.0
     outliers: float = 0.0
+    #: Percent by which every version but the first is faster, whatever its code.
+    bias: float = 0.0
 
 
 @dataclass
@@ -126,6 +129,7 @@ class Simulation:
         drawn += 0.05 * (self.dice.random(drawn.shape) < cell.outliers)
         changes = [cell.change[i % len(cell.change)] for i in range(cell.cases)]
         drawn[0] += np.log1p(np.array(changes) / 100)[:, None]
+        drawn += log_ratio(cell.bias)
         main, placebo = drawn.tolist()
         for look in LOOKS:
             cases = tuple(
@@ -171,6 +175,7 @@ TRUTHS = {
     "one -6 %, others +2 %": (-6.0, 2.0, 2.0, 2.0, 2.0),
 }
 LIMITS = "One case at or near its limit"
+BIASED = "A machine that treats its copies differently"
 PRIORS = ("none", "default", "another card's", "4 processes", "record", "3 times too small")
 
 
@@ -201,6 +206,17 @@ def plan() -> Iterator[tuple[str, str, str, Cell]]:
             for title, loss in {"-6 %": -6.0, "at the limit": at_gate, "-2 %": -2.0}.items():
                 cell = Cell(source, prior, count, (loss, *[others] * (count - 1)))
                 yield LIMITS, f"{source}, {prior}", f"one {title}, others faster", cell
+    for source, count, biases in (
+        ("card A", 5, (0.2, 0.4)),
+        ("card B", 5, (0.2, 0.4)),
+        ("card B", 1, (0.2, 0.4)),
+        ("busy CPU", 3, (2.0, 6.0)),
+    ):
+        for bias in biases:
+            changes = {"identical": 0.0, "+1 %": 1.0, "-1 %": -1.0, "-5 %": -5.0, "-50 %": -50.0}
+            for title, change in changes.items():
+                cell = Cell(source, "default", count, (change,), bias=bias)
+                yield BIASED, f"{source}, {count} cases, {bias:g} %", title, cell
     base = Cell()
     odd = {
         "the candidate scatters twice as much": replace(base, scatter=2.0),
@@ -225,7 +241,7 @@ def plan() -> Iterator[tuple[str, str, str, Cell]]:
 
 def shown(title: str, cell: Cell, tally: Tally) -> str:
     """Return the share that the truth asks about, and what it took."""
-    if title == "identical":
+    if title == "identical" or cell.bias:
         return (
             f"{tally.accepted:.2f} ({tally.share('ROLLED_BACK', 'SPLIT'):.2f}, "
             f"{tally.share('INCOMPLETE'):.2f}); {tally.mean_replicates:.1f}"
@@ -244,8 +260,8 @@ def tables(verdicts: int) -> str:
     parts = [
         f"{verdicts} verdicts a cell, of identical code {5 * verdicts}; looks {dict(LOOKS)}. A "
         "cell shows % accepted (at losses: % rolled back or split) and the mean number of "
-        "replicates. For identical code it shows % accepted (% rolled back, "
-        "% without a verdict because the A/A control failed)."
+        "replicates. For identical code and under a bias it shows % accepted (% rolled back, "
+        "% INCOMPLETE: only one copy of the current best shows the change)."
     ]
     for title, rows in found.items():
         columns = list(dict.fromkeys(name for row in rows.values() for name in row))

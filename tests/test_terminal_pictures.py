@@ -48,7 +48,7 @@ def test_the_formula_of_the_page_gives_the_interval_that_is_drawn(number: int) -
     g = min(0.1 * abs(m), 0.01)
     v = (d * s2 + d0 * (k * s0**2 + g**2)) / (d + d0)
     half = student_quantile(d + d0, 1 - alpha) * math.sqrt(v / n)
-    bounds = (m, m - half, m + half)
+    bounds = (m, min(m, m - b) - half, max(m, m - b) + half)
     estimate, _ = decision_picture.estimates(number)
     drawn = decision_picture.figures(estimate, alpha)
     assert drawn == pytest.approx([100 * math.expm1(bound) for bound in bounds])

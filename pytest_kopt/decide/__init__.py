@@ -3,7 +3,7 @@
 Both rules, the stored one and the paired one, ask in this order; the first that answers decides.
 
 1.  The hard gates: schema and case set (BadInput), missing cases (INCOMPLETE), correctness
-    (REPAIR), usable metrics; where it is paired, the A/A control.
+    (REPAIR), usable metrics.
 2.  SPLIT: a config class gained, another lost. This rule comes before the shape gate, since a class
     that lost 5 % has a case that did. Both roll back, but only this answer says what to do with the
     gain: specialise and dispatch.
@@ -20,9 +20,12 @@ Both rules, the stored one and the paired one, ask in this order; the first that
     inside the policy's noise.
 7.  Slower cases that all this lets through are noted (ACCEPTED_WITH_NOTE). So is a fall of the
     figure of all cases that does not decide: the weighted time, or the geometric mean.
+8.  Paired, a conclusion that shows against the current best but not against its copy (the A/A
+    control) takes more replicates; at the last look it is INCOMPLETE.
 
 Lost and gained: stored, a class's change reaches the policy's noise. Paired, a gain's interval lies
-above zero and a loss's beyond the known bias (families of classes by Holm). Nothing is accepted
+above zero and a loss's beyond the known bias (families of classes by Holm). An interval holds the
+change against both copies of the current best. Nothing is accepted
 while a class may have lost the policy's noise, or seems to have lost. So a kernel that dispatches
 and moves one class only is accepted: every other class holds. One class alone is all cases and adds
 no question.

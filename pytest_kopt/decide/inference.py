@@ -52,15 +52,21 @@ Confidence: TypeAlias = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Mean of replicas' log-ratios with its standard error and degrees of freedom."""
+    """Mean of replicates' log-ratios with its standard error and degrees of freedom.
+
+    Bounds and p-values cover both copies of the current best: a machine may treat one
+    differently, and then only the other shows a gain or a loss.
+    """
 
     mean: float
     error: float
     freedom: float
+    #: Mean log-ratio of the current best and its copy: the A/A control.
+    copy: float = 0.0
 
     @classmethod
     def of(cls, values: Ratios, control: Ratios = (), prior: Prior | None = None) -> Estimate:
-        """Estimate from at least two replicas.
+        """Estimate from at least two replicates.
 
         Their scatter is weighed with that of `control`, which is measured in the same processes,
         and with a prior. The prior knows how identical code scatters; a change adds a share of it.
@@ -71,13 +77,16 @@ class Estimate:
             total += prior.freedom
             known = prior.variance + scatter_of(mean) ** 2
             variance = (freedom * variance + prior.freedom * known) / total
-        return cls(mean, math.sqrt(variance / len(values)), total)
+        copy = statistics.fmean(control) if control else 0.0
+        return cls(mean, math.sqrt(variance / len(values)), total, copy)
 
     def lower(self, level: float) -> float:
-        return self.mean - student_quantile(self.freedom, 1 - level) * self.error
+        """Return the lower bound against the copy that makes the candidate slower."""
+        return -self._mirrored.upper(level)
 
     def upper(self, level: float) -> float:
-        return self.mean + student_quantile(self.freedom, 1 - level) * self.error
+        """Return the upper bound against the copy that makes the candidate faster."""
+        return self._most + student_quantile(self.freedom, 1 - level) * self.error
 
     def figures(self, level: float) -> dict[str, float]:
         """Return it with its bounds as a verdict has them, in percent."""
@@ -87,14 +96,23 @@ class Estimate:
     def p_below(self, limit: float) -> float:
         """Return the one-sided p-value of the hypothesis that the truth is at or above `limit`."""
         if self.error == 0:
-            return 0.0 if self.mean < limit else 1.0
+            return 0.0 if self._most < limit else 1.0
         from scipy.special import stdtr
 
-        return float(stdtr(self.freedom, (self.mean - limit) / self.error))
+        return float(stdtr(self.freedom, (self._most - limit) / self.error))
 
     def p_above(self, limit: float) -> float:
         """Return the one-sided p-value of the hypothesis that the truth is at or below `limit`."""
-        return Estimate(-self.mean, self.error, self.freedom).p_below(-limit)
+        return self._mirrored.p_below(-limit)
+
+    @property
+    def _most(self) -> float:
+        """The mean against the copy that makes the candidate faster."""
+        return max(self.mean, self.mean - self.copy)
+
+    @property
+    def _mirrored(self) -> Estimate:
+        return Estimate(-self.mean, self.error, self.freedom, -self.copy)
 
 
 def scatter_of(change: float) -> float:

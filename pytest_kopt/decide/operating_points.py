@@ -60,6 +60,8 @@ class PointEvidence:
     second: tuple[float, ...] = ()
     loads: Mapping[str, tuple[Load, Load]] = field(default_factory=dict)
     turn_s: float = TURN_S
+    #: Those of the A/A control at the other point, empty where it was not measured there.
+    second_copy: tuple[float, ...] = ()
 
     @property
     def other(self) -> PointName:
@@ -71,7 +73,7 @@ class PointEvidence:
         if not self.second:
             return None
         if self.other == BOOST:
-            return Estimate.of(self.second, prior=DEVICE_TIMED)
+            return Estimate.of(self.second, self.second_copy, DEVICE_TIMED)
         return Estimate.of(self.second, prior=_UNDER_LOAD.times(TURN_S / self.turn_s))
 
     def document(self, first: Estimate) -> dict[str, Any]:

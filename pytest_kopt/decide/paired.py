@@ -16,11 +16,13 @@ from pytest_kopt.decide.inference import (
     Estimate,
     is_mostly_lost,
     log_ratio,
+    percent,
 )
 from pytest_kopt.decide.paired_evidence import PairedEvidence
 from pytest_kopt.decide.paired_look import JudgedLook, judge_look, slower_by
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.verdict import Decision, Verdict
+from pytest_kopt.figures import changed
 
 #: How a metric's name ends where the group sizes were drawn anew.
 UNDER_SKEW = "under skew"
@@ -61,13 +63,14 @@ def decide_under_skew(
         if gain is None or left is None or gain <= 0 or not is_mostly_lost(gain, left):
             return verdict
         decision = Decision.ACCEPTED_WITH_NOTE
+    step = "a gain has to be there whatever the groups' sizes are"
+    if decision is Decision.INCOMPLETE:
+        step = skewed.next_step
     return verdict.model_copy(
         update={
             "decision": decision,
             "reason": f"{verdict.reason}; with other group sizes: {skewed.reason}",
-            "next_step": verdict.next_step
-            if decision.keeps
-            else "a gain has to be there whatever the groups' sizes are",
+            "next_step": verdict.next_step if decision.keeps else step,
         }
     )
 
@@ -101,7 +104,7 @@ def decide_metrics(
 def _decide_metrics(evidences: Sequence[PairedEvidence], policy: Policy) -> Verdict | None:
     verdicts = [decide_paired(evidence, policy) for evidence in evidences]
     decided = [verdict for verdict in verdicts if verdict is not None]
-    for kind in (Decision.INCOMPLETE, Decision.SPLIT, Decision.ROLLED_BACK):
+    for kind in (Decision.SPLIT, Decision.ROLLED_BACK, Decision.INCOMPLETE):
         of_kind = [verdict for verdict in decided if verdict.decision is kind]
         if of_kind:
             return of_kind[0]
@@ -120,26 +123,29 @@ def _leading(lead: Verdict, verdicts: Sequence[Verdict]) -> Verdict:
 def decide_paired(evidence: PairedEvidence, policy: Policy) -> Verdict | None:
     """Return the verdict at this look, None when more replicas are worth having.
 
-    Asked at the numbers of replicas that `LOOKS` names; at the last one there is always a verdict.
+    Called at the numbers of replicas that `LOOKS` names; the last one always has a verdict. It is
+    INCOMPLETE where a conclusion shows against the current best, but not against its copy.
     The order of the rules stands in the room's docstring. If the gate only asks for no regression,
     bounds of every case below the shape gate are enough, also for a change that is slower.
     """
     look = evidence.replicas
     level = LOOKS[look]
     judged = judge_look(evidence, policy, level)
-    unfit = judged.placebo_fails()
-    if unfit:
-        return judged.verdict(
-            Decision.INCOMPLETE,
-            unfit,
-            "the machine is too noisy to compare versions: end other processes (nvidia-smi, top), "
-            "then run the round again",
-        )
     decided = _decide(judged, evidence, policy)
     if decided is not None:
         return decided
-    if not (evidence.at_end or _is_futile(judged, evidence, policy)):
-        return None
+    if not _is_futile(judged, evidence, policy):
+        if not evidence.at_end:
+            return None
+        against_one = judge_look(evidence.against_one_copy(), policy, level)
+        if (shown := _decide(against_one, evidence, policy)) is not None:
+            return judged.verdict(
+                Decision.INCOMPLETE,
+                f"{shown.reason}; but not against the copy of the current best (A/A control), "
+                f"which changed {judged.goal_name} by {changed(percent(judged.goal.copy))}",
+                "the machine treats two copies of one version differently: end other processes "
+                "(nvidia-smi, top), then run the round again",
+            )
     return judged.verdict(
         Decision.INCONCLUSIVE,
         f"after {look} replicates {judged.goal_name} changed by {judged.shown_at(judged.goal)}: "

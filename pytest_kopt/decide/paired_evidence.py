@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from pytest_kopt.decide.case_verdict import FirstCall, Memory, Same
@@ -95,6 +96,14 @@ class PairedEvidence:
     def limit_level(self) -> float:
         """The one-sided level at which a case has to be clear of its regression limit."""
         return GATE_LEVEL if self.gate == "no-regression" else SHAPE_LEVEL
+
+    def against_one_copy(self) -> PairedEvidence:
+        """Return the evidence against the current best alone: as if its copy never differed."""
+        cases = []
+        for case in self.cases:
+            bias = statistics.fmean(case.placebo or (0.0,))
+            cases.append(replace(case, placebo=tuple(a - bias for a in case.placebo)))
+        return replace(self, cases=tuple(cases))
 
     @property
     def excess(self) -> float:

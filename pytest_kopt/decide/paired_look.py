@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from pytest_kopt.decide.case_verdict import Shape
@@ -210,20 +210,6 @@ class JudgedLook:
 
     def _case(self, name: str) -> PairedCase:
         return next(case for case in self.evidence.cases if case.name == name)
-
-    def placebo_fails(self) -> str:
-        """Return why the machine is not fit: the incumbent differs from its own copy."""
-        cases = self.evidence.cases
-        if not all(case.placebo for case in cases):
-            return ""
-        copies = [replace(case, ratios=case.placebo, placebo=case.ratios) for case in cases]
-        placebo = self.evidence.together(copies, self.excess)
-        if placebo.lower(self.level) <= 0 <= placebo.upper(self.level):
-            return ""
-        return (
-            f"the A/A control failed: two copies of the current best differ by "
-            f"{self.shown(placebo)}"
-        )
 
     def verdict(self, decision: Decision, reason: str, step: str) -> Verdict:
         evidence = self.evidence

@@ -337,6 +337,6 @@ def _uneven(
         for case in evidence.cases:
             if case.name in ids:
                 ratios = tuple(r[case.name].ratio(metric.way, "uneven") for r in replicas)
-                cases.append(replace(case, ratios=ratios, placebo=(), values=None))
+                cases.append(replace(case, ratios=ratios, values=None))
         uneven.append(replace(evidence, cases=tuple(cases)))
     return uneven

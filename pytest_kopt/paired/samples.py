@@ -152,6 +152,7 @@ def evidence_of(measured: Sequence[CaseQuads], way: str) -> PointEvidence | None
     is_under_load = under_load and first.operating_point == SUSTAINED
     decides: PointName = "sustained" if is_under_load else "boost"
     second: Sequence[float] = ()
+    second_copy: Sequence[float] = ()
     turns = [
         block.passed
         for case in under_load
@@ -159,7 +160,9 @@ def evidence_of(measured: Sequence[CaseQuads], way: str) -> PointEvidence | None
         for _, block in quad
     ]
     if decides == SUSTAINED:
-        second = [case.ratio(way, point=BOOST) for case in measured]
+        second, second_copy = (
+            [case.ratio(way, kind, BOOST) for case in measured] for kind in (CANDIDATE, PLACEBO)
+        )
     elif under_load:
         second = [gain_in_turns(case.sustained[CANDIDATE], way) for case in under_load]
     return PointEvidence(
@@ -173,6 +176,7 @@ def evidence_of(measured: Sequence[CaseQuads], way: str) -> PointEvidence | None
             if cases
         },
         turn_s=statistics.median(turns) / 1e3 if turns else TURN_S,
+        second_copy=tuple(second_copy),
     )
 
 

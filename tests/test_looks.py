@@ -1,0 +1,239 @@
+"""A gain or a loss has to show against both copies of the current best, at every interim look."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_kopt import policies
+from pytest_kopt.decide.inference import FINAL_LOOK, LOOKS, Estimate, log_ratio, student_quantile
+from pytest_kopt.decide.known_noise import DEVICE_TIMED, Noise
+from pytest_kopt.decide.paired import decide_metrics, decide_paired, decide_under_skew
+from pytest_kopt.decide.paired_evidence import PairedCase, PairedEvidence
+from pytest_kopt.decide.verdict import Decision, Verdict
+from pytest_kopt.schema.table import Classes
+from tests.builders import few_examples, paired_evidence
+
+PRIMUS = policies.load("primus")
+KNOWN = Noise((), DEVICE_TIMED)
+RATIOS = st.floats(-0.1, 0.1).map(lambda value: round(value, 6))
+SERIES = st.lists(RATIOS, min_size=2, max_size=8)
+
+
+CHANGES = st.sampled_from([0.0, 0.003, -0.003, 0.02, -0.03, -0.06, 0.2])
+
+
+@st.composite
+def evidence_of_cases(draw: st.DrawFn) -> PairedEvidence:
+    """Return cases at a look: guarded or not, with a limit and a weight of their own or without."""
+    look = draw(st.sampled_from([*LOOKS]))
+    scatter = st.floats(-0.002, 0.002).map(lambda value: round(value, 6))
+
+    def series() -> tuple[float, ...]:
+        change = draw(CHANGES)
+        return tuple(change + draw(scatter) for _ in range(look))
+
+    drawn = [
+        PairedCase(
+            *(f"case{i}", f"case{i}", {"half": i % 2}, series(), series()),
+            core=draw(st.booleans()),
+            incumbent_ms=draw(st.floats(0.1, 10.0)),
+            limit_pct=draw(st.sampled_from([None, 1.0])),
+        )
+        for i in range(draw(st.integers(1, 4)))
+    ]
+    noise = draw(st.sampled_from([None, KNOWN]))
+    classes = draw(st.sampled_from([Classes(), Classes(("half",))]))
+    return PairedEvidence("step", tuple(drawn), classes=classes, noise=noise)
+
+
+def against_the_copy_alone(evidence: PairedEvidence) -> PairedEvidence:
+    """Return the evidence as if the current best had been its copy."""
+    cases = []
+    for case in evidence.against_one_copy().cases:
+        bias = statistics.fmean(next(c for c in evidence.cases if c.name == case.name).placebo)
+        cases.append(replace(case, ratios=tuple(x - bias for x in case.ratios)))
+    return replace(evidence, cases=tuple(cases))
+
+
+class TestAnEstimate:
+    @few_examples
+    @given(SERIES, SERIES, st.sampled_from([*LOOKS.values()]))
+    def test_its_bounds_are_those_of_the_formula(
+        self, values: list[float], control: list[float], level: float
+    ) -> None:
+        """As docs/paired.md writes it."""
+        found = Estimate.of(values, control)
+        m, b = statistics.fmean(values), statistics.fmean(control)
+        ts = student_quantile(found.freedom, 1 - level) * found.error
+        assert found.lower(level) == pytest.approx(min(m, m - b) - ts, abs=1e-12)
+        assert found.upper(level) == pytest.approx(max(m, m - b) + ts, abs=1e-12)
+
+    @few_examples
+    @given(SERIES, SERIES, RATIOS, st.floats(0.001, 0.1))
+    def test_a_p_value_says_what_the_bound_says(
+        self, values: list[float], control: list[float], limit: float, level: float
+    ) -> None:
+        found = Estimate.of(values, control)
+        for p_value, distance in (
+            (found.p_above(limit), found.lower(level) - limit),
+            (found.p_below(limit), limit - found.upper(level)),
+        ):
+            assert abs(distance) < 1e-9 or (p_value < level) == (distance > 0)
+
+    @few_examples
+    @given(SERIES, SERIES, RATIOS)
+    def test_the_two_copies_are_interchangeable(
+        self, values: list[float], control: list[float], bias: float
+    ) -> None:
+        estimate = Estimate(*_figures(Estimate.of(values, control)), copy=bias)
+        swapped = replace(estimate, mean=estimate.mean - bias, copy=-bias)
+        for level in LOOKS.values():
+            assert swapped.lower(level) == pytest.approx(estimate.lower(level), abs=1e-12)
+            assert swapped.upper(level) == pytest.approx(estimate.upper(level), abs=1e-12)
+
+
+def _figures(estimate: Estimate) -> tuple[float, float, float]:
+    return estimate.mean, estimate.error, estimate.freedom
+
+
+@given(evidence_of_cases(), st.booleans())
+def test_a_version_that_is_a_copy_is_neither_faster_nor_slower(
+    evidence: PairedEvidence, is_by_weight: bool
+) -> None:
+    """Whatever the machine does to copies: the candidate differs as the copy does."""
+    policy = policy_by(is_by_weight)
+    cases = tuple(replace(case, placebo=case.ratios) for case in evidence.cases)
+    verdict = decide_paired(replace(evidence, cases=cases), policy)
+    assert verdict is None or verdict.decision in (Decision.INCONCLUSIVE, Decision.INCOMPLETE)
+
+
+@given(evidence_of_cases(), st.booleans())
+def test_a_loss_shows_against_each_copy_alone(evidence: PairedEvidence, is_by_weight: bool) -> None:
+    """Of the whole, of a class and of a case beyond its limit, Holm's families included."""
+    policy = policy_by(is_by_weight)
+    verdict = decide_paired(evidence, policy)
+    if verdict is None or verdict.decision not in (Decision.ROLLED_BACK, Decision.SPLIT):
+        return
+    for alone in (evidence.against_one_copy(), against_the_copy_alone(evidence)):
+        found = decide_paired(alone, policy)
+        assert found is not None
+        assert found.decision in (Decision.ROLLED_BACK, Decision.SPLIT), (verdict, found)
+
+
+@given(evidence_of_cases())
+def test_a_gain_shows_against_each_copy_alone(evidence: PairedEvidence) -> None:
+    verdict = decide_paired(evidence, PRIMUS)
+    if verdict is None or not verdict.decision.keeps:
+        return
+    for alone in (evidence.against_one_copy(), against_the_copy_alone(evidence)):
+        cases = tuple(replace(case, dims={}) for case in alone.cases)
+        found = decide_paired(replace(alone, cases=cases, classes=Classes()), PRIMUS)
+        assert found is not None and found.decision.keeps, (verdict, found)
+
+
+def policy_by(is_by_weight: bool) -> Any:
+    decided_by = "weighted-time" if is_by_weight else "geomean"
+    return PRIMUS.model_copy(update={"decided_by": decided_by})
+
+
+def biased(
+    *changes: float, copy: float, look: int = FINAL_LOOK, spread: float = 0.1, **more: Any
+) -> PairedEvidence:
+    """Return cases that changed by so many percent, and their copies alike by `copy` percent."""
+    evidence = paired_evidence(*changes, look=look, spread=spread, noise=KNOWN, **more)
+    copies = paired_evidence(*[copy] * len(changes), look=look, spread=spread).cases
+    pairs = zip(evidence.cases, copies, strict=True)
+    cases = tuple(replace(case, placebo=other.ratios) for case, other in pairs)
+    return replace(evidence, cases=cases)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ((2.0, 2.0), "step speed improved: +2.00 %"),
+        ((-2.0, -2.0), "step speed fell: -2.00 %"),
+        ((9.0, -5.5), "case 'case1' is slower: -5.5"),
+    ],
+    ids=["gain", "loss", "a case"],
+)
+def test_while_one_copy_alone_shows_it_the_comparison_goes_on_to_incomplete(
+    changes: tuple[float, ...], said: str
+) -> None:
+    copy = changes[1] if changes[0] < 3 else -1.5
+    for look in LOOKS:
+        verdict = decide_paired(biased(*changes, copy=copy, look=look), PRIMUS)
+        assert (verdict is None) == (look < FINAL_LOOK)
+    assert verdict is not None and verdict.decision is Decision.INCOMPLETE
+    assert verdict.exit_code == 11
+    assert said in verdict.reason
+    assert "but not against the copy of the current best (A/A control), which" in verdict.reason
+    assert "run the round again" in verdict.next_step
+
+
+def test_a_change_that_is_too_small_to_be_worth_it_ends_as_before() -> None:
+    verdict = decide_paired(biased(0.0, 0.0, copy=2.0, look=2), PRIMUS)
+    assert verdict is not None and verdict.decision is Decision.INCONCLUSIVE
+
+
+def test_a_clear_loss_of_another_metric_comes_before_a_copy_that_differs() -> None:
+    slower, disputed = biased(-9.0, copy=0.0), biased(2.0, copy=2.0)
+    verdict = decide_metrics([disputed, slower], PRIMUS)
+    assert verdict is not None and verdict.decision is Decision.ROLLED_BACK
+
+
+def test_a_gain_under_skew_shows_against_both_copies_too() -> None:
+    verdict = decide_under_skew([biased(9.0, copy=0.0)], [biased(2.0, copy=2.0)], PRIMUS)
+    assert verdict is not None and verdict.decision is Decision.INCOMPLETE
+    assert "with other group sizes: step speed improved" in verdict.reason
+    assert "run the round again" in verdict.next_step
+
+
+def test_equal_is_equal_to_both_copies() -> None:
+    """The version is equal to the current best; a copy that differs by 3 % puts that in doubt."""
+    for copy, keeps in ((0.0, True), (3.0, False)):
+        verdict = decide_metrics([biased(0.05, 0.05, copy=copy)], PRIMUS, "one file instead of two")
+        assert verdict is not None and verdict.decision.keeps == keeps, verdict
+
+
+@dataclass
+class Session:
+    """Rounds on a machine that makes every version but the first faster by so much."""
+
+    bias: float
+    #: Processes of a quiet card scatter by 0.1 %.
+    draw: Callable[[float, float], float] = Random(11).gauss
+
+    def round(self, changes: Sequence[float]) -> Verdict:
+        def series(change: float) -> list[float]:
+            truth = log_ratio(change) + log_ratio(self.bias)
+            return [self.draw(truth, 0.001) for _ in range(FINAL_LOOK)]
+
+        played = [(series(change), series(0.0)) for change in changes]
+        for look in LOOKS:
+            cases = tuple(
+                PairedCase(str(i), str(i), {}, tuple(main[:look]), tuple(control[:look]))
+                for i, (main, control) in enumerate(played)
+            )
+            verdict = decide_paired(PairedEvidence("step", cases, noise=KNOWN), PRIMUS)
+            if verdict is not None:
+                return verdict
+        raise AssertionError("the last look decides")
+
+
+@pytest.mark.parametrize("bias", [-0.4, 0.4])
+def test_no_clear_loss_ends_incomplete_and_no_biased_copy_is_accepted(bias: float) -> None:
+    """200 sessions each; the placebo as a gate ended a loss of 5 % by 11 in most of them."""
+    session, dice = Session(bias), Random(5)
+    for _ in range(200):
+        changes = [dice.choice([-5.0, -9.0, -60.0])] * dice.choice([1, 3, 5])
+        assert session.round(changes).decision is Decision.ROLLED_BACK
+    accepted = sum(session.round([0.0] * 3).decision.keeps for _ in range(200))
+    assert accepted <= 2
