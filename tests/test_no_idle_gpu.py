@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from pytest_kopt import policies
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.recording import record_no_idle_gpu
 from pytest_kopt.decide.verdict import Decision
@@ -22,7 +21,7 @@ BUSY = AllGpusBusy(60.0, ["GPU-1 (NVIDIA H200): process 1037 (python3); utilisat
 
 def waited(campaign: Campaign) -> None:
     """Record what a session does that finds no idle GPU."""
-    record_no_idle_gpu(campaign, BUSY, final=False, policy=policies.load(campaign.manifest.policy))
+    record_no_idle_gpu(campaign, BUSY, final=False)
     projections.refresh(campaign)
 
 

@@ -71,7 +71,6 @@ class Decided(AttemptEvent):
     `baseline` is round 1's trend over the same cases, for a quick round; `paired_quick` the paired
     gain over the representative cases, for a full one.
     `stops` are the conditions that end the campaign once this is decided, each with why it holds.
-    With `performance_log` the policy wants what is kept in performance.md.
     """
 
     event: Literal["decided"] = "decided"
@@ -88,7 +87,6 @@ class Decided(AttemptEvent):
     kernel_time: KernelTime | None = None
     efficiency: Efficiency | None = None
     stops: dict[str, str] = {}
-    performance_log: bool = False
     notes: Notes = Notes()
     kernel: dict[str, str]
     verdict_sha256: str
@@ -239,14 +237,12 @@ class NoIdleGpu(Event):
     """A session ended since no GPU was idle within `minutes`; the round it was for stays open.
 
     `round` is None for the final comparison; `in_the_way` has a text for each device.
-    `performance_log` is as in the decided event.
     """
 
     event: Literal["no_idle_gpu"] = "no_idle_gpu"
     round: Annotated[int, Field(ge=1)] | None
     minutes: Annotated[float, Field(ge=0)]
     in_the_way: list[str]
-    performance_log: bool = False
 
     def __str__(self) -> str:
         purpose = f"round {self.round}" if self.round else "the final comparison"

@@ -70,7 +70,6 @@ def record_attempt(
         time=now(),
         **{name: getattr(verdict, name) for name in _IN_SHORT},
         efficiency=efficiency(verdict.rooflines) if verdict.rooflines else None,
-        performance_log=policy.performance_log,
         notes=notes,
         kernel=evidence.kernel.hashes,
         verdict_sha256=verdict_sha256,
@@ -97,9 +96,7 @@ def record_final(
     return verdict
 
 
-def record_no_idle_gpu(
-    campaign: Campaign, refusal: AllGpusBusy, *, final: bool, policy: Policy
-) -> None:
+def record_no_idle_gpu(campaign: Campaign, refusal: AllGpusBusy, *, final: bool) -> None:
     """Record that the next round, or the final comparison, found no idle GPU."""
     campaign.append(
         ledger.NoIdleGpu(
@@ -107,7 +104,6 @@ def record_no_idle_gpu(
             round=None if final else campaign.state.next_round,
             minutes=refusal.minutes,
             in_the_way=list(refusal.in_the_way),
-            performance_log=policy.performance_log,
         )
     )
 

@@ -202,7 +202,7 @@ class CampaignTrial:
         campaign, is_final = self.campaign, self.asked.settings.round == "final"
         with contextlib.suppress(BadInput):
             self._hold()
-            record_no_idle_gpu(campaign, error, final=is_final, policy=self.asked.policy)
+            record_no_idle_gpu(campaign, error, final=is_final)
             projections.refresh(campaign)
 
     def release(self) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from itertools import takewhile
 from pathlib import Path
 
 from pytest_kopt.campaign import levels, tips
@@ -22,7 +21,7 @@ from pytest_kopt.campaign.ledger import Decided, Final, FinalReport
 from pytest_kopt.campaign.state import Round, Wait
 from pytest_kopt.cases.result import device_model_of, names
 from pytest_kopt.decide.verdict import Decision, Verdict
-from pytest_kopt.figures import changed, figure
+from pytest_kopt.figures import changed
 from pytest_kopt.honesty.transfer import ALLOWED_GAP_PCT
 from pytest_kopt.roofline import TARGET_PCT
 from pytest_kopt.schema.table import Row, read_csv, write_atomically
@@ -31,9 +30,11 @@ from pytest_kopt.show.files.summary import baseline_report, missing_text, summar
 from pytest_kopt.show.rooflines import read_profiles
 from pytest_kopt.show.templates import rendered
 from pytest_kopt.show.terminal import result_lines
-from pytest_kopt.show.words import AUDIT, REGRESSIONS, end_to_end, markdown_table, one_line, rows
+from pytest_kopt.show.words import AUDIT, REGRESSIONS, end_to_end, rows
 
 PERFORMANCE = "performance.md"
+#: A row of its results.
+_ROW = re.compile(r"^\| .* \| (baseline|keep) \|")
 _TIMES = ("Forward Time (ms)", "Backward Time (ms)", "Time (ms)")
 
 
@@ -149,9 +150,8 @@ def append_logs(campaign: Campaign) -> None:
 
 
 def performance(campaign: Campaign) -> list[Path]:
-    """Append to performance.md what it lacks; return it where a round's policy wants it."""
-    wishes = [decided.performance_log for _, _, decided in campaign.state.decided()]
-    if not any([*wishes, *(wait.event.performance_log for wait in campaign.state.waits)]):
+    """Append to performance.md what it lacks; return it where the policy wants it."""
+    if not campaign.policy().performance_log:
         return []
     path = campaign.root / PERFORMANCE
     append(path, lambda text: missing_performance(text, campaign))
@@ -268,65 +268,40 @@ def missing_performance(text: str, campaign: Campaign) -> str:
     """Return what has to be appended to the file's `text`; several campaigns may share it."""
     added = ""
     for round, attempt, decided in campaign.state.decided():
-        if round.is_open or not decided.performance_log:
+        if round.is_open:
             continue
         place = f"{campaign.name} round-{round.number}"
-        if decided.decision.keeps and not re.search(rf"\| {re.escape(place)} \|", text):
-            added += _table_row(text + added, _cells(campaign, round, attempt, decided, place))
+        if decided.decision.keeps and f"| {place} |" not in text:
+            is_baseline, applied = decided.decision is Decision.BASELINE, attempt.applied
+            # A row cannot name the commit that adds it.
+            is_committed = campaign.committed_to and (applied or not attempt.settled)
+            at = "the one that adds this line" if is_committed else "-"
+            added += rendered(
+                "performance.md.j2",
+                begins=not _ROW.search((text + added).rstrip("\n").rpartition("\n")[2]),
+                decided=decided,
+                is_baseline=is_baseline,
+                commit=((applied and applied.git_commit) or "-")[:12] if is_baseline else at,
+                place=place,
+                command=campaign.manifest.benchmark_command
+                or f"pytest --kopt-campaign {campaign.name} --kopt-round {round.number}",
+                notes=round.notes,
+                kernel_time=decided.kernel_time,
+                total=decided.aggregate,
+            )
         if summary := stop_summary(campaign, decided):
             added += _stopped(
                 text, campaign, f"round-{round.number} attempt-{attempt.number}", summary
             )
     for number, wait in enumerate(campaign.state.waits, start=1):
-        if wait.event.performance_log:
-            summary = wait_summary(campaign, wait)
-            added += _stopped(text, campaign, f"no-idle-gpu-{number}", summary)
+        summary = wait_summary(campaign, wait)
+        added += _stopped(text, campaign, f"no-idle-gpu-{number}", summary)
     return added if text or not added else f"# Performance\n{added}"
 
 
 def _stopped(text: str, campaign: Campaign, where: str, summary: str) -> str:
     anchor = f"<!-- {campaign.name} {where} -->"
     return "" if anchor in text else f"\n{anchor}\n## Stop Summary: {campaign.name}\n\n{summary}"
-
-
-def _table_row(text: str, cells: dict[str, str]) -> str:
-    """Return a row that goes on with the results which the text ends with, or begins a table."""
-    last = list(takewhile(lambda line: line.startswith("|"), reversed(text.splitlines())))
-    if last and last[-1].startswith(f"| {next(iter(cells))} "):
-        return f"| {' | '.join(map(one_line, cells.values()))} |\n"
-    return f"\n{markdown_table([cells])}\n"
-
-
-def _cells(
-    campaign: Campaign, round: Round, attempt: Attempt, decided: Decided, place: str
-) -> dict[str, str]:
-    notes, total, profiled = round.notes, decided.aggregate, decided.kernel_time
-    baseline = decided.decision is Decision.BASELINE
-    texts = [notes.tried, notes.key_finding]
-    return {
-        "Date": decided.time,
-        "Commit": _commit(campaign, attempt, baseline),
-        "Status": "baseline" if baseline else "keep",
-        "Round": place,
-        "Benchmark command": campaign.manifest.benchmark_command
-        or f"pytest --kopt-campaign {campaign.name} --kopt-round {round.number}",
-        "Target": notes.target_class or "global",
-        "Kernel": (profiled.hottest if profiled else None) or "-",
-        "Benchmark": f"{total.metric} {figure(total.candidate)}" if total else "-",
-        "GPU time (us)": figure(profiled.candidate_us if profiled else None),
-        "vs best": changed(total.change_pct if total else None),
-        "Explanation": "; ".join(filter(None, texts))
-        or ("baseline" if baseline else "not described"),
-    }
-
-
-def _commit(campaign: Campaign, attempt: Attempt, baseline: bool) -> str:
-    if baseline:
-        return ((attempt.applied and attempt.applied.git_commit) or "-")[:12]
-    if campaign.committed_to is None:
-        return "-"
-    waived = attempt.settled and attempt.applied is None
-    return "not committed" if waived else "the one that adds this line"
 
 
 def stop_summary(campaign: Campaign, decided: Decided) -> str:

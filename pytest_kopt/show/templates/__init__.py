@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_kopt.figures import NONE, changed, changed_within, figure
-from pytest_kopt.show.words import markdown_table
+from pytest_kopt.show.words import markdown_table, one_line
 
 
 def rendered(template: str, **values: Any) -> str:
@@ -40,6 +40,7 @@ def _environment() -> Any:
         "table": markdown_table,
         "first_line": lambda text: text.splitlines()[0],
         "listed": _listed,
+        "cell": one_line,
         "mean": lambda numbers: sum(numbers) / len(numbers) if numbers else None,
         "json": functools.partial(json.dumps, ensure_ascii=False, default=str),
     }
