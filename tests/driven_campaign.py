@@ -57,7 +57,6 @@ _SETTINGS: dict[str, Any] = {
     **dict.fromkeys(
         (
             "base",
-            "base_python",
             "rebuild_command",
             "summary_csv",
             "calibrate",

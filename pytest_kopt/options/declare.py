@@ -47,8 +47,6 @@ _OPTIONS = {
     "figures",
     "--kopt-base REF|PATH": "no campaign: compare the working tree with the merge base of REF and "
     "HEAD, or with the version of some files at PATH, paired",
-    "--kopt-base-python PATH": "no campaign: compare this interpreter with another one on the same "
-    "tree, paired; write --kopt-base-python=PATH, or pytest takes the path for a test's",
     "--kopt-gate": "what --kopt-base demands of the change (default: no-regression)",
     "--kopt-allow-removed": "let --kopt-base pass though cases of the base are gone",
     "--kopt-measure-same": "also time cases in which the GPU does the same work for both versions",
@@ -99,7 +97,6 @@ IN_TREE = "kopt-in-tree"
 JUDGING = {
     "--kopt-round": "kopt_round",
     "--kopt-base": "kopt_base",
-    "--kopt-base-python": "kopt_base_python",
 }
 #: Where the values of all options are with which tests run in a process of their own.
 ACTIVE = (*JUDGING.values(), "kopt_summary_csv", "kopt_calibrate")

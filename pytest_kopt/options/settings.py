@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from dataclasses import dataclass
 from itertools import pairwise
@@ -30,7 +29,6 @@ class Settings:
     campaign: str | None
     round: int | Literal["next", "final"] | None
     base: str | None
-    base_python: Path | None
     gate: Gate
     allow_removed: bool
     measure_same: bool
@@ -62,7 +60,7 @@ class Settings:
     @property
     def active(self) -> bool:
         """Whether anything beyond running the tests was asked for."""
-        return any((self.round, self.base, self.base_python, self.summary_csv, self.calibrate))
+        return any((self.round, self.base, self.summary_csv, self.calibrate))
 
     @property
     def times(self) -> bool:
@@ -74,7 +72,7 @@ class Settings:
         """Resolve the settings; BadInput names the option, its value and what is legal."""
         option, here = config.option, Path(config.invocation_params.dir)
         _check_root(config)
-        python, csv = option.kopt_base_python, option.kopt_summary_csv
+        csv = option.kopt_summary_csv
         plain = ("base", "allow_removed", "measure_same", "check_only", "level", "profile")
         values: dict[str, Any] = {name: getattr(option, f"kopt_{name}") for name in plain}
         for name in ("gate", "compare", "engine", "device"):
@@ -90,7 +88,6 @@ class Settings:
             campaign=option.kopt_campaign or config.getini("kopt_campaign"),
             round=parse_round(option.kopt_round),
             # The links of a virtual environment name it: they are not followed.
-            base_python=python and Path(os.path.abspath(here / python)),
             candidates=tuple(option.kopt_candidates),
             rebuild_command=config.getini("kopt_rebuild_command"),
             sanitize=_sanitizers(option.kopt_sanitize),
@@ -115,10 +112,7 @@ class Settings:
 
     def _check(self, option: Any) -> None:
         """Raise BadInput for options that do not go together."""
-        judged = bool(self.round is not None or self.base is not None or self.base_python)
-        if self.base_python and (self.round is not None or self.base is not None):
-            what = "excludes --kopt-round and --kopt-base: it compares interpreters"
-            raise BadInput(what, where="--kopt-base-python", fix="remove the other options")
+        judged = self.round is not None or self.base is not None
         for name, given, needed, legal in (
             ("--kopt-verdict", self.verdict_path, judged or self.calibrate, "--kopt-round N|next"),
             ("--kopt-comment", option.kopt_comment is not None, judged, "--kopt-round N|next"),
@@ -127,7 +121,7 @@ class Settings:
             ("--kopt-no-apply", option.kopt_no_apply, self.round, "--kopt-round N|next"),
             ("--kopt-level", self.level, self.round, "--kopt-round N|next"),
             ("--kopt-profile", self.profile, self.round, "--kopt-round N|next"),
-            ("--kopt-gate", option.kopt_gate, self.base or self.base_python, "--kopt-base REF"),
+            ("--kopt-gate", option.kopt_gate, self.base, "--kopt-base REF"),
             ("--kopt-allow-removed", self.allow_removed, self.base, "--kopt-base REF"),
             ("--kopt-measure-same", self.measure_same, judged, "--kopt-round N|next"),
             ("--kopt-repeats", self.repeats, self.active, "--summary-csv PATH"),

@@ -19,7 +19,6 @@ from pytest_kopt.paired.nearby import Nearby
 from pytest_kopt.paired.replica import Died, Replica
 from pytest_kopt.paired.verifier_process import Refused, Verifier
 from pytest_kopt.processes.child import MAX_DEATHS, NO_MEMORY, Child, Children
-from pytest_kopt.processes.launched import Toolchain
 from pytest_kopt.processes.sites import Place
 from pytest_kopt.versions import overlay
 
@@ -52,11 +51,11 @@ class Versions:
 
     `trees` are two trees of the incumbent; `changed` the paths below `root` that may differ. If the
     trees were `rebuilt`, one process cannot hold both versions. `extensions` is where torch builds
-    what the incumbent compiles (None: in each tree). With an `other` toolchain the incumbent is the
-    project itself in processes of that. In a race the project itself is the incumbent, the first
-    tree its copy, and the others hold the candidates in `raced`. `seals` are what the trees were
-    when they had been made. `domains` are those of an `ArmsOrder`. `own` is a tree of the project
-    in which its own version runs, with other tests around it (None: it runs in the project).
+    what the incumbent compiles (None: in each tree). In a race the project itself is the incumbent,
+    the first tree its copy, and the others hold the candidates in `raced`. `seals` are what the
+    trees were when they had been made. `domains` are those of an `ArmsOrder`. `own` is a tree of
+    the project in which its own version runs, with other tests around it (None: it runs in the
+    project).
     """
 
     root: Path
@@ -64,7 +63,6 @@ class Versions:
     changed: tuple[str, ...]
     rebuilt: bool = False
     extensions: Path | None = None
-    other: Toolchain | None = None
     raced: tuple[str, ...] = ()
     seals: tuple[Mapping[str, object], ...] = ()
     domains: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -104,9 +102,6 @@ class Arms:
         self.how, self.why_two = ONE_PROCESS, ""
         if versions.rebuilt:
             self.why_two = "rebuild_command builds each version in its own tree"
-        if versions.other:
-            self.why_two = "each interpreter runs processes of its own"
-        if self.why_two:
             self.how = TWO_PROCESSES
         self._deaths = 0
         #: Candidates of a race that are out; processes that were started before hold them still.
@@ -182,12 +177,8 @@ class Arms:
         return Nearby(asked, how, place.ids, self.random.getrandbits(62))
 
     def start_verifier(self, place: Place) -> Verifier:
-        """Start what judges results; another interpreter may draw other inputs from a seed."""
-        versions = self._versions
-        judging = versions.own if versions.other else versions.trees[0]
-        start = partial(self._alone, place, ArmsOrder(()), judging)
-        fresh = partial(self._alone, place, ArmsOrder((CANDIDATE,)), versions.own)
-        return Verifier(start, None if versions.raced else fresh)
+        tree = self._versions.trees[0]
+        return Verifier(lambda: self._alone(place, ArmsOrder(()), tree))
 
     def _holding(
         self, place: Place, how: str, names: list[str], order: ArmsOrder
@@ -216,11 +207,7 @@ class Arms:
 
     def _alone(self, place: Place, order: ArmsOrder, tree: Path | None) -> Child:
         """Start a process that holds one arm, in a tree of the incumbent or in the project."""
-        versions = self._versions
-        if tree is not None and versions.other:
-            site = replace(place.site, starter=versions.other)
-            return self._child(place._replace(site=site), order, None)
-        site = place.site
+        versions, site = self._versions, place.site
         order = replace(
             order,
             root=str(site.path(versions.root)),

@@ -165,10 +165,6 @@ def _assemble_main(config: pytest.Config, settings: Settings) -> None:
 
 def _trial(config: pytest.Config, settings: Settings, orders: WorkerOrders) -> Trial | None:
     """Return what this session judges, None when it only runs cases."""
-    if settings.base_python is not None:
-        from pytest_kopt.trials.pull_request.gate import Toolchains
-
-        return Toolchains(config, settings, orders)
     if settings.base is not None:
         from pytest_kopt.trials.pull_request.against_base import PullRequestGate
 

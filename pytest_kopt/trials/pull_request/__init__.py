@@ -1,1 +1,1 @@
-"""The gate of a pull request, and the comparison of two toolchains on one tree."""
+"""The gate of a pull request."""

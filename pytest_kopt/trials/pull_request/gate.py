@@ -1,9 +1,4 @@
-"""The steps of every gate: judge cases, compare two versions, and say what comes next.
-
-The comparison of one tree under two interpreters is such a gate.
-"""
-
-from __future__ import annotations
+"""The steps of every gate: judge cases, compare two versions, and say what comes next."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -25,7 +20,6 @@ from pytest_kopt.paired.arms import CandidateDied, NotComparable, Versions
 from pytest_kopt.paired.noise import NoiseHistory
 from pytest_kopt.paired.pairing import Criteria, PairedMetric, PairedResult, judge
 from pytest_kopt.paired.replica import Caught
-from pytest_kopt.processes.launched import Toolchain
 from pytest_kopt.show.standing import Closing
 from pytest_kopt.show.words import gate_outcome
 from pytest_kopt.trials import judging
@@ -255,43 +249,3 @@ def without(gone: Sequence[str], new: Sequence[str], verdict: Verdict) -> Verdic
 
 def some(ids: Sequence[str]) -> str:
     return ", ".join(ids[:3]) + (", …" if len(ids) > 3 else "")
-
-
-class Toolchains(VersionGate):
-    """`--kopt-base-python PATH`: this interpreter against another one."""
-
-    option = "--kopt-base-python"
-    other: Toolchain
-    next_steps = NEXT | {Decision.ROLLED_BACK: "this environment makes a case slower"}
-
-    def __init__(self, config: pytest.Config, settings: Settings, session: WorkerOrders) -> None:
-        assert settings.base_python is not None
-        super().__init__(config, settings, session)
-        self.other = Toolchain.at(settings.base_python, config.rootpath)
-        root = config.rootpath.resolve()
-        self._versions = Versions(root, (root, root), (), other=self.other)
-
-    @property
-    def title(self) -> str:
-        return f"this interpreter against {self.other}, policy {self.policy.name}"
-
-    def get_ahead(self, ids: Sequence[str], measurements: Measurements) -> None:
-        measurements.get_ahead(ids, self._versions)
-
-    def close(
-        self, collector: Collector, measurements: Measurements, interrupted: str = ""
-    ) -> Closing:
-        verdict, detail = self.cut_off(collector, interrupted), ""
-        if verdict is None:
-            results = collector.in_order()
-            timed, interpreted = judging.by_clock(results)
-
-            def compared() -> Verdict:
-                timed_verdict = None
-                if timed:
-                    timed_verdict = self.compare(timed, self._versions, measurements).verdict
-                return self.without_times(interpreted, timed_verdict)
-
-            verdict, detail = self.judged(results, compared)
-        verdict = judging.flagged(verdict, [f"the base is {self.other}"])
-        return self.closed(verdict, str(self.other.python), collector.in_order(), detail)
