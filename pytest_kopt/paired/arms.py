@@ -177,8 +177,10 @@ class Arms:
         return Nearby(asked, how, place.ids, self.random.getrandbits(62))
 
     def start_verifier(self, place: Place) -> Verifier:
-        tree = self._versions.trees[0]
-        return Verifier(lambda: self._alone(place, ArmsOrder(()), tree))
+        versions = self._versions
+        start = partial(self._alone, place, ArmsOrder(()), versions.trees[0])
+        fresh = partial(self._alone, place, ArmsOrder((CANDIDATE,)), versions.own)
+        return Verifier(start, None if versions.raced else fresh)
 
     def _holding(
         self, place: Place, how: str, names: list[str], order: ArmsOrder

@@ -122,7 +122,8 @@ def boot(entry: str) -> list[str]:
     The package's own parent comes first on the path, whatever else is installed.
     """
     module, _, function = entry.partition(":")
-    path = f"import sys; sys.path[:0] = [{str(Path(__file__).parents[2])!r}]"
+    # Python puts the current folder first, whose files may have the names of libraries.
+    path = f"import sys; sys.path[:1] = [{str(Path(__file__).parents[2])!r}]"
     return [sys.executable, "-c", f"{path}; from {module} import {function}; {function}()"]
 
 

@@ -22,7 +22,7 @@ from pytest_kopt.cases.fixture import (
     send_fallback,
     skip_outside,
 )
-from pytest_kopt.cases.order import Bench, Depth, WorkerOrders
+from pytest_kopt.cases.order import Bench, Depth, WorkerOrders, derive, seed_everything
 from pytest_kopt.cases.protocol import Client, LoadVersions
 from pytest_kopt.cases.result import LOST, NEVER, PROPERTY, CaseResult, named
 from pytest_kopt.cases.running.switches import replaced_operators, switches_kept
