@@ -18,8 +18,8 @@ from pytest_kopt.paired.arms import ONE_PROCESS
 from pytest_kopt.paired.comparison import Lane
 from pytest_kopt.paired.credit import Company, look_alone
 from pytest_kopt.paired.noise import NoiseHistory
-from pytest_kopt.paired.replica import Refused
 from pytest_kopt.paired.samples import CaseQuads, Quad
+from pytest_kopt.paired.verifier_process import Refused
 from pytest_kopt.processes.sites import Place
 from pytest_kopt.show.progress import Progress
 from tests.test_known_noise import compared

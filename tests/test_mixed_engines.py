@@ -46,8 +46,9 @@ from pytest_kopt.measure.engine import NOTHING, Block, CaptureFailed, agreed
 from pytest_kopt.measure.wall import WallBlock, WallEngine
 from pytest_kopt.paired.noise import NoiseHistory
 from pytest_kopt.paired.pairing import Criteria, PairedMetric, judge
-from pytest_kopt.paired.replica import Refused, Replica
+from pytest_kopt.paired.replica import Replica
 from pytest_kopt.paired.samples import CaseQuads
+from pytest_kopt.paired.verifier_process import Refused
 from pytest_kopt.processes.sites import Place
 from pytest_kopt.schema.columns import MEMORY
 from pytest_kopt.trials import comparing
