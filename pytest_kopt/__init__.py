@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pytest_kopt.analysis.frames import Frames, load
     from pytest_kopt.cases.fixture import Kopt, Measurement
-    from pytest_kopt.cases.running.against_reference import propose_gate
     from pytest_kopt.cases.skew import skewed_groups
     from pytest_kopt.numerics.compare import assert_matches, assert_snr, compute_snr
     from pytest_kopt.numerics.gates import bitwise, get_tolerances, snr, tolerance
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 _ROOMS = {
     "analysis.frames": ("Frames", "load"),
     "cases.fixture": ("Kopt", "Measurement"),
-    "cases.running.against_reference": ("propose_gate",),
     "cases.skew": ("skewed_groups",),
     "numerics.compare": ("assert_matches", "assert_snr", "compute_snr"),
     "numerics.nested": ("assert_deterministic",),
@@ -48,7 +46,6 @@ __all__ = [
     "compute_snr",
     "get_tolerances",
     "load",
-    "propose_gate",
     "record",
     "recorded",
     "skewed_groups",

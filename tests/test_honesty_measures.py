@@ -23,7 +23,7 @@ from pytest_kopt import models
 from pytest_kopt.cases.evidence import CaseEvidence
 from pytest_kopt.cases.order import Bench
 from pytest_kopt.cases.result import CaseResult, ExpectedCase
-from pytest_kopt.cases.running.steps.contents import passing_controls
+from pytest_kopt.cases.running.against_reference import controls, passing_controls
 from pytest_kopt.honesty import inputs, outputs, renewal, work
 from pytest_kopt.honesty.accuracy import Accuracy, Inputs, downgrades, least_snr
 from pytest_kopt.honesty.outputs import accuracy_of, most_terms
@@ -451,7 +451,8 @@ def test_a_call_is_faster_than_physics_below_the_floor_only(
 
 def test_controls_that_are_right_by_accident_say_nothing() -> None:
     def passing(expected: Tensor, given_: list[Tensor], atol: float) -> list[str]:
-        return passing_controls(expected, given_, torch.float32, Gate(atol, atol))
+        wrong = controls(expected, given_, torch.float32)
+        return passing_controls(expected, wrong, Gate(atol, atol))
 
     x = torch.randn(4, 4).double()
     assert passing(torch.zeros(4, 4).double(), [x], 1e-4) == []

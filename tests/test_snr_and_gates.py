@@ -22,7 +22,7 @@ def tensor(*values: float, dtype: torch.dtype = torch.float32) -> torch.Tensor:
 
 
 def figures(snr_db: float, mismatch_share: float = 0.0) -> Figures:
-    return Figures(snr_db, 0.0, 0.0, 1.0, (0,), 1.0, 1.0, mismatch_share, False)
+    return Figures(snr_db, 0.0, 1.0, 0.0, 1.0, (0,), 1.0, 1.0, mismatch_share, False)
 
 
 def test_snr_is_ten_log10_of_signal_power_over_noise_power() -> None:

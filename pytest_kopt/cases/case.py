@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -84,6 +84,8 @@ class Case:
     fills: tuple[int, ...] = ()
     # The names of what the reference returns besides what it writes; None: not seen yet.
     returns: frozenset[str] | None = None
+    # The gates of results, by name, that the tolerance of their dtype cannot judge.
+    derived_gates: Mapping[str, Gate] = field(default_factory=dict)
 
     def refusal(self, problem: str, legal: str | Iterable[str] = "", *, fix: str = "") -> BadInput:
         return BadInput(problem, where=f"case {self.nodeid}", legal=legal, fix=fix)
@@ -101,11 +103,15 @@ class Case:
 
     def gate_of(self, name: str) -> Gate | None:
         """Return the gate of an output or gradient of this name, None where its dtype chooses."""
+        return self.declared_gate_of(name) or self.derived_gates.get(name)
+
+    def declared_gate_of(self, name: str) -> Gate | None:
         return self.gate.get(name) if isinstance(self.gate, Mapping) else self.gate
 
     def like(self, observed: Case) -> Case:
-        """Return the case with what another one's reference was seen to do."""
-        observations = ("writes", "owed", "consumes", "keywords", "fills", "returns", "nan")
+        """Return the case with what another one's reference was seen to do, and its gates."""
+        observed_fields = ("writes", "owed", "consumes", "keywords", "fills", "returns", "nan")
+        observations = (*observed_fields, "derived_gates")
         return replace(self, **{name: getattr(observed, name) for name in observations})
 
     def positional(self, function: Callable[..., Any]) -> Callable[..., Any]:

@@ -22,6 +22,7 @@ from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.honesty.finding import CONSEQUENCES, Finding
 from pytest_kopt.honesty.fingerprint import ObservedFiles
 from pytest_kopt.honesty.transfer import Trace
+from pytest_kopt.numerics.gates import Gate
 from pytest_kopt.schema.columns import Scalar, Schema
 from pytest_kopt.schema.table import Row, Table, cell, make_row
 
@@ -236,6 +237,7 @@ class ExpectedCase:
     which operators of torch alone made them, `libraries` what its process had to import.
     `limit_pct`, `weight`, `cache` and `operating_point` are as declared.
     `bitwise_stable`: all the incumbent's calls on equal inputs gave equal bits.
+    `gates` are those that were derived, by name of the result.
     """
 
     nodeid: str
@@ -254,6 +256,7 @@ class ExpectedCase:
     operating_point: str | None = None
     libraries: tuple[str, ...] = ()
     bitwise_stable: bool = False
+    gates: dict[str, Gate] = field(default_factory=dict)
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -288,6 +291,7 @@ class ExpectedCase:
             cache=result.evidence.cache or COLD,
             operating_point=result.evidence.operating_point,
             libraries=result.evidence.libraries or (),
+            gates=result.evidence.derived_gates or {},
         )
 
 

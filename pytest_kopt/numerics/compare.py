@@ -131,7 +131,7 @@ def measure(ref: torch.Tensor, out: torch.Tensor, gate: Gate) -> Figures:
     """Return the figures of two tensors of one shape; see `Figures` for the units."""
     expected, actual = vector(ref), vector(out.to(ref.device))
     if expected.numel() == 0:
-        return Figures(math.inf, 0.0, 0.0, 1.0, (), math.nan, math.nan, 0.0, True)
+        return Figures(math.inf, 0.0, 0.0, 0.0, 1.0, (), math.nan, math.nan, 0.0, True)
     noise, power = noise_in(expected, actual)
     norm = math.sqrt(float(expected @ expected))
     error = noise.abs_()
@@ -155,6 +155,7 @@ def measure(ref: torch.Tensor, out: torch.Tensor, gate: Gate) -> Figures:
     return Figures(
         snr_db=snr_of(expected, power),
         max_abs=most,
+        rms_error=loss / math.sqrt(error.numel()),
         relative=loss / norm if norm else (0.0 if most == 0 else math.inf),
         cosine=float(expected @ actual) / product if product else float(most == 0),
         # torch's takes seconds to import.

@@ -22,12 +22,14 @@ DIAGNOSTIC_TOLERANCES = {"float8": 1e-1, "float4": 0.5}
 class Figures:
     """The distances between an output and its reference.
 
-    `snr_db` in dB; `max_abs` and the worst values in the output's unit; `relative` is
-    ‖ref − out‖ / ‖ref‖; `mismatch_share` the share of elements out of tolerance.
+    `snr_db` in dB; `max_abs`, `rms_error` (root mean square) and the worst values in the output's
+    unit. `relative` is ‖ref − out‖ / ‖ref‖, `mismatch_share` the share of elements out of
+    tolerance.
     """
 
     snr_db: float
     max_abs: float
+    rms_error: float
     relative: float
     cosine: float
     worst_index: tuple[int, ...]
@@ -42,9 +44,11 @@ class Gate:
     """A condition on an output; `rtol` and `atol` define which elements count as mismatched.
 
     That none does (allclose: |out − ref| ≤ atol + rtol·|ref| for every element); or an SNR in dB of
-    `threshold`, with the `format` that it was named by, such as "e4m3". If it `is_exact`, every
-    element has the value of the reference. With an `error_rate` calls are compared in distribution,
-    elsewhere (`compare.difference`), and one result passes if it is finite.
+    `threshold`, with the `format` that it was named by, such as "e4m3". An error whose root mean
+    square is at most `rms_error` passes as well: the SNR of a sum whose terms cancel says nothing.
+    If it `is_exact`, every element has the value of the reference. With an `error_rate` calls are
+    compared in distribution, elsewhere (`compare.difference`), and one result passes if it is
+    finite.
     """
 
     rtol: float = 0.0
@@ -53,12 +57,13 @@ class Gate:
     format: str | None = None
     is_exact: bool = False
     error_rate: float | None = None
+    rms_error: float = 0.0
 
     def passes(self, figures: Figures) -> bool:
         if self.error_rate is not None:
             return True
         if self.threshold is not None:
-            return figures.snr_db >= self.threshold
+            return figures.snr_db >= self.threshold or figures.rms_error <= self.rms_error
         return figures.bitwise_equal if self.is_exact else figures.mismatch_share == 0
 
     def implies(self, looser: Gate) -> bool:
@@ -68,14 +73,15 @@ class Gate:
         if self.threshold is None and self.rtol == self.atol == 0:
             return True
         if self.threshold is not None and looser.threshold is not None:
-            return self.threshold >= looser.threshold
+            return self.threshold >= looser.threshold and self.rms_error <= looser.rms_error
         is_alike = self.threshold is looser.threshold and not looser.is_exact
         return is_alike and self.rtol <= looser.rtol and self.atol <= looser.atol
 
     def wider(self, factor: float) -> Gate:
         """Return the gate for errors that are larger by a factor; an exact one stays."""
         if self.threshold is not None:
-            return replace(self, threshold=self.threshold - 20 * math.log10(factor))
+            threshold = self.threshold - 20 * math.log10(factor)
+            return replace(self, threshold=threshold, rms_error=self.rms_error * factor)
         return replace(self, rtol=self.rtol * factor, atol=self.atol * factor)
 
     def describe(self) -> str:
@@ -83,7 +89,8 @@ class Gate:
         if self.error_rate is not None:
             return f"the reference's distribution, error rate {self.error_rate:g}"
         if self.threshold is not None:
-            return f"SNR >= {self.threshold:g} dB"
+            small = f" or RMS error <= {self.rms_error:.2g}" if self.rms_error else ""
+            return f"SNR >= {self.threshold:g} dB{small}"
         allclose = f"allclose(rtol={self.rtol:g}, atol={self.atol:g})"
         return "bitwise equal" if self.is_exact else allclose
 

@@ -79,7 +79,8 @@ def result_lines(
     if any(result.evidence.interpreted for result in results):
         text = "Triton's interpreter ran these cases: their times do not count."
         yield Line(text, yellow=True)
-    yield from sorted({note for result in results if (note := result.evidence.note)})
+    notes = (result.evidence.note or "" for result in results)
+    yield from sorted({line for note in notes for line in note.splitlines()})
     if closing:
         yield from profile_lines(closing.profiles)
         yield from (Line(row, whole=True) for row in closing.detail.splitlines()[-20:])

@@ -1,6 +1,7 @@
-"""A run of a kernel against its reference: what is compared, by which tolerance, and advice.
+"""A run of a kernel against its reference: what is compared, and by which tolerance.
 
-The advice is about a result outside its gate: whether the gate or the kernel is at fault.
+If the tolerance of a dtype cannot tell right from wrong, kopt derives the gate from what torch
+reaches in that dtype. A result outside its gate gets advice: whether gate or kernel is at fault.
 """
 
 from __future__ import annotations
@@ -10,12 +11,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
-from pytest_kopt.cases.case import Case, declare, is_floating
+from pytest_kopt.cases.case import RETURNED, Case, is_floating
+from pytest_kopt.cases.order import Bench
 from pytest_kopt.cases.running.execution import (
+    CandidateFunction,
     ComputingIn,
     Pass,
     is_float,
@@ -23,19 +26,26 @@ from pytest_kopt.cases.running.execution import (
     make_inputs,
     nans,
 )
-from pytest_kopt.cases.running.reference import Reference, observed
-from pytest_kopt.honesty.inputs import leaves
-from pytest_kopt.honesty.outputs import least_exact
+from pytest_kopt.cases.running.reference import Reference
+from pytest_kopt.honesty.inputs import SCALABLE
+from pytest_kopt.honesty.outputs import FEW, least_exact
 from pytest_kopt.numerics.compare import Comparison, compare, compute_snr, wide
-from pytest_kopt.numerics.gates import Gate, default_gate
+from pytest_kopt.numerics.gates import Gate, default_gate, relative_db, snr
 from pytest_kopt.numerics.nested import bits, differing_rows, fresh_copies
 
 #: Of a larger input only the rows that were written to are compared: the rest is memory alone.
 _LARGE = 1 << 20
-#: Runs the case's reference on arguments.
-Run = Callable[[Sequence[Any]], Pass]
-#: dB below what torch reaches that a gate may ask for: twice its error, for another order of sums.
-SLACK_DB = 6.0
+#: dB below what torch reaches that a gate asks for: twice its error, for another order of sums. A
+#: result of few elements may by chance have five times the error of others.
+SLACK_DB, _FEW_SLACK_DB = 6.0, 14.0
+#: Contents that show what torch reaches in a result of few elements.
+_DRAWS = 4
+#: The share of a tolerance that torch may use up: other contents have larger errors.
+_MARGIN = 2 / 3
+#: How near the truth a control may come without being a wrong answer.
+_NEAR = 1e-6
+#: A control that fails for so many elements, spread over the whole, fails.
+_SPREAD = 1 << 16
 
 
 def judge_twice(
@@ -195,10 +205,115 @@ def _listed(outputs: Mapping[str, Any]) -> str:
     return ", ".join(outputs) or "nothing"
 
 
-def proposed(reached_db: float) -> float | None:
-    """Return the SNR in dB that a gate may ask for where torch reaches so much; None: none."""
-    least = reached_db - SLACK_DB
-    return math.floor(least) if math.isfinite(least) and least > 0 else None
+class DerivedGate(NamedTuple):
+    """The gate of a result that its dtype's tolerance cannot judge, and the reason.
+
+    `gate` is None where none can be derived; the reason then says what to declare. torch has
+    `reached_db` of SNR.
+    """
+
+    gate: Gate | None
+    reason: str
+    reached_db: float = math.nan
+
+
+class _Drawn(NamedTuple):
+    """A result on inputs of a fixed seed: the reference's, and torch's in the dtype if it can."""
+
+    inputs: Sequence[Any]
+    ref: torch.Tensor
+    torchs: torch.Tensor | None
+
+
+def with_gates(case: Case, bench: Bench, function: Callable[..., Any]) -> Case:
+    """Return an observed case with its derived gates: the baseline's, or without one its own.
+
+    Names and dtypes of results are those of the `function`.
+    """
+    if bench.expected is not None:
+        return replace(case, derived_gates=bench.frozen(case.nodeid).gates)
+    if isinstance(case.gate, Gate):
+        return case
+    inputs = fresh_copies(make_inputs(case, 0))
+    derived = derived_gates(case, CandidateFunction(case, function)(inputs, 0).live)
+    return replace(case, derived_gates={name: d.gate for name, d in derived.items() if d.gate})
+
+
+def derived_gates(case: Case, like: Pass) -> dict[str, DerivedGate]:
+    """Return a gate for each result that the tolerance of its dtype cannot judge, by name.
+
+    The tolerance is too tight where torch, which computes the reference in the dtype, uses up
+    most of it. It is too wide where a wrong answer passes. Seeds are fixed, and the kernel
+    gives names and dtypes alone (`like`): so two versions get the same gates.
+    """
+    dtypes = {} if case.is_statistical else dict(_without_gate(case, like))
+    drawn: dict[str, list[_Drawn]] = {name: [] for name in dtypes}
+    is_few = any(out.numel() < FEW for name, _, out in pairs(like, like) if name in dtypes)
+    for seed in range((_DRAWS if is_few else 1) if dtypes else 0):
+        inputs, reference = make_inputs(case, seed), Reference(case)
+        run = partial(_run, reference, like, seed)
+        expected = reference.exact(inputs, like, seed) or run(inputs)
+        if expected.outputs.keys() != like.outputs.keys():
+            return {}
+        for dtype in {*dtypes.values()}:
+            narrow = _computed_in(dtype, inputs, run)
+            for name, ref, out in pairs(expected, narrow or expected):
+                if dtypes.get(name) is dtype:
+                    torchs = out.to(dtype) if narrow else None
+                    drawn[name].append(_Drawn(inputs, ref, torchs))
+    derived = {name: _derived(name, draws, dtypes[name]) for name, draws in drawn.items() if draws}
+    return {name: gate for name, gate in derived.items() if gate is not None}
+
+
+def _run(reference: Reference, like: Pass, seed: int, arguments: Sequence[Any]) -> Pass:
+    return reference(fresh_copies(arguments), like, seed)
+
+
+def _without_gate(case: Case, like: Pass) -> Iterator[tuple[str, torch.dtype]]:
+    """Yield name and dtype of the results that the case leaves to their dtype's tolerance."""
+    for name, _, out in pairs(like, like):
+        if is_floating(out) and relative_db(out.dtype) and case.gate_of(name) is None:
+            yield name, out.dtype
+
+
+def _derived(name: str, draws: Sequence[_Drawn], dtype: torch.dtype) -> DerivedGate | None:
+    """Return the gate of a result, None where the tolerance of its dtype can judge it."""
+    tolerance, most = default_gate(dtype), relative_db(dtype)
+    assert most is not None
+    expected = torch.cat([draw.ref.flatten() for draw in draws])
+    # Only the first result is there for its own sake; others take after an input by accident.
+    is_first = name in (RETURNED, f"{RETURNED}[0]")
+    of_draws = [controls(draw.ref, draw.inputs if is_first else (), dtype) for draw in draws]
+    wrong = {
+        alike[0][0]: torch.cat([control.flatten() for _, control in alike])
+        for alike in zip(*of_draws, strict=True)
+    }
+    passing = passing_controls(expected, wrong.items(), tolerance)
+    accepts = f"{', '.join(passing)}: they pass {tolerance.describe()}"
+    fix = "Fix: draw inputs whose result is large compared with it, or declare a gate"
+    torchs = [draw.torchs.flatten() for draw in draws if draw.torchs is not None]
+    if not torchs:
+        line = f"gate={{{name!r}: snr({most:.1f})}}"
+        return DerivedGate(None, f"{accepts}. {fix}, such as {line}") if passing else None
+    computed = torch.cat(torchs)
+    is_missed = not compare(expected, computed, tolerance.wider(_MARGIN)).passed
+    reached = compute_snr(expected, computed)
+    # Of what is zero but for rounding no gate can tell anything apart.
+    if not (passing or is_missed) or not reached > SLACK_DB:
+        return None
+    least = min(most, reached - (SLACK_DB if draws[0].ref.numel() >= FEW else _FEW_SLACK_DB))
+    size = wide(expected).square().mean().sqrt().item()
+    gate = replace(snr(math.floor(least)), rms_error=_rounded_down(size * 10 ** (-least / 20)))
+    if least < 1 or passing_controls(expected, wrong.items(), gate):
+        return DerivedGate(None, f"{accepts}. {fix}") if passing else None
+    uses_up = f"torch in {str(dtype).removeprefix('torch.')} uses up the tolerance"
+    reason = "the tolerance accepts zeros or other wrong answers" if passing else uses_up
+    return DerivedGate(gate, f"{reason} {tolerance.rtol:g}", reached)
+
+
+def _rounded_down(number: float) -> float:
+    """Return the power of two below a number: rounding in another process has to give the same."""
+    return math.ldexp(0.5, math.frexp(number)[1]) if number else 0.0
 
 
 def advised(
@@ -207,159 +322,143 @@ def advised(
     outputs: Pass,
     inputs: Sequence[Any],
     expected: Pass,
-    reference: Run,
+    reference: Callable[[Sequence[Any]], Pass],
 ) -> dict[str, str]:
-    """Return what to do about results outside their gates, by name; none may let NaN pass.
+    """Return what to do about results outside their gates, by name.
 
     `expected` is the most exact that the reference gives, `reference` runs it as it is declared.
-    One `gate=` has the gates of all results that need one.
     """
     wrong = {
         comparison.name.partition(" (")[0]: comparison
         for comparison in comparisons
         if not comparison.passed and comparison.figures and math.isfinite(comparison.snr_db)
     }
-    if not wrong:
-        return {}
-    result_pairs = {name: (ref, out) for name, ref, out in pairs(expected, outputs)}
-    is_single = [*result_pairs] == ["out"] and case.gate is None
-    narrow: dict[torch.dtype, Mapping[str, Any]] = {}
-    advice, torch_reached, defensible = {}, dict[str, Comparison](), dict[str, float]()
+    results: dict[str, Any] = {n: out for n, _, out in pairs(expected, outputs)} if wrong else {}
+    narrow = {
+        out.dtype: _computed_in(out.dtype, inputs, reference)
+        for name, out in results.items()
+        if name in wrong and is_floating(out)
+    }
+    advice = {}
     for name, comparison in wrong.items():
-        ref, out = result_pairs.get(name, (None, None))
-        before = expected.before.get(name)
+        out, before = results.get(name), expected.before.get(name)
         if before is not None and bool((bits(outputs.outputs[name]) == bits(before)).all()):
             advice[comparison.name] = (
                 f"  the reference writes to {name} and the function does not. Fix: have "
                 "the function write it as well, or the reference work on a copy"
             )
-            continue
-        if not is_floating(out):
-            continue
-        if out.dtype not in narrow:
-            narrow[out.dtype] = _computed_in(out.dtype, expected, inputs, reference)
-        torchs = narrow[out.dtype].get(name)
-        if torchs is None:
-            advice[comparison.name] = (
-                "  torch cannot compute the reference in "
-                f"{str(out.dtype).removeprefix('torch.')}, so no gate is proposed. Fix: correct "
-                "the kernel, or declare a gate that its rounding explains"
+        elif out is not None and is_floating(out):
+            gate = case.gate_of(name) or default_gate(out.dtype)
+            is_declared = case.declared_gate_of(name) is not None
+            advice[comparison.name] = _at_fault(
+                name, out.dtype, expected, narrow[out.dtype], gate, is_declared=is_declared
             )
-            continue
-        gate = case.gate_of(name) or default_gate(out.dtype)
-        reached = compare(ref, torchs.to(out.dtype), gate, name)
-        if reached.snr_db <= SLACK_DB:
-            # It draws numbers of its own, or is no sum of small errors: zeros would pass.
-            continue
-        torch_reached[name] = reached
-        least = proposed(reached.snr_db)
-        if least is not None and comparison.snr_db >= least:
-            defensible[name] = least
-    for name, reached in torch_reached.items():
-        dtype = result_pairs[name][1].dtype
-        advice[wrong[name].name] = _words(
-            wrong[name], reached, dtype, name, defensible, is_single=is_single
-        )
     return advice
 
 
-def torchs_db(name: str, dtype: torch.dtype, inputs: Sequence[Any], reference: Run) -> float:
-    """Return the SNR in dB of a result that torch computes in a dtype."""
+def _at_fault(
+    name: str,
+    dtype: torch.dtype,
+    expected: Pass,
+    computed: Pass | None,
+    gate: Gate,
+    *,
+    is_declared: bool,
+) -> str:
+    """Say whether kernel or gate is at fault, by what torch `computed` in the dtype."""
+    narrow = str(dtype).removeprefix("torch.")
+    if computed is None:
+        return (
+            f"  torch cannot compute the reference in {narrow}. Fix: correct the kernel, or "
+            "declare a gate that its rounding explains"
+        )
+    (reached,) = (
+        compare(ref, out.to(dtype), gate, name)
+        for each, ref, out in pairs(expected, computed)
+        if each == name
+    )
+    much = f"{reached.snr_db:.1f} dB" if math.isfinite(reached.snr_db) else "every bit"
+    torchs = f"  torch reaches {much} for the reference in {narrow}"
+    if reached.passed:
+        return (
+            f"{torchs}, within the tolerance: the kernel is wrong, or computes in less than "
+            f"{narrow}. Fix: correct the kernel"
+        )
+    fix = "remove gate=, and kopt derives one" if is_declared else "declare a gate"
+    return f"{torchs}, outside the tolerance as well. Fix: correct the kernel, or {fix}"
+
+
+def torchs_db(
+    name: str,
+    dtype: torch.dtype,
+    inputs: Sequence[Any],
+    reference: Callable[[Sequence[Any]], Pass],
+) -> float:
+    """Return the SNR in dB of a result that torch computes in a dtype, +inf where it cannot."""
     expected = reference(inputs)
-    ref = {result_name: ref for result_name, ref, _ in pairs(expected, expected)}[name]
-    narrow = _computed_in(dtype, expected, inputs, reference)
-    return compute_snr(ref, narrow.get(name, ref).to(dtype))
+    computed = _computed_in(dtype, inputs, reference) or expected
+    results = {each: (ref, out) for each, ref, out in pairs(expected, computed)}
+    ref, out = results[name]
+    return compute_snr(ref, out.to(dtype))
 
 
 def _computed_in(
-    dtype: torch.dtype, expected: Pass, inputs: Sequence[Any], reference: Run
-) -> Mapping[str, Any]:
-    """Return what the reference gives in a dtype, by name; nothing where torch cannot do it."""
+    dtype: torch.dtype, inputs: Sequence[Any], reference: Callable[[Sequence[Any]], Pass]
+) -> Pass | None:
+    """Return what the reference gives in a dtype, None where torch cannot do it."""
     mode = ComputingIn(dtype)
     arguments = mode.arguments(inputs)
     with suppress(Exception), mode:
-        return {name: out for name, _, out in pairs(expected, reference(arguments))}
-    return {}
+        return reference(arguments)
+    return None
 
 
-def _words(
-    own: Comparison,
-    reached: Comparison,
-    dtype: torch.dtype,
-    name: str,
-    defensible: Mapping[str, float],
-    *,
-    is_single: bool,
-) -> str:
-    """Say what is at fault where a result misses its gate; `defensible` gates are met."""
+def passing_controls(
+    expected: torch.Tensor, wrong: Iterable[tuple[str, torch.Tensor]], gate: Gate
+) -> list[str]:
+    """Return which `wrong` answers, by their names, a gate lets pass.
 
-    def line(number: float) -> str:
-        return gate_line({name: number}, is_single=is_single)
-
-    narrow = str(dtype).removeprefix("torch.")
-    least = proposed(reached.snr_db)
-    much = f"{reached.snr_db:.1f} dB" if math.isfinite(reached.snr_db) else "every bit"
-    torchs = f"torch reaches {much} for the reference in {narrow}"
-    where = "within the tolerance" if reached.passed else "outside the tolerance as well"
-    if name in defensible:
-        tight = "" if reached.passed else f", which is tighter than {narrow} can be"
-        passing = gate_line(defensible, is_single=is_single)
-        return (
-            f"  {torchs}, {where}{tight}. Fix: declare {passing}; it requires {SLACK_DB:g} dB "
-            "less than torch reaches"
-        )
-    verdict = f"the kernel is wrong, or computes in less than {narrow}"
-    if reached.passed or least is None:
-        return (
-            f"  {torchs}, {where}: {verdict}. Fix: correct the kernel. Do not declare "
-            f"{line(math.floor(own.snr_db))}: wrong kernels would pass"
-        )
-    return (
-        f"  {torchs}, {where}: the tolerance is tighter than {narrow} can be, and {verdict}. Fix: "
-        f"correct the kernel and declare {line(least)}, which it does not pass yet"
-    )
-
-
-def gate_line(least: Mapping[str, float], *, is_single: bool = False) -> str:
-    """Return the argument of a case that asks for these SNRs in dB, by result or for all."""
-    gates = [f"{name!r}: snr({number:.1f})" for name, number in least.items()]
-    return f"gate=snr({least['out']:.1f})" if is_single else f"gate={{{', '.join(gates)}}}"
-
-
-def propose_gate(
-    reference: Callable[..., Any],
-    inputs: Callable[[], Sequence[Any] | Mapping[str, Any]],
-    dtype: torch.dtype,
-) -> str:
-    """Return the `gate=` to write into a test whose function's outputs have a dtype.
-
-    `reference` and `inputs` are those of the case; gradients count where an input requires one.
-    torch computes what the reference computes, in `dtype`, for three draws. A result within the
-    dtype's own gate needs no line (`gate=None` if that is all). The gate of every other result is 6
-    dB below what torch reaches. Raises BadInput as a case does.
+    One that happens to be right, zeros where the reference has zeros, says nothing.
     """
-    declaration = {"inputs": inputs, "reference": reference, "dims": {"n": 1}, "nbytes": 1.0}
-    case = observed(declare("propose_gate", "memory", reference, **declaration), 0)
-    case = replace(case, backward=bool(leaves(make_inputs(case, 0))))
-    compared = [pair for seed in range(3) for pair in _torchs(case, dtype, seed)]
-    reached = {name: min(c.snr_db for n, c in compared if n == name) for name, _ in compared}
-    missed = {name for name, comparison in compared if not comparison.passed}
-    least = {name: proposed(snr_db) for name, snr_db in reached.items() if name in missed}
-    gates = {name: number for name, number in least.items() if number is not None}
-    return gate_line(gates, is_single=[*reached] == ["out"]) if gates else "gate=None"
+    return [
+        name
+        for name, control in wrong
+        if _passes(expected, control, gate) and not _is_right(control, expected)
+    ]
 
 
-def _torchs(case: Case, dtype: torch.dtype, seed: int) -> Iterator[tuple[str, Comparison]]:
-    """Compare what torch gives in a dtype with the reference, each result by its own gate."""
-    inputs, called = fresh_copies(make_inputs(case, seed)), Reference(case)
-    results = called.forward(fresh_copies(inputs), ()).outputs
-    like = Pass({n: out.to(dtype) if is_floating(out) else out for n, out in results.items()}, {})
+def _passes(expected: torch.Tensor, control: torch.Tensor, gate: Gate) -> bool:
+    step = max(1, expected.numel() // _SPREAD)
+    ref, out = (tensor.detach().reshape(-1)[::step] for tensor in (expected, control))
+    return compare(ref, out, gate).passed and compare(expected, control, gate).passed
 
-    def run(arguments: Sequence[Any]) -> Pass:
-        return called(fresh_copies(arguments), like, seed)
 
-    expected = run(inputs)
-    narrow = _computed_in(dtype, expected, inputs, run)
-    for name, ref, _ in pairs(expected, expected):
-        if is_floating(ref):
-            yield name, compare(ref, narrow.get(name, ref).to(dtype))
+def controls(
+    expected: torch.Tensor, inputs: Sequence[Any], dtype: torch.dtype
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield wrong answers to a case, by their names."""
+    # torch has no operators for float8, and few for uint16 to uint64.
+    is_float = expected.dtype.is_floating_point
+    truth = expected.detach()
+    if expected.dtype not in SCALABLE:
+        truth = truth.to(torch.float32 if is_float else torch.int64)
+    yield "zeros", torch.zeros_like(truth).to(dtype)
+    if is_float:
+        yield "the answer with the other sign", (-truth).to(dtype)
+    if truth.numel() > 1:
+        yield "the answer in another order", truth.flatten().roll(1).view(truth.shape).to(dtype)
+    for position, value in enumerate(inputs):
+        if (
+            isinstance(value, torch.Tensor)
+            and value.shape == truth.shape
+            and not value.is_complex()
+        ):
+            yield f"a copy of input {position}", value.detach().to(truth.device).to(dtype)
+
+
+def _is_right(control: torch.Tensor, expected: torch.Tensor) -> bool:
+    """Say whether a control is as near the truth as its dtype allows."""
+    truth, answer = wide(expected), wide(control)
+    step = torch.finfo(control.dtype).eps if control.dtype.is_floating_point else 0.0
+    error = (truth - answer).abs()
+    return bool((error <= max(_NEAR, step) * truth.abs()).all())

@@ -20,7 +20,7 @@ from pytest_kopt.cases.running.against_reference import gated
 from pytest_kopt.cases.running.checking import PURPOSES, Checking
 from pytest_kopt.cases.running.reference import code_of, observed
 from pytest_kopt.cases.running.steps import contents
-from pytest_kopt.cases.running.steps.contents import aftermath, controls, seeds_anew
+from pytest_kopt.cases.running.steps.contents import aftermath, seeds_anew, wrong_answers
 from pytest_kopt.cases.running.steps.equal_calls import (
     equal_calls,
     parts_of_a_batch,
@@ -131,7 +131,7 @@ def _steps(checking: Checking) -> Iterator[CheckStep]:
     is_statistical = checking.case.is_statistical
     yield fresh_content
     if checking.bench.expected is None and not is_statistical:
-        yield controls
+        yield wrong_answers
     if checking.bench.freezes:
         yield _count_flops
     if is_statistical:
@@ -242,8 +242,9 @@ def _checked(checking: Checking, evidence: CaseEvidence) -> CheckedCase:
             judged_by=tuple(sorted(checking.truth.files)),
             home=getattr(code_of(checking.case.function), "co_filename", None),
             tolerances=_tolerances(checking) if checking.passed else None,
+            derived_gates=dict(checking.case.derived_gates) or None,
             drawn=_digest_of_drawn(checking.first[0]),
-            note=_large_inputs(checking),
+            note="\n".join(_notes(checking)) or None,
         ),
     )
 
@@ -271,7 +272,21 @@ def _digest_of_drawn(arguments: Sequence[Any]) -> str:
     return digest.hexdigest()[:16]
 
 
-def _large_inputs(checking: Checking) -> str | None:
+def _notes(checking: Checking) -> Iterator[str]:
+    """Yield the gates that were derived, and inputs that make the check long."""
+    by_reason: dict[str, list[str]] = {}
+    for name, derived in checking.derived.items():
+        if gate := derived.gate:
+            db = f"{derived.reached_db:.1f}" if math.isfinite(derived.reached_db) else "all"
+            by_reason.setdefault(derived.reason, []).append(f"{name} {gate.threshold:g} ({db})")
+    if by_reason:
+        parts = [f"{', '.join(gates)}, as {reason}" for reason, gates in by_reason.items()]
+        what = "gates that kopt derived, in dB of SNR (torch reaches)"
+        yield f"{checking.case.label}: {what}: {'; '.join(parts)}"
+    yield from _large_inputs(checking)
+
+
+def _large_inputs(checking: Checking) -> Iterator[str]:
     """Say which inputs make the check long, as they are restored and looked through every call."""
     case = checking.case
     sizes = {
@@ -279,13 +294,12 @@ def _large_inputs(checking: Checking) -> str | None:
         for place in case.rewritten
     }
     large = [f"input {i} ({sizes[i] >> 20} MiB)" for i in sorted(sizes) if sizes[i] >= _LARGE_BYTES]
-    if not large:
-        return None
-    return (
-        f"{case.label}: the kernel writes to {', '.join(large)}, which kopt "
-        "restores and compares around every call: smaller inputs make checking "
-        "and timing faster"
-    )
+    if large:
+        yield (
+            f"{case.label}: the kernel writes to {', '.join(large)}, which kopt "
+            "restores and compares around every call: smaller inputs make checking "
+            "and timing faster"
+        )
 
 
 def figures_of(comparisons: Sequence[Comparison]) -> dict[str, float]:

@@ -18,7 +18,15 @@ import torch
 
 from pytest_kopt.cases.case import Case
 from pytest_kopt.cases.order import Bench
-from pytest_kopt.cases.running.against_reference import advised, gated, judge_twice, nearest, pairs
+from pytest_kopt.cases.running.against_reference import (
+    DerivedGate,
+    advised,
+    derived_gates,
+    gated,
+    judge_twice,
+    nearest,
+    pairs,
+)
 from pytest_kopt.cases.running.execution import CandidateFunction, Pass, Run, make_inputs
 from pytest_kopt.cases.running.reference import Reference
 from pytest_kopt.honesty import inputs, outputs, renewal
@@ -84,6 +92,8 @@ class Checking:
     #: Why the case cannot be judged.
     invalid: str = ""
     facts: CheckFacts = field(default_factory=CheckFacts)
+    #: The gates that were derived here, by name of the result; a baseline has frozen its own.
+    derived: Mapping[str, DerivedGate] = field(default_factory=dict)
     #: The bytes of the outputs.
     written: int = 0
     candidate: CandidateFunction = field(init=False)
@@ -138,6 +148,14 @@ class Checking:
         """Whether every comparison so far holds, and no contract is broken."""
         return all(comparison.passed for comparison in self.comparisons) and not self.broken
 
+    def settle_gates(self, like: Pass) -> None:
+        """Give the case the gates that the baseline froze; without one, those derived here."""
+        frozen = self.bench.frozen(self.case.nodeid).gates
+        if self.bench.expected is None:
+            self.derived = derived_gates(self.case, like)
+            frozen = {name: d.gate for name, d in self.derived.items() if d.gate is not None}
+        self.case = replace(self.case, derived_gates=frozen)
+
     def steady(self) -> Pass:
         """Return the reference's results; BadInput where two calls differ beyond the gates."""
         first, again = self.again(), self.again()
@@ -146,7 +164,9 @@ class Checking:
         like = {name: out for name, _, out in pairs(first, self.last.copies)}
         for name, ref, repeat, gate in gated(self.case, first, again):
             if isinstance(ref, torch.Tensor) and isinstance(like[name], torch.Tensor):
-                compared = compare(ref, repeat.to(like[name].dtype), gate, name)
+                # Both are rounded: a gate may ask for more than the dtype holds.
+                first_out, repeat_out = (x.to(like[name].dtype) for x in (ref, repeat))
+                compared = compare(first_out, repeat_out, gate, name)
                 if not compared.passed:
                     raise self.case.refusal(
                         f"the reference gives different results for equal arguments ({name}: "

@@ -58,6 +58,7 @@ from pytest_kopt.cases.replies import (
     TriedShape,
     Written,
 )
+from pytest_kopt.cases.running.against_reference import with_gates
 from pytest_kopt.cases.running.execution import forget_compiled, make_inputs
 from pytest_kopt.cases.running.heldout import (
     held_out_cases,
@@ -360,7 +361,8 @@ def _loaded(
                 else:
                     call()
 
-            versions = load_versions(case, order, seed, bench.audit_hook, first_call, set_by_tests)
+            versions = load_versions(case, order, seed, bench.audit_hook, first_call)
+            case = with_gates(case, bench, versions.get(INCUMBENT, case.function))
             arms = _Arms(case, bench, order, client, seed)
             code = arms.machine_code(versions)
             # There is none on the CPU.

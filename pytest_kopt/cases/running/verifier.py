@@ -30,6 +30,7 @@ from pytest_kopt.cases.protocol import (
     WithinVersions,
 )
 from pytest_kopt.cases.replies import CannotLoad, HandedOver, Loaded, Verification
+from pytest_kopt.cases.running.against_reference import with_gates
 from pytest_kopt.cases.running.execution import grad_out, make_inputs
 from pytest_kopt.cases.running.inspected_results import (
     Spot,
@@ -78,10 +79,8 @@ def serve_verifier(case: Case, bench: Bench, arms: ArmsOrder, client: Client) ->
     try:
         with one_thread(), checking_lock(bench.uuid, bench.waiting):
             case = observed(case, derive(bench.session_seed, case.nodeid, "verifier"))
-            if arms.tree:
-                tree = Path(arms.tree)
-                # Of machine code that both versions share a candidate's tree has no other.
-                check_moved(lambda: None, Path(arms.root), tree, arms.changed, is_own=True)
+            case = with_gates(case, bench, case.function)
+            check_moved(lambda: None, Path(arms.root), Path(arms.tree), arms.changed)
     except NotLoadable as reason:
         client.send(CannotLoad(str(reason)))
         return

@@ -70,6 +70,7 @@ def fresh_content(checking: Checking) -> Iterator[Finding]:
     checking.facts.interpreted = watch.seen
     checking.draws = drawn_so_far(checking.bench.device) != drawn
     with checking.no_call():
+        checking.settle_gates(run.live)
         expected = checking.expect(run, seed)
         checking.judge(run, expected, "")
     expected = checking.expected
