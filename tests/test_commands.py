@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -98,10 +99,26 @@ def test_a_command_gets_no_input(tmp_path: Path) -> None:
 
 
 def test_long_and_undecodable_output_is_kept_to_its_end(tmp_path: Path) -> None:
-    path = script(tmp_path, r"import sys; sys.stdout.buffer.write(b'x' * 9000 + b'\xff the end')")
+    words = r"import sys; sys.stdout.buffer.write(b'x' * (1 << 20) + b'\xff the end')"
+    path = script(tmp_path, words)
     output = ProjectCommand(f"{sys.executable} {path}").run(tmp_path).output
-    assert len(output) == 4000
+    assert len(output) == 1 << 20
     assert output.endswith("x\ufffd the end")
+
+
+def test_a_compilers_errors_come_before_the_end_of_what_a_command_printed(tmp_path: Path) -> None:
+    """Setuptools prints a traceback behind them, longer than what is shown."""
+    printed = ["k.cpp:1:2: warning: w", "k.cpp:7:25: error: expected ';'", *map(str, range(99))]
+    path = script(
+        tmp_path,
+        f"print({chr(10).join(printed)!r}, flush=True); raise RuntimeError('Error compiling')",
+    )
+    failure = ProjectCommand(f"{sys.executable} {path}").run(tmp_path).failure.splitlines()
+    assert failure[0].endswith("ended with status 1: k.cpp:7:25: error: expected ';'")
+    assert failure[-1] == "RuntimeError: Error compiling" and len(failure) < 20
+    (log,) = re.findall(r"\S+\.log", "\n".join(failure))
+    assert Path(log).read_text().startswith("\n".join(printed))
+    Path(log).unlink()
 
 
 @pytest.mark.parametrize("program", ["no-such-program-here", "./plain.txt", "."])

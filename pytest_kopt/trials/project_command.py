@@ -7,6 +7,7 @@ below the folder that the command runs in, to temporary files and to the caches 
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,30 +15,29 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import NoReturn
 
 from pytest_kopt.process_tree import adopt_orphans, end_with_parent, leave
 from pytest_kopt.processes.isolation import isolate
 
-#: Characters of a command's output that are shown.
-_SHOWN = 4000
+#: Characters of a command's output that are kept; lines, and characters of them, that are shown.
+_MOST, _ERRORS, _LAST, _WIDTH = 1 << 20, 6, 10, 500
+#: A line of a compiler or linker that names a mistake; no Python traceback has one.
+_ERROR = re.compile(r"(?<![a-z])error(\[\w+\])?: |undefined reference", re.IGNORECASE)
 #: The exit status of a shell for a program that is not there.
 _NOT_FOUND = 127
 
 
 @dataclass(frozen=True, slots=True)
 class CommandResult:
-    """A finished command; `output` holds the end of stdout and stderr together."""
+    """A finished command; `output` holds stdout and stderr together."""
 
     command: str
     returncode: int
     output: str
-
-    @property
-    def failure(self) -> str:
-        """How it failed and what it printed, "" where it did not."""
-        how = f"`{self.command}` ended with status {self.returncode}\n{self.output}"
-        return how.rstrip() if self.returncode else ""
+    #: How it failed and what it printed, "" where it did not.
+    failure: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +80,30 @@ class ProjectCommand:
                 except BaseException:
                     process.terminate()
                     raise
-        text = output.decode(errors="replace")[-_SHOWN:]
-        return CommandResult(self.text, process.returncode, text)
+        text = output.decode(errors="replace")[-_MOST:]
+        code = process.returncode
+        return CommandResult(self.text, code, text, _failure(self.text, code, text))
+
+
+def _failure(command: str, code: int, output: str) -> str:
+    """Return how a command failed: compilers' errors, then its last lines; "" where it did not.
+
+    If that is not all that it printed, a file that is named holds all.
+    """
+    if not code:
+        return ""
+    lines = [line[:_WIDTH] for line in output.splitlines()]
+    errors = [*filter(_ERROR.search, lines)][:_ERRORS]
+    last = [line for line in lines[-_LAST:] if line not in errors]
+    how = [f"`{command}` ended with status {code}", *(line.strip() for line in errors[:1])]
+    shown = [": ".join(how), *errors[1:]]
+    if len(lines) > len(errors) + len(last):
+        with NamedTemporaryFile(
+            "w", encoding="utf-8", prefix="kopt-", suffix=".log", delete=False
+        ) as log:
+            log.write(output)
+        shown.append(f"all that it printed is in {log.name}; the end:")
+    return "\n".join([*shown, *last])
 
 
 def main() -> None:
