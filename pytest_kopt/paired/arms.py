@@ -21,6 +21,7 @@ from pytest_kopt.paired.verifier_process import Refused, Verifier
 from pytest_kopt.processes.child import MAX_DEATHS, NO_MEMORY, Child, Children
 from pytest_kopt.processes.sites import Place
 from pytest_kopt.versions import overlay
+from pytest_kopt.versions.executed_files import BUILD_IN_PLACE
 
 #: Idle threads of waiting siblings would take the CPU from the one that is timed.
 _PASSIVE = {"OMP_WAIT_POLICY": "PASSIVE"}
@@ -32,9 +33,18 @@ _NEARBY_ON_GPU = 2
 #: would disturb that.
 AT_ONCE_ON_GPU = 2
 
+_BUILD = (
+    "set kopt_rebuild_command in pytest's settings (at the base first), in a campaign "
+    "rebuild_command in its manifest: python setup.py build_ext --inplace"
+)
+
 
 class NotComparable(Exception):
-    """The two versions could not be measured this way; the message says why."""
+    """The two versions could not be measured this way; `fix` is what to do, "" if unknown."""
+
+    def __init__(self, why: str, fix: str = "") -> None:
+        super().__init__(why)
+        self.fix = fix
 
 
 class CandidateDied(Exception):
@@ -150,7 +160,8 @@ class Arms:
                 raise NotComparable(reason) from refused
             if how == TWO_PROCESSES:
                 first = f" (in one process: {self.why_two})" if self.why_two else ""
-                raise NotComparable(reason if self._versions.rebuilt else f"{reason}{first}")
+                fix = _BUILD if BUILD_IN_PLACE in reason else ""
+                raise NotComparable(reason if self._versions.rebuilt else f"{reason}{first}", fix)
             if self.how == ONE_PROCESS:
                 self.how, self.why_two = TWO_PROCESSES, reason
 

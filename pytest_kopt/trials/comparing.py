@@ -71,7 +71,7 @@ def compare_paired(
         raise BadInput(
             f"kopt cannot run the current best and the candidate side by side: {error}",
             where="--kopt-compare",
-            fix="repair the kernel, or --kopt-compare stored",
+            fix=error.fix or "repair the kernel, or --kopt-compare stored",
         ) from None
     return Judged(gathered, paired.verdict, paired)
 

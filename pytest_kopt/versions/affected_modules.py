@@ -27,7 +27,7 @@ _REGISTRATIONS = {
 #: What a compiler opens, which nobody hears of.
 NATIVE_SUFFIXES = {
     *(".c", ".cc", ".cpp", ".cxx", ".cu", ".cuh", ".h", ".hpp", ".hip", ".inc", ".inl"),
-    *(".cl", ".s", ".mlir", ".ll"),
+    *(".hh", ".hxx", ".ipp", ".tpp", ".pyx", ".pxd", ".rs", ".cl", ".s", ".mlir", ".ll"),
 }
 #: What says how that is compiled.
 _BUILDS = {

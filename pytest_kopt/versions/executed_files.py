@@ -23,6 +23,7 @@ from pytest_kopt.profile_hook import profile_hook
 from pytest_kopt.versions.affected_modules import (
     NotLoadable,
     imports_of,
+    is_built,
     project_modules,
     resolved,
 )
@@ -31,6 +32,8 @@ from pytest_kopt.versions.overlay import differs
 #: How many folders deep a project keeps its packages, at most.
 _DEPTH = 2
 _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+#: What a project lacks whose versions share a library.
+BUILD_IN_PLACE = "rebuild_command has to build it in place"
 #: Folders of a project that a build copies its packages to.
 _BUILT = frozenset({"build", "dist"})
 
@@ -93,11 +96,13 @@ def check_moved(
             f"the incumbent opens the candidate's {root / path}; a kernel has to look for it from "
             "the current folder or its own __file__, not by an absolute path"
         )
-    foreign = sorted(_libraries_below(root))
+    built = (path for path in map(Path, changed) if is_built(path))
+    edited = next((path for path in built if differs(root / path, tree / path)), None)
+    foreign = sorted(_libraries_below(root)) if edited else ()
     if foreign:
         raise NotLoadable(
-            f"the incumbent runs the candidate's compiled {foreign[0].name}; rebuild_command has "
-            "to build it in place"
+            f"both versions load the same {foreign[0].name}, although {edited} differs; "
+            f"{BUILD_IN_PLACE}"
         )
 
 

@@ -102,20 +102,31 @@ def test_a_file_that_tests_read_is_no_kernels(gate: Gate, reader: str) -> None:
 LOADS = "import ctypes\nfrom pathlib import Path\n\n{}(str(Path(__file__).with_name('fast.so')))"
 
 
-@pytest.mark.parametrize("loads", ["ctypes.CDLL", "Path"])
-def test_a_build_file_is_not_passed_over_where_compiled_code_runs(gate: Gate, loads: str) -> None:
-    """No rebuild_command is set: nothing builds the base's. It reaches nothing but such code."""
+def commit_with_library(gate: Gate, loads: str) -> None:
     library = find_spec("_ctypes")
     assert library is not None and library.origin is not None
     shutil.copy(library.origin, gate.project.root / "kernels/fast.so")
     gate.project.write(".gitignore", "__pycache__/\n*.so\n")
     commit(gate.project, str(OLD), LOADS.format(loads), {"Makefile": "all:\n\tcc -O3\n"})
+
+
+def test_versions_share_a_library_whose_sources_are_the_same(gate: Gate) -> None:
+    commit_with_library(gate, "ctypes.CDLL")
+    gate.project.write(PLAIN, kernel(FASTER, imports=LOADS.format("ctypes.CDLL")))
+    done = gate()
+    assert done.run.code == 0 and done.judged["flags"] == [], done.run.text
+
+
+@pytest.mark.parametrize("loads", ["ctypes.CDLL", "Path"])
+def test_a_build_file_is_not_passed_over_where_compiled_code_runs(gate: Gate, loads: str) -> None:
+    """No rebuild_command is set: nothing builds the base's. It reaches nothing but such code."""
+    commit_with_library(gate, loads)
     gate.project.write("Makefile", "all:\n\tcc -O0\n")
     done = gate()
     if loads == "ctypes.CDLL":
         assert done.run.code == 4, done.run.text
         assert "rebuild_command has to build it in place" in done.run.refusal
-        assert "fast.so" in done.run.refusal
+        assert "fast.so" in done.run.refusal and "set kopt_rebuild_command" in done.run.refusal
     else:
         assert done.run.code == 0 and "reaches no case" in done.judged["reason"], done.run.text
 

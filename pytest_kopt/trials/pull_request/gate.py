@@ -162,7 +162,7 @@ class VersionGate:
             raise BadInput(
                 f"kopt cannot run the cases with the base's kernels: {error}",
                 where=str(self.other),
-                fix="keep renamed functions and modules under both names",
+                fix=error.fix or "keep renamed functions and modules under both names",
             ) from None
 
     def compare(
