@@ -15,7 +15,7 @@ from pytest_kopt.campaign.attempt import Attempt
 from pytest_kopt.campaign.git import worktrees
 from pytest_kopt.campaign.git.repository import Repository
 from pytest_kopt.campaign.git.worktrees import branch_of, way_to
-from pytest_kopt.campaign.kernel import KernelVersion
+from pytest_kopt.campaign.kernel import KernelVersion, kept_builds
 from pytest_kopt.campaign.layout import Layout
 from pytest_kopt.campaign.manifest import Manifest
 from pytest_kopt.campaign.notes import Notes
@@ -253,6 +253,7 @@ class Campaign:
             if isinstance(step, Restore | Withdraw):
                 best = step.best.kernel()
                 restored = best.restore(self.root, over=attempt.kernel(), inside=self._bounds)
+                self._put_build_of(best)
                 commit = None
             if isinstance(step, CommitRound):
                 files = _replaced(step.before, attempt) | {str(file): file for file in log}
@@ -313,10 +314,28 @@ class Campaign:
         directory = self.layout.replaced(len(self.state.restores))
         replaced = KernelVersion.load(directory, event.replaced)
         attempt = self.state.rounds[event.round].attempts[event.attempt]
-        files = attempt.kernel().restore(self.root, over=replaced, inside=self._bounds)
+        kernel = attempt.kernel()
+        files = kernel.restore(self.root, over=replaced, inside=self._bounds)
+        self._put_build_of(kernel)
         common: dict[str, Any] = {"round": event.round, "attempt": event.attempt}
         self.append(ledger.Restored(time=now(), files=files, **common))
         return files
+
+    def _put_build_of(self, kernel: KernelVersion) -> None:
+        """Put what rebuild_command made of a version into the tree, where that is kept."""
+        kept = kept_builds(self.layout.builds)
+        for built in kept:
+            if built.belongs_to(kernel):
+                built.put(self.root, kept)
+
+    @property
+    def foreign_build(self) -> str:
+        """The advice where the build in the tree may be another version's, "" for none."""
+        command, kernel = self.manifest.rebuild_command, self.candidate()
+        kept = kept_builds(self.layout.builds)
+        if not command or any(built.belongs_to(kernel) for built in kept):
+            return ""
+        return f"the build in the tree may be another version's; run: {command}"
 
     def note(self, number: int, notes: Notes) -> None:
         """Add notes to a round that was run, or to the next one; BadInput for any other."""

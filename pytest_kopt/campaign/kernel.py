@@ -1,20 +1,24 @@
-"""Versions of the kernel files: taken, kept, compared, put back."""
+"""Versions of the kernel files, and what was built of them: taken, kept, compared, put back."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
 import stat
 import tempfile
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pytest_kopt.errors import BadInput, CannotFinish
+from pytest_kopt.versions import overlay
 
 #: How the name of a file ends that is being written.
 _UNFINISHED = ".kopt-new"
+#: The file that lists what a build made.
+_LISTING = "built.json"
 
 
 def sha256(content: bytes) -> str:
@@ -61,6 +65,11 @@ class KernelVersion:
     def hashes(self) -> dict[str, str]:
         """SHA-256 by path."""
         return {path: file.sha256 for path, file in sorted(self.files.items())}
+
+    @property
+    def name(self) -> str:
+        """The version's name among others: its files' hashes, hashed."""
+        return sha256(json.dumps(self.hashes).encode())
 
     @property
     def sources(self) -> dict[str, bytes]:
@@ -161,3 +170,86 @@ def files_of(path: Path) -> Iterator[Path]:
         compiled = child.suffix == ".pyc" or "__pycache__" in child.parts
         if child.is_file() and not compiled and not child.name.endswith(_UNFINISHED):
             yield child
+
+
+def is_machine_code(content: bytes | None) -> bool:
+    """Say whether a file that begins so is a library, a program or an object of a compiler."""
+    return (content or b"").startswith((b"\x7fELF", b"!<arch>\n"))
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """The products of a build: `files` below `tree`, which holds nothing else.
+
+    They stay where they were built: a library may name the place of another one.
+    """
+
+    tree: Path
+    files: tuple[str, ...]
+    #: The versions that it is the build of, by `KernelVersion.name`.
+    kernels: tuple[str, ...] = ()
+
+    @classmethod
+    def keep(cls, tree: Path, files: Iterable[str]) -> Built:
+        """Reduce a tree to these files."""
+        kept = {path for path in files if not (tree / path).is_dir()}
+        for folder, _, names in os.walk(tree, topdown=False):
+            for name in names:
+                path = Path(folder, name)
+                if path.relative_to(tree).as_posix() not in kept:
+                    path.unlink()
+            if not os.listdir(folder):
+                os.rmdir(folder)
+        built = cls(tree, tuple(sorted(kept)))
+        built._write()
+        return built
+
+    @classmethod
+    def kept(cls, folder: Path) -> Built | None:
+        """Return what `keep` left in the tree's folder; None where it did not come to that."""
+        listing = folder / _LISTING
+        if not listing.is_file():
+            return None
+        made = json.loads(listing.read_text(encoding="utf-8"))
+        return cls(folder / made["tree"], tuple(made["files"]), tuple(made["kernels"]))
+
+    def belongs_to(self, kernel: KernelVersion) -> bool:
+        return kernel.name in self.kernels
+
+    def note(self, kernel: KernelVersion) -> None:
+        """Note that it is the build of a version."""
+        replace(self, kernels=tuple(sorted({*self.kernels, kernel.name})))._write()
+
+    def put(self, target: Path, others: Iterable[Built] = ()) -> None:
+        """Put it into a tree in place of what `others` are; a library in use is not written to."""
+        for other in others:
+            for path in {*other.files}.difference(self.files):
+                if not overlay.differs(other.tree / path, target / path):
+                    (target / path).unlink(missing_ok=True)
+        for path in self.files:
+            place = target / path
+            if not overlay.differs(self.tree / path, place):
+                continue
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.unlink(missing_ok=True)
+            shutil.copy2(self.tree / path, place, follow_symlinks=False)
+
+    def libraries(self) -> dict[str, str]:
+        """Return the SHA-256 of the machine code by its path."""
+        files = ((path, self.tree / path) for path in self.files)
+        contents = {path: file.read_bytes() for path, file in files if file.is_file()}
+        return {path: sha256(c) for path, c in contents.items() if is_machine_code(c)}
+
+    def _write(self) -> None:
+        made = {"tree": self.tree.name, "files": self.files, "kernels": self.kernels}
+        listing = self.tree.parent / _LISTING
+        listing.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = _temporary(listing)
+        unfinished.write_text(json.dumps(made), encoding="utf-8")
+        os.replace(unfinished, listing)
+
+
+def kept_builds(folder: Path) -> list[Built]:
+    """Return the builds that are kept below a folder."""
+    listings = sorted(folder.glob(f"*/{_LISTING}"))
+    return [built for file in listings if (built := Built.kept(file.parent))]

@@ -131,6 +131,7 @@ def discard(arguments: argparse.Namespace) -> None:
         number = _discarded(campaign)
         _settle(campaign)
     print(f"round {number} was discarded; round {campaign.state.incumbent_round}'s version is back")
+    _warn_of_build(campaign)
 
 
 @command(f"kopt stop {EXAMPLE}", NAME)
@@ -201,6 +202,12 @@ def _put_back(campaign: Campaign, number: int) -> None:
     replaced = campaign.layout.replaced(len(campaign.state.restores))
     what = f"{', '.join(files)} restored; what was there is kept in {replaced}"
     print(f"round {number}: {what if files else 'its version is in the tree already'}", flush=True)
+    _warn_of_build(campaign)
+
+
+def _warn_of_build(campaign: Campaign) -> None:
+    if advice := campaign.foreign_build:
+        print(advice, flush=True)
 
 
 def _discarded(campaign: Campaign) -> int:

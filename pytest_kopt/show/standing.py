@@ -14,6 +14,7 @@ from pytest_kopt.campaign.history import stops
 from pytest_kopt.campaign.history.stops import NEW_DIRECTIONS, Review, Stop
 from pytest_kopt.campaign.outlook.status import going_on_lines
 from pytest_kopt.campaign.outlook.status_model import Status
+from pytest_kopt.campaign.state import Round
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.verdict import Verdict
 from pytest_kopt.profiling.kernel_table import CaseProfile
@@ -37,6 +38,7 @@ def closing_lines(campaign: Campaign, policy: Policy) -> Iterator[str]:
     """Yield the Termination Check where a condition holds, else the review due between rounds."""
     state = campaign.state
     yield from _uncommitted_lines(campaign)
+    yield from _foreign_build(campaign)
     ends = stops.check(campaign.name, state, campaign.manifest, policy)
     if stops.holding(ends):
         yield from termination_lines(ends)
@@ -45,10 +47,20 @@ def closing_lines(campaign: Campaign, policy: Policy) -> Iterator[str]:
         yield from review_lines(stops.review(state.unmasked_rounds()), campaign.name)
 
 
+def _last_round(campaign: Campaign) -> Round | None:
+    rounds = campaign.state.rounds.values()
+    return max(rounds, key=lambda candidate: candidate.last_event, default=None)
+
+
+def _foreign_build(campaign: Campaign) -> Iterator[str]:
+    last = _last_round(campaign)
+    took_back = last is not None and last.last.applied is not None and last.last.applied.restored
+    if took_back and (advice := campaign.foreign_build):
+        yield advice
+
+
 def _uncommitted_lines(campaign: Campaign) -> Iterator[str]:
-    last = max(
-        campaign.state.rounds.values(), key=lambda candidate: candidate.last_event, default=None
-    )
+    last = _last_round(campaign)
     repository = campaign.committed_to
     if last is None or repository is None:
         return

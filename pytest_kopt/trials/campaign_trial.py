@@ -35,7 +35,7 @@ from pytest_kopt.show.standing import Closing
 from pytest_kopt.trials import judging
 from pytest_kopt.trials.measurements import InCopies, Measurements
 from pytest_kopt.trials.stages import Asked, Begun, Judged, OpenTrial, Ran
-from pytest_kopt.trials.trees import Trees
+from pytest_kopt.trials.trees import Builds, Trees
 
 
 def carry_out(campaign: Campaign, *, apply: bool = True) -> None:
@@ -174,11 +174,15 @@ class CampaignTrial:
             carry_out(campaign, apply=self.asked.settings.apply)
             self._opened = self.prepare(self.open(), self._held)
             manifest, root = campaign.manifest, campaign.root.resolve()
-            blocked, benchmark = _run_commands(self.asked, self.runs_benchmark)
-            command = manifest.rebuild_command
-            rebuild = self.asked.command(command) if command else None
-            trees = Trees(self._held, root, rebuild, campaign.layout.builds)
-            self._begun = Begun(self._opened, campaign.candidate(), trees, blocked, benchmark)
+            command, folder = manifest.rebuild_command, campaign.layout.builds
+            builds = Builds(root, self.asked.command(command), folder) if command else None
+            blocked, benchmark = _run_commands(self.asked, builds, self.runs_benchmark)
+            kernel, state = campaign.candidate(), campaign.state
+            if builds:
+                measured = (campaign.first, campaign.best) if state.baseline else ()
+                builds.keep(kernel, [attempt.kernel() for attempt in measured])
+            trees = Trees(self._held, root, builds, folder)
+            self._begun = Begun(self._opened, kernel, trees, blocked, benchmark)
         except BaseException:
             self.release()
             raise
@@ -250,7 +254,7 @@ def _check_cases(
         raise BadInput(f"the case set changed: {how[0]}", where=where, fix=fix)
 
 
-def _run_commands(asked: Asked, runs_benchmark: bool) -> tuple[str, str]:
+def _run_commands(asked: Asked, builds: Builds | None, runs_benchmark: bool) -> tuple[str, str]:
     """Format, rebuild, test and benchmark, as far as the manifest says; stop at a failure.
 
     Returns why nothing can be measured, if so, and what the benchmark printed. Raises BadInput for
@@ -262,7 +266,11 @@ def _run_commands(asked: Asked, runs_benchmark: bool) -> tuple[str, str]:
     benchmark = manifest.benchmark_command if runs_benchmark else None
     before = (manifest.format_command, manifest.rebuild_command, manifest.test_command)
     for command in filter(None, (*before, benchmark)):
-        completed = asked.command(command).run(asked.campaign.root)
+        if command == manifest.rebuild_command and builds:
+            failure, output = builds.into_project(), ""
+        else:
+            completed = asked.command(command).run(asked.campaign.root)
+            failure, output = completed.failure, completed.output
         if records and not (ledger.is_file() and ledger.read_bytes() == records):
             ledger.write_bytes(records)
             raise BadInput(
@@ -270,10 +278,10 @@ def _run_commands(asked: Asked, runs_benchmark: bool) -> tuple[str, str]:
                 where=str(ledger),
                 fix="let the command write outside of the campaign's folder",
             )
-        if completed.failure:
-            return completed.failure, printed
+        if failure:
+            return failure, printed
         if command == manifest.benchmark_command:
-            printed = completed.output
+            printed = output
     return "", printed
 
 

@@ -20,7 +20,7 @@ from pytest_kopt.decide.verdict import EndToEnd
 from pytest_kopt.libraries import session_path
 from pytest_kopt.paired.arms import NotComparable
 from pytest_kopt.trials.project_command import ProjectCommand
-from pytest_kopt.trials.trees import overlays
+from pytest_kopt.trials.trees import Builds, overlays
 
 #: So many turns of four runs at least and at most, and the half interval in percent that is enough.
 _LEAST, _MOST, _ENOUGH_PCT = 3, 6, 0.25
@@ -38,7 +38,7 @@ class InBoth:
     """A command to be run in the trees of two versions of a project."""
 
     command: ProjectCommand
-    rebuild: ProjectCommand | None
+    builds: Builds | None
     root: Path
 
     def measure(self, before: KernelVersion, now: KernelVersion) -> EndToEnd:
@@ -48,7 +48,7 @@ class InBoth:
             trees = {}
             for name, version in ((_BEFORE, before), (_NOW, now)):
                 made = overlays(
-                    self.root, {**files, **version.sources}, self.rebuild, copies_sources=True
+                    self.root, {**files, **version.sources}, self.builds, copies_sources=True
                 )
                 try:
                     trees[name] = stack.enter_context(made).trees[0]

@@ -218,8 +218,8 @@ def _end_to_end(judged: Judged) -> Judged:
     campaign, manifest = asked.campaign, asked.campaign.manifest
     if manifest.e2e_command is None or judged.paired is None:
         return judged
-    rebuild = asked.command(manifest.rebuild_command) if manifest.rebuild_command else None
-    runs = InBoth(asked.command(manifest.e2e_command), rebuild, campaign.root.resolve())
+    root = campaign.root.resolve()
+    runs = InBoth(asked.command(manifest.e2e_command), begun.trees.built, root)
     try:
         return judged.saying(e2e=runs.measure(campaign.baseline(), begun.kernel))
     except NoFigure as why:

@@ -1,13 +1,14 @@
-"""The trees of other versions, removed after a comparison, and the candidates of a race."""
+"""The trees of other versions, what is built in them, and the candidates of a race."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shlex
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -18,7 +19,16 @@ from pathlib import Path, PurePosixPath
 
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.git import worktrees
-from pytest_kopt.campaign.kernel import KernelFile, KernelVersion, files_of
+from pytest_kopt.campaign.git.repository import Repository
+from pytest_kopt.campaign.kernel import (
+    Built,
+    KernelFile,
+    KernelVersion,
+    files_of,
+    is_machine_code,
+    kept_builds,
+    sha256,
+)
 from pytest_kopt.campaign.manifest import split_command
 from pytest_kopt.campaign.running import is_left_behind
 from pytest_kopt.decide.verdict import Decision
@@ -28,8 +38,15 @@ from pytest_kopt.processes.launched import SCRATCH
 from pytest_kopt.sameness.sources import differing
 from pytest_kopt.trials.project_command import ProjectCommand
 from pytest_kopt.versions import overlay
+from pytest_kopt.versions.affected_modules import NATIVE_SUFFIXES
 
 _PREFIX = "kopt-incumbent-"
+_LEDGER = "ledger.jsonl"
+#: Suffixes of what no build reads, unless git tracks it, and patterns of what none reads at all.
+_DOCUMENTS = frozenset({".md", ".rst", ".txt", ".yaml", ".yml", ".json", ".csv", ".log"})
+_TESTS = ("test_*.py", "*_test.py", "conftest.py", "*.md", "*.rst")
+#: So many bytes tell machine code.
+_MAGIC = 8
 #: Words of a build that changes the environment which both versions share.
 _INSTALLS = frozenset({"install", "develop", "sync"})
 refused = partial(BadInput, where="--kopt-candidates")
@@ -39,41 +56,47 @@ refused = partial(BadInput, where="--kopt-candidates")
 def overlays(
     root: Path,
     old: Mapping[str, bytes | None],
-    rebuild: ProjectCommand | None = None,
-    builds: Path | None = None,
+    built: Builds | None = None,
+    inline: Path | None = None,
     *,
     copies_sources: bool = False,
 ) -> Iterator[Versions]:
     """Make two trees of the incumbent and remove them afterwards.
 
     `old` are the files that differ, by path below `root`; None for those that only the candidate
-    has. With `rebuild` the trees are full copies in which that command has built the incumbent, or
-    NotComparable. Inline builds are kept in `builds`, one of each name: torch builds what is
+    has. With `built` the trees are full copies with what a command builds of the incumbent, or
+    NotComparable. Inline builds are kept in `inline`, one of each name: torch builds what is
     not as it was. A tree that `copies_sources` holds all sources of the project.
     """
-    _sweep()
     incumbent = {path: content for path, content in old.items() if content is not None}
     absent = [path for path, content in old.items() if content is None]
-    with tempfile.TemporaryDirectory(prefix=f"{_PREFIX}{os.getpid()}-") as directory:
-        base = Path(directory).resolve()
+    with scratch() as base:
         first, second = (base / name / root.name for name in ("first", "second"))
-        if rebuild is None:
+        if built is None:
             start = overlay.current_folder(root)
             for tree in (first, second):
                 overlay.build(root, tree, incumbent, absent, start, copies_sources=copies_sources)
         else:
             overlay.copy(root, first, incumbent, absent)
-            _build(rebuild, first)
+            built.into_tree(old, first)
             shutil.copytree(first, second, symlinks=True)
-        is_inline = rebuild is None and builds_inline(incumbent)
+        is_inline = built is None and builds_inline(incumbent)
         yield Versions(
             root,
             (first, second),
             tuple(sorted(old)),
-            rebuilt=rebuild is not None,
-            extensions=_kept_builds(builds or base / "builds") if is_inline else None,
+            rebuilt=built is not None,
+            extensions=_kept_builds(inline or base / "builds") if is_inline else None,
             seals=(overlay.seal(first), overlay.seal(second)),
         )
+
+
+@contextmanager
+def scratch() -> Iterator[Path]:
+    """Yield a folder that goes with this context, or with the next one after a process's end."""
+    _sweep()
+    with tempfile.TemporaryDirectory(prefix=f"{_PREFIX}{os.getpid()}-") as directory:
+        yield Path(directory).resolve()
 
 
 def builds_inline(sources: Mapping[str, bytes]) -> bool:
@@ -87,10 +110,14 @@ def _kept_builds(folder: Path) -> Path:
 
     A process that was killed while it built leaves a lock that the next one would wait for.
     """
-    kept = folder / f"python-{'.'.join(map(str, sys.version_info[:2]))}-torch-{version('torch')}"
+    kept = folder / _abi()
     for lock in kept.glob("*/lock"):
         lock.unlink(missing_ok=True)
     return kept
+
+
+def _abi() -> str:
+    return f"python-{'.'.join(map(str, sys.version_info[:2]))}-torch-{version('torch')}"
 
 
 @contextmanager
@@ -122,14 +149,15 @@ class Trees:
         self,
         held: ExitStack,
         root: Path,
-        rebuild: ProjectCommand | None = None,
-        builds: Path | None = None,
+        built: Builds | None = None,
+        inline: Path | None = None,
         *,
         copies_sources: bool = False,
     ) -> None:
         self._held = held
+        self.built = built
         self._make = partial(
-            overlays, root, rebuild=rebuild, builds=builds, copies_sources=copies_sources
+            overlays, root, built=built, inline=inline, copies_sources=copies_sources
         )
         self._made: dict[frozenset[tuple[str, bytes | None]], Versions] = {}
 
@@ -151,12 +179,174 @@ def why_not_in_place(command: str) -> str:
     )
 
 
-def _build(command: ProjectCommand, tree: Path) -> None:
-    if problem := why_not_in_place(command.text):
-        raise NotComparable(problem)
-    done = command.run(tree, {"TORCH_EXTENSIONS_DIR": str(tree / overlay.BUILDS)})
-    if done.failure:
-        raise NotComparable(f"the incumbent does not build: {done.output[-500:]}")
+class Builds:
+    """Builds versions of a project where nothing was built, each once, and keeps what came of it.
+
+    A command that finds what another version left may leave that as it is: `setup.py build_ext`
+    looks at no header that it does not know of.
+    """
+
+    def __init__(self, root: Path, command: ProjectCommand, folder: Path) -> None:
+        self._root, self._command, self._folder = root, command, folder
+        #: The build that lies in the project.
+        self._now: Built | None = None
+
+    def into_project(self) -> str:
+        """Build the project's own version and put what came of it there; "", or how that failed."""
+        if why_not_in_place(self._command.text):
+            return self._command.run(self._root).failure
+        try:
+            self._now = self._of({})
+        except _NotBuilt as error:
+            return str(error)
+        self._now.put(self._root, kept_builds(self._folder))
+        return ""
+
+    def keep(self, kernel: KernelVersion, others: Sequence[KernelVersion]) -> None:
+        """Keep the project's build as this version's, and those of the others alone."""
+        if self._now is not None:
+            self._now.note(kernel)
+        for built in kept_builds(self._folder):
+            if not any(map(built.belongs_to, (kernel, *others))):
+                shutil.rmtree(built.tree.parent)
+
+    def into_tree(self, old: Mapping[str, bytes | None], tree: Path) -> None:
+        """Put what is built of the version with `old` into its tree, a copy of the project.
+
+        NotComparable if it does not build, or comes to what the project's own version came to.
+        """
+        if problem := why_not_in_place(self._command.text):
+            raise NotComparable(problem)
+        try:
+            then, now = self._of(old), self._now or self._of({})
+        except _NotBuilt as error:
+            raise NotComparable(f"the incumbent does not build: {error}") from None
+        compiled = (path for path in sorted(old) if PurePosixPath(path).suffix in NATIVE_SUFFIXES)
+        changed = [path for path in compiled if old[path] != _content(self._root / path)]
+        libraries = then.libraries()
+        if changed and libraries and libraries == now.libraries():
+            raise NotComparable(
+                f"rebuild_command made the same {min(libraries)} of both versions, although "
+                f"{changed[0]} differs",
+                f"have rebuild_command build what depends on {changed[0]}, from no cache",
+            )
+        then.put(tree, kept_builds(self._folder))
+
+    def _of(self, old: Mapping[str, bytes | None]) -> Built:
+        """Return what is built of the version that has `old` for the project's files, or _NotBuilt.
+
+        A second try has what git ignores too: the command may need some that it does not make.
+        """
+        sources = _Sources.of(self._root, old, kept_builds(self._folder))
+        folder = self._folder / sources.digest(self._command)
+        if built := Built.kept(folder):
+            return built
+        failure, tree = "", folder / self._root.name
+        for copy in (sources.copy, sources.copy_all):
+            shutil.rmtree(folder, ignore_errors=True)
+            copy(tree)
+            before = overlay.seal(tree)
+            result = self._command.run(tree, {"TORCH_EXTENSIONS_DIR": str(tree / overlay.BUILDS)})
+            if not (failure := result.failure):
+                after = overlay.seal(tree).items()
+                return Built.keep(tree, [path for path, file in after if file != before.get(path)])
+        shutil.rmtree(folder)
+        raise _NotBuilt(failure)
+
+
+class _NotBuilt(Exception):
+    """A version does not build; the message shows the command's output."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Sources:
+    """The files that a version is built from, by path below `root`; no product is among them."""
+
+    root: Path
+    #: The contents of files that differ from the project's, None for those that go.
+    old: Mapping[str, bytes | None]
+    #: The other files that git tracks; a submodule is one path.
+    tracked: Sequence[str]
+    #: Those that git neither tracks nor ignores; without git all.
+    others: Sequence[str]
+
+    @classmethod
+    def of(cls, root: Path, old: Mapping[str, bytes | None], kept: Iterable[Built]) -> _Sources:
+        repository = Repository.around(root)
+        products = {path for built in kept for path in built.files}
+        tracked: Sequence[str] = ()
+        if repository is None:
+            others = [path.as_posix() for path in overlay.project_files(root)]
+        else:
+            tracked, others = repository.listed(root)
+            prefix = f"{repository.relative(root, '.')}/".removeprefix("./")
+            ignored = repository.ignored(prefix + path for path in old)
+            products |= {path.removeprefix(prefix) for path in ignored}
+        contents = {path: _content(root / path, _MAGIC) for path in others} | {**old}
+        products |= {path for path, content in contents.items() if is_machine_code(content)}
+        products -= {*tracked}
+        records = [
+            path.removesuffix(_LEDGER) for path in (*tracked, *others) if path.endswith(_LEDGER)
+        ]
+
+        def wanted(paths: Iterable[str]) -> list[str]:
+            left = (path for path in paths if path not in products and path not in old)
+            return sorted(path for path in left if not path.startswith((*records, ".git/")))
+
+        own = {path: content for path, content in old.items() if path not in products}
+        return cls(root, own, wanted(tracked), wanted(others))
+
+    def digest(self, command: ProjectCommand) -> str:
+        """Return a name for what a command makes of these files; tests and documents do not count.
+
+        A file that git does not track may be the notes of a round.
+        """
+        digest = hashlib.sha256(repr((command.text, sorted(command.env.items()), _abi())).encode())
+        present = {path: _content(self.root / path) for path in (*self.tracked, *self.others)}
+        for path, content in sorted({**present, **self.old}.items()):
+            name = PurePosixPath(path)
+            is_document = name.suffix in _DOCUMENTS and path not in self.tracked
+            if not (is_document or any(map(name.match, _TESTS))):
+                digest.update(f"{path}\0{sha256(content or b'')}\0".encode())
+        return digest.hexdigest()[:16]
+
+    def copy(self, tree: Path) -> None:
+        """Copy the files to a tree; what git tracks is newer there than whatever it does not."""
+        for path in (*self.others, *self.tracked):
+            place = tree / path
+            place.parent.mkdir(parents=True, exist_ok=True)
+            if (self.root / path).is_dir():
+                shutil.copytree(self.root / path, place, symlinks=True)
+            elif os.path.lexists(self.root / path):
+                copy = shutil.copy if path in self.tracked else shutil.copy2
+                copy(self.root / path, place, follow_symlinks=False)
+        self._write(tree)
+
+    def copy_all(self, tree: Path) -> None:
+        """Copy the project to a tree, products included, with files of git's newer than these."""
+        overlay.copy(self.root, tree, {}, self.old)
+        for path in (*self.tracked, *self.others):
+            if (tree / path).is_file():
+                os.utime(tree / path)
+        self._write(tree)
+
+    def _write(self, tree: Path) -> None:
+        tree.mkdir(parents=True, exist_ok=True)
+        overlay.write({k: content for k, content in self.old.items() if content is not None}, tree)
+
+
+def _content(path: Path, size: int = -1) -> bytes | None:
+    """Return what a file begins with, all of it unless a size is given; None where there is none.
+
+    A folder, which is a submodule, stands for its files' names, sizes and times.
+    """
+    if path.is_dir():
+        files = ((file, (path / file).stat()) for file in overlay.project_files(path))
+        return repr([(str(file), stat.st_size, stat.st_mtime_ns) for file, stat in files]).encode()
+    if not path.is_file():
+        return None
+    with path.open("rb") as stream:
+        return stream.read(size)
 
 
 def _sweep() -> None:

@@ -236,6 +236,16 @@ class Repository:
         words = ("--others", "--ignored", "--exclude-standard", "-z", "--", "*.py")
         return [path for path in self._git("ls-files", *words).split("\0") if path]
 
+    def listed(self, folder: Path) -> tuple[list[str], list[str]]:
+        """Return the files below a folder that git tracks, and those it neither tracks nor ignores.
+
+        Paths are relative to the folder; a submodule, or a repository in this one, is one path.
+        """
+        words = ("-C", str(folder), "ls-files", "-z")
+        listings = (self._git(*words), self._git(*words, "--others", "--exclude-standard"))
+        tracked, others = ([*filter(None, text.split("\0"))] for text in listings)
+        return tracked, others
+
     def ignored(self, paths: Iterable[str]) -> set[str]:
         """Return those of `paths` that git ignores; it tells of none in a submodule."""
         with tempfile.TemporaryFile() as names:

@@ -39,7 +39,7 @@ from pytest_kopt.trials.pull_request.own_rules import (
     ignored_code,
     plugin_files,
 )
-from pytest_kopt.trials.trees import Trees, why_not_in_place
+from pytest_kopt.trials.trees import Builds, Trees, scratch, why_not_in_place
 
 
 class PullRequestGate(VersionGate):
@@ -73,12 +73,14 @@ class PullRequestGate(VersionGate):
         self._as_then: dict[str, CaseResult] = {}
         self._held = ExitStack()
         command = settings.rebuild_command
-        self._rebuild = ProjectCommand(command, is_confined=settings.isolates) if command else None
-        rebuild = self._rebuild
-        self._trees = Trees(self._held, base.root, rebuild)
-        self._own_trees = Trees(self._held, base.root, rebuild, copies_sources=True)
+        self._builds = None
+        if command:
+            rebuild = ProjectCommand(command, is_confined=settings.isolates)
+            self._builds = Builds(base.root, rebuild, self._held.enter_context(scratch()))
+        self._trees = Trees(self._held, base.root, self._builds)
+        self._own_trees = Trees(self._held, base.root, self._builds, copies_sources=True)
         #: Sources that git ignores, as far as no build makes them for each version.
-        asks_git = base.commit and not rebuild
+        asks_git = base.commit and not command
         self._ignored = ignored_code(base.root, settings.workspace) if asks_git else frozenset()
         self._reach = Reach(base.root, settings.root, self._differing, rebuilds=bool(command))
 
@@ -99,14 +101,14 @@ class PullRequestGate(VersionGate):
             check_rules(self.config, self.settings, self.other, self._differing)
         if edited_around(self.config, self.other, self._differing):
             launcher_of(self.config).forget_variables()
-        rebuild, base = self._rebuild, self.other
+        base, command = self.other, self.settings.rebuild_command
         check_known(base, (), [path for path in self._differing if path.endswith(".py")])
-        problem = why_not_in_place(rebuild.text) if rebuild else ""
+        problem = why_not_in_place(command) if command else ""
         if problem:
             raise BadInput(problem, where="kopt_rebuild_command")
-        if rebuild:
+        if self._builds:
             # The base's cases may import what it makes, which a fresh check-out lacks.
-            self._unbuilt = rebuild.run(base.root).failure
+            self._unbuilt = self._builds.into_project()
         if base.old and not self._unbuilt:
             self._then = take_inventory(self.config, self._orders, base)
         return self._unbuilt
@@ -230,7 +232,7 @@ class PullRequestGate(VersionGate):
         """
         used, opened = self._reach.used(results), self._reach.opened(results)
         ignored = self._ignored & used
-        if self.other.commit and not self._rebuild:
+        if self.other.commit and not self._builds:
             ignored |= ignored_among(self.other.root, opened)
         if ignored:
             harness, _ = self._harness_of(results)
