@@ -11,12 +11,12 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from pytest_kopt.cases.replies import Collected
-from pytest_kopt.errors import BadInput
 from pytest_kopt.processes.case_processes import CaseProcesses, Replay
 from pytest_kopt.processes.child import Child, ChildDied, Children
 from pytest_kopt.processes.launcher import Launcher
 from pytest_kopt.session.controller import Controller, told
 from pytest_kopt.session.usage import uses_kopt
+from pytest_kopt.trials.judging import check_same_ids
 from pytest_kopt.trials.measurements import Measurements
 
 
@@ -144,12 +144,4 @@ def _same_ids(ids: Sequence[str], twin: Child) -> None:
     except ChildDied:
         return
     twin.dismiss()
-    ours, theirs = sorted({*ids} - {*reply.ids}), sorted({*reply.ids} - {*ids})
-    if ours or theirs:
-        raise BadInput(
-            "test ids differ between two processes, so later rounds cannot find their cases: "
-            f"the first has {', '.join(ours[:1]) or 'fewer'}, "
-            f"the second {', '.join(theirs[:1]) or 'fewer'}",
-            where="--kopt-round 1",
-            fix="parametrize with ids= of constant text, without addresses or hashes",
-        )
+    check_same_ids(ids, reply.ids, "--kopt-round 1")

@@ -90,6 +90,19 @@ def check_some(ids: Sequence[str], collector: Collector, where: str, how: str = 
         raise BadInput("no kopt case was collected", where=where, fix=fix)
 
 
+def check_same_ids(ids: Iterable[str], others: Iterable[str], where: str) -> None:
+    """Raise BadInput where two processes have collected other ids for the same tests."""
+    first, second = sorted({*ids} - {*others}), sorted({*others} - {*ids})
+    if first or second:
+        raise BadInput(
+            "test ids differ between two processes, so that kopt cannot find a case in another "
+            f"one: the first has {', '.join(first[:1]) or 'fewer'}, "
+            f"the second {', '.join(second[:1]) or 'fewer'}",
+            where=where,
+            fix="parametrize with ids= of constant text, without addresses or hashes",
+        )
+
+
 def cut_off(
     collector: Collector, wanted: Sequence[str] | None, interrupted: str, policy: Policy
 ) -> Verdict | None:

@@ -395,6 +395,26 @@ def test_a_new_case_is_compared_where_the_base_passes_it(gate: Gate) -> None:
     ]
 
 
+def test_ids_that_differ_in_each_process_are_no_cases_that_are_gone(gate: Gate) -> None:
+    """A renamed case is one that is gone, and a new one."""
+    marked = '@pytest.mark.kopt\n@pytest.mark.parametrize("name", [NAME])'
+    text = PLAIN_CASES.replace("(kopt)", "(kopt, name)").replace("@pytest.mark.kopt", marked)
+    drawn = text.replace("NAME", "uuid.uuid4().hex")
+    gate.project.write("tests/test_plain.py", f"import uuid\n{drawn}")
+    gate.project.commit_all("A name that is drawn")
+    gate.project.write(PLAIN, kernel(FASTER, "new"))
+    done = gate()
+    assert done.run.code == 4, done.run.text
+    assert "test ids differ between two processes" in done.run.refusal
+    assert "Fix: parametrize with ids= of constant text" in done.run.refusal
+    gate.project.write("tests/test_plain.py", text.replace("NAME", '"first"'))
+    gate.project.commit_all("A constant name")
+    gate.project.write("tests/test_plain.py", text.replace("NAME", '"second"'))
+    renamed = gate()
+    assert renamed.run.code == 8, renamed.run.text
+    assert renamed.judged["removed"] == ["tests/test_plain.py::test_plain[first]"]
+
+
 @long
 def test_a_gain_in_one_package_of_a_repository_over_two_workers(tmp_path: Path) -> None:
     """Started in a subdirectory, from a detached HEAD, against its parent."""

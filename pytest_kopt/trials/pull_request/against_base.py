@@ -121,6 +121,7 @@ class PullRequestGate(VersionGate):
         self._sources = [path for path in old if not self._is_of_tests(path)]
         self._changed = [path for path in self._sources if path in self._differing]
         self._check_base_imports(ids)
+        self._check_same_ids(ids)
 
     def get_ahead(self, ids: Sequence[str], measurements: Measurements) -> None:
         # A build is left for when the cases have passed, and so are what may have no reader and
@@ -224,6 +225,18 @@ class PullRequestGate(VersionGate):
                     where=str(self.other),
                     fix="name a base whose cases import",
                 )
+
+    def _check_same_ids(self, ids: Sequence[str]) -> None:
+        """Raise BadInput where an id is another one in each process, as one with an address is."""
+        then = self._then.order
+        gone, new = (
+            {nodeid.partition("[")[0] for nodeid in {*these} - {*others}}
+            for these, others in ((then, ids), (ids, then))
+        )
+        if gone & new:
+            # The same tests in another process: a change may have renamed cases as well.
+            again = take_inventory(self.config, self._orders, self.other)
+            judging.check_same_ids(then, again.order, str(self.other))
 
     def _check_known(self, results: Sequence[CaseResult]) -> None:
         """Raise BadInput where it is not known what a file that the cases use was at the base.
