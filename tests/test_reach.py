@@ -77,6 +77,7 @@ def runs_none_of(name: str, *edits: tuple[str, str]) -> bool:
         (("def twice(x):\n    return x * 2", "def twice(x):\n    return x * 5"), {"second"}),
         (("x * 3", "x * 4"), {"third"}),
         (("def first(x):", "def more(x):\n    return x\n\n\ndef first(x):"), set()),
+        (("CACHE = {}", "CACHE = {}\n__all__ = ['first']"), ALL),
         (
             (
                 "def second(x):",
@@ -123,6 +124,22 @@ def test_ways_to_come_by_a_function(way: str) -> None:
     plain = "def second(x):\n    return doubled(x) - SIZE"
     before, after = edited((plain, way)), edited((plain, way), ("x * 3", "x * 4"))
     assert unreached("second", before, after, PATHS) is None
+
+
+@pytest.mark.parametrize(
+    ("names", "is_reached"),
+    [
+        ("__all__ = ['second', 'thrice']", False),
+        ("__all__ = ('second', 'thrice')", False),
+        ("NAMES = ['second', 'thrice']", True),
+        ("__all__ = [helpers.thrice.__name__]", True),
+        ("__all__ = NAMES = ['thrice']", True),
+    ],
+)
+def test_a_list_of_public_names_runs_none_of_them(names: str, is_reached: bool) -> None:
+    listed = ("CACHE = {}", f"CACHE = {{}}\n{names}")
+    before, after = edited(listed), edited(listed, ("x * 3", "x * 4"))
+    assert (unreached("second", before, after, PATHS) is None) is is_reached
 
 
 def test_a_file_that_went_is_a_change_to_all() -> None:

@@ -237,7 +237,10 @@ def _reached(name: str, files: Mapping[str, bytes]) -> set[str] | None:
                 # An import runs no function; what it is called here leads to what it is.
                 for alias in node.names:
                     leads.setdefault(alias.asname or alias.name, set()).add(alias.name)
-            elif not (isinstance(node, ast.FunctionDef) and node.name in module.functions):
+            elif not (
+                _is_list_of_names(node)
+                or (isinstance(node, ast.FunctionDef) and node.name in module.functions)
+            ):
                 waiting |= _words(node)
         for own, function in module.functions.items():
             leads.setdefault(own, set()).update(_words(function))
@@ -247,6 +250,15 @@ def _reached(name: str, files: Mapping[str, bytes]) -> set[str] | None:
         reached.add(word)
         waiting |= leads.get(word, set()) - reached
     return reached
+
+
+def _is_list_of_names(node: ast.stmt) -> bool:
+    """Say whether a statement is `__all__ = [...]`, whose strings look up nothing."""
+    match node:
+        case ast.Assign([ast.Name("__all__")], ast.List(names) | ast.Tuple(names)):
+            return all(isinstance(name, ast.Constant) for name in names)
+        case _:
+            return False
 
 
 def _words(tree: ast.AST) -> set[str]:
