@@ -100,7 +100,17 @@ MEMOS = {
 @pytest.mark.parametrize("key", MEMOS)
 def test_a_memo_that_serves_one_content_for_another_is_stale(key: str) -> None:
     report = check(memo(MEMOS[key]))
-    assert names(report) == {"stale-result"}
+    assert "stale-result" in {found.check for found in report.findings} and report.check == "FAIL"
+    # Where only a few elements changed, a kernel without any memory may not have read these.
+    assert names(report) == (set() if key in ("corners", "sum", "extremes") else {"stale-result"})
+
+
+def test_a_kernel_that_reads_half_of_its_input_is_wrong_and_no_cheat() -> None:
+    def half(x: Tensor, w: Tensor) -> Tensor:
+        return honest(torch.cat([x[: len(x) // 2]] * 2), w)
+
+    report = check(half)
+    assert report.check == "FAIL" and not names(report)
 
 
 @pytest.mark.parametrize("wrong", ["always", "at random", "in a scratch that is never reset"])

@@ -24,13 +24,15 @@ class Consequence(Enum):
 _NAMES = {
     Consequence.REJECTS: (
         "harness-edit harness-written records-read foreign-signal process-state "
-        "late-result background-work hidden-time faster-than-physics timed-result "
+        "late-result background-work hidden-time faster-than-physics "
         "stale-result output-shared inflation "
-        "stale-weight training-loop activation-cache grad-out-cache hit-rate "
+        "activation-cache grad-out-cache hit-rate "
         "vendor-operator precision-downgrade uneven-groups "
         "held-out-speed incumbent-slowed declared-bucket bucket-mismatch"
     ),
     Consequence.REPAIRS: (
+        # A kernel without any state may be wrong for some inputs only.
+        "timed-result stale-weight training-loop "
         "output-type output-dtype output-layout constant-result not-deterministic batch-variant "
         "empty-capture "
         "unwritten-output input-mutated input-moved generator-left switch-left threads-left "

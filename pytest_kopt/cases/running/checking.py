@@ -127,6 +127,8 @@ class Checking:
     is_settled: bool = False
     #: Whether an activation has room for a change of a few elements.
     is_disturbable: bool = True
+    #: Whether only a few elements of the content changed since the call before.
+    is_renewed_a_little: bool = False
     #: For how many seconds calls were judged.
     judging: float = 0.0
     #: The largest share of a core that other threads used while a call was judged.
@@ -204,6 +206,7 @@ class Checking:
 
     def renew(self, fresh: Sequence[Any]) -> None:
         inputs.overwrite(self.used, fresh, self.case.weights)
+        self.is_renewed_a_little = False
         # Sizes in a list are content as well.
         self.used = [
             old if contents(old) else new for old, new in zip(self.used, fresh, strict=True)
@@ -213,6 +216,7 @@ class Checking:
     def renew_a_little(self) -> None:
         """Write new activations and leave the weights, as between two steps of training."""
         weights = self.case.weights
+        self.is_renewed_a_little = self.is_disturbable
         if self.is_disturbable:
             fresh = inputs.disturbed(self.pristine, weights, self.generator)
         else:
@@ -293,7 +297,12 @@ class Checking:
                 # A sampler may draw the same few values twice.
                 return
             yield from outputs.stale(
-                call_name, before.copies.all, run.copies.all, expected_before.all, expected
+                call_name,
+                before.copies.all,
+                run.copies.all,
+                expected_before.all,
+                expected,
+                rejects=not self.is_renewed_a_little,
             )
 
     def _pool(self, run: Run, expected: Pass) -> None:

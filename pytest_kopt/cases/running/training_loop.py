@@ -319,16 +319,16 @@ def _findings(trace: Trace, wrong: Sequence[TrainingStep], share: float) -> Iter
     if stale := next((step for step in wrong if step.stale_weight), None):
         yield Finding(
             "stale-weight",
-            "after an update of a parameter in place, the call returns the old result "
+            "after an update of a parameter in place, the result is right for the old values only "
             f"({stale.wrong})",
-            advice="key the cache on the parameter and its _version, or compute the result again",
+            advice="read all of the parameter in each call; key a cache on it and its _version",
             bucket="W1",
         )
     elif wrong:
         yield Finding(
             "training-loop",
             f"wrong for new tensors in a simulated training loop ({wrong[0].wrong})",
-            advice="compute the result from the arguments of its own call only",
+            advice="be right for all input values of the case, by the arguments of the call alone",
             bucket="W3",
         )
     if ACTIVATION in trace.cached:

@@ -156,7 +156,14 @@ def after_many_calls(checking: Checking) -> Iterator[Finding]:
     call_name = "after many calls"
     checking.call(call_name, checking.seeds["last"])
     last, last_expected = checking.last.copies, checking.expected
-    yield from outputs.stale(call_name, first.copies.all, last.all, expected.all, last_expected.all)
+    yield from outputs.stale(
+        call_name,
+        first.copies.all,
+        last.all,
+        expected.all,
+        last_expected.all,
+        rejects=not checking.is_disturbable,
+    )
 
 
 def other_addresses(checking: Checking) -> Iterator[Finding]:
