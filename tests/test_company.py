@@ -81,6 +81,17 @@ def test_a_small_part_of_a_gain_is_told() -> None:
     assert finding is not None and not finding.rejects
 
 
+def test_what_the_incumbent_loses_is_taken_off_the_gain(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = look_alone(Machine([12.0, 12.1, 11.9, 12.0]).in_company, 40.0)
+    assert math.exp(found.excess) == pytest.approx(1.12, abs=1e-4)
+    monkeypatch.setattr(credit, "look_alone", lambda comparison, gain: found)
+    result, _ = compared(NoiseHistory(), gain=1.4)
+    assert result.verdict.decision is Decision.ACCEPTED and result.verdict.aggregate
+    assert result.verdict.aggregate.change_pct == pytest.approx(25.0, abs=0.2)
+    assert result.change().step_pct == pytest.approx(25.0, abs=0.2)
+    assert any("of the gain in pairs are not credited" in flag for flag in result.verdict.flags)
+
+
 @pytest.mark.parametrize(
     ("slower", "asked"),
     [((2.5, -1.0), 2), ((9.0, -8.0), 2), ((9.0, 1.0, -8.0), 3), ((9.0, -3.0, 7.0, -3.0), 4)],

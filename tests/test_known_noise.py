@@ -95,7 +95,7 @@ class Measuring:
     flags: tuple[str, ...] = ()
     device_seconds: float = 0.0
     tried: tuple[Tried, ...] = ()
-    died_nearby: str = ""
+    death_nearby: Any = None
     written: str = ""
 
     def replicas(self, count: int) -> Iterator[Replica]:

@@ -189,3 +189,10 @@ def test_on_the_cpu_a_gain_that_the_clock_shows_to_be_a_loss_is_none() -> None:
     assert "the change is -50.0 %" in look_outside(waiting(5.0, 40.0), unasked).doubt
     witness = look_outside(waiting(5.0, 19.0), unasked)
     assert not witness.doubt and not witness.contradiction
+
+
+@pytest.mark.parametrize(("passed", "excess"), [(5.0, 0.0), (5.05, 0.0), (19.0, 19 / 5)])
+def test_on_the_cpu_a_gain_counts_as_far_as_the_clock_sees_it(passed: float, excess: float) -> None:
+    witness = look_outside(waiting(5.0, passed), unasked)
+    assert math.exp(witness.excess) == pytest.approx(excess or 1.0)
+    assert not look_outside(waiting(5.0, passed), unasked, loss_pct=5.0).excess

@@ -36,11 +36,12 @@ _NAMES = {
         "output-type output-dtype output-layout constant-result not-deterministic batch-variant "
         "empty-capture "
         "unwritten-output input-mutated input-moved generator-left switch-left threads-left "
-        "held-out-shape held-out-range held-out-layout held-out-dtype held-out-gradients"
+        "held-out-shape held-out-range held-out-layout held-out-dtype held-out-gradients "
+        "held-out-death"
     ),
     Consequence.NOTES: (
         "global-generator narrow-reference other-bits output-order weight-cache "
-        "outside-write network not-captured held-out-untried held-out-death never-called "
+        "outside-write network not-captured held-out-untried never-called "
         # The audit's.
         "identity-keyed-cache content-keyed-cache memoised-tensors fixed-group-size "
         "divisible-shapes stack-inspection heap-inspection harness-import harness-environment"

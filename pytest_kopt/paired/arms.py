@@ -177,15 +177,21 @@ class Arms:
         """Start a process that holds the incumbent alone."""
         return self._alone(place, ArmsOrder((ALONE,)), self._versions.trees[0])
 
-    def start_nearby(self, place: Place) -> Nearby:
-        """Start what tries candidate and incumbent at shapes near those of some cases."""
-        how, asked = self.how, dict[Child, list[str]]()
+    def start_nearby(
+        self,
+        place: Place,
+        seed: int | None = None,
+        of: Collection[str] = (CANDIDATE, INCUMBENT),
+    ) -> Nearby:
+        """Start what tries versions at shapes near those of some cases, drawn under a seed."""
+        how, asked = TWO_PROCESSES if len(of) == 1 else self.how, dict[Child, list[str]]()
         count = 1 if how == TWO_PROCESSES or place.device.kind == "cpu" else _NEARBY_ON_GPU
         for number in range(min(count, len(place.ids)) or 1):
             own = place._replace(ids=place.ids[number::count])
-            children_of = self._holding(own, how, [CANDIDATE, INCUMBENT], ArmsOrder(()))
+            children_of = self._holding(own, how, [*of], ArmsOrder(()))
             asked |= dict.fromkeys(children_of.values(), own.ids)
-        return Nearby(asked, how, place.ids, self.random.getrandbits(62))
+        seed = self.random.getrandbits(62) if seed is None else seed
+        return Nearby(asked, how, place.ids, seed)
 
     def start_verifier(self, place: Place) -> Verifier:
         versions = self._versions

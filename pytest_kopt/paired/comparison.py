@@ -11,8 +11,9 @@ from typing import TypeVar
 
 import pytest
 
-from pytest_kopt.cases.order import WorkerOrders
+from pytest_kopt.cases.order import INCUMBENT, WorkerOrders
 from pytest_kopt.decide.inference import KNOWN_BIAS_PCT, LOOKS
+from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.nearby_shapes import Tried, merged
 from pytest_kopt.paired.arms import (
     AT_ONCE_ON_GPU,
@@ -25,6 +26,7 @@ from pytest_kopt.paired.arms import (
     after_refusal,
 )
 from pytest_kopt.paired.blocks import Sustained
+from pytest_kopt.paired.nearby import Nearby
 from pytest_kopt.paired.replica import BesideAlone, Replica
 from pytest_kopt.paired.samples import CaseQuads
 from pytest_kopt.paired.verifier_process import Refused
@@ -78,8 +80,8 @@ class Comparison:
         return self._arms.written
 
     @property
-    def died_nearby(self) -> str:
-        return next(filter(None, (lane.died_nearby for lane in self._lanes)), "")
+    def death_nearby(self) -> Finding | None:
+        return next(filter(None, (lane.death_nearby for lane in self._lanes)), None)
 
     @property
     def device_seconds(self) -> float:
@@ -210,7 +212,7 @@ class Lane:
         self._tried_how = ""
         self.tried: list[Tried] = []
         #: Why shapes near the declared ones were no longer tried: one of them ended a process.
-        self.died_nearby = ""
+        self.death_nearby: Finding | None = None
 
     @property
     def place(self) -> Place:
@@ -348,7 +350,7 @@ class Lane:
             self._beside_alone.replica = replica
 
     def _await_nearby(self) -> None:
-        """Wait for what is tried near the declared shapes; what ends it there is only told."""
+        """Wait for what is tried near the declared shapes, and learn what ended it there."""
         if self._same.keys() >= {*self.place.ids}:
             self.pool.end_nearby()
             return
@@ -369,4 +371,21 @@ class Lane:
             # What ended it is not compared here.
             self._await_nearby()
             return
-        self.died_nearby, self._tried_how = nearby.died, nearby.how
+        self._tried_how = nearby.how
+        self.death_nearby = self._death(nearby) if nearby.died else None
+
+    def _death(self, nearby: Nearby) -> Finding:
+        """Return what the end of a process says; the current best alone tries the same case."""
+        place = self.place._replace(ids=[nearby.died_in])
+        alone = self._arms.start_nearby(place, nearby.seed, of=[INCUMBENT])
+        try:
+            alone.wait()
+        finally:
+            alone.end()
+        return Finding(
+            "held-out-death",
+            f"the kernel ended its process for inputs near the declared ones ({nearby.died})",
+            where=nearby.died_in,
+            advice="support sizes and values that the current best supports, or raise for others",
+            rejects=not alone.died,
+        )

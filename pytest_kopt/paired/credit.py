@@ -5,6 +5,8 @@ slow down the code that runs next to it, by a hook in an allocator, a scheduling
 the machine. That slows incumbent and control alike, so that no ratio inside of its process shows
 it.
 
+A gain is no larger than these other measurements of it allow: where one shows less, that counts.
+
 Nor do its ratios show work that the candidate has moved to where nothing is counted, which the
 clock of the deciding process sees. On the CPU a comparison counts the processor time of a block, on
 a GPU the device's events. A gain of processor time that this clock shows to be a loss, as calls
@@ -32,8 +34,8 @@ from pytest_kopt.paired.verifier_process import Refused
 
 #: While the mean is above this, in percent, and above this share of the gain, the incumbent is
 #: timed alone so many times in all: by some percent processes differ anyway.
-_SUSPECT_PCT, _SUSPECT_SHARE, _TIMES = 2.0, 0.25, 4
-#: A gain of which so much is the incumbent's loss is no gain; less is told.
+_SUSPECT_PCT, _SUSPECT_SHARE, _TIMES = 2.0, 0.05, 4
+#: A gain of which so much is the incumbent's loss is no gain; less is taken off.
 _LOSS_SHARE = 0.5
 #: One-sided level of the bound on how much slower it is.
 _LOSS_LEVEL = 0.005
@@ -42,6 +44,8 @@ _LOSS_LEVEL = 0.005
 _MOVED_SHARE, _MOVED_LEAST, _CACHES = 0.25, 0.02, 0.1
 #: The same between two processes, which differ by where their memory lies.
 _PROCESSES = 0.5
+#: A version's time by the outside clock is at least this share of its counted time.
+_LEAST_SHARE = 0.01
 #: Messages to a GPU's process and the launches of its calls take their time, in ms.
 _LAUNCHES_MS = 5.0
 #: One-sided level of the bound on the time that passes elsewhere.
@@ -65,6 +69,8 @@ class Company:
     finding: Finding | None = None
     why_not: str = ""
     doubt: str = ""
+    #: By how much, as a log-ratio, the gain is the incumbent's loss, where that was shown.
+    excess: float = 0.0
 
     def to_document(self) -> dict[str, object]:
         return {
@@ -109,7 +115,7 @@ def look_alone(
         rejects=estimate.mean >= _LOSS_SHARE * gain,
     )
     if estimate.lower(_LOSS_LEVEL) > math.log1p(KNOWN_BIAS_PCT / 100):
-        return Company(slower_pct, finding)
+        return Company(slower_pct, finding, excess=estimate.mean)
     if finding.rejects and estimate.mean > math.log1p(_SUSPECT_PCT / 100):
         return Company(
             slower_pct, doubt=f"{finding.message}, in the mean of {len(slower_pct)} that scatter"
@@ -133,6 +139,8 @@ class Witness:
     loss_pct: float | None = None
     more: int = 0
     is_gpu: bool = True
+    #: By how much, as a log-ratio, a gain on the CPU is more than this clock allows.
+    excess: float = 0.0
     #: Whether a gain is claimed that this clock could have told, and was not asked about.
     is_missing: bool = False
 
@@ -186,15 +194,18 @@ def look_outside(
     """
     asked = [*replicas, *beside_alone]
     is_replayed = any(case.engine == "graph" for replica in replicas for case in replica.values())
-    # Of each case of the CPU in each replica, by what passed meanwhile.
-    by_wall = [
-        statistics.median(math.log(old.passed / new.passed) for new, old in pairs_of(quads))
+    on_cpu = [
+        case
         for replica in replicas
         for case in replica.values()
-        if case.engine == "wall" and (quads := case.quads.get(CANDIDATE))
+        if case.engine == "wall" and case.quads.get(CANDIDATE)
     ]
-    if len(by_wall) > 1:
-        return Witness(Estimate.of(tuple(by_wall)), loss_pct=loss_pct, is_gpu=False)
+    if len(on_cpu) > 1:
+        change = Estimate.of(tuple(map(_by_wall, on_cpu)))
+        differs = Estimate.of(tuple(_by_wall(case) - case.ratio("step") for case in on_cpu))
+        is_less = loss_pct is None and differs.upper(_LOSS_LEVEL) < -_MOVED_LEAST
+        excess = -differs.mean if is_less else 0.0
+        return Witness(change, differs, loss_pct, is_gpu=False, excess=excess)
     for more in range(_MORE_REPLICAS + 1):
         change, differs = _estimates(replicas, asked)
         is_missing = is_replayed and change is None and loss_pct is None
@@ -203,6 +214,16 @@ def look_outside(
             break
         asked += another()
     return witness
+
+
+def _by_wall(case: CaseQuads) -> float:
+    """Return a replica's gain by what passed meanwhile; what passes around any block cancels."""
+    return statistics.median(
+        math.log(
+            old.counted / max(old.counted - (old.passed - new.passed), _LEAST_SHARE * new.counted)
+        )
+        for new, old in pairs_of(case.quads[CANDIDATE])
+    )
 
 
 def _estimates(
@@ -312,8 +333,16 @@ class Credit:
         return self.witness.doubt or self.alone.doubt
 
     @property
+    def excess(self) -> float:
+        """By how much, as a log-ratio, the gain is more than the other measurements allow."""
+        return max(self.witness.excess, self.alone.excess)
+
+    @property
     def flags(self) -> list[str]:
-        return [str(self.alone.finding)] if self.alone.finding else []
+        flags = [str(self.alone.finding)] if self.alone.finding else []
+        if self.excess:
+            flags.append(f"{percent(self.excess):.1f} % of the gain in pairs are not credited")
+        return flags
 
     def to_document(self) -> dict[str, object]:
         return {

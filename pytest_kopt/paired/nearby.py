@@ -51,7 +51,7 @@ class Nearby(Children):
         self._asked = asked
         self.how = how
         self._ids = ids
-        self._seed = seed
+        self.seed = seed
         #: How one of them ended by itself, and in which case; "" as long as none did.
         self.died = self.died_in = ""
         #: The cases that the change does not concern, with how that is known.
@@ -91,7 +91,7 @@ class Nearby(Children):
         self.stop()
 
     def _ask(self, child: Child, nodeid: str) -> None:
-        child.send(TryNearby(nodeid, secret=self._seed))
+        child.send(TryNearby(nodeid, secret=self.seed))
 
     def _read(self, child: Child) -> list[Tried]:
         tried, ids = list[Tried](), self._asked[child]
@@ -137,11 +137,10 @@ class Nearby(Children):
 
 
 def findings_nearby(
-    tried: Sequence[Tried], died: str, gains: Mapping[str, float]
+    tried: Sequence[Tried], death: Finding | None, gains: Mapping[str, float]
 ) -> Iterator[Finding]:
     """Yield what other shapes and inputs say about the candidate, whose `gains` are by node id."""
     yield from held_out_findings(tried, CANDIDATE, INCUMBENT, gains)
     yield from untried(tried)
-    if died:
-        how = f"the kernel ended its process at a shape near a declared one ({died})"
-        yield Finding("held-out-death", how)
+    if death:
+        yield death

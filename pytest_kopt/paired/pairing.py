@@ -149,12 +149,18 @@ def judge(
         is_gain = claims_gain and criteria.gate == "improve"
         gain_pct = verdict.aggregate.change_pct if verdict.aggregate else None
         loss_pct = None if is_gain else criteria.policy.shape_gate_pct
-        credit = examine(comparison, measured.replicas, gain_pct, loss_pct)
+        credit = examine(comparison, measured.every, gain_pct, loss_pct)
+        doubt = credit.doubt
+        if credit.excess:
+            measured.take_off(credit.excess)
+            credited = looks.decide(look, *measured.look(look, looks.alone))
+            doubt = doubt or ("" if credited else "less than that is credited")
+            verdict = credited or verdict
         update: dict[str, object] = {"flags": [*verdict.flags, *credit.flags]}
-        if credit.doubt:
+        if doubt and verdict.decision.keeps:
             update |= {
                 "decision": Decision.INCONCLUSIVE,
-                "reason": f"{verdict.reason}; but {credit.doubt}",
+                "reason": f"{verdict.reason}; but {doubt}",
                 "next_step": "measure it again on a quieter machine",
             }
         verdict = verdict.model_copy(update=update)
@@ -174,8 +180,20 @@ class _Measured:
         self._evidence: list[PairedEvidence] = []
         self.same: dict[str, Same] = {}
 
-    def look(self, look: int) -> tuple[list[PairedEvidence], list[PairedEvidence]]:
-        """Measure up to `look` replicates.
+    @property
+    def every(self) -> list[dict[str, CaseQuads]]:
+        return [*self._replicas, *self._of_open]
+
+    def take_off(self, excess: float) -> None:
+        """Credit so much less of the gain in each case, as a log-ratio."""
+        for replica in self.every:
+            for case in replica.values():
+                case.excess = excess
+
+    def look(
+        self, look: int, unsettled: frozenset[str]
+    ) -> tuple[list[PairedEvidence], list[PairedEvidence]]:
+        """Measure up to `look` replicas, of the `unsettled` cases alone if there are any.
 
         Returns the evidence, and the same with the sizes of groups drawn once more.
         """
@@ -219,7 +237,7 @@ class _Measured:
             results=tuple(results),
             replicas=tuple(replicas),
             tried=tuple(comparison.tried),
-            nearby=tuple(findings_nearby(comparison.tried, comparison.died_nearby, gains)),
+            nearby=tuple(findings_nearby(comparison.tried, comparison.death_nearby, gains)),
         )
 
     def _session(self, credit: Credit) -> dict[str, object]:

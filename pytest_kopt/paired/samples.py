@@ -115,6 +115,8 @@ class CaseQuads:
     sustained: Mapping[Kind, list[Quad]] = field(default_factory=dict)
     #: Whether the clock does not fall under load, so that one figure holds at both points.
     is_steady: bool = False
+    #: By how much, as a log-ratio, the gain in pairs is more than is credited.
+    excess: float = 0.0
     #: What differs in their machine code, as far as it is told.
     kernels: Future[list[KernelChange]] | None = None
 
@@ -142,7 +144,8 @@ class CaseQuads:
         if self.is_same:
             return 0.0
         quads = [[(arm, time.of(way)) for arm, time in quad] for quad in self.at(kind, point)]
-        return replica_ratio(quads, *PAIRS.get(kind, (kind, INCUMBENT)))
+        ratio = replica_ratio(quads, *PAIRS.get(kind, (kind, INCUMBENT)))
+        return ratio - self.excess if kind == CANDIDATE else ratio
 
 
 def evidence_of(measured: Sequence[CaseQuads], way: str) -> PointEvidence | None:
