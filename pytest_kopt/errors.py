@@ -18,6 +18,10 @@ _STORAGE = {
 }
 
 
+#: What to do where kopt failed.
+REPORT = "report this message to pytest-kopt; neither the kernel nor its test is at fault"
+
+
 class NoVerdict(Exception):
     """An error that ends a session before its verdict, or a command, with an exit code."""
 

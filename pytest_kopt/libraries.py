@@ -11,6 +11,7 @@ import os
 import site
 import sys
 import sysconfig
+import traceback
 from collections.abc import Container
 from pathlib import Path
 
@@ -20,6 +21,7 @@ _ELSEWHERE = ("torch", "triton", "numpy", "pytest", "_pytest", "pluggy", "xdist"
 #: id of the module: another one under that name is looked at.
 _ASIDE: dict[str, int] = {}
 _HEADS: set[str] = set()
+_PACKAGE = f"{Path(__file__).parent}{os.sep}"
 #: The session's sys.path while this process has given up the project's folders on it.
 _SESSION_PATH: list[str] = []
 
@@ -42,6 +44,20 @@ def is_library(filename: str) -> bool:
     # The watch over writes asks before torch is imported, and while it is.
     files = (getattr(sys.modules.get(name), "__file__", None) for name in _ELSEWHERE)
     return str(Path(filename).resolve()).startswith(_library_roots(tuple(filter(None, files))))
+
+
+def own_fault(error: BaseException, but: tuple[str, ...] = ()) -> str:
+    """Return where kopt's own code failed, "" if the project's did, or what that calls.
+
+    What is raised in the folders and files of `but`, which call kernels, may be a kernel's.
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    within = [f for f in frames if f.filename.startswith(_PACKAGE) or not is_library(f.filename)]
+    place = within[-1].filename if within else ""
+    if not place.startswith(_PACKAGE) or place.removeprefix(_PACKAGE).startswith(but):
+        return ""
+    where = f"{place.removeprefix(_PACKAGE)}:{within[-1].lineno}"
+    return f"pytest-kopt itself failed ({where}): {type(error).__name__}: {error}"
 
 
 def project_around(folder: Path) -> Path:

@@ -3,7 +3,9 @@
 import importlib
 import pickle
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import torch
@@ -11,7 +13,7 @@ import torch
 from pytest_kopt import libraries
 from pytest_kopt.errors import BadInput
 from pytest_kopt.versions.affected_modules import project_modules
-from pytest_kopt.versions.executed_files import check_imported_here
+from pytest_kopt.versions.executed_files import check_imported_here, files_run
 
 
 @pytest.fixture(autouse=True)
@@ -83,3 +85,21 @@ def test_a_process_that_left_the_project_imports_no_file_of_it(
     finally:
         libraries.return_to_project()
     assert libraries.session_path() == sys.path == before
+
+
+def test_whose_fault_an_error_is_is_told_by_the_innermost_frame_of_kopt_or_project(
+    tmp_path: Path,
+) -> None:
+    def fails(call: Callable[[], object]) -> BaseException:
+        with pytest.raises((TypeError, ArithmeticError, RuntimeError)) as caught:
+            call()
+        return caught.value
+
+    def own() -> object:
+        return libraries.is_projects(tmp_path, cast("Any", None))
+
+    assert libraries.own_fault(fails(own)).startswith("pytest-kopt itself failed (libraries.py:")
+    assert not libraries.own_fault(fails(own), but=("libraries.py",))
+    # A file of the project's, called by this package, and a library that this file calls.
+    assert not libraries.own_fault(fails(lambda: files_run(lambda: 1 // 0)))
+    assert not libraries.own_fault(fails(lambda: files_run(lambda: torch.ones(2) @ torch.ones(3))))

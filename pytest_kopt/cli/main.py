@@ -7,6 +7,7 @@ import io
 import json
 import os
 import sys
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from importlib.metadata import version
@@ -33,8 +34,9 @@ from pytest_kopt.cli.demo import demo
 from pytest_kopt.cli.init import init
 from pytest_kopt.cli.report import decide, export, mcp, report
 from pytest_kopt.cli.standalone import bisect, calibrate, compare, judge, record, time
-from pytest_kopt.errors import BadInput, NoVerdict, storage_told
+from pytest_kopt.errors import REPORT, BadInput, NoVerdict, storage_told
 from pytest_kopt.exit_codes import ExitCode
+from pytest_kopt.libraries import own_fault
 from pytest_kopt.session.interruption import Interruption
 from pytest_kopt.show.words import visible
 
@@ -133,6 +135,11 @@ def _run(
             return int(arguments.run(arguments) or 0)
     except NoVerdict as error:
         return _without_result(arguments, error.exit_code, "ERROR: ", str(error))
+    except Exception as error:
+        if not (fault := own_fault(error)):
+            raise
+        traceback.print_exc()
+        return _without_result(arguments, ExitCode.USAGE, "ERROR: ", f"{fault}. Fix: {REPORT}")
     except KeyboardInterrupt:
         return _without_result(arguments, pytest.ExitCode.INTERRUPTED, "", "interrupted")
     finally:

@@ -201,11 +201,11 @@ def look_outside(
         if case.engine == "wall" and case.quads.get(CANDIDATE)
     ]
     if len(on_cpu) > 1:
-        change = Estimate.of(tuple(map(_by_wall, on_cpu)))
-        differs = Estimate.of(tuple(_by_wall(case) - case.ratio("step") for case in on_cpu))
-        is_less = loss_pct is None and differs.upper(_LOSS_LEVEL) < -_MOVED_LEAST
-        excess = -differs.mean if is_less else 0.0
-        return Witness(change, differs, loss_pct, is_gpu=False, excess=excess)
+        by_wall = Estimate.of(tuple(map(_by_wall, on_cpu)))
+        less = Estimate.of(tuple(case.ratio("step") - _by_wall(case) for case in on_cpu))
+        is_less = loss_pct is None and less.lower(_LOSS_LEVEL) > _MOVED_LEAST
+        excess = less.mean if is_less else 0.0
+        return Witness(by_wall, loss_pct=loss_pct, is_gpu=False, excess=excess)
     for more in range(_MORE_REPLICAS + 1):
         change, differs = _estimates(replicas, asked)
         is_missing = is_replayed and change is None and loss_pct is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -12,8 +13,9 @@ import pytest
 from pytest_kopt.cases.order import WorkerOrders
 from pytest_kopt.cases.result import Collector
 from pytest_kopt.devices.idle import AllGpusBusy
-from pytest_kopt.errors import BadInput, CannotFinish, NoVerdict, storage_told
+from pytest_kopt.errors import REPORT, BadInput, CannotFinish, NoVerdict, storage_told
 from pytest_kopt.exit_codes import ExitCode
+from pytest_kopt.libraries import own_fault
 from pytest_kopt.options.settings import Settings
 from pytest_kopt.processes.child import why_open
 from pytest_kopt.session.arguments import NARROWED
@@ -333,6 +335,13 @@ def told(consequence: str, controller: Controller | None = None) -> Iterator[Non
             raise pytest.UsageError(str(error)) from None
         rest = f"; {consequence}" if isinstance(error, CannotFinish) else ""
         pytest.exit(f"{error}{rest}", returncode=int(error.exit_code))
+    except (pytest.UsageError, pytest.exit.Exception, pytest.Session.Failed):
+        raise
+    except Exception as error:
+        if not (fault := own_fault(error)):
+            raise
+        traceback.print_exc()
+        raise pytest.UsageError(f"{fault}; {consequence}. Fix: {REPORT}") from None
 
 
 class Blocked:

@@ -30,16 +30,22 @@ from pytest_kopt.cases.running.steps.equal_calls import (
 from pytest_kopt.cases.running.steps.fresh_content import by_hand, fresh_content
 from pytest_kopt.cases.running.switches import left_switches, left_threads, read_switches
 from pytest_kopt.devices.machine import device_model
-from pytest_kopt.errors import BadInput
-from pytest_kopt.honesty.accuracy import Accuracy, Inputs, downgrades, other_results
+from pytest_kopt.errors import REPORT, BadInput
+from pytest_kopt.honesty.accuracy import Accuracy, Inputs, downgrades
 from pytest_kopt.honesty.audit_hook import MAY_WRITE
 from pytest_kopt.honesty.finding import Finding
-from pytest_kopt.honesty.outputs import most_terms
+from pytest_kopt.honesty.outputs import layouts, most_terms
+from pytest_kopt.libraries import own_fault
 from pytest_kopt.measure.engine import Timing
 from pytest_kopt.numerics.compare import Comparison, InvalidReference
 from pytest_kopt.numerics.gates import Gate, bitwise, default_gate
 from pytest_kopt.numerics.nested import fresh_copies, tensors
 
+#: Parts of this package that call kernels, of which compiled ones have no frame.
+_CALLING = (
+    *("cases/running/", "measure/", "versions/", "sameness/"),
+    *("honesty/work.py", "honesty/renewal.py", "honesty/outputs.py", "devices/"),
+)
 #: Calls the kernel in one more way, and yields what that shows besides right and wrong.
 CheckStep = Callable[[Checking], Iterable[Finding] | None]
 _GRADIENT = "grad of input "
@@ -98,6 +104,7 @@ def check_case(case: Case, bench: Bench) -> CheckedCase:
     except InvalidReference as error:
         return CheckedCase(case, bench, "ERROR", str(error), evidence=evidence)
     except Exception as error:
+        refuse_own_fault(case, error)
         text = kernel_traceback(error, bench)
         return CheckedCase(case, bench, "ERROR", text, findings=findings, evidence=evidence)
     if checking.invalid:
@@ -324,6 +331,13 @@ def _outs(comparisons: Sequence[Comparison]) -> list[Comparison]:
     """Return those of outputs that are tensors, or wrong."""
     outs = (comparison for comparison in comparisons if not comparison.name.startswith(_GRADIENT))
     return [comparison for comparison in outs if comparison.figures or not comparison.passed]
+
+
+def refuse_own_fault(case: Case, error: Exception) -> None:
+    """Raise BadInput where kopt failed: no change of the kernel or its test repairs that."""
+    is_of_device = isinstance(error, torch.OutOfMemoryError) or " error: " in str(error)
+    if not is_of_device and (fault := own_fault(error, _CALLING)):
+        raise case.refusal(fault, fix=REPORT) from error
 
 
 def kernel_traceback(error: BaseException, bench: Bench) -> str:

@@ -11,7 +11,12 @@ import torch
 from pytest_kopt.cases.case import Case
 from pytest_kopt.cases.order import Bench, Depth, Purpose, hold_against_baseline
 from pytest_kopt.cases.result import CaseResult
-from pytest_kopt.cases.running.check import CheckedCase, check_case, kernel_traceback
+from pytest_kopt.cases.running.check import (
+    CheckedCase,
+    check_case,
+    kernel_traceback,
+    refuse_own_fault,
+)
 from pytest_kopt.cases.running.switches import heard
 from pytest_kopt.cases.running.timing import judge_timed, time_case
 from pytest_kopt.cases.running.training_loop import caches
@@ -83,6 +88,8 @@ def _time(checked: CheckedCase) -> None:
         raise
     except Exception as error:
         is_of_the_reference = isinstance(error, InvalidReference)
+        if not is_of_the_reference:
+            refuse_own_fault(checked.case, error)
         text = str(error) if is_of_the_reference else kernel_traceback(error, bench)
         checked.check, checked.timings = "ERROR", ()
         may_be_order = not checked.case.keeps_order and not isinstance(
