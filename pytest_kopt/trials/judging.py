@@ -70,7 +70,7 @@ def shapes(
 
 
 def refuse(refusals: Sequence[str]) -> None:
-    """Raise BadInput with up to three reasons; one that several cases share is said once."""
+    """Raise BadInput where there are reasons; one that several cases share is said once."""
     firsts: dict[str, list[str]] = {}
     for text in refusals:
         firsts.setdefault(text.partition(": ")[2] or text, []).append(text)
@@ -78,9 +78,8 @@ def refuse(refusals: Sequence[str]) -> None:
         f"{texts[0]} (as in {len(texts) - 1} more)" if len(texts) > 1 else texts[0]
         for texts in firsts.values()
     ]
-    more = [f"and {len(reasons) - 3} more"] if len(reasons) > 3 else []
     if reasons:
-        raise BadInput("; ".join([*reasons[:3], *more]))
+        raise BadInput("; ".join(reasons))
 
 
 def check_some(ids: Sequence[str], collector: Collector, where: str, how: str = "") -> None:
