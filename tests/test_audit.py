@@ -11,34 +11,31 @@ from pytest_kopt.honesty.audit import audit, suspects_a_cache
 
 CORPUS = Path(__file__).parent / "corpus"
 #: What honest kernels of the corpus have that may well be asked about.
-ODD = {"divisible-shapes", "heap-inspection", "weight-cache"}
+ODD = {"heap-inspection", "identity-keyed-cache", "memoised-tensors"}
 
 
-def noted(code: str, incumbent: str = "") -> dict[str, str]:
-    """The notes about a file, with their buckets."""
+def noted(code: str, incumbent: str = "") -> set[str]:
+    """The names of the notes about a file."""
     before = {"k.py": dedent(incumbent).encode()} if incumbent else {}
     found = audit({"k.py": dedent(code).encode()}, before)
     assert not any(item.rejects for item in found)
-    return {item.check: item.bucket for item in found}
+    return {item.check for item in found}
 
 
 CACHES = {
-    "id": ("kept[id(x)] = torch.exp(x)", "identity-keyed-cache", "W2"),
-    "pointer": ("kept.setdefault(x.data_ptr(), torch.exp(x))", "identity-keyed-cache", "W2"),
-    "named": ("key = (x.data_ptr(), 1)\n    kept[key] = x", "identity-keyed-cache", "W2"),
-    "compared": ("global last\n    if last is not id(x): last = x", "identity-keyed-cache", "W2"),
-    "version": ("kept[id(x), x._version] = x.t()", "weight-cache", "W1"),
-    "corner": ("kept[float(x[0, 0])] = torch.exp(x)", "content-keyed-cache", "W3"),
-    "sum": ("kept[x.sum().item()] = torch.exp(x)", "content-keyed-cache", "W3"),
+    "id": "kept[id(x)] = torch.exp(x)",
+    "pointer": "kept.setdefault(x.data_ptr(), torch.exp(x))",
+    "named": "key = (x.data_ptr(), 1)\n    kept[key] = x",
+    "compared": "global last\n    if last is not id(x): last = x",
+    "version": "kept[id(x), x._version] = x.t()",
 }
 
 
 @pytest.mark.parametrize("name", CACHES)
-def test_names_caches_and_their_buckets(name: str) -> None:
-    body, check, bucket = CACHES[name]
-    code = f"import torch\nkept = {{}}\nlast = None\ndef f(x):\n    {body}\n    return x\n"
-    assert noted(code) == {check: bucket}
-    assert suspects_a_cache(code.encode()) == (bucket != "W1")
+def test_names_caches_by_identity(name: str) -> None:
+    code = f"import torch\nkept = {{}}\nlast = None\ndef f(x):\n    {CACHES[name]}\n    return x\n"
+    assert noted(code) == {"identity-keyed-cache"}
+    assert suspects_a_cache(code.encode())
 
 
 @pytest.mark.parametrize(
@@ -53,7 +50,7 @@ def test_names_caches_and_their_buckets(name: str) -> None:
     ],
 )
 def test_lets_scratch_by_size_and_pointers_for_a_launch_be(body: str) -> None:
-    assert noted(f"import torch\nkept = {{}}\ndef f(x):\n    {body}\n") == {}
+    assert noted(f"import torch\nkept = {{}}\ndef f(x):\n    {body}\n") == set()
 
 
 @pytest.mark.parametrize(
@@ -68,21 +65,18 @@ def test_lets_scratch_by_size_and_pointers_for_a_launch_be(body: str) -> None:
             "harness-environment",
         ),
         ("import pytest_kopt.cases.running.runner", "harness-import"),
-        ("def f(x, M_per_group: tl.constexpr): pass", "fixed-group-size"),
-        ("def f(x):\n    assert x.shape[0] % 64 == 0", "divisible-shapes"),
-        ("def f(x):\n    if x.shape[0] % 64:\n        raise ValueError", "divisible-shapes"),
     ],
 )
 def test_names_what_an_author_should_explain(code: str, check: str) -> None:
     assert check in noted(code)
 
 
-def test_what_the_incumbent_does_too_has_no_bucket() -> None:
+def test_what_the_incumbent_does_too_is_not_noted() -> None:
     code = "import torch\nkept = {}\ndef f(x):\n    kept[id(x)] = torch.exp(x)\n"
-    assert noted("LIMIT = 8\n" + code, incumbent=code) == {"identity-keyed-cache": ""}
+    assert noted("LIMIT = 8\n" + code, incumbent=code) == set()
     twice = code + "def g(y):\n    kept[id(y)] = torch.sin(y)\n"
-    (old, new) = audit({"k.py": twice.encode()}, {"k.py": code.encode()})
-    assert ("incumbent" in old.message, new.bucket) == (True, "W2")
+    (new,) = audit({"k.py": twice.encode()}, {"k.py": code.encode()})
+    assert new.where == "k.py:6"
 
 
 def test_says_where() -> None:
@@ -92,7 +86,7 @@ def test_says_where() -> None:
 
 @pytest.mark.parametrize("path", sorted(CORPUS.glob("honest/*__*.py")), ids=lambda path: path.stem)
 def test_says_little_of_honest_kernels(path: Path) -> None:
-    assert noted(path.read_text()).keys() <= ODD
+    assert noted(path.read_text()) <= ODD
 
 
 def test_what_is_no_python_has_no_notes() -> None:

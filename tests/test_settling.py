@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_kopt.campaign.campaign import CommitRound, Nothing, Restore, Step, Withdraw, plan
+from pytest_kopt.campaign.campaign import CommitRound, Nothing, Restore, Step, plan
 from pytest_kopt.campaign.state import fold
 from pytest_kopt.decide.verdict import Decision
 from tests.builders import attempt_events, decided
@@ -37,11 +37,3 @@ def test_a_baseline_is_in_history_already() -> None:
     state = fold([decided(1, Decision.BASELINE)])
     assert state.pending is not None
     assert plan(state, state.pending, commits=True) == Nothing()
-
-
-@pytest.mark.parametrize(("commits", "step"), [(True, Withdraw), (False, Restore)])
-def test_a_kept_round_is_withdrawn_by_a_commit(commits: bool, step: type[Step]) -> None:
-    again = decided(2, Decision.REJECTED_OVERFIT, attempt=2)
-    state = fold([*BASELINE, *KEPT, again])
-    assert state.pending is not None and state.pending.number == 2
-    assert plan(state, state.pending, commits=commits) == step(FIRST.last)  # type: ignore[call-arg]

@@ -7,6 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_kopt.campaign.history.trend import attribute, audited
+from pytest_kopt.decide.paired import UNDER_SKEW
+from pytest_kopt.decide.verdict import Aggregate, Decision, Verdict
 from pytest_kopt.honesty.finding import Finding, is_finding
 from pytest_kopt.honesty.transfer import (
     ACCEPT_ASTERISK,
@@ -15,12 +17,8 @@ from pytest_kopt.honesty.transfer import (
     UNCLASSIFIED,
     Claim,
     Trace,
-    TransferEvidence,
-    bucket_findings,
-    credited_pct,
-    decision,
 )
-from pytest_kopt.show.files.summary import trace_text, transfer_lines
+from pytest_kopt.show.files.summary import trace_text, transfer
 
 from .builders import few_examples
 
@@ -32,98 +30,66 @@ NAMES = [
 WEIGHTS = Trace(("weight",), ({"weight": (1, 2)},))
 
 
-def shown(change: float | None = 10.0, **more: object) -> TransferEvidence:
-    return TransferEvidence(overfit=bool(more.pop("overfit", False)), change_pct=change, **more)  # type: ignore[arg-type]
+VERDICT = Verdict(
+    decision=Decision.ACCEPTED,
+    reason="",
+    next_step="",
+    compare="paired",
+    policy="primus",
+    aggregate=Aggregate(metric="Forward TFLOPS", change_pct=10.0),
+)
 
 
 @pytest.mark.parametrize(
-    ("claim", "seen", "said", "credit"),
+    ("claim", "gain", "said", "credit"),
     [
-        (Claim("K1"), shown(), ACCEPT_REAL, 10.0),
-        (Claim("W1", "w", 0.5, 20.0), shown(), ACCEPT_ASTERISK, 2.5),
-        (Claim("W1", "w", 0.5, 20.0), shown(1.0), ACCEPT_ASTERISK, 1.0),
-        (Claim("W1"), shown(), ACCEPT_ASTERISK, 0.0),
-        (Claim("K1"), shown(new_weight_cache=True), ACCEPT_ASTERISK, 0.0),
-        (Claim("W2"), shown(), REJECT, 0.0),
-        (Claim("W3"), shown(), REJECT, 0.0),
-        (Claim("K1"), shown(overfit=True), REJECT, 0.0),
-        (Claim(), shown(), UNCLASSIFIED, None),
+        (Claim("K1"), 10.0, ACCEPT_REAL, 10.0),
+        (Claim("W1", "w", 0.5, 20.0), 10.0, ACCEPT_ASTERISK, 2.5),
+        (Claim("W1", "w", 0.5, 20.0), 1.0, ACCEPT_ASTERISK, 1.0),
+        (Claim("W1"), 10.0, ACCEPT_ASTERISK, 0.0),
+        (Claim("W2"), 10.0, REJECT, 0.0),
+        (Claim("W3"), 10.0, REJECT, 0.0),
+        (Claim(), 10.0, UNCLASSIFIED, None),
     ],
 )
 def test_what_a_round_is_credited_with(
-    claim: Claim, seen: TransferEvidence, said: str, credit: float | None
+    claim: Claim, gain: float, said: str, credit: float | None
 ) -> None:
-    assert decision(claim, seen) == said
-    found = credited_pct(claim, seen)
-    assert found == (None if credit is None else pytest.approx(credit))
-    lines = transfer_lines(claim, seen)
-    assert [name for name, _ in lines] == NAMES
-    assert dict(lines)["Decision"] == said
+    assert claim.decision == said
+    assert claim.credited_pct(gain) == (None if credit is None else pytest.approx(credit))
+    lines = transfer(claim, [], VERDICT)
+    assert list(lines) == NAMES
+    assert lines["Decision"] == said and lines["Benchmark gain"] == "+10.0 %"
 
 
 def test_the_lines_say_what_was_seen() -> None:
-    lines = dict(
-        transfer_lines(
-            Claim("W1", "(id(w), w._version)", 0.5, 20.0),
-            shown(
-                findings=("a", "b"), traces={"x": WEIGHTS, "y": None}, distributions=("uniform",)
-            ),
-        )
-    )
+    skew = Aggregate(metric=f"Forward TFLOPS {UNDER_SKEW}", change_pct=4.0)
+    flags = ["weight-cache: it keeps w"]
+    seen = VERDICT.model_copy(update={"flags": flags, "secondary": [skew]})
+    lines = transfer(Claim("W1", "(id(w), w._version)", 0.5, 20.0), [], seen)
     assert lines["Cache key"] == "(id(w), w._version)"
-    assert lines["id(...) audit"] == "a; b"
-    assert lines["4-step trace hit rate"] == "weight 50%"
-    assert "uniform" in lines["Workload distribution robustness"]
-    assert lines["Benchmark gain"] == "+10.0 %; credited +2.50 %"
-    assert lines["Estimated real-training gain"].startswith("not estimated: no time")
+    assert lines["id(...) audit"] == "weight-cache: it keeps w"
+    assert lines["Workload distribution robustness"].endswith("gain under skew +4.00 %")
+    assert lines["Estimated real-training gain"] == "at most quant time / step time = 2.500 %"
 
 
 @pytest.mark.parametrize(
-    ("claim", "seen", "says"),
+    ("decision", "said"),
     [
-        (Claim("K1"), shown(saved_ms=0.5), "not estimated: the notes give no `step_ms`"),
-        (Claim(step_ms=20.0), shown(saved_ms=0.5), "not estimated: no time or no bucket"),
-        (Claim("K1", step_ms=20.0), shown(saved_ms=0.5), "+2.50 % of a step of 20 ms"),
-        (Claim("W1", "w", 0.1, 20.0), shown(saved_ms=0.5), "+0.50 % of a step of 20 ms"),
+        (Decision.REJECTED_OVERFIT, REJECT),
+        (Decision.ROLLED_BACK, "nothing to transfer: ROLLED_BACK"),
     ],
 )
-def test_a_gain_of_a_step_needs_the_time_of_a_step(
-    claim: Claim, seen: TransferEvidence, says: str
-) -> None:
-    lines = dict(transfer_lines(claim, seen))
-    assert lines["Estimated real-training gain"].startswith(says)
+def test_a_round_that_is_not_kept_has_nothing_to_transfer(decision: Decision, said: str) -> None:
+    lines = transfer(Claim("K1"), [], VERDICT.model_copy(update={"decision": decision}))
+    assert lines["Decision"] == said
 
 
 def test_traces_in_words() -> None:
-    assert trace_text(None) == "not measured"
-    assert trace_text({"x": None}).startswith("no cache seen")
+    assert trace_text([]) == "not measured"
+    assert trace_text([None]).startswith("no cache seen")
     low = Trace(("weight", "activation"), ({"weight": (1, 4), "activation": (0, 4)},))
-    assert trace_text({"x": WEIGHTS, "y": low}) == "activation 0%, weight 25%"
-
-
-def finding(bucket: str) -> Finding:
-    return Finding("stale-result", "m", bucket=bucket)
-
-
-@pytest.mark.parametrize(
-    ("declared", "found", "check", "rejects"),
-    [
-        (None, ["W1"], None, False),
-        ("K1", [], None, False),
-        ("W1", ["W1"], None, False),
-        ("K1", ["W1"], "bucket-mismatch", False),
-        ("K1", ["W1", "W2"], "bucket-mismatch", True),
-        ("W1", ["W3"], "bucket-mismatch", True),
-        ("W2", [], "declared-bucket", True),
-        ("W3", [""], "declared-bucket", True),
-    ],
-)
-def test_buckets_are_checked(
-    declared: str | None, found: list[str], check: str | None, rejects: bool
-) -> None:
-    said = [*bucket_findings(Claim(declared), map(finding, found))]
-    assert [item.check for item in said] == ([] if check is None else [check])
-    assert any(item.rejects for item in said) is rejects
+    assert trace_text([WEIGHTS, low]) == "activation 0%, weight 25%"
 
 
 rounds = st.lists(
@@ -140,7 +106,7 @@ rounds = st.lists(
 @given(rounds)
 def test_attribution(items: list[tuple[str | None, float, float]]) -> None:
     credits = [
-        audited(i + 2, Claim(bucket, None, quant, 10.0), shown(gain))
+        audited(i + 2, Claim(bucket, None, quant, 10.0), gain)
         for i, (bucket, gain, quant) in enumerate(items)
     ]
     s_real, w_real, headline = attribute(credits)
@@ -153,7 +119,7 @@ def test_attribution(items: list[tuple[str | None, float, float]]) -> None:
 
 
 def test_an_unbounded_weight_cache_leaves_a_gap() -> None:
-    credits = [audited(2, Claim("W1"), shown(30.0)), audited(3, Claim("K1"), shown(10.0))]
+    credits = [audited(2, Claim("W1"), 30.0), audited(3, Claim("K1"), 10.0)]
     assert attribute(credits) == pytest.approx((10.0, 0.0, 43.0))
 
 

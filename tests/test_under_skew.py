@@ -1,4 +1,4 @@
-"""A gain has to be there with uneven groups as well: the rule, and what the summary says of it."""
+"""A gain has to be there with uneven groups as well."""
 
 from __future__ import annotations
 
@@ -11,13 +11,10 @@ from pytest_kopt.decide.inference import FINAL_LOOK
 from pytest_kopt.decide.paired import decide_under_skew
 from pytest_kopt.decide.paired_evidence import PairedEvidence
 from pytest_kopt.decide.verdict import Verdict
-from pytest_kopt.honesty.transfer import Claim, TransferEvidence, credited_pct
 from pytest_kopt.schema.table import Classes
-from pytest_kopt.show.files.summary import transfer_lines
 from tests.builders import paired_evidence
 
 PRIMUS = policies.load("primus")
-NAME = "Workload distribution robustness"
 
 
 def evidence(*changes: float, **more: Any) -> list[PairedEvidence]:
@@ -73,27 +70,3 @@ def test_classes_that_split_under_skew_alone_are_no_split() -> None:
     classes: dict[str, Any] = {"classes": Classes(("M",))}
     verdict = judged(evidence(9.0, 9.0, **classes), 20.0, -4.0, **classes)
     assert verdict is not None and verdict.decision == "ROLLED_BACK"
-
-
-def line(**more: Any) -> str:
-    shown = TransferEvidence(overfit=False, change_pct=10.0, **more)
-    return dict(transfer_lines(Claim("K1"), shown))[NAME]
-
-
-def test_the_summary_names_what_was_drawn() -> None:
-    declared = ("uniform", "uniform")
-    assert line() == "every case of the level"
-    assert line(distributions=declared) == "only those declared: uniform"
-    drawn = {"distributions": declared, "drawn": ("uniform", "one_expert")}
-    assert line(**drawn) == (
-        "right in every case for group sizes drawn from uniform, one_expert; no gain measured there"
-    )
-    assert line(**drawn, skew_pct=4.0).endswith("; gain under skew +4.00 %")
-
-
-@pytest.mark.parametrize(("skew", "credit"), [(None, 10.0), (12.0, 10.0), (6.0, 10.0), (2.0, 2.0)])
-def test_a_gain_that_skew_mostly_lacks_is_credited_as_it_is_there(
-    skew: float | None, credit: float
-) -> None:
-    shown = TransferEvidence(overfit=False, change_pct=10.0, skew_pct=skew)
-    assert credited_pct(Claim("K1"), shown) == credit

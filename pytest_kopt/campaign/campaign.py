@@ -48,21 +48,13 @@ class Restore:
 
 
 @dataclass(frozen=True, slots=True)
-class Withdraw:
-    """Restore, and commit that too: a commit holds the version, whose round had been kept."""
-
-    action: ClassVar[Action] = "restore"
-    best: Attempt
-
-
-@dataclass(frozen=True, slots=True)
 class Nothing:
     """Leave tree and history as they are."""
 
     action: ClassVar[Action] = "none"
 
 
-Step = CommitRound | Restore | Withdraw | Nothing
+Step = CommitRound | Restore | Nothing
 
 
 def plan(state: CampaignState, attempt: Attempt, *, commits: bool) -> Step:
@@ -71,9 +63,7 @@ def plan(state: CampaignState, attempt: Attempt, *, commits: bool) -> Step:
     if not decision.keeps:
         best = state.incumbent
         assert best is not None
-        decided = (earlier.decided for earlier in state.rounds[attempt.round].attempts.values())
-        was_kept = any(earlier and earlier.decision.keeps for earlier in decided)
-        return Withdraw(best) if commits and was_kept else Restore(best)
+        return Restore(best)
     if not commits or decision is Decision.BASELINE:
         return Nothing()
     before = state.incumbent_as_of(attempt.round - 1)
@@ -229,7 +219,7 @@ class Campaign:
         if attempt is None:
             return None
         step = plan(self.state, attempt, commits=repository is not None)
-        if repository and isinstance(step, CommitRound | Withdraw):
+        if repository and isinstance(step, CommitRound):
             branch, target = repository.branch, branch_of(self.name, self.manifest)
             if target not in (None, branch):
                 raise CannotFinish(
@@ -250,7 +240,7 @@ class Campaign:
             assert step is not None
             self.append(ledger.Applying(time=now(), action=step.action, **common))
             commit, restored = self.repository.head if self.repository else None, []
-            if isinstance(step, Restore | Withdraw):
+            if isinstance(step, Restore):
                 best = step.best.kernel()
                 restored = best.restore(self.root, over=attempt.kernel(), inside=self._bounds)
                 self._put_build_of(best)
@@ -258,12 +248,6 @@ class Campaign:
             if isinstance(step, CommitRound):
                 files = _replaced(step.before, attempt) | {str(file): file for file in log}
                 commit = self.commit_round(attempt.round, files, attempt.outcome().reason)
-            if isinstance(step, Withdraw):
-                commit = self._commit(
-                    _replaced(attempt, step.best),
-                    f"round-{attempt.round}: withdrawn, back to round-{step.best.round}",
-                    {"Result": attempt.outcome().reason},
-                )
             self.append(ledger.Applied(time=now(), git_commit=commit, restored=restored, **common))
 
     def commit_round(self, number: int, files: Mapping[str, Path | None], result: str) -> str:
@@ -277,17 +261,12 @@ class Campaign:
             "Result": result,
             "Details": notes.details or log.relative_to(near).as_posix(),
         }
-        return self._commit(files, f"round-{number}: {title}", details)
-
-    def _commit(
-        self, files: Mapping[str, Path | None], subject: str, details: Mapping[str, str]
-    ) -> str:
         repository, manifest = self.committed_to, self.manifest
         assert repository is not None
         lines = "".join(f"{name}: {text}\n" for name, text in details.items())
         contents = {repository.relative(self.root, path): file for path, file in files.items()}
         about = f"[optimize] {manifest.target_op} {manifest.target_backend}"
-        return repository.commit(contents, f"{about} {subject}\n\n{lines}")
+        return repository.commit(contents, f"{about} round-{number}: {title}\n\n{lines}")
 
     def restore(self, number: int) -> list[str]:
         """Put the version of a round's last attempt into the tree; return the paths that changed.

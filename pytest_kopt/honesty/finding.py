@@ -28,7 +28,7 @@ _NAMES = {
         "stale-result output-shared inflation "
         "activation-cache grad-out-cache hit-rate "
         "vendor-operator precision-downgrade uneven-groups "
-        "held-out-speed incumbent-slowed declared-bucket bucket-mismatch"
+        "held-out-speed incumbent-slowed"
     ),
     Consequence.REPAIRS: (
         # A kernel without any state may be wrong for some inputs only.
@@ -43,8 +43,8 @@ _NAMES = {
         "global-generator narrow-reference other-bits output-order weight-cache "
         "outside-write network not-captured held-out-untried never-called "
         # The audit's.
-        "identity-keyed-cache content-keyed-cache memoised-tensors fixed-group-size "
-        "divisible-shapes stack-inspection heap-inspection harness-import harness-environment"
+        "identity-keyed-cache memoised-tensors "
+        "stack-inspection heap-inspection harness-import harness-environment"
     ),
 }
 #: What follows from a finding of a name, at most: one that says that it does not reject is a note,

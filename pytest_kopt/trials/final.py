@@ -1,13 +1,11 @@
 """The end of a campaign, from top to bottom: its best version meets the original baseline.
 
 Every accepted round carries a small error, and they add up along the chain; a paired comparison of
-both ends does not have it. A round that turned out to serve the benchmark alone is taken back
-first. Nothing else is committed or restored.
+both ends does not have it. Nothing is committed or restored.
 """
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 
@@ -15,18 +13,16 @@ from pytest_kopt.campaign import levels
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.history.trend import chain_of_best, compose
 from pytest_kopt.campaign.kernel import KernelVersion
-from pytest_kopt.campaign.recording import record_attempt, record_final
+from pytest_kopt.campaign.recording import record_final
 from pytest_kopt.cases.details import in_a_line, with_details
 from pytest_kopt.cases.order import AT_LENGTH
-from pytest_kopt.clock import now
-from pytest_kopt.decide.verdict import Applied, Decision
+from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.errors import BadInput
 from pytest_kopt.figures import changed
-from pytest_kopt.honesty.transfer import OVERFIT
 from pytest_kopt.show.files import projections
 from pytest_kopt.show.standing import Closing
 from pytest_kopt.trials import judging
-from pytest_kopt.trials.campaign_trial import CampaignTrial, carry_out, evidence
+from pytest_kopt.trials.campaign_trial import CampaignTrial, evidence
 from pytest_kopt.trials.comparing import broken, compare_paired
 from pytest_kopt.trials.end_to_end import InBoth, NoFigure
 from pytest_kopt.trials.stages import (
@@ -35,7 +31,6 @@ from pytest_kopt.trials.stages import (
     Judged,
     OpenTrial,
     Ran,
-    Withdrawn,
     frozen_cases,
     gather,
 )
@@ -58,31 +53,16 @@ class FinalComparison(CampaignTrial):
 
     sustained_turns = AT_LENGTH
 
-    def open(self, withdrawn: Withdrawn | None = None) -> OpenTrial:
-        opened = open_best(self.asked, withdrawn)
+    def open(self) -> OpenTrial:
+        opened = open_best(self.asked)
         _check_tree(self.campaign)
         harness = self.asked.watch.check(opened.frozen)
         _check_diff(self.campaign)
         title = f"campaign {self.campaign.name}, round {opened.number} (best) against the baseline"
         return replace(opened, title=title, harness=harness)
 
-    @property
-    def preface(self) -> list[str]:
-        withdrawn = self._opened.withdrawn
-        if withdrawn is None:
-            return []
-        return [
-            f"round {withdrawn.rounds[0]} is REJECT-as-overfit: {withdrawn.why}",
-            f"it is taken back, with every round accepted after it: {withdrawn}",
-        ]
-
-    def prepare(self, opened: OpenTrial, stack: ExitStack) -> OpenTrial:
-        withdrawn = take_back(self.asked, self.campaign)
-        return self.open(withdrawn) if withdrawn else opened
-
-    def opponent(self) -> KernelVersion | None:
-        """Return the baseline, None where nothing accepted is left."""
-        return None if self.campaign.state.incumbent_round == 1 else self.campaign.baseline()
+    def opponent(self) -> KernelVersion:
+        return self.campaign.baseline()
 
     def conclude(self, ran: Ran) -> Closing:
         gathered, opened = gather(ran), ran.opened
@@ -97,76 +77,20 @@ class FinalComparison(CampaignTrial):
         return Closing(verdict, judged.detail or ran.begun.blocked, outlook=outlook)
 
 
-def open_best(asked: Asked, withdrawn: Withdrawn | None) -> OpenTrial:
-    """Return the trial of the best version against the baseline, wherever it is measured."""
+def open_best(asked: Asked) -> OpenTrial:
+    """Return the trial of the best version against the baseline."""
     campaign = asked.campaign
     levels.always_full(asked.settings.level, "the final comparison")
     if campaign.state.ended == "abandoned":
         raise _refused("the campaign was abandoned")
     best = campaign.state.incumbent_round
-    if best is None or (best == 1 and not withdrawn):
+    if best is None or best == 1:
         what = "no round was accepted: there is nothing to compare with the baseline"
         raise _refused(what)
     campaign.check_ready()
     frozen = frozen_cases(campaign)
     skipped = tuple(campaign.skipped_at_baseline())
-    return OpenTrial(asked, "", best, frozen, frozen, skipped, withdrawn=withdrawn)
-
-
-def take_back(asked: Asked, lineage: Campaign) -> Withdrawn | None:
-    """Take back what `lineage`, the campaign where it ran, should not have kept.
-
-    That is the first accepted round that its notes call overfit. The chain is linear: what was
-    accepted on top of it was measured with it in place, so it goes as well. Every version stays in
-    its round's snapshot.
-    """
-    accepted = lineage.state.kept_rounds()[1:]
-    buckets = [of_round.notes.bucket for of_round in accepted]
-    place = next((i for i, bucket in enumerate(buckets) if bucket in OVERFIT), None)
-    if place is None:
-        return None
-    why = f"its notes put the gain into {buckets[place]}, which no real step has"
-    overfit_rounds = Withdrawn(why, tuple(of_round.number for of_round in accepted[place:]))
-    if not asked.settings.apply:
-        raise BadInput(
-            f"the final round must revert round {overfit_rounds.rounds[0]}: {overfit_rounds.why}",
-            where="--kopt-no-apply",
-            fix="remove --kopt-no-apply",
-        )
-    # The last first: after a kill the first is found again.
-    for number in reversed(overfit_rounds.rounds):
-        _withdraw(lineage, number, overfit_rounds)
-    carry_out(lineage)
-    asked.campaign.read_again()
-    return overfit_rounds
-
-
-def _withdraw(campaign: Campaign, number: int, withdrawn: Withdrawn) -> None:
-    """Decide a round again."""
-    last, first = campaign.state.rounds[number].last, withdrawn.rounds[0]
-    decided = last.outcome()
-    decision, reason = Decision.REJECTED_OVERFIT, f"withdrawn: {withdrawn.why}"
-    step = "only gains that a real step has are kept"
-    if number != first:
-        decision = Decision.ROLLED_BACK
-        reason = f"withdrawn with round {first}, which it was built on: {withdrawn.why}"
-        step = (
-            f"its version is in rounds/round-{number}/kernel_snapshot: measure its idea again as "
-            "a round of its own"
-        )
-    update = {"decision": decision, "reason": reason, "next_step": step, "applied": Applied()}
-    record_attempt(
-        campaign,
-        number,
-        started=now(),
-        level=decided.level,
-        evidence=last.evidence(),
-        verdict=last.verdict().model_copy(update=update),
-        trend=decided.trend,
-        paired=decided.paired,
-        paired_quick=decided.paired_quick,
-        baseline=decided.baseline,
-    )
+    return OpenTrial(asked, "", best, frozen, frozen, skipped)
 
 
 def _judge(gathered: Gathered) -> Judged:
@@ -188,10 +112,6 @@ def _judge(gathered: Gathered) -> Judged:
         return Judged(gathered, verdict)
     if judging.is_interpreted(results):
         return Judged(gathered, judging.incomplete(policy, *judging.INTERPRETED))
-    if opened.number == 1:
-        reason = f"no accepted round is left: {opened.withdrawn} withdrawn"
-        lost = Decision.ROLLED_BACK
-        return Judged(gathered, judging.uncompared(results, policy, lost, reason, _NEXT[lost]))
     judged = compare_paired(gathered, opened.campaign.baseline(), _judge)
     if judged.verdict.decision is Decision.REPAIR:
         return judged
@@ -200,8 +120,6 @@ def _judge(gathered: Gathered) -> Judged:
     if chain:
         where = " over the representative cases" if chain.level == "quick" else ""
         flags.append(f"the rounds' gains multiply to {changed(chain.change.step_pct)}{where}")
-    if opened.withdrawn:
-        flags.append(f"withdrawn: {opened.withdrawn} ({opened.withdrawn.why})")
     # A final round tries no inputs near the cases, where a version may support less.
     flags += (
         f"round {kept.number} is {noted.decision}: {in_a_line(noted.reason)}"

@@ -63,18 +63,6 @@ class RacedCandidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Withdrawn:
-    """Accepted rounds to take back: the first for what `why` says, the rest as built on it."""
-
-    why: str
-    rounds: tuple[int, ...]
-
-    def __str__(self) -> str:
-        numbers = ", ".join(map(str, self.rounds))
-        return f"rounds {numbers}" if len(self.rounds) > 1 else f"round {numbers}"
-
-
-@dataclass(frozen=True, slots=True)
 class OpenTrial:
     """A question that can be asked of the campaign as it stands.
 
@@ -97,7 +85,6 @@ class OpenTrial:
     level: Level = "full"
     notes: Notes = field(default_factory=Notes)
     harness: Fingerprint | None = None
-    withdrawn: Withdrawn | None = None
     same_as: int | None = None
     candidates: tuple[RaceEntrant, ...] = ()
     raced: tuple[RacedCandidate, ...] = ()

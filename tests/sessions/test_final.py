@@ -114,50 +114,34 @@ def refuses_an_edited_kernel(played: Played) -> None:
     played.project.write(PLAIN, accepted)
 
 
-def test_a_round_that_is_no_real_gain_is_taken_back_first(tmp_path: Path) -> None:
-    """With it goes what was accepted on top; the report credits what is left, by its buckets."""
+def test_the_report_credits_rounds_by_their_buckets(tmp_path: Path) -> None:
+    """Notes that call a gain the benchmark's own take nothing back."""
     played = Played(tmp_path)
     project = played.project
     assert played.round(1, *STORED).code == 0
     notes = ("--kopt-notes", project.notes(bucket="K1", change="fewer passes", next="try tiles"))
     played.accept(2, FASTER, *STORED, *notes)
-    second = project.read(PLAIN)
     played.accept(3, FASTEST, *STORED)
-    third = project.read(PLAIN)
-    played.accept(4, 100.0, *STORED)
     assert project.kopt("note", CAMPAIGN, "3", project.notes(bucket="W2")).code == 0
-    refused = played.round("final", "--kopt-no-apply", *STORED)
-    assert refused.code == 4 and "must revert round 3" in refused.refusal
-    assert len(project.git("log", "--format=%s").splitlines()) == 4
-
     run = played.round("final")
     assert run.code == 0, run.text
-    assert "round 3 is REJECT-as-overfit: its notes put the gain into W2" in run.out
-    assert project.read(PLAIN) == second == project.git("show", f"HEAD:{PLAIN}")
-    assert project.git("log", "-1", "--format=%s").endswith("withdrawn, back to round-2\n")
-    rounds = project.campaign / "rounds"
-    assert (rounds / "round-3/kernel_snapshot" / PLAIN).read_text() == third
-    assert project.verdict(3)["decision"] == "REJECTED_OVERFIT"
-    assert project.verdict(4)["decision"] == "ROLLED_BACK"
-    trend = (project.campaign / "logs/performance_trend.md").read_text().splitlines()
-    words = [line.split(" | ")[:2] for line in trend if line.startswith(("| 3", "| 4"))]
-    assert words[:2] == [["| 3", "ACCEPTED"], ["| 4", "ACCEPTED"]]
-    assert words[2:] == [["| 3", "ROLLBACK"], ["| 4", "ROLLBACK"]]
+    assert project.verdict(3)["decision"] == "ACCEPTED"
 
     event = project.ledger()[-1]
-    assert (event["best"], event["decision"]) == (2, "ACCEPTED")
+    assert (event["best"], event["decision"]) == (3, "ACCEPTED")
     report = event["report"]
     gain = 100 * (OLD / FASTER - 1)
-    assert (report["accepted"], report["rolled_back"]) == (1, 2)
-    assert report["s_real_pct"] == pytest.approx(gain) == report["headline_pct"]
+    assert (report["accepted"], report["rolled_back"]) == (2, 0)
+    assert report["s_real_pct"] == pytest.approx(gain)
+    assert report["headline_pct"] == pytest.approx(100 * (OLD / FASTEST - 1))
     assert report["next_directions"] == ["try tiles"]
     log = (project.campaign / "logs/optimize.md").read_text()
     said = log.partition("## Final Report")[2]
     assert "- round-2: fewer passes (+33.3 %)" in said
-    (audited,) = [line for line in said.splitlines() if line.startswith("| round-")]
-    cells = [cell.strip() for cell in audited.strip("|").split("|")]
-    assert cells == ["round-2", "K1", "+33.3 %", "+33.3 %", "ACCEPT-as-real"]
-    assert "- Inflation gap: 0.000 points" in said
+    audited = [line for line in said.splitlines() if line.startswith("| round-")]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in audited]
+    assert cells[0] == ["round-2", "K1", "+33.3 %", "+33.3 %", "ACCEPT-as-real"]
+    assert cells[1][-2:] == ["+0.00 %", "REJECT-as-overfit"]
     assert "1. try tiles\n- Only 1 of 3: " in said
     refuses_what_is_no_kernel_file(played)
 
@@ -167,20 +151,6 @@ def refuses_what_is_no_kernel_file(played: Played) -> None:
     played.project.commit_all()
     run = played.round("final")
     assert run.code == 4 and "changes README.md since the baseline" in run.refusal
-
-
-@long
-def test_nothing_may_be_left(tmp_path: Path) -> None:
-    played = Played(tmp_path)
-    old = played.project.read(PLAIN)
-    assert played.round(1, *STORED).code == 0
-    played.accept(2, FASTER, *STORED)
-    assert played.project.kopt("note", CAMPAIGN, "2", played.project.notes(bucket="W3")).code == 0
-    run = played.round("final")
-    assert run.code == 8 and "no accepted round is left" in run.out
-    assert played.project.read(PLAIN) == old
-    again = played.round("final")
-    assert again.code == 4 and "no round was accepted" in again.refusal
 
 
 @long

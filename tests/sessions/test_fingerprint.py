@@ -177,19 +177,19 @@ def test_what_a_compiler_keeps_inside_of_the_project_belongs_to_no_version(fresh
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("bucket", ["W2", "W1"])
-def test_the_bucket_of_the_notes_is_taken_at_its_word(started: Project, bucket: str) -> None:
+@pytest.mark.parametrize(
+    ("bucket", "said"),
+    [
+        ("W2", "- Decision: REJECT-as-overfit\n"),
+        ("W1", "at most quant time / step time = 2.500 %\n- Decision: ACCEPT-with-asterisk\n"),
+    ],
+)
+def test_the_bucket_of_the_notes_is_reported_and_refuses_nothing(
+    started: Project, bucket: str, said: str
+) -> None:
     started.write(KERNEL, FASTER)
     notes = started.notes(bucket=bucket, w1_quant_ms=0.5, step_ms=20)
     run = started.round(2, "--kopt-notes", notes)
-    verdict = started.verdict(2)
-    summary = (started.campaign / "rounds/round-2/summary.md").read_text()
-    if bucket == "W2":
-        assert run.code == 8, run.text
-        assert verdict["decision"] == "REJECTED_OVERFIT"
-        assert "Decision: REJECT-as-overfit" in summary
-    else:
-        assert run.code == 0, run.text
-        assert verdict["decision"] == "ACCEPTED_WITH_NOTE"
-        assert "ACCEPT-with-asterisk" in summary
-        assert "+2.50 %" in summary
+    assert run.code == 0, run.text
+    assert started.verdict(2)["decision"] == "ACCEPTED"
+    assert said in (started.campaign / "rounds/round-2/summary.md").read_text()

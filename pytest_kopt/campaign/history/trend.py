@@ -10,24 +10,12 @@ from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.ledger import Audited, Decided, FinalReport, PairedChange, Trend
 from pytest_kopt.campaign.manifest import Manifest
 from pytest_kopt.campaign.state import CampaignState, Round
-from pytest_kopt.cases.skew import DISTRIBUTIONS
-from pytest_kopt.decide.paired import UNDER_SKEW
 from pytest_kopt.decide.verdict import Decision, Level, Verdict
 from pytest_kopt.figures import changed
-from pytest_kopt.honesty.finding import is_finding
-from pytest_kopt.honesty.transfer import (
-    ACCEPT_ASTERISK,
-    ACCEPT_REAL,
-    Claim,
-    TransferEvidence,
-    caches_weights,
-    credited_pct,
-    decision,
-)
+from pytest_kopt.honesty.transfer import ACCEPT_ASTERISK, ACCEPT_REAL, Claim
 from pytest_kopt.knowledge.routing import Direction, Route, route
 from pytest_kopt.schema.metrics import (
     COMBINED,
-    WEIGHTED_TIME,
     Metric,
     aggregate,
     direction,
@@ -141,54 +129,13 @@ def over_baseline(verdicts: Iterable[Verdict | Decided]) -> Iterator[Gain]:
         yield gain
 
 
-def transfer_evidence(campaign: Campaign, round: Round, verdict: Verdict) -> TransferEvidence:
-    """Return what a round's evidence holds against its notes' claim."""
-    results, state = round.last.results(), campaign.state
-    traces = {result.label: result.trace for result in results if result.evidence.training}
-    before = state.incumbent_as_of(round.number - 1)
-    old_results = [] if before is None else state.rounds[before].last.results()
-    labels = [case.label for case in verdict.shapes]
-    drawn = [result.evidence.groups for result in results if result.evidence.groups is not None]
-    under_skew = f"{verdict.aggregate.metric if verdict.aggregate else ''} {UNDER_SKEW}"
-    gains = {total.metric: total.change_pct for total in verdict.secondary}
-    return TransferEvidence(
-        overfit=verdict.decision is Decision.REJECTED_OVERFIT,
-        change_pct=_gain(verdict),
-        findings=tuple(flag for flag in verdict.flags if is_finding(flag, labels)),
-        traces=traces or None,
-        distributions=tuple(
-            str(result.dims["distribution"]) for result in results if "distribution" in result.dims
-        ),
-        drawn=tuple(
-            name for name in DISTRIBUTIONS if drawn and all(name in groups for groups in drawn)
-        ),
-        skew_pct=gains.get(under_skew),
-        new_weight_cache=caches_weights(traces.values())
-        and not caches_weights(result.trace for result in old_results),
-        saved_ms=_saved_ms(verdict),
-    )
-
-
-def _saved_ms(verdict: Verdict) -> float | None:
-    """Return what one call of each compared case saves, in the passes that the metric covers."""
-    metrics = (total.metric for total in verdict.totals)
-    metric = next((name for name in metrics if name != WEIGHTED_TIME.name), "")
-    compared = [case for case in verdict.shapes if case.change_pct is not None]
-    saved = 0.0
-    for case in compared:
-        times = {"Forward": case.forward_ms or 0.0, "Backward": case.backward_ms or 0.0}
-        step = next((times[way] for way in times if metric.startswith(way)), sum(times.values()))
-        saved += step * (case.change_pct or 0.0) / 100
-    return saved if compared else None
-
-
-def audited(round: int, claim: Claim, evidence: TransferEvidence) -> Audited:
+def audited(round: int, claim: Claim, gain_pct: float | None) -> Audited:
     return Audited(
         round=round,
         bucket=claim.bucket,
-        benchmark_pct=evidence.change_pct,
-        credited_pct=credited_pct(claim, evidence),
-        decision=decision(claim, evidence),
+        benchmark_pct=gain_pct,
+        credited_pct=claim.credited_pct(gain_pct),
+        decision=claim.decision,
     )
 
 
@@ -216,12 +163,7 @@ def compose(campaign: Campaign) -> FinalReport:
     undecided = Decision.INCONCLUSIVE
     failed = [round for round in lost if round.last.outcome().decision is not undecided]
     audit = [
-        audited(
-            round.number,
-            round.notes.claim,
-            transfer_evidence(campaign, round, round.last.verdict()),
-        )
-        for round in accepted
+        audited(round.number, round.notes.claim, _gain(round.last.outcome())) for round in accepted
     ]
     s_real, w_real, headline = attribute(audit)
     return FinalReport(

@@ -22,7 +22,6 @@ from pytest_kopt.campaign.state import Round, Wait
 from pytest_kopt.cases.result import device_model_of, names
 from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.figures import changed
-from pytest_kopt.honesty.transfer import ALLOWED_GAP_PCT
 from pytest_kopt.roofline import TARGET_PCT
 from pytest_kopt.schema.table import Row, read_csv, write_atomically
 from pytest_kopt.show.exports.output_files import benchmark_json
@@ -259,7 +258,6 @@ def final_text(campaign: str, final: Final) -> str:
         e2e=end_to_end(final),
         audit=rows(audit, *AUDIT),
         unclaimed=[audited.round for audited in audit if audited.bucket is None],
-        allowed_gap_pct=ALLOWED_GAP_PCT,
         next_directions=NEXT_DIRECTIONS,
     )
 

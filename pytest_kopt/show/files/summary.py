@@ -8,28 +8,28 @@ for each decided round, appended, never rewritten.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from pytest_kopt.campaign import ledger
 from pytest_kopt.campaign.campaign import Campaign
-from pytest_kopt.campaign.history.trend import Chain, chain_to, transfer_evidence
+from pytest_kopt.campaign.history.trend import Chain, chain_to
 from pytest_kopt.campaign.manifest import Manifest
 from pytest_kopt.campaign.state import CampaignState, Round
 from pytest_kopt.cases.result import CaseResult
+from pytest_kopt.decide.paired import UNDER_SKEW
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.verdict import Decision, Level, Verdict
 from pytest_kopt.figures import changed, figure, frozen, frozen_change
+from pytest_kopt.honesty.finding import is_finding
 from pytest_kopt.honesty.transfer import (
     ACCEPT_ASTERISK,
+    ACCEPT_REAL,
     NO_CACHE_KEY,
     REJECT,
+    UNCLASSIFIED,
     UNSTATED,
     Claim,
     Trace,
-    TransferEvidence,
-    credited_pct,
-    decision,
-    step_saving_pct,
 )
 from pytest_kopt.knowledge.facts import Fact, product_facts
 from pytest_kopt.roofline import TARGET_PCT, Roofline, efficiency
@@ -47,8 +47,13 @@ from pytest_kopt.show.words import (
     with_text,
 )
 
-#: The line of the transfer check that a benchmark alone cannot fill.
-STEP_GAIN = "Estimated real-training gain"
+#: What is said of a training step, by the decision of the transfer check.
+_STEP_GAINS = {
+    ACCEPT_REAL: "the benchmark gain, in the part of a step that these kernels take",
+    ACCEPT_ASTERISK: "at most quant time / step time = {:.3f} %",
+    REJECT: "none",
+    UNCLASSIFIED: "not estimated: the notes give no `bucket`",
+}
 _MISSING = "not recorded"
 #: The head of a new trend. Without it a reader would divide the rates of two rows.
 _TREND = (
@@ -84,76 +89,54 @@ def summary(campaign: Campaign, round: Round, verdict: Verdict) -> str:
             "candidates": rows(verdict.candidates, *CANDIDATES),
         },
         decided=decided,
-        transfer=_transfer(campaign, round, verdict),
+        transfer=transfer(round.notes.claim, round.last.results(), verdict),
         is_baseline=decision is Decision.BASELINE,
         is_lost=not decision.keeps and not decision.leaves_open,
         unstated=UNSTATED,
     )
 
 
-def _transfer(campaign: Campaign, round: Round, verdict: Verdict) -> dict[str, str]:
-    lines = dict(transfer_lines(round.notes.claim, transfer_evidence(campaign, round, verdict)))
-    if not verdict.decision.keeps and lines["Decision"] != REJECT:
-        lines["Decision"] = f"nothing to transfer: {verdict.decision}"
-        lines[STEP_GAIN] = "-"
-    return lines
+def transfer(claim: Claim, results: Sequence[CaseResult], verdict: Verdict) -> dict[str, str]:
+    """Return the lines of the transfer check, by the notes' claim and what was measured."""
+    labels = [case.label for case in verdict.shapes]
+    findings = [flag for flag in verdict.flags if is_finding(flag, labels)]
+    traces = [result.trace for result in results if result.evidence.training]
+    drawn = sorted({name for result in results for name in result.evidence.groups or ()})
+    spread = f"group sizes drawn from {', '.join(drawn)}" if drawn else "every case of the level"
+    gains = {total.metric: total.change_pct for total in verdict.secondary}
+    spread += "".join(
+        f"; gain {UNDER_SKEW} {changed(gain)}"
+        for metric, gain in gains.items()
+        if metric.endswith(UNDER_SKEW)
+    )
+    decision = claim.decision
+    if verdict.decision is Decision.REJECTED_OVERFIT:
+        decision = REJECT
+    elif not verdict.decision.keeps:
+        decision = f"nothing to transfer: {verdict.decision}"
+    return {
+        "Bucket": claim.bucket or UNSTATED,
+        "Cache key": claim.cache_key or NO_CACHE_KEY,
+        "id(...) audit": "; ".join(findings) or "no finding",
+        "4-step trace hit rate": trace_text(traces),
+        "Workload distribution robustness": spread,
+        "Benchmark gain": changed(verdict.aggregate.change_pct if verdict.aggregate else None),
+        "Estimated real-training gain": _STEP_GAINS.get(decision, "-").format(claim.bound_pct),
+        "Decision": decision,
+    }
 
 
-def transfer_lines(claim: Claim, evidence: TransferEvidence) -> list[tuple[str, str]]:
-    verdict, fresh = decision(claim, evidence), credited_pct(claim, evidence)
-    benchmark = changed(evidence.change_pct)
-    if fresh is not None and fresh != evidence.change_pct:
-        credited = "credited" if verdict == ACCEPT_ASTERISK else "with fresh tensors"
-        benchmark += f"; {credited} {changed(fresh)}"
-    return [
-        ("Bucket", claim.bucket or UNSTATED),
-        ("Cache key", claim.cache_key or NO_CACHE_KEY),
-        ("id(...) audit", "; ".join(evidence.findings) or "no finding"),
-        ("4-step trace hit rate", trace_text(evidence.traces)),
-        ("Workload distribution robustness", _distributions(evidence)),
-        ("Benchmark gain", benchmark),
-        (STEP_GAIN, step_gain(claim, evidence)),
-        ("Decision", verdict),
-    ]
-
-
-def step_gain(claim: Claim, evidence: TransferEvidence) -> str:
-    """Return the gain of a training step in words; no benchmark says what a step takes."""
-    if claim.step_ms is None:
-        return "not estimated: the notes give no `step_ms`"
-    saving = step_saving_pct(claim, evidence)
-    if saving is None:
-        return "not estimated: no time or no bucket is known"
-    bound = ""
-    if decision(claim, evidence) == ACCEPT_ASTERISK:
-        bound = f"; at most quant time / step time = {claim.bound_pct:.3f} %"
-    return f"{changed(saving)} of a step of {claim.step_ms:g} ms that calls each case once{bound}"
-
-
-def trace_text(traces: Mapping[str, Trace | None] | None) -> str:
+def trace_text(traces: Sequence[Trace | None]) -> str:
     """Say what the simulated training loop showed, the worst case of each kind of cache."""
-    if traces is None:
+    if not traces:
         return "not measured"
     rates: dict[str, float] = {}
-    for trace in traces.values():
+    for trace in traces:
         for kind, rate in (trace.rates if trace else {}).items():
             rates[kind] = min(rate, rates.get(kind, 1.0))
     if not rates:
         return "no cache seen in a simulated training loop"
     return ", ".join(f"{kind} {rate:.0%}" for kind, rate in sorted(rates.items()))
-
-
-def _distributions(evidence: TransferEvidence) -> str:
-    declared = ", ".join(sorted(set(evidence.distributions)))
-    uneven = next((text for text in evidence.findings if text.startswith("uneven-groups")), None)
-    if uneven:
-        return f"wrong: {uneven}"
-    if not evidence.drawn:
-        return f"only those declared: {declared}" if declared else "every case of the level"
-    text = f"right in every case for group sizes drawn from {', '.join(evidence.drawn)}"
-    if evidence.skew_pct is None:
-        return f"{text}; no gain measured there"
-    return f"{text}; gain under skew {changed(evidence.skew_pct)}"
 
 
 def campaign_readme(manifest: Manifest, policy: Policy) -> str:
@@ -320,13 +303,12 @@ def missing_text(text: str, state: CampaignState) -> str:
     baseline = state.baseline
     if baseline is None or baseline.verdict is None or baseline.verdict.trend is None:
         return ""
-    # The last row of a round stands; one that was taken back gets another.
-    present = dict(re.findall(r"^\| (\d+) \| (\w+) \|", text, re.MULTILINE))
+    present = re.findall(r"^\| (\d+) \|", text, re.MULTILINE)
     start = baseline.verdict.trend
     rows = [
         _cells(round, start, chain_to(state, round.verdict))
         for round in state.decided_rounds()
-        if round.verdict and present.get(str(round.number)) != status(round.verdict.decision)
+        if round.verdict and str(round.number) not in present
     ]
     if text and f" {DECISION} |" not in text:
         # The file was begun before there was such a column.

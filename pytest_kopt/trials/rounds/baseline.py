@@ -23,7 +23,6 @@ from pytest_kopt.decide.hard_gates import (
 from pytest_kopt.decide.kernel_time import ON_CPU, require_kernel_time
 from pytest_kopt.decide.verdict import Aggregate, Decision, Verdict
 from pytest_kopt.errors import BadInput
-from pytest_kopt.honesty.transfer import bucket_findings
 from pytest_kopt.schema.metrics import aggregate, parse_primary
 from pytest_kopt.show.standing import Closing, tip_lines
 from pytest_kopt.trials import judging
@@ -84,9 +83,7 @@ class Baseline(CampaignTrial):
         excluded = {word for result in gathered.results for word in result.evidence.domain or ()}
         words = ", ".join(sorted(excluded))
         narrow = [f"the cases exclude inputs by domain=: {words}"] if excluded else []
-        findings = judging.findings_of(gathered.results)
-        findings += [*bucket_findings(gathered.opened.notes.claim, findings)]
-        notices = [finding for finding in findings if not finding.rejects]
+        notices = [f for f in judging.findings_of(gathered.results) if not f.rejects]
         flags = (*_unused(gathered), *_editable(gathered), *left_out, *narrow)
         judged = judged.flagged(*notices, *flags)
         judged = profiled(judged.saying_why_blocked())

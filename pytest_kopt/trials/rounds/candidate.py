@@ -28,7 +28,6 @@ from pytest_kopt.errors import BadInput, KernelError
 from pytest_kopt.figures import changed
 from pytest_kopt.honesty.audit import audit
 from pytest_kopt.honesty.finding import Finding
-from pytest_kopt.honesty.transfer import BOUNDED, Claim, bucket_findings, caches_weights
 from pytest_kopt.sameness.sources import differing
 from pytest_kopt.schema.metrics import is_backward
 from pytest_kopt.show.standing import Closing
@@ -56,36 +55,19 @@ _PUT_BACK = "kopt restored the current best; restore the harness too"
 
 
 class Examination:
-    """The facts that count against a candidate: findings, audit, the notes' claim."""
+    """The facts that count against a candidate: what its cases and the audit found."""
 
-    def __init__(self, campaign: Campaign, kernel: KernelVersion, claim: Claim) -> None:
+    def __init__(self, campaign: Campaign, kernel: KernelVersion) -> None:
         self._campaign = campaign
         self._kernel = kernel
-        self._claim = claim
 
     def findings(self, results: Sequence[CaseResult]) -> list[Finding]:
-        """Return what the cases' findings, the audit and the notes' bucket say together."""
-        findings = [*judging.findings_of(results), *self._audited]
-        # A weight cache that the incumbent has as well is not this round's gain.
-        old = self._incumbent_caches_weights
-        new = [finding for finding in findings if not (old and finding.check == "weight-cache")]
-        return [*findings, *bucket_findings(self._claim, new)]
-
-    def gains_by_weight_cache(self, results: Sequence[CaseResult]) -> bool:
-        """Say whether the notes claim W1 or a weight cache was seen that the incumbent lacks."""
-        if self._claim.bucket == BOUNDED:
-            return True
-        is_cached = caches_weights(result.trace for result in results)
-        return is_cached and not self._incumbent_caches_weights
+        return [*judging.findings_of(results), *self._audited]
 
     @cached_property
     def _audited(self) -> list[Finding]:
         incumbent = self._campaign.incumbent().sources
         return audit(self._kernel.sources, incumbent)
-
-    @cached_property
-    def _incumbent_caches_weights(self) -> bool:
-        return caches_weights(result.trace for result in self._campaign.best.results())
 
 
 def open_against_incumbent(asked: Asked) -> OpenTrial:
@@ -129,7 +111,7 @@ def _at_its_level(opened: OpenTrial) -> OpenTrial:
 def judge_candidate(ran: Ran) -> Judged:
     """Gather and judge; nothing is recorded or changed."""
     opened, asked = ran.opened, ran.opened.asked
-    examination = Examination(asked.campaign, ran.begun.kernel, opened.notes.claim)
+    examination = Examination(asked.campaign, ran.begun.kernel)
     judged = _judge_same(ran) if ran.is_same else _judge(gather(ran), examination)
     if asks_for_full(opened.level, judged.verdict, asked.policy):
         judged = _judge_by_all(judged, examination)
@@ -269,22 +251,16 @@ def _gather_all(quick: Judged, level: Level, depth: Depth) -> Gathered:
 
 
 def _with_notes(judged: Judged, examination: Examination) -> Judged:
-    """Add what was found and does not reject; an accepted weight cache carries an asterisk."""
-    gathered, results = judged.gathered, judged.gathered.results
-    opened = gathered.opened
-    findings = [*examination.findings(results), *judged.nearby]
+    """Add what was found and does not reject."""
+    findings = [*examination.findings(judged.gathered.results), *judged.nearby]
     notable = [finding for finding in findings if not finding.rejects or finding.repairs]
     judged = judged.flagged(*notable)
     if judged.verdict.decision is not Decision.ACCEPTED:
         return judged
     narrower = [finding for finding in judged.nearby if finding.repairs]
-    if examination.gains_by_weight_cache(results):
-        bound = opened.notes.claim.bound_pct
-        note = f"a weight cache (W1): a real step gains at most {bound:.3f} %"
-    elif narrower:
-        note = f"it supports less than the incumbent: {judging.names_of(narrower)}"
-    else:
+    if not narrower:
         return judged
+    note = f"it supports less than the incumbent: {judging.names_of(narrower)}"
     reason = f"{judged.verdict.reason}; {note}"
     return judged.saying(decision=Decision.ACCEPTED_WITH_NOTE, reason=reason)
 

@@ -259,9 +259,7 @@ def _checked(candidate: RaceEntrant, collector: Collector, ran: Ran) -> _Entry:
     add_error_rows(collector, opened.expected)
     judging.fail_rows_of_failed_tests(collector)
     results = collector.in_order()
-    damning = judging.rejecting(
-        Examination(opened.campaign, candidate.kernel, opened.notes.claim).findings(results)
-    )
+    damning = judging.rejecting(Examination(opened.campaign, candidate.kernel).findings(results))
     failed = [result for result in results if result.check != "PASS"]
     missing = judging.cut_off(collector, list(opened.expected), "", opened.asked.policy)
     if damning:
