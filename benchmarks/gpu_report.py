@@ -34,7 +34,14 @@ class Report:
         # Where it was written to is nobody's business.
         script = f"benchmarks/{Path(sys.argv[0]).name}"
         words = [script, *("OUT" if Path(word) == out else word for word in sys.argv[1:])]
-        self.found: dict[str, Any] = {"machine": machine(), "command": " ".join(words)}
+        head = subprocess.run(
+            ["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
+        )
+        self.found: dict[str, Any] = {
+            "commit": head.stdout.strip()[:12],
+            "command": " ".join(words),
+            "machine": machine(),
+        }
         self._tables: list[str] = [f"# {name}"]
         self._write()
 

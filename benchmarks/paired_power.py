@@ -277,7 +277,7 @@ def rounds(name: str) -> Iterator[tuple[int, float]]:
     found = json.loads((DOCS / "results" / name).read_text())
     number = r"([-+.\d]+)"
     said = re.compile(rf"after (\d) (?:processes|replicas) .* by {number} % \[{number}, {number}\]")
-    for verdict in found if isinstance(found, list) else found.get("verdicts") or found["aa"]:
+    for verdict in found.get("verdicts") or found["aa"]:
         match = said.match(verdict["reason"])
         if match and not verdict.get("truth_pct"):
             count = int(match[1])

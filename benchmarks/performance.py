@@ -207,7 +207,7 @@ def paired() -> Rows:
         ("paired_cpu", "CPU, 3 cases, every core kept busy"),
     ):
         found = read(name)
-        said = found if isinstance(found, list) else found.get("verdicts", found.get("aa"))
+        said = found.get("verdicts", found.get("aa"))
         said = [entry for entry in said if entry.get("compare", "paired") == "paired"]
         said = [entry for entry in said if not entry.get("truth_pct")]
         changes = [

@@ -1,4 +1,4 @@
-"""The first and second step of each kernel that `start_here.py` measures, in Triton.
+"""The first and second step of each kernel in docs/results/start_here_h100.json, in Triton.
 
 The last step of each is the template of that name in `conftest_templates/kernels`.
 """

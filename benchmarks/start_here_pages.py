@@ -2,7 +2,7 @@
 
 python benchmarks/start_here_pages.py
 
-The figures are those of docs/results/start_here_h100.json, which `start_here.py` makes on an H100.
+The figures are those of docs/results/start_here_h100.json, measured on an H100.
 """
 
 from __future__ import annotations

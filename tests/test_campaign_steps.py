@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -153,22 +152,3 @@ def test_a_mistake_is_one_and_its_repair_mends_it() -> None:
 def test_every_version_is_right_but_the_one_that_is_repaired(name: str) -> None:
     pytest.importorskip("triton")
     assert check(name) == expected(name)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("name", names())
-def test_every_version_compiles_for_the_card_it_is_for(name: str) -> None:
-    triton = pytest.importorskip("triton")
-    if not (Path(triton.__file__).parent / "backends/nvidia/bin/ptxas").exists():
-        pytest.skip("this Triton cannot assemble for NVIDIA")
-    done = subprocess.run(
-        [sys.executable, BENCHMARKS / "compile_kernels.py", name],
-        env={key: text for key, text in os.environ.items() if key != "TRITON_INTERPRET"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    for step in load(name).steps:
-        assert step.name in done.stdout

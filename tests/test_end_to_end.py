@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import runpy
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,11 +11,9 @@ import pytest
 from pytest_kopt.campaign.kernel import KernelVersion
 from pytest_kopt.decide.verdict import Aggregate, Decision, EndToEnd, Verdict
 from pytest_kopt.show.words import end_to_end
-from pytest_kopt.trials import end_to_end as trial
 from pytest_kopt.trials.end_to_end import InBoth, NoFigure, in_turns, last_number
 from pytest_kopt.trials.project_command import ProjectCommand
 
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 BEFORE, NOW = "incumbent", "candidate"
 TURN = [BEFORE, NOW, NOW, BEFORE]
 
@@ -49,19 +46,6 @@ def test_noise_takes_more_turns_up_to_a_bound() -> None:
     figure = in_turns("step", program.run)
     assert program.ran == [BEFORE, NOW, *TURN * 6]
     assert figure.low_pct < 0 < figure.high_pct
-
-
-def test_a_benchmark_ends_them_earlier(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """By a plugin of its own, which finds the names that it knows."""
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    text = runpy.run_path(str(BENCHMARKS / "beyond_times.py"))["TURNS"]
-    (tmp_path / "shown.py").write_text(text.format(turns=4, run_text="ms: "))
-    for owner, name in ((trial, "_MOST"), (InBoth, "_run")):
-        # So that they are put back.
-        monkeypatch.setattr(owner, name, getattr(owner, name))
-    runpy.run_path(str(tmp_path / "shown.py"))
-    program = Program(lambda _, number: 100.0 * (1.1 if number % 3 else 1.0))
-    assert in_turns("step", program.run).runs == 8
 
 
 def test_a_machine_that_slows_down_evenly_moves_no_figure() -> None:
