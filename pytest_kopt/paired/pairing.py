@@ -136,9 +136,10 @@ def judge(
     NotComparable when the versions cannot be measured together, Caught for a candidate that was.
     """
     measured = _Measured(comparison, results, criteria)
+    rules = criteria.policy, criteria.extra_benefit
     verdict = None
     for look in LOOKS:
-        verdict = decide_under_skew(*measured.look(look), criteria.policy, criteria.extra_benefit)
+        verdict = decide_under_skew(*measured.look(look), *rules)
         if verdict is not None:
             break
     # The last look always decides.
@@ -149,11 +150,11 @@ def judge(
         is_gain = claims_gain and criteria.gate == "improve"
         gain_pct = verdict.aggregate.change_pct if verdict.aggregate else None
         loss_pct = None if is_gain else criteria.policy.shape_gate_pct
-        credit = examine(comparison, measured.every, gain_pct, loss_pct)
+        credit = examine(comparison, measured.replicas, gain_pct, loss_pct)
         doubt = credit.doubt
         if credit.excess:
             measured.take_off(credit.excess)
-            credited = looks.decide(look, *measured.look(look, looks.alone))
+            credited = decide_under_skew(*measured.look(look), *rules)
             doubt = doubt or ("" if credited else "less than that is credited")
             verdict = credited or verdict
         update: dict[str, object] = {"flags": [*verdict.flags, *credit.flags]}
@@ -180,20 +181,14 @@ class _Measured:
         self._evidence: list[PairedEvidence] = []
         self.same: dict[str, Same] = {}
 
-    @property
-    def every(self) -> list[dict[str, CaseQuads]]:
-        return [*self._replicas, *self._of_open]
-
     def take_off(self, excess: float) -> None:
         """Credit so much less of the gain in each case, as a log-ratio."""
-        for replica in self.every:
+        for replica in self.replicas:
             for case in replica.values():
                 case.excess = excess
 
-    def look(
-        self, look: int, unsettled: frozenset[str]
-    ) -> tuple[list[PairedEvidence], list[PairedEvidence]]:
-        """Measure up to `look` replicas, of the `unsettled` cases alone if there are any.
+    def look(self, look: int) -> tuple[list[PairedEvidence], list[PairedEvidence]]:
+        """Measure up to `look` replicates.
 
         Returns the evidence, and the same with the sizes of groups drawn once more.
         """

@@ -25,8 +25,6 @@ from pytest_kopt.measure.engine import by_events
 #: A version's blocks are at boost where their median clock is so near the highest of the case, and
 #: two versions' are at the same one where they are so near each other, in percent.
 _BELOW_TOP_PCT, _APART_PCT = 3.0, 1.0
-#: What a flag says where no other process judged the timed results of a case.
-_INSIDE = "the kernel's own process checked the results of timed calls"
 #: The comparison, the A/A control, the comparison with the group sizes of a grouped GEMM drawn
 #: anew, by their names in pairs.csv, and the incumbent beside the candidate against itself alone.
 #: In a race each candidate's comparison has its name.
@@ -227,7 +225,6 @@ def flags_of(
     """Return the flags of the cases of a comparison."""
     found = []
     flags: dict[str, tuple[str, ...]] = {}
-    inside: dict[str, list[str]] = {}
     for result in results:
         measured = [replica[result.nodeid] for replica in replicas]
         around = [case.conditions for case in measured]
@@ -239,11 +236,6 @@ def flags_of(
         )
         why = {k: v for case in measured for k, v in case.not_captured.items()}
         found += [f"{result.label}: {by_events(why)}"] if why else []
-        for reason in sorted({case.judged_inside for case in measured} - {""}):
-            inside.setdefault(reason, []).append(result.label)
-    for reason, (first, *others) in inside.items():
-        more = f" and {len(others)} other case(s)" if others else ""
-        found.append(f"{first}{more}: {_INSIDE}: {reason}")
     return [*found, *by_kind(flags)]
 
 

@@ -31,10 +31,10 @@ from pytest_kopt.cases.running.steps.fresh_content import by_hand, fresh_content
 from pytest_kopt.cases.running.switches import left_switches, left_threads, read_switches
 from pytest_kopt.devices.machine import device_model
 from pytest_kopt.errors import REPORT, BadInput
-from pytest_kopt.honesty.accuracy import Accuracy, Inputs, downgrades
+from pytest_kopt.honesty.accuracy import Accuracy, Inputs, downgrades, other_results
 from pytest_kopt.honesty.audit_hook import MAY_WRITE
 from pytest_kopt.honesty.finding import Finding
-from pytest_kopt.honesty.outputs import layouts, most_terms
+from pytest_kopt.honesty.outputs import most_terms
 from pytest_kopt.libraries import own_fault
 from pytest_kopt.measure.engine import Timing
 from pytest_kopt.numerics.compare import Comparison, InvalidReference

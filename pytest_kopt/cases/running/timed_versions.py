@@ -361,7 +361,7 @@ def _loaded(
                 else:
                     call()
 
-            versions = load_versions(case, order, seed, bench.audit_hook, first_call)
+            versions = load_versions(case, order, seed, bench.audit_hook, first_call, set_by_tests)
             case = with_gates(case, bench, versions.get(INCUMBENT, case.function))
             arms = _Arms(case, bench, order, client, seed)
             code = arms.machine_code(versions)
