@@ -82,7 +82,8 @@ class Estimate:
 
     def lower(self, level: float) -> float:
         """Return the lower bound against the copy that makes the candidate slower."""
-        return -self._mirrored.upper(level)
+        least = min(self.mean, self.mean - self.copy)
+        return least - student_quantile(self.freedom, 1 - level) * self.error
 
     def upper(self, level: float) -> float:
         """Return the upper bound against the copy that makes the candidate faster."""
@@ -103,16 +104,12 @@ class Estimate:
 
     def p_above(self, limit: float) -> float:
         """Return the one-sided p-value of the hypothesis that the truth is at or below `limit`."""
-        return self._mirrored.p_below(-limit)
+        return Estimate(-self.mean, self.error, self.freedom, -self.copy).p_below(-limit)
 
     @property
     def _most(self) -> float:
         """The mean against the copy that makes the candidate faster."""
         return max(self.mean, self.mean - self.copy)
-
-    @property
-    def _mirrored(self) -> Estimate:
-        return Estimate(-self.mean, self.error, self.freedom, -self.copy)
 
 
 def scatter_of(change: float) -> float:
