@@ -222,6 +222,33 @@ def test_a_sum_that_cancels_is_judged_by_the_size_of_its_like() -> None:
     assert not passes(size, size + 3 * gate.rms_error)
 
 
+@pytest.mark.parametrize(("error", "check"), [(2e-12, "PASS"), (1e-5, "PASS"), (1e-2, "FAIL")])
+def test_the_error_of_a_zero_counts_against_the_terms_that_cancel(error: float, check: str) -> None:
+    """The variance of rows of one value is zero: no SNR says anything of a rounding error."""
+    report = baseline(
+        case_of(
+            lambda x: x.var(-1, correction=0) + error,
+            inputs=lambda: (torch.randn(ROWS, 1).repeat(1, COLUMNS),),
+            reference=lambda x: x.double().var(-1, correction=0),
+            gate=snr(60.0),
+        )
+    )
+    assert report.check == check, report.diagnosis
+
+
+def test_the_error_of_a_small_result_counts_against_itself() -> None:
+    """A variance that is small beside the mean is not zero: the difference of squares loses it."""
+    report = baseline(
+        case_of(
+            lambda x: x.square().mean(-1) - x.mean(-1).square(),
+            inputs=lambda: (torch.randn(ROWS, COLUMNS) + 4096,),
+            reference=lambda x: x.double().var(-1, correction=0),
+            gate=snr(20.0),
+        )
+    )
+    assert report.check == "FAIL"
+
+
 def test_the_declared_gate_is_never_replaced() -> None:
     assert gates_of(an_operation("rms_norm", BF16, gate=snr(44.0))) == {}
     named = {"grad of input 0": tolerance(rtol=1e-2, atol=1e-2)}

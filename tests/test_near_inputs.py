@@ -342,3 +342,21 @@ def test_unsigned_integers_are_tried_in_another_order(dtype: torch.dtype) -> Non
     inputs = lambda: (torch.randn(16, 8), torch.randperm(32)[:16])  # noqa: E731
     versions = Versions("", codes, codes, codes, inputs)
     assert {*outcomes(codes, versions)} == {"right"}
+
+
+@pytest.mark.parametrize(("error", "outcome"), [(2e-12, "right"), (0.1, "wrong")])
+def test_a_variance_of_rows_of_one_value_may_have_a_rounding_error(
+    error: float, outcome: str
+) -> None:
+    def variance(x: Tensor) -> Tensor:
+        return (x - x.mean(-1, keepdim=True)).square().mean(-1)
+
+    def with_an_error(x: Tensor) -> Tensor:
+        spread = variance(x)
+        return torch.where(spread < 1e-9, error, spread)
+
+    # The sum of 256 equal numbers is exact.
+    versions = Versions(
+        "constant", variance, with_an_error, variance, lambda: (torch.randn(8, 256),)
+    )
+    assert "constant" in outcomes(with_an_error, versions)[outcome]

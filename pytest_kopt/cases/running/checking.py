@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from pytest_kopt.cases.case import Case
 from pytest_kopt.cases.order import Bench
 from pytest_kopt.cases.running.against_reference import (
     DerivedGate,
+    InFloat64,
     advised,
     derived_gates,
     gated,
@@ -116,7 +118,7 @@ class Checking:
     #: Gives `expected` once more, in the reference's dtypes.
     again: Callable[[], Pass] = field(init=False)
     #: Gives `expected` once more, in float64; None where that cannot be.
-    in_float64: Callable[[], Pass | None] = field(init=False)
+    in_float64: InFloat64 = field(init=False)
     #: Results of few elements on all contents, by name, each with the reference's.
     few: dict[str, list[tuple[torch.Tensor, torch.Tensor]]] = field(default_factory=dict)
     #: Whether the first call drew from torch's global generator.
@@ -201,7 +203,7 @@ class Checking:
     def expect(self, run: Run, seed: int) -> Pass:
         self.drawn, pristine = fresh_copies(self.pristine), self.pristine
         self.again = lambda: self.truth(fresh_copies(pristine), run.live, seed)
-        self.in_float64 = lambda: self.truth.exact(pristine, run.live, seed)
+        self.in_float64 = partial(self.truth.exact, pristine, run.live, seed)
         return self.truth(self.drawn, run.live, seed)
 
     def renew(self, fresh: Sequence[Any]) -> None:

@@ -269,10 +269,13 @@ class Reference:
         change: Callable[[Sequence[Any]], Sequence[Any]] = lambda wide: wide,
     ) -> Pass | None:
         """Return the results in float64 on inputs, which a `change` meets in their wide dtypes."""
-        return self.in_float64(inputs, lambda wide: self(change(wide), like, seed))
+        return self.in_float64(inputs, lambda wide: self(wide, like, seed), change)
 
     def in_float64(
-        self, inputs: Sequence[Any], call: Callable[[Sequence[Any]], Pass]
+        self,
+        inputs: Sequence[Any],
+        call: Callable[[Sequence[Any]], Pass],
+        change: Callable[[Sequence[Any]], Sequence[Any]] = lambda wide: wide,
     ) -> Pass | None:
         """Return what a call of this reference gives where float64 stands in for float32.
 
@@ -283,7 +286,7 @@ class Reference:
         mode = ComputingIn(torch.float64)
         arguments = mode.arguments(inputs)
         with suppress(Exception), mode:
-            return call(arguments)
+            return call(change(arguments))
         return None
 
     def flops(self, inputs: Sequence[Any], like: Pass) -> int:

@@ -11,6 +11,7 @@ import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -251,7 +252,7 @@ class Loop:
             self._case,
             self._reference(fresh_copies(inputs), run, seed),
             run,
-            lambda: self._reference.exact(inputs, run, seed),
+            partial(self._reference.exact, inputs, run, seed),
         )
         problem = "\n".join(
             comparison.diagnosis() for comparison in comparisons if not comparison.passed
