@@ -1,16 +1,18 @@
 """Kernels that strangers wrote, as they are: what becomes of them, and what a user has to declare.
 
     python benchmarks/strangers.py OUT [--gpu GPU] [--rounds] [--times N] [--jobs N]
-        [--wheels DIR] [--packages P…] [--ops NAME…] [--ways file tree]
+        [--wheels DIR] [--packages P…] [--ops NAME…] [--ways plain file tree]
 
 Each package comes from the index (or from a folder of wheels) by name and version into a throw-away
 environment on top of this one. Each of its operations is tried twice: `file`, plain torch as the
 baseline and their file as the candidate, and `tree`, their package as the project and a change
-without effect. Without --rounds everything is only checked, a package in a session; with it each
-operation is a campaign of two shapes and two rounds, N of them side by side, and each of its
-commands is timed. A `file` is judged twice more in copies of the project after its baseline: with a
-wrong result, and as it is once all of it has been compiled. On the CPU, where no GPU is named,
-Triton is interpreted, and such times decide nothing. OUT gets strangers.json and strangers.md.
+without effect; `--ways plain` tries plain torch alone. Without --rounds a package is only checked,
+in one session, next to wrong results: zeros, the other sign, a narrower dtype. The table has the
+gates that kopt derived. With --rounds each operation is a campaign of two shapes and two rounds, N
+of them side by side, and each of its commands is timed. A `file` is judged twice more in copies of
+the project after its baseline: with a wrong result, and as it is once all of it has been compiled.
+On the CPU, where no GPU is named, Triton is interpreted, and such times decide nothing. OUT gets
+strangers.json and strangers.md.
 """
 
 from __future__ import annotations
@@ -36,6 +38,8 @@ from statistics import median
 from strangers_ops import HELPERS, OPS, PACKAGES, Op
 
 _TEST = """\
+from functools import partial
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -48,7 +52,8 @@ C, DTYPE = {columns}, torch.{dtype}
 
 @pytest.mark.kopt(schema="memory")
 @pytest.mark.parametrize("R", {rows})
-def test_{name}(kopt, R):
+@pytest.mark.parametrize("how", {hows})
+def test_{name}(kopt, R, how):
     DEVICE = kopt.device
 
     def T(*shape, g={backward}, d=DTYPE):
@@ -62,15 +67,17 @@ def test_{name}(kopt, R):
         return {plain}
 
     kopt(
-        op,
+        op if how == "right" else partial(changed, op, how),
         inputs=lambda: ({inputs},),
         reference=reference,
-        dims={{"op": "{name}", "rows": R, "columns": C}},
+        dims={{"op": "{name}", "rows": R, "columns": C, "results": how}},
         backward={backward},
         nbytes=4 * R * C,
         {declared}
     )
 """
+#: What is made of results, by the names in `WRONG` of the helpers.
+_RIGHT, *_ = _HOWS = ("right", "zeros", "sign", "less")
 _INI = '[tool.pytest.ini_options]\npythonpath = ["."]\ntestpaths = ["tests"]\n'
 
 
@@ -90,6 +97,10 @@ class Outcome:
     declared: str
     flags: list[str]
     why: str = ""
+    #: The gates that kopt derived.
+    derived: str = ""
+    #: The ways in which a wrong result was not refused, where they were tried.
+    accepted: Sequence[str] = ()
 
 
 @dataclass
@@ -199,7 +210,7 @@ def _installed(bench: Bench, package: str, wheels: Path | None) -> str:
 def _checked(bench: Bench, ops: Sequence[Op], way: str, project: Path) -> Iterator[Outcome]:
     """Check all operations of a package in one session."""
     for op in ops:
-        _write_case(bench, op, way, project, candidate=True)
+        _write_case(bench, op, way, project, candidate=way != "plain", hows=_HOWS)
     if way == "tree":
         shutil.copytree(bench.packages / _module(ops[0]), project / _module(ops[0]))
     start = time.monotonic()
@@ -213,12 +224,21 @@ def _checked(bench: Bench, ops: Sequence[Op], way: str, project: Path) -> Iterat
             why = (done.stdout + done.stderr).strip()[-600:]
             yield Outcome(op.package, op.name, way, f"exit {done.returncode}", each, "", [], why)
             continue
-        flags = [f"{f['check']}: {f['message']}" for f in mine[0]["findings"]]
-        refused = any(f["rejects"] for f in mine[0]["findings"])
-        why = mine[0]["diagnosis"]
-        became = "REJECTED" if refused else mine[0]["check"]
+        right, *wrong = (
+            next(r for r in mine if r["dims"]["results"] == how and r["dims"]["rows"] == rows)
+            for rows in bench.rows[:1]
+            for how in _HOWS
+        )
+        flags = [f"{f['check']}: {f['message']}" for f in right["findings"]]
+        refused = any(f["rejects"] for f in right["findings"])
+        why = right["diagnosis"]
+        became = "REJECTED" if refused else right["check"]
         became = "needs a GPU" if why.startswith("Triton's interpreter") else became
-        yield Outcome(op.package, op.name, way, became, each, op.declared, flags, why)
+        derived = (right["evidence"].get("note") or "").partition("(torch reaches): ")[2]
+        accepted = [r["dims"]["results"] for r in wrong if r["check"] == "PASS"]
+        yield Outcome(
+            op.package, op.name, way, became, each, op.declared, flags, why, derived, accepted
+        )
 
 
 def _campaigns(
@@ -292,7 +312,15 @@ def _module(op: Op) -> str:
     return PACKAGES[op.package].module
 
 
-def _write_case(bench: Bench, op: Op, way: str, project: Path, *, candidate: bool) -> str:
+def _write_case(
+    bench: Bench,
+    op: Op,
+    way: str,
+    project: Path,
+    *,
+    candidate: bool,
+    hows: Sequence[str] = (_RIGHT,),
+) -> str:
     """Write an operation's case and kernel; return the kernel file's path below the project."""
     arguments = ", ".join(op.inputs)
     names = [
@@ -302,6 +330,7 @@ def _write_case(bench: Bench, op: Op, way: str, project: Path, *, candidate: boo
         module=f"kernels.{op.name}",
         name=op.name,
         rows=[*bench.rows],
+        hows=[*hows],
         columns=bench.columns,
         dtype=bench.dtype,
         backward=op.backward,
@@ -345,12 +374,14 @@ def _write_case(bench: Bench, op: Op, way: str, project: Path, *, candidate: boo
 
 def _write(out: Path, found: Sequence[Outcome]) -> None:
     (out / "strangers.json").write_text(json.dumps([asdict(o) for o in found], indent=1) + "\n")
-    lines = ["| package | op | way | became | s | declared | flags, or why |", "| --- " * 7 + "|"]
+    names = "package | op | way | became | s | declared | derived (torch reaches) | accepted"
+    lines = [f"| {names} | flags, or why |", "| --- " * 9 + "|"]
     for o in found:
         shown = "; ".join(o.flags) or ("" if o.became in ("PASS", "ACCEPTED") else o.why)
         shown = " ".join(shown.split())[:160].replace("|", "/")
         seconds = ", ".join(f"{step} {median(taken):.1f}" for step, taken in o.seconds.items())
-        cells = (o.package, o.op, o.way, o.became, seconds, o.declared, shown)
+        tried = (o.derived, " ".join(o.accepted))
+        cells = (o.package, o.op, o.way, o.became, seconds, o.declared, *tried, shown)
         lines.append(f"| {' | '.join(cells)} |")
     (out / "strangers.md").write_text("\n".join(lines) + "\n")
 

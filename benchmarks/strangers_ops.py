@@ -90,15 +90,7 @@ OPS = [
     _liger(
         "sparsemax", "Sparsemax", "x, -1", "plain_sparsemax(x)", {"x": "T(R, C, d=torch.float32)"}
     ),
-    # Torch in bfloat16 misses the default gate in the gradient: 48.6 dB.
-    _liger(
-        "rms_norm",
-        "RMSNorm",
-        "x, w, 1e-6, 0.0, 'gemma', False",
-        _RMS,
-        XW,
-        "gate=snr(44.0)",
-    ),
+    _liger("rms_norm", "RMSNorm", "x, w, 1e-6, 0.0, 'gemma', False", _RMS, XW),
     _liger("layer_norm", "LayerNorm", "x, w, b, 1e-6", _NORM, XWB),
     _liger("swiglu", "SiLUMul", "x, y", "F.silu(x) * y", XY, "consumes=(0, 1)"),
     _liger("geglu", "GELUMul", "x, y", "F.gelu(x, approximate='tanh') * y", XY, "consumes=(0, 1)"),
@@ -108,8 +100,13 @@ OPS = [
         "x, a, w, b",
         "torch.tanh(a * x) * w + b",
         {"x": "T(R, C)", "a": "T(1)", "w": "T(C)", "b": "T(C)"},
-        "gate={'out': snr(41.0), 'grad of input 0': snr(41.0), 'grad of input 1': snr(28.0), "
-        "'grad of input 2': snr(41.0)}",
+    ),
+    _liger(
+        "poly_norm",
+        "PolyNorm",
+        "x, w, b, 1e-6, False",
+        "plain_poly_norm(x, w, b)",
+        {"x": "T(R, C)", "w": "T(3)", "b": "T(1)"},
     ),
     _liger("relu_squared", "ReLUSquared", "x", "F.relu(x).square()", X),
     _liger(
@@ -119,7 +116,7 @@ OPS = [
         # Theirs returns float32 for narrower inputs.
         "F.kl_div(x.log(), y, reduction='none').float().sum() / x.shape[0]",
         _P,
-        "gate=snr(44.0), domain='moderate values'",
+        "domain='moderate values'",
     ),
     _liger(
         "tvd",
@@ -127,26 +124,17 @@ OPS = [
         "x, y",
         "(x.float() - y.float()).abs().sum() / 2 / x.shape[0]",
         _P,
-        # The gradient is so small that a tolerance would accept zeros. All of its elements are one
-        # number, rounded twice to bfloat16: each time up to 2^-8 of it, together 42.1 dB.
-        "gate={'out': snr(60.0), 'grad of input 0': snr(41.0)}",
+        # Theirs sums in bfloat16 and reaches 69 dB, torch in float32 is exact.
+        "gate={'out': snr(60.0)}",
     ),
-    _liger(
-        "jsd",
-        "JSD",
-        "x.log(), y.log()",
-        "plain_jsd(x, y)",
-        _P,
-        "gate={'grad of input 0': snr(24.0)}",
-    ),
+    _liger("jsd", "JSD", "x.log(), y.log()", "plain_jsd(x, y)", _P),
     _liger(
         "cross_entropy",
         "CrossEntropy",
         "x, t, None",
         "F.cross_entropy(x, t)",
         {"x": "T(R, C)", "t": "torch.randint(C, (R,), device=DEVICE)"},
-        # As for tvd: the classes that are right have nearly the same gradient in every row.
-        "consumes=(0,), gate={'grad of input 0': snr(41.0)}",
+        "consumes=(0,)",
     ),
     _liger(
         "group_norm",
@@ -154,7 +142,6 @@ OPS = [
         "x, w, b, 8, 4, 1e-6",
         "F.group_norm(x, 4, w, b, 1e-6)",
         {"x": "T(R // 8, 8, C)", "w": "T(8)", "b": "T(8)"},
-        "gate={'grad of input 1': snr(40.0)}",
     ),
     _liger(
         "fused_add_rms_norm",
@@ -162,7 +149,6 @@ OPS = [
         "x, y, w, 1e-6, 0.0, 'gemma'",
         "(lambda s: (s * torch.rsqrt(s.square().mean(-1, keepdim=True) + 1e-6) * w, s))(x + y)",
         {**XY, "w": "T(C)"},
-        "gate=snr(41.0)",
     ),
     _liger(
         "rope",
@@ -176,18 +162,10 @@ OPS = [
             "s": "T(1, R, 32, g=False).repeat(1, 1, 2)",
         },
         # For one row of two batches theirs is wrong.
-        "gate=snr(44.0), domain='declared shapes'",
+        "domain='declared shapes'",
     ),
     _fla("fla_layer_norm", "norm/layernorm", "layer_norm(x, w, b, eps=1e-6)", _NORM, XWB),
-    # As above: 48.5 dB.
-    _fla(
-        "fla_rms_norm",
-        "norm/layernorm",
-        "rms_norm(x, w, None, eps=1e-6)",
-        _RMS,
-        XW,
-        "gate=snr(42.0)",
-    ),
+    _fla("fla_rms_norm", "norm/layernorm", "rms_norm(x, w, None, eps=1e-6)", _RMS, XW),
     _fla(
         "fla_l2norm",
         "norm/l2norm",
@@ -301,7 +279,8 @@ OPS = [
     ),
 ]
 
-#: What some plain expressions are made of, and what packs a gemlite layer.
+#: What some plain expressions are made of, and what packs a gemlite layer; and what makes
+#: wrong results of right ones.
 HELPERS = """
 import torch
 import torch.nn.functional as F
@@ -311,6 +290,25 @@ def plain_jsd(x, y):
     m = (x + y) / 2
     kl = lambda p: (p * (p.log() - m.log())).sum(-1).mean()
     return (kl(x) + kl(y)) / 2
+
+
+def plain_poly_norm(x, w, b):
+    norm = lambda x: x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6)
+    return w[0] * norm(x**3) + w[1] * norm(x**2) + w[2] * norm(x) + b
+
+
+def changed(op, how, *arguments):
+    result = op(*arguments)
+    results = result if isinstance(result, tuple) else (result,)
+    results = tuple(WRONG[how](x) if x.is_floating_point() else x for x in results)
+    return results if isinstance(result, tuple) else results[0]
+
+
+def in_less(x):
+    return x.to(torch.bfloat16 if x.dtype is torch.float32 else torch.float8_e5m2).to(x.dtype)
+
+
+WRONG = {"zeros": lambda x: x * 0, "sign": lambda x: -x, "less": in_less}
 
 
 def plain_sparsemax(x):

@@ -112,7 +112,7 @@ def _errs_less(truth: Any, out: Any, ref: Any) -> bool:
 
 
 def _cancels(truth: Any, out: Any, terms: Any) -> bool:
-    """Say whether a result is zero by cancellation, and its error small beside the terms."""
+    """Say whether a result is zero by cancellation, and its error small compared with the terms."""
     if not (is_float(truth) and is_shaped(out, truth) and is_shaped(terms, truth)):
         return False
     most = relative_db(out.dtype)
