@@ -188,6 +188,7 @@ class Kopt:
             below = (place.relative_to(root) for place in places if place.is_relative_to(root))
             return tuple(path.as_posix() for path in below)
 
+        home = Path(evidence.home or "")
         used, compared = None, self._bench.purpose is Purpose.COMPARISON
         if compared and evidence.interpreted and outcome.result.check == "PASS":
             # No process that compares versions will say so: it is not timed.
@@ -197,7 +198,10 @@ class Kopt:
             used=used,
             loaded=files,
             libraries=slow,
-            home=next(iter(inside(evidence.home or "")), None),
+            # A function from elsewhere has an absolute path; a tree of a version holds links.
+            home=next(
+                iter(inside(str(home))), None if home.is_relative_to(root) else evidence.home
+            ),
             judged_by=inside(*(evidence.judged_by or ())),
             opened=self._bench.opened(root),
         )

@@ -228,6 +228,12 @@ def findings_of(results: Sequence[CaseResult]) -> list[Finding]:
     ]
 
 
+def called_by(results: Iterable[CaseResult]) -> str:
+    """Return the functions that cases call, each with its file where that can be told."""
+    called = dict.fromkeys((r.evidence.function, r.evidence.home) for r in results)
+    return ", ".join(f"{name} in {home}" if home else f"{name}" for name, home in called if name)
+
+
 def head(text: str) -> str:
     """Return the beginning of a stack, the innermost frames, for the terminal."""
     return "\n".join(text.splitlines()[:15])

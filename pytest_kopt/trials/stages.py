@@ -16,10 +16,11 @@ from pytest_kopt.campaign import levels
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.kernel import KernelVersion
 from pytest_kopt.campaign.notes import Notes
-from pytest_kopt.cases.result import CaseResult, Check, Collector, ExpectedCase, names
+from pytest_kopt.cases.result import CaseResult, Check, Collector, ExpectedCase, loaded_by
 from pytest_kopt.decide.kernel_time import kernel_time
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.verdict import Level, RaceCandidate, Verdict
+from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.fingerprint import Fingerprint, edits
 from pytest_kopt.options.settings import Settings
@@ -260,6 +261,7 @@ def gather(ran: Ran) -> Gathered:
     """Return what the cases and the harness came to, as kernel code has run; BadInput for drift."""
     opened, collector = ran.opened, ran.collector
     judging.refuse(collector.refusals)
+    _check_imported(opened.campaign, collector.in_order())
     add_error_rows(collector, opened.expected)
     judging.fail_rows_of_failed_tests(collector)
     results, table = tuple(collector.in_order()), collector.table()
@@ -270,6 +272,23 @@ def gather(ran: Ran) -> Gathered:
     # What the baseline's cases have loaded belongs to the harness that it freezes.
     harness = watch.take(ids, results)
     return Gathered(ran, results, table, harness, tuple(edits(opened.harness, now)))
+
+
+def _check_imported(campaign: Campaign, results: Sequence[CaseResult]) -> None:
+    """Raise BadInput where no case imports the kernel: the tests import another copy of it."""
+    manifest, files = campaign.manifest, campaign.candidate().files
+    # What is built, or lies elsewhere, is imported by another name.
+    if manifest.upstream or manifest.rebuild_command:
+        return
+    passed = [result for result in results if result.check == "PASS"]
+    loaded, is_python = loaded_by(passed), all(path.endswith(".py") for path in files)
+    if is_python and loaded and loaded.isdisjoint(files):
+        raise BadInput(
+            f"no case imports {min(files)}; the cases call {judging.called_by(passed)}",
+            where="kernel_source",
+            fix="have the tests import the kernel of this tree (pip install -e . here, or pytest's "
+            "setting pythonpath), or correct kernel_source in manifest.yaml",
+        )
 
 
 def add_error_rows(collector: Collector, expected: Mapping[str, ExpectedCase]) -> None:

@@ -72,7 +72,9 @@ def test_versions_that_no_case_runs_are_not_compared(project: Project, tmp_path:
         folder.write("plain.py", kernel(cost, who))
     plain, slow = (str(folder.root) for folder in folders)
     reason = compared(project, plain, slow, code=4)["reason"]
-    assert reason.startswith(f"{plain}: no case runs the files that differ: plain.py. Fix: ")
+    unused = "no case runs the files that differ: plain.py"
+    called = "the cases call kernels.plain.plain"
+    assert reason.startswith(f"{plain}: {unused}; {called}. Fix: name tests that do; or name")
     document = compared(project, plain, slow, "--at", "kernels", code=8)
     assert document["verdict"]["base"] == plain
     files = (str(Path(folder, "plain.py")) for folder in (plain, slow))

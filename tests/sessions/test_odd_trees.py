@@ -367,9 +367,13 @@ def test_the_baseline_is_the_kernel_of_head(fresh: Project) -> None:
 
 def test_an_installed_copy_in_front_of_the_kernel_is_named(fresh: Project) -> None:
     """Every round said that both versions are the same, and not why."""
-    fresh.write("tests/installed.py", fresh.read(KERNEL))
+    copy = fresh.root.parent / "site" / "installed.py"
+    copy.parent.mkdir()
+    copy.write_text(fresh.read(KERNEL))
     fresh.replace(CASES, "from kernels.doubled import", "from installed import")
-    run = fresh.round(1)
-    assert run.code == 0, run.text
-    (flag,) = [flag for flag in fresh.verdict(1)["flags"] if "no case imports" in flag]
-    assert KERNEL in flag and "the cases call installed.doubled" in flag
+    fresh.commit_all("Another copy")
+    run = fresh.round(1, PYTHONPATH=str(copy.parent))
+    assert run.code == 4, run.text
+    assert f"no case imports {KERNEL}" in run.refusal
+    assert f"the cases call installed.doubled in {copy}" in run.refusal
+    assert "applied" not in [event["event"] for event in fresh.ledger()]

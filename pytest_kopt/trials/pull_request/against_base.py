@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -323,7 +324,7 @@ class PullRequestGate(VersionGate):
             why = same_code if self._sources and not of_tests else "no kernel code changed since"
             return judging.flagged(self._nothing(results, f"{why} {self.other}"), flags)
         if not self._reach.any_used(self._changed, [*results, *self._as_then.values()]):
-            return judging.flagged(self._nothing(results, self._unreached()), flags)
+            return judging.flagged(self._nothing(results, self._unreached(results)), flags)
         as_then = self._as_then if self._around else {}
         alone = self._without_twin(new, measurements)
         both = [
@@ -353,29 +354,33 @@ class PullRequestGate(VersionGate):
             if any(part.has_same_machine_code for part in paired):
                 why = f"the GPU does the same work as at {self.other}: the same machine code"
             else:
-                why = self._unreached() if both else f"every case is new since {self.other}"
+                why = self._unreached(results) if both else f"every case is new since {self.other}"
             verdict = self._nothing([], why).model_copy(update={"shapes": rest})
         verdict = self.without_times(reached, verdict)
         return judging.flagged(verdict, [*alone.values(), *flags])
 
-    def _unreached(self) -> str:
+    def _unreached(self, results: Sequence[CaseResult]) -> str:
         """Return why no case changes; BadInput for files, which are named in order to be compared.
 
         A commit may hold other changes than those of kernels.
         """
-        if not self.other.commit:
-            has_place = self.config.pluginmanager.has_plugin(IN_TREE)
-            raise BadInput(
-                f"no case runs the files that differ: {some(self._changed)}",
-                where=str(self.other),
-                fix="name tests that do; or name "
-                + (
-                    "their place by --at"
-                    if has_place
-                    else "a folder that holds them at their place"
-                ),
+        if self.other.commit:
+            return f"the change since {self.other} reaches no case"
+        place = "a folder that holds them at their place"
+        if self.config.pluginmanager.has_plugin(IN_TREE):
+            place = "their place by --at"
+        fix = f"name tests that do; or name {place}"
+        if any(os.path.isabs(result.evidence.home or "") for result in results):
+            fix = (
+                "have the tests import the project from the tree that pytest runs in (setting "
+                "pythonpath): an editable install of a folder leads to the folder itself"
             )
-        return f"the change since {self.other} reaches no case"
+        raise BadInput(
+            f"no case runs the files that differ: {some(self._changed)}; the cases call "
+            f"{judging.called_by(results)}",
+            where=str(self.other),
+            fix=fix,
+        )
 
     def _is_read_by_tests(self, readers: Collection[str] | None) -> bool:
         """Say whether the `readers` of a file, below the root, are tests and conftest files."""

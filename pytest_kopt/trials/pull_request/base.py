@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -156,7 +157,7 @@ def harness_of(
     tests = dict.fromkeys(result.nodeid.partition("::")[0] for result in results)
     around = {*tests, *plugins, *filter(is_conftest, observed.loaded)}
     homes = {result.evidence.home or "" for result in results}
-    kernel = homes - {"", *around}
+    kernel = {home for home in homes if home and not os.path.isabs(home)} - around
     if kernel != homes:
         kernel |= {*observed.loaded} - around - {*observed.judged_by}
     harness = Harness(root, tuple(tests), tuple(sorted(kernel)), setup.folders, setup.plugins)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pytest_kopt.campaign import levels, prerequisites
 from pytest_kopt.campaign.prerequisites import tree_gaps
 from pytest_kopt.cases.details import in_a_line
-from pytest_kopt.cases.result import Collector, loaded_by, names, observed_by
+from pytest_kopt.cases.result import Collector, observed_by
 from pytest_kopt.decide.classes import measured_classes
 from pytest_kopt.decide.hard_gates import (
     checked_shape,
@@ -83,8 +83,10 @@ class Baseline(CampaignTrial):
         excluded = {word for result in gathered.results for word in result.evidence.domain or ()}
         words = ", ".join(sorted(excluded))
         narrow = [f"the cases exclude inputs by domain=: {words}"] if excluded else []
-        notices = [f for f in judging.findings_of(gathered.results) if not f.rejects]
-        flags = (*_unused(gathered), *_editable(gathered), *left_out, *narrow)
+        findings = judging.findings_of(gathered.results)
+        findings += [*bucket_findings(gathered.opened.notes.claim, findings)]
+        notices = [finding for finding in findings if not finding.rejects]
+        flags = (*_editable(gathered), *left_out, *narrow)
         judged = judged.flagged(*notices, *flags)
         judged = profiled(judged.saying_why_blocked())
         judged = _with_kernel_time(judged)
@@ -157,23 +159,6 @@ def _with_kernel_time(judged: Judged) -> Judged:
     profiles = judged.profiles or ran.measurements.profile(ran.collector.passed(), vendor=False)
     judged = judged.profiled(profiles)
     return judged.of(require_kernel_time(judged.verdict, profiles))
-
-
-def _unused(gathered: Gathered) -> Iterator[str]:
-    """Say so where no case imports the kernel: an installed copy stands in front of it, perhaps."""
-    campaign, results = gathered.opened.campaign, gathered.results
-    manifest, files = campaign.manifest, campaign.candidate().files
-    # What is built, or lies elsewhere, is imported by another name.
-    if manifest.rebuild_command:
-        return
-    loaded, is_python = loaded_by(results), all(path.endswith(".py") for path in files)
-    if is_python and loaded and loaded.isdisjoint(files):
-        named = dict.fromkeys(result.evidence.function for result in results)
-        called = ", ".join(filter(None, named))
-        yield (
-            f"no case imports {min(files)}; the cases call {called}. Fix: uninstall the other "
-            "copy, or correct kernel_source in manifest.yaml"
-        )
 
 
 def _editable(gathered: Gathered) -> Iterator[str]:
