@@ -46,6 +46,17 @@ def test_the_place_is_what_the_tests_import(
     assert place_of(paths, root, [test]) == place
 
 
+def test_a_file_of_another_name_takes_the_place_of_the_file_with_its_content(
+    tmp_path: Path,
+) -> None:
+    root = write(tmp_path / "project", kernels__gemm="x = 1", kernels__norm="x = 2")
+    test = write(root, test_x="from kernels import gemm") / "test_x.py"
+    outside = write(tmp_path / "other", old="x = 1", new="x = 3", norm_of_old="x = 2")
+    assert place_of([outside / "old.py", outside / "new.py"], root, [test]) == "kernels/gemm.py"
+    with pytest.raises(BadInput, match="nor a file of the same name or content"):
+        place_of([outside / "norm_of_old.py", outside / "new.py"], root, [test])
+
+
 def test_versions_that_a_campaign_keeps_are_no_files_of_the_project(tmp_path: Path) -> None:
     root = write(tmp_path / "project", a__x="", work__campaign__rounds__a__x="", test_x="import x")
     (root / "work/campaign/ledger.jsonl").write_text("")

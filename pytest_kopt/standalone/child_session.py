@@ -28,7 +28,7 @@ from pytest_kopt.options.declare import IN_TREE, LOADED_BEFORE, STEP
 from pytest_kopt.process_tree import end_with_parent
 from pytest_kopt.processes.launched import SCRATCH
 from pytest_kopt.versions import overlay
-from pytest_kopt.versions.overlay import project_files
+from pytest_kopt.versions.overlay import differs, project_files
 
 #: A runner's files are about the run as a whole, not about one of its comparisons.
 _NOT_INHERITED = ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY")
@@ -267,23 +267,26 @@ def place_below(root: Path, path: str, tests: Iterable[Path]) -> str:
 def place_of(versions: Sequence[Path], root: Path, tests: Iterable[Path]) -> str:
     """Return the place below a root that files are versions of: tests import what lies there.
 
-    That is one of the files themselves, or the only file of the project with the name of one. A
-    file that the tests import directly goes before one that other modules do. BadInput where there
-    is none, or more than one.
+    That is one of the files themselves, or the only file of the project with the name of one, or
+    with the content of one. A file that the tests import directly goes before one that other
+    modules do. BadInput where there is none, or more than one.
     """
     files = [*project_files(root)]
     steps = [*imports_from(root, files, [test.read_bytes() for test in tests])]
     inside = [PurePosixPath(v.relative_to(root)) for v in versions if v.is_relative_to(root)]
-    same_name = {version.name for version in versions}
+    names_of_versions = {version.name for version in versions}
+    same_name = [path for path in files if path.name in names_of_versions]
+    sources = [path for path in files if path.suffix == ".py"]
+    same_content = (p for p in sources if any(not differs(root / p, v) for v in versions))
     found = (
         {path.as_posix() for path in paths if is_imported(path, names)}
-        for paths in (inside, [path for path in files if path.name in same_name])
+        for paths in (inside, same_name, [*same_content])
         for names in steps
     )
     places = next(filter(None, found), set())
     shown = " and ".join(str(version) for version in versions)
     if not places:
-        what = f"the tests import neither {shown}, nor a file of the same name"
+        what = f"the tests import neither {shown}, nor a file of the same name or content"
         raise BadInput(what, fix=_NAMED)
     if len(places) > 1:
         raise BadInput(f"{shown} may be versions of {', '.join(sorted(places))}", fix=_NAMED)
