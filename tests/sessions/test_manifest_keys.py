@@ -46,6 +46,16 @@ def test_the_baseline_selects_shows_and_runs_what_the_manifest_says(fresh: Proje
     assert labels(fresh, 2) == [FOUR]
 
 
+def test_the_baseline_has_the_prerequisites_of_the_manifest_as_it_is_now(fresh: Project) -> None:
+    """A person edits it between `kopt init` and round 1."""
+    fresh.edit_manifest(project_skill="skills/SKILL.md", benchmark_command="no-such-program")
+    run = fresh.round(1)
+    assert run.code == 4, run.text
+    assert "project_skill: there is no file 'skills/SKILL.md'" in run.refusal
+    assert "benchmark_command: the program 'no-such-program' is not on PATH" in run.refusal
+    assert not fresh.was_measured
+
+
 def test_a_benchmark_that_fails_keeps_the_baseline_open(fresh: Project) -> None:
     fresh.write("bench.py", "print('no device'); raise SystemExit(3)\n")
     fresh.edit_manifest(benchmark_command="python bench.py")

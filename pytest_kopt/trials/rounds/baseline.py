@@ -9,8 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
-from pytest_kopt.campaign import levels, prerequisites
-from pytest_kopt.campaign.prerequisites import tree_gaps
+from pytest_kopt.campaign import levels, prerequisites, workspace
 from pytest_kopt.cases.details import in_a_line
 from pytest_kopt.cases.result import Collector, observed_by
 from pytest_kopt.decide.classes import measured_classes
@@ -51,7 +50,11 @@ class Baseline(CampaignTrial):
             why = "another session decided the baseline meanwhile"
             raise BadInput(why, where="--kopt-round", legal=str(opened.number))
         levels.always_full(asked.settings.level, "the baseline")
-        different = tree_gaps(campaign.manifest, campaign.root, campaign.repository)
+        different = [
+            # The session itself looks for its device.
+            *prerequisites.gaps(campaign.manifest, campaign.root, elsewhere=True),
+            *workspace.edited(campaign.manifest, campaign.root),
+        ]
         if different:
             raise BadInput("; ".join(different), where="--kopt-round 1")
         check_target_class(opened, ())
