@@ -42,7 +42,7 @@ GROUPS = {
         "honesty.outputs:stale cases.running.training_loop:caches "
         "cases.running.spot_checks:known_content"
     ),
-    "audit": "honesty.audit:audit honesty.transfer:bucket_findings",
+    "audit": "honesty.audit:audit",
     "replay": "cases.running.steps.fresh_content:by_hand",
     "late": "honesty.outputs:late cases.running.steps.contents:aftermath",
     "sharing": "honesty.outputs:shared cases.running.steps.contents:recycled",
