@@ -59,18 +59,16 @@ class Finding:
     """One named finding about a candidate.
 
     `check` is the short name of the check that made it (`stale-result`, `weight-cache`), `where` a
-    file and line or a case. `advice` is what an honest author should do, `bucket` the class of the
-    gain that it means (W1, W2, W3; "" where none applies). `rejects` says of this finding whether
-    its name's consequence follows where that may be a note; a name that means REPAIR fails a check
-    either way. `details` is a list that the text
-    leaves out: verdict.json has it, and the terminal with `-v`.
+    file and line or a case. `advice` is what an honest author should do. `rejects` says of this
+    finding whether its name's consequence follows where that may be a note; a name that means
+    REPAIR fails a check either way. `details` is a list that the text leaves out: verdict.json has
+    it, and the terminal with `-v`.
     """
 
     check: str
     message: str
     where: str = ""
     advice: str = ""
-    bucket: str = ""
     rejects: bool = True
     details: tuple[str, ...] = ()
 

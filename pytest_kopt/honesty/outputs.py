@@ -31,7 +31,6 @@ _SHARED = Finding(
     "output-shared",
     "two calls returned the same memory while both results were in use",
     advice="compute each result into memory of its own",
-    bucket="W2",
 )
 LATE = Finding(
     "late-result",
@@ -244,8 +243,6 @@ def stale(
             "stale-result",
             f"{call_name} returned the result of an earlier call, bit for bit",
             advice="compute the result in every call: a training step has new input values",
-            bucket="W2",
-            rejects=rejects,
         )
 
 

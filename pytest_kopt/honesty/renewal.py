@@ -162,7 +162,6 @@ def known_content_finding(log_gain: float) -> Finding:
             "new ones: no training step has this gain"
         ),
         advice="keep no result between calls, also not in a library or an extension",
-        bucket="W3",
     )
 
 

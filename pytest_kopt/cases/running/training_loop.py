@@ -322,15 +322,13 @@ def _findings(trace: Trace, wrong: Sequence[TrainingStep], share: float) -> Iter
             "stale-weight",
             "after an update of a parameter in place, the result is right for the old values only "
             f"({stale.wrong})",
-            advice="read all of the parameter in each call; key a cache on it and its _version",
-            bucket="W1",
+            advice="key the cache on the parameter and its _version, or compute the result again",
         )
     elif wrong:
         yield Finding(
             "training-loop",
             f"wrong for new tensors in a simulated training loop ({wrong[0].wrong})",
-            advice="be right for all input values of the case, by the arguments of the call alone",
-            bucket="W3",
+            advice="compute the result from the arguments of its own call only",
         )
     if ACTIVATION in trace.cached:
         memo = share < 0.1
@@ -343,7 +341,6 @@ def _findings(trace: Trace, wrong: Sequence[TrainingStep], share: float) -> Iter
                 "keep nothing that the kernel computes from an activation; declare an "
                 "input that lives longer than a step in the case (weights=…)"
             ),
-            bucket="W3" if memo else "W2",
         )
     if GRAD_OUT in trace.cached:
         yield Finding(
@@ -353,7 +350,6 @@ def _findings(trace: Trace, wrong: Sequence[TrainingStep], share: float) -> Iter
                 "one, and no step of a training loop has one twice (hit rate 0 %)"
             ),
             advice="keep nothing that the kernel computes from an incoming gradient",
-            bucket="W2",
         )
     if WEIGHT in trace.cached:
         rate = trace.rate(WEIGHT)
@@ -370,6 +366,5 @@ def _findings(trace: Trace, wrong: Sequence[TrainingStep], share: float) -> Iter
             )
             if enough
             else "remove the cache: it does not pay below 50 %",
-            bucket="W1",
             rejects=not enough,
         )

@@ -158,7 +158,7 @@ def _wrong(
 
 
 def _amiss(problem: str) -> Finding:
-    return Finding("timed-result", f"an inspected result {problem}", bucket="W2")
+    return Finding("timed-result", f"an inspected result {problem}")
 
 
 def _other_inputs(drawn: Sequence[str], without: Sequence[str]) -> Finding:
