@@ -77,15 +77,15 @@ class CaseEvidence:
     reference. `by_torch` names the operators that make the result alone; `dtype` is what products
     are taken in; `groups` are group sizes by their distribution. `accuracy` is by name of the
     result. `timed` is from when to when the device was the case's, in seconds since the epoch,
-    `seconds` the whole case. `tolerances` are the gates by name of the result, `drawn` tells apart
-    what the case draws. `weights`, `writes`, `consumes`, `domain`, `nan`, `deterministic`,
-    `batch_invariant`, `group_multiple`, `limit_pct`, `weight`, `cache` and `operating_point` are as
-    declared. `bitwise_stable`: all of many calls on equal inputs gave equal bits. `home` is the
-    file that defines the function, `judged_by` are those whose code drew the inputs and ran in the
-    reference; paths of the project are relative to the root. `loaded` are the project's files that
-    the process had imported, `opened` those that it had opened, each with the files that had it
-    opened ("": not known). `used` are those that the function of an interpreted case can import or
-    ran, `libraries` those of `SLOW` ones that it had.
+    `seconds` the whole case. `tolerances` are the gates by name of the result, `derived_gates`
+    those of them that kopt derived. `drawn` tells apart what the case draws. `weights`, `writes`,
+    `consumes`, `domain`, `nan`, `deterministic`, `batch_invariant`, `group_multiple`, `limit_pct`,
+    `weight`, `cache` and `operating_point` are as declared. `bitwise_stable`: all of many calls on
+    equal inputs gave equal bits. `home` is the file that defines the function, `judged_by` are
+    those whose code drew the inputs and ran in the reference; paths of the project are relative to
+    the root. `loaded` are the project's files that the process had imported, `opened` those that it
+    had opened, each with the files that had it opened ("": not known). `used` are those that the
+    function of an interpreted case can import or ran, `libraries` those of `SLOW` ones that it had.
     """
 
     schema: str | None = None

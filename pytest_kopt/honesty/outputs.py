@@ -243,6 +243,7 @@ def stale(
             "stale-result",
             f"{call_name} returned the result of an earlier call, bit for bit",
             advice="compute the result in every call: a training step has new input values",
+            rejects=rejects,
         )
 
 

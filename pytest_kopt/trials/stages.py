@@ -16,7 +16,7 @@ from pytest_kopt.campaign import levels
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.kernel import KernelVersion
 from pytest_kopt.campaign.notes import Notes
-from pytest_kopt.cases.result import CaseResult, Check, Collector, ExpectedCase, loaded_by
+from pytest_kopt.cases.result import CaseResult, Check, Collector, ExpectedCase, loaded_by, names
 from pytest_kopt.decide.kernel_time import kernel_time
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.verdict import Level, RaceCandidate, Verdict

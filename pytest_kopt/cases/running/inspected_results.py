@@ -142,7 +142,7 @@ def wrong_result(comparison: Comparison) -> Finding:
             f"wrong in a timed block, for new input values: {comparison.name} "
             f"{comparison.reason}, SNR {comparison.snr_db:.1f} dB"
         ),
-        advice="do the same work in timed and in checked calls",
+        advice="be right for all input values of the case, in timed calls as in checked ones",
     )
 
 

@@ -322,13 +322,13 @@ def _findings(trace: Trace, wrong: Sequence[TrainingStep], share: float) -> Iter
             "stale-weight",
             "after an update of a parameter in place, the result is right for the old values only "
             f"({stale.wrong})",
-            advice="key the cache on the parameter and its _version, or compute the result again",
+            advice="read all of the parameter in each call; key a cache on it and its _version",
         )
     elif wrong:
         yield Finding(
             "training-loop",
             f"wrong for new tensors in a simulated training loop ({wrong[0].wrong})",
-            advice="compute the result from the arguments of its own call only",
+            advice="be right for all input values of the case, by the arguments of the call alone",
         )
     if ACTIVATION in trace.cached:
         memo = share < 0.1

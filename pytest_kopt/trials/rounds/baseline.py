@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
-from pytest_kopt.campaign import levels, prerequisites, workspace
+from pytest_kopt.campaign import levels, prerequisites
 from pytest_kopt.cases.details import in_a_line
-from pytest_kopt.cases.result import Collector, observed_by
+from pytest_kopt.cases.result import Collector, names, observed_by
 from pytest_kopt.decide.classes import measured_classes
 from pytest_kopt.decide.hard_gates import (
     checked_shape,
@@ -50,13 +50,10 @@ class Baseline(CampaignTrial):
             why = "another session decided the baseline meanwhile"
             raise BadInput(why, where="--kopt-round", legal=str(opened.number))
         levels.always_full(asked.settings.level, "the baseline")
-        different = [
-            # The session itself looks for its device.
-            *prerequisites.gaps(campaign.manifest, campaign.root, elsewhere=True),
-            *workspace.edited(campaign.manifest, campaign.root),
-        ]
-        if different:
-            raise BadInput("; ".join(different), where="--kopt-round 1")
+        # The session itself looks for its device.
+        missing = prerequisites.gaps(campaign.manifest, campaign.root, elsewhere=True)
+        if missing:
+            raise BadInput("; ".join(missing), where="--kopt-round 1")
         check_target_class(opened, ())
         prerequisites.check_parses(campaign)
         shapes = campaign.manifest.target_shapes
@@ -86,9 +83,7 @@ class Baseline(CampaignTrial):
         excluded = {word for result in gathered.results for word in result.evidence.domain or ()}
         words = ", ".join(sorted(excluded))
         narrow = [f"the cases exclude inputs by domain=: {words}"] if excluded else []
-        findings = judging.findings_of(gathered.results)
-        findings += [*bucket_findings(gathered.opened.notes.claim, findings)]
-        notices = [finding for finding in findings if not finding.rejects]
+        notices = [f for f in judging.findings_of(gathered.results) if not f.rejects]
         flags = (*_editable(gathered), *left_out, *narrow)
         judged = judged.flagged(*notices, *flags)
         judged = profiled(judged.saying_why_blocked())
