@@ -7,7 +7,7 @@ candidate is checked, timed and compared with its incumbent in fresh processes. 
 that leaves checks out. A plugin of this script's does so in every process of one kind of round.
 --without may be repeated:
 
-    exact      inputs near the declared ones: small integers, whose result is exact
+    exact      inputs near the declared ones: other values, small integers among them
     bits       hundreds of equal calls, compared bit by bit
     patterns   inputs near the declared ones: gaps, transposed and expanded views, no rows, counts
                of zero, masks that keep nothing, NaN in padding, a result that goes into an input,
@@ -153,19 +153,18 @@ if RUNS_CASES:
 """
 WITHOUT_KINDS = """\
 if RUNS_CASES:
-    from pytest_kopt.cases.nearby import layouts
+    from pytest_kopt.cases.nearby import near_inputs
 
     for kind in {kinds!r}:
-        del layouts.GENERATORS[kind]
+        del near_inputs.TRANSFORMATIONS[kind]
 """
 #: Kinds of inputs near the declared ones, as kopt names them.
 PATTERNS = [
-    *("none", "counts", "masks", "padded", "pitched", "turned", "expanded", "aliased"),
-    *("numbers", "places", "behind"),
+    *("counts", "masks", "unread", "layout", "aliased", "numbers", "ends", "signs"),
 ]
 #: By what `--without` names: the text of the plugin that leaves it out.
 GROUPS = {
-    "exact": WITHOUT_KINDS.format(kinds=["exact"]),
+    "exact": WITHOUT_KINDS.format(kinds=["values"]),
     "bits": WITHOUT_BITS,
     "patterns": WITHOUT_KINDS.format(kinds=PATTERNS),
     "all": WITHOUT_ALL,

@@ -59,7 +59,7 @@ def test_a_message_arrives_as_it_was_sent(ends: Ends, size: int) -> None:
 def test_messages_hold_other_values_than_those_of_json() -> None:
     finding = Finding("stale-result", "it is old")
     code = MachineCode({"launches": []}, {}, "sm_90")
-    shape = nearby_shapes.Tried("a", "uneven", {"n": 3}, {"candidate": "right"})
+    shape = nearby_shapes.Tried("a", "size", {"n": 3}, {"candidate": "right"})
     for sent in (
         replies.Findings([finding]),
         Loaded(memory={"candidate": 5}, code=code),

@@ -1,108 +1,42 @@
-"""Shapes near the declared ones: how they are drawn and what they say."""
+"""Which other sizes a case is tried at, and what the trials say."""
 
 from __future__ import annotations
 
 import random
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
-from typing import Any, NamedTuple
+from dataclasses import asdict, replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_kopt.cases.nearby.sizes import nearby, perturbed
+from pytest_kopt.cases.nearby.near_inputs import stepped
 from pytest_kopt.honesty.nearby_shapes import (
-    SHAPES,
     Kind,
     Outcome,
     Tried,
     held_out_findings,
     merged,
+    untried,
 )
 
 from .builders import few_examples
 
-sizes = st.integers(2, 100_000)
-seeds = st.integers(0, 2**32)
-
 
 @few_examples
-@given(sizes, seeds)
-def test_an_aligned_size_keeps_its_power_of_two(value: int, seed: int) -> None:
-    found = nearby(value, "aligned", random.Random(seed))
+@given(st.integers(2, 100_000), st.integers(0, 2**32))
+def test_a_size_that_is_timed_keeps_its_power_of_two(value: int, seed: int) -> None:
+    size = stepped(value, random.Random(seed))
     grain = min(256, value & -value)
-    assert 2 * found >= value
-    assert abs(found - value) == grain
-    assert found % grain == 0
-
-
-@few_examples
-@given(sizes, seeds)
-def test_an_uneven_size_is_close_and_loses_its_power_of_two(value: int, seed: int) -> None:
-    found = nearby(value, "uneven", random.Random(seed))
-    # A rotary embedding of 64 channels was tried with one, where its tables broadcast.
-    assert 2 * found >= value
-    assert 0 < abs(found - value) < max(2, min(256, value & -value))
-    assert (found - value) % 2 == 1
-
-
-@few_examples
-@given(st.lists(sizes, min_size=1, max_size=3), seeds, st.sampled_from(SHAPES))
-def test_parameters_that_are_dims_move_together(values: list[int], seed: int, kind: Kind) -> None:
-    dims = {f"d{i}": value for i, value in enumerate(values)}
-    parameters = {"shape": tuple(values), "copy": values[0], "causal": True, "mode": "x", "k": 1}
-    found = perturbed(parameters, dims, kind, random.Random(seed))
-    assert found is not None
-    assert found != parameters
-    assert {name: found[name] for name in ("causal", "mode", "k")} == {
-        name: parameters[name] for name in ("causal", "mode", "k")
-    }
-    assert found["copy"] == found["shape"][0]
-    assert isinstance(found["shape"], tuple)
-
-
-class Shape(NamedTuple):
-    rows: int
-    mode: str
-
-
-@dataclass(frozen=True)
-class Problem:
-    shape: Shape
-    name: str = "x"
-
-
-@pytest.mark.parametrize(
-    "item",
-    [
-        64,
-        (64, "a"),
-        [64],
-        {"M": 64, "causal": True},
-        Shape(64, "a"),
-        Problem(Shape(64, "a")),
-        {"problem": [Problem(Shape(64, "a"))]},
-    ],
-    ids=str,
-)
-def test_sizes_are_found_however_a_test_is_parametrised(item: Any) -> None:
-    found = perturbed({"p": item}, {"M": 64}, "aligned", random.Random(3))
-    assert found is not None
-    assert type(found["p"]) is type(item)
-    assert repr(found["p"]) in (repr(item).replace("64", "128"), repr(item).replace("64", "1"))
-
-
-def test_what_is_no_size_is_left_alone() -> None:
-    dice = random.Random(0)
-    assert perturbed({"dtype": "bf16", "flag": True, "n": 7}, {"M": 64}, "aligned", dice) is None
-    assert perturbed({}, {"M": 64}, "aligned", dice) is None
+    assert 2 * size >= value
+    assert abs(size - value) == grain
+    assert size % grain == 0
 
 
 def tried(
     candidate: Outcome | None,
     incumbent: Outcome | None,
-    kind: Kind = "uneven",
+    kind: Kind = "size",
 ) -> Tried:
     outcomes: dict[str, Outcome] = {}
     if candidate:
@@ -147,19 +81,13 @@ def test_only_what_the_incumbent_supports_counts(
     assert findings(tried(candidate, incumbent)) == expected
 
 
-def test_a_missing_gradient_of_a_gradient_is_not_said_to_raise() -> None:
-    """One that is zero where the incumbent has another is recorded in the same way."""
-    (found,) = held_out_findings([tried("raises", "right", "twice")], "new", "old", {})
-    assert found.message.startswith("gives no right result for gradients of its gradients, where")
-    assert not found.rejects
-
-
-def test_larger_inputs_are_named_for_what_they_are() -> None:
-    found = held_out_findings([tried("wrong", "right", "large")], "new", "old", {})
-    assert [(f.check, f.rejects) for f in found] == [("held-out-range", True)]
-    assert "wrong for inputs 32 times as large" in str(found[0])
-    assert findings(tried("raises", "right", "large")) == [("held-out-range", False)]
-    assert findings(tried("wrong", "wrong", "large")) == []
+def test_other_inputs_are_named_for_what_they_are() -> None:
+    trial = replace(tried("wrong", "right", "values"), variant="one outlier in every row")
+    (finding,) = held_out_findings([trial], "new", "old", {})
+    assert (finding.check, finding.rejects) == ("held-out-range", True)
+    assert "wrong for values of another size (one outlier in every row)" in str(finding)
+    assert findings(tried("raises", "right", "values")) == [("held-out-range", False)]
+    assert findings(tried("wrong", "wrong", "values")) == []
 
 
 def test_a_case_has_one_finding_the_worst() -> None:
@@ -208,8 +136,8 @@ def test_a_gain_that_the_comparison_did_not_find_is_not_missed_nearby() -> None:
     noisy = timed(1.7, 0.7), timed(1.7, 0.7, name="96")
     assert findings(*noisy, compared=1.0042) == []
     assert findings(*noisy) == [("held-out-speed", True)] * 2
-    (told,) = held_out_findings([timed(1.7, 0.9)], "new", "old", {"t.py::test_x[64]": 1.2})
-    assert "1.20 times as fast as the incumbent at the declared shape" in str(told)
+    (finding,) = held_out_findings([timed(1.7, 0.9)], "new", "old", {"t.py::test_x[64]": 1.2})
+    assert "1.20 times as fast as the incumbent at the declared shape" in str(finding)
 
 
 def test_two_processes_speak_of_one_shape() -> None:
@@ -219,150 +147,191 @@ def test_two_processes_speak_of_one_shape() -> None:
     assert Tried(**asdict(one)) == one
 
 
+def test_axes_that_were_not_tried_are_named_once_for_each_reason() -> None:
+    trials = [Tried(f"t.py::t[{i}]", "size", {}, untried="it has no sizes") for i in range(3)]
+    trials.append(Tried("t.py::t[0]", "dtypes", {}, untried="the time was over"))
+    of_sizes, of_dtypes = untried(trials)
+    assert of_sizes.check == "held-out-untried" and not of_sizes.rejects
+    assert of_sizes.message == "kopt did not try another size in 3 cases: it has no sizes"
+    assert of_dtypes.message == (
+        "kopt did not try inputs of another dtype in 1 case: the time was over"
+    )
+    assert of_dtypes.details == ("t.py::t[0]: inputs of another dtype",)
+
+
 TESTS = """
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import NamedTuple
+
 import pytest
 import torch
-from pytest_kopt.cases.running.heldout import held_out_cases, time_shape, try_shape
-from pytest_kopt.honesty.nearby_shapes import PATTERNS
+from pytest_kopt.cases.order import Bench
+from pytest_kopt.cases.running import heldout
 
 
 def good(x, *_):
     return 2 * x
 
 
-def only_equal(x, sizes):
-    return 2 * x if len(set(sizes.tolist())) == 1 else x
-
-
-def tiled(x):
+def tiled(x, *_):
     out = torch.zeros_like(x)
     n = x.shape[0] // 32 * 32
     out[:n] = 2 * x[:n]
     return out
 
 
-def strict(x):
-    assert x.shape[0] % 32 == 0
-    return 2 * x
+def only_equal(x, sizes):
+    return 2 * x if len(set(sizes.tolist())) == 1 else x
 
 
-def timid(x):
-    return torch.where(x.abs() > 20, float("inf"), 2 * x)
+VERSION = []
 
 
 @pytest.fixture
-def kopt(request):
+def kopt(request, monkeypatch):
     def declare(fn, **declared):
         from pytest_kopt.cases.case import declare
         case = declare(request.node.nodeid, "single", fn, **declared)
-        seen = {}
-        for variant in held_out_cases(request.node, case, "cpu", 5):
-            kind, near = variant.kind, variant.case
-            assert (near.dims == case.dims) == (PATTERNS[kind].check != "held-out-shape")
-            assert near.inputs()[0].shape[0] == near.dims["n"]
-            versions = {"incumbent": good, "candidate": request.module.VERSION}
-            if kind in seen:
-                continue
-            seen[kind] = try_shape(variant, versions, "cpu", 5)
-            if seen[kind] and seen[kind].asks_for_times:
-                time_shape(seen[kind], case, near, versions, "cpu", 5)
-        request.node.user_properties.append(("seen", seen))
-        request.module.SEEN.append(seen)
+        monkeypatch.setattr(heldout, "checking_lock", lambda *_: nullcontext())
+        monkeypatch.setattr(heldout, "timing_lock", lambda *_: nullcontext())
+        bench = SimpleNamespace(device="cpu", uuid="", waiting=None)
+        versions = {"incumbent": good, "candidate": VERSION[-1]}
+        trials = [*heldout.try_case(request.node, case, versions, bench, 5)]
+        assert not [trial for trial in trials if trial.nodeid != request.node.nodeid]
+        return trials
     return declare
 
 
-def rounding(x):
-    out = 2 * x.clone()
-    if x.stride(0) == 1:
-        out[0, :FEW] += NOISE
-    return out
+def declared(kopt, n, version=tiled, m=4, **more):
+    given = dict(inputs=lambda: (torch.randn(n, m),), reference=lambda x: 2 * x.double(),
+                 dims={"n": n, "m": m})
+    VERSION.append(version)
+    return kopt(good, **(given | more))
 
 
-VERSION = tiled
-SEEN = []
-FEW, NOISE = 1, 0.0
+def said(trials):
+    sizes = [trial for trial in trials if trial.kind in ("aligned", "size")]
+    return {trial.dims["n"]: trial.outcomes.get("candidate") for trial in sizes}
 
 
-@pytest.mark.parametrize(
-    ("few", "noise", "outcome"), [(1, 1.3e-4, "right"), (1, 3e-4, "wrong"), (99, 1.3e-4, "wrong")]
-)
-def test_a_hair_beyond_the_gate(kopt, few, noise, outcome, request, monkeypatch):
-    SEEN.clear()
-    monkeypatch.setattr(request.module, "FEW", few)
-    monkeypatch.setattr(request.module, "NOISE", noise)
-    monkeypatch.setattr(request.module, "VERSION", rounding)
-    kopt(good, inputs=lambda: (torch.zeros(512, 1024),),
-         reference=lambda x: 2 * x.double(), dims={"n": 512})
-    assert SEEN[0]["strided"].outcomes == {"incumbent": "right", "candidate": outcome}
+def assert_moved(trials, n=64):
+    outcomes = said(trials)
+    assert outcomes[n + 1] == outcomes[n - 1] == "wrong", outcomes
+    assert outcomes[n + 32] == "right"
+    assert [t.seconds.keys() for t in trials if t.kind == "aligned"] == [{"incumbent", "candidate"}]
 
 
 @pytest.mark.parametrize("n", [64])
-def test_wrong(kopt, n):
-    SEEN.clear()
-    kopt(good, inputs=lambda: (torch.randn(n, 4),), reference=lambda x: 2 * x.double(),
-         dims={"n": n})
-    (seen,) = SEEN
-    assert seen["uneven"].outcomes == {"incumbent": "right", "candidate": "wrong"}
-    assert seen["aligned"].outcomes == {"incumbent": "right", "candidate": "right"}
-    assert min(seen["aligned"].speedups("candidate", "incumbent", {})) > 0
+def test_parameter(kopt, n):
+    assert_moved(declared(kopt, n))
+
+
+class Shape(NamedTuple):
+    rows: int
+    mode: str
+
+
+@dataclass(frozen=True)
+class Problem:
+    shape: Shape
+
+
+@pytest.mark.parametrize("p", [Problem(Shape(64, "a"))])
+def test_object(kopt, p):
+    assert_moved(declared(kopt, p.shape.rows))
+
+
+@pytest.fixture
+def shape(request):
+    rows, columns = request.param
+    return SimpleNamespace(rows=rows, columns=columns)
+
+
+@pytest.mark.parametrize("shape", [(64, 4)], indirect=True)
+def test_indirect(kopt, shape):
+    assert_moved(declared(kopt, shape.rows))
+
+
+@pytest.fixture(params=[64])
+def size(request):
+    return request.param
+
+
+CLOSED = []
+
+
+@pytest.fixture
+def draw(size, tmp_path):
+    yield lambda: (torch.randn(size, 4),)
+    CLOSED.append(size)
+
+
+def test_dependent(kopt, draw, size):
+    assert_moved(declared(kopt, size, inputs=draw))
+    assert 65 in CLOSED and 64 not in CLOSED
+
+
+@pytest.fixture
+def rows():
+    return 64
+
+
+@pytest.fixture
+def x_maker(rows, request):
+    assert request.getfixturevalue("rows") == rows
+    return lambda: (torch.randn(rows, 4),)
+
+
+def test_plain_fixture(kopt, x_maker, rows):
+    assert_moved(declared(kopt, rows, inputs=x_maker))
+
+
+@pytest.fixture(params=[SimpleNamespace(rows=64)], ids=["64"])
+def problem(request):
+    return request.param
+
+
+def test_in_the_inputs(kopt, problem):
+    outcomes = said(declared(kopt, problem.rows))
+    assert outcomes[65] == "wrong" and outcomes[96] == "right"
 
 
 @pytest.mark.parametrize("n", [64])
-def test_unsupported(kopt, n, monkeypatch):
+def test_unsupported(kopt, n):
     def reference(x):
-        if x.shape[0] != 64:
+        if x.shape != (64, 4):
             raise ValueError("only 64")
         return 2 * x.double()
 
-    SEEN.clear()
-    kopt(good, inputs=lambda: (torch.randn(n, 4),), reference=reference, dims={"n": n})
-    large = SEEN[0]["large"]
-    assert {SEEN[0]["aligned"], SEEN[0]["uneven"]} == {None}
-    assert large.outcomes == {"incumbent": "right", "candidate": "right"}
+    trials = declared(kopt, n, reference=reference)
+    parts = {t.variant: t.untried for t in trials if t.untried}
+    assert parts == {"": "kopt could move no size of its parameters or inputs"}
 
 
 @pytest.mark.parametrize("n", [64])
-def test_raising_inputs(kopt, n):
-    SEEN.clear()
-    kopt(good, inputs=lambda: (torch.randn(64, 4) if n == 64 else 1 / 0,),
-         reference=lambda x: 2 * x.double(), dims={"n": n})
-    assert {"none", "one", "large", "pitched"} <= {*SEEN[0]}
-    assert {*SEEN[0]}.isdisjoint({"aligned", "numbers", "indices", "filled", "frozen"})
+def test_time(kopt, n, monkeypatch):
+    monkeypatch.setattr(heldout, "_TRYING_SECONDS", -1.0)
+    trials = declared(kopt, n)
+    tried = {t.kind for t in trials if t.outcomes}
+    left = {t.kind for t in trials if t.untried}
+    assert len([t for t in trials if t.outcomes]) <= 4 and len(left) > 8
+    assert {t.untried for t in trials if t.untried} == {"the limit of 3 s a case was over"}
 
 
 @pytest.mark.parametrize("n", [64])
-def test_refusing(kopt, n, request):
-    SEEN.clear()
-    request.module.VERSION = strict
-    kopt(good, inputs=lambda: (torch.randn(n, 4),), reference=lambda x: 2 * x.double(),
-         dims={"n": n})
-    assert SEEN[0]["uneven"].outcomes["candidate"] == "raises"
-    assert "AssertionError" in SEEN[0]["uneven"].what["candidate"]
-
-
-@pytest.mark.parametrize("n", [64])
-def test_uneven_groups(kopt, n, request):
-    SEEN.clear()
-    request.module.VERSION = only_equal
-    kopt(good, inputs=lambda: (torch.randn(n, 4), torch.full((4,), n // 4)), groups=1,
-         reference=lambda x, sizes: 2 * x.double(), dims={"n": n, "G": 4})
-    assert SEEN[0]["uneven"].outcomes == {"incumbent": "right", "candidate": "wrong"}
-    assert SEEN[0]["aligned"].outcomes == {"incumbent": "right", "candidate": "right"}
-
-
-@pytest.mark.parametrize("n", [64])
-def test_a_narrow_range(kopt, n, request):
-    SEEN.clear()
-    request.module.VERSION = timid
-    kopt(good, inputs=lambda: (torch.randn(n, 4).requires_grad_(),),
-         reference=lambda x: 2 * x.double(), dims={"n": n})
-    assert SEEN[0]["large"].outcomes == {"incumbent": "right", "candidate": "wrong"}
-    assert SEEN[0]["aligned"].outcomes == {"incumbent": "right", "candidate": "right"}
+def test_groups(kopt, n):
+    trials = declared(
+        kopt, n, only_equal, groups=1, dims={"n": n, "G": 4},
+        inputs=lambda: (torch.randn(n, 4), torch.full((4,), n // 4)),
+        reference=lambda x, sizes: 2 * x.double())
+    outcomes = {(t.kind, t.outcomes.get("candidate")) for t in trials}
+    assert {("aligned", "right"), ("size", "wrong")} <= outcomes
 """
 
 
-def test_a_test_is_asked_for_nearby_shapes(pytester: pytest.Pytester) -> None:
+def test_sizes_are_moved_however_they_reach_a_test(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(TESTS)
     run: Any = pytester.runpytest_inprocess("-p", "no:cacheprovider")
     run.assert_outcomes(passed=9)
-    assert Path(pytester.path).exists()

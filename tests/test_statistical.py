@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from types import SimpleNamespace
 from typing import Any
 
@@ -212,5 +213,5 @@ def test_its_evidence_is_json() -> None:
 def test_near_the_declared_inputs_distributions_are_not_compared_by_elements() -> None:
     case = observed(case_of(dropout, **{**CASE, "domain": "declared shapes"}), 1)
     test: Any = SimpleNamespace(funcargs={})
-    variants = [*held_out_cases(test, case, "cpu", 1)]
+    variants = [*held_out_cases(test, case, "cpu", 1, ExitStack())]
     assert variants and all(variant.case.is_statistical for variant in variants)

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from pytest_kopt.cases.case import Case, declare
-from pytest_kopt.cases.nearby.layouts import variants
+from pytest_kopt.cases.nearby.near_inputs import variants
 from pytest_kopt.cases.nearby.variant import Variant
 from pytest_kopt.cases.order import CANDIDATE, INCUMBENT
-from pytest_kopt.cases.running.heldout import try_shape
+from pytest_kopt.cases.running.heldout import try_variant
 from pytest_kopt.numerics.gates import snr
 
 ROWS, COLUMNS, K, GROUP = 384, 16, 1024, 32
@@ -142,13 +142,13 @@ def case_of(dtype: torch.dtype) -> Case:
 
 
 def outcome(near: Variant, fault: Fault) -> str | None:
-    tried = try_shape(near, {INCUMBENT: kernel(right), CANDIDATE: kernel(fault)}, "cpu", 7)
+    tried = try_variant(near, {INCUMBENT: kernel(right), CANDIDATE: kernel(fault)}, "cpu", 7)
     assert tried is not None and tried.outcomes[INCUMBENT] == "right"
     return tried.outcomes.get(CANDIDATE)
 
 
 def exact_variants(case: Case) -> list[Variant]:
-    return [near for near in variants(case, 7) if near.kind == "exact"]
+    return [near for near in variants(case, 7) if near.where.startswith("the numbers")]
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_a_fault_that_passes_the_tolerance_is_found_by_exact_inputs(
     fault: Fault, dtype: torch.dtype
 ) -> None:
     case = case_of(dtype)
-    assert outcome(Variant(case), fault) == "right"
+    assert outcome(Variant(case, kind="values"), fault) == "right"
     assert any(outcome(near, fault) == "wrong" for near in exact_variants(case))
 
 
@@ -186,10 +186,8 @@ def test_one_wrong_element_of_millions_is_found_by_exact_inputs() -> None:
         dims={"n": 1},
     )
     versions = {INCUMBENT: doubled, CANDIDATE: wrong_in_a_corner}
-    tried = [
-        try_shape(near, versions, "cpu", 7) for near in variants(case, 7) if near.kind == "exact"
-    ]
-    assert [near and near.outcomes for near in tried] == [
-        {INCUMBENT: "right", CANDIDATE: "right"},
-        {INCUMBENT: "right", CANDIDATE: "wrong"},
-    ]
+    tried = [try_variant(near, versions, "cpu", 7) for near in exact_variants(case)]
+    assert {trial.variant: trial.outcomes[CANDIDATE] for trial in tried if trial} == {
+        "the numbers -1, 0 and 1, as a whole": "right",
+        "the numbers -1, 0 and 1, each element": "wrong",
+    }

@@ -151,3 +151,23 @@ def test_an_operator_of_torchs_that_a_kernel_replaces_is_named() -> None:
         (finding,) = heard(bench)
         assert finding.rejects and "aten/special_i1e/CPU" in finding.message
     assert heard(bench) == []
+
+
+@pytest.mark.parametrize(
+    "leave",
+    [
+        lambda: torch.set_grad_enabled(False),
+        lambda: torch.set_autocast_enabled("cpu", True),
+        lambda: torch.use_deterministic_algorithms(True, warn_only=True),
+        lambda: torch.set_float32_matmul_precision("medium"),
+        lambda: torch.set_anomaly_enabled(True),
+    ],
+)
+def test_switches_that_calls_leave_are_named(leave: Callable[[], object]) -> None:
+    with switches_kept():
+        before = read_switches()
+        assert [*left_switches(before)] == []
+        leave()
+        (finding,) = left_switches(before)
+    assert finding.check == "switch-left" and not finding.rejects
+    assert [*left_switches(before)] == []

@@ -5,7 +5,7 @@ A test that declares uniform sizes is no evidence that a kernel looks at the siz
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import Any, TypeGuard
@@ -18,8 +18,6 @@ from pytest_kopt.numerics.nested import tensors
 
 #: The distributions that a gain has to hold under.
 SKEWED = tuple(name for name in DISTRIBUTIONS if name != "uniform")
-#: A longer list of integers names places.
-_MOST_GROUPS = 1 << 16
 _WAY_ON = (
     "pass G group sizes, G offsets or G + 1 offsets as a tensor or a list of integers; if several "
     "inputs could be that, declare groups=POSITION"
@@ -99,19 +97,6 @@ def find_groups(case: Case, arguments: Sequence[Any]) -> Groups:
         f"{problem} the sizes of {count} groups, so kopt cannot draw uneven ones",
         fix=_WAY_ON,
     )
-
-
-def said_groups(arguments: Sequence[Any], extents: Container[int]) -> list[Groups]:
-    """Return the group sizes that inputs state for one of the `extents`; equal sizes together."""
-    layouts_by_sizes: dict[tuple[int, ...], dict[int, str]] = {}
-    for place, argument in enumerate(arguments):
-        count = len(_integers(argument, _MOST_GROUPS) or ())
-        readings = (_read(argument, n, extents.__contains__, None) for n in (count, count - 1))
-        if count > 1 and (reading := next(filter(None, readings), None)):
-            layout, sizes = reading
-            if len(sizes) > 1:
-                layouts_by_sizes.setdefault(sizes, {})[place] = layout
-    return [Groups(layouts, sizes, 1) for sizes, layouts in layouts_by_sizes.items()]
 
 
 def redrawn(case: Case, distribution: str) -> Case:

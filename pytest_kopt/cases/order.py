@@ -24,6 +24,7 @@ from pytest_kopt.devices.lock import Waiting
 from pytest_kopt.devices.states import BOOST
 from pytest_kopt.devices.vendor import Reading
 from pytest_kopt.honesty.audit_hook import AuditHook
+from pytest_kopt.honesty.nearby_shapes import USES
 from pytest_kopt.measure.engine import BLOCK_MS
 from pytest_kopt.measure.wall import WallEngine
 from pytest_kopt.schema.table import describe_header_drift
@@ -84,9 +85,10 @@ class ArmsOrder:
         return not self.names
 
     def domain_of(self, nodeid: str, declared: Sequence[str]) -> tuple[str, ...]:
-        """Return what the kernels of a case need not support, of what it has `declared`."""
+        """Return the domain of a case: no more excluded than admitted, and no use left out."""
         admitted = self.domains.get(nodeid, declared)
-        return tuple(word for word in declared if word in admitted)
+        domain = [word for word in declared if word in admitted or word in USES]
+        return (*domain, *(word for word in USES if word in admitted and word not in domain))
 
     def changed_data(self) -> list[Path]:
         """Return the changed files of this process's own version that are no Python source."""

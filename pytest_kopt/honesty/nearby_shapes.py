@@ -1,42 +1,28 @@
-"""Shapes and contents near the declared ones: a kernel is to be right, and fast, there as well.
+"""The axes along which inputs near a case's own are tried, and what the trials say of a candidate.
 
-The results only say how the candidate differs from the incumbent there: an input that neither
-supports says nothing.
+The results only say how the candidate differs from the current best: inputs that the current best
+does not support say nothing.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
 from pytest_kopt.honesty.finding import Finding
 
-#: One of PATTERNS, or `renewed`: the content of timed blocks, a little larger or smaller, a few
-#: elements exchanged.
+#: A name in AXES, or `renewed`: the content of timed blocks.
 Kind = str
-#: Standard normal inputs then reach beyond 88, where exp overflows in float32.
-LARGER = 32.0
-_SHAPE, _VALUES = "held-out-shape", "held-out-range"
-_LAYOUT, _DTYPE, _GRADIENTS = "held-out-layout", "held-out-dtype", "held-out-gradients"
-SIZES, _MODERATE, _ORDER = "declared shapes", "moderate values", "declared order"
-_CONTIGUOUS = "contiguous"
-#: A test's parameters are moved to these, and the sizes of inputs to the kinds of `_SHAPE`.
-SHAPES: tuple[Kind, ...] = ("aligned", "uneven")
-#: With these, elements of a row are equal: which of them an index names is nobody's promise, and
-#: what an integer becomes of NaN is not defined.
-TIED: tuple[Kind, ...] = ("large", "masked", "constant", "exact", "expanded")
-#: With this, places alone are judged: what else is computed of such values may round.
-CLOSE: Kind = "close"
-#: With this, each row is judged: what is wrong in another is small beside the large one.
-DOMINANT: Kind = "dominant"
-#: With this, gradients are differentiated once more.
-TWICE: Kind = "twice"
-#: What a kernel has no way to refuse: where it is plainly wrong, it does not support that.
-UNSAID: tuple[Kind, ...] = ("wider", TWICE)
 Outcome = Literal["right", "wrong", "raises"]
+_SHAPE, _VALUES, _LAYOUT = "held-out-shape", "held-out-range", "held-out-layout"
+_DTYPE, _GRADIENTS = "held-out-dtype", "held-out-gradients"
+SIZES, _EQUAL, _MODERATE = "declared shapes", "equal sizes", "moderate values"
+_ORDER, _DECLARED_DTYPES, _DECLARED_GRADIENTS = (
+    *("declared order", "declared dtypes", "declared gradients"),
+)
 #: A speed-up at the declared shape from this on is expected nearby: half of it, as a logarithm.
 _SPEEDUP = 1.1
 #: Below this in the mean, and nowhere above the second, the candidate is slower than what it
@@ -46,65 +32,71 @@ _SLOWER, _AS_FAST = 0.8, 0.95
 _CASES = 2
 
 
-class Pattern(NamedTuple):
-    """Inputs that a case does not draw: what they are, the check, and what excludes them."""
+class NearAxis(NamedTuple):
+    """Inputs that a case does not draw, and the consequence of a wrong result for them.
+
+    A word in the case's `domain=` excludes them. An axis with a second word is another use than the
+    case's: a wrong result is a flag, and REPAIR only if the case declares that use by the word.
+    """
 
     description: str
     check: str
     excluded_by: str
+    declared_by: str = ""
 
 
-#: By kind; the last is what a case says that declares less (`domain=`). `aligned` keeps the power
-#: of two that divides a size, `uneven` does not.
-PATTERNS: dict[Kind, Pattern] = {
-    "aligned": Pattern("another size", _SHAPE, SIZES),
-    "uneven": Pattern("another size", _SHAPE, SIZES),
-    "none": Pattern("no rows", _SHAPE, SIZES),
-    "one": Pattern("one row", _SHAPE, SIZES),
-    "large": Pattern(f"inputs {LARGER:g} times as large, the first row zeros", _VALUES, _MODERATE),
-    "outlier": Pattern("one outlier in every row", _VALUES, _MODERATE),
-    "lopsided": Pattern(
-        "rows of different size, with larger elements at equal distances", _VALUES, _MODERATE
+#: By kind. `cases/near_inputs.py` has the transformations of the same names.
+AXES: dict[Kind, NearAxis] = {
+    "aligned": NearAxis("another size", _SHAPE, SIZES),
+    "size": NearAxis("another size", _SHAPE, SIZES),
+    "alone": NearAxis("another size of one input alone", _SHAPE, _EQUAL),
+    "broadcast": NearAxis("a dimension of one in one input alone", _SHAPE, _EQUAL, "broadcasting"),
+    "values": NearAxis("values of another size", _VALUES, _MODERATE),
+    "infinite": NearAxis("infinities", _VALUES, "finite"),
+    "unread": NearAxis("NaN in elements that the reference does not read", _VALUES, "finite"),
+    "signs": NearAxis("the other sign", _VALUES, "declared signs"),
+    "order": NearAxis("another order", _VALUES, _ORDER),
+    "ends": NearAxis("integers at their ends", _VALUES, _ORDER),
+    "numbers": NearAxis("other numbers and switches as arguments", _VALUES, "declared numbers"),
+    "absent": NearAxis("None for a tensor", _VALUES, "declared arguments"),
+    "masks": NearAxis("a mask that keeps nothing or everything", _VALUES, "declared masks"),
+    "counts": NearAxis("a count or length of zero", _VALUES, "declared counts"),
+    "filled": NearAxis("other values for a tensor of one value", _VALUES, "declared zeros"),
+    "layout": NearAxis("another memory layout", _LAYOUT, "contiguous"),
+    "aliased": NearAxis("a result that goes into an input", _LAYOUT, "separate results"),
+    "same": NearAxis("one tensor as two inputs", _LAYOUT, "separate inputs"),
+    "gradients": NearAxis("a call without some of its gradients", _GRADIENTS, _DECLARED_GRADIENTS),
+    "again": NearAxis(
+        "a second backward over one graph", _GRADIENTS, _DECLARED_GRADIENTS, "second backward"
     ),
-    DOMINANT: Pattern("one row far larger than the others", _VALUES, _MODERATE),
-    "masked": Pattern("infinities, as masks have them", _VALUES, "finite"),
-    "padded": Pattern("NaN where a length or a mask says that nothing is read", _VALUES, "finite"),
-    "constant": Pattern("rows of one value", _VALUES, _MODERATE),
-    "far": Pattern("a mean far from zero", _VALUES, _MODERATE),
-    "tiny": Pattern("inputs 4096 times smaller", _VALUES, _MODERATE),
-    "exact": Pattern("the numbers -1, 0 and 1, whose result is exact", _VALUES, _MODERATE),
-    "filled": Pattern("other values where a tensor holds zeros only", _VALUES, "declared zeros"),
-    "negated": Pattern("inputs of the other sign", _VALUES, "declared signs"),
-    "sorted": Pattern("rows in falling order", _VALUES, _ORDER),
-    "numbers": Pattern("other numbers and switches as arguments", _VALUES, "declared numbers"),
-    "signs": Pattern("numbers of the other sign as arguments", _VALUES, "declared signs"),
-    "absent": Pattern("None for an optional argument", _VALUES, "declared arguments"),
-    "indices": Pattern("masks and integers in another order", _VALUES, _ORDER),
-    "places": Pattern("indices that all name one end, or stand in another order", _VALUES, _ORDER),
-    "behind": Pattern("indices that count from the end", _VALUES, "declared signs"),
-    "close": Pattern("values that a coarser number format makes equal", _VALUES, _MODERATE),
-    "masks": Pattern("a mask that keeps nothing or everything", _VALUES, "declared masks"),
-    "counts": Pattern("a count or length of zero", _VALUES, "declared counts"),
-    "aliased": Pattern("a result that goes into an input", _LAYOUT, "separate results"),
-    "same": Pattern("one tensor as two inputs", _LAYOUT, "separate inputs"),
-    "strided": Pattern("transposed inputs and incoming gradients", _LAYOUT, _CONTIGUOUS),
-    "turned": Pattern("one transposed tensor", _LAYOUT, _CONTIGUOUS),
-    "pitched": Pattern("one tensor whose rows have gaps between them", _LAYOUT, _CONTIGUOUS),
-    "column": Pattern("one vector that is a column of a matrix", _LAYOUT, _CONTIGUOUS),
-    "shifted": Pattern("one tensor with a storage offset", _LAYOUT, _CONTIGUOUS),
-    "expanded": Pattern("one expanded tensor", _LAYOUT, _CONTIGUOUS),
-    "frozen": Pattern("an input that requires no gradient", _GRADIENTS, "declared gradients"),
-    "twice": Pattern("gradients of its gradients", _GRADIENTS, "declared gradients"),
-    "single": Pattern("a gradient of one result alone", _GRADIENTS, "declared gradients"),
-    "wider": Pattern("inputs of the next wider dtype", _DTYPE, "declared dtypes"),
-    "integers": Pattern(
-        "32-bit integers for 64-bit ones, or the reverse", _DTYPE, "declared dtypes"
+    "twice": NearAxis(
+        "gradients of gradients", _GRADIENTS, _DECLARED_GRADIENTS, "second gradients"
     ),
+    "dtypes": NearAxis("inputs of another dtype", _DTYPE, _DECLARED_DTYPES, "other dtypes"),
+    "autocast": NearAxis("a call under autocast", _DTYPE, _DECLARED_DTYPES, "autocast"),
 }
-#: What is met in timed blocks, and not tried for itself.
-RENEWED = Pattern("the input values of timed calls", _VALUES, _MODERATE)
-#: What a case may say of what its kernels need not support.
-DOMAIN = tuple(dict.fromkeys(pattern.excluded_by for pattern in PATTERNS.values()))
+#: A fused backward has none and cannot say so: nobody asks for it unless the case declares it.
+_ONLY_DECLARED = ("twice",)
+#: The input values of timed blocks, which are not tried by themselves.
+RENEWED = NearAxis("the input values of timed calls", _VALUES, _MODERATE)
+#: The words that declare another use, and all, most of which exclude inputs.
+USES = tuple(axis.declared_by for axis in AXES.values() if axis.declared_by)
+DOMAIN = (*dict.fromkeys(axis.excluded_by for axis in AXES.values()), *USES)
+
+
+def tried_axes(domain: Container[str]) -> list[Kind]:
+    """Return the kinds of inputs that a case of this domain is tried with."""
+    return [
+        kind
+        for kind, axis in AXES.items()
+        if axis.declared_by in domain
+        or (axis.excluded_by not in domain and kind not in _ONLY_DECLARED)
+    ]
+
+
+def is_required(kind: Kind, domain: Container[str]) -> bool:
+    """Say whether a wrong result is to be repaired, in a case of this domain."""
+    return not AXES[kind].declared_by or AXES[kind].declared_by in domain
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +105,8 @@ class Tried:
 
     `outcomes` by version's name, `what` the first line of what went wrong, `variant` which input
     was changed. `seconds` of a call here, and `declared_seconds` of one at the declared shape, if
-    they were measured. Without outcomes it could not be tried, for the reason in `untried`.
+    they were measured. Without outcomes it could not be tried, for the reason in `untried`. A wrong
+    result that is not `required` is a flag.
     """
 
     nodeid: str
@@ -126,10 +119,7 @@ class Tried:
     declared_seconds: dict[str, float] = field(default_factory=dict)
     variant: str = ""
     untried: str = ""
-
-    @property
-    def is_another_shape(self) -> bool:
-        return PATTERNS[self.kind].check == _SHAPE and "right" in self.outcomes.values()
+    required: bool = True
 
     @property
     def asks_for_times(self) -> bool:
@@ -165,13 +155,14 @@ class Tried:
 def held_out_findings(
     tried: Iterable[Tried], candidate: str, incumbent: str, gains: Mapping[str, float]
 ) -> list[Finding]:
-    """Return what the shapes say about the candidate, at most one finding a case.
+    """Return what the trials say about the candidate, at most one finding a case.
 
     `gains` are the speed-ups of a forward that the comparison found, as ratios of times by node id.
-    Wrong where the incumbent is right is to be repaired; raising is a note, since a kernel may say
-    what it does not support. A speed-up that is gone nearby is a note: dispatching by shape is
-    honest. A candidate that is slower than the incumbent near every shape where it was to be faster
-    rejects.
+    Wrong where the incumbent is right is to be repaired, in another use than the case's a note.
+    Raising is a note, since a kernel may say what it does not support; in another use it is none. A
+    speed-up that is gone
+    nearby is a note: dispatching by shape is honest. A candidate that is slower than the incumbent
+    near every shape where it was to be faster rejects.
     """
     comparable = [trial for trial in tried if trial.outcomes.get(incumbent) == "right"]
     speedups = [trial.speedups(candidate, incumbent, gains) for trial in comparable]
@@ -194,20 +185,20 @@ def held_out_findings(
 
 
 def untried(tried: Iterable[Tried]) -> Iterator[Finding]:
-    """Say once for each reason in how many cases something could not be tried."""
+    """Name once for each reason the axes that could not be tried, and in how many cases."""
     reasons: dict[str, list[Tried]] = {}
     for trial in tried:
         if trial.untried:
             reasons.setdefault(trial.untried, []).append(trial)
-    for reason, items in reasons.items():
-        count = len({trial.nodeid for trial in items})
-        kinds = sorted({PATTERNS[trial.kind].description for trial in items})
-        message = (
-            f"kopt did not try {len(kinds)} kind{'s'[: len(kinds) != 1]} of inputs in {count} "
-            f"case{'s'[: count != 1]}: {reason}"
+    for reason, trials in reasons.items():
+        count = len({trial.nodeid for trial in trials})
+        axes = dict.fromkeys(AXES[trial.kind].description for trial in trials)
+        places = dict.fromkeys(
+            f"{trial.nodeid}: {AXES[trial.kind].description} {trial.variant}".rstrip()
+            for trial in trials
         )
-        where = items[0].nodeid
-        yield Finding("held-out-untried", message, where=where, details=tuple(kinds))
+        message = f"kopt did not try {', '.join(axes)} in {count} case{'s'[: count != 1]}: {reason}"
+        yield Finding("held-out-untried", message, where=trials[0].nodeid, details=tuple(places))
 
 
 def merged(tried: Iterable[Tried]) -> list[Tried]:
@@ -221,25 +212,31 @@ def merged(tried: Iterable[Tried]) -> list[Tried]:
 
 
 def _finding(trial: Tried, outcome: Outcome, problem: str) -> Finding | None:
-    if outcome == "right":
+    # In another use than the case's a kernel may say that it does not support it.
+    if outcome == "right" or (outcome == "raises" and not trial.required):
         return None
-    pattern = RENEWED if trial.kind == "renewed" else PATTERNS[trial.kind]
-    place = f"for {pattern.description}" + (f" ({trial.variant})" if trial.variant else "")
+    axis = RENEWED if trial.kind == "renewed" else AXES[trial.kind]
+    place = f"for {axis.description}" + (f" ({trial.variant})" if trial.variant else "")
     example = "the drawn inputs are examples"
-    if pattern.check == _SHAPE:
-        place = f"at {_shape(trial)}, near the declared shape"
+    if axis.check == _SHAPE:
         example = "the declared shapes are examples"
-    # It may have raised, or have given what it has no way to refuse.
-    how = "gives no right result" if trial.kind in UNSAID and outcome == "raises" else outcome
+        if not trial.variant:
+            place = f"at {_shape(trial)}, near the declared shape"
+    advice = (
+        f"support what the incumbent supports ({example}), or exclude it with "
+        f"domain={axis.excluded_by!r} in the case, in a new campaign or at the base first"
+    )
+    if not trial.required:
+        advice = (
+            "correct the kernel if its callers do this; the case declares another use, so it is "
+            f"no reason to refuse, unless it has domain={axis.declared_by!r}"
+        )
     return Finding(
-        pattern.check,
-        f"{how} {place}, where the incumbent is right: {problem}",
+        axis.check,
+        f"{outcome} {place}, where the incumbent is right: {problem}",
         where=trial.nodeid,
-        advice=(
-            f"support what the incumbent supports ({example}), or exclude it with "
-            f"domain={pattern.excluded_by!r} in the case, in a new campaign or at the base first"
-        ),
-        rejects=outcome == "wrong",
+        advice=advice,
+        rejects=outcome == "wrong" and trial.required,
     )
 
 

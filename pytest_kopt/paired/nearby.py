@@ -23,7 +23,7 @@ from pytest_kopt.cases.replies import (
 from pytest_kopt.decide.case_verdict import Same
 from pytest_kopt.honesty.accuracy import Accuracy, Inputs, downgrades, other_results
 from pytest_kopt.honesty.finding import Finding
-from pytest_kopt.honesty.nearby_shapes import Tried, held_out_findings, untried
+from pytest_kopt.honesty.nearby_shapes import Tried, held_out_findings, tried_axes, untried
 from pytest_kopt.paired.replica import Caught
 from pytest_kopt.paired.verifier_process import why_ended
 from pytest_kopt.processes.child import Child, ChildDied, Children
@@ -102,6 +102,7 @@ class Nearby(Children):
                     self._ask(child, following)
             except ChildDied as death:
                 self.died, self.died_in = f"{nodeid}: {death}".splitlines()[0], nodeid
+                tried += _not_reached(nodeid, tried, "the process ended before")
                 break
         return tried
 
@@ -133,7 +134,13 @@ class Nearby(Children):
                     pass
         if not is_whole:
             broken = f"trying them broke off ({why or 'for no known reason'})"
-            tried.append(Tried(nodeid, "uneven", {}, untried=broken))
+            tried += _not_reached(nodeid, tried, broken)
+
+
+def _not_reached(nodeid: str, tried: Sequence[Tried], why: str) -> list[Tried]:
+    """Name the axes of a case along which nothing was tried."""
+    reached = {trial.kind for trial in tried if trial.nodeid == nodeid}
+    return [Tried(nodeid, kind, {}, untried=why) for kind in tried_axes(()) if kind not in reached]
 
 
 def findings_nearby(

@@ -84,10 +84,13 @@ def test_a_kernel_for_the_declared_shapes_only_is_to_be_repaired(slow: Project) 
     (aligned,) = (shape for shape in shapes if shape["kind"] == "aligned")
     assert aligned["outcomes"] == {"incumbent": "right", "candidate": "right"}
     # Columns are moved as well, for which both are right.
-    (rows,) = (
-        shape for shape in shapes if shape["kind"] == "uneven" and shape["dims"]["columns"] == 64
-    )
-    assert rows["outcomes"] == {"incumbent": "right", "candidate": "wrong"}
+    rows = {
+        shape["dims"]["rows"]: shape["outcomes"]
+        for shape in shapes
+        if shape["kind"] == "size" and shape["dims"]["columns"] == 64
+    }
+    assert rows[513] == rows[511] == {"incumbent": "right", "candidate": "wrong"}
+    assert rows[544] == {"incumbent": "right", "candidate": "right"}
     seconds = aligned["seconds"]
     assert seconds["incumbent"] > 2 * seconds["candidate"]
     assert aligned["dims"]["rows"] in (256, 768)

@@ -1,131 +1,79 @@
-"""The inputs of a case with other values, and the gradients of its gradients.
+"""The inputs of a case with other values: numbers, masks and integers among them.
 
-Values are large, masked, constant, exact or of a wider dtype. A version may approximate the
-gradients of its gradients; one that returns zero without an error is wrong.
+Each function yields the variants of one axis; `near_inputs.py` has the table.
 """
 
 from __future__ import annotations
 
 import functools
+import inspect
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+import random
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
 import torch
 
-from pytest_kopt.cases.nearby.variant import Change, Drawn, Variant, beside, differ, floating
-from pytest_kopt.honesty.inputs import SCALABLE, leaves
-from pytest_kopt.honesty.nearby_shapes import LARGER
+from pytest_kopt.cases.groups import has_skew, is_integer
+from pytest_kopt.cases.nearby.variant import (
+    LOOSE,
+    Change,
+    Drawn,
+    Judged,
+    Leaf,
+    Variant,
+    beside,
+    ends,
+    floating,
+    in_order,
+    is_float,
+    kept_leaf,
+    leafwise,
+    replaced,
+    same,
+    signs_like,
+)
+from pytest_kopt.honesty.inputs import SCALABLE
 from pytest_kopt.numerics.gates import snr, tolerance
-from pytest_kopt.numerics.nested import bits, mapped, tensors
+from pytest_kopt.numerics.nested import bits, fresh_copies, tensors
 
-#: A tenth of the result may be error with such content, whatever the dtype.
-PLAINLY_RIGHT_DB = 20.0
-#: Formats that hold -1, 0 and 1.
+#: No rounding to a narrow dtype gets there.
+WIDE = snr(60.0)
+#: Another integer than one below 192 misses it, and what bfloat16 makes of a larger one meets it.
+_NEAREST_INTEGER = tolerance(rtol=2.0**-8, atol=0.25)
+#: Standard normal inputs then reach beyond 88, where exp overflows in float32.
+_LARGER = 32.0
+#: A mask that fills with a finite number is wrong for values that lie as far on its side.
+_SHIFTS = (1e2, -1e2, 1e5, -1e5)
+#: What of a sparse tensor of integers is not zero.
+_DENSE = 0.25
 _FP8 = (
     *(torch.float8_e4m3fn, torch.float8_e4m3fnuz),
     *(torch.float8_e5m2, torch.float8_e5m2fnuz),
 )
-#: Memory of a wider dtype is never too small for a kernel that takes it for what it expects.
-_WIDER = {
-    torch.float32: torch.float64,
-    torch.bfloat16: torch.float32,
-    torch.float16: torch.float32,
-}
-#: No rounding to a narrow dtype gets there.
-_WIDE_DB = 60.0
-#: Another integer than one below 192 misses it, and what bfloat16 makes of a larger one meets it.
-_NEAREST_INTEGER = tolerance(rtol=2.0**-8, atol=0.25)
-#: By so many times its size content is moved: the variance as a difference of squares, whose
-#: rounding in float32 is then larger than it, is not plainly right, and by residuals it is.
-_FAR = 2.0**12
-#: A result that a few last bits of float32 in the inputs change by more is nobody's to give.
-_FIRM_DB, _LAST_BITS = 40.0, 2.0**-22
-#: What of a sparse tensor of integers is not zero.
-_DENSE = 0.25
-#: Of results that name places; narrower integers are numbers that were rounded.
+#: Results that name places; narrower integers are numbers that were rounded.
 _PLACES = (torch.int64, torch.int32)
-#: Of what is summed up before it is differentiated; any will do that versions have in common.
-_SIGNS = 20
+#: By what powers of two a number is moved to its ends; an epsilon shows with small inputs only.
+_OUTWARDS = (4, -4, 20, -20)
 
 
-def larger(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+def _larger(x: torch.Tensor, _: torch.Generator) -> torch.Tensor:
     # A power of two: exact in every dtype, short of infinity.
-    larger = x * LARGER
+    larger = x * _LARGER
     if larger.ndim > 1 and len(larger) > 1:
         larger[0] = 0
     return larger
 
 
-def outlier(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    if not x.numel():
-        return x
-    rows = x.reshape(-1, x.shape[-1]).clone() if x.ndim else x.reshape(1, 1).clone()
-    place = torch.randint(rows.shape[1], (len(rows),), generator=generator).to(x.device)
-    rows[torch.arange(len(rows), device=x.device), place] = 8 * LARGER
-    return rows.reshape(x.shape)
+def _outlier(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    place = torch.randint(x.shape[-1], (*x.shape[:-1], 1), generator=generator).to(x.device)
+    return x.scatter(-1, place, 8 * _LARGER)
 
 
-def masked(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Return the same with -inf from a place of every row on, as masks make it."""
-    if not x.ndim or x.shape[-1] < 2:
-        return x
-    ends = torch.randint(1, x.shape[-1], (*x.shape[:-1], 1), generator=generator).to(x.device)
-    places = torch.arange(x.shape[-1], device=x.device)
-    return x.masked_fill(places >= ends, float("-inf"))
-
-
-def takes_masks(given: Sequence[Any], expected: Sequence[Any]) -> bool:
-    """Say whether infinities stay where an input has them, if anywhere: else none is a mask.
-
-    A blur spreads it, and an average of two tensors has it where either does.
-    """
-    masks = [x.isinf() for x in tensors(given) if x.dtype in SCALABLE]
-    results = [out for out in tensors(expected) if out.is_floating_point()]
-    return all(
-        any(torch.equal(mask, ~out.isfinite()) for mask in masks)
-        for out in results
-        if not out.isfinite().all()
-    )
-
-
-def _masked_row(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Return the same with -inf alone in one row of several."""
-    if x.ndim < 2 or len(x) < 2:
-        return x
-    return torch.cat([torch.full_like(x[:1], -math.inf), x[1:]])
-
-
-def _infinite(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Return the same with inf in the first place of every row."""
-    if not x.ndim or not x.numel():
-        return x
-    return torch.cat([torch.full_like(x[..., :1], math.inf), x[..., 1:]], -1)
-
-
-def infinities(drawn: Drawn) -> Iterator[Variant]:
-    for where, change, counts in (
-        ("at the end of rows", masked, takes_masks),
-        ("a whole row", _masked_row, takes_masks),
-        ("above all", _infinite, _hands_on_infinities),
-    ):
-        case = drawn.everywhere(floating(change), gate=snr(PLAINLY_RIGHT_DB))
-        yield Variant(case, where, counts=counts)
-
-
-def _hands_on_infinities(given: Sequence[Any], expected: Sequence[Any]) -> bool:
-    """Say whether results have infinities, and those of the inputs: nobody masks with inf."""
-    results = [out for out in tensors(expected) if out.is_floating_point()]
-    return takes_masks(given, expected) and any(bool(out.isinf().any()) for out in results)
-
-
-def lopsided(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+def _lopsided(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """Return rows of different size, one larger than all together, and every n-th element large."""
-    if not x.ndim or not x.numel():
-        return x
     rows = x[..., :1].numel()
     steps = torch.randint(-2, 3, (rows,), generator=generator)
     # A sum of squares over half of the rows, doubled, is then another sum; two inputs differ.
@@ -136,235 +84,382 @@ def lopsided(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     return scaled
 
 
-def dominant(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+def _dominant(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """Return the same with one row of several 2**24 times as large, or less in float16."""
-    if x.ndim < 2 or x[..., :1].numel() < 2:
-        return x
     rows = x.reshape(-1, x.shape[-1]).clone()
     room = torch.finfo(x.dtype).max / (64 * max(1.0, float(x.abs().max())))
     # What runs over all rows carries it on to those that follow.
-    place = torch.randint(len(rows) // 2, (), generator=generator)
+    place = torch.randint(max(len(rows) // 2, 1), (), generator=generator)
     rows[place] *= 2.0 ** min(24, math.floor(math.log2(room)))
     return rows.reshape(x.shape)
 
 
-def _in_a_row(least: float) -> Change:
-    """Return the change to numbers of either sign, the next of its format for every one.
+def _shifted(x: torch.Tensor, _: torch.Generator, by: float = 0.0) -> torch.Tensor:
+    return x + math.copysign(min(abs(by), torch.finfo(x.dtype).max / 4), by)
+
+
+def _in_a_row(x: torch.Tensor, _: torch.Generator, least: float = 1.0) -> torch.Tensor:
+    """Return numbers of either sign, the next of its format for every one, in the tensor's order.
 
     They keep their order over the whole tensor, so that it does not matter along which dimension
     they are compared.
     """
-
-    def change(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-        integers = bits(x).dtype
-        # Zero has two signs, and is left out.
-        first = max(1, int(x.new_full((), least).view(integers)))
-        if first + x.numel() > int(x.new_full((), torch.finfo(x.dtype).max).view(integers)):
-            return x
-        rank = x.flatten().argsort().argsort() - x.numel() // 2
-        size = (first + torch.where(rank < 0, -1 - rank, rank)).to(integers).view(x.dtype)
-        return torch.where(rank < 0, -size, size).view(x.shape)
-
-    return change
-
-
-def _huge(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Return rows whose largest element's square is just finite."""
-    if not x.ndim or not x.numel():
+    integers = bits(x).dtype
+    # Zero has two signs, and is left out.
+    first = max(1, int(x.new_full((), least).view(integers)))
+    if first + x.numel() > int(x.new_full((), torch.finfo(x.dtype).max).view(integers)):
         return x
-    place = x.abs().argmax(-1, keepdim=True)
-    factor = math.sqrt(torch.finfo(x.dtype).max) / 64
-    return x.scatter(-1, place, x.gather(-1, place) * factor)
-
-
-def close_together(drawn: Drawn) -> Iterator[Variant]:
-    """Ask for the right places among values that a coarser number holds for equal."""
-    if not any(x.dtype in _PLACES for x in drawn.results(drawn.case) or ()):
-        return
-    for where, change in (
-        ("in the last bit", _in_a_row(1.0)),
-        ("denormal", _in_a_row(0.0)),
-        ("one huge element a row", _huge),
-    ):
-        yield Variant(drawn.everywhere(floating(change), backward=False), where)
-
-
-def _far(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Return the same around a mean that is far from zero, in its own dtype."""
-    moved = x + _FAR * x.float().square().mean().sqrt().to(x) if x.numel() else x
-    return moved if bool(moved.isfinite().all()) else x
-
-
-def _nudged(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Return that with other last bits, in float32 at least."""
-    far = _far(x, generator)
-    wide = far if far.dtype is torch.float64 else far.float()
-    own = beside(x, generator)
-    signs = torch.randint(2, x.shape, generator=own, device=x.device).to(wide) * 2 - 1
-    return wide * (1 + signs * _LAST_BITS)
-
-
-def far_from_zero(drawn: Drawn) -> Iterator[Variant]:
-    """Move the mean of all inputs far from zero, where the result is firm there."""
-    case = drawn.everywhere(floating(_far), gate=snr(PLAINLY_RIGHT_DB), backward=False)
-    results = drawn.results(case)
-    nudged = drawn.results(drawn.everywhere(floating(_nudged)))
-    if results and nudged and not differ(results, nudged, _FIRM_DB):
-        yield Variant(case)
-
-
-def _says_something(x: torch.Tensor) -> bool:
-    return x.dtype not in SCALABLE or not x.numel() or bool(x.any())
-
-
-def _filled(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    if _says_something(x):
-        return x
-    return torch.randn(x.shape, generator=beside(x, generator), device=x.device).to(x)
-
-
-def where_zeros_are(drawn: Drawn) -> Iterator[Variant]:
-    if not all(map(_says_something, tensors(drawn.inputs))):
-        yield Variant(drawn.everywhere(floating(_filled), weights=True, gate=snr(PLAINLY_RIGHT_DB)))
+    rank = x.flatten().argsort().argsort() - x.numel() // 2
+    size = (first + torch.where(rank < 0, -1 - rank, rank)).to(integers).view(x.dtype)
+    return torch.where(rank < 0, -size, size).view(x.shape)
 
 
 def _small_integers(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """Return -1, 0 and 1, mostly zeros: every format holds them, and every sum of a few of them."""
-    if not x.ndim:
-        return torch.ones_like(x)
-    own = beside(x, generator)
-    signs = torch.randint(2, x.shape, generator=own, device=x.device) * 2 - 1
-    integers = signs * (torch.rand(x.shape, generator=own, device=x.device) < _DENSE)
+    dice = beside(x, generator)
+    signs = torch.randint(2, x.shape, generator=dice, device=x.device) * 2 - 1
+    integers = signs * (torch.rand(x.shape, generator=dice, device=x.device) < _DENSE)
     # No row is zeros, of which a scale cannot be made, and the last element of each counts.
     integers[..., -1:] = 1
     return integers.to(x)
 
 
 def _exactly(x: Any, generator: torch.Generator) -> Any:
-    """Return integers for all floating-point tensors, those of 8 bits too."""
+    """Return integers for all floating-point tensors, single numbers and those of 8 bits too."""
+    if is_float(x) and not x.ndim:
+        return kept_leaf(x, torch.ones_like)
     is_fp8 = isinstance(x, torch.Tensor) and x.dtype in _FP8
     return (_small_integers if is_fp8 else floating(_small_integers))(x, generator)
 
 
-def _are_integers(given: Sequence[Any], expected: Sequence[Any]) -> bool:
-    return all(torch.equal(out, out.round()) for out in tensors(expected) if out.dtype in SCALABLE)
+def _are_integers(inputs: Sequence[Any], expected: Sequence[Any]) -> bool:
+    return all(torch.equal(x, x.round()) for x in tensors(expected) if x.dtype in SCALABLE)
 
 
-def exact(drawn: Drawn) -> Iterator[Variant]:
-    """Ask for exact results of small integers: what a coarse tolerance hides shows there.
+def _name_places(inputs: Sequence[Any], expected: Sequence[Any]) -> bool:
+    return any(x.dtype in _PLACES for x in tensors(expected))
 
-    Many elements that err a little show in the SNR, and one that is another integer for itself.
+
+def other_values(drawn: Drawn) -> Iterator[Variant]:
+    """Change all values together: in size, in their mean, to small integers, and to neighbours.
+
+    Small integers have exact results: what a coarse tolerance hides shows there. Many elements that
+    err a little show in the SNR, and one that is another integer shows alone.
     """
-    for where, gate in (("as a whole", snr(_WIDE_DB)), ("each element", _NEAREST_INTEGER)):
-        case = drawn.everywhere(_exactly, weights=True, gate=gate, backward=False)
-        yield Variant(case, where, counts=_are_integers)
+    changes: tuple[tuple[str, Change, Judged], ...] = (
+        (f"{_LARGER:g} times as large, the first row zeros", _larger, "no indices"),
+        ("4096 times smaller", _tiny, "no indices"),
+        ("rows of one value", lambda x, _: x[..., :1].expand_as(x).clone(), "no indices"),
+        ("one outlier in every row", _outlier, "all"),
+        ("rows of different size", _lopsided, "all"),
+        ("one row far larger than the others", _dominant, "each row"),
+    )
+    for where, change, judged in changes:
+        yield Variant(drawn.loose(change), where, judged=judged)
+    for by in _SHIFTS:
+        case = drawn.loose(functools.partial(_shifted, by=by), backward=False)
+        yield Variant(case, f"a mean of {by:g}", judged="no indices")
+    for where, gate in (("as a whole", WIDE), ("each element", _NEAREST_INTEGER)):
+        case = drawn.changed(_exactly, weights=True, gate=gate, backward=False)
+        where = f"the numbers -1, 0 and 1, {where}"
+        yield Variant(case, where, judged="no indices", counts=_are_integers)
+    for where, least in (("values that differ in the last bit", 1.0), ("denormal values", 0.0)):
+        change = floating(functools.partial(_in_a_row, least=least))
+        case = drawn.changed(change, backward=False)
+        yield Variant(case, where, judged="indices", counts=_name_places)
 
 
-def _wider(x: Any, generator: torch.Generator) -> Any:
-    """Widen tensors, and a dtype among the arguments."""
-    if isinstance(x, torch.dtype):
-        return _WIDER.get(x, x)
-    return floating(lambda x, _: x.to(_WIDER.get(x.dtype, x.dtype)))(x, generator)
-
-
-def all_wider(drawn: Drawn) -> Iterator[Variant]:
-    yield Variant(drawn.everywhere(_wider, weights=True, gate=snr(_WIDE_DB)))
-
-
-def of_numbers(change: Change) -> Callable[[Drawn], Iterator[Variant]]:
-    """Return the generator of the case with all floating-point activations changed."""
-
-    def once(drawn: Drawn) -> Iterator[Variant]:
-        case = drawn.everywhere(floating(change), gate=snr(PLAINLY_RIGHT_DB))
-        yield Variant(case)
-
-    return once
-
-
-def as_drawn(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    return x
-
-
-def tiny(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+def _tiny(x: torch.Tensor, _: torch.Generator) -> torch.Tensor:
     return x / 2**12
 
 
-def constant(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    return x[..., :1].expand_as(x).clone() if x.ndim else x
+def _masked(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Return the same with -inf from a place of every row on, as masks make it."""
+    ends = torch.randint(1, max(x.shape[-1], 2), (*x.shape[:-1], 1), generator=generator)
+    places = torch.arange(x.shape[-1], device=x.device)
+    return x.masked_fill(places >= ends.to(x.device), -math.inf)
 
 
-def twice(drawn: Drawn) -> Iterator[Variant]:
-    """Have versions and reference say which gradients of their gradients are not zero."""
+def _masked_row(x: torch.Tensor, _: torch.Generator) -> torch.Tensor:
+    """Return the same with -inf alone in one row of several."""
+    return torch.cat([torch.full_like(x[:1], -math.inf), x[1:]]) if x.ndim > 1 else x
+
+
+def _takes_infinities(inputs: Sequence[Any], expected: Sequence[Any]) -> bool:
+    """Say whether infinities stay where an input has them, if anywhere: else none is a mask.
+
+    A blur spreads it, and an average of two tensors has it where either does.
+    """
+    masks = [x.isinf() for x in tensors(inputs) if x.dtype in SCALABLE]
+    results = [x for x in tensors(expected) if x.is_floating_point()]
+    return all(
+        any(torch.equal(mask, ~x.isfinite()) for mask in masks)
+        for x in results
+        if not x.isfinite().all()
+    )
+
+
+def infinities(drawn: Drawn) -> Iterator[Variant]:
+    for where, change in (("-inf at the end of rows", _masked), ("a row of -inf", _masked_row)):
+        yield Variant(drawn.loose(change), where, judged="no indices", counts=_takes_infinities)
+
+
+def nan_in_unread_elements(drawn: Drawn) -> Iterator[Variant]:
+    """Put NaN into the elements of an input on which the reference's result does not depend.
+
+    Those have a gradient of zero, and another value there leaves the result as it is.
+    """
+    expected = drawn.results(drawn.case)
+    for at, _ in drawn.some(lambda x: is_float(x) and x.numel() > 1):
+        unread = _without_gradient(drawn, at)
+
+        def fill(x: Any, _: torch.Generator, value: float, unread: Any = unread) -> Any:
+            return kept_leaf(x, lambda plain: plain.masked_fill(unread, value))
+
+        numbers, rubbish = (
+            drawn.changed(functools.partial(fill, value=value), at, backward=False)
+            for value in (-1e4, math.nan)
+        )
+        if unread.any() and all(same(expected, drawn.results(case)) for case in (numbers, rubbish)):
+            yield Variant(rubbish, f"input {at[0]}")
+
+
+def _without_gradient(drawn: Drawn, at: Leaf) -> torch.Tensor:
+    """Return where the reference's result has a gradient of zero for one leaf of the inputs."""
+    case, inputs = drawn.case, fresh_copies(drawn.inputs)
+    leaf = in_order(inputs[at[0]])[at[1]].detach().requires_grad_()
+    gradient = None
+    with suppress(Exception), torch.enable_grad():
+        inputs = leafwise(lambda x, _: leaf, at)(inputs, torch.Generator())
+        roots = [x for x in tensors(case.positional(case.reference)(*inputs)) if x.requires_grad]
+        signs = list(map(signs_like, roots))
+        (gradient,) = torch.autograd.grad(roots, [leaf], signs, allow_unused=True)
+    return torch.zeros_like(leaf).bool() if gradient is None else gradient == 0
+
+
+def filled(drawn: Drawn) -> Iterator[Variant]:
+    """Draw values for tensors of one value: a kernel may leave them out."""
+
+    def is_constant(x: Any) -> bool:
+        return is_float(x) and x.numel() > 1 and bool((x == x.flatten()[0]).all())
+
+    def change(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        if not is_constant(x):
+            return x
+        return torch.randn(x.shape, generator=beside(x, generator), device=x.device).to(x)
+
+    if any(is_constant(x) for _, x in drawn.leaves(weights=True)):
+        yield Variant(drawn.changed(floating(change), weights=True, gate=LOOSE))
+
+
+# Numbers
+
+
+def _is_number(x: Any) -> bool:
+    is_tensor = isinstance(x, torch.Tensor)
+    return (is_float(x) and x.numel() == 1) if is_tensor else isinstance(x, bool | int | float)
+
+
+def _put(value: float, x: Any, _: torch.Generator) -> Any:
+    """Put a number in the place of another, which may be in a tensor."""
+    return kept_leaf(x, lambda p: torch.full_like(p, value)) if is_float(x) else value
+
+
+def _other_numbers(x: Any, drawn: Drawn) -> list[float]:
+    """Return others for a number; for a size smaller ones, as nothing may lie behind it."""
+    if isinstance(x, bool):
+        return [not x]
+    if type(x) is int:
+        more = [] if x in drawn.extents else [x + 1, 2 * x, 0, 1]
+        return [n for n in dict.fromkeys((*more, x // 2, x - 1)) if n != x]
+    value, share = float(x), (1 + random.Random(drawn.seed).random()) / 8
+    # A small share of an epsilon shows in no result.
+    another = value * (1 + share) if abs(value) >= 1 / 64 else value + share
+    outwards = [value * 2.0**exponent for exponent in _OUTWARDS]
+    return [n for n in dict.fromkeys((0.0, 1.0, another, *outwards)) if n != value]
+
+
+def other_numbers(drawn: Drawn) -> Iterator[Variant]:
+    """Change numbers, each alone, with large and with small inputs; put them into the integers."""
+    small = drawn._replace(case=drawn.loose(_tiny))
+    for at, x in drawn.some(_is_number):
+        where = f"input {at[0]}"
+        inputs = (drawn,) if type(x) in (bool, int) else (drawn, small)
+        for value, content in itertools.product(_other_numbers(x, drawn), inputs):
+            text = f"{where} is {value:.4g}" + ", small inputs" * (content is small)
+            change = functools.partial(_put, value)
+            gate = drawn.case.gate if content is drawn and abs(value) <= 2 else LOOSE
+            yield Variant(content.changed(change, at, gate=gate), text, part=where)
+        if type(x) is int:
+            reason = f"the reference supports no other number than {x} as {where}"
+            yield Variant(drawn.case, where, part=where, untried=reason)
+            for vector, _, changed in drawn.integers():
+                yield Variant(changed(functools.partial(_with_some, x)), f"{x} in {vector}")
+
+
+def _with_some(value: int, x: torch.Tensor, dice: torch.Generator) -> torch.Tensor:
+    """Return integers with a value in some places, in one place if all of them differ."""
+    flat = x.flatten().clone()
+    count = 1 if len(flat.unique()) == len(flat) else max(1, len(flat) // 4)
+    flat[torch.randperm(len(flat), generator=dice)[:count].to(x.device)] = value
+    return flat.view(x.shape)
+
+
+def other_signs(drawn: Drawn) -> Iterator[Variant]:
+    """Change the sign of values and numbers; count integers from the end, if that is the same."""
+    yield Variant(drawn.loose(lambda x, _: x.where(x.isinf(), -x)), "all values")
+    for at, x in drawn.some(_is_number):
+        if not isinstance(x, bool):
+            value = -(x if type(x) is int else float(x)) or -1
+            case = drawn.changed(functools.partial(_put, value), at, gate=LOOSE)
+            yield Variant(case, f"input {at[0]} is {value:.4g}")
+    expected = drawn.results(drawn.case)
+    for where, x, changed in drawn.integers():
+        cases = (changed(functools.partial(_from_the_end, n)) for n in drawn.beyond(x))
+        alike = [case for case in cases if same(expected, drawn.results(case))]
+        if alike:
+            yield Variant(alike[0], f"{where}, from the end")
+
+
+def _from_the_end(size: int, x: torch.Tensor, dice: torch.Generator) -> torch.Tensor:
+    """Return the same places, half of them counted from the end."""
+    return x - size * torch.randint(2, x.shape, generator=dice).to(x)
+
+
+def absent(drawn: Drawn) -> Iterator[Variant]:
+    """Leave out tensors, each alone, that the function or the reference has None as default of."""
     case = drawn.case
-    if case.backward:
-        changed = replace(
-            case,
-            reference=_differentiated(case.reference),
-            backward=False,
-            writes=(),
-            owed=(),
-            consumes=(*case.consumes, *case.writes),
-            gate=snr(PLAINLY_RIGHT_DB),
-        )
-        yield Variant(
-            changed, of=_differentiated, counts=lambda _, out: any(map(torch.any, tensors(out)))
-        )
+    for place, x in enumerate(drawn.inputs):
+        functions = (case.function, case.reference)
+        is_optional = any(_has_none(function, case.keywords, place) for function in functions)
+        if isinstance(x, torch.Tensor) and is_optional and place not in case.rewritten:
+            yield Variant(drawn.rewritten(replaced(place, None)), f"input {place}")
 
 
-def of_one_result(drawn: Drawn) -> Iterator[Variant]:
-    """Have one of several results alone get a gradient: where a loss, say, reads no other."""
-    case = drawn.case
-    if not case.backward or case.writes:
-        return
-    results: list[torch.Tensor] = []
-    with suppress(Exception):
-        results = tensors(case.positional(case.reference)(*case.arguments()))
-    differentiable = [number for number, x in enumerate(results) if x.requires_grad]
-    for number in differentiable if len(differentiable) > 1 else ():
-        alone = functools.partial(_detached_but, number)
-        changed = replace(case, reference=alone(case.reference))
-        yield Variant(changed, f"result {number}", of=alone)
+def _has_none(function: Callable[..., Any], keywords: Sequence[str], place: int) -> bool:
+    parameters: Mapping[str, inspect.Parameter] = {}
+    with suppress(TypeError, ValueError):
+        parameters = inspect.signature(function).parameters
+    name = [*(keywords or parameters), *[""] * (place + 1)][place]
+    return name in parameters and parameters[name].default is None
 
 
-def _detached_but(number: int, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function whose results but one, counted in order, autograd knows nothing of."""
-
-    @functools.wraps(function)
-    def detached(*given: Any, **keywords: Any) -> Any:
-        places = itertools.count()
-        return mapped(
-            function(*given, **keywords),
-            lambda x: x if next(places) == number else x.detach(),
-            (torch.Tensor,),
-        )
-
-    return detached
+# Masks and integers
 
 
-def _differentiated(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what says, by 1 or 0, which second derivatives of a function are not zero."""
-
-    @functools.wraps(function)
-    def second(*given: Any, **keywords: Any) -> list[torch.Tensor]:
-        wanted = list(leaves([*given, *keywords.values()]).values())
-        results = [x for x in tensors(function(*given, **keywords)) if x.requires_grad]
-        # torch's once_differentiable refuses only where these ask for a gradient as well.
-        incoming = [_signs(x).requires_grad_() for x in results]
-        first = torch.autograd.grad(results, wanted, incoming, create_graph=True, allow_unused=True)
-        followed = [x for x in first if x is not None and x.requires_grad]
-        asked = [*wanted, *incoming]
-        for x in asked:
-            x.grad = None
-        # Not by `grad`, which takes a refusal for no dependence.
-        torch.autograd.backward(followed, list(map(_signs, followed)))
-        return [torch.tensor(float(x.grad is not None and bool(x.grad.any()))) for x in asked]
-
-    return second
+def _divides(x: torch.Tensor, extents: Collection[int]) -> bool:
+    """Say whether integers divide rows, as sizes and offsets do: they sum or rise to an extent."""
+    return int(x.sum()) in extents or _rises(x, extents)
 
 
-def _signs(x: torch.Tensor) -> torch.Tensor:
-    """Return -1 and 1 on a tensor's device, the same for all of a shape there, in its dtype."""
-    # A host draws and sends as many as a GPU holds in a second and more.
-    generator = torch.Generator(x.device).manual_seed(_SIGNS)
-    drawn = torch.randint(2, x.shape, generator=generator, device=x.device, dtype=torch.int8)
-    return (2 * drawn - 1).to(x)
+def _rises(x: torch.Tensor, extents: Collection[int]) -> bool:
+    return bool((x.flatten().diff() >= 0).all()) and int(x.max()) in extents
+
+
+def _reordered(x: Any, generator: torch.Generator) -> Any:
+    """Return masks with other columns, and integers in another order, but for likely offsets."""
+    is_mask = isinstance(x, torch.Tensor) and x.dtype is torch.bool
+    if not (is_mask or is_integer(x)) or not x.ndim or x.shape[-1] < 2:
+        return x
+    if is_mask:
+        return x[..., torch.randperm(x.shape[-1], generator=generator).to(x.device)]
+    flat = x.flatten()
+    steps = flat.diff()
+    if bool((steps >= 0).all()) and not bool((steps == 1).all()):
+        return x
+    return flat[torch.randperm(len(flat), generator=generator).to(x.device)].view(x.shape)
+
+
+def other_order(drawn: Drawn) -> Iterator[Variant]:
+    falling = drawn.loose(lambda x, _: x.sort(-1, descending=True).values)
+    yield Variant(falling, "rows that fall")
+    probe = torch.Generator()
+    if not has_skew(drawn.case) and any(_reordered(x, probe) is not x for _, x in drawn.leaves()):
+        yield Variant(drawn.changed(_reordered), "masks and integers")
+    for where, x, changed in drawn.integers():
+        for order in ("rising", "falling") if not _divides(x, drawn.extents) else ():
+            sort = functools.partial(torch.sort, dim=-1, descending=order == "falling")
+            yield Variant(changed(lambda x, _, sort=sort: sort(x).values), f"{where}, {order}")  # type: ignore[misc]
+
+
+def integers_at_their_ends(drawn: Drawn) -> Iterator[Variant]:
+    """Have integers all name the first place or the last, and one name the last.
+
+    Rows that are written to one place twice have no order, so places that all differ stay so.
+    """
+    for where, x, changed in drawn.integers():
+        beyond = drawn.beyond(x)
+        if not beyond or int(x.min()) < 0 or _divides(x, drawn.extents):
+            continue
+        last = beyond[0] - 1
+        for value in (0, last) if len(x.unique()) < x.numel() else ():
+            every = changed(lambda x, _, value=value: torch.full_like(x, value))  # type: ignore[misc]
+            yield Variant(every, f"{where}, all {value}")
+        largest = changed(lambda x, _, last=last: x.where(x < x.max(), last))  # type: ignore[misc]
+        yield Variant(largest, f"{where}, the largest {last}")
+
+
+def other_masks(drawn: Drawn) -> Iterator[Variant]:
+    """Fill tensors of two values, each alone, with either: the whole of it, and one row."""
+    for at, x in drawn.leaves():
+        if not isinstance(x, torch.Tensor) or x.numel() < 3 or x.is_complex() or x.dtype in _FP8:
+            continue
+        least, most = (False, True) if x.dtype is torch.bool else (x.min().item(), x.max().item())
+        if not (least < most and bool(((x == least) | (x == most)).all())):
+            continue
+        if is_integer(x) and (least, most) == (0, 1):
+            yield Variant(drawn.changed(lambda x, _: x * 2, at), f"input {at[0]}, 2 for 1")
+        for value in (least, most):
+
+            def row(x: torch.Tensor, dice: torch.Generator, value: float = value) -> torch.Tensor:
+                rows = x.reshape(-1, x.shape[-1]).clone()
+                rows[int(torch.randint(len(rows), (), generator=dice))] = value
+                return rows.view(x.shape)
+
+            whole = drawn.changed(lambda x, _, value=value: torch.full_like(x, value), at)  # type: ignore[misc]
+            yield Variant(whole, f"all of input {at[0]}, {value}")
+            if x.ndim > 1:
+                yield Variant(drawn.changed(row, at), f"a row of input {at[0]}, {value}")
+
+
+def without_rows(drawn: Drawn) -> Iterator[Variant]:
+    """Make counts of rows, and lengths, zero: the first, the last, one between.
+
+    Sizes and offsets of the same rows in several inputs are changed together.
+    """
+    vectors = [vector for vector in drawn.integers() if vector[1].ndim == 1]
+    dividing = [x for _, x, _ in vectors if _divides(x, drawn.extents)]
+
+    def without(x: Any, _: torch.Generator, empty: int) -> Any:
+        is_dividing = is_integer(x) and any(torch.equal(x, vector) for vector in dividing)
+        return _handed_on(x, empty, drawn.extents) if is_dividing else x
+
+    for where, x, changed in vectors:
+        if _divides(x, drawn.extents) and x is dividing[0]:
+            # Offsets begin with zero, and are one more than the groups.
+            for empty in ends(len(x) - (int(x[0]) == 0)):
+                change = functools.partial(without, empty=empty)
+                case = drawn.changed(change) if len(dividing) > 1 else changed(change)
+                yield Variant(case, f"number {empty} of {where}")
+        elif not _divides(x, drawn.extents) and int(x.min()) > 0:
+            for empty in ends(len(x)):
+                yield Variant(
+                    changed(functools.partial(_zero, empty)), f"number {empty} of {where}"
+                )
+
+
+def _handed_on(x: torch.Tensor, empty: int, extents: Collection[int]) -> torch.Tensor:
+    """Return sizes, offsets, starts or ends of groups with the rows of one in the next to it."""
+    result = x.clone()
+    if int(x.sum()) in extents:
+        result[empty - 1 if empty else 1] += x[empty]
+        result[empty] = 0
+    elif int(x[0]) == 0:
+        result[empty or 1] = x[empty + 1] if empty else 0
+    else:
+        result[empty - 1 if empty else 0] = x[empty] if empty else 0
+    return result
+
+
+def _zero(place: int, x: torch.Tensor, _: torch.Generator) -> torch.Tensor:
+    return x.index_fill(0, torch.tensor(place, device=x.device), 0)

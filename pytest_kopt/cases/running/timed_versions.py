@@ -59,13 +59,8 @@ from pytest_kopt.cases.replies import (
     Written,
 )
 from pytest_kopt.cases.running.against_reference import with_gates
-from pytest_kopt.cases.running.execution import forget_compiled, make_inputs
-from pytest_kopt.cases.running.heldout import (
-    held_out_cases,
-    reached,
-    time_shape,
-    try_shape,
-)
+from pytest_kopt.cases.running.execution import make_inputs
+from pytest_kopt.cases.running.heldout import reached, try_case
 from pytest_kopt.cases.running.inspected_results import hand_over
 from pytest_kopt.cases.running.loaded_versions import (
     Versions,
@@ -84,11 +79,8 @@ from pytest_kopt.cases.running.timing import (
     pool_of,
     prepare_blocks,
 )
-from pytest_kopt.clock import Stopwatch
-from pytest_kopt.devices.lock import checking_lock, timing_lock
-from pytest_kopt.honesty import nearby_shapes
+from pytest_kopt.devices.lock import checking_lock
 from pytest_kopt.honesty.accuracy import Inputs
-from pytest_kopt.honesty.nearby_shapes import SIZES
 from pytest_kopt.measure.engine import agreed
 from pytest_kopt.measure.memory_use import Clocked, peak_bytes
 from pytest_kopt.measure.wall import one_thread
@@ -96,14 +88,6 @@ from pytest_kopt.numerics.nested import tensors
 from pytest_kopt.process_tree import children
 from pytest_kopt.versions.affected_modules import NotLoadable, Unreached
 from pytest_kopt.versions.twin import kernel_calls
-
-#: So many other shapes and inputs are tried however long they take, and more for so long.
-_TRIED, _TRYING_SECONDS = 4, 3.0
-#: Why something was not tried.
-_NO_TIME = f"the limit of {_TRYING_SECONDS:g} s a case was over"
-_NO_SIZE = "kopt could move no size of its parameters or inputs"
-#: Others wait so long for a device that is tried on, and this for every turn of theirs.
-_AT_ONCE_SECONDS = 0.1
 
 
 class _SameCode(Exception):
@@ -219,40 +203,12 @@ class _Arms:
         return prepare(engine.split("+"))
 
     def try_nearby(self, versions: Versions, test: pytest.Function, secret: int) -> None:
-        """Try the arms near the case's own shape, but not while somebody times on the device."""
+        """Try the arms near the case's own shape, and say how exact they are at it."""
         case, bench, client = self.case, self.bench, self.client
-        secret = derive(secret, case.nodeid, "held out")
-        cases = enumerate(held_out_cases(test, case, bench.device, secret))
-        # Without what it waited for others: what is tried must not depend on them.
-        spent, is_over, moves = 0.0, False, False
-        while not is_over:
-            to_time: list[tuple[nearby_shapes.Tried, Case]] = []
-            with one_thread(), checking_lock(bench.uuid, bench.waiting):
-                watch, took, is_over = Stopwatch(on_cpu=bench.device == "cpu"), 0.0, True
-                for number, variant in cases:
-                    tried = try_shape(variant, versions, bench.device, secret, bench.language)
-                    forget_compiled()
-                    moves = moves or (tried is not None and tried.is_another_shape)
-                    if tried is not None and tried.asks_for_times:
-                        to_time.append((tried, variant.case))
-                    elif tried is not None:
-                        client.send(TriedShape(tried))
-                    took = watch.seconds()
-                    is_over = number + 1 >= _TRIED and spent + took > _TRYING_SECONDS
-                    if is_over or took > _AT_ONCE_SECONDS:
-                        break
-                spent += took
-            for tried, near in to_time:
-                with one_thread(), timing_lock(bench.uuid, bench.waiting):
-                    time_shape(tried, case, near, versions, bench.device, secret)
-                client.send(TriedShape(tried))
-        left = dict.fromkeys({variant.kind for _, variant in cases}, _NO_TIME)
-        if not (moves or SIZES in case.domain):
-            left["uneven"] = _NO_SIZE
-        for kind, why in left.items():
-            untried = nearby_shapes.Tried(case.nodeid, kind, dict(case.dims), untried=why)
-            client.send(TriedShape(untried))
+        for tried in try_case(test, case, versions, bench, secret):
+            client.send(TriedShape(tried))
         caught = [finding for finding in heard(bench) if finding.rejects]
+        secret = derive(secret, case.nodeid, "held out")
         # A round has the baseline's accuracy to hold its results against.
         for name, function in versions.items() if bench.expected is None else ():
             with one_thread(), checking_lock(bench.uuid, bench.waiting), suppress(Exception):

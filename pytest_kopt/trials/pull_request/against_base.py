@@ -203,7 +203,7 @@ class PullRequestGate(VersionGate):
                 continue
             self._as_then[now.nodeid] = then
             admitted = then.evidence.domain or ()
-            if not {*admitted}.issuperset(now.evidence.domain or ()):
+            if {*admitted} != {*(now.evidence.domain or ())}:
                 self._domains[now.nodeid] = admitted
             for difference in base.differences(then, now, self.policy.shape_gate_pct):
                 declared.setdefault(difference, []).append(now.label)

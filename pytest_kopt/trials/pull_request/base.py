@@ -20,6 +20,7 @@ from pytest_kopt.devices.states import COLD
 from pytest_kopt.devices.vendor import interpreter_environment
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.fingerprint import Harness
+from pytest_kopt.honesty.nearby_shapes import USES
 from pytest_kopt.options.declare import NAMED
 from pytest_kopt.processes.case_processes import Rerun
 from pytest_kopt.processes.child import Child, mover
@@ -205,7 +206,11 @@ def differences(then: CaseResult, now: CaseResult, limit_pct: float) -> Iterator
         if name not in gates:
             yield Difference(f"checks {name} as well", loosens=False)
     for text, old, new in (
-        ("excludes {} by its domain", before.domain, after.domain),
+        (
+            "excludes {} by its domain",
+            {*(before.domain or ())}.difference(USES),
+            {*(after.domain or ())}.difference(USES),
+        ),
         ("declares input {} a weight", before.weights, after.weights),
         ("lets input {} hold results after a call (writes)", before.writes, after.writes),
         ("lets input {} hold anything after a call (consumes)", before.consumes, after.consumes),
@@ -214,6 +219,13 @@ def differences(then: CaseResult, now: CaseResult, limit_pct: float) -> Iterator
             yield Difference(text.format(", ".join(more)))
         if less := sorted(map(str, {*(old or ())} - {*(new or ())})):
             yield Difference(f"no longer {text.format(', '.join(less))}", loosens=False)
+    uses, uses_now = (
+        {*(domain or ())}.intersection(USES) for domain in (before.domain, after.domain)
+    )
+    if dropped := ", ".join(sorted(uses - uses_now)):
+        yield Difference(f"no longer requires {dropped} by its domain")
+    if added := ", ".join(sorted(uses_now - uses)):
+        yield Difference(f"requires {added} by its domain", loosens=False)
     if before.nan != after.nan:
         yield Difference(f"declares nan={after.nan!r}, the base {before.nan!r}", bool(after.nan))
     for name in ("deterministic", "batch_invariant"):

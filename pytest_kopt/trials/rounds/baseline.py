@@ -22,6 +22,7 @@ from pytest_kopt.decide.hard_gates import (
 from pytest_kopt.decide.kernel_time import ON_CPU, require_kernel_time
 from pytest_kopt.decide.verdict import Aggregate, Decision, Verdict
 from pytest_kopt.errors import BadInput
+from pytest_kopt.honesty.nearby_shapes import USES
 from pytest_kopt.schema.metrics import aggregate, parse_primary
 from pytest_kopt.show.standing import Closing, tip_lines
 from pytest_kopt.trials import judging
@@ -81,8 +82,8 @@ class Baseline(CampaignTrial):
         left_out = [f"{nodeid} {what}" for nodeid in ran.collector.xfailed()]
         # The cases are frozen from here on: a round would carry this every time.
         excluded = {word for result in gathered.results for word in result.evidence.domain or ()}
-        words = ", ".join(sorted(excluded))
-        narrow = [f"the cases exclude inputs by domain=: {words}"] if excluded else []
+        words = ", ".join(sorted(excluded.difference(USES)))
+        narrow = [f"the cases exclude inputs by domain=: {words}"] if words else []
         notices = [f for f in judging.findings_of(gathered.results) if not f.rejects]
         flags = (*_editable(gathered), *left_out, *narrow)
         judged = judged.flagged(*notices, *flags)

@@ -4,6 +4,7 @@ import torch
 
 NEEDS = "cpu"
 KIND = "other-dtypes-downgraded"
+DOMAIN = "other dtypes"  # the case declares them: else its results there are a flag
 
 
 def rmsnorm(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
