@@ -18,6 +18,7 @@ import pytest
 from pytest_kopt.libraries import leave_project, project_around, return_to_project
 from pytest_kopt.options.declare import (
     ACTIVE,
+    JUDGING,
     MARKER,
     NAMED,
     SERVE,
@@ -168,7 +169,10 @@ class Activation:
             compile_from_source()
             for marker in SUITE_MARKERS:
                 self._config.addinivalue_line("markers", marker)
-            if judges(self._config):
+            # A conftest file or plugin may have taken the option away.
+            options = vars(self._config.option)
+            asks = any(options[name] for name in JUDGING.values()) and not options["collectonly"]
+            if asks and judges(self._config):
                 leave_project(project_around(self._config.rootpath))
             with kept_bytecode():
                 from pytest_kopt.session.assemble import assemble
