@@ -40,12 +40,12 @@ def test_what_is_found_in_many_cases_is_one_flag() -> None:
         Finding("held-out-dtype", f"raises: {place}", where=f"t.py::test[{place}]", advice=advice)
         for place in (1, 2, 3)
     ]
-    elsewhere = Finding("divisible-shapes", "asserts", where="kernels/k.py:3")
+    elsewhere = Finding("harness-import", "asserts", where="kernels/k.py:3")
     verdict = uncompared((), policies.load("primus"), Decision.ACCEPTED, "faster")
     told = flagged(verdict, [*found, found[0], elsewhere, "a word"])
     assert told.flags == [
         "a word",
-        "divisible-shapes: asserts (kernels/k.py:3)",
+        "harness-import: asserts (kernels/k.py:3)",
         f"held-out-dtype: in 3 cases. Fix: {advice}\n"
         + "\n".join(f"- test[{place}]: raises: {place}" for place in (1, 2, 3)),
     ]
