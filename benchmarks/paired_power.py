@@ -206,17 +206,18 @@ def plan() -> Iterator[tuple[str, str, str, Cell]]:
             for title, loss in {"-6 %": -6.0, "at the limit": at_gate, "-2 %": -2.0}.items():
                 cell = Cell(source, prior, count, (loss, *[others] * (count - 1)))
                 yield LIMITS, f"{source}, {prior}", f"one {title}, others faster", cell
-    for source, count, biases in (
-        ("card A", 5, (0.2, 0.4)),
-        ("card B", 5, (0.2, 0.4)),
-        ("card B", 1, (0.2, 0.4)),
-        ("busy CPU", 3, (2.0, 6.0)),
+    changes = {"identical": 0.0, "+1 %": 1.0, "-1 %": -1.0, "-5 %": -5.0, "-50 %": -50.0}
+    for source, count, classes, bias in (
+        *(("card A", 5, (), bias) for bias in (0.2, 0.4)),
+        *(("card B", 5, (), bias) for bias in (0.2, 0.4)),
+        *(("card B", 1, (), bias) for bias in (0.2, 0.4)),
+        ("card B", 16, ("half",), 0.4),
+        *(("busy CPU", 3, (), bias) for bias in (2.0, 6.0)),
     ):
-        for bias in biases:
-            changes = {"identical": 0.0, "+1 %": 1.0, "-1 %": -1.0, "-5 %": -5.0, "-50 %": -50.0}
-            for title, change in changes.items():
-                cell = Cell(source, "default", count, (change,), bias=bias)
-                yield BIASED, f"{source}, {count} cases, {bias:g} %", title, cell
+        row = f"{source}, {count} cases{', two classes' * len(classes)}, {bias:g} %"
+        for title, change in changes.items():
+            cell = Cell(source, "default", count, (change,), classes=Classes(classes), bias=bias)
+            yield BIASED, row, title, cell
     base = Cell()
     odd = {
         "the candidate scatters twice as much": replace(base, scatter=2.0),
