@@ -27,7 +27,7 @@ from tests.builders import NOW, few_examples
 
 ON_GITHUB = {"GITHUB_ACTIONS": "true"}
 FLAG = Finding(
-    "identity-keyed-cache", "a dict is keyed on id(x)", "kernels/softmax.py:3", "compute it", "W2"
+    "identity-keyed-cache", "a dict is keyed on id(x)", "kernels/softmax.py:3", "compute it"
 )
 
 
