@@ -461,6 +461,22 @@ def test_a_wrong_result_is_not_compared(gate: Gate) -> None:
     assert done.shapes[1]["change_pct"] is None and done.judged["aggregate"] is None
 
 
+def test_a_case_that_the_base_fails_as_well_is_not_the_changes_fault(gate: Gate) -> None:
+    gate.project.write(PLAIN, kernel(factor=2.1))
+    gate.project.write("kernels/second.py", kernel(name="second"))
+    gate.project.write("tests/test_second.py", cases(("kernels.second", "second")))
+    gate.project.commit_all("One of two is wrong")
+    gate.project.write(PLAIN, kernel(FASTER, "new", factor=2.1))
+    done = gate()
+    assert done.run.code == 4, done.run.text
+    assert f"1 case(s) fail there in the same way: {PLAIN_CASE}: " in done.run.refusal
+    gate.project.write("kernels/second.py", kernel(FASTER, "new", name="second", factor=2.1))
+    done = gate()
+    assert done.run.code == 1, done.run.text
+    assert "1 of 1 case(s) are FAIL: tests/test_second.py" in done.judged["reason"]
+    assert done.judged["flags"] == [f"fails at the base in the same way: {PLAIN_CASE}"]
+
+
 @long
 @pytest.mark.parametrize("words", [(), TWO_WORKERS], ids=["serial", "n2"])
 def test_a_kernel_that_dies_while_it_is_compared(gate: Gate, words: tuple[str, ...]) -> None:

@@ -19,7 +19,7 @@ from pytest_kopt.honesty.audit import audit
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.options.declare import IN_TREE, STEP
 from pytest_kopt.options.settings import Settings
-from pytest_kopt.paired.arms import Versions
+from pytest_kopt.paired.arms import NotComparable, Versions
 from pytest_kopt.processes.launcher import launcher_of
 from pytest_kopt.sameness.sources import differing
 from pytest_kopt.show.standing import Closing
@@ -169,8 +169,11 @@ class PullRequestGate(VersionGate):
             wrong = self._judged_as_then(results, declared, measurements)
             return wrong or self._compared(results, new, measurements)
 
+        broken = self._broken_at_base(results, measurements)
+        results = [result for result in results if result.nodeid not in broken]
         verdict, detail = self.judged(results, compared)
         flags = [f"removed case: {nodeid}" for nodeid in gone]
+        flags += [f"fails at the base in the same way: {nodeid}" for nodeid in broken]
         verdict, told = base.with_differences(verdict, declared)
         verdict = judging.flagged(verdict, [*flags, *told, *found])
         return verdict if self.settings.allow_removed else without(gone, new, verdict), detail
@@ -216,6 +219,34 @@ class PullRequestGate(VersionGate):
         verdict = self.wrong(told, f"{what}: {failed[0].label}: {why}")
         step = "correct the kernel, or change what is right in a pull request of its own first"
         return verdict.model_copy(update={"next_step": step})
+
+    def _broken_at_base(
+        self, results: Sequence[CaseResult], measurements: Measurements
+    ) -> set[str]:
+        """Return the cases that fail now, and fail in the same way with the base's files.
+
+        BadInput where no other case fails: the change is not at fault, and nothing can be compared.
+        """
+        failed = [result for result in results if result.check != "PASS"]
+        ids = [result.nodeid for result in failed if result.nodeid in self._then.order]
+        if not ids or not self.other.old:
+            return set()
+        try:
+            versions = self._own_trees.having(self.other.old)
+        except NotComparable:
+            return set()
+        copies = [(versions.root, versions.trees[0])]
+        (there,) = measurements.run_in(InCopies(copies, ids), "checking the base")
+        checks = {nodeid: result.check for nodeid, result in there.results.items()}
+        broken = [result for result in failed if checks.get(result.nodeid) == result.check]
+        if broken and len(broken) == len(failed):
+            raise BadInput(
+                f"{len(broken)} case(s) fail there in the same way: {broken[0].nodeid}: "
+                f"{in_a_line(broken[0].diagnosis)}",
+                where=str(self.other),
+                fix="correct them in a pull request of their own first",
+            )
+        return {result.nodeid for result in broken}
 
     def _check_base_imports(self, ids: Iterable[str]) -> None:
         """Raise BadInput where a file of these cases does not import at the base."""
