@@ -305,7 +305,7 @@ def test_a_fixture_and_a_case_that_are_new_are_judged(gate: Gate) -> None:
     }
     project.write(PLAIN, kernel(SLOWER, "new"))
     done = gate()
-    assert done.run.code == 8 and "of the other cases" in done.judged["reason"]
+    assert done.run.code == 8 and "; in rows rows=2: " in done.judged["reason"]
 
 
 def test_what_the_bases_conftest_file_sets_is_the_bases(gate: Gate) -> None:

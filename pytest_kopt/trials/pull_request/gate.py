@@ -11,6 +11,7 @@ from pytest_kopt import policies
 from pytest_kopt.cases.details import in_a_line, with_details
 from pytest_kopt.cases.order import Purpose, WorkerOrders
 from pytest_kopt.cases.result import CaseResult, Collector
+from pytest_kopt.decide.case_verdict import Shape
 from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.devices.idle import AllGpusBusy
 from pytest_kopt.errors import BadInput
@@ -45,7 +46,10 @@ _WORST = (
 def worst(verdicts: Sequence[Verdict]) -> Verdict:
     """Return the worst verdict on parts of the cases, with the cases and flags of all parts."""
     first, *others = sorted(verdicts, key=lambda verdict: _WORST.index(verdict.decision))
-    reasons = [first.reason, *(f"of the other cases: {verdict.reason}" for verdict in others)]
+    reasons = [
+        first.reason,
+        *(f"in {_labels(verdict.shapes)}: {verdict.reason}" for verdict in others),
+    ]
     return first.model_copy(
         update={
             "reason": "; ".join(reasons),
@@ -245,6 +249,10 @@ def without(gone: Sequence[str], new: Sequence[str], verdict: Verdict) -> Verdic
             "removed": list(gone),
         }
     )
+
+
+def _labels(shapes: Sequence[Shape]) -> str:
+    return some([shape.nodeid or shape.label for shape in shapes])
 
 
 def some(ids: Sequence[str]) -> str:
