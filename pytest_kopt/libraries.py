@@ -49,7 +49,8 @@ def is_library(filename: str) -> bool:
 def own_fault(error: BaseException, but: tuple[str, ...] = ()) -> str:
     """Return where kopt's own code failed, "" if the project's did, or what that calls.
 
-    What is raised in the folders and files of `but`, which call kernels, may be a kernel's.
+    Files whose path in this package begins with one of `but` call kernels: an error there may be
+    the kernel's.
     """
     frames = traceback.extract_tb(error.__traceback__)
     within = [f for f in frames if f.filename.startswith(_PACKAGE) or not is_library(f.filename)]

@@ -8,6 +8,9 @@ from __future__ import annotations
 import copy
 import functools
 import os
+
+# Before `pythonpath`, where a kernel's file may have its name: what leaves the project imports it.
+import sysconfig  # noqa: F401
 from collections.abc import Generator
 from contextlib import suppress
 from pathlib import Path
@@ -15,7 +18,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_kopt.libraries import leave_project, project_around, return_to_project
 from pytest_kopt.options.declare import (
     ACTIVE,
     JUDGING,
@@ -129,7 +131,6 @@ def pytest_cmdline_main(config: pytest.Config) -> Generator[None, object, object
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    return_to_project()
     if STDERR in config.stash:
         os.close(config.stash[STDERR])
         del config.stash[STDERR]
@@ -173,11 +174,19 @@ class Activation:
             options = vars(self._config.option)
             asks = any(options[name] for name in JUDGING.values()) and not options["collectonly"]
             if asks and judges(self._config):
+                from pytest_kopt.libraries import leave_project, project_around
+
                 leave_project(project_around(self._config.rootpath))
             with kept_bytecode():
                 from pytest_kopt.session.assemble import assemble
 
                 assemble(self._config)
+
+    def pytest_unconfigure(self) -> None:
+        if self._is_open:
+            from pytest_kopt.libraries import return_to_project
+
+            return_to_project()
 
     def pytest_pycollect_makemodule(self, module_path: Path) -> None:
         """Set up Triton's interpreter before a test file that uses kopt imports Triton."""
