@@ -41,7 +41,7 @@ def test_a_session_is_repeated_from_its_recorded_seed(empty: Project) -> None:
     sidecars = [path.read_text() for path in sorted((empty.root / "first").iterdir())]
     found = re.search(r'"session_seed": ?"?(\d+)', "\n".join(sidecars))
     assert found, "no file beside the CSV holds the session's seed"
-    words = ("-o", f"kopt_seed={found[1]}", *TWO_WORKERS)
+    words = ("-o", f"kopt_seed={found[1]}", "--summary-csv", "again.csv", *TWO_WORKERS)
     run = empty.pytest(*words)
     assert run.code == 0, run.text
     assert empty.read("inputs.log") == inputs[0]
