@@ -7,7 +7,7 @@ candidate is checked, timed and compared with its incumbent in fresh processes. 
 that leaves checks out. A plugin of this script's does so in every process of one kind of round.
 --without may be repeated:
 
-    exact      inputs near the declared ones: other values, small integers among them
+    exact      inputs near the declared ones: small integers, whose result is exact
     bits       hundreds of equal calls, compared bit by bit
     patterns   inputs near the declared ones: gaps, transposed and expanded views, no rows, counts
                of zero, masks that keep nothing, NaN in padding, a result that goes into an input,
@@ -164,7 +164,7 @@ PATTERNS = [
 ]
 #: By what `--without` names: the text of the plugin that leaves it out.
 GROUPS = {
-    "exact": WITHOUT_KINDS.format(kinds=["values"]),
+    "exact": WITHOUT_KINDS.format(kinds=["exact"]),
     "bits": WITHOUT_BITS,
     "patterns": WITHOUT_KINDS.format(kinds=PATTERNS),
     "all": WITHOUT_ALL,

@@ -148,7 +148,7 @@ def outcome(near: Variant, fault: Fault) -> str | None:
 
 
 def exact_variants(case: Case) -> list[Variant]:
-    return [near for near in variants(case, 7) if near.where.startswith("the numbers")]
+    return [near for near in variants(case, 7) if near.kind == "exact"]
 
 
 @pytest.mark.parametrize(
@@ -188,6 +188,6 @@ def test_one_wrong_element_of_millions_is_found_by_exact_inputs() -> None:
     versions = {INCUMBENT: doubled, CANDIDATE: wrong_in_a_corner}
     tried = [try_variant(near, versions, "cpu", 7) for near in exact_variants(case)]
     assert {trial.variant: trial.outcomes[CANDIDATE] for trial in tried if trial} == {
-        "the numbers -1, 0 and 1, as a whole": "right",
-        "the numbers -1, 0 and 1, each element": "wrong",
+        "as a whole": "right",
+        "each element": "wrong",
     }

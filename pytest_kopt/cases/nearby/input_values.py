@@ -141,11 +141,7 @@ def _name_places(inputs: Sequence[Any], expected: Sequence[Any]) -> bool:
 
 
 def other_values(drawn: Drawn) -> Iterator[Variant]:
-    """Change all values together: in size, in their mean, to small integers, and to neighbours.
-
-    Small integers have exact results: what a coarse tolerance hides shows there. Many elements that
-    err a little show in the SNR, and one that is another integer shows alone.
-    """
+    """Change all values together: in size, in their mean, and to neighbours."""
     changes: tuple[tuple[str, Change, Judged], ...] = (
         (f"{_LARGER:g} times as large, the first row zeros", _larger, "no indices"),
         ("4096 times smaller", _tiny, "no indices"),
@@ -159,14 +155,20 @@ def other_values(drawn: Drawn) -> Iterator[Variant]:
     for by in _SHIFTS:
         case = drawn.loose(functools.partial(_shifted, by=by), backward=False)
         yield Variant(case, f"a mean of {by:g}", judged="no indices")
-    for where, gate in (("as a whole", WIDE), ("each element", _NEAREST_INTEGER)):
-        case = drawn.changed(_exactly, weights=True, gate=gate, backward=False)
-        where = f"the numbers -1, 0 and 1, {where}"
-        yield Variant(case, where, judged="no indices", counts=_are_integers)
     for where, least in (("values that differ in the last bit", 1.0), ("denormal values", 0.0)):
         change = floating(functools.partial(_in_a_row, least=least))
         case = drawn.changed(change, backward=False)
         yield Variant(case, where, judged="indices", counts=_name_places)
+
+
+def small_integers(drawn: Drawn) -> Iterator[Variant]:
+    """Require exact results of -1, 0 and 1: what a coarse tolerance hides shows there.
+
+    Many elements that err a little show in the SNR, and one that is another integer shows alone.
+    """
+    for where, gate in (("as a whole", WIDE), ("each element", _NEAREST_INTEGER)):
+        case = drawn.changed(_exactly, weights=True, gate=gate, backward=False)
+        yield Variant(case, where, judged="no indices", counts=_are_integers)
 
 
 def _tiny(x: torch.Tensor, _: torch.Generator) -> torch.Tensor:
@@ -209,32 +211,36 @@ def nan_in_unread_elements(drawn: Drawn) -> Iterator[Variant]:
 
     Those have a gradient of zero, and another value there leaves the result as it is.
     """
-    expected = drawn.results(drawn.case)
-    for at, _ in drawn.some(lambda x: is_float(x) and x.numel() > 1):
-        unread = _without_gradient(drawn, at)
+    places = [at for at, _ in drawn.some(lambda x: is_float(x) and x.numel() > 1)]
+    masks = dict(zip(places, _without_gradient(drawn, places), strict=False))
+    unread = {at: mask for at, mask in masks.items() if bool(mask.any())}
+    expected = drawn.results(drawn.case) if unread else []
+    for at, mask in unread.items():
 
-        def fill(x: Any, _: torch.Generator, value: float, unread: Any = unread) -> Any:
-            return kept_leaf(x, lambda plain: plain.masked_fill(unread, value))
+        def fill(x: Any, _: torch.Generator, value: float, mask: torch.Tensor = mask) -> Any:
+            return kept_leaf(x, lambda plain: plain.masked_fill(mask, value))
 
         numbers, rubbish = (
             drawn.changed(functools.partial(fill, value=value), at, backward=False)
             for value in (-1e4, math.nan)
         )
-        if unread.any() and all(same(expected, drawn.results(case)) for case in (numbers, rubbish)):
+        if all(same(expected, drawn.results(case)) for case in (numbers, rubbish)):
             yield Variant(rubbish, f"input {at[0]}")
 
 
-def _without_gradient(drawn: Drawn, at: Leaf) -> torch.Tensor:
-    """Return where the reference's result has a gradient of zero for one leaf of the inputs."""
+def _without_gradient(drawn: Drawn, places: Sequence[Leaf]) -> list[torch.Tensor]:
+    """Return where the reference's result has a gradient of zero for leaves of the inputs."""
     case, inputs = drawn.case, fresh_copies(drawn.inputs)
-    leaf = in_order(inputs[at[0]])[at[1]].detach().requires_grad_()
-    gradient = None
+    leaves = {at: in_order(inputs[at[0]])[at[1]].detach().requires_grad_() for at in places}
     with suppress(Exception), torch.enable_grad():
-        inputs = leafwise(lambda x, _: leaf, at)(inputs, torch.Generator())
+        for at, leaf in leaves.items():
+            inputs = leafwise(lambda _, __, leaf=leaf: leaf, at)(inputs, torch.Generator())  # type: ignore[misc]
         roots = [x for x in tensors(case.positional(case.reference)(*inputs)) if x.requires_grad]
         signs = list(map(signs_like, roots))
-        (gradient,) = torch.autograd.grad(roots, [leaf], signs, allow_unused=True)
-    return torch.zeros_like(leaf).bool() if gradient is None else gradient == 0
+        gradients = torch.autograd.grad(roots, [*leaves.values()], signs, allow_unused=True)
+        pairs = zip(leaves.values(), gradients, strict=True)
+        return [torch.zeros_like(x).bool() if g is None else g == 0 for x, g in pairs]
+    return []
 
 
 def filled(drawn: Drawn) -> Iterator[Variant]:
@@ -313,8 +319,9 @@ def other_signs(drawn: Drawn) -> Iterator[Variant]:
             value = -(x if type(x) is int else float(x)) or -1
             case = drawn.changed(functools.partial(_put, value), at, gate=LOOSE)
             yield Variant(case, f"input {at[0]} is {value:.4g}")
-    expected = drawn.results(drawn.case)
-    for where, x, changed in drawn.integers():
+    integers = [*drawn.integers()]
+    expected = drawn.results(drawn.case) if integers else []
+    for where, x, changed in integers:
         cases = (changed(functools.partial(_from_the_end, n)) for n in drawn.beyond(x))
         alike = [case for case in cases if same(expected, drawn.results(case))]
         if alike:

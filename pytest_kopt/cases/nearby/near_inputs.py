@@ -32,6 +32,7 @@ from pytest_kopt.cases.nearby.input_values import (
     other_order,
     other_signs,
     other_values,
+    small_integers,
     without_rows,
 )
 from pytest_kopt.cases.nearby.variant import (
@@ -90,7 +91,7 @@ def another_size(drawn: Drawn) -> Iterator[Variant]:
         fewest = [] if size in (inner if size < _SMALL else columns) else [0, 1]
         counts = [2] if size == 1 else [size + 1, size - 1, size + 32, size - 32, *fewest]
         for count in dict.fromkeys(n for n in counts if n > 0 or n in fewest):
-            moved = drawn.declared({size: count})
+            moved = drawn.declared({size: count}) if size > 1 else None
             if moved is None and not _is_counted(drawn, size, count):
                 moved = _resized(drawn, size, count)
             if moved is not None:
@@ -421,6 +422,7 @@ TRANSFORMATIONS: dict[Kind, Callable[[Drawn], Iterator[Variant]]] = {
     "alone": one_input_alone,
     "broadcast": functools.partial(one_input_alone, to_one=True),
     "values": other_values,
+    "exact": small_integers,
     "infinite": infinities,
     "unread": nan_in_unread_elements,
     "signs": other_signs,

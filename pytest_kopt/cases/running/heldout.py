@@ -180,10 +180,12 @@ class _MovedFixtures:
         """Say whether a fixture has another value than in the test."""
         if name in ("kopt", "request"):
             return False
-        if name in self._parameters:
-            parameter = self._parameters[name]
-            return bool(flatten(self._move(parameter), "") != flatten(parameter, ""))
-        return any(map(self.changes, self._names(name))) or self._is_size(name)
+        if any(map(self.changes, self._names(name))):
+            return True
+        if name not in self._parameters:
+            return self._is_size(name)
+        parameter = self._parameters[name]
+        return bool(flatten(self._move(parameter), "") != flatten(parameter, ""))
 
     def _is_size(self, name: str) -> bool:
         value = self._test._request.getfixturevalue(name)
@@ -401,9 +403,12 @@ class _TriedContent:
         ]
         if variant.judged == "each row" and not wrong:
             wrong = [*_wrong_in_a_row(expected, run.copies)]
-        if self._misses_by_a_hair(wrong, expected, run.copies) or self._is_rounding(wrong, run):
-            return []
-        return wrong
+        is_right = (
+            not wrong
+            or self._misses_by_a_hair(wrong, expected, run.copies)
+            or self._is_rounding(wrong, run)
+        )
+        return [] if is_right else wrong
 
     def _misses_by_a_hair(self, wrong: Sequence[Comparison], expected: Pass, results: Pass) -> bool:
         """Say whether results err by little more than their tolerance in very few elements.
