@@ -768,8 +768,6 @@ def test_values_are_what_they_are_called() -> None:
         for near in drawn_along(kind, case_of(softmax, SOFTMAX))
     }
     assert bool((rows["one outlier in every row"].amax(1) == 256).all())
-    sizes = rows["rows of different size"].abs().mean(1)
-    assert sizes.max() > 4 * sizes.min()
     most, next_most = rows["one row far larger than the others"].abs().mean(1).topk(2).values
     assert most > 2**16 * next_most
     assert bool((rows["rows of one value"] == rows["rows of one value"][:, :1]).all())

@@ -124,7 +124,8 @@ class Kopt:
           does not find them, and the number of rows that divides every size that kopt draws.
         - `domain`: inputs that the function need not support: "contiguous", "finite", "moderate
           values", "declared dtypes", "declared shapes" and others. In a round the function has to
-          be right for any other input for which the current best is.
+          be right for any other input for which the current best is. Words such as "autocast" and
+          "second gradients" declare a use in which it has to be right as well.
         - `nan`: "equal" if results may be NaN exactly where the reference's are. NaN among the
           inputs implies it; otherwise the reference may hold none.
         - `limit_pct`: a version that is slower by this many percent here is not kept, whatever the
