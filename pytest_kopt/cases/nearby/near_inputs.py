@@ -403,7 +403,7 @@ def other_dtypes(drawn: Drawn) -> Iterator[Variant]:
             # A kernel that takes narrower integers for the wider reads as much again.
             lay = _in_room_for(2 * x.numel(), at) if is_integer(x) else list
             where = f"input {at[0]} in {str(_OTHER_DTYPES[x.dtype]).removeprefix('torch.')}"
-            yield Variant(drawn.changed(changed, at), where, lay=lay)
+            yield Variant(drawn.changed(changed, at, gate=LOOSE), where, lay=lay)
     every = drawn.changed(
         lambda x, _: x if is_integer(x) else changed(x, _), weights=True, gate=WIDE
     )
