@@ -374,18 +374,19 @@ class Lane:
         self._tried_how = nearby.how
         self.death_nearby = self._death(nearby) if nearby.died else None
 
-    def _death(self, nearby: Nearby) -> Finding:
-        """Return what the end of a process says; the current best alone tries the same case."""
+    def _death(self, nearby: Nearby) -> Finding | None:
+        """Return what the end of a process says, None if the current best alone ends one too."""
         place = self.place._replace(ids=[nearby.died_in])
         alone = self._arms.start_nearby(place, nearby.seed, of=[INCUMBENT])
         try:
             alone.wait()
         finally:
             alone.end()
+        if alone.died:
+            return None
         return Finding(
             "held-out-death",
             f"the kernel ended its process for inputs near the declared ones ({nearby.died})",
             where=nearby.died_in,
             advice="support sizes and values that the current best supports, or raise for others",
-            rejects=not alone.died,
         )

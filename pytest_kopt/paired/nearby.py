@@ -102,7 +102,8 @@ class Nearby(Children):
                     self._ask(child, following)
             except ChildDied as death:
                 self.died, self.died_in = f"{nodeid}: {death}".splitlines()[0], nodeid
-                tried += _not_reached(nodeid, tried, "the process ended before")
+                for left in ids[place:]:
+                    tried += _not_reached(left, tried, "the process ended before")
                 break
         return tried
 

@@ -22,6 +22,8 @@ from typing import Any
 
 from _pytest.assertion import rewrite
 
+from pytest_kopt.libraries import is_library
+
 #: With less space than this, in bytes, a file may be cut off: Python would not notice.
 _SPACE = 1 << 28
 #: Where a path leads that is no project file's: by text, since torch has thousands.
@@ -50,8 +52,6 @@ def _read_if_cached(
 
 
 def _is_project_file(path: str) -> bool:
-    from pytest_kopt.libraries import is_library
-
     return not (any(folder in path for folder in _INSTALLED) or is_library(path))
 
 

@@ -67,8 +67,10 @@ _OTHER_DTYPES = {
     torch.int32: torch.int64,
     torch.int64: torch.int32,
 }
-#: These come last: a kernel may read out of its memory there, and end its process.
+#: These come last: a kernel may read out of its memory there, and end its process. On a GPU an
+#: index out of range does so as well, in the reference too.
 _LATE: tuple[Kind, ...] = ("alone", "broadcast", "again", "twice", "dtypes", "autocast")
+_LATE_ON_GPU: tuple[Kind, ...] = (*_LATE, "ends")
 
 
 def stepped(value: int, dice: random.Random) -> int:
@@ -459,8 +461,9 @@ def variants(
     dice = random.Random(seed)
     kinds = [kind for kind in tried_axes(case.domain) if kind in TRANSFORMATIONS]
     dice.shuffle(kinds)
+    late = _LATE_ON_GPU if any(leaf.is_cuda for leaf in tensors(drawn.inputs)) else _LATE
     for is_late in (False, True):
-        turns = [_shuffled(drawn, kind, dice) for kind in kinds if (kind in _LATE) == is_late]
+        turns = [_shuffled(drawn, kind, dice) for kind in kinds if (kind in late) == is_late]
         while turns:
             for turn in [*turns]:
                 if (variant := next(turn, None)) is None:

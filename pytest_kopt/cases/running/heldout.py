@@ -272,6 +272,7 @@ def try_variant(
     try:
         content = _TriedContent(variant, seed)
     except Exception:
+        _end_if_lost(device)
         return None
     for name in (INCUMBENT, CANDIDATE):
         if name not in versions:
@@ -280,9 +281,7 @@ def try_variant(
             outcome, problem = content.outcome(versions[name])
         except torch.OutOfMemoryError:
             return replace(tried, outcomes={}, what={}, untried=_NO_MEMORY)
-        if is_lost(device):
-            # Nothing more can be timed here.
-            os._exit(1)
+        _end_if_lost(device)
         if outcome is None and tried.outcomes.get(INCUMBENT) == "right":
             outcome = "raises"
             problem = "gives results that cannot be compared with the reference's"
@@ -295,6 +294,12 @@ def try_variant(
             # Where the incumbent is not right, nothing is asked of the candidate.
             break
     return tried
+
+
+def _end_if_lost(device: str) -> None:
+    """End the process after an illegal access: whatever ran next would fail for it."""
+    if is_lost(device):
+        os._exit(1)
 
 
 def reached(case: Case, function: Callable[..., Any], seed: int) -> dict[str, Accuracy]:
