@@ -106,7 +106,11 @@ OPS = [
         "PolyNorm",
         "x, w, b, 1e-6, False",
         "plain_poly_norm(x, w, b)",
-        {"x": "T(R, C)", "w": "T(3)", "b": "T(1)"},
+        {
+            "x": "T(R, C)",
+            "w": "T(3)",
+            "b": "torch.randn((), device=DEVICE, dtype=DTYPE).requires_grad_()",
+        },
     ),
     _liger("relu_squared", "ReLUSquared", "x", "F.relu(x).square()", X),
     _liger(

@@ -446,3 +446,17 @@ def test_results_in_unsigned_integers_are_checked(dtype: torch.dtype, off_by: in
     )
     report = check_case(case, a_bench(case, freezes=True))
     assert report.check == ("FAIL" if off_by else "PASS"), report.diagnosis
+
+
+def test_code_that_computes_in_bfloat16_and_returns_float32_is_told_its_gate() -> None:
+    def rounded(x: Tensor) -> Tensor:
+        return x.bfloat16().square().float()
+
+    case = case_of(
+        rounded,
+        inputs=lambda: (torch.randn(64, 64),),
+        reference=lambda x: x.double().square(),
+    )
+    report = baseline(case)
+    assert report.check == "FAIL"
+    assert "; if half precision is meant, declare gate={'out': snr(4" in report.diagnosis

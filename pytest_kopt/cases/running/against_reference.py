@@ -44,6 +44,8 @@ _SIGNS = 20
 #: dB below what torch reaches that a gate asks for: twice its error, for another order of sums. A
 #: result of few elements may by chance have five times the error of others.
 SLACK_DB, _FEW_SLACK_DB = 6.0, 14.0
+#: dB that a result reaches at least whose products and sums were rounded to bfloat16.
+_IN_HALF_DB = 40.0
 #: Contents that show what torch reaches in a result of few elements.
 _DRAWS = 4
 #: The share of a tolerance that torch may use up: other contents have larger errors.
@@ -320,7 +322,10 @@ def _derived(name: str, draws: Sequence[_Drawn], dtype: torch.dtype) -> DerivedG
     expected = torch.cat([draw.ref.flatten() for draw in draws])
     # Only the first result is there for its own sake; others take after an input by accident.
     is_first = name in (RETURNED, f"{RETURNED}[0]")
-    of_draws = [controls(draw.ref, draw.inputs if is_first else (), dtype) for draw in draws]
+    of_draws = [
+        [*controls(draw.ref, draw.inputs if is_first else (), dtype), _rounded(draw.ref, dtype)]
+        for draw in draws
+    ]
     wrong = {
         alike[0][0]: torch.cat([control.flatten() for _, control in alike])
         for alike in zip(*of_draws, strict=True)
@@ -346,6 +351,13 @@ def _derived(name: str, draws: Sequence[_Drawn], dtype: torch.dtype) -> DerivedG
     uses_up = f"torch in {str(dtype).removeprefix('torch.')} uses up the tolerance"
     reason = "the tolerance accepts zeros or other wrong answers" if passing else uses_up
     return DerivedGate(gate, f"{reason} {tolerance.rtol:g}", reached)
+
+
+def _rounded(expected: torch.Tensor, dtype: torch.dtype) -> tuple[str, torch.Tensor]:
+    """Return an answer that a kernel in the next dtype below gives."""
+    narrower = torch.bfloat16 if dtype == torch.float32 else torch.float8_e5m2
+    name = f"the answer in {str(narrower).removeprefix('torch.')}"
+    return name, expected.detach().to(narrower).to(dtype)
 
 
 def _rounded_down(number: float) -> float:
@@ -390,6 +402,10 @@ def advised(
             advice[comparison.name] = _at_fault(
                 name, out.dtype, expected, narrow[out.dtype], gate, is_declared=is_declared
             )
+            # Torch code that computes in bfloat16 and returns float32 reaches what that holds.
+            if out.dtype == torch.float32 and comparison.snr_db >= _IN_HALF_DB:
+                line = f"gate={{{name!r}: snr({math.floor(comparison.snr_db - SLACK_DB)})}}"
+                advice[comparison.name] += f"; if half precision is meant, declare {line}"
     return advice
 
 
