@@ -10,7 +10,7 @@ import pytest
 
 from pytest_kopt.campaign import prerequisites
 from pytest_kopt.campaign.manifest import Manifest
-from pytest_kopt.campaign.prerequisites import gaps
+from pytest_kopt.campaign.prerequisites import case_gaps, gaps
 from pytest_kopt.cli import manifest_options
 from pytest_kopt.devices.pinning import Host
 from tests.builders import manifest_document
@@ -71,9 +71,8 @@ def found_in(
     if gpus:
         host = Host(FakeVendor([gpu(0)]), (gpu(0),))
         monkeypatch.setattr(prerequisites, "discover", lambda kind: host)
-    return gaps(
-        Manifest.model_validate(manifest_document(**changes)), tmp_path, elsewhere=elsewhere
-    )
+    manifest = Manifest.model_validate(manifest_document(**changes))
+    return [*gaps(manifest, tmp_path, elsewhere=elsewhere), *case_gaps(manifest, tmp_path)]
 
 
 def test_the_target_has_to_be_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

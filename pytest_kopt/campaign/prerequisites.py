@@ -57,10 +57,15 @@ def gaps(manifest: Manifest, root: Path, *, elsewhere: bool = False) -> list[str
                 f"target_gpu: no {manifest.target_gpu} here, {error.what} (--elsewhere sets the "
                 "campaign up for another machine, --gpu cpu for this one's CPU)"
             )
-    if not _mentions_cases(manifest, root):
-        where = f"`{manifest.tests}`" if manifest.tests else "pytest's default paths"
-        missing.append(f"no test marked kopt is found under {where} (--tests 'ARGS' selects them)")
     return missing
+
+
+def case_gaps(manifest: Manifest, root: Path) -> list[str]:
+    """Return a sentence where no test mentions kopt; a session sees what it collects."""
+    if _mentions_cases(manifest, root):
+        return []
+    where = f"`{manifest.tests}`" if manifest.tests else "pytest's default paths"
+    return [f"no test marked kopt is found under {where} (--tests 'ARGS' selects them)"]
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from pytest_kopt.campaign.git import worktrees
 from pytest_kopt.campaign.git.repository import Repository
 from pytest_kopt.campaign.layout import Layout, campaigns, check_name
 from pytest_kopt.campaign.manifest import Manifest
-from pytest_kopt.campaign.prerequisites import gaps, listed, tree_gaps
+from pytest_kopt.campaign.prerequisites import case_gaps, gaps, listed, tree_gaps
 from pytest_kopt.campaign.running import hold
 from pytest_kopt.cli import manifest_options, quick_bench, templates
 from pytest_kopt.cli.command_line import argument, command
@@ -130,10 +130,14 @@ def _checked(
         # The new tree has the kernel of HEAD: an edit here would silently stay behind.
         missing += tree_gaps(manifest, project.root, repository)
     if not arguments.worktree or missing:
-        here = gaps(manifest, project.root, elsewhere=arguments.elsewhere)
+        here = _gaps(manifest, project.root, elsewhere=arguments.elsewhere)
         missing += [gap for gap in here if gap not in missing]
     _refuse(missing)
     return manifest
+
+
+def _gaps(manifest: Manifest, root: Path, *, elsewhere: bool) -> list[str]:
+    return [*gaps(manifest, root, elsewhere=elsewhere), *case_gaps(manifest, root)]
 
 
 def _write(
@@ -150,7 +154,7 @@ def _write(
             assert repository is not None and branch is not None
             making.enter_context(worktrees.made(arguments.worktree, branch, repository))
             root = worktrees.counterpart(project.root, arguments.worktree, repository)
-            _refuse(gaps(manifest, root, elsewhere=arguments.elsewhere))
+            _refuse(_gaps(manifest, root, elsewhere=arguments.elsewhere))
         script, command = quick_bench.script(root, layout.quick_bench)
         manifest = manifest.model_copy(update={"quick_command": command})
         stays = arguments.worktree or manifest.git_branch == "none"

@@ -54,7 +54,7 @@ _HOOK: pytest.StashKey[AuditHook] = pytest.StashKey()
 #: Everything that measures, torch included: imported before kernel code, from what is installed.
 _MEASURING = (
     *("pytest_kopt.cases.running.runner", "pytest_kopt.cases.running.timed_versions"),
-    "pytest_kopt.cases.fixture",
+    *("pytest_kopt.cases.running.verifier", "pytest_kopt.cases.fixture"),
 )
 
 

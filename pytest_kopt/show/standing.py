@@ -48,14 +48,15 @@ def closing_lines(campaign: Campaign, policy: Policy) -> Iterator[str]:
 
 
 def _last_round(campaign: Campaign) -> Round | None:
-    rounds = campaign.state.rounds.values()
+    # A round that has only notes has changed no file.
+    rounds = (noted for noted in campaign.state.rounds.values() if noted.attempts)
     return max(rounds, key=lambda candidate: candidate.last_event, default=None)
 
 
 def _foreign_build(campaign: Campaign) -> Iterator[str]:
     last = _last_round(campaign)
-    took_back = last is not None and last.last.applied is not None and last.last.applied.restored
-    if took_back and (advice := campaign.foreign_build):
+    applied = last.last.applied if last else None
+    if applied and applied.restored and (advice := campaign.foreign_build):
         yield advice
 
 
