@@ -95,4 +95,5 @@ def test_a_profile_needs_a_round(fresh: Project) -> None:
 def test_the_knowledge_that_is_advised_is_this_installations(fresh: Project) -> None:
     document = json.loads(fresh.kopt("advise", CAMPAIGN, "--json").out)
     assert document["reading"][0]["path"] == str(bundled("knowledge") / "workflow/loop.md")
-    assert len(document["gaps"]) == 3
+    uncovered, unfit = document["gaps"]
+    assert "op 'doubled' is not covered" in uncovered and "are about GPUs" in unfit
