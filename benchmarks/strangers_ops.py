@@ -166,7 +166,7 @@ OPS = [
             "s": "T(1, R, 32, g=False).repeat(1, 1, 2)",
         },
         # For one row of two batches theirs is wrong.
-        "domain='declared shapes'",
+        "domain='declared shapes, equal sizes'",
     ),
     _fla("fla_layer_norm", "norm/layernorm", "layer_norm(x, w, b, eps=1e-6)", _NORM, XWB),
     _fla("fla_rms_norm", "norm/layernorm", "rms_norm(x, w, None, eps=1e-6)", _RMS, XW),
