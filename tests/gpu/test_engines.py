@@ -217,7 +217,7 @@ def linear(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
 
 def case_of(function: Any, given: tuple[torch.Tensor, ...]) -> Case:
     return declare(
-        "t", "single", function, inputs=lambda: given, reference=function, dims={"n": 4096}
+        "t.py::t", "single", function, inputs=lambda: given, reference=function, dims={"n": 4096}
     )
 
 

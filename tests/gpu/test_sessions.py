@@ -113,6 +113,7 @@ def test_an_illegal_access_costs_one_case(project: Project, words: tuple[str, ..
         done = run(project, *extra, *words)
     else:
         project.write("kernels/doubled.py", "")
+        project.write("tests/test_doubled.py", f"import kernels.doubled\n{source}")
         project.commit_all()
         kernel = ("--op", "doubled", "--kernel", "kernels/doubled.py", "--backend", "TRITON")
         assert project.kopt("init", "c", *kernel, "--gpu", "H200", "--elsewhere").code == 0

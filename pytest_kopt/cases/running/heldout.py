@@ -11,7 +11,7 @@ import os
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from types import SimpleNamespace
@@ -76,7 +76,7 @@ def try_case(
     seed = derive(secret, case.nodeid, "held out")
     spent, is_over = 0.0, False
     judged, missed = set[tuple[Kind, str]](), dict[tuple[Kind, str], str]()
-    with ExitStack() as fixtures:
+    with ExitStack() as fixtures, _ending_if_lost(bench.device):
         remaining = enumerate(held_out_cases(test, case, bench.device, seed, fixtures))
         while not is_over:
             to_time = list[tuple[Tried, Case]]()
@@ -294,6 +294,16 @@ def try_variant(
             # Where the incumbent is not right, nothing is asked of the candidate.
             break
     return tried
+
+
+@contextmanager
+def _ending_if_lost(device: str) -> Iterator[None]:
+    """End the process where an error means that its GPU is lost, so that its client knows."""
+    try:
+        yield
+    except Exception:
+        _end_if_lost(device)
+        raise
 
 
 def _end_if_lost(device: str) -> None:
