@@ -70,9 +70,13 @@ class Launcher:
     def __init__(self) -> None:
         self.environ: Mapping[str, str] = os.environ
         self._first_environ = dict(os.environ)
-        self.sys_path: Sequence[str] = session_path()
         self._why_fresh = ""
         self._parent: WarmParent | None = None
+
+    @property
+    def sys_path(self) -> Sequence[str]:
+        """The session's folders, which this process may give up after this was made."""
+        return session_path()
 
     @property
     def why_fresh(self) -> str:

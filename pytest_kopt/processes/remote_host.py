@@ -28,6 +28,7 @@ from pytest_kopt.devices.pinning import Host, discover, for_target
 from pytest_kopt.devices.vendor import Device, Reading, choose, interpreter_environment
 from pytest_kopt.errors import BadInput, CannotFinish
 from pytest_kopt.processes.channel import Channel, read_reply
+from pytest_kopt.libraries import session_path
 from pytest_kopt.processes.launched import Launched
 from pytest_kopt.processes.launcher import Launcher
 from pytest_kopt.versions import overlay
@@ -90,7 +91,7 @@ class RemoteHost:
 
     @property
     def sys_path(self) -> Sequence[str]:
-        return self._sys_path if self._roots else sys.path
+        return self._sys_path if self._roots else session_path()
 
     def copied(self, path: Path) -> tuple[Path, Path] | None:
         """Return the folder around a path that was copied there, and its copy; None: shared.
