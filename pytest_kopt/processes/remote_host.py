@@ -27,8 +27,8 @@ from pytest_kopt.devices.idle import AllGpusBusy
 from pytest_kopt.devices.pinning import Host, discover, for_target
 from pytest_kopt.devices.vendor import Device, Reading, choose, interpreter_environment
 from pytest_kopt.errors import BadInput, CannotFinish
-from pytest_kopt.processes.channel import Channel, read_reply
 from pytest_kopt.libraries import session_path
+from pytest_kopt.processes.channel import Channel, read_reply
 from pytest_kopt.processes.launched import Launched
 from pytest_kopt.processes.launcher import Launcher
 from pytest_kopt.versions import overlay
