@@ -8,6 +8,7 @@ lies in the campaign.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -282,7 +283,10 @@ def _check_imported(campaign: Campaign, results: Sequence[CaseResult]) -> None:
         return
     passed = [result for result in results if result.check == "PASS"]
     loaded, is_python = loaded_by(passed), all(path.endswith(".py") for path in files)
-    if is_python and loaded and loaded.isdisjoint(files):
+    # Where a kernel is a link, a case imports what that leads to.
+    homes = {os.path.realpath(campaign.root / path) for path in files}
+    imported = {os.path.realpath(campaign.root / path) for path in loaded}
+    if is_python and loaded and homes.isdisjoint(imported):
         raise BadInput(
             f"no case imports {min(files)}; the cases call {judging.called_by(passed)}",
             where="kernel_source",
