@@ -252,6 +252,27 @@ def test_a_folder_that_only_the_other_version_has_is_there_as_a_whole(tmp_path: 
     assert (tree / "ops/a.py").read_text() == "mine"
 
 
+def test_a_link_of_the_project_leads_to_the_file_of_the_same_version(tmp_path: Path) -> None:
+    """To a file that differs or is copied, to its folder, and through another link."""
+    root = tmp_path / "project"
+    for path in ("real/norm.py", "real/same.py", "other/kept.py"):
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text("new")
+    (root / "kernels").mkdir()
+    (root / "kernels/norm.py").symlink_to("../real/norm.py")
+    (root / "kernels/same.py").symlink_to(root / "real/same.py")
+    (root / "whole").symlink_to("real")
+    (root / "again").symlink_to("kernels")
+    (root / "kernels/kept.py").symlink_to("../other/kept.py")
+    tree = overlay.build(root, tmp_path / "tree", {"real/norm.py": b"old"})
+    for path in ("kernels/norm.py", "whole/norm.py", "again/norm.py"):
+        assert (tree / path).read_text() == "old"
+        assert (tree / path).resolve() == tree / "real/norm.py"
+    assert (tree / "kernels/same.py").resolve() == tree / "real/same.py"
+    assert (tree / "kernels/kept.py").read_text() == "new"
+    assert (root / "real/norm.py").read_text() == "new"
+
+
 SETTINGS = """\
 BLOCK = 512
 TABLE = {"a": 1}

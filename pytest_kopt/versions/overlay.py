@@ -34,9 +34,10 @@ def build(
     does not have. Only the folders on the way to one of them are real, and in them the sources. So
     code that resolves its own path, and then reads a file next to it, stays in this version. If one
     of them is no source, all folders with sources are real too, since code may look for it
-    anywhere. So they are with `copies_sources`. Everything else is a link: data files and sources
-    stay reachable from either version. The folder `start`, in which a process shall start, is real
-    too: through a link it would start in the project.
+    anywhere. So they are with `copies_sources`. The project's links to them lead to the real ones.
+    Everything else is a link: data files and sources stay reachable from either version. The folder
+    `start`, in which a process shall start, is real too: through a link it would start in the
+    project.
     """
     touched = {PurePosixPath(path) for path in (*files, *absent)}
     real = {folder for path in touched for folder in path.parents}
@@ -44,6 +45,11 @@ def build(
     if copies_sources or any(path.suffix != ".py" for path in touched):
         sources = (path for path in project_files(root) if path.suffix == ".py")
         real |= {folder for path in sources for folder in path.parents}
+    # A link into one of them, as it stands, would lead out of this version into the project's.
+    links, within = dict(_links(root)), dict[PurePosixPath, PurePosixPath]()
+    while more := {p: to for p, to in links.items() if {to, to.parent} & real and p not in within}:
+        within |= more
+        real |= {folder for path in more for folder in path.parents}
 
     def fill(folder: PurePosixPath) -> None:
         (target / folder).mkdir(parents=True, exist_ok=True)
@@ -55,6 +61,8 @@ def build(
             here, there = root / path, target / path
             if path in real:
                 fill(path)
+            elif path in within:
+                there.symlink_to(target / within[path])
             elif path.suffix == ".py" and not here.is_symlink() and here.is_file():
                 shutil.copyfile(here, there)
             else:
@@ -82,6 +90,25 @@ def project_files(
     Those of hidden folders, environments and campaigns are none of the project's, and those of
     folders with a name that `is_left_out`.
     """
+    for here, _, files in _folders(root, is_left_out):
+        yield from (here / name for name in sorted(files))
+
+
+def _links(root: Path) -> Iterator[tuple[PurePosixPath, PurePosixPath]]:
+    """Yield the links of a project that lead to a place in it, with that place."""
+    home = root.resolve()
+    for here, folders, files in _folders(root):
+        for path in (here / name for name in (*folders, *files)):
+            if (root / path).is_symlink():
+                place = Path(os.path.realpath(root / path))
+                if place.is_relative_to(home):
+                    yield path, PurePosixPath(place.relative_to(home))
+
+
+def _folders(
+    root: Path, is_left_out: Callable[[str], bool] = lambda name: False
+) -> Iterator[tuple[PurePosixPath, list[str], list[str]]]:
+    """Yield the project's folders below a root, with the names of what is in each."""
     for folder, names, files in os.walk(root):
         names[:] = sorted(
             name
@@ -93,8 +120,7 @@ def project_files(
                 or any(Path(folder, name, mark).exists() for mark in _MARKS)
             )
         )
-        here = PurePosixPath(Path(folder).relative_to(root))
-        yield from (here / name for name in sorted(files))
+        yield PurePosixPath(Path(folder).relative_to(root)), names, files
 
 
 def current_folder(root: Path) -> str:
