@@ -96,10 +96,11 @@ def check_moved(
             f"the incumbent opens the candidate's {root / path}; a kernel has to look for it from "
             "the current folder or its own __file__, not by an absolute path"
         )
-    built = (path for path in map(Path, changed) if is_built(path))
+    # To compare a file opens it, and a file that was opened counts as read by the case.
+    foreign = sorted(_libraries_below(root))
+    built = (path for path in map(Path, changed) if foreign and is_built(path))
     edited = next((path for path in built if differs(root / path, tree / path)), None)
-    foreign = sorted(_libraries_below(root)) if edited else ()
-    if foreign:
+    if edited:
         raise NotLoadable(
             f"both versions load the same {foreign[0].name}, although {edited} differs; "
             f"{BUILD_IN_PLACE}"
