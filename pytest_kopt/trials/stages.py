@@ -262,10 +262,10 @@ def gather(ran: Ran) -> Gathered:
     """Return what the cases and the harness came to, as kernel code has run; BadInput for drift."""
     opened, collector = ran.opened, ran.collector
     judging.refuse(collector.refusals)
-    _check_imported(opened.campaign, collector.in_order())
     add_error_rows(collector, opened.expected)
     judging.fail_rows_of_failed_tests(collector)
     results, table = tuple(collector.in_order()), collector.table()
+    _check_imported(opened.campaign, results)
     if opened.harness is None:
         return Gathered(ran, results, table)
     watch, ids = opened.asked.watch, list(opened.frozen) or collector.order
