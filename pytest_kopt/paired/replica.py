@@ -60,11 +60,16 @@ class Died(Refused):
 
 
 class Caught(Exception):
-    """The candidate gave itself away while it was timed; `findings` say how."""
+    """The candidate gave itself away while it was timed; `findings` say how.
 
-    def __init__(self, findings: Sequence[Finding]) -> None:
+    `accuses` says that a fresh process of it is right for the same inputs: then a wrong value is no
+    mistake.
+    """
+
+    def __init__(self, findings: Sequence[Finding], *, accuses: bool = False) -> None:
         super().__init__("; ".join(map(str, findings)))
         self.findings = tuple(findings)
+        self.accuses = accuses
 
 
 class Replica(Children):
@@ -297,7 +302,7 @@ class Replica(Children):
         if not wrong:
             return
         if wrong[0].check != "held-out-range" and self._verifier.accuses(looks):
-            raise Caught(wrong)
+            raise Caught(wrong, accuses=True)
         outcomes: dict[str, Outcome] = {INCUMBENT: "right", CANDIDATE: "wrong"}
         why = {CANDIDATE: wrong[0].message}
         self.tried.append(Tried(looks.nodeid, "renewed", {}, outcomes, why))

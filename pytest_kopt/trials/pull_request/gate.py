@@ -157,6 +157,8 @@ class VersionGate:
         try:
             return compared(), ""
         except Caught as caught:
+            if caught.accuses:
+                return judging.overfit(results, caught.findings, self.policy, COMPUTE), ""
             return self._refused(results, caught.findings, "the results are not the base's"), ""
         except CandidateDied as death:
             how = str(death)
