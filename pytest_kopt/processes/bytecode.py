@@ -10,6 +10,7 @@ three seconds to import instead of one.
 
 from __future__ import annotations
 
+import importlib
 import os
 import shutil
 import sys
@@ -22,17 +23,18 @@ from typing import Any
 
 from _pytest.assertion import rewrite
 
-from pytest_kopt.libraries import is_library
-
 #: With less space than this, in bytes, a file may be cut off: Python would not notice.
 _SPACE = 1 << 28
 #: Where a path leads that is no project file's: by text, since torch has thousands.
 _INSTALLED = ("/site-packages/", "/dist-packages/", f"{Path(__file__).parents[1]}{os.sep}")
+_LIBRARIES = "pytest_kopt.libraries"
 _path_stats, _read_pyc = SourceFileLoader.path_stats, rewrite._read_pyc
 
 
 def compile_from_source() -> None:
     """Have this process compile project files as it imports them, whatever is cached."""
+    # Loaded before it is asked: its own import would ask it.
+    importlib.import_module(_LIBRARIES)
     SourceFileLoader.path_stats = _stats_if_cached  # type: ignore[method-assign]
     # Pytest keeps test and conftest files with rewritten asserts by the same rule.
     rewrite._read_pyc = _read_if_cached
@@ -52,6 +54,7 @@ def _read_if_cached(
 
 
 def _is_project_file(path: str) -> bool:
+    is_library = sys.modules[_LIBRARIES].is_library
     return not (any(folder in path for folder in _INSTALLED) or is_library(path))
 
 
