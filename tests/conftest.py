@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import gc
 import os
+from importlib.machinery import SourceFileLoader
 from typing import TYPE_CHECKING
 
 # Before torch is imported: its threads would only wait for those of the other test processes.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
+from _pytest.assertion import rewrite
 from hypothesis import settings
+
+from pytest_kopt.processes import bytecode
 
 if TYPE_CHECKING:
     from tests.scripted import Clock
@@ -35,6 +39,13 @@ def pytest_collection_finish() -> None:
     """Exempt what is imported by now from collections, which checks of kernels ask for often."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def _compiled_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Undo for each test what a session within an earlier one has this process compile by."""
+    monkeypatch.setattr(SourceFileLoader, "path_stats", bytecode._path_stats)
+    monkeypatch.setattr(rewrite, "_read_pyc", bytecode._read_pyc)
 
 
 @pytest.fixture

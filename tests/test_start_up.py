@@ -2,13 +2,11 @@
 
 import subprocess
 import sys
-from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from _pytest.assertion import rewrite
 
 from pytest_kopt.cases.order import WorkerOrders
 from pytest_kopt.cases.protocol import Begin, Leave, LoadVersions, Prepare, StopWorker
@@ -60,11 +58,8 @@ def test_no_parent_starts_where_nothing_is_judged(
 
 
 def test_a_fork_starts_no_parent_of_its_own(
-    warmed: list[dict[str, str]], pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+    warmed: list[dict[str, str]], pytester: pytest.Pytester
 ) -> None:
-    # A parsed fork compiles project files from source for good, and this process goes on.
-    monkeypatch.setattr(SourceFileLoader, "path_stats", SourceFileLoader.path_stats)
-    monkeypatch.setattr(rewrite, "_read_pyc", rewrite._read_pyc)
     pytester.plugins = [Serve(SimpleNamespace(), BEGIN, Path())]  # type: ignore[arg-type]
     assert pytester.parseconfig("--kopt-round", "next").pluginmanager.has_plugin(SERVE)
     assert not warmed
