@@ -99,8 +99,8 @@ def estimates(number: int) -> tuple[Estimate, dict[str, Estimate]]:
         label: Estimate.of(new[label], copy[label], prior(found))
         for label, found in zip(new, recorded.values(), strict=True)
     }
-    whole = (of_all(number, comparison) for comparison in ("candidate", "placebo"))
-    return Estimate.of(*whole, prior(noise)), cases
+    whole = Estimate.of(of_all(number, "candidate"), of_all(number, "placebo"), prior(noise))
+    return whole, cases
 
 
 def level_of(number: int) -> float:

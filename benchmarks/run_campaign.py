@@ -97,12 +97,12 @@ class Runner:
             ("commit", "--quiet", "-m", f"Start with a plain {settings['op']}"),
         ):
             subprocess.run(["git", *words], cwd=self.root, check=True)
-        words = ["init", self.plan.name, "--op", settings["op"], "--kernel", self.plan.kernel]
-        words += ["--backend", settings["backend"], "--gpu", self._asked.gpu]
-        words += ["--tests", settings["tests"]]
+        asked = ["init", self.plan.name, "--op", settings["op"], "--kernel", self.plan.kernel]
+        asked += ["--backend", settings["backend"], "--gpu", self._asked.gpu]
+        asked += ["--tests", settings["tests"]]
         for key in ("target", "classes"):
-            words += [f"--{key}", settings[key]] if key in settings else []
-        self._call("-m", "pytest_kopt.cli", *words)
+            asked += [f"--{key}", settings[key]] if key in settings else []
+        self._call("-m", "pytest_kopt.cli", *asked)
         if self._asked.gpu != "cpu":
             # Rooflines take what this card reaches, not what its data sheet says.
             print(self._call("-m", "pytest_kopt.cli", "calibrate", "--ceilings").stdout, flush=True)

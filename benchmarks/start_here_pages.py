@@ -143,7 +143,7 @@ def written(page: Path, parts: dict[str, str]) -> str:
     for name, part in parts.items():
         begin, end = f"[begin]: # (start_here {name})\n", f"[end]: # (start_here {name})"
         between = re.compile(f"(?<={re.escape(begin)}).*(?={re.escape(end)})", re.DOTALL)
-        text, count = between.subn(lambda _, part=part: part, text)
+        text, count = between.subn(part.replace("\\", r"\\"), text)
         assert count == 1, f"{page}: {name}"
     return text
 

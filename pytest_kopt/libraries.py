@@ -12,8 +12,12 @@ import site
 import sys
 import sysconfig
 import traceback
-from collections.abc import Container
+from collections.abc import Container, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 
 #: Packages that may lie beside the folder of installed ones.
 _ELSEWHERE = ("torch", "triton", "numpy", "pytest", "_pytest", "pluggy", "xdist", "execnet")
@@ -95,6 +99,52 @@ def return_to_project() -> None:
 def session_path() -> list[str]:
     """Return the folders that the session's tests import from."""
     return _SESSION_PATH or sys.path
+
+
+class _InCopy(MetaPathFinder):
+    """Finds in a copy of a project the modules that any other finder finds in the project.
+
+    The finder of an editable install knows the project's files, whatever sys.path says.
+    """
+
+    def __init__(self, root: Path, copy: Path) -> None:
+        self._root, self._copy = root, copy
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        others = (finder for finder in sys.meta_path if finder is not self)
+        found = (
+            finder.find_spec(name, path, target)
+            for finder in others
+            if hasattr(finder, "find_spec")
+        )
+        spec = next((spec for spec in found if spec is not None), None)
+        if spec is None:
+            return None
+        folders = spec.submodule_search_locations
+        if spec.origin is not None and spec.has_location:
+            if not is_projects(self._root, spec.origin):
+                return spec
+            file = self._moved(spec.origin)
+            if not os.path.exists(file):
+                raise ModuleNotFoundError(f"No module named {name!r} in this version", name=name)
+            inside = None if folders is None else [os.path.dirname(file)]
+            return spec_from_file_location(name, file, submodule_search_locations=inside)
+        if folders is not None and any(is_projects(self._root, f"{at}/module") for at in folders):
+            spec = ModuleSpec(name, None, is_package=True)
+            spec.submodule_search_locations = [*map(self._moved, folders)]
+        return spec
+
+    def _moved(self, path: str) -> str:
+        resolved = Path(path).resolve()
+        inside = resolved.is_relative_to(self._root)
+        return str(self._copy / resolved.relative_to(self._root)) if inside else path
+
+
+def import_from_copy(root: Path, copy: Path) -> None:
+    """Have this process import from a copy what any finder would import from a resolved root."""
+    sys.meta_path.insert(0, _InCopy(root, copy))
 
 
 def set_libraries_aside() -> None:

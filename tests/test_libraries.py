@@ -4,6 +4,9 @@ import importlib
 import pickle
 import sys
 from collections.abc import Callable
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import spec_from_file_location
 from pathlib import Path
 from typing import Any, cast
 
@@ -85,6 +88,49 @@ def test_a_process_that_left_the_project_imports_no_file_of_it(
     finally:
         libraries.return_to_project()
     assert libraries.session_path() == sys.path == before
+
+
+class Mapped(MetaPathFinder):
+    """What an editable install of a package whose folder has another name leaves behind."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        folder = self.root.joinpath("python", *name.split(".")[1:])
+        if name.partition(".")[0] == "acme_spaces":
+            spec = ModuleSpec(name, None, is_package=True)
+            spec.submodule_search_locations = [str(folder)]
+            return spec
+        if name.partition(".")[0] != "acme_kernels":
+            return None
+        if folder.is_dir():
+            return spec_from_file_location(name, folder / "__init__.py")
+        file = folder.with_suffix(".py")
+        return spec_from_file_location(name, file) if file.exists() else None
+
+
+def test_a_process_in_a_copy_imports_it_whatever_an_editable_install_knows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, copy = tmp_path / "root", tmp_path / "copy"
+    for tree in (root, copy):
+        (tree / "python").mkdir(parents=True)
+        (tree / "python" / "__init__.py").touch()
+        (tree / "python" / "scale.py").write_text(f"TREE = {tree.name!r}\n")
+    (root / "python" / "newer.py").touch()
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Mapped(root)])
+    libraries.import_from_copy(root, copy)
+    try:
+        assert importlib.import_module("acme_kernels.scale").TREE == "copy"
+        assert importlib.import_module("acme_spaces.scale").TREE == "copy"
+        with pytest.raises(ModuleNotFoundError, match=r"acme_kernels\.newer' in this version"):
+            importlib.import_module("acme_kernels.newer")
+        assert project_modules(root) == {}
+        assert importlib.import_module("json.tool").__file__
+    finally:
+        for name in [name for name in sys.modules if name.startswith("acme_")]:
+            del sys.modules[name]
 
 
 def test_whose_fault_an_error_is_is_told_by_the_innermost_frame_of_kopt_or_project(

@@ -68,6 +68,7 @@ class Begin:
     hidden: list[str] | None = None
     is_watched: bool = False
     workerinput: dict[str, Any] | None = None
+    copy: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)

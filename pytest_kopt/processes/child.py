@@ -168,7 +168,8 @@ class Child:
         self._log = launched.log
         begin = begin_of(config, orders, args, moved, starter.sys_path)
         hidden_folders = None if hidden is None else [str(path) for path in hidden]
-        self.send(replace(begin, hidden=hidden_folders))
+        copied = (str(copy[0]), str(copy[1])) if copy else None
+        self.send(replace(begin, hidden=hidden_folders, copy=copied))
 
     @property
     def reader(self) -> Connection:

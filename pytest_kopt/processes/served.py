@@ -33,6 +33,7 @@ from pytest_kopt.cases.replies import (
 from pytest_kopt.cases.result import LOST
 from pytest_kopt.devices import context
 from pytest_kopt.honesty.audit_hook import MAY_WRITE, Bounds
+from pytest_kopt.libraries import import_from_copy
 from pytest_kopt.measure.wall import keep_freed_memory
 from pytest_kopt.options.declare import LOADED_BEFORE, SERVE
 from pytest_kopt.process_tree import adopt_orphans, end_with_parent, leave
@@ -205,6 +206,8 @@ def serve(reader: int, writer: int, scratch: Path) -> NoReturn:
     serving = Serve(channel, begin, scratch, bounds)
     compile_from_source()
     sys.path[:] = begin.sys_path
+    if begin.copy:
+        import_from_copy(*map(Path, begin.copy))
     sys.argv[:] = begin.argv
     if begin.orders.device == "cuda":
         context.begin_to_rouse(begin.orders.device)

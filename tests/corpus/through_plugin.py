@@ -103,7 +103,7 @@ class Outcome:
 @cache
 def constants(path: Path) -> dict[str, Any]:
     """The literal constants of a kernel file, read without running it."""
-    found = {}
+    found: dict[str, Any] = {}
     for node in ast.parse(path.read_text()).body:
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant):
             found.update((t.id, node.value.value) for t in node.targets if isinstance(t, ast.Name))
@@ -199,8 +199,8 @@ class Bench:
         for words in (("init", "-q", "-b", "main"), ("add", "."), ("commit", "-qm", "Start")):
             self._run(making, "git", *words)
         arch = "cpu" if self.device == "cpu" else self._arch()
-        words = ("init", CAMPAIGN, "--op", op, "--kernel", KERNEL, "--backend", "TORCH")
-        self._run(making, sys.executable, "-m", "pytest_kopt.cli", *words, "--gpu", arch)
+        asked = ("init", CAMPAIGN, "--op", op, "--kernel", KERNEL, "--backend", "TORCH")
+        self._run(making, sys.executable, "-m", "pytest_kopt.cli", *asked, "--gpu", arch)
         # Not by an option: Triton's interpreter is no device to optimise for.
         manifest = making / "agent" / "workspace" / CAMPAIGN / "manifest.yaml"
         manifest.write_text(manifest.read_text().replace("TORCH", backend))

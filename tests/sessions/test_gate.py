@@ -321,6 +321,36 @@ def test_what_tests_set_in_the_kernels_module_holds_for_both_versions(
     assert flagged is in_two, done.judged["flags"]
 
 
+#: The finder of an editable install of a package whose folder has another name.
+MAPPING = """
+import importlib.util, sys
+
+class Finder:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        file = {{"acme": "{root}/kernels/__init__.py", "acme.plain": "{root}/kernels/plain.py"}}
+        return importlib.util.spec_from_file_location(name, file[name]) if name in file else None
+
+sys.meta_path.append(Finder)
+"""
+
+
+@pytest.mark.parametrize(
+    ("now", "code", "status"), [(FASTER, 0, "improved"), (SLOWER, 8, "regressed")]
+)
+def test_versions_of_a_package_that_is_installed_editable_are_told_apart(
+    gate: Gate, now: float, code: int, status: str
+) -> None:
+    gate.project.write("kernels/__init__.py", "")
+    gate.project.write("tests/conftest.py", MAPPING.format(root=gate.project.root))
+    gate.project.write("tests/test_plain.py", cases(("acme.plain", "plain")))
+    gate.project.commit_all("Tests of the installed package")
+    gate.project.write(PLAIN, kernel(now, "new"))
+    done = gate()
+    assert done.run.code == code, done.run.text
+    assert done.judged["shapes"][0]["status"] == status
+
+
 def test_a_kernel_that_does_not_import_is_wrong(gate: Gate) -> None:
     """One of two, and that of a new file of cases; a test without cases may miss a package."""
     project = gate.project
