@@ -30,7 +30,6 @@ from pytest_kopt.cases.evidence import CaseEvidence
 from pytest_kopt.cases.result import CaseResult, Collector
 from pytest_kopt.cli import campaigns
 from pytest_kopt.cli.command_line import Command
-from pytest_kopt.decide.kernel_time import ProfilePair
 from pytest_kopt.decide.verdict import Verdict
 from pytest_kopt.devices.idle import AllGpusBusy
 from pytest_kopt.errors import BadInput
@@ -97,31 +96,16 @@ class Ran:
 
 @dataclass(slots=True)
 class Measurements:
-    """Measures again what it is told to, and profiles a kernel that is faster by these gains.
-
-    One gain a pair of processes, in percent; without one no kernel is seen.
-    """
+    """Measures again what it is told to."""
 
     runs: list[list[CaseResult]] = field(default_factory=list)
-    kernel_gains_pct: Sequence[float] = ()
 
     def measure_again(self) -> Sequence[CaseResult]:
         return self.runs.pop(0)
 
     def profile(self, ids: Sequence[str], *, vendor: bool) -> list[CaseProfile]:
-        return _profiles(ids, 100.0 if self.kernel_gains_pct else None)
-
-    def profile_pairs(self, ids: Sequence[str], copy: tuple[Path, Path]) -> list[ProfilePair]:
-        return [
-            (_profiles(ids, 100.0 / (1 + gain / 100)), self.profile(ids, vendor=False))
-            for gain in self.kernel_gains_pct
-        ] or [(self.profile(ids, vendor=False),) * 2]
-
-
-def _profiles(ids: Sequence[str], step_us: float | None) -> list[CaseProfile]:
-    rows = () if step_us is None else (KernelRow("hot", 1, step_us),)
-    note = "" if rows else "CUPTI could not be initialised"
-    return [CaseProfile(name, name, "torch.profiler", "gpu", 1, rows, note) for name in ids]
+        rows = (KernelRow("hot", 1, 100.0),)
+        return [CaseProfile(name, name, "torch.profiler", "gpu", 1, rows) for name in ids]
 
 
 class DrivenCampaign:
@@ -217,7 +201,6 @@ class DrivenCampaign:
         apply: bool = True,
         meanwhile: Callable[[], None] = lambda: None,
         policy: str | None = None,
-        kernel_gains_pct: Sequence[float] = (),
     ) -> Ran:
         """Run a round's session; `meanwhile` happens while its cases run."""
         notes = None
@@ -231,9 +214,7 @@ class DrivenCampaign:
             apply=apply,
             **{**_SETTINGS, "notes": notes, "policy": policy},
         )
-        return self._run(
-            steps, lambda: _session(settings, outcome, rates, meanwhile, kernel_gains_pct)
-        )
+        return self._run(steps, lambda: _session(settings, outcome, rates, meanwhile))
 
     def find_no_idle_gpu(self, found: AllGpusBusy, steps: Steps) -> Ran:
         """Run a session that ends before anything is measured, since no GPU is idle."""
@@ -306,7 +287,6 @@ def _session(
     outcome: Outcome,
     rates: Sequence[float],
     meanwhile: Callable[[], None],
-    kernel_gains_pct: Sequence[float],
 ) -> Verdict:
     """Do what the controller does with a trial from the first hook to the last."""
     trial = open_trial(settings, PytestSetup({}, (), ()))
@@ -322,8 +302,7 @@ def _session(
             [
                 results(outcome, [rate * factor / outcome.factors[0] for rate in rates])
                 for factor in outcome.again
-            ],
-            kernel_gains_pct,
+            ]
         )
         interrupted = "Ctrl-C" if outcome.interrupted else ""
         closing = trial.close(collector, measurements, interrupted)  # type: ignore[arg-type]

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from pytest_kopt import policies
 from pytest_kopt.decide.classes import measured_classes
 from pytest_kopt.decide.inference import FINAL_LOOK, LOOKS
-from pytest_kopt.decide.kernel_time import judge_kernel_time
 from pytest_kopt.decide.paired import decide_metrics, decide_paired
 from pytest_kopt.decide.paired_evidence import PairedCase, PairedEvidence
 from pytest_kopt.decide.policy import Policy
@@ -22,7 +21,6 @@ from pytest_kopt.decide.stored import decide_stored, remeasurements_needed
 from pytest_kopt.decide.stored_evidence import StoredEvidence
 from pytest_kopt.decide.verdict import ConfigClass, Decision, Verdict
 from pytest_kopt.errors import BadInput
-from pytest_kopt.profiling.kernel_table import CaseProfile, KernelRow
 from pytest_kopt.schema.metrics import parse_primary
 from pytest_kopt.schema.table import Classes, Table, make_row
 from tests.builders import few_examples
@@ -86,14 +84,6 @@ def evidence_of(
         for (dims, after), (_, before) in zip(spread(new), spread(old), strict=True)
     ]
     return PairedEvidence("us_flydsl_ps", tuple(cases), classes=classes)
-
-
-def profiled(times: Mapping[str, float]) -> list[CaseProfile]:
-    """Return what torch's profiler saw, one kernel a step of so many microseconds."""
-    return [
-        CaseProfile(label, label, "torch.profiler", "gpu", 1, (KernelRow("k", 1, us),))
-        for label, us in times.items()
-    ]
 
 
 def paired(
@@ -255,16 +245,6 @@ class TestAClassTargetedRound:
         verdict = stored(first, classes=about(16), policy=PRIMUS, again=again)
         assert verdict.decision is Decision.ACCEPTED
         assert verdict.remeasured_pct == [pytest.approx(x) for x in (1.4, 1.5, 1.6)]
-
-    @pytest.mark.parametrize(("target", "kept"), [("block_size=1024", True), (None, False)])
-    def test_its_kernels_time_is_that_of_its_cases(
-        self, rule: Rule, target: str | None, kept: bool
-    ) -> None:
-        before = {"b1024m1": 90.0, "b1024m2": 91.0, "b16m1": 30.0, "b16m2": 31.0}
-        now = {"b1024m1": 88.0, "b1024m2": 89.0, "b16m1": 31.0, "b16m2": 32.0}
-        verdict = rule(DISPATCHED, classes=Classes(("block_size",), target))
-        pair = (profiled(now), profiled(before))
-        assert judge_kernel_time(verdict, [pair] * 2, KERNEL_OPT).decision.keeps is kept
 
     @pytest.mark.parametrize(
         ("columns", "target", "legal"),

@@ -90,7 +90,6 @@ def test_what_is_not_given_has_its_default() -> None:
         "csv_schema": None,
         "core_shapes": "all",
         "policy": "primus",
-        "kernel_time": None,
         "engine": "auto",
         "operating_point": "boost",
         "classes": [],

@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from pytest_kopt import models, policies
+from pytest_kopt import models
 from pytest_kopt.campaign.layout import Layout
 from pytest_kopt.cases.order import WorkerOrders
 from pytest_kopt.cases.protocol import Begin, Profile, StopWorker
 from pytest_kopt.cases.replies import Profiled
-from pytest_kopt.decide.kernel_time import ProfilePair, judge_kernel_time, kernel_time
-from pytest_kopt.decide.verdict import Decision, Verdict
+from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.processes.channel import read_replies, write_orders
 from pytest_kopt.processes.launched import boot
 from pytest_kopt.profiling import kernel_table
@@ -31,6 +30,7 @@ from pytest_kopt.profiling.vendor_tools import (
     rocprof_report,
 )
 from pytest_kopt.show.rooflines import page_of, profile_lines, read_profiles, write_profiles
+from tests.driven_campaign import DrivenCampaign
 
 NCU = """\
 ==PROF== Connected to process 4242 (/usr/bin/python3.12)
@@ -243,101 +243,26 @@ def test_what_is_no_profile_is_refused(document: dict[str, object]) -> None:
         models.read(CaseProfile, document)
 
 
-KERNEL_OPT = policies.load("kernel-opt")
+def test_kernel_opt_shows_gpu_time_and_decides_by_the_comparison(tmp_path: Path) -> None:
+    """The faster version's kernels take as long as the baseline's, and it is kept."""
+    project = DrivenCampaign(
+        tmp_path / "p", {"kernels/a.py": b"A = 1\n"}, in_git=False, policy="kernel-opt"
+    )
+    verdicts = [project.play("equal").verdict]
+    project.write("kernels/a.py", b"A = 2\n")
+    verdicts.append(project.play("faster").verdict)
+    for found, decision in zip(verdicts, (Decision.BASELINE, Decision.ACCEPTED), strict=True):
+        assert found is not None and found.decision is decision
+        assert found.kernel_time is not None and found.kernel_time.hottest == "hot"
+        assert found.kernel_time.candidate_us == pytest.approx(100.0)
+        assert any(flag.startswith("GPU kernel time: 100.00 us a step") for flag in found.flags)
+    assert (project.layout.profiles / "round-2" / "attempt-1.json").is_file()
 
 
-def verdict(decision: Decision) -> Verdict:
-    return Verdict(decision=decision, reason="faster", compare="paired", policy="kernel-opt")
-
-
-def side(times: dict[str, float], on: str = "gpu", note: str = "") -> list[CaseProfile]:
-    """Profiles of one version: a step's microseconds by case, two launches a step."""
-    rows = {label: (KernelRow("hot", 4, us / 2),) if us else () for label, us in times.items()}
-    return [
-        CaseProfile(f"t.py::{label}", label, "torch.profiler", on, 2, rows[label], note)
-        for label in times
-    ]
-
-
-def pairs(*gains_pct: float, before: float = 100.0) -> list[ProfilePair]:
-    """One case's pairs that show these gains."""
-    return [(side({"a": before / (1 + gain / 100)}), side({"a": before})) for gain in gains_pct]
-
-
-def test_less_kernel_time_keeps() -> None:
-    given = verdict(Decision.ACCEPTED)
-    found = judge_kernel_time(given, pairs(10.0, 12.0), KERNEL_OPT)
-    assert found.decision is Decision.ACCEPTED
-    text = "mean GPU kernel time: +11.0 % (+10.0 %, +12.0 % in pairs of processes)"
-    assert found.flags == [text]
-    assert found.kernel_time is not None and found.kernel_time.hottest == "hot"
-    assert found.kernel_time.candidate_us == pytest.approx(100 / 1.10995, rel=1e-5)
-    assert found.kernel_time.incumbent_us == pytest.approx(100.0)
-    assert found.kernel_time.change_pct == pytest.approx(10.995, abs=1e-3)
-    assert found.kernel_time.pairs_pct == pytest.approx([10.0, 12.0])
-
-
-def test_a_profiled_candidate_has_a_kernel_time_where_a_gpu_worked() -> None:
-    found = kernel_time(side({"a": 20.0, "b": 80.0}))
-    assert found is not None and found.hottest == "hot"
-    assert found.candidate_us == pytest.approx(40.0)
-    assert kernel_time(side({"a": 10.0}, on="cpu")) is None
-
-
-@pytest.mark.parametrize(
-    ("gains", "why"),
-    [
-        ((0.0, 0.0), "which is no improvement"),
-        ((-5.0, -5.0), "which is no improvement"),
-        ((0.9, 0.9), "and below 1 % is noise"),
-        ((4.0, -0.5), "and not all of them improved"),
-    ],
-)
-def test_what_kernel_time_does_not_show_is_rolled_back(
-    gains: tuple[float, float], why: str
-) -> None:
-    """S4: below 1 % is noise, and Python-side timing alone keeps nothing."""
-    given = verdict(Decision.ACCEPTED_WITH_NOTE)
-    found = judge_kernel_time(given, pairs(*gains), KERNEL_OPT)
-    assert found.decision is Decision.ROLLED_BACK
-    assert found.reason.startswith("faster; but the mean GPU kernel time") and why in found.reason
-
-
-def test_exactly_the_policys_noise_is_a_gain() -> None:
-    assert judge_kernel_time(verdict(Decision.ACCEPTED), pairs(1.0, 1.0), KERNEL_OPT).decision.keeps
-
-
-def test_cases_count_by_their_ratio_not_by_their_length() -> None:
-    """A long case 1 % slower does not drown a short one 20 % faster."""
-    pair = (side({"long": 1010.0, "short": 8.0}), side({"long": 1000.0, "short": 10.0}))
-    assert judge_kernel_time(verdict(Decision.ACCEPTED), [pair] * 2, KERNEL_OPT).decision.keeps
-
-
-def test_a_rolled_back_rounds_kernel_time_is_told() -> None:
-    """Five such regressions in a row end the campaign."""
-    found = judge_kernel_time(verdict(Decision.ROLLED_BACK), pairs(-3.0, -3.0), KERNEL_OPT)
-    assert (found.decision, found.reason) == (Decision.ROLLED_BACK, "faster")
-    assert found.kernel_time is not None
-    assert found.kernel_time.change_pct == pytest.approx(-3.0)
-
-
-@pytest.mark.parametrize(
-    ("candidate", "incumbent", "why"),
-    [
-        (side({"a": 1.0}), side({"a": 0.0}, note="CUPTI is missing\nmore"), "CUPTI is missing"),
-        (side({"a": 1.0, "b": 0.0}), side({"a": 1.0, "b": 0.0}), "its steps ran no GPU kernel"),
-        (side({"a": 1.0}, on="cpu"), side({"a": 2.0}, on="cpu"), "its steps ran no GPU kernel"),
-    ],
-)
-def test_without_a_cases_kernel_time_nothing_is_decided(
-    candidate: list[CaseProfile], incumbent: list[CaseProfile], why: str
-) -> None:
-    found = judge_kernel_time(verdict(Decision.ACCEPTED), [(candidate, incumbent)] * 2, KERNEL_OPT)
-    assert found.decision is Decision.INCOMPLETE
-    assert "no GPU kernel time of" in found.reason and found.reason.endswith(why)
-    assert "`kernel_time: false` in manifest.yaml" in found.next_step
-    given = verdict(Decision.ROLLED_BACK)
-    assert judge_kernel_time(given, [(candidate, incumbent)] * 2, KERNEL_OPT) is given
+def test_other_policies_profile_no_round_unasked(tmp_path: Path) -> None:
+    project = DrivenCampaign(tmp_path / "p", {"kernels/a.py": b"A = 1\n"}, in_git=False)
+    found = project.play("equal").verdict
+    assert found is not None and found.kernel_time is None
 
 
 @pytest.mark.gpu

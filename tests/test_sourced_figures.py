@@ -58,7 +58,6 @@ RULES = {
     ("docs/verdicts.md", "The policy"),
     ("docs/verdicts.md", "The regression limit"),
     ("docs/verdicts.md", "The whole"),
-    ("docs/verdicts.md", "GPU kernel time"),
     ("docs/verdicts.md", "Config classes"),
     ("docs/what-next.md", ""),
 }

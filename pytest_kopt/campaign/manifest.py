@@ -24,7 +24,7 @@ from pydantic import (
 from pytest_kopt.campaign.kernel import files_of
 from pytest_kopt.documents import dump_yaml, load_yaml, validate
 from pytest_kopt.errors import BadInput
-from pytest_kopt.models import Document, optional
+from pytest_kopt.models import Document
 from pytest_kopt.schema.table import write_atomically
 
 ARCHITECTURES = {
@@ -64,7 +64,7 @@ _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 _STAMP = "%Y-%m-%d %H:%M"
 _BRANCH = re.compile(r"(?!-)(?!.*(\.\.|//|@\{|\\))[\w./+-]+(?<![./])")
 #: Keys that only earlier releases wrote.
-RETIRED = ("upstream",)
+RETIRED = ("upstream", "kernel_time")
 #: Bytes of a file's name and of a kernel's path that every file system takes.
 _LONGEST_NAME, _LONGEST_PATH = 255, 2000
 #: Rounds after the baseline.
@@ -241,9 +241,6 @@ class Manifest(Document):
     csv_schema: FrozenSchema | None = Field(default=None, alias="schema")
     core_shapes: Shapes = "all"
     policy: Text = "primus"
-    kernel_time: bool | None = optional(
-        "whether mean GPU kernel time judges a round too; null: as the policy says"
-    )
     engine: Literal["auto", "graph", "events", "wall", "do_bench"] = "auto"
     operating_point: Literal["boost", "sustained"] = Field(
         default="boost",

@@ -38,8 +38,7 @@ class Policy(Document):
     """Thresholds of the decision; percentages are of the primary metric.
 
     A quick gain below `full_below_pct` is decided by all cases.
-    With `kernel_time` a round is kept only if the mean GPU kernel time improved too, by at least
-    the noise; with `performance_log` what is kept stands in performance.md too.
+    With `performance_log` kopt profiles rounds on a GPU, and lists what it keeps in performance.md.
     `max_regressions` measured regressions in a row stop the campaign. `decided_by` is the figure of
     all cases that has to improve; where the other one falls, what is kept is kept with a note.
     """
@@ -54,7 +53,6 @@ class Policy(Document):
     max_repairs: Annotated[int, Field(ge=0, le=20)] = 3
     chain_noise_pct: Percent = 1.0
     max_regressions: Annotated[int, Field(ge=1, le=119, strict=True)] = 5
-    kernel_time: bool = False
     performance_log: bool = False
     directions: dict[str, Better] = {}
     gates: tuple[str, ...] = ()

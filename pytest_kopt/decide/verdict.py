@@ -144,14 +144,11 @@ class Replicas(Document):
 
 
 class KernelTime(Document):
-    """GPU time of all kernels of a step as profiled: geometric means over cases, microseconds."""
+    """GPU time of all kernels of a step as profiled; it decides nothing."""
 
     hottest: str | None = optional("the first case's longest kernel")
-    candidate_us: float = Field(description="GPU time of a step of the candidate, in microseconds")
-    incumbent_us: float | None = optional("GPU time of a step of the current best, in microseconds")
-    change_pct: float | None = optional("positive is better")
-    pairs_pct: list[float] = Field(
-        default=[], description="the change in each pair of processes, one a version"
+    candidate_us: float = Field(
+        description="GPU time of a step of the candidate in microseconds, geometric mean over cases"
     )
 
 
@@ -269,7 +266,7 @@ class Verdict(Document):
     noise: KnownNoise | None = optional("of a paired comparison")
     replicas: Replicas | None = optional("of a paired comparison")
     rooflines: list[Roofline] = Field(default=[], description="by case and direction")
-    kernel_time: KernelTime | None = optional("of a round that was profiled or judged by it")
+    kernel_time: KernelTime | None = optional("of a profiled round, where a GPU ran kernels")
     e2e: EndToEnd | None = optional("of a final comparison with an e2e_command; it never judges")
     kernels: list[KernelChange] = Field(
         default=[], description="what changed in the machine code, where that is known"

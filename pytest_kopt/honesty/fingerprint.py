@@ -20,7 +20,7 @@ from pytest_kopt.imports import Finder
 #: compared by its thresholds, see `Campaign.check_policy`.
 MANIFEST_KEYS = (
     *("kernel_source", "env", "test_command", "benchmark_command", "rebuild_command"),
-    *("format_command", "engine", "kernel_time", "classes", "target_shapes"),
+    *("format_command", "engine", "classes", "target_shapes"),
     *("primary_metric", "operating_point"),
 )
 #: What a key is where an older version wrote the manifest.

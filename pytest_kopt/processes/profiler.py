@@ -65,18 +65,15 @@ class Profiler:
         tools = [tool for tool in on_gpu if shutil.which(tool.name)]
         return [self._vendor(tool, profile) for tool in tools[:1] for profile in profiles]
 
-    def by_torch(
-        self, ids: Sequence[str], copy: tuple[Path, Path] | None = None
-    ) -> list[CaseProfile]:
+    def by_torch(self, ids: Sequence[str]) -> list[CaseProfile]:
         """Return what torch's profiler saw of the cases in one fresh process.
 
-        With `copy` (the project's root and a copy), of that. A case that could not be profiled has
-        a note.
+        A case that could not be profiled has a note.
         """
         listener = _Profiles(self.config)
 
         def start() -> Child:
-            return Child(self.config, self.orders, self.env, ids, copy)
+            return Child(self.config, self.orders, self.env, ids)
 
         CaseProcesses(start, listener, order=Profile).run()
         return [

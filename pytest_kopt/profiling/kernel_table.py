@@ -85,7 +85,7 @@ def gpu_step_us(profiles: Iterable[CaseProfile]) -> dict[str, float]:
     """Return each case's GPU time of a step by node id, in microseconds."""
     by_label: dict[str, float] = {}
     for profile in profiles:  # torch's profiler comes first, a vendor's tool after it
-        if profile.on == "gpu" and profile.rows:
+        if profile.on == "gpu" and profile.step_us > 0:
             by_label.setdefault(profile.nodeid, profile.step_us)
     return by_label
 

@@ -306,12 +306,14 @@ def check_target_class(opened: OpenTrial, rows: Sequence[Row]) -> None:
 
 
 def profiled(judged: Judged) -> Judged:
-    """Profile a decided round where asked to, unless nothing ran."""
+    """Profile a decided round where an option or the policy asks for it, unless nothing ran."""
     ran, is_open = judged.gathered.ran, judged.verdict.decision.leaves_open
-    ids = ran.collector.passed()
-    if not ran.opened.asked.settings.profile or ran.is_same or is_open or not ids:
+    ids, is_asked = ran.collector.passed(), ran.opened.asked.settings.profile
+    # performance.md has a column for a GPU's kernels, and a CPU has none.
+    logged = ran.opened.asked.policy.performance_log and not judging.on_cpu(judged.gathered.results)
+    if not (is_asked or logged) or ran.is_same or is_open or not ids:
         return judged
-    return judged.profiled(ran.measurements.profile(ids, vendor=True))
+    return judged.profiled(ran.measurements.profile(ids, vendor=is_asked))
 
 
 def record_round(

@@ -42,7 +42,6 @@ _GRADIENTS = "torch.fx.experimental.symbolic_shapes"
 _LAUNCHING = ("triton.experimental.gluon", "triton.compiler.code_generator")
 
 if TYPE_CHECKING:
-    from pytest_kopt.decide.kernel_time import ProfilePair
     from pytest_kopt.devices.vendor import Device
     from pytest_kopt.paired.arms import Versions
     from pytest_kopt.paired.comparison import Comparison
@@ -325,18 +324,6 @@ class Measurements:
     def sanitized(self, nodeid: str, tool: str) -> str:
         """Return what a tool of compute-sanitizer says against a case, "" for nothing."""
         return self._profiler.sanitized(nodeid, tool)
-
-    def profile_pairs(self, ids: Sequence[str], copy: tuple[Path, Path]) -> list[ProfilePair]:
-        """Return profiles of the candidate and of the version in `copy`, in turns."""
-
-        def taken(*copies: tuple[Path, Path] | None) -> Iterator[list[CaseProfile]]:
-            for tree in copies:
-                placement = self.sites.here.placement
-                placement.keep_strangers_off(placement.best)
-                yield self._profiler.by_torch(ids, tree)
-
-        first, second, third, fourth = taken(None, copy, copy, None)
-        return [(first, second), (fourth, third)]
 
     @property
     def _profiler(self) -> Profiler:

@@ -18,16 +18,16 @@ from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.kernel import KernelVersion
 from pytest_kopt.campaign.notes import Notes
 from pytest_kopt.cases.result import CaseResult, Check, Collector, ExpectedCase, loaded_by, names
-from pytest_kopt.decide.kernel_time import kernel_time
 from pytest_kopt.decide.policy import Policy
-from pytest_kopt.decide.verdict import Level, RaceCandidate, Verdict
+from pytest_kopt.decide.verdict import KernelTime, Level, RaceCandidate, Verdict
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.fingerprint import Fingerprint, edits
 from pytest_kopt.options.settings import Settings
 from pytest_kopt.paired.arms import Versions
 from pytest_kopt.paired.pairing import PairedResult
-from pytest_kopt.profiling.kernel_table import CaseProfile
+from pytest_kopt.profiling.kernel_table import CaseProfile, gpu_step_us
+from pytest_kopt.schema.metrics import geomean
 from pytest_kopt.schema.table import Classes, Table
 from pytest_kopt.trials import judging
 from pytest_kopt.trials.harness import HarnessWatch
@@ -107,12 +107,6 @@ class OpenTrial:
             return None
         named = levels.select(core, names(self.frozen.values()), levels.CORE)
         return tuple(nodeid for nodeid in named if nodeid in self.expected) or None
-
-    @property
-    def by_kernel_time(self) -> bool:
-        """Whether mean GPU kernel time judges too: as the policy does unless a key says."""
-        key = self.campaign.manifest.kernel_time
-        return self.asked.policy.kernel_time if key is None else key
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,9 +219,18 @@ class Judged:
         return self.of(self.verdict.model_copy(update=update))
 
     def profiled(self, profiles: Sequence[CaseProfile]) -> Judged:
-        """Return the same with the kernels' time in the verdict and the profiles that told it."""
-        judged = self.saying(kernel_time=kernel_time(profiles))
-        return replace(judged, profiles=tuple(profiles))
+        """Return the same with the profiles, and in the verdict a step's GPU time by them."""
+        judged, times = replace(self, profiles=tuple(profiles)), gpu_step_us(profiles).values()
+        if not times:
+            return judged
+        on_gpu = (profile.hottest for profile in profiles if profile.on == "gpu")
+        hottest = next(row.kernel for row in on_gpu if row)
+        timed = KernelTime(hottest=hottest, candidate_us=geomean(times))
+        flag = (
+            f"GPU kernel time: {timed.candidate_us:.2f} us a step, geometric mean over the cases; "
+            "it is shown only, the comparison decides"
+        )
+        return judged.saying(kernel_time=timed).flagged(flag)
 
     def flagged(self, *findings: Finding | str) -> Judged:
         return self.of(judging.flagged(self.verdict, findings))

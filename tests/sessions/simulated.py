@@ -34,7 +34,7 @@ class Simulation:
         project.write(
             POLICY, f"base: kernel-opt\nmax_repairs: 1\nmax_regressions: {max_regressions}\n"
         )
-        project.edit_manifest(policy=POLICY, kernel_time=False, **manifest)
+        project.edit_manifest(policy=POLICY, **manifest)
         self.project = project
         self.cost = 250.0
         self.played: list[str] = []

@@ -40,19 +40,9 @@ def test_a_profiled_round_leaves_kernels_rooflines_and_memory(fresh: Project) ->
     assert any("UNKNOWN" in item["error_message"] for item in memory["pitfalls_and_fixes"])
 
 
-def test_on_a_cpu_kernel_opt_needs_the_manifest_to_say_so(fresh: Project) -> None:
-    """There is no GPU kernel time, by which it judges without being asked to."""
-    fresh.edit_manifest(policy="kernel-opt")
-    run = fresh.round(1)
-    assert run.code == 11, run.text
-    assert "a CPU has no GPU kernel time" in run.out and "`kernel_time: false`" in run.out
-    fresh.edit_manifest(kernel_time=False)
-    assert fresh.round(1).code == 0
-
-
 @pytest.mark.long
 def test_what_a_kept_round_taught_goes_from_campaign_to_campaign(fresh: Project) -> None:
-    fresh.edit_manifest(policy="kernel-opt", kernel_time=False)
+    fresh.edit_manifest(policy="kernel-opt")
     assert fresh.round(1).code == 0
     fresh.write(KERNEL, doubled_kernel(125.0))
     notes = fresh.notes(change="half the cost", tip="halving pays", bucket="K1")

@@ -194,9 +194,7 @@ class Regression(Document):
     candidate_kernel_us: float | None = Field(
         description="GPU kernel time of the candidate, in microseconds"
     )
-    change_pct: float = Field(
-        description="change of speed in percent, of GPU kernel time if profiled; negative"
-    )
+    change_pct: float = Field(description="change of speed in percent, negative")
     points: str = Field(description="root cause of the notes, or the verdict's reason")
 
 
@@ -222,14 +220,10 @@ def regressions_in_a_row(
 def regression_pct(decided: Decided, policy: Policy) -> float | None:
     """Return by how many percent an attempt is shown to be slower (negative), None if it is not.
 
-    GPU kernel time decides where both versions were profiled; else the aggregate. A
-    paired interval measures its own noise; without one the policy's noise counts.
+    A paired interval measures its own noise; without one the policy's noise counts.
     """
     if decided.decision is not Decision.ROLLED_BACK:
         return None
-    profiled = decided.kernel_time.change_pct if decided.kernel_time else None
-    if profiled is not None:
-        return profiled if policy.below(profiled, -policy.noise_pct) else None
     total = decided.aggregate
     if total is None or total.change_pct is None:
         return None
@@ -241,8 +235,11 @@ def regression_pct(decided: Decided, policy: Policy) -> float | None:
 def _regression(
     round: Round, decided: Decided, best: Attempt, before: Decided, change: float
 ) -> Regression:
-    notes, total, profiled = round.notes, decided.aggregate, decided.kernel_time
-    incumbent_us = before.kernel_time.candidate_us if before.kernel_time else None
+    notes, total = round.notes, decided.aggregate
+    now_us, before_us = (
+        version.kernel_time.candidate_us if version.kernel_time else None
+        for version in (decided, before)
+    )
     files = {*decided.kernel, *before.kernel}
     return Regression(
         round=decided.round,
@@ -254,8 +251,8 @@ def _regression(
         hypothesis=notes.hypothesis or notes.change or notes.summary,
         files=sorted(f for f in files if decided.kernel.get(f) != before.kernel.get(f)),
         **{name: getattr(total, name, None) for name in ("metric", "incumbent", "candidate")},
-        incumbent_kernel_us=(profiled.incumbent_us if profiled else None) or incumbent_us,
-        candidate_kernel_us=profiled.candidate_us if profiled else None,
+        incumbent_kernel_us=before_us,
+        candidate_kernel_us=now_us,
         change_pct=change,
         points=notes.root_cause or decided.reason,
     )

@@ -19,7 +19,6 @@ from pytest_kopt.decide.hard_gates import (
     metrics_verdict,
     uncompared,
 )
-from pytest_kopt.decide.kernel_time import ON_CPU, require_kernel_time
 from pytest_kopt.decide.verdict import Aggregate, Decision, Verdict
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.nearby_shapes import USES
@@ -88,7 +87,6 @@ class Baseline(CampaignTrial):
         flags = (*_editable(gathered), *left_out, *narrow)
         judged = judged.flagged(*notices, *flags)
         judged = profiled(judged.saying_why_blocked())
-        judged = _with_kernel_time(judged)
         return record_round(judged, "full", {})
 
 
@@ -127,8 +125,6 @@ def _measured(gathered: Gathered) -> Verdict:
         what = f"{first.nodeid}: {in_a_line(first.diagnosis)}"
         step = f"the baseline has to be correct: {what}; correct that and run round 1 again"
         return failed.model_copy(update={"next_step": step})
-    if opened.by_kernel_time and judging.on_cpu(gathered.results):
-        return judging.incomplete(policy, *ON_CPU)
     metrics = parse_primary(opened.campaign.manifest.primary_metric, table, policy.directions)
     unusable = metrics_verdict(table, metrics, policy)
     if unusable:
@@ -148,16 +144,6 @@ def _measured(gathered: Gathered) -> Verdict:
     classes = measured_classes(opened.classes, table, metrics[0])
     update = {"aggregate": totals[0], "secondary": totals[1:], "classes": classes}
     return verdict.model_copy(update=update)
-
-
-def _with_kernel_time(judged: Judged) -> Judged:
-    """Have a GPU kernel time of every case where later rounds are judged by it."""
-    ran = judged.gathered.ran
-    if not ran.opened.by_kernel_time or judged.verdict.decision is not Decision.BASELINE:
-        return judged
-    profiles = judged.profiles or ran.measurements.profile(ran.collector.passed(), vendor=False)
-    judged = judged.profiled(profiles)
-    return judged.of(require_kernel_time(judged.verdict, profiles))
 
 
 def _editable(gathered: Gathered) -> Iterator[str]:

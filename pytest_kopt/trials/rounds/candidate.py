@@ -3,7 +3,7 @@
 The round is opened, which refuses what is not worth measuring. pytest runs the cases. The rows are
 gathered and judged, by all cases where a quick gain is too small to stand alone. No version is kept
 before all cases have checked it. Then the verdict gets its notes, files that failed before are kept
-only for a stated reason, the kernels' own time may decide, and it is recorded and carried out.
+only for a stated reason, and it is recorded and carried out.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from pytest_kopt.cases.details import in_a_line
 from pytest_kopt.cases.order import Depth
 from pytest_kopt.cases.result import CaseResult, Collector, names
 from pytest_kopt.decide.hard_gates import correctness_verdict
-from pytest_kopt.decide.kernel_time import ON_CPU, judge_kernel_time
 from pytest_kopt.decide.stored import asks_for_full
 from pytest_kopt.decide.verdict import Decision, Level, Verdict
 from pytest_kopt.errors import BadInput, KernelError
@@ -119,7 +118,7 @@ def judge_candidate(ran: Ran) -> Judged:
         judged = _checked_by_all(judged, examination)
     judged = _with_notes(judged, examination)
     judged = _as_before(judged)
-    return _by_kernel_time(profiled(judged.saying_why_blocked()))
+    return profiled(judged.saying_why_blocked())
 
 
 def _judge_same(ran: Ran) -> Judged:
@@ -149,8 +148,6 @@ def _judge(gathered: Gathered, examination: Examination) -> Judged:
         return Judged(gathered, judging.incomplete(policy, *judging.INTERPRETED))
     if gathered.harness is not None:
         opened.asked.watch.check_dependencies(gathered.harness)
-    if opened.by_kernel_time and judging.on_cpu(results):
-        return Judged(gathered, judging.incomplete(policy, *ON_CPU))
     if opened.asked.settings.compare == "stored":
         return Judged(gathered, compare_stored(gathered))
     incumbent, judge_rows = opened.campaign.incumbent(), partial(_judge, examination=examination)
@@ -287,19 +284,6 @@ def _as_before(judged: Judged) -> Judged:
         "the difference",
         next_step="edit the kernel, or name the cause as root_cause in --kopt-notes",
     )
-
-
-def _by_kernel_time(judged: Judged) -> Judged:
-    """Have the kernels' time judge what was compared, where the campaign asks for it."""
-    ran, verdict = judged.gathered.ran, judged.verdict
-    compared = verdict.decision.keeps or verdict.decision is Decision.ROLLED_BACK
-    if not ran.opened.by_kernel_time or not compared or verdict.compare == "none":
-        return judged
-    versions = ran.begun.beside(ran.opened.campaign.incumbent())
-    copy = (versions.root, versions.trees[0])
-    pairs = ran.measurements.profile_pairs(ran.collector.passed(), copy)
-    judged = judged.of(judge_kernel_time(verdict, pairs, ran.opened.asked.policy))
-    return replace(judged, profiles=judged.profiles or tuple(pairs[0][0]))
 
 
 def record(judged: Judged, begun_level: Level) -> Closing:
