@@ -65,7 +65,7 @@ def test_a_signal_ends_a_command_in_order(
 
 
 #: The keys of a line of `kopt judge`, in docs/judge.md.
-JUDGED = {"submission", "sha256", "outcome", "exit_code", "reason", "limit", "seconds", "verdict"}
+JUDGED = {"submission", "sha256", "outcome", "exit_code", "reason", "seconds", "verdict"}
 
 
 @pytest.mark.parametrize(

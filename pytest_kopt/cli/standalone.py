@@ -22,7 +22,7 @@ from pytest_kopt.recording.recorder import run_recorded
 from pytest_kopt.show.rooflines import ceiling_lines
 from pytest_kopt.standalone import two_versions
 from pytest_kopt.standalone.cases import Cases
-from pytest_kopt.standalone.submissions import ProcessLimits, judged
+from pytest_kopt.standalone.submissions import judged
 from pytest_kopt.standalone.two_versions import SessionEnd
 
 _CASES: tuple[Argument, ...] = (
@@ -57,7 +57,7 @@ _CASES: tuple[Argument, ...] = (
 )
 #: What the line of a submission says that was not judged.
 _NOT_JUDGED = {
-    **dict.fromkeys(("submission", "sha256", "limit", "verdict")),
+    **dict.fromkeys(("submission", "sha256", "verdict")),
     "outcome": "not judged",
     "seconds": 0.0,
 }
@@ -169,26 +169,21 @@ def _print(outcome: SessionEnd, cases: Cases, **document: object) -> None:
         "name",
     ),
     argument(
-        "--seconds", type=float, default=900.0, metavar="N", help="for all of it (default: 900)"
+        "--seconds",
+        type=float,
+        default=900.0,
+        metavar="N",
+        help="time limit of a submission (default: 900)",
     ),
-    argument("--memory", type=int, default=16384, metavar="MIB", help="default: 16384"),
-    argument(
-        "--disk",
-        type=int,
-        default=4096,
-        metavar="MIB",
-        help="for all files, of which one may have a quarter (default: 4096)",
-    ),
-    argument("--processes", type=int, default=256, metavar="N", help="at a time (default: 256)"),
     argument("--json", action="store_true", default=True, help="the lines are JSON without it too"),
     no_result(**_NOT_JUDGED),
 )
 def judge(arguments: argparse.Namespace) -> int:
-    """Judge submissions, one after the other, each confined and within limits, against PROBLEM's
-    own kernel. Prints one line of JSON for each. Words after -- go to pytest. The exit code is the
-    submission's: 0 faster, 8 slower or refused for reward hacking, 9 undecided. A submission that
-    is wrong, unreadable or over a limit has 1, one that is not judged 4, 10 or 11. It is 0 for
-    several submissions.
+    """Judge submissions, one after the other, each confined and within a time limit, against
+    PROBLEM's own kernel. Prints one line of JSON for each. Words after -- go to pytest. The exit
+    code is the submission's: 0 faster, 8 slower or refused for reward hacking, 9 undecided. A
+    submission that is wrong, unreadable or over the time limit has 1, one that is not judged 4, 10
+    or 11. It is 0 for several submissions.
     """
     problem, submissions = arguments.problem.resolve(), arguments.submissions
     # What ends the command here is the reason of each that is left.
@@ -196,9 +191,6 @@ def judge(arguments: argparse.Namespace) -> int:
     if not problem.is_dir():
         raise BadInput("there is no such folder", where=str(arguments.problem))
     paths = [Path(os.path.abspath(path)) for path in submissions]
-    mib = 1 << 20
-    memory, disk = arguments.memory * mib, arguments.disk * mib
-    limits = ProcessLimits(arguments.seconds, memory, disk, arguments.processes)
     os.chdir(problem)
     codes = []
     for shown, path in zip(submissions, paths, strict=True):
@@ -206,7 +198,7 @@ def judge(arguments: argparse.Namespace) -> int:
         if not (cases.root / cases.place).is_file():
             fix = "--at PATH of the baseline kernel"
             raise BadInput("there is no baseline", where=cases.place or str(problem), fix=fix)
-        document = judged(path, cases, limits, arguments.words)
+        document = judged(path, cases, arguments.seconds, arguments.words)
         print(json.dumps({**document, "submission": str(shown)}), flush=True)
         left.pop(0)
         codes.append(int(document["exit_code"]))

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
@@ -25,7 +25,7 @@ from pytest_kopt.decide.verdict import Verdict
 from pytest_kopt.errors import BadInput
 from pytest_kopt.imports import imports_from, is_imported
 from pytest_kopt.options.declare import IN_TREE, LOADED_BEFORE, STEP
-from pytest_kopt.process_tree import end_with_parent
+from pytest_kopt.process_tree import end_descendants, end_with_parent
 from pytest_kopt.processes.launched import SCRATCH
 from pytest_kopt.versions import overlay
 from pytest_kopt.versions.overlay import differs, project_files
@@ -39,18 +39,32 @@ _PREFIX = "kopt-tree-"
 _NAMED = "--at PATH of the file that they import"
 
 
-def run(words: Sequence[str], made: MadeTree, output: Path | None, entry: str = "main") -> int:
-    """Run pytest with these words in a tree, and return the exit code.
+def run(
+    words: Sequence[str],
+    made: MadeTree,
+    output: Path | None,
+    entry: str = "main",
+    *,
+    seconds: float | None = None,
+    variables: Mapping[str, str] | None = None,
+) -> int:
+    """Run pytest by a function of this module in a tree, and return the exit code.
 
-    It prints to `output`, or (None) where we do. KeyboardInterrupt if it was interrupted.
+    It prints to `output`, or (None) where we do, and has these environment variables more.
+    KeyboardInterrupt if it was interrupted; TimeoutExpired if it was ended after `seconds`.
     """
-    process = start(words, made, output, entry)
+    process = _start(words, made, output, entry, variables or {})
     try:
-        code = process.wait()
+        code = process.wait(seconds)
     except KeyboardInterrupt as interrupt:
         # At a terminal it was interrupted as well. It ends in order.
         if interrupt.args:
             os.kill(process.pid, signal.SIGTERM)
+        process.wait()
+        raise
+    except subprocess.TimeoutExpired:
+        end_descendants(process.pid)
+        process.kill()
         process.wait()
         raise
     if code == pytest.ExitCode.INTERRUPTED:
@@ -58,15 +72,13 @@ def run(words: Sequence[str], made: MadeTree, output: Path | None, entry: str = 
     return code
 
 
-def start(
+def _start(
     words: Sequence[str],
     made: MadeTree,
     output: Path | None,
-    entry: str = "main",
-    variables: Mapping[str, str] | None = None,
-    first: Callable[[], None] | None = None,
+    entry: str,
+    variables: Mapping[str, str],
 ) -> subprocess.Popen[bytes]:
-    """Start it by a function of this module, with these variables more; it calls `first` before."""
     if made.base_name:
         entry, words = "comparison", (made.base_name, *words)
     with contextlib.ExitStack() as files:
@@ -75,15 +87,10 @@ def start(
             [sys.executable, "-c", _RUN.format(entry), *words],
             cwd=made.directory,
             # Its two streams share a file: a refusal would stand in the middle of a line.
-            env={
-                **_environment(made.root, made.tree),
-                "PYTHONUNBUFFERED": "1",
-                **(variables or {}),
-            },
+            env={**_environment(made.root, made.tree), "PYTHONUNBUFFERED": "1", **variables},
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT if log else None,
-            preexec_fn=first,
         )
 
 

@@ -78,12 +78,22 @@ def check_words(made: MadeTree, verdict_file: Path) -> tuple[str, ...]:
     return f"--kopt-base={base}", f"--kopt-verdict={verdict_file}", "--no-header"
 
 
-def check(made: MadeTree, words: Sequence[str], *, silent: bool) -> SessionEnd:
-    """Run the PR check there, which prints what it shows unless `silent`."""
+def check(
+    made: MadeTree,
+    words: Sequence[str],
+    *,
+    silent: bool,
+    seconds: float | None = None,
+    variables: Mapping[str, str] | None = None,
+) -> SessionEnd:
+    """Run the PR check there, which prints what it shows unless `silent`.
+
+    `seconds` and `variables` are those of `run`.
+    """
     with tempfile.TemporaryDirectory() as directory:
         verdict_file, log = Path(directory) / "verdict.json", Path(directory) / "output"
         words = (*check_words(made, verdict_file), *words)
-        code = run(words, made, log if silent else None)
+        code = run(words, made, log if silent else None, seconds=seconds, variables=variables)
         verdict = verdict_in(verdict_file)
         reason = verdict.reason if verdict else last_words(log) if silent else ""
         return SessionEnd(code, verdict, reason)

@@ -20,7 +20,7 @@ def problem(tmp_path: Path) -> Project:
     return project
 
 
-def judged(problem: Project, *submissions: Path, code: int) -> list[dict[str, Any]]:
+def judged(problem: Project, *submissions: Path | str, code: int) -> list[dict[str, Any]]:
     """Return what is printed of each submission."""
     before = problem.contents()
     temporary = problem.root.parent / "tmp"
@@ -59,9 +59,16 @@ def test_each_submission_has_one_verdict(problem: Project, tmp_path: Path) -> No
     assert [document["exit_code"] for document in documents] == [0, 8, 1, 1, 1, 1]
     decisions = [(document["verdict"] or {}).get("decision") for document in documents]
     assert decisions == ["ACCEPTED", "ROLLED_BACK", "REPAIR", None, None, None]
-    assert {document["limit"] for document in documents} == {None}
     (alone,) = judged(problem, tmp_path / "large.py", code=1)
     assert alone["outcome"] == "refused"
+
+
+def test_a_submission_has_a_time_limit(problem: Project, tmp_path: Path) -> None:
+    """Python alone takes longer to start."""
+    (tmp_path / "new.py").write_text(kernel(FASTER, "new"))
+    (document,) = judged(problem, tmp_path / "new.py", "--seconds", "0.01", code=1)
+    assert (document["outcome"], document["verdict"]) == ("over the time limit", None)
+    assert document["reason"] == "it takes more than 0.01 s"
 
 
 def test_a_problem_has_a_baseline(problem: Project, tmp_path: Path) -> None:
