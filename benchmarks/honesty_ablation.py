@@ -34,10 +34,7 @@ from tests.corpus import through_plugin  # noqa: E402
 
 #: The functions that make each group's findings, in `pytest_kopt`.
 GROUPS = {
-    "process": (
-        "honesty.audit_hook:AuditHook.findings cases.running.switches:left_threads "
-        "cases.running.switches:left_switches"
-    ),
+    "process": "cases.running.switches:left_switches",
     "caches": (
         "honesty.outputs:stale cases.running.training_loop:caches "
         "cases.running.spot_checks:known_content"

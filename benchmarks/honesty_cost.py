@@ -14,7 +14,7 @@ that leaves checks out. A plugin of this script's does so in every process of on
                other numbers and indices
     all        all dynamic checks (default): of a check the comparison with the reference on fresh
                inputs is left, and no further contents, training loop, new content for timed calls,
-               looks at timed results, verifier, audit hook, isolation, nearby shapes, audit or time
+               looks at timed results, verifier, isolation, nearby shapes, audit or time
                alone
 
 The two kinds take turns, each time in a copy of a project whose baseline was measured in the same
@@ -128,9 +128,6 @@ replace(
 
 if RUNS_CASES:
     from pytest_kopt.cases.running import check, checking, runner, timed_versions, timing
-    from pytest_kopt.honesty import audit_hook
-
-    replace(audit_hook.AuditHook, "findings", finds_nothing)
     replace(check, "_steps", lambda checking: [check.fresh_content])
     for owner, names in (
         (check, "equal_calls _after_steps"),

@@ -1,4 +1,4 @@
-"""What kernel code writes and reads, as the audit hook hears it; what is a library."""
+"""Which files a process opens, as the audit hook hears it; what is a library."""
 
 from __future__ import annotations
 
@@ -29,83 +29,6 @@ def test_a_package_beside_the_installed_ones_is_a_library_once_it_is_loaded(
     assert not libraries.is_library(str(tmp_path / "kernel.py"))
     monkeypatch.setitem(sys.modules, package, SimpleNamespace(__file__=f"{tmp_path}/x/__init__.py"))
     assert libraries.is_library(str(tmp_path / "x" / "remote.py"))
-
-
-TRIPS = """
-import gc, sys
-from pathlib import Path
-from pytest_kopt.honesty.audit_hook import AuditHook
-root = Path(sys.argv[1])
-hook = AuditHook(root)
-hook.install()
-sys.path.insert(0, str(root))
-import kernel
-kernel.honest(root)
-print([f.check for f in hook.findings()])
-steps = (kernel.conftest, kernel.ledger, kernel.own_source, kernel.rename, kernel.bytecode)
-for step in steps:
-    step(root)
-    print([(f.check, f.message) for f in hook.findings()])
-    hook._heard.clear()
-Path(root, "conftest.py").write_text("")
-"""
-TRIPPING = """
-import gc, importlib.util, json, logging, os, shutil, tempfile
-
-def honest(root):
-    gc.collect()
-    (root / "cache").mkdir()
-    (root / "cache" / "tuned.json").write_text(json.dumps({"64": 4}))
-    (root / "cache" / "generated.py").write_text("x = 1")
-    tempfile.NamedTemporaryFile().close()
-    (root / "conftest.py").read_text()
-    import conftest
-
-def bytecode(root):
-    import py_compile
-    (root / "other.py").write_text("inputs = zeros")
-    cached = importlib.util.cache_from_source(root / "conftest.py")
-    try:
-        py_compile.compile(root / "other.py", cached)
-    except PermissionError:
-        pass
-
-def conftest(root):
-    with open(root / "conftest.py", "a") as file:
-        file.write("#")
-
-def ledger(root):
-    (root / "agent" / "c" / "rounds").mkdir()
-    try:
-        (root / "agent" / "c" / "rounds" / "verdict.json").write_text("{}")
-    except PermissionError:
-        pass
-
-def own_source(root):
-    with open(__file__, "a") as file:
-        file.write("#")
-
-def rename(root):
-    (root / "new").write_text("")
-    os.replace(root / "new", root / "pyproject.toml")
-"""
-
-
-def test_the_hook_hears_what_kernel_code_writes(tmp_path: Path) -> None:
-    (tmp_path / "kernel.py").write_text(TRIPPING)
-    (tmp_path / "conftest.py").write_text("")
-    (tmp_path / "agent" / "c").mkdir(parents=True)
-    (tmp_path / "agent" / "c" / "ledger.jsonl").write_text("")
-    done = subprocess.run(
-        [sys.executable, "-c", TRIPS, str(tmp_path)], capture_output=True, text=True
-    )
-    honest, *steps = done.stdout.splitlines()
-    assert honest == "[]", done.stdout + done.stderr
-    written = ("conftest.py", "agent/c/rounds/verdict.json", "kernel.py", "pyproject.toml")
-    for line, name in zip(steps[:4], written, strict=True):
-        assert line == f"[('harness-written', 'kernel code wrote to {name}')]"
-    assert "kernel code wrote to __pycache__/conftest.cpython" in steps[4]
-    assert not (tmp_path / "agent/c/rounds/verdict.json").exists()
 
 
 READS = """

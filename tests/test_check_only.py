@@ -220,7 +220,7 @@ def test_where_a_kernel_may_write_is_told_where_the_system_keeps_it_there(
     def kernel(x: torch.Tensor) -> torch.Tensor:
         raise PermissionError(13, "Permission denied", "/home/me/.tunings")
 
-    hook: Any = SimpleNamespace(is_confined=is_confined, findings=list)
+    hook: Any = SimpleNamespace(is_confined=is_confined)
     bench = replace(plain_bench(depth=Depth.CHECKS), audit_hook=hook)
     found = run_case(case_of(kernel), bench).result.diagnosis
     assert "/home/me/.tunings" in found and ("write only to" in found) == is_confined

@@ -22,13 +22,10 @@ needs_landlock = pytest.mark.skipif(
 TRIES = """
 import ctypes, json, os, resource, socket, subprocess, sys, tempfile
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
-
 from pytest_kopt.processes.isolation import isolate
 
 base = Path(sys.argv[1])
-bounds = isolate(base / "scratch", [base / "camp/rounds", base / "camp/ledger.jsonl"])
+isolate(base / "scratch", [base / "camp/rounds", base / "camp/ledger.jsonl"])
 libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -121,9 +118,6 @@ for name, attempt in tries.items():
         came_to[name] = "done"
     except (PermissionError, subprocess.CalledProcessError):
         came_to[name] = "refused"
-came_to["told"] = [
-    bounds.refuses("open", (f"/proc/{pid}/mem", "rb", 0)) for pid in (os.getppid(), os.getpid())
-]
 print(json.dumps(came_to))
 """
 HARMLESS = (
@@ -151,7 +145,6 @@ def test_what_is_refused_and_what_is_not(tmp_path: Path, monkeypatch: pytest.Mon
     )
     assert done.returncode == 0, done.stderr
     came_to = json.loads(done.stdout)
-    assert came_to.pop("told") == [["foreign-signal", "read the memory of another process"], None]
     assert {name for name, what in came_to.items() if what == "done"} == {
         *HARMLESS,
         *(["talk to a server here"] if HAS_GPU else ()),
@@ -200,7 +193,7 @@ def test_without_landlock_a_process_goes_on_unbound(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(isolation, "_landlock", lambda: 0)
-    assert isolation.isolate(tmp_path, []) is None
+    assert not isolation.isolate(tmp_path, [])
     (tmp_path / "file").write_text("written")
 
 

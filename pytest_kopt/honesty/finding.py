@@ -23,7 +23,7 @@ class Consequence(Enum):
 
 _NAMES = {
     Consequence.REJECTS: (
-        "harness-edit harness-written records-read foreign-signal process-state "
+        "harness-edit harness-written process-state "
         "late-result background-work hidden-time faster-than-physics "
         "stale-result output-shared inflation "
         "activation-cache grad-out-cache hit-rate "
@@ -35,13 +35,13 @@ _NAMES = {
         "timed-result stale-weight training-loop "
         "output-type output-dtype output-layout constant-result not-deterministic batch-variant "
         "empty-capture "
-        "unwritten-output input-mutated input-moved generator-left switch-left threads-left "
+        "unwritten-output input-mutated input-moved generator-left switch-left "
         "held-out-shape held-out-range held-out-layout held-out-dtype held-out-gradients "
         "held-out-death"
     ),
     Consequence.NOTES: (
         "global-generator narrow-reference other-bits output-order weight-cache "
-        "outside-write network not-captured held-out-untried never-called "
+        "not-captured held-out-untried never-called "
         # The audit's.
         "identity-keyed-cache memoised-tensors "
         "stack-inspection heap-inspection harness-import harness-environment"

@@ -23,7 +23,6 @@ from functools import cache
 from pathlib import Path
 
 from pytest_kopt.devices.lock import DIRECTORY, open_lock
-from pytest_kopt.honesty.audit_hook import Bounds
 
 #: System calls, the same on every architecture since Linux 5.1.
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF, _IO_URING_SETUP, _CLONE3 = 444, 445, 446, 425, 435
@@ -99,15 +98,15 @@ def lacking() -> str:
     return ", ".join(lacks)
 
 
-def isolate(scratch: Path, hidden: Sequence[Path], more: Sequence[Path] = ()) -> Bounds | None:
+def isolate(scratch: Path, hidden: Sequence[Path], more: Sequence[Path] = ()) -> bool:
     """Keep this process, and all that it starts, to `scratch` and the caches; not to be undone.
 
     It may write below `more` folders as well. Temporary files go to `scratch`, records at `hidden`
-    are out of reach. It has one thread yet:
-    others would stay free. None where the system lacks what is needed.
+    are out of reach. It has one thread yet: others would stay free. False where the system lacks
+    what is needed.
     """
     if (version := _landlock()) < 2:
-        return None
+        return False
     caches = [*_caches()]
     for path in caches:
         with suppress(OSError):  # Where it can be made: a rule needs something to stand on.
@@ -128,8 +127,8 @@ def isolate(scratch: Path, hidden: Sequence[Path], more: Sequence[Path] = ()) ->
             _refuse_calls(_ARCHITECTURES[platform.machine()], has_local_sockets=has_gpu)
     except OSError:
         # What is around us, a container, leaves no room for more.
-        return None
-    return Bounds(writable, frozenset(map(hash, hidden)))
+        return False
+    return True
 
 
 def separate_caches(scratch: Path) -> None:

@@ -32,7 +32,7 @@ from pytest_kopt.cases.replies import (
 )
 from pytest_kopt.cases.result import LOST
 from pytest_kopt.devices import context
-from pytest_kopt.honesty.audit_hook import MAY_WRITE, Bounds
+from pytest_kopt.honesty.audit_hook import MAY_WRITE
 from pytest_kopt.libraries import import_from_copy
 from pytest_kopt.measure.wall import keep_freed_memory
 from pytest_kopt.options.declare import LOADED_BEFORE, SERVE
@@ -54,13 +54,14 @@ class Serve:
         channel: Channel[Reply, Order],
         begin: Begin,
         scratch: Path,
-        bounds: Bounds | None = None,
+        *,
+        is_confined: bool = False,
     ) -> None:
         # The name under which pluggy registers a plugin given to pytest.main.
         self.__name__ = SERVE
         self.orders = begin.orders
         self.scratch = scratch
-        self.bounds = bounds
+        self.is_confined = is_confined
         #: The order of the case that runs.
         self.order: CaseOrder = CheckCase("")
         self._channel = channel
@@ -89,7 +90,7 @@ class Serve:
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
-            if self.bounds and "PermissionError: " in report.longreprtext:
+            if self.is_confined and "PermissionError: " in report.longreprtext:
                 report.longrepr = f"{MAY_WRITE}\n{report.longreprtext}"
             self.send(CollectError(self._serialized(report)))
 
@@ -195,15 +196,15 @@ def serve(reader: int, writer: int, scratch: Path) -> NoReturn:
         # Nobody is left to give orders.
         os._exit(0)
     assert isinstance(begin, Begin)
-    bounds = None
+    is_confined = False
     if begin.hidden is not None:
         # Before anything else begins a thread, which would not be bound.
-        bounds = isolate(scratch, [*map(Path, begin.hidden)])
+        is_confined = isolate(scratch, [*map(Path, begin.hidden)])
         begin = replace(begin, hidden=[])
         separate_caches(scratch)
     # A reference's temporaries, and those of each comparison with it, else cost a fault a page.
     keep_freed_memory()
-    serving = Serve(channel, begin, scratch, bounds)
+    serving = Serve(channel, begin, scratch, is_confined=is_confined)
     compile_from_source()
     sys.path[:] = begin.sys_path
     if begin.copy:
@@ -216,7 +217,7 @@ def serve(reader: int, writer: int, scratch: Path) -> NoReturn:
     plugins: list[object] = [SetAside(), serving]
     if not begin.is_watched:
         plugins.append(EndWithSession())
-    if bounds:
+    if is_confined:
         plugins.append(RefusedToGuests(lambda why: serving.send(Confined(why)), scratch))
     code = int(pytest.main(words, plugins=plugins))
     if begin.is_watched:

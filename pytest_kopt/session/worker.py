@@ -300,10 +300,10 @@ def audit_hook_of(config: pytest.Config) -> AuditHook:
             arms = serve.orders.arms if serve is not None else None
             config.stash[_HOOK] = hook = AuditHook(
                 config.rootpath,
-                getattr(serve, "bounds", None),
                 arms.changed_data() if arms is not None else (),
                 # As the environment names them before kernel code can.
                 compilers_caches(),
+                is_confined=getattr(serve, "is_confined", False),
             )
             hook.install()
             if arms is not None and arms.trees:

@@ -1,4 +1,4 @@
-"""A kernel that leaves its bounds in a session that judges it: refused, nothing changed, told."""
+"""A kernel that tries to leave its bounds in a session that judges it changes nothing."""
 
 from __future__ import annotations
 
@@ -24,50 +24,26 @@ from pathlib import Path
 for attempt in ({attempts}):
     with contextlib.suppress(PermissionError):
         attempt()
+        raise RuntimeError("the system let it")
 """
-LOOKS = (
-    'lambda: Path("agent/workspace/camp/rounds/verdict.json").read_text(), '
-    "lambda: os.kill(os.getppid(), 0)"
+TRIED = (
+    'lambda: Path("agent/workspace/camp/rounds/verdict.json").read_text()',
+    "lambda: os.kill(os.getppid(), 0)",
+    'lambda: Path("README.md").write_text("A better project.")',
+    "socket.socket",
 )
-LEAVES = 'lambda: Path("README.md").write_text("A better project."), socket.socket'
 
 
 @needs_landlock
-@pytest.mark.parametrize(
-    ("attempts", "decision", "told"),
-    [
-        (
-            LOOKS,
-            "REJECTED_OVERFIT",
-            (
-                "records-read: project code tried to open the campaign's records, which",
-                "foreign-signal: project code tried to signal another process, which",
-            ),
-        ),
-        (
-            LEAVES,
-            "ACCEPTED",
-            (
-                "outside-write: project code tried to write to {root}/README.md, which",
-                "network: project code tried to open a socket, which",
-            ),
-        ),
-    ],
-)
-def test_a_kernel_that_leaves_its_bounds_is_told_of(
-    attempts: str, decision: str, told: tuple[str, ...], tmp_path: Path
-) -> None:
+def test_a_kernel_that_tries_to_leave_its_bounds_is_judged_by_its_times(tmp_path: Path) -> None:
     project = project_at(tmp_path / "project")
     for name in ("manifest.yaml", "ledger.jsonl", "rounds/verdict.json"):
         project.write(f"agent/workspace/camp/{name}", "{}")
     project.commit_all("Have records")
-    imports = ATTEMPT.format(attempts=attempts)
+    imports = ATTEMPT.format(attempts=", ".join(TRIED))
     project.write(PLAIN, kernel(cost=187.5, who="plain new", imports=imports))
     done = Gate(project)()
-    assert done.judged["decision"] == decision, done.run.text
-    for text in told:
-        said = text.format(root=project.root)
-        assert any(said in flag for flag in done.judged["flags"]), (said, done.judged["flags"])
+    assert done.judged["decision"] == "ACCEPTED", done.run.text
     assert project.read("README.md") == "A project.\n"
 
 

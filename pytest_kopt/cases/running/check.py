@@ -28,7 +28,7 @@ from pytest_kopt.cases.running.steps.equal_calls import (
     stale_memory,
 )
 from pytest_kopt.cases.running.steps.fresh_content import by_hand, fresh_content
-from pytest_kopt.cases.running.switches import left_switches, left_threads, read_switches
+from pytest_kopt.cases.running.switches import left_switches, read_switches
 from pytest_kopt.devices.machine import device_model
 from pytest_kopt.errors import REPORT, BadInput
 from pytest_kopt.honesty.accuracy import Accuracy, Inputs, downgrades, other_results
@@ -182,7 +182,7 @@ def _after_steps(
     checking: Checking, baseline: Mapping[str, Accuracy], switches: Mapping[str, object]
 ) -> list[Finding]:
     """Return what calls left in the process, and how results differ from the baseline's."""
-    findings = [*left_switches(switches), *left_threads(switches)]
+    findings = [*left_switches(switches)]
     if checking.passed:
         reached = checking.mostly(baseline)
         inputs = Inputs.of(tensors(checking.pristine))

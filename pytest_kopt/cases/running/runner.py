@@ -17,7 +17,7 @@ from pytest_kopt.cases.running.check import (
     kernel_traceback,
     refuse_own_fault,
 )
-from pytest_kopt.cases.running.switches import heard
+from pytest_kopt.cases.running.switches import new_operators
 from pytest_kopt.cases.running.timing import judge_timed, time_case
 from pytest_kopt.cases.running.training_loop import caches
 from pytest_kopt.devices.lock import checking_lock, timing_lock
@@ -56,21 +56,16 @@ def run_case(case: Case, bench: Bench) -> Outcome:
     start = time.perf_counter()
     # One thread here as well: a checked call has to look like a timed one.
     with one_thread(), checking_lock(bench.uuid, bench.waiting):
-        findings = heard(bench)
         checked = check_case(case, bench)
-        checked.findings[:0] = findings
-        _hear(checked)
+        checked.findings[:0] = new_operators(bench)
         if checked.goes_on and bench.depth is not Depth.RESULTS:
             checked.findings += caches(checked)
     if bench.times(bool(checked.evidence.interpreted)) and checked.goes_on:
         with one_thread():
             _time(checked)
-        _hear(checked)
+        found = new_operators(bench)
+        checked.findings += [finding for finding in found if finding not in checked.findings]
     return _outcome(checked, start)
-
-
-def _hear(checked: CheckedCase) -> None:
-    checked.findings += [new for new in heard(checked.bench) if new not in checked.findings]
 
 
 def _time(checked: CheckedCase) -> None:

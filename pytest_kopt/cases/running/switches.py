@@ -58,7 +58,6 @@ _ATTRIBUTES = (
 _UNREAD = object()
 #: Dispatch keys whose kernels compute.
 _REAL = ("CPU", "CUDA", "AutogradCPU", "AutogradCUDA", "CompositeExplicitAutograd", "HIP")
-_THREADS = "get_num_threads"
 
 
 def compile_here() -> None:
@@ -88,11 +87,11 @@ def switches_kept() -> Iterator[None]:
 
 
 def left_switches(switches: Mapping[str, object]) -> Iterator[Finding]:
-    """Say which of torch's switches calls left otherwise than they were before."""
+    """Name torch's switches, and its number of threads, that calls left otherwise than before."""
     changed = [
         f"{name} was {before}, is {after}"
         for name, after in read_switches().items()
-        if name != _THREADS and (before := switches.get(name, after)) != after
+        if (before := switches.get(name, after)) != after
     ]
     if changed:
         yield Finding(
@@ -102,22 +101,6 @@ def left_switches(switches: Mapping[str, object]) -> Iterator[Finding]:
                 "set the switch for the call alone, as `with torch.no_grad():` does, or "
                 "once where the kernel's file is imported"
             ),
-            rejects=False,
-        )
-
-
-def left_threads(switches: Mapping[str, object]) -> Iterator[Finding]:
-    """Say when calls leave torch with another number of threads than they found.
-
-    Every library that uses OpenMP shares this number with torch.
-    """
-    now = read_switches((_THREADS,)).get(_THREADS)
-    threads = switches.get(_THREADS, now)
-    if now != threads:
-        yield Finding(
-            "threads-left",
-            f"calls change the number of torch's threads from {threads} to {now}",
-            advice=f"reset it before returning: torch.set_num_threads({threads})",
             rejects=False,
         )
 
@@ -149,17 +132,12 @@ def _of_torch() -> set[str]:
     }
 
 
-def heard(bench: Bench) -> list[Finding]:
-    """Return what the audit hook heard, and which of torch's operators a kernel replaced."""
-    findings = bench.audit_hook.findings() if bench.audit_hook else []
-    if added := sorted(replaced_operators() - bench.operators):
-        replaced = Finding(
-            "process-state",
-            f"the kernel registered {', '.join(added)} in place of torch's own",
-            advice="register operators of your own instead of replacing torch's",
-        )
-        findings = [*findings, replaced]
-    return findings
+def new_operators(bench: Bench) -> list[Finding]:
+    """Return a finding if a kernel replaced operators of torch."""
+    added = sorted(replaced_operators() - bench.operators)
+    message = f"the kernel registered {', '.join(added)} in place of torch's own"
+    advice = "register operators of your own instead of replacing torch's"
+    return [Finding("process-state", message, advice=advice)] if added else []
 
 
 def read_switches(names: tuple[str, ...] = ()) -> Mapping[str, object]:

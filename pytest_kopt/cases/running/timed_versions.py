@@ -72,7 +72,7 @@ from pytest_kopt.cases.running.loaded_versions import (
 from pytest_kopt.cases.running.reference import observed
 from pytest_kopt.cases.running.spot_checks import Spotted, known_content
 from pytest_kopt.cases.running.steps.contents import still_busy
-from pytest_kopt.cases.running.switches import heard
+from pytest_kopt.cases.running.switches import new_operators
 from pytest_kopt.cases.running.timing import (
     engines_of,
     not_captured,
@@ -144,7 +144,7 @@ class _Arms:
                     case Judge() | Recompute() | StopWorker():
                         raise _Left
             _leave(last, order.keep)
-            findings = heard(bench)
+            findings = new_operators(bench)
             if children():
                 findings += still_busy(lambda: None)
             suspects = arms.keys() - {INCUMBENT, PLACEBO, ALONE, UNEVEN[INCUMBENT]}
@@ -207,7 +207,7 @@ class _Arms:
         case, bench, client = self.case, self.bench, self.client
         for tried in try_case(test, case, versions, bench, secret):
             client.send(TriedShape(tried))
-        caught = [finding for finding in heard(bench) if finding.rejects]
+        caught = new_operators(bench)
         secret = derive(secret, case.nodeid, "held out")
         # A round has the baseline's accuracy to hold its results against.
         for name, function in versions.items() if bench.expected is None else ():
