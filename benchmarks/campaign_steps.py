@@ -29,7 +29,7 @@ class Step:
     `attempts` are lists of edits: the candidate, then its repairs, each on top of the one before.
     `needs` are steps that have to have been kept, `resolves` one that has to have ended SPLIT: what
     it gained is dispatched to the cases that have it. `notes` go with the round; `kept` and `lost`
-    are added after it, as its outcome is, and with `tip` they make the round's tip.
+    are added after it, as its outcome is; the lesson and `tip` make the round's tip.
     """
 
     name: str
@@ -39,15 +39,13 @@ class Step:
     resolves: str = ""
     kept: dict[str, str] = field(default_factory=dict)
     lost: dict[str, str] = field(default_factory=dict)
-    tip: dict[str, str] = field(default_factory=dict)
+    tip: tuple[str, ...] = ()
 
     def afterwards(self, kept: bool) -> dict[str, str]:
         """Return the notes to add when the round is over."""
         found = dict(self.kept if kept else self.lost)
         if "lesson" in found and self.tip:
-            words = {**self.tip, "takeaway": found["lesson"]}
-            order = ("context", "takeaway", "applicability")
-            found["tip"] = "".join(f"{w.title()}: {words[w]}\n" for w in order if w in words)
+            found["tip"] = f"{found['lesson']} ({'; '.join(self.tip)})"
         return found
 
 
@@ -93,7 +91,7 @@ def _step(path: Path) -> Step:
         resolves=text.get("resolves", ""),
         kept=text.get("kept", {}),
         lost=text.get("lost", {}),
-        tip={key: text[key] for key in ("context", "applicability") if key in text},
+        tip=tuple(text[key] for key in ("context", "applicability") if key in text),
     )
 
 

@@ -85,13 +85,13 @@ def test_what_is_noted_afterwards_follows_the_outcome() -> None:
         attempts=(),
         kept={"lesson": "it helps"},
         lost={"lesson": "it does not", "root_cause": "unknown"},
-        tip={"context": "here", "applicability": "there"},
+        tip=("here", "there"),
     )
     assert step.afterwards(True) == {
         "lesson": "it helps",
-        "tip": "Context: here\nTakeaway: it helps\nApplicability: there\n",
+        "tip": "it helps (here; there)",
     }
-    assert "Takeaway: it does not" in step.afterwards(False)["tip"]
+    assert step.afterwards(False)["tip"] == "it does not (here; there)"
 
 
 @pytest.mark.parametrize("name", names())

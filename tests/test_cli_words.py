@@ -232,7 +232,7 @@ def test_a_template_has_no_campaign_to_name(capsys: pytest.CaptureFixture[str]) 
     [
         *[("status",), ("advise",), ("stop",), ("abandon",), ("discard",), ("tips", "show")],
         *[("restore", "3"), ("retry", "3"), ("note", "3", "notes.yaml"), ("tips", "show")],
-        *[("tips", "add", "3", "text"), ("tips", "correct", "3", "text"), ("report",)],
+        *[("tips", "add", "3", "text"), ("report",)],
         ("export", "-o", "out"),
     ],
     ids=" ".join,

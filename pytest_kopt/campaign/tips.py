@@ -17,10 +17,7 @@ from pytest_kopt.documents import sections
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.transfer import OVERFIT
 
-_FIELDS = ("Context", "Signal", "Takeaway", "Applicability", "Bucket")
-#: The bucket of a marked tip whose round has none.
-_UNNAMED = "not stated"
-_FIELD = re.compile(rf"^(?:- )?({'|'.join(_FIELDS)}):\s*", re.MULTILINE)
+_TAKEAWAY = re.compile(r"^- Takeaway: *(.*)$", re.MULTILINE)
 _ENTRY = re.compile(r"^### (?P<title>.+)$", re.MULTILINE)
 _ANTI = "anti-pattern: "
 
@@ -32,6 +29,11 @@ class Tip:
     number: int
     title: str
     text: str
+
+    @property
+    def takeaway(self) -> str:
+        found = _TAKEAWAY.search(self.text)
+        return found[1] if found else ""
 
 
 def path_of(root: Path, manifest: Manifest) -> Path:
@@ -71,27 +73,16 @@ def missing_text(text: str, name: str, manifest: Manifest, state: CampaignState)
     for round in state.decided_rounds():
         if not round.notes.tip:
             continue
-        lines = {"Takeaway": "", **fields(round.notes.tip)}
-        takeaway = _marked(lines["Takeaway"], _is_anti_pattern(round.notes, round.verdict))
-        tip = round.notes.tip if takeaway == lines["Takeaway"] else _ANTI + round.notes.tip
+        tip = round.notes.tip
+        is_marked = tip.lower().startswith(_ANTI.strip(": "))
+        if _is_anti_pattern(round.notes, round.verdict) and not is_marked:
+            tip = _ANTI + tip
         digest = hashlib.sha256(tip.encode()).hexdigest()[:12]
         anchor = f"<!-- {name} round-{round.number} {digest} -->"
-        lines["Takeaway"] = takeaway
         if anchor not in text:
-            parts.append(f"\n{anchor}\n{_entry(name, manifest, round, lines)}")
+            parts.append(f"\n{anchor}\n{_entry(name, manifest, round, tip)}")
     title = f"# Tips: {manifest.target_op} ({manifest.target_backend}) on {manifest.target_gpu}\n"
     return (title if parts and not text else "") + "".join(parts)
-
-
-def correction(number: int, text: str, time: str, existing: list[Tip]) -> str:
-    """Return an entry that corrects another one, which stays; BadInput where there is none."""
-    titles = {entry.number: entry.title for entry in existing}
-    if number not in titles:
-        legal = [*map(str, titles)] or "none yet"
-        raise BadInput(f"lesson {number} does not exist", where="kopt tips", legal=legal)
-    return (
-        f"\n### {time} correction of tip {number} ({titles[number]})\n\n- Takeaway: {_one(text)}\n"
-    )
 
 
 def _is_anti_pattern(notes: Notes, decided: Decided | None) -> bool:
@@ -100,38 +91,17 @@ def _is_anti_pattern(notes: Notes, decided: Decided | None) -> bool:
     return rejected or notes.bucket in OVERFIT or bool(notes.anti_pattern)
 
 
-def _is_marked(takeaway: str) -> bool:
-    return takeaway.lower().startswith(_ANTI.strip(": "))
-
-
-def _marked(takeaway: str, anti_pattern: bool) -> str:
-    return _ANTI + takeaway if anti_pattern and not _is_marked(takeaway) else takeaway
-
-
-def _entry(name: str, manifest: Manifest, round: Round, named: dict[str, str]) -> str:
+def _entry(name: str, manifest: Manifest, round: Round, tip: str) -> str:
     decided, notes = round.verdict, round.notes
     assert decided is not None
     texts = {
         "Context": f"{notes.change or notes.hypothesis or notes.summary or 'not stated'} ({name})",
         "Signal": decided.reason,
+        "Takeaway": tip,
         "Applicability": f"{manifest.target_op} on {manifest.target_gpu} in "
         f"{manifest.target_lang}; measure it again before relying on it elsewhere",
-        **named,
-        "Bucket": notes.bucket or _UNNAMED,
+        "Bucket": notes.bucket or "not stated",
     }
     word = "ACCEPTED" if decided.decision.keeps else "ROLLED BACK"
-    lines = [f"- {field}: {_one(texts[field])}" for field in _FIELDS]
+    lines = [f"- {field}: {' '.join(text.split())}" for field, text in texts.items()]
     return f"### {decided.time} round-{round.number} — {word}\n\n" + "\n".join(lines) + "\n"
-
-
-def fields(tip: str) -> dict[str, str]:
-    """Return the fields that a tip's lines name; a tip that names none is the Takeaway."""
-    first, *parts = (part.strip() for part in _FIELD.split(tip))
-    texts = {name: text for name, text in zip(parts[::2], parts[1::2], strict=True) if text}
-    if first:
-        texts["Takeaway"] = f"{first} {texts.get('Takeaway', '')}".strip()
-    return texts
-
-
-def _one(text: str) -> str:
-    return " ".join(text.split())

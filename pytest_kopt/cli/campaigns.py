@@ -45,7 +45,6 @@ from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.errors import BadInput
 from pytest_kopt.exit_codes import ExitCode
 from pytest_kopt.options.project import Project
-from pytest_kopt.show.files import projections
 from pytest_kopt.show.standing import advice_lines, status_lines
 from pytest_kopt.trials.harness import edited_harness
 
@@ -255,11 +254,7 @@ def tips_show(arguments: argparse.Namespace) -> None:
     argument("--anti-pattern", action="store_true", help="it says what not to do"),
 )
 def tips_add(arguments: argparse.Namespace) -> None:
-    """Add what a round taught.
-
-    Lines 'Context: …', 'Signal: …', 'Takeaway: …' and 'Applicability: …' fill those fields; other
-    text is the takeaway.
-    """
+    """Add what a round taught."""
     with changing(arguments.name) as campaign:
         marked = arguments.anti_pattern or None
         tip = Notes(tip=arguments.text, bucket=arguments.bucket, anti_pattern=marked)
@@ -270,28 +265,12 @@ def tips_add(arguments: argparse.Namespace) -> None:
         print(f"appended to {tips.path_of(campaign.root, campaign.manifest)}")
 
 
-@command(
-    f"kopt tips correct {EXAMPLE} 2 'only below 4096 columns'",
-    NAME,
-    argument("tip", type=int, metavar="TIP", help="its number in `kopt tips show`"),
-    argument("text", metavar="TEXT"),
-)
-def tips_correct(arguments: argparse.Namespace) -> None:
-    """Append a correction to a tip: tips are never changed."""
-    campaign = Project.here().campaign(arguments.name)
-    path = tips.path_of(campaign.root, campaign.manifest)
-    with campaign.locked():
-        more = tips.correction(arguments.tip, arguments.text, now(), tips.entries(path))
-        projections.append(path, lambda _: more)
-    print(f"appended to {path}")
-
-
 TIPS = Command(
     "tips",
     "Show or add tips for a campaign's GPU, op and backend.",
     _ADDED,
     (),
-    actions=(tips_show, tips_add, tips_correct),
+    actions=(tips_show, tips_add),
 )
 
 

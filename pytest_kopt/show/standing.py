@@ -137,4 +137,4 @@ def tip_lines(campaign: Campaign) -> Iterator[str]:
         return
     yield f"tips: {path.relative_to(campaign.root)} ({len(entries)})"
     for entry in entries:
-        yield f"  {entry.number}. {entry.title}: {tips.fields(entry.text).get('Takeaway', '')}"
+        yield f"  {entry.number}. {entry.title}: {entry.takeaway}"

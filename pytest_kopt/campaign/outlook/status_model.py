@@ -173,7 +173,7 @@ def advice(campaign: Campaign) -> dict[str, Any]:
         "gaps": list(route.gaps),
         "project_skill": manifest.project_skill,
         "tips": [
-            {"number": entry.number, "title": entry.title, **tips.fields(entry.text)}
+            {"number": entry.number, "title": entry.title, "takeaway": entry.takeaway}
             for entry in tips.entries(tips_file)
         ],
         "tips_file": str(tips_file.relative_to(campaign.root)) if tips_file.exists() else None,
