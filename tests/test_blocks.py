@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from pytest_kopt.cases.order import ALONE, CANDIDATE, INCUMBENT, PLACEBO
 from pytest_kopt.cases.replies import Reply, Written
+from pytest_kopt.devices.vendor import Monitor, Reading
 from pytest_kopt.paired.blocks import Blocks
 from pytest_kopt.paired.samples import BlockTime
 from tests.fake_ends import BlockWorker
@@ -123,21 +125,31 @@ def test_what_passes_around_a_block_does_not_count_by_the_outside_clock(
     )
     blocks = Blocks(held, random.Random(7), "cuda", 1, {arm: [2] for arm in held})
     blocks.warm_up()
-    for ratio in blocks.seen_outside(blocks.quads()[CANDIDATE], 0.01, is_steady=True):
+    for ratio in blocks.seen_outside(blocks.quads()[CANDIDATE], 0.01):
         assert math.exp(ratio) == pytest.approx(old / real, rel=1e-3)
 
 
 @pytest.mark.parametrize(
     ("gain", "is_steady", "longer_ms"),
-    [(0.5, True, 6), (0.01, True, 60), (0.001, True, 240), (0.001, False, 40), (-0.1, True, 240)],
+    [
+        *[(0.5, True, 6), (0.5, False, 6), (0.01, True, 60), (0.001, True, 240)],
+        *[(0.001, False, 40), (-0.1, True, 240)],
+    ],
 )
 def test_the_outside_clock_takes_as_long_as_the_gain_needs(
     gain: float, is_steady: bool, longer_ms: int
 ) -> None:
     """Not beyond what the clock of a GPU that falls under load allows."""
     held = cast("Any", {CANDIDATE: Replayed(5, 5, 0), INCUMBENT: Replayed(5, 5, 0)})
-    blocks = Blocks(held, random.Random(7), "cuda", 3, {arm: [2] for arm in held})
+    limited = itertools.repeat(1.0) if is_steady else itertools.count()
+    monitor = Monitor(Reading, lambda: Reading(limited=next(limited)))
+    calls = {arm: [2] for arm in held}
+    blocks = Blocks(held, random.Random(7), "cuda", 3, calls, monitor=monitor)
     blocks.warm_up()
-    assert len(blocks.seen_outside(blocks.quads()[CANDIDATE], gain, is_steady=is_steady)) == 4
+    quads = blocks.quads()[CANDIDATE]
+    held[CANDIDATE].orders.clear()
+    assert len(blocks.seen_outside(quads, gain)) == 4
+    loads = [order.seconds for order in held[CANDIDATE].orders if order.seconds]
+    assert not (loads and longer_ms == 6), "it is loaded only where its blocks would be long"
     often = max(order.times or 1 for order in held[CANDIDATE].orders)
     assert 5 * (often - 1) == pytest.approx(longer_ms, abs=5)

@@ -134,7 +134,7 @@ COMPANY = ("replica", BESIDE)
 class Arms:
     """Starts replicas of a candidate that takes so much less time; notes which had company."""
 
-    how, random, asks_more, sustained_turns = ONE_PROCESS, random.Random(0), True, 0
+    how, random, asks_more = ONE_PROCESS, random.Random(0), True
 
     def __init__(self, gain_pct: float, *, refuses: bool = False) -> None:
         self.started: list[str] = []

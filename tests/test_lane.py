@@ -61,7 +61,7 @@ class Carrier:
 class Starting:
     """Starts carriers, as `Arms` does replicas."""
 
-    asks_more, sustained_turns = False, 0
+    asks_more = False
 
     def __init__(self, how: str = ONE_PROCESS, *fails: Refused) -> None:
         self.how, self.random = how, random.Random(1)
@@ -102,7 +102,7 @@ class Gaining(Carrier):
         old, new = (INCUMBENT, block_time(1.1)), (CANDIDATE, block_time(1.0))
         for nodeid in ids:
             found[nodeid] = CaseQuads(nodeid, "wall", {CANDIDATE: [[new, old, old, new]]})
-            *_, look_ahead, _sustained = rest
+            *_, look_ahead = rest
             look_ahead(found)
             Gaining.seen.append([len(each.joined) for each in Gaining.all])
         return found

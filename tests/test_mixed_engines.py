@@ -346,7 +346,7 @@ def test_the_verdict_says_why_a_case_is_timed_by_events() -> None:
     class Measuring:
         how, why_two, device_seconds = "one process", "", 0.0
         why_fresh, flags = "", ()
-        tried, death_nearby, written = (), None, ""
+        tried, death_nearby, written, asks_more = (), None, "", False
 
         def replicas(self, count: int) -> list[dict[str, CaseQuads]]:
             return [{"a": replica(device=GPU)[0]} for _ in range(count)]

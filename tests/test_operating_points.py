@@ -4,27 +4,54 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Mapping
+from collections import defaultdict, deque
+from collections.abc import Collection, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from pytest_kopt import policies
-from pytest_kopt.cases.order import AT_LENGTH, CANDIDATE, IN_A_ROUND, INCUMBENT, PLACEBO
-from pytest_kopt.cases.replies import Reply
+from pytest_kopt.cases.order import ALONE, CANDIDATE, INCUMBENT, PLACEBO
+from pytest_kopt.cases.protocol import Agree, HandOver, LoadVersions, Prepare, Settle
+from pytest_kopt.cases.replies import (
+    CaseFinished,
+    Collected,
+    Findings,
+    HandedOver,
+    Loaded,
+    Prepared,
+    Ready,
+    Reply,
+)
+from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.inference import Estimate, log_ratio, percent, scatter_of
 from pytest_kopt.decide.operating_points import Load, PointEvidence
 from pytest_kopt.decide.paired import decide_paired
 from pytest_kopt.decide.paired_evidence import PairedCase, PairedEvidence
 from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.devices.states import BOOST, SUSTAINED
-from pytest_kopt.devices.vendor import Monitor, Reading
+from pytest_kopt.devices.vendor import CPU, Monitor, Reading
 from pytest_kopt.measure.engine import PAUSE_S, Block
-from pytest_kopt.paired.blocks import Blocks, Sustained
-from pytest_kopt.paired.noise import Scatter
-from pytest_kopt.paired.samples import CaseQuads, evidence_of, measured_under, warnings_of
+from pytest_kopt.paired import comparison
+from pytest_kopt.paired.arms import ONE_PROCESS
+from pytest_kopt.paired.blocks import Blocks
+from pytest_kopt.paired.comparison import Comparison
+from pytest_kopt.paired.noise import NoiseHistory, Scatter
+from pytest_kopt.paired.pairing import Criteria, PairedMetric, judge
+from pytest_kopt.paired.replica import Replica
+from pytest_kopt.paired.samples import (
+    CaseQuads,
+    evidence_of,
+    gain_in_turns,
+    measured_under,
+    warnings_of,
+)
+from pytest_kopt.processes.sites import Place
 from pytest_kopt.show.exports.comment import comment
+from pytest_kopt.show.progress import Progress
 from pytest_kopt.show.terminal import verdict_lines
 from pytest_kopt.show.words import conditions, measured_at, second_point, second_points
 from tests.fake_ends import BlockWorker
@@ -41,11 +68,15 @@ class Gpu:
         self._cycles, self._capped = cycles, capped
         self._busy_s = self.slept_s = self.limited = 0.0
         self.mhz, self.tells_clock = TOP, True
+        #: The case that runs, and the load of each, in s; the clock of a "cool" one does not fall.
+        self.case, self.loads = "", defaultdict[str, float](float)
 
     def run(self, arm: str, seconds: float) -> float:
         """Keep it busy; return the ms of a call."""
         self._busy_s = min(self._busy_s + seconds, 10 * _BUFFER_S)
-        self.mhz = self._capped[arm] if self._busy_s > _BUFFER_S else TOP
+        is_capped = self._busy_s > _BUFFER_S and self.case != "cool"
+        self.mhz = self._capped[arm] if is_capped else TOP
+        self.loads[self.case] += seconds if seconds > 0.01 else 0.0
         self.limited += seconds if self.mhz < TOP else 0.0
         return self._cycles[arm] / (self.mhz * 1e3)
 
@@ -70,49 +101,156 @@ class Gpu:
 
 
 class Process(BlockWorker):
-    """Holds all arms; a block is 2.5 ms of calls, or as long as it is ordered."""
+    """Holds some arms; a block is 2.5 ms of calls, or as long as it is ordered."""
 
-    def __init__(self, gpu: Gpu) -> None:
+    is_orphan = has_died = False
+
+    def __init__(self, gpu: Gpu, arms: Collection[str] = (), point: str = BOOST) -> None:
         super().__init__(lambda write: gpu.run(write.arm, write.seconds or 0.0025) * 10)
+        self._gpu, self._arms, self._point = gpu, arms, point
+        self._told: deque[Reply] = deque([Collected([])])
+        self._case = ""
 
     def waited(self, reply: Reply) -> float:
         return (self.orders[-1].seconds or 0.0025) * 1e3
 
+    def send(self, order: Any) -> None:
+        match order:
+            case LoadVersions(nodeid):
+                self._case = nodeid
+                self._told.append(Loaded(operating_point=self._point))
+            case Prepare():
+                self._told.append(Prepared("events", [1]))
+            case Agree():
+                self._gpu.case = self._case
+                each = {arm: [10] for arm in self._arms}
+                self._told.append(Ready(each, each))
+            case HandOver():
+                self._told.append(HandedOver([]))
+            case Settle():
+                self._told += [Findings([]), CaseFinished(self._case)]
+            case _:
+                super().send(order)
+
+    def receive(self) -> Reply:
+        return self._told.popleft()
+
+    def dismiss(self) -> None: ...
+
+    stop = kill = dismiss
+
 
 #: The candidate takes a tenth fewer cycles, and more power: under load its clock is lower.
-CYCLES = {CANDIDATE: 0.9e6, INCUMBENT: 1e6, PLACEBO: 1e6}
-CAPPED = {CANDIDATE: 1300.0, INCUMBENT: 1400.0, PLACEBO: 1400.0}
-STEADY = dict.fromkeys(CYCLES, TOP)
+CYCLES = {CANDIDATE: 0.9e6, **dict.fromkeys((INCUMBENT, PLACEBO, ALONE), 1e6)}
+CAPPED = {CANDIDATE: 1300.0, **dict.fromkeys((INCUMBENT, PLACEBO, ALONE), 1400.0)}
+ARMS = CANDIDATE, INCUMBENT, PLACEBO
 
 
 @pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Gpu:
-    device = Gpu(CYCLES, getattr(request, "param", CAPPED))
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
+    device = Gpu(CYCLES, CAPPED)
     monkeypatch.setattr("pytest_kopt.paired.blocks.time.sleep", device.sleep)
     return device
 
 
 def blocks_on(gpu: Gpu, seed: int = 1) -> tuple[Blocks, Process]:
     process = Process(gpu)
-    held = cast("Any", dict.fromkeys(CYCLES, process))
+    held = cast("Any", dict.fromkeys(ARMS, process))
     calls = {arm: [10] for arm in held}
     blocks = Blocks(held, random.Random(seed), "cuda", 5, calls, monitor=gpu.monitor)
     blocks.warm_up()
     return blocks, process
 
 
-def measured(
+class Starting:
+    """Starts replicas on a GPU, as `Arms` does."""
+
+    how, why_two, written, asks_more = ONE_PROCESS, "", "", True
+
+    def __init__(self, gpu: Gpu, point: str = BOOST) -> None:
+        self.config, self.random = None, random.Random(1)
+        self._gpu, self._point, self._steady = gpu, point, set[str]()
+
+    def start(self, place: Place, verifier: Any, number: int) -> Replica:
+        process: Any = Process(self._gpu, ARMS, self._point)
+        return Replica([process], self.how, place, verifier, steady=self._steady)
+
+    def start_alone(self, place: Place) -> Process:
+        return Process(self._gpu, [ALONE], self._point)
+
+    def start_nearby(self, *where: Any) -> Any:
+        told = {"are_orphans": False, "same": {}, "died": "", "died_in": "", "how": self.how}
+        return SimpleNamespace(**told, wait=list, **dict.fromkeys(("end", "kill"), lambda: None))
+
+    def start_verifier(self, *where: Any) -> Any:
+        quiet = dict.fromkeys(("load", "await_loaded"), lambda nodeid: None)
+        return SimpleNamespace(
+            **{"folder": None, "has_died": False, "judge": lambda looks: [], **quiet},
+            **dict.fromkeys(("end", "kill"), lambda: None),
+        )
+
+
+def comparison_on(gpu: Gpu, *ids: str, point: str = BOOST) -> Comparison:
+    host = SimpleNamespace(read=lambda d: gpu.read(), glance=lambda d: gpu.glance())
+    host.lock = lambda device: nullcontext()
+    placement = SimpleNamespace(host=host, keep_strangers_off=lambda device: None)
+    starter = SimpleNamespace(why_fresh="")
+    site: Any = SimpleNamespace(kind="cuda", cores=1, starter=starter, placement=placement)
+    place = Place(site, replace(CPU, uuid="GPU-0", kind="cuda"), [*ids])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(comparison, "Arms", lambda *given: Starting(gpu, point))
+        nothing: Any = None
+        return Comparison(nothing, nothing, [place], nothing, Progress(None), 8)
+
+
+def measured(gpu: Gpu, count: int = 1, point: str = BOOST, turns: int = 0) -> list[CaseQuads]:
+    """Return a case in so many replicas, the first of which is measured under load as well."""
+    with comparison_on(gpu, "hot", point=point) as compared:
+        cases = [replica["hot"] for replica in compared.replicas(count)]
+        loaded = compared.under_load(["hot"], turns)["hot"] if turns else cases[0]
+        cases[0].sustained, cases[0].is_steady = loaded.sustained, loaded.is_steady
+    return cases
+
+
+@pytest.mark.parametrize(
+    ("change", "is_final", "decision", "loads"),
+    [
+        (-5.0, False, Decision.ROLLED_BACK, {}),
+        (0.0, False, Decision.INCONCLUSIVE, {}),
+        # Where the clock may fall, 0.12 s of either version tell; then come warming and turns.
+        (25.0, False, Decision.ACCEPTED, {"cool": 0.24, "hot": 0.12 + 0.3 + 1.4}),
+        (8.5, False, Decision.ROLLED_BACK, {"cool": 0.24, "hot": 0.12 + 0.3 + 2.8}),
+        (-5.0, True, Decision.ROLLED_BACK, {"cool": 0.24, "hot": 2 * (0.12 + 0.3 + 4.0)}),
+    ],
+    ids=["a loss", "the same", "kept", "kept but for a loss under load", "final"],
+)
+def test_only_what_would_be_kept_is_loaded_and_once(
+    change: float,
+    is_final: bool,
+    decision: Decision,
+    loads: dict[str, float],
     gpu: Gpu,
-    sustained: Sustained,
-    point: str = BOOST,
-    seed: int = 1,
-) -> CaseQuads:
-    blocks, _ = blocks_on(gpu, seed)
-    case = CaseQuads("a", "graph", blocks.quads(), device="GPU-0", operating_point=point)
-    case.top_mhz = blocks.top_mhz
-    case.sustained = sustained.measure("a", point, blocks, case.quads[CANDIDATE])
-    case.is_steady = "a" in sustained.steady
-    return case
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("pytest_kopt.paired.comparison.why_open", lambda config: "")
+    faster = 1 / (1 + change / 100)
+    monkeypatch.setitem(CYCLES, CANDIDATE, CYCLES[INCUMBENT] * faster)
+    monkeypatch.setitem(CAPPED, CANDIDATE, 1100.0)
+    results = [
+        CaseResult(name, name, ("label", "n"), {"n": name}, "PASS") for name in ("hot", "cool")
+    ]
+    metrics = [PairedMetric("Forward TFLOPS", "forward")]
+    criteria = Criteria(metrics, policies.load("primus"), NoiseHistory(), is_final=is_final)
+    with comparison_on(gpu, "hot", "cool") as compared:
+        found = judge(compared, results, criteria)
+    assert found.verdict.decision is decision, found.verdict.reason
+    assert {name: round(s, 2) for name, s in gpu.loads.items() if s} == {
+        name: pytest.approx(s) for name, s in loads.items()
+    }
+    steady = {shape.label: shape.is_steady for shape in found.verdict.shapes}
+    assert steady == ({"hot": False, "cool": True} if loads else {"hot": None, "cool": None})
+    lost_under_load = "at the operating point sustained" in found.verdict.reason
+    assert lost_under_load == (change == 8.5 or is_final)
 
 
 def test_pauses_keep_the_clock_at_its_top(gpu: Gpu) -> None:
@@ -123,20 +261,8 @@ def test_pauses_keep_the_clock_at_its_top(gpu: Gpu) -> None:
     assert percent(CaseQuads("a", "graph", quads).ratio("step")) == pytest.approx(100 / 9)
 
 
-@pytest.mark.parametrize("gpu", [STEADY], indirect=True)
-def test_a_case_whose_clock_does_not_fall_is_loaded_once(gpu: Gpu) -> None:
-    sustained = Sustained(1)
-    case = measured(gpu, sustained)
-    assert case.is_steady and not case.sustained
-    again = measured(gpu, sustained, point=SUSTAINED)
-    assert again.is_steady and again.ratio("step") == case.ratio("step")
-    blocks, process = blocks_on(gpu)
-    process.orders.clear()
-    assert not sustained.measure("a", SUSTAINED, blocks, []) and not process.orders, "known by now"
-
-
 def test_each_version_has_the_clock_under_load_that_it_gets_alone(gpu: Gpu) -> None:
-    case = measured(gpu, Sustained(1))
+    (case,) = measured(gpu, turns=1)
     points = evidence_of([case], "step")
     assert points is not None
     assert points.second == pytest.approx((math.log(1e6 / 1400 / (0.9e6 / 1300)),))
@@ -163,7 +289,7 @@ def test_turns_under_load_take_their_seconds_and_one_block_of_each_version_is_lo
 
 def test_forward_and_backward_share_the_seconds_of_a_load(gpu: Gpu) -> None:
     process = Process(gpu)
-    held = cast("Any", dict.fromkeys(CYCLES, process))
+    held = cast("Any", dict.fromkeys(ARMS, process))
     calls = {arm: [10, 5] for arm in held}
     blocks = Blocks(held, random.Random(1), "cuda", 5, calls, monitor=gpu.monitor)
     block = blocks.run(CANDIDATE, 1, 0.5)
@@ -171,35 +297,26 @@ def test_forward_and_backward_share_the_seconds_of_a_load(gpu: Gpu) -> None:
     assert block.backward == pytest.approx(2 * block.forward)
 
 
-def test_the_point_that_does_not_decide_is_measured_in_few_replicas(gpu: Gpu) -> None:
-    for turns in (0, IN_A_ROUND, AT_LENGTH):
-        sustained = Sustained(turns)
-        replicas = [measured(gpu, sustained, seed=seed) for seed in range(3)]
-        assert sum(bool(case.sustained) for case in replicas) == turns
-
-
-@pytest.mark.parametrize(("gain", "replicas"), [(0.0, 1), (-0.04, 1), (-0.1, 2), (-0.3, 1)])
-def test_a_loss_under_load_alone_is_measured_once_more_the_other_way_round(
-    gpu: Gpu, gain: float, replicas: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("gain", "turns"), [(0.0, 2), (-0.04, 2), (-0.1, 4)])
+def test_a_loss_under_load_is_measured_once_more_the_other_way_round(
+    gain: float, turns: int, gpu: Gpu, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The clock under load wanders: one replica alone may not roll a round back.
-
-    The largest loss is one at boost as well, and the smallest within a replica's error.
-    """
+    """The clock under load wanders, and the card is cooler at the first turn."""
     monkeypatch.setitem(CYCLES, CANDIDATE, CYCLES[INCUMBENT] * (1 - gain) * 13 / 14)
-    sustained = Sustained(IN_A_ROUND)
-    cases = [measured(gpu, sustained, seed=seed) for seed in range(4)]
-    orders = [[arm for arm, _ in case.sustained[CANDIDATE][0]] for case in cases if case.sustained]
-    assert len(orders) == replicas
-    assert orders[1:] in ([], [orders[0][::-1]]), "the card is cooler at the first turn"
+    blocks, _ = blocks_on(gpu)
+    quads = blocks.sustained(1)
+    assert quads is not None
+    (quad,) = quads[CANDIDATE]
+    order = [arm for arm, _ in quad]
+    assert len(order) == turns and order[2:] in ([], order[1::-1])
+    assert gain_in_turns([quad]) == pytest.approx(-math.log(1 - gain))
 
 
 def test_a_device_that_tells_no_clock_is_measured_under_load_where_that_decides(
     gpu: Gpu,
 ) -> None:
     gpu.tells_clock = False
-    assert not measured(gpu, Sustained(1)).sustained
-    case = measured(gpu, Sustained(1), SUSTAINED)
+    (case,) = measured(gpu, point=SUSTAINED)
     assert case.sustained and not case.is_steady
     points = evidence_of([case] * 2, "step")
     assert points is not None and not warnings_of(points)
@@ -208,8 +325,7 @@ def test_a_device_that_tells_no_clock_is_measured_under_load_where_that_decides(
 
 
 def test_the_point_that_decides_is_measured_in_every_replica_with_its_control(gpu: Gpu) -> None:
-    sustained = Sustained(0)
-    replicas = [measured(gpu, sustained, SUSTAINED, seed) for seed in range(3)]
+    replicas = measured(gpu, 3, SUSTAINED)
     for case in replicas:
         assert {*case.sustained} == {"candidate", "placebo"}
         assert case.ratio("step") == case.ratio("step", point=SUSTAINED)
@@ -218,8 +334,16 @@ def test_the_point_that_decides_is_measured_in_every_replica_with_its_control(gp
     assert scatter.log_ratios_by_way["step"]["a"].operating_point == SUSTAINED
 
 
+def test_a_case_whose_clock_does_not_fall_has_one_figure_and_is_loaded_once(gpu: Gpu) -> None:
+    with comparison_on(gpu, "cool", point=SUSTAINED) as compared:
+        replicas = [replica["cool"] for replica in compared.replicas(3)]
+    assert all(case.is_steady and not case.sustained for case in replicas)
+    assert {round(case.ratio("step"), 9) for case in replicas} == {round(-math.log(0.9), 9)}
+    assert gpu.loads["cool"] == pytest.approx(0.24)
+
+
 def test_clock_and_power_of_every_block_are_recorded(gpu: Gpu) -> None:
-    case = measured(gpu, Sustained(1))
+    (case,) = measured(gpu, turns=1)
     result = cast("Any", type("Result", (), {"nodeid": "a", "label": "a"}))
     (record,) = measured_under([result], [{"a": case}])
     blocks = cast("Any", record["blocks"])
@@ -228,10 +352,9 @@ def test_clock_and_power_of_every_block_are_recorded(gpu: Gpu) -> None:
 
 
 def test_the_evidence_says_what_part_is_the_clocks(gpu: Gpu) -> None:
-    sustained = Sustained(AT_LENGTH)
-    replicas = [measured(gpu, sustained, seed=seed) for seed in range(3)]
+    replicas = measured(gpu, 3, turns=2)
     points = evidence_of(replicas, "step")
-    assert points is not None and len(points.second) == 2 and not warnings_of(points)
+    assert points is not None and len(points.second) == 1 and not warnings_of(points)
     first = Estimate(replicas[0].ratio("step"), 1e-4, 8)
     document = points.document(first)
     assert document["operating_point"] == BOOST and document["is_steady"] is False

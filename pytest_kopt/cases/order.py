@@ -110,11 +110,6 @@ class ArmsOrder:
         )
 
 
-#: Turns of each version of a case under load, where that point does not decide in as many replicas:
-#: in a round, and where it decides or the round is the final one.
-IN_A_ROUND, AT_LENGTH = 1, 2
-
-
 class Depth(str, Enum):
     """How far a case is gone into."""
 
@@ -189,8 +184,6 @@ class WorkerOrders:
     same_code: SameCode = SameCode.LEFT_OUT
     #: The operating point of a GPU that decides in a case that names none.
     operating_point: str = BOOST
-    #: Turns under load of a case's versions (0: none).
-    sustained_turns: int = IN_A_ROUND
     #: Samples of a case (None: as ever).
     repeats: int | None = None
     #: On the CPU, the most calls in a sample (None: as ever).

@@ -116,6 +116,8 @@ class Arms:
         self._deaths = 0
         #: Candidates of a race that are out; processes that were started before hold them still.
         self._out: set[str] = set()
+        #: Cases whose clock was seen not to fall under load.
+        self._steady: set[str] = set()
 
     @property
     def written(self) -> str:
@@ -126,14 +128,6 @@ class Arms:
     def asks_more(self) -> bool:
         """Whether more is asked than times; of a race's winner later, in a bisection never."""
         return not (self._versions.raced or self.config.pluginmanager.has_plugin(STEP))
-
-    @property
-    def sustained_turns(self) -> int:
-        """Turns under load for the point that does not decide; a race or bisection asks none.
-
-        The winner of a race is compared again, and so is a commit that a bisection finds.
-        """
-        return self._orders.sustained_turns if self.asks_more else 0
 
     def race(self, names: Collection[str]) -> None:
         versions = self._versions
@@ -171,7 +165,7 @@ class Arms:
         children_of = self._holding(place, how, [*self._versions.arms], order)
         candidates = None if how == ONE_PROCESS else children_of[CANDIDATE]
         children = dict.fromkeys(children_of.values())
-        return Replica(children, how, place, verifier, candidates, self._out)
+        return Replica(children, how, place, verifier, candidates, self._out, self._steady)
 
     def start_alone(self, place: Place) -> Child:
         """Start a process that holds the incumbent alone."""

@@ -6,23 +6,13 @@ import math
 import random
 import statistics
 import time
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 
-from pytest_kopt.cases.order import (
-    ALONE,
-    AT_LENGTH,
-    CANDIDATE,
-    IN_A_ROUND,
-    INCUMBENT,
-    PLACEBO,
-    UNEVEN,
-)
+from pytest_kopt.cases.order import ALONE, CANDIDATE, INCUMBENT, PLACEBO, UNEVEN
 from pytest_kopt.cases.protocol import Keep, Time, Write
 from pytest_kopt.cases.replies import Looked, Timed, Written
 from pytest_kopt.devices.processes import Unseen
-from pytest_kopt.devices.states import SUSTAINED
 from pytest_kopt.devices.vendor import Monitor, Reading
 from pytest_kopt.measure.engine import PAUSE_S
 from pytest_kopt.paired.samples import PAIRS, BlockTime, Kind, Quad, gain_in_turns
@@ -48,13 +38,15 @@ _ASKED = 8
 #: Under load for so long, in s, a version meets the power limit if it needs more than that. An H100
 #: begins to count 45 ms after a load begins.
 _LOAD_S = 0.12
+#: Turns of each version where the sustained point decides, and at the final comparison.
+AT_LENGTH = 2
 #: In a turn of its own a version is loaded until the clock is its own, then timed, in several
 #: blocks; longer where there are more turns. More load comes before the first turn. With 0.2 s for
 #: each an H100 has both versions at one clock.
 _WARMING_S, _TURN_S, _LONG_TURN_S, _PARTS = 0.3, (0.3, 0.4), (0.4, 0.6), 4
-#: A round's turns are repeated the other way round in the next replica after a loss of so much, as
-#: a log-ratio, that boost does not show: on an H100 the version whose turn came second was up to
-#: 7 % slower for that. A smaller loss is no more than one replica's error.
+#: One turn of each is repeated the other way round after a loss of so much, as a log-ratio: on an
+#: H100 the version whose turn came second was up to 7 % slower for that. A smaller loss is no more
+#: than the error of one turn.
 _LOSS = 0.05
 
 
@@ -158,15 +150,12 @@ class Blocks:
                     quads[kind].append([block for block in blocks if block[0] in pairs[kind]])
         return quads
 
-    def sustained(
-        self, turns: int, last: str = "", *, has_control: bool = False
-    ) -> dict[Kind, list[Quad]] | None:
+    def sustained(self, turns: int, *, has_control: bool = False) -> dict[Kind, list[Quad]] | None:
         """Compare versions, each at the clock that it gets where it alone keeps the device busy.
 
-        Each has one turn, in a drawn order or the one that ends with `last`, or two of a second,
-        there and back: the card is cooler at the first. None where no limit of the device holds a
-        version's clock down: what is measured with pauses holds there as well. With `has_control`
-        the A/A control is measured so too.
+        Each has one turn, or two of a second, there and back: the card is cooler at the first. None
+        where no limit of the device holds a version's clock down: what is measured with pauses
+        holds there as well. With `has_control` the A/A control is measured so too.
         """
         if not self._is_limited():
             return None
@@ -187,8 +176,9 @@ class Blocks:
             blocks = self._lap(arms, alone)
         else:
             seed, order = self._drawn(), self._order.sample(PAIRS[CANDIDATE], 2)
-            order.sort(key=last.__eq__)
             blocks = [(arm, alone(arm, seed)) for arm in order]
+            if gain_in_turns([blocks]) < -_LOSS:
+                blocks += [(arm, alone(arm, seed)) for arm in reversed(order)]
         return {kind: [[block for block in blocks if block[0] in PAIRS[kind]]] for kind in kinds}
 
     def _is_limited(self) -> bool:
@@ -292,15 +282,12 @@ class Blocks:
         ms = child.waited_ms
         return (ms if before is None or after is None else after - before), ms
 
-    def seen_outside(
-        self, quads: Sequence[Quad], gain: float, *, is_steady: bool
-    ) -> tuple[float, ...]:
+    def seen_outside(self, quads: Sequence[Quad], gain: float) -> tuple[float, ...]:
         """Return the candidate's gain by the clock of this process, as log-ratios.
 
         A graph's blocks differ in what passes around their events, so that each is run once and
         many times over: the difference is the calls' alone. `gain` is to be told, over all cases:
-        longer where it is small. `quads` are the case's, `is_steady` says that the clock does not
-        fall under load.
+        longer where it is small, if the clock does not fall under load. `quads` are the case's.
         """
         step = {
             arm: statistics.fmean(
@@ -308,7 +295,10 @@ class Blocks:
             )
             for arm in (CANDIDATE, INCUMBENT)
         }
-        longer_ms = min(_LONGEST_MS[is_steady], max(_LEAST_MS, _GAINED_MS / max(gain, 1e-4)))
+        under_load_ms, longest_ms = _LONGEST_MS
+        longer_ms = min(longest_ms, max(_LEAST_MS, _GAINED_MS / max(gain, 1e-4)))
+        if longer_ms > under_load_ms and self._is_limited():
+            longer_ms = under_load_ms
 
         def ratio(first: str, second: str) -> float:
             ms = {arm: self._outside_ms(arm, longer_ms) for arm in (first, second)}
@@ -340,42 +330,3 @@ class Blocks:
     def keeps(self, child: Child) -> Keep | None:
         """Return, once, the place of what a process is to keep of its last block, and the calls."""
         return self._keeping.pop(child, None)
-
-
-class Sustained:
-    """The cases that replicas of one device have measured at the sustained operating point."""
-
-    def __init__(self, turns: int) -> None:
-        """Have `turns` turns measured, in as many replicas, where the point does not decide."""
-        self._turns = turns
-        #: By node id, how many replicas have measured it, and of those to be measured once more the
-        #: version whose turn came first.
-        self._measured: Counter[str] = Counter()
-        self._doubtful: dict[str, str] = {}
-        #: The cases whose clock does not fall under load: they have one figure for both points.
-        self.steady: set[str] = set()
-
-    def measure(
-        self, nodeid: str, point: str, blocks: Blocks, at_boost: Sequence[Quad]
-    ) -> Mapping[Kind, list[Quad]]:
-        """Measure a case, whose `point` decides, in one replica; nothing where that is not due.
-
-        `at_boost` are this replica's comparisons at boost.
-        """
-        decides = point == SUSTAINED
-        # Where no clock is known, none is known to fall.
-        most = self._turns + (nodeid in self._doubtful)
-        is_due = decides or (self._measured[nodeid] < most and blocks.top_mhz > 0)
-        if nodeid in self.steady or not is_due:
-            return {}
-        turns = AT_LENGTH if decides else self._turns
-        last = self._doubtful.get(nodeid, "")
-        quads = blocks.sustained(turns, last, has_control=decides)
-        if quads is None:
-            self.steady.add(nodeid)
-            return {}
-        self._measured[nodeid] += 1
-        is_once = self._turns == IN_A_ROUND and not decides
-        if is_once and gain_in_turns(quads[CANDIDATE]) < -_LOSS <= gain_in_turns(at_boost):
-            self._doubtful.setdefault(nodeid, quads[CANDIDATE][0][0][0])
-        return quads

@@ -5,8 +5,9 @@ Every block is commanded from here, where no kernel code runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from typing import TypeVar
 
 import pytest
@@ -25,7 +26,6 @@ from pytest_kopt.paired.arms import (
     Versions,
     after_refusal,
 )
-from pytest_kopt.paired.blocks import Sustained
 from pytest_kopt.paired.nearby import Nearby
 from pytest_kopt.paired.replica import BesideAlone, Replica
 from pytest_kopt.paired.samples import CaseQuads
@@ -92,6 +92,10 @@ class Comparison:
         return next((why for lane in self._lanes if (why := lane.place.site.starter.why_fresh)), "")
 
     @property
+    def asks_more(self) -> bool:
+        return self._arms.asks_more
+
+    @property
     def flags(self) -> list[str]:
         """The flags of a verdict that say how the processes held the versions."""
         flags = [why] if (why := why_open(self._arms.config)) else []
@@ -149,7 +153,7 @@ class Comparison:
         """
         measured = self._in_all_lanes(lambda lane: lane.measure(count))
         for parts in zip(*measured, strict=True):
-            yield {nodeid: quads for part in parts for nodeid, quads in part.items()}
+            yield _merged(parts)
 
     def race(self, names: Collection[str]) -> None:
         self._arms.race(names)
@@ -161,8 +165,14 @@ class Comparison:
         """
         if self._arms.how == TWO_PROCESSES:
             raise Refused("each version has a process of its own")
-        measured = self._in_all_lanes(lambda lane: lane.in_company(gain))
-        return {nodeid: quads for part in measured for nodeid, quads in part.items()}
+        return _merged(self._in_all_lanes(lambda lane: lane.in_company(gain)))
+
+    def under_load(self, ids: Collection[str], turns: int) -> dict[str, CaseQuads]:
+        """Measure cases at the sustained operating point, each version in some `turns`.
+
+        In fresh processes: those of the replicas are gone. Raises as `replicas` does.
+        """
+        return _merged(self._in_all_lanes(lambda lane: lane.under_load(ids, turns)))
 
     def _in_all_lanes(self, work: Callable[[Lane], _Result]) -> list[_Result]:
         running = [self._pool.submit(work, lane) for lane in self._lanes]
@@ -204,7 +214,6 @@ class Lane:
         #: Cases that the change does not concern.
         self._same: dict[str, CaseQuads] = {}
         self._beside_alone = BesideAlone()
-        self._sustained = Sustained(arms.sustained_turns)
         self._abandoned = False
         self._measured = 0
         self.held_seconds = 0.0
@@ -243,17 +252,36 @@ class Lane:
         ids = self._open_cases
         if measured.keys() >= {*ids}:
             return measured
-        self.pool.stop()
         # With all arms, as in a round: what holds the incumbent up there does so here.
-        place = self.place._replace(ids=ids)
-        replica = self.pool.start(place, self._measured)
-        replica.join(self._arms.start_alone(place))
-        replica.to_witness = gain
-        waiting = self.pool.await_leaving
+        with self._lone_replica(ids) as replica:
+            replica.join(self._arms.start_alone(self.place._replace(ids=ids)))
+            replica.to_witness = gain
+            return replica.measure(ids, self._arms.random, self.pool.await_leaving)
+
+    def under_load(self, asked: Collection[str], turns: int) -> dict[str, CaseQuads]:
+        """Return what cases gain under load, where each version runs alone in its `turns`."""
+        ids = [nodeid for nodeid in self.place.ids if nodeid in asked]
+        while ids:
+            if self._abandoned:
+                raise NotComparable("abandoned")
+            with self._lone_replica(ids) as replica:
+                try:
+                    random, waiting = self._arms.random, self.pool.await_leaving
+                    return replica.measure(ids, random, waiting, turns=turns)
+                except Refused as refused:
+                    self._go_on_after(refused, replica)
+        return {}
+
+    @contextmanager
+    def _lone_replica(self, ids: Sequence[str]) -> Iterator[Replica]:
+        """Start a replica of these cases, and end all processes but the verifier."""
+        self.pool.stop()
+        replica = self.pool.start(self.place._replace(ids=[*ids]), self._measured)
         try:
-            return replica.measure(ids, self._arms.random, waiting, sustained=self._sustained)
+            yield replica
         finally:
             self.held_seconds += replica.held_seconds
+            self.tried += replica.tried
             self.pool.stop()
 
     def abandon(self) -> None:
@@ -299,7 +327,6 @@ class Lane:
                     self._arms.random,
                     pool.await_leaving,
                     self._look_ahead,
-                    self._sustained,
                 )
             except Refused as refused:
                 self._go_on_after(refused, replica)
@@ -390,3 +417,8 @@ class Lane:
             where=nearby.died_in,
             advice="support sizes and values that the current best supports, or raise for others",
         )
+
+
+def _merged(parts: Iterable[Mapping[str, CaseQuads]]) -> dict[str, CaseQuads]:
+    """Return the cases of all devices together."""
+    return {nodeid: quads for part in parts for nodeid, quads in part.items()}

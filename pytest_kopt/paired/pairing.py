@@ -17,9 +17,11 @@ from pytest_kopt.decide.paired import decide_under_skew
 from pytest_kopt.decide.paired_evidence import PairedCase, PairedEvidence
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.verdict import Decision, KernelChange, Replicas, Verdict
+from pytest_kopt.devices.states import BOOST
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.nearby_shapes import Tried
 from pytest_kopt.options.settings import Gate
+from pytest_kopt.paired.blocks import AT_LENGTH
 from pytest_kopt.paired.comparison import Comparison
 from pytest_kopt.paired.credit import Credit, examine
 from pytest_kopt.paired.nearby import findings_nearby
@@ -114,7 +116,8 @@ class Criteria:
     The `metrics` decide by the rules of the `policy`; `history` is what was measured before of the
     noise. `core` are the cases that the gate guards (None: all), `classes` those of the campaign,
     `extra_benefit` what the author claims for a version that is equal in speed. With `reached_only`
-    cases that the change does not reach are not in the verdict.
+    cases that the change does not reach are not in the verdict. The final comparison measures the
+    other operating point whatever it decides, and at length.
     """
 
     metrics: Sequence[PairedMetric]
@@ -125,6 +128,7 @@ class Criteria:
     classes: Classes = NO_CLASSES
     extra_benefit: str | None = None
     reached_only: bool = False
+    is_final: bool = False
 
 
 def judge(
@@ -132,40 +136,58 @@ def judge(
 ) -> PairedResult:
     """Measure replicas of the cases until a look gives a verdict.
 
-    A version that would be kept is examined first: whether its gain is credited. Raises
-    NotComparable when the versions cannot be measured together, Caught for a candidate that was.
+    A version that would be kept is examined first: whether its gain is credited, and what the other
+    operating point says. Raises NotComparable when the versions cannot be measured together, Caught
+    for a candidate that was.
     """
     measured = _Measured(comparison, results, criteria)
-    rules = criteria.policy, criteria.extra_benefit
     verdict = None
     for look in LOOKS:
-        verdict = decide_under_skew(*measured.look(look), *rules)
+        verdict = measured.verdict(look)
         if verdict is not None:
             break
     # The last look always decides.
     assert verdict is not None
-    credit = Credit()
-    if verdict.decision.keeps and len(measured.same) < len(results):
-        claims_gain = bool(verdict.aggregate and (verdict.aggregate.low_pct or 0) > 0)
-        is_gain = claims_gain and criteria.gate == "improve"
-        gain_pct = verdict.aggregate.change_pct if verdict.aggregate else None
-        loss_pct = None if is_gain else criteria.policy.shape_gate_pct
-        credit = examine(comparison, measured.replicas, gain_pct, loss_pct)
+    credit, doubt = Credit(), ""
+    is_compared = len(measured.same) < len(results)
+    if verdict.decision.keeps and is_compared:
+        credit = _credit(comparison, measured.replicas, verdict, criteria)
         doubt = credit.doubt
         if credit.excess:
             measured.take_off(credit.excess)
-            credited = decide_under_skew(*measured.look(look), *rules)
+            credited = measured.verdict(look)
             doubt = doubt or ("" if credited else "less than that is credited")
             verdict = credited or verdict
-        update: dict[str, object] = {"flags": [*verdict.flags, *credit.flags]}
-        if doubt and verdict.decision.keeps:
-            update |= {
-                "decision": Decision.INCONCLUSIVE,
-                "reason": f"{verdict.reason}; but {doubt}",
-                "next_step": "measure it again on a quieter machine",
-            }
-        verdict = verdict.model_copy(update=update)
-    return measured.result(verdict, credit)
+    is_kept = verdict.decision.keeps and not doubt
+    if is_compared and comparison.asks_more and (is_kept or criteria.is_final):
+        measured.load()
+        verdict = measured.verdict(look) or verdict
+    return measured.result(_doubted(verdict, credit, doubt), credit)
+
+
+def _credit(
+    comparison: Comparison,
+    replicas: Sequence[Mapping[str, CaseQuads]],
+    verdict: Verdict,
+    criteria: Criteria,
+) -> Credit:
+    """Examine a version that would be kept: for a gain, or for having lost no more than a limit."""
+    total = verdict.aggregate
+    is_gain = bool(total and (total.low_pct or 0) > 0) and criteria.gate == "improve"
+    loss_pct = None if is_gain else criteria.policy.shape_gate_pct
+    return examine(comparison, replicas, total.change_pct if total else None, loss_pct)
+
+
+def _doubted(verdict: Verdict, credit: Credit, doubt: str) -> Verdict:
+    """Return the verdict with what the examination says; a version in doubt is not kept."""
+    update: dict[str, object] = {"flags": [*verdict.flags, *credit.flags]}
+    if doubt and verdict.decision.keeps:
+        update |= {
+            "decision": Decision.INCONCLUSIVE,
+            "reason": f"{verdict.reason}; but {doubt}",
+            "next_step": "measure it again on a quieter machine",
+        }
+    return verdict.model_copy(update=update)
 
 
 class _Measured:
@@ -187,7 +209,28 @@ class _Measured:
             for case in replica.values():
                 case.excess = excess
 
-    def look(self, look: int) -> tuple[list[PairedEvidence], list[PairedEvidence]]:
+    def load(self) -> None:
+        """Measure at the sustained operating point each case whose clock may fall under load.
+
+        The replicates have measured both points of a case for which that point decides.
+        """
+        turns = AT_LENGTH if self._criteria.is_final else 1
+        for replica in self.replicas[:turns]:
+            due = [
+                name
+                for name, case in self.replicas[0].items()
+                # Where no clock is known, none is known to fall.
+                if case.operating_point == BOOST and case.top_mhz and not case.is_steady
+            ]
+            for name, case in self._comparison.under_load(due, turns).items():
+                replica[name].sustained, replica[name].is_steady = case.sustained, case.is_steady
+
+    def verdict(self, look: int) -> Verdict | None:
+        """Return the verdict on up to `look` replicates, None where more are needed."""
+        criteria = self._criteria
+        return decide_under_skew(*self._look(look), criteria.policy, criteria.extra_benefit)
+
+    def _look(self, look: int) -> tuple[list[PairedEvidence], list[PairedEvidence]]:
         """Measure up to `look` replicates.
 
         Returns the evidence, and the same with the sizes of groups drawn once more.

@@ -28,12 +28,12 @@ from pytest_kopt.cases.replies import (
     Ready,
 )
 from pytest_kopt.devices.conditions import Steadily
-from pytest_kopt.devices.states import BOOST
+from pytest_kopt.devices.states import BOOST, SUSTAINED
 from pytest_kopt.devices.vendor import Monitor
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.nearby_shapes import Outcome, Tried
 from pytest_kopt.measure.engine import agreed
-from pytest_kopt.paired.blocks import Blocks, Sustained
+from pytest_kopt.paired.blocks import AT_LENGTH, Blocks
 from pytest_kopt.paired.samples import CaseQuads
 from pytest_kopt.paired.verifier_process import Refused, Verifier, why_ended
 from pytest_kopt.processes.child import Child, ChildDied, Children
@@ -83,15 +83,18 @@ class Replica(Children):
         verifier: Verifier,
         alone: Child | None = None,
         out: Collection[str] = (),
+        steady: set[str] | None = None,
     ) -> None:
         """Take over started processes, and what judges them.
 
         `alone` is the process that holds only the candidate. `out` are arms that are not asked for;
-        other code may add to them.
+        other code may add to them. `steady`, which all replicas share, are the cases whose clock
+        does not fall under load: they have one figure for both operating points.
         """
         super().__init__(children)
         self._alone = alone
         self._out = out
+        self._steady = set() if steady is None else steady
         self._verifier = verifier
         self._device, self._placement = place.device, place.site.placement
         self.how = how
@@ -122,13 +125,13 @@ class Replica(Children):
         order: random.Random,
         clear: Callable[[], None],
         look_ahead: Callable[[Mapping[str, CaseQuads]], None] = lambda cases: None,
-        sustained: Sustained | None = None,
+        turns: int = 0,
     ) -> dict[str, CaseQuads]:
         """Measure every case, one after the other, alone on the device.
 
         `clear`, of `Pool`, is called before anything is timed and waits for what is still on its
         way out. `look_ahead`, of `Lane`, is called with the cases so far, while the next case is
-        loaded. `sustained` measures at that operating point what is due there (None: nothing).
+        loaded. With `turns` of each version every case is measured under load, and nowhere else.
         Raises Refused when a process cannot hold its arms, Died when one dies, AllGpusBusy when a
         stranger does not leave the device, Caught when the candidate gave itself away.
         """
@@ -141,7 +144,7 @@ class Replica(Children):
             left = deque(dict.fromkeys([self._asked or ids[0], *ids]))
             while left:
                 nodeid = left.popleft()
-                cases[nodeid], looked_at = self._case(nodeid, order, clear, len(ids), sustained)
+                cases[nodeid], looked_at = self._case(nodeid, order, clear, len(ids), turns)
                 if left:
                     # Meanwhile this one is judged, and others may have the device.
                     self._ask(left[0])
@@ -169,7 +172,7 @@ class Replica(Children):
         order: random.Random,
         clear: Callable[[], None],
         cases: int,
-        sustained: Sustained | None,
+        turns: int,
     ) -> tuple[CaseQuads, list[Looks]]:
         """Measure one of this many `cases`; return it with what is still to be judged."""
         if nodeid != self._asked:
@@ -183,7 +186,7 @@ class Replica(Children):
         with placement.host.lock(device):
             placement.keep_strangers_off(device)
             since = time.time()
-            looks = self._timed(case, order, clear, cases, sustained)
+            looks = self._timed(case, order, clear, cases, turns)
             case.timed = (since, time.time())
         self.held_seconds += case.timed[1] - case.timed[0]
         self._settle()
@@ -219,7 +222,7 @@ class Replica(Children):
         order: random.Random,
         clear: Callable[[], None],
         cases: int,
-        sustained: Sustained | None,
+        turns: int,
     ) -> list[Looks]:
         """Time the blocks of a loaded case, the device being this replica's alone.
 
@@ -250,19 +253,23 @@ class Replica(Children):
         seen_places = places if folder else {}
         blocks = Blocks(arms, order, device.kind, cases, calls, seen_places, monitor)
         blocks.warm_up()
-        steadily = Steadily(monitor.read)
-        for _ in steadily:
-            case.quads = blocks.quads()
-        case.conditions = steadily.conditions
-        case.top_mhz = blocks.top_mhz
-        if is_gpu and sustained is not None and CANDIDATE in case.quads:
-            at_boost, point = case.quads[CANDIDATE], case.operating_point
-            case.sustained = sustained.measure(case.nodeid, point, blocks, at_boost)
-            case.is_steady = case.nodeid in sustained.steady
-        is_replayed = {*engine.split("+")} == {"graph"} and CANDIDATE in case.quads
+        if not turns:
+            steadily = Steadily(monitor.read)
+            for _ in steadily:
+                case.quads = blocks.quads()
+            case.conditions = steadily.conditions
+            case.top_mhz = blocks.top_mhz
+        has_candidate = CANDIDATE in arms
+        decides = is_gpu and case.operating_point == SUSTAINED and has_candidate
+        if (turns or decides) and case.nodeid not in self._steady:
+            if quads := blocks.sustained(turns or AT_LENGTH, has_control=decides):
+                case.sustained = quads
+            else:
+                self._steady.add(case.nodeid)
+        case.is_steady = case.nodeid in self._steady
+        is_replayed = {*engine.split("+")} == {"graph"} and has_candidate
         if is_replayed and self.to_witness is not None:
-            at_boost, is_steady = case.quads[CANDIDATE], case.is_steady
-            case.outside = blocks.seen_outside(at_boost, self.to_witness, is_steady=is_steady)
+            case.outside = blocks.seen_outside(case.quads[CANDIDATE], self.to_witness)
         case.engine = "+".join(dict.fromkeys(engine.split("+")))
         case.not_captured = {
             direction: why for reply in prepared for direction, why in reply.not_captured.items()

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_kopt.cases.order import (
-    IN_A_ROUND,
     Depth,
     Purpose,
     SameCode,
@@ -120,8 +119,6 @@ def _assemble_main(config: pytest.Config, settings: Settings) -> None:
         schemas=Schemas.ONE if writes_one_csv or settings.round else Schemas.ANY,
         depth=Depth.TIMES if settings.times else Depth.CHECKS,
         same_code=SameCode.TIMED if settings.measure_same else SameCode.LEFT_OUT,
-        # What is calibrated is the noise of the point that decides in every round.
-        sustained_turns=0 if settings.calibrate else IN_A_ROUND,
         repeats=settings.repeats,
         iterations=settings.iterations,
         markers=tuple(config.getini("markers")),

@@ -19,7 +19,7 @@ from pytest_kopt.campaign.recording import record_attempt, record_no_idle_gpu
 from pytest_kopt.campaign.state import Round
 from pytest_kopt.cases.case_rooflines import rooflines
 from pytest_kopt.cases.details import with_details
-from pytest_kopt.cases.order import IN_A_ROUND, Depth, Purpose, WorkerOrders
+from pytest_kopt.cases.order import Depth, Purpose, WorkerOrders
 from pytest_kopt.cases.result import Collector
 from pytest_kopt.clock import now
 from pytest_kopt.decide.verdict import Level
@@ -64,8 +64,6 @@ class CampaignTrial:
 
     #: How far the session's cases are gone into.
     depth = Depth.TIMES
-    #: Turns of each version under load, where that point does not decide.
-    sustained_turns = IN_A_ROUND
     #: Whether the manifest's benchmark_command runs.
     runs_benchmark = True
 
@@ -160,7 +158,6 @@ class CampaignTrial:
             target=target,
             language=self.campaign.manifest.target_lang,
             operating_point=self.campaign.manifest.operating_point,
-            sustained_turns=self.sustained_turns,
             metric=None if opened.frozen else self.campaign.manifest.primary_metric,
             ignored=(*opened.skipped, *unexpected),
             selected=opened.selected,

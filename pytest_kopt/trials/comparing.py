@@ -36,11 +36,16 @@ def broken(gathered: Gathered, ids: Sequence[str], step: str) -> Verdict | None:
 
 
 def compare_paired(
-    gathered: Gathered, opponent: KernelVersion, judge_rows: Callable[[Gathered], Judged]
+    gathered: Gathered,
+    opponent: KernelVersion,
+    judge_rows: Callable[[Gathered], Judged],
+    *,
+    is_final: bool = False,
 ) -> Judged:
     """Compare with another version in fresh processes; BadInput where they cannot be together.
 
     A candidate that ends its processes has failed that case, and `judge_rows` says what follows.
+    The final comparison measures both operating points, whatever it decides.
     """
     opened, results, policy = gathered.opened, gathered.results, gathered.policy
     campaign, table = opened.campaign, gathered.rows
@@ -57,6 +62,7 @@ def compare_paired(
             core=opened.core,
             classes=opened.classes,
             extra_benefit=opened.notes.extra_benefit,
+            is_final=is_final,
         )
         ids = [result.nodeid for result in results]
         phase = f"{COMPARING} the winner" if opened.raced else COMPARING

@@ -15,7 +15,6 @@ from pytest_kopt.campaign.history.trend import chain_of_best, compose
 from pytest_kopt.campaign.kernel import KernelVersion
 from pytest_kopt.campaign.recording import record_final
 from pytest_kopt.cases.details import in_a_line, with_details
-from pytest_kopt.cases.order import AT_LENGTH
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.errors import BadInput
 from pytest_kopt.figures import changed
@@ -50,8 +49,6 @@ _NEXT = {
 
 class FinalComparison(CampaignTrial):
     """The end of a campaign in its own tree."""
-
-    sustained_turns = AT_LENGTH
 
     def open(self) -> OpenTrial:
         opened = open_best(self.asked)
@@ -112,7 +109,7 @@ def _judge(gathered: Gathered) -> Judged:
         return Judged(gathered, verdict)
     if judging.is_interpreted(results):
         return Judged(gathered, judging.incomplete(policy, *judging.INTERPRETED))
-    judged = compare_paired(gathered, opened.campaign.baseline(), _judge)
+    judged = compare_paired(gathered, opened.campaign.baseline(), _judge, is_final=True)
     if judged.verdict.decision is Decision.REPAIR:
         return judged
     verdict, flags = judged.verdict, list(judged.verdict.flags)
