@@ -44,8 +44,8 @@ def judged(
     try:
         source = _read(submission)
     except BadInput as error:
-        ended = {"outcome": "refused", "exit_code": int(ExitCode.FAILED), "reason": error.what}
-        return {**document, **ended, "seconds": 0.0, "verdict": None}
+        refusal = {"outcome": "refused", "exit_code": int(ExitCode.FAILED), "reason": error.what}
+        return {**document, **refusal, "seconds": 0.0, "verdict": None}
     document["sha256"] = hashlib.sha256(source).hexdigest()
     place = Path(cases.place)
     files, baseline = {**cases.files, cases.place: source}, (cases.root / place).read_bytes()
