@@ -224,14 +224,3 @@ def test_where_a_kernel_may_write_is_told_where_the_system_keeps_it_there(
     bench = replace(plain_bench(depth=Depth.CHECKS), audit_hook=hook)
     found = run_case(case_of(kernel), bench).result.diagnosis
     assert "/home/me/.tunings" in found and ("write only to" in found) == is_confined
-
-
-@pytest.mark.parametrize(("factor", "expected"), [(2.0, "PASS"), (3.0, "FAIL")])
-def test_of_a_commit_in_a_history_only_right_results_are_asked(
-    factor: float, expected: str
-) -> None:
-    doubled = Counted(factor=factor)
-    bench = plain_bench(depth=Depth.RESULTS)
-    found = run_case(case_of(doubled), bench).result
-    assert found.check == expected
-    assert doubled.calls < JUDGED or expected == "FAIL", "a wrong one is asked why"

@@ -113,8 +113,6 @@ class ArmsOrder:
 class Depth(str, Enum):
     """How far a case is gone into."""
 
-    #: Whether results are right, and not how they came about.
-    RESULTS = "results"
     #: Everything that is checked, but no time.
     CHECKS = "checks"
     TIMES = "times"

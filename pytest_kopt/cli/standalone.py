@@ -15,6 +15,7 @@ from pathlib import Path
 
 from pytest_kopt.cli.command_line import JSON, Argument, argument, command, no_result, one_of, show
 from pytest_kopt.errors import BadInput
+from pytest_kopt.exit_codes import ExitCode
 from pytest_kopt.options.declare import CHOICES
 from pytest_kopt.options.project import Project
 from pytest_kopt.recording.recorded_cases import recorded
@@ -242,17 +243,14 @@ def record(arguments: argparse.Namespace) -> int:
 def bisect(arguments: argparse.Namespace) -> int:
     """Find the first commit after GOOD that is slower: `git bisect` chooses commits, and the PR
     check compares each with GOOD, in a work tree of its own. Words after -- go to pytest. Exit code
-    8 if BAD is slower, 9 if it may be, 0 otherwise.
+    8 if BAD is slower, 0 otherwise.
     """
     from pytest_kopt.standalone import bisection
 
-    def say(line: str) -> None:
-        print(line, file=sys.stderr, flush=True)
-
-    root, ends = Project.here().root, (arguments.good, arguments.bad)
-    document = bisection.bisect(root, *ends, arguments.words, say)
+    ends = (arguments.good, arguments.bad)
+    document = bisection.bisect(Project.here().root, *ends, arguments.words)
     show(arguments, document, bisection.lines)
-    return bisection.CODES[document["decision"]]
+    return ExitCode.ROLLED_BACK if document["first_slower"] else ExitCode.OK
 
 
 @command(

@@ -89,8 +89,6 @@ BELOW, CLIENT = "kopt-below", "kopt-client"
 #: Behind the words of a pytest that is set up after this package was imported: no error of
 #: `filterwarnings` or of `-W error`.
 LOADED_BEFORE = ("-W", "ignore::pytest.PytestAssertRewriteWarning")
-#: The plugin of a session that is a step of a bisection.
-STEP = "kopt-bisect"
 #: The plugin of a comparison in a temporary tree: its `base` is the user's name of the base.
 IN_TREE = "kopt-in-tree"
 #: Options of sessions that end in a verdict, and where their values are.

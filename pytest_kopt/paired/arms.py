@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from pytest_kopt.cases.order import ALONE, CANDIDATE, INCUMBENT, PLACEBO, ArmsOrder, WorkerOrders
-from pytest_kopt.options.declare import STEP
 from pytest_kopt.paired.nearby import Nearby
 from pytest_kopt.paired.replica import Died, Replica
 from pytest_kopt.paired.verifier_process import Refused, Verifier
@@ -126,8 +125,8 @@ class Arms:
 
     @property
     def asks_more(self) -> bool:
-        """Whether more is asked than times; of a race's winner later, in a bisection never."""
-        return not (self._versions.raced or self.config.pluginmanager.has_plugin(STEP))
+        """Whether more is asked than times; of a race's winner later."""
+        return not self._versions.raced
 
     def race(self, names: Collection[str]) -> None:
         versions = self._versions

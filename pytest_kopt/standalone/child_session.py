@@ -24,7 +24,7 @@ from pytest_kopt.campaign.running import is_left_behind
 from pytest_kopt.decide.verdict import Verdict
 from pytest_kopt.errors import BadInput
 from pytest_kopt.imports import imports_from, is_imported
-from pytest_kopt.options.declare import IN_TREE, LOADED_BEFORE, STEP
+from pytest_kopt.options.declare import IN_TREE, LOADED_BEFORE
 from pytest_kopt.process_tree import end_descendants, end_with_parent
 from pytest_kopt.processes.launched import SCRATCH
 from pytest_kopt.versions import overlay
@@ -130,11 +130,6 @@ def comparison() -> None:
     plugin = ModuleType(IN_TREE)
     vars(plugin)["base"] = sys.argv.pop(1)
     main(plugin)
-
-
-def step() -> None:
-    """Run pytest as a step of a bisection."""
-    main(ModuleType(STEP))
 
 
 def _environment(root: Path, tree: Path) -> dict[str, str]:

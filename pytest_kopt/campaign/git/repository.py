@@ -187,12 +187,11 @@ class Repository:
     def is_ancestor(self, old: str, new: str) -> bool:
         return self._answer("merge-base", "--is-ancestor", old, new) is not None
 
-    def bisect(self, *words: str) -> list[str]:
-        """Take a step of `git bisect`; return the commits that may be the first bad one.
+    def begin_bisection(self, good: str, bad: str) -> None:
+        self._git("bisect", "start", "--no-checkout", "--first-parent", bad, good)
 
-        The latest comes first, and is bad. Git ends with an error where only skipped ones are left.
-        """
-        self._answer("bisect", *words)
+    def suspects(self) -> list[str]:
+        """Return the commits that may be the first bad one; the latest comes first, and is bad."""
         rest = ("refs/bisect/bad", "--not", "--glob=refs/bisect/good-*")
         return self._git("rev-list", "--first-parent", *rest).split()
 

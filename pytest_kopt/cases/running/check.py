@@ -14,7 +14,7 @@ import torch
 
 from pytest_kopt.cases.case import GRAD_OUT, Case, function_name
 from pytest_kopt.cases.evidence import CaseEvidence, Failure
-from pytest_kopt.cases.order import Bench, Depth, derive
+from pytest_kopt.cases.order import Bench, derive
 from pytest_kopt.cases.result import Check
 from pytest_kopt.cases.running.against_reference import gated
 from pytest_kopt.cases.running.checking import PURPOSES, Checking
@@ -128,8 +128,7 @@ def _take_steps(checking: Checking) -> None:
         is_due = number and checking.is_short and not checking.case.is_statistical
         if is_due and not (checking.passed or refused or checking.broken):
             checking.add_findings(equal_calls(checking))
-        is_wrong = checking.invalid or refused or not checking.passed
-        if is_wrong or checking.bench.depth is Depth.RESULTS:
+        if checking.invalid or refused or not checking.passed:
             return
 
 

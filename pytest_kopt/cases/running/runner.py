@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from pytest_kopt.cases.case import Case
-from pytest_kopt.cases.order import Bench, Depth, Purpose, hold_against_baseline
+from pytest_kopt.cases.order import Bench, Purpose, hold_against_baseline
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.cases.running.check import (
     CheckedCase,
@@ -58,7 +58,7 @@ def run_case(case: Case, bench: Bench) -> Outcome:
     with one_thread(), checking_lock(bench.uuid, bench.waiting):
         checked = check_case(case, bench)
         checked.findings[:0] = new_operators(bench)
-        if checked.goes_on and bench.depth is not Depth.RESULTS:
+        if checked.goes_on:
             checked.findings += caches(checked)
     if bench.times(bool(checked.evidence.interpreted)) and checked.goes_on:
         with one_thread():

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from pytest_kopt.cases.details import in_a_line
-from pytest_kopt.cases.order import Depth, WorkerOrders
+from pytest_kopt.cases.order import WorkerOrders
 from pytest_kopt.cases.result import CaseResult, Collector, loaded_by
 from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.audit import audit
 from pytest_kopt.honesty.finding import Finding
-from pytest_kopt.options.declare import IN_TREE, STEP
+from pytest_kopt.options.declare import IN_TREE
 from pytest_kopt.options.settings import Settings
 from pytest_kopt.paired.arms import NotComparable, Versions
 from pytest_kopt.processes.launcher import launcher_of
@@ -51,9 +51,7 @@ class PullRequestGate(VersionGate):
 
     def __init__(self, config: pytest.Config, settings: Settings, session: WorkerOrders) -> None:
         assert settings.base is not None
-        # A bisection asks which commit of a history is slower; each was taken in when it was made.
-        step = config.pluginmanager.has_plugin(STEP)
-        super().__init__(config, settings, session, depth=Depth.RESULTS if step else session.depth)
+        super().__init__(config, settings, session)
         here = Path(config.invocation_params.dir)
         shown = getattr(config.pluginmanager.get_plugin(IN_TREE), "base", "")
         self.other = base = Base.of(settings.base, settings.root, here, shown)
@@ -98,8 +96,7 @@ class PullRequestGate(VersionGate):
         """Learn which cases the base has, and build today's kernels; why that failed, or ""."""
         if self.is_settled:
             return ""
-        if not self.config.pluginmanager.has_plugin(STEP):
-            check_rules(self.config, self.settings, self.other, self._differing)
+        check_rules(self.config, self.settings, self.other, self._differing)
         if edited_around(self.config, self.other, self._differing):
             launcher_of(self.config).forget_variables()
         base, command = self.other, self.settings.rebuild_command
