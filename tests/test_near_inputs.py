@@ -83,26 +83,6 @@ def group_norm_by_hand(x: Tensor, groups: int) -> Tensor:
     return scaled.reshape(x.shape)
 
 
-def filtered(x: Tensor, taps: Tensor) -> Tensor:
-    return x.unfold(-1, len(taps), 1) @ taps
-
-
-def filtered_in_steps(x: Tensor, taps: Tensor, most: int = 64) -> Tensor:
-    width = x.shape[-1] - len(taps) + 1
-    steps = itertools.islice(enumerate(taps), most)
-    return sum((tap * x[:, i : i + width] for i, tap in steps), torch.zeros(()))
-
-
-def first_batch(x: Tensor) -> Tensor:
-    out = torch.zeros_like(x)
-    out[0] = 2 * x[0]
-    return out
-
-
-def summed_up(a: Tensor, b: Tensor) -> Tensor:
-    return torch.cat([a, b]).cumsum(0)
-
-
 def biased(x: Tensor, bias: Tensor | None = None) -> Tensor:
     return 2 * x if bias is None else 2 * x + bias
 
@@ -153,11 +133,6 @@ def best(x: Tensor) -> tuple[Tensor, Tensor]:
     return top.values, top.indices
 
 
-def at_places(x: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
-    places = seen.topk(4, -1).indices
-    return x.gather(-1, places), places
-
-
 def by_tiles(x: Tensor) -> tuple[Tensor, Tensor]:
     values, place = x.view(len(x), -1, 4).max(-1)
     top, tile = values.topk(2, -1)
@@ -173,11 +148,6 @@ def by_squares(x: Tensor) -> Tensor:
     mean = x.mean(-1, keepdim=True)
     variance = (x.square().mean(-1, keepdim=True) - mean.square()).clamp_min(0)
     return (x - mean) * torch.rsqrt(variance + 1e-5)
-
-
-def cumulated_flat(x: Tensor) -> Tensor:
-    sums = x.flatten().cumsum(0).view(x.shape)
-    return sums - torch.cat([sums.new_zeros(1), sums[:-1, -1]])[:, None]
 
 
 def product_in_fp8(a: Tensor, b: Tensor) -> Tensor:
@@ -204,10 +174,6 @@ def by_stride_of_first(x: Tensor, y: Tensor) -> Tensor:
 def from_the_beginning(x: Tensor, y: Tensor) -> Tensor:
     y = y.contiguous()
     return x + y.as_strided(y.shape, y.stride(), 0)
-
-
-def as_one_piece(x: Tensor, scale: Tensor) -> Tensor:
-    return x * scale.as_strided(scale.shape, (1,), scale.storage_offset())[:, None]
 
 
 def scaled_into(x: Tensor, out: Tensor) -> Tensor:
@@ -280,11 +246,6 @@ def scaled(x: Tensor, w: Tensor) -> Tensor:
     return x * w
 
 
-def without_gradients(x: Tensor, w: Tensor) -> Tensor:
-    needed = (x.requires_grad or w.requires_grad) and torch.is_grad_enabled()
-    return x * w if needed else x * 1.0
-
-
 def only_without_grad_mode(x: Tensor, w: Tensor) -> Tensor:
     return x * w if torch.is_grad_enabled() else x * 1.0
 
@@ -326,17 +287,6 @@ VERSIONS = {
         lambda x: x.mean(0),
         lambda: (torch.randn(16, 64),),
     ),
-    "a batch of one": Versions(
-        "size", lambda x: 2 * x, first_batch, lambda x: x + x, lambda: (torch.randn(1, 16, 64),)
-    ),
-    "three taps": Versions(
-        "size",
-        filtered,
-        lambda x, taps: filtered_in_steps(x, taps, 3),
-        filtered_in_steps,
-        lambda: (torch.randn(8, 64), torch.randn(3)),
-        {"weights": (1,)},
-    ),
     "fewer queries than keys": Versions(
         "alone",
         attend,
@@ -344,34 +294,12 @@ VERSIONS = {
         lambda q, k, v: attend(q[None], k[None], v[None])[0],
         lambda: tuple(torch.randn(3, 2, 16, 8).unbind()),
     ),
-    "a table for each batch": Versions(
-        "alone",
-        torch.mul,
-        lambda x, table: x * table[:1],
-        lambda x, table: torch.einsum("bij,bij->bij", x, table),
-        lambda: (torch.randn(4, 8, 16), torch.randn(1, 8, 16)),
-    ),
-    "one of two inputs shorter": Versions(
-        "alone",
-        summed_up,
-        lambda a, b: summed_up(a, b) * (len(a) == len(b)),
-        lambda a, b: torch.cat([a.cumsum(0), b.cumsum(0) + a.sum(0)]),
-        lambda: pair(16, 32),
-    ),
     "no maximum": Versions(
         "values",
         lambda x: x.softmax(-1),
         lambda x: x.exp() / x.exp().sum(-1, keepdim=True),
         softmax_by_hand,
         lambda: (torch.randn(16, 64),),
-    ),
-    "a mask that fills with -30": Versions(
-        "values",
-        over_kept,
-        lambda x, keep: x.masked_fill(~keep, -30.0).softmax(-1),
-        lambda x, keep: softmax_by_hand(x.masked_fill(~keep, -torch.inf)),
-        lambda: (torch.randn(16, 64), torch.rand(16, 64) > 0.3),
-        {"domain": "declared masks, finite"},
     ),
     "a mask that fills with -10000": Versions(
         "values",
@@ -388,14 +316,6 @@ VERSIONS = {
         lambda x: torch.nn.functional.layer_norm(x, x.shape[-1:]),
         lambda: (torch.randn(8, 256),),
     ),
-    "a sum over all rows": Versions(
-        "values",
-        lambda x: x.cumsum(1),
-        cumulated_flat,
-        lambda x: x @ torch.ones(64, 64, dtype=x.dtype).triu(),
-        lambda: (torch.rand(16, 64),),
-        {"domain": "equal sizes, declared shapes, finite"},
-    ),
     "the tail of a sum in fp8": Versions(
         "exact",
         product_in_fp8,
@@ -403,13 +323,6 @@ VERSIONS = {
         lambda a, b: product_in_fp8(b.T, a.T).T,
         lambda: (torch.randn(16, 2052), torch.randn(2052, 16)),
         {"reference": lambda a, b: a.double() @ b.double(), "gate": snr("e4m3"), "weights": (1,)},
-    ),
-    "places packed into values": Versions(
-        "values",
-        best,
-        lambda x: at_places(x, x.view(torch.int32) & ~1023),
-        lambda x: at_places(x, x),
-        lambda: ((torch.randperm(512).view(8, 64) - 255.5) / 64,),
     ),
     "a row of -inf": Versions(
         "infinite",
@@ -425,13 +338,6 @@ VERSIONS = {
         lambda x, lengths: torch.stack([x[i, :n].sum(0) for i, n in enumerate(lengths)]),
         lambda: (torch.randn(4, 12, 8), [12, 7, 3, 9]),
     ),
-    "NaN under a mask": Versions(
-        "unread",
-        lambda x, keep: x.where(keep, 0),
-        torch.mul,
-        lambda x, keep: x.masked_fill(~keep, 0),
-        lambda: (torch.randn(16, 64), torch.rand(16, 64) > 0.3),
-    ),
     "negative values": Versions(
         "signs",
         lambda x: x.abs().log1p() * x.sign(),
@@ -445,13 +351,6 @@ VERSIONS = {
         lambda x, y, beta: x + beta * y if beta >= 0 else x,
         lambda x, y, beta: torch.add(x, y, alpha=beta),
         lambda: (*pair(16, 64), 0.5),
-    ),
-    "steps back": Versions(
-        "signs",
-        lambda x, steps: torch.roll(x, steps, 1),
-        lambda x, steps: torch.roll(x, abs(steps), 1),
-        lambda x, steps: torch.roll(x, steps % x.shape[1], 1),
-        lambda: (torch.randn(8, 48), 3),
     ),
     "places from the end": Versions(
         "signs",
@@ -467,13 +366,6 @@ VERSIONS = {
         lambda x: tuple(part[:, :2] for part in x.sort(-1, descending=True)),
         lambda: (torch.randn(8, 64),),
     ),
-    "a mask that begins rows": Versions(
-        "order",
-        lambda x, keep: (x * keep).sum(-1),
-        lambda x, keep: (x * (torch.arange(64) < keep.sum(-1, keepdim=True))).sum(-1),
-        lambda x, keep: torch.einsum("rc,rc->r", x, keep.to(x)),
-        lambda: (torch.randn(16, 64), torch.arange(64) < torch.randint(8, 56, (16, 1))),
-    ),
     "the last place": Versions(
         "ends",
         lambda table, at: table[at],
@@ -488,26 +380,12 @@ VERSIONS = {
         lambda x, eps: x / (x.square().mean(-1, keepdim=True) + eps).sqrt(),
         lambda: (torch.randn(8, 64), 1e-5),
     ),
-    "a smaller epsilon": Versions(
-        "numbers",
-        normed,
-        lambda x, eps: normed(x, max(eps, 1e-5)),
-        lambda x, eps: x / (x.square().mean(-1, keepdim=True) + eps).sqrt(),
-        lambda: (torch.randn(8, 64), 1e-5),
-    ),
     "a slope above one": Versions(
         "numbers",
         leaky,
         lambda x, slope: torch.maximum(x, slope * x),
         lambda x, slope: x.clamp_min(0) + slope * x.clamp_max(0),
         lambda: (torch.randn(16, 64), 0.1),
-    ),
-    "a factor of zero": Versions(
-        "numbers",
-        lambda x, bend: 2 * x + bend * x * x,
-        lambda x, bend: 2 * x,
-        lambda x, bend: x * (2 + bend * x),
-        lambda: (torch.randn(16, 64), 0.0),
     ),
     "a switch": Versions(
         "numbers",
@@ -523,13 +401,6 @@ VERSIONS = {
         lambda x, groups: group_norm(x, 4),
         group_norm_by_hand,
         lambda: (torch.randn(3, 16, 32), 4),
-    ),
-    "groups that are as many as rows": Versions(
-        "numbers",
-        group_norm,
-        lambda x, groups: group_norm(x, 4),
-        group_norm_by_hand,
-        lambda: (torch.randn(4, 16, 32), 4),
     ),
     "an index that is left out": Versions(
         "numbers",
@@ -553,13 +424,6 @@ VERSIONS = {
         lambda x, mask: x.masked_fill(mask == 0, 0.0),
         lambda: (torch.randn(16, 64), (torch.rand(16, 64) > 0.5).to(torch.uint8)),
         {"domain": "finite"},
-    ),
-    "a mask of nothing": Versions(
-        "masks",
-        lambda x, keep: over_kept(x, keep).nan_to_num(0.0),
-        lambda x, keep: x.masked_fill(~keep, -1e30).softmax(-1),
-        lambda x, keep: softmax_by_hand(x.masked_fill(~keep, -torch.inf)),
-        lambda: (torch.randn(8, 64), torch.rand(8, 64) < 0.7),
     ),
     "a bias of -inf": Versions(
         "masks",
@@ -601,26 +465,11 @@ VERSIONS = {
         lambda: (torch.randn(4, 8), torch.randn(8, 8), torch.zeros(8, 8)),
         {"weights": (1, 2)},
     ),
-    "a weight of ones": Versions(
-        "filled",
-        scaled,
-        lambda x, w: x * 1.0,
-        lambda x, w: torch.einsum("rc,c->rc", x, w),
-        lambda: (torch.randn(16, 64), torch.ones(64)),
-        {"weights": (1,)},
-    ),
     "another row pitch": Versions(
         "layout", torch.add, by_stride_of_first, lambda x, y: y + x, lambda: pair(8, 64)
     ),
     "a storage offset": Versions(
         "layout", torch.add, from_the_beginning, lambda x, y: y + x, lambda: pair(8, 64)
-    ),
-    "a vector that is a column": Versions(
-        "layout",
-        lambda x, scale: x * scale[:, None],
-        as_one_piece,
-        lambda x, scale: torch.einsum("rc,r->rc", x, scale),
-        lambda: (torch.randn(16, 64), torch.rand(16)),
     ),
     "channels last": Versions(
         "layout",
@@ -649,7 +498,6 @@ VERSIONS = {
         lambda: pair(16, 64),
     ),
     "one input without a gradient": Versions("gradients", scaled, by(Forgetful), **GRADIENTS),
-    "nothing with a gradient": Versions("gradients", scaled, without_gradients, **GRADIENTS),
     "no_grad": Versions("gradients", scaled, only_without_grad_mode, **GRADIENTS),
     "a gradient of one result": Versions(
         "gradients",
@@ -678,21 +526,6 @@ OTHER_USES = {
         lambda x, w: (x.float() * w.float()).to(x.dtype),
         lambda: (torch.randn(8, 64).bfloat16(), torch.randn(64).bfloat16()),
         {"weights": (1,), "domain": "equal sizes, contiguous"},
-    ),
-    "a coarse result of a wider dtype": Versions(
-        "dtypes",
-        lambda x: x.softmax(-1),
-        lambda x: x.float().softmax(-1) if x.dtype == torch.float32 else x.bfloat16().softmax(-1),
-        lambda x: softmax_by_hand(x),
-        lambda: (torch.randn(8, 64),),
-    ),
-    "indices of another width": Versions(
-        "dtypes",
-        lambda table, at: table[at.long()],
-        lambda table, at: table[in_memory_of(at, torch.int64) % len(table)],
-        lambda table, at: table.take_along_dim(at[:, None].long() % len(table), 0),
-        lambda: (torch.randn(64, 16), torch.randint(64, (32,))),
-        {"domain": "contiguous, equal sizes"},
     ),
     "autocast": Versions(
         "autocast",
@@ -895,11 +728,7 @@ def test_rows_that_integers_count_or_name_are_neither_added_nor_left_out() -> No
         assert not [near for near in drawn_along("ends", case) if ", all" in near.where]
 
 
-TIES = ("rows of one value", "32 times as large, the first row zeros", "a mean of 100000")
-
-
-@pytest.mark.parametrize("where", TIES)
-def test_places_of_equal_elements_are_not_judged_and_values_are(where: str) -> None:
+def test_places_of_equal_elements_are_not_judged_and_values_are() -> None:
     """The last of a sort was at another place of a constant row than an argmax's."""
 
     def last(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -909,7 +738,7 @@ def test_places_of_equal_elements_are_not_judged_and_values_are(where: str) -> N
         return x.amax(-1), x.argmin(-1)
 
     case = case_of(last, replace(SOFTMAX, incumbent=last))
-    (near,) = (near for near in drawn_along("values", case) if near.where == where)
+    (near,) = (near for near in drawn_along("values", case) if near.where == "rows of one value")
     assert outcome(near, last, first) == "right"
     assert outcome(near, last, lambda x: (2 * x.amax(-1), x.argmin(-1))) == "wrong"
 
@@ -949,27 +778,6 @@ def test_the_reference_is_called_once_for_both_versions() -> None:
     near = drawn_along("signs", case_of(softmax, SOFTMAX, reference=reference))[0]
     calls.clear()
     assert outcome(near, softmax, softmax) == "right" and len(calls) == 1
-
-
-def test_what_is_left_of_a_row_of_one_value_is_rounding() -> None:
-    def normed_rows(x: Tensor, mean: Tensor) -> Tensor:
-        centred = x - mean
-        return centred * torch.rsqrt(centred.square().mean(-1, keepdim=True) + 1e-5)
-
-    def exact(x: Tensor) -> Tensor:
-        return normed_rows(x, x.double().mean(-1, keepdim=True).to(x))
-
-    def by_halves(x: Tensor) -> Tensor:
-        halves = [half.sum(-1, keepdim=True) for half in x.split(x.shape[-1] // 2 + 1, -1)]
-        return normed_rows(x, sum(halves) / x.shape[-1] * (1 + 1e-7))
-
-    def one_off(x: Tensor) -> Tensor:
-        return normed_rows(x, x[:, 1:].sum(-1, keepdim=True) / x.shape[-1])
-
-    case = case_of(exact, replace(SOFTMAX, incumbent=exact))
-    (near,) = (near for near in drawn_along("values", case) if near.where == "rows of one value")
-    assert outcome(near, exact, by_halves) == "right"
-    assert outcome(near, exact, one_off) == "wrong"
 
 
 @pytest.mark.parametrize(
@@ -1027,11 +835,10 @@ def test_a_kernel_that_raises_is_no_reason_to_refuse() -> None:
     assert not held_out_findings(others, CANDIDATE, INCUMBENT, {})
 
 
-@pytest.mark.parametrize("dtype", [torch.uint16, torch.uint32, torch.uint64], ids=str)
-def test_results_of_unsigned_integers_are_tried(dtype: torch.dtype) -> None:
+def test_results_of_unsigned_integers_are_tried() -> None:
     def codes(x: Tensor, slots: Tensor) -> Tensor:
         sums = (x.abs() * 64).sum(-1).to(torch.int64)
-        return torch.zeros(32, dtype=torch.int64).index_put((slots,), sums).to(dtype)
+        return torch.zeros(32, dtype=torch.int64).index_put((slots,), sums).to(torch.uint16)
 
     inputs = lambda: (torch.randn(16, 8), torch.randperm(32)[:16])  # noqa: E731
     trials = tried(codes, Versions("", codes, codes, codes, inputs))
