@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-import re
 import subprocess
 import sys
 import time
@@ -60,13 +59,6 @@ class Report:
     def _write(self) -> None:
         self._path.with_suffix(".json").write_text(json.dumps(self.found, indent=1) + "\n")
         self._path.with_suffix(".md").write_text("\n\n".join(self._tables) + "\n")
-
-
-def replace_table(page: Path, name: str, text: str) -> None:
-    """Put a text between its marks on a page of the documentation."""
-    begin, end = f"[begin]: # ({name})\n", f"[end]: # ({name})"
-    between = re.compile(f"(?<={re.escape(begin)}).*(?={re.escape(end)})", re.DOTALL)
-    page.write_text(between.sub(lambda _: text, page.read_text()))
 
 
 def machine() -> dict[str, Any]:

@@ -25,7 +25,6 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-from gpu_report import replace_table
 from tabulate import tabulate
 
 from pytest_kopt import policies
@@ -324,7 +323,10 @@ def main() -> None:
     text = tables(counts[0] if counts else 400)
     print(text)
     if "write" in sys.argv:
-        replace_table(DOCS / "paired-evidence.md", "paired_power", text)
+        page, name = DOCS / "paired-evidence.md", "# (paired_power)\n"
+        before, begin, rest = page.read_text().partition(f"[begin]: {name}")
+        _, end, after = rest.partition(f"[end]: {name}")
+        page.write_text(f"{before}{begin}{text}{end}{after}")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import json
 import math
 import re
 import sys
@@ -15,7 +14,6 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
 import decision_picture
-import operating_points_picture
 from terminal_pictures import pictures
 
 from pytest_kopt.decide.inference import LOOKS, SHAPE_LEVEL, student_quantile
@@ -70,13 +68,6 @@ def test_the_rounds_that_are_drawn_show_each_reason() -> None:
         assert min(lows) > 100 * (1 / 1.05 - 1)
     assert found == {"ACCEPTED": "above", "ROLLED_BACK": "below", "INCONCLUSIVE": "contains"}
     assert all(word in decision_picture.DECISIONS[key][1] for key, word in found.items())
-
-
-def test_the_picture_of_operating_points_is_drawn_from_the_kept_record() -> None:
-    """Otherwise: `python benchmarks/operating_points_picture.py docs/pictures`."""
-    record = json.loads(operating_points_picture.RECORD.read_text())
-    drawn = operating_points_picture.picture(record)
-    assert (PICTURES / operating_points_picture.NAME).read_text() == drawn
 
 
 @pytest.fixture(scope="module")

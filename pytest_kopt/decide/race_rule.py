@@ -3,7 +3,7 @@
 A race only chooses. Its winner meets the incumbent in fresh processes under the ordinary rule, so
 that nothing is accepted because it was lucky here. The only error of the race is to drop the best.
 Each look drops a candidate at the level of that look. So of k candidates the best is dropped in at
-most (k - 1) times the sum of the levels, 1.5 % for eight (`benchmarks/race_power.py` counts it).
+most (k - 1) times the sum of the levels, 1.5 % for eight (docs/paired-evidence.md counts it).
 """
 
 from __future__ import annotations
