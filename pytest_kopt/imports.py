@@ -202,8 +202,10 @@ class Finder:
         return self._imported[path]
 
 
-def imported_libraries(starts: Iterable[Path], folders: Sequence[Path]) -> set[str]:
-    """Return the modules outside of a project that its files, and what they reach, import.
+def libraries_and_files(
+    starts: Iterable[Path], folders: Sequence[Path]
+) -> tuple[set[str], set[Path]]:
+    """Return the modules outside of a project that its files import, and the files they reach.
 
     The project's modules are those in `folders`, from which its packages are imported. A function's
     own imports are left out.
@@ -225,7 +227,7 @@ def imported_libraries(starts: Iterable[Path], folders: Sequence[Path]) -> set[s
                 waiting += next(filter(None, files), [])
                 if not homes:
                     libraries.add(imported.module)
-    return libraries
+    return libraries, seen
 
 
 def _named_in(path: Path) -> list[tuple[Path | None, str]]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import math
 import subprocess
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -93,6 +93,7 @@ class Measuring:
     why_two: str = ""
     why_fresh: str = ""
     flags: tuple[str, ...] = ()
+    choices: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     device_seconds: float = 0.0
     tried: tuple[Tried, ...] = ()
     death_nearby: Any = None

@@ -345,7 +345,7 @@ def test_a_clock_that_steps_between_two_blocks_spoils_their_pair_only() -> None:
 def test_the_verdict_says_why_a_case_is_timed_by_events() -> None:
     class Measuring:
         how, why_two, device_seconds = "one process", "", 0.0
-        why_fresh, flags = "", ()
+        why_fresh, flags, choices = "", (), dict[str, Any]()
         tried, death_nearby, written, asks_more = (), None, "", False
 
         def replicas(self, count: int) -> list[dict[str, CaseQuads]]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from pytest_kopt.cases.order import Choices
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.case_verdict import Diagnosis, Shape
 from pytest_kopt.decide.verdict import Verdict
@@ -19,6 +21,8 @@ _PYTHON_PLACE = re.compile(r'File "([^"\n]+)", line (\d+)')
 _PYTEST_PLACE = re.compile(r"^(\S[^:\n]*\.py):(\d+): ", re.MULTILINE)
 #: Folders of what is installed.
 _LIBRARY = re.compile(r"/(site-packages|dist-packages|lib/python3\.\d+)/")
+#: Configurations of autotuned kernels that a verdict names.
+_CHOICES = 2
 
 
 def with_details(
@@ -121,3 +125,24 @@ def _shared(case: CaseResult) -> Iterator[str]:
         is_inside = bool(package.name) and PurePosixPath(file).is_relative_to(package)
         if file != test and (file == home or is_inside):
             yield file
+
+
+def merged_choices(choices: Iterable[Mapping[str, Mapping[str, str]]]) -> Choices:
+    """Return the choices of several processes; the first one that chose for a key decides."""
+    merged: Choices = {}
+    for kernel, by_key in chain.from_iterable(each.items() for each in choices):
+        merged[kernel] = {**by_key, **merged.get(kernel, {})}
+    return merged
+
+
+def tuning_flags(choices: Mapping[str, Mapping[str, str]]) -> list[str]:
+    """Return the flag that says how autotuned kernels ran; none where there are none."""
+    lines = [
+        f"{kernel.partition('@')[0]} {key}: {config}"
+        for kernel, by_key in choices.items()
+        for key, config in by_key.items()
+    ]
+    if not lines:
+        return []
+    more = f"; {len(lines) - _CHOICES} more" if len(lines) > _CHOICES else ""
+    return [f"autotuned once, for all processes: {'; '.join(lines[:_CHOICES])}{more}"]

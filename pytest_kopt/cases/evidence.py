@@ -86,6 +86,7 @@ class CaseEvidence:
     the root. `loaded` are the project's files that the process had imported, `opened` those that it
     had opened, each with the files that had it opened ("": not known). `used` are those that the
     function of an interpreted case can import or ran, `libraries` those of `SLOW` ones that it had.
+    `autotuned` are the configurations that the process has chosen so far, by kernel and key.
     """
 
     schema: str | None = None
@@ -143,6 +144,7 @@ class CaseEvidence:
     opened: dict[str, tuple[str, ...]] | None = None
     used: tuple[str, ...] | None = None
     libraries: tuple[str, ...] | None = None
+    autotuned: dict[str, dict[str, str]] | None = None
     note: str | None = None
 
     def samples_ms(self, way: str) -> tuple[float, ...]:

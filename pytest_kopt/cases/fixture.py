@@ -146,7 +146,12 @@ class Kopt:
         declared = dict(locals())
         del declared["self"], declared["fn"]
         from pytest_kopt.cases.case import declare
-        from pytest_kopt.cases.running.execution import forget_compiled, keep_graphs
+        from pytest_kopt.cases.running.execution import (
+            choices_made,
+            forget_compiled,
+            keep_graphs,
+            preset_choices,
+        )
         from pytest_kopt.cases.running.loaded_versions import files_used
         from pytest_kopt.cases.running.runner import run_case
         from pytest_kopt.versions.affected_modules import project_modules
@@ -163,6 +168,8 @@ class Kopt:
             self.is_called = True
             forget_compiled()
             keep_graphs()
+            bench = self._bench
+            preset_choices(bench.preset_choices, is_fixed=bench.arms is not None)
             case = declare(nodeid, self._schema, fn, **declared)
             if fn is reference:
                 problem = "reference is the function itself, so every result would be right"
@@ -199,6 +206,7 @@ class Kopt:
             used=used,
             loaded=files,
             libraries=slow,
+            autotuned=choices_made() or None,
             # A function from elsewhere has an absolute path; a tree of a version holds links.
             home=next(
                 iter(inside(str(home))), None if home.is_relative_to(root) else evidence.home

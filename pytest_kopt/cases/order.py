@@ -35,6 +35,9 @@ ALONE = "incumbent, alone"
 #: The arms of a grouped GEMM with group sizes drawn anew, by the arm that they are like.
 UNEVEN = {CANDIDATE: "candidate, uneven groups", INCUMBENT: "incumbent, uneven groups"}
 
+#: The configurations that autotuned kernels run with, by kernel and Triton's key.
+Choices = dict[str, dict[str, str]]
+
 #: The directions of an arm's blocks, in their order.
 WAYS = ("forward", "backward")
 #: Of a timed call as many results at most are written down as the first says: how many there are,
@@ -197,6 +200,19 @@ class WorkerOrders:
     #: Seeds what tests and fixtures draw themselves: without it no process could judge what another
     #: computed.
     setup_seed: int = 0
+    #: Choices of the current best's autotuned kernels, and of the candidate's.
+    choices: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    candidate_choices: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+    @property
+    def preset_choices(self) -> Mapping[str, Mapping[str, str]]:
+        """The choices for this process; one that runs the current best alone has no candidate's.
+
+        A kernel of both versions runs with the current best's.
+        """
+        names = self.arms.names if self.arms else (CANDIDATE,)
+        is_without = {*names} <= {INCUMBENT, PLACEBO, ALONE}
+        return self.choices if is_without else {**self.candidate_choices, **self.choices}
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))

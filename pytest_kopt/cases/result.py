@@ -235,6 +235,7 @@ class ExpectedCase:
     The incumbent was measured on `device` (its UUID), in `seconds`; "" and 0 where not known.
     `accuracy` is what the baseline's results reached, by name; `by_torch` tells
     which operators of torch alone made them, `libraries` what its process had to import.
+    `autotuned`: its process chose configurations of autotuned kernels.
     `limit_pct`, `weight`, `cache` and `operating_point` are as declared.
     `bitwise_stable`: all the incumbent's calls on equal inputs gave equal bits.
     `gates` are those that were derived, by name of the result.
@@ -255,6 +256,7 @@ class ExpectedCase:
     cache: str = COLD
     operating_point: str | None = None
     libraries: tuple[str, ...] = ()
+    autotuned: bool = False
     bitwise_stable: bool = False
     gates: dict[str, Gate] = field(default_factory=dict)
 
@@ -291,6 +293,7 @@ class ExpectedCase:
             cache=result.evidence.cache or COLD,
             operating_point=result.evidence.operating_point,
             libraries=result.evidence.libraries or (),
+            autotuned=bool(result.evidence.autotuned),
             gates=result.evidence.derived_gates or {},
         )
 

@@ -128,6 +128,11 @@ class Arms:
         """Whether more is asked than times; of a race's winner later."""
         return not self._versions.raced
 
+    @property
+    def choices(self) -> Mapping[str, Mapping[str, str]]:
+        """The configurations that autotuned kernels of both versions run with."""
+        return self._orders.preset_choices
+
     def race(self, names: Collection[str]) -> None:
         versions = self._versions
         copy, *trees = versions.trees

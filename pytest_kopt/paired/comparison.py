@@ -12,6 +12,7 @@ from typing import TypeVar
 
 import pytest
 
+from pytest_kopt.cases.details import tuning_flags
 from pytest_kopt.cases.order import INCUMBENT, WorkerOrders
 from pytest_kopt.decide.inference import KNOWN_BIAS_PCT, LOOKS
 from pytest_kopt.honesty.finding import Finding
@@ -84,6 +85,10 @@ class Comparison:
         return next(filter(None, (lane.death_nearby for lane in self._lanes)), None)
 
     @property
+    def choices(self) -> Mapping[str, Mapping[str, str]]:
+        return self._arms.choices
+
+    @property
     def device_seconds(self) -> float:
         return sum(lane.held_seconds for lane in self._lanes)
 
@@ -102,6 +107,7 @@ class Comparison:
         if self.how == TWO_PROCESSES:
             bias = f"a bias of up to {KNOWN_BIAS_PCT:g} % is known"
             flags.insert(0, f"compared in two processes ({bias}): {self.why_two}")
+        flags += tuning_flags(self.choices)
         if self.why_fresh:
             flags.append(f"each process was an interpreter of its own: {self.why_fresh}")
         return flags

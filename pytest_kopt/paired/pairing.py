@@ -286,6 +286,7 @@ class _Measured:
             "why_two_processes": comparison.why_two,
             "why_not_forked": comparison.why_fresh,
             "replicas": len(self.replicas),
+            "autotuned": comparison.choices,
             **credit.to_document(),
             "measured": measured_under(self._results, self.replicas),
             "device_seconds": round(comparison.device_seconds, 3),

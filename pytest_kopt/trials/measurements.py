@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
-from functools import partial
+from functools import cached_property, partial
 from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_kopt.campaign.running import COMPARING
-from pytest_kopt.cases.order import Depth, WorkerOrders
+from pytest_kopt.cases.details import merged_choices
+from pytest_kopt.cases.order import Choices, Depth, WorkerOrders
 from pytest_kopt.cases.result import CaseResult, Collector
 from pytest_kopt.devices.pinning import Placement, place
-from pytest_kopt.imports import imported_libraries
+from pytest_kopt.imports import libraries_and_files
 from pytest_kopt.options.declare import EARLY_LOOK
 from pytest_kopt.options.settings import Settings
 from pytest_kopt.processes.child import NO_MEMORY, Child, without_records
@@ -40,6 +41,8 @@ _CORES_OF_A_CHECK = {"cpu": 1, "cuda": 2}
 _GRADIENTS = "torch.fx.experimental.symbolic_shapes"
 #: What Triton imports at the first launch on a GPU.
 _LAUNCHING = ("triton.experimental.gluon", "triton.compiler.code_generator")
+#: In the source of a kernel that Triton times configurations of.
+_AUTOTUNED = b"autotune"
 
 if TYPE_CHECKING:
     from pytest_kopt.devices.vendor import Device
@@ -83,6 +86,8 @@ class Measurements:
         self.sites = Sites(config, orders.device, variables)
         self._root = config.rootpath.resolve()
         self._opened: tuple[Versions, Comparison] | None = None
+        #: Results of checks in trees, by tree and node id.
+        self._checked: dict[Path, dict[str, CaseResult]] = {}
         #: What was asked for ahead, and what runs of it.
         self._running: tuple[InCopies, SideBySide] | None = None
 
@@ -93,9 +98,13 @@ class Measurements:
 
     @property
     def checkers(self) -> int:
-        """How many processes check cases at once: on a GPU, most of that is the host's work."""
+        """How many processes check cases at once: on a GPU, most of that is the host's work.
+
+        Autotuned kernels are checked by one: several would disturb each other's choices.
+        """
         site = self.sites.here
-        return max(1, min(_CHECKERS, site.cores // 4)) if site.kind == "cuda" else 1
+        is_shared = site.kind == "cuda" and not self._is_autotuned
+        return max(1, min(_CHECKERS, site.cores // 4)) if is_shared else 1
 
     @property
     def foreseen(self) -> int:
@@ -127,8 +136,10 @@ class Measurements:
             self._running[1].wait()
         results: list[CaseResult] = []
         measured = [nodeid for nodeid in self._collector.order if nodeid in self._collector.results]
+        choices = self._choices_of(self._root)
         for where in self._lanes(measured):
-            results += self._rerun(where).run().results.values()
+            rerun = self._rerun(where, candidate_choices=choices)
+            results += rerun.run().results.values()
         return results
 
     def _rerun(
@@ -180,6 +191,8 @@ class Measurements:
             if crowded and any(NO_MEMORY in text for text in there.failures.values()):
                 alone = replace(in_copies, copies=in_copies.copies[number : number + 1])
                 (collectors[number],) = self._side_by_side(alone).wait()
+        for (_, tree), there in zip(in_copies.copies, collectors, strict=True):
+            self._checked.setdefault(tree, {}).update(there.results)
         return collectors
 
     def begin_in(self, in_copies: InCopies) -> None:
@@ -217,7 +230,13 @@ class Measurements:
         room = max(1, site.cores // _CORES_OF_A_CHECK[site.kind])
         most = max(1, min(self.checkers, room // len(in_copies.copies)))
         runs = [
-            self._rerun(Place(site, device, ids), copy, most=most, depth=in_copies.depth)
+            self._rerun(
+                Place(site, device, ids),
+                copy,
+                most=most,
+                depth=in_copies.depth,
+                candidate_choices=self._choices_of(copy[1]),
+            )
             for copy, device in zip(in_copies.copies, cycle(self._devices), strict=False)
         ]
         return SideBySide(runs, room)
@@ -248,14 +267,59 @@ class Measurements:
         # What is calibrated is how processes differ; of a race's two to four each counts.
         most = most or self._settings.calibrate or FINAL_LOOK
         looks = tuple(RACE_LOOKS if versions.raced else LOOKS)
-        self.progress.begin(phase, most * len(lanes), looks=looks, lanes=len(lanes))
         begun, self._opened = self._opened, None
+        if self._compares_autotuned(versions):
+            if begun is not None:
+                # Its processes would choose for themselves.
+                begun[1].close()
+                begun = None
+            self._tune(ids, versions)
+        self.progress.begin(phase, most * len(lanes), looks=looks, lanes=len(lanes))
         if begun is not None:
             opened_for, opened = begun
             if opened_for == versions and opened.narrow(lanes):
                 return opened
             opened.close()
         return self._comparison(lanes, versions, most)
+
+    @property
+    def _is_autotuned(self) -> bool:
+        """Whether kernels of the cases are autotuned, by their sources or the baseline."""
+        expected = self.orders.expected or ()
+        return any(case.autotuned for case in expected) or self._mentions_autotuning
+
+    @cached_property
+    def _mentions_autotuning(self) -> bool:
+        return _mention_autotuning(self._reached[1])
+
+    def _compares_autotuned(self, versions: Versions) -> bool:
+        """Say whether a version has an autotuned kernel, by its source or by its check."""
+        current_best = [tree / path for tree in versions.trees[:1] for path in versions.changed]
+        is_mentioned = self._is_autotuned or _mention_autotuning(current_best)
+        return is_mentioned or bool(self._choices_of(self._root))
+
+    def _tune(self, ids: Sequence[str], versions: Versions) -> None:
+        """Have each version of the cases choose its kernels' configurations, for all processes.
+
+        A candidate has chosen in its check. The current best chooses in a process without any.
+        """
+        trees = [self._root, *versions.trees[1:]]
+        if not versions.raced:
+            trees = [versions.trees[0], self._root]
+        results = self._collector.results if versions.raced else self._checked.get(trees[0], {})
+        if missing := [nodeid for nodeid in ids if nodeid not in results]:
+            copies = [(versions.root, trees[0])]
+            self.run_in(InCopies(copies, missing, Depth.RESULTS), "tuning the current best")
+        candidates = merged_choices(map(self._choices_of, trees[1:]))
+        self.orders = replace(
+            self.orders, choices=self._choices_of(trees[0]), candidate_choices=candidates
+        )
+
+    def _choices_of(self, tree: Path) -> Choices:
+        """Return the choices of the version in a tree, as its checks made them."""
+        is_here = tree == self._root
+        results = self._collector.results if is_here else self._checked.get(tree, {})
+        return merged_choices(result.evidence.autotuned or {} for result in results.values())
 
     def _comparison(self, lanes: Sequence[Place], versions: Versions, most: int) -> Comparison:
         from pytest_kopt.paired.comparison import Comparison
@@ -283,6 +347,12 @@ class Measurements:
 
         self.sites.reach(name, opened)
 
+    @cached_property
+    def _reached(self) -> tuple[set[str], set[Path]]:
+        """The libraries that the tests' files import, and the project's files."""
+        folders = [self._root, *self._config.getini("pythonpath"), self._root / "src"]
+        return libraries_and_files(_test_files(self._config), folders)
+
     def warm_up(self) -> None:
         """Have the processes to come start sooner; what they import is imported meanwhile."""
         config = self._config
@@ -300,8 +370,7 @@ class Measurements:
             modules.append(_GRADIENTS)
         if self.orders.device == "cuda":
             modules += _LAUNCHING
-        folders = [self._root, *self._config.getini("pythonpath"), self._root / "src"]
-        modules += sorted(imported_libraries(files, folders))
+        modules += sorted(self._reached[0])
         directory = str(config.invocation_params.dir)
         launcher_of(config).warm(self.sites.here.environment, directory, modules)
 
@@ -310,6 +379,8 @@ class Measurements:
         from pytest_kopt.decide.inference import FINAL_LOOK
 
         if self._opened is not None or not self._has_room_ahead:
+            return
+        if self._compares_autotuned(versions):
             return
         lanes = [Place(self.sites.here, device, list(ids)) for device in self._devices]
         opened = self._comparison(lanes, versions, FINAL_LOOK)
@@ -338,6 +409,13 @@ class Measurements:
         self.end_begun()
         launcher_of(self._config).end()
         self.sites.end()
+
+
+def _mention_autotuning(files: Iterable[Path]) -> bool:
+    return any(
+        path.suffix == ".py" and path.is_file() and _AUTOTUNED in path.read_bytes()
+        for path in files
+    )
 
 
 def _test_files(config: pytest.Config) -> Iterator[Path]:

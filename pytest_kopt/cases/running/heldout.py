@@ -33,6 +33,7 @@ from pytest_kopt.cases.running.execution import (
     Run,
     forget_compiled,
     make_inputs,
+    nearest_choices,
 )
 from pytest_kopt.cases.running.reference import Reference
 from pytest_kopt.clock import Stopwatch
@@ -76,7 +77,7 @@ def try_case(
     seed = derive(secret, case.nodeid, "held out")
     spent, is_over = 0.0, False
     judged, missed = set[tuple[Kind, str]](), dict[tuple[Kind, str], str]()
-    with ExitStack() as fixtures, _ending_if_lost(bench.device):
+    with ExitStack() as fixtures, _ending_if_lost(bench.device), nearest_choices():
         remaining = enumerate(held_out_cases(test, case, bench.device, seed, fixtures))
         while not is_over:
             to_time = list[tuple[Tried, Case]]()
