@@ -65,8 +65,9 @@ def step() -> int:
     end_with_parent()
     root, base, directory, *arguments = sys.argv[1:]
     tree = Repository.around(Path.cwd())
-    commit = tree and tree.commit_of("BISECT_HEAD")
-    assert tree is not None and commit is not None
+    assert tree is not None, "git runs it in the work tree of the bisection"
+    commit = tree.commit_of("BISECT_HEAD")
+    assert commit is not None, "git sets it while a bisection runs"
     row = _compare(Path(root), tree, commit, base, Path(directory), arguments)
     return _ANSWERS[row["standing"]]
 

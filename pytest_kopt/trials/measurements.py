@@ -309,7 +309,7 @@ class Measurements:
         results = self._collector.results if versions.raced else self._checked.get(trees[0], {})
         if missing := [nodeid for nodeid in ids if nodeid not in results]:
             copies = [(versions.root, trees[0])]
-            self.run_in(InCopies(copies, missing, Depth.RESULTS), "tuning the current best")
+            self.run_in(InCopies(copies, missing), "tuning the current best")
         candidates = merged_choices(map(self._choices_of, trees[1:]))
         self.orders = replace(
             self.orders, choices=self._choices_of(trees[0]), candidate_choices=candidates
