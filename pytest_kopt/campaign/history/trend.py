@@ -200,7 +200,7 @@ def _next_directions(campaign: Campaign, rounds: list[Round]) -> list[str]:
     """Return what the last rounds' authors would try next, then what knowledge has untried."""
     planned = [round.notes.next.splitlines()[0] for round in reversed(rounds) if round.notes.next]
     left = untried(route_of(campaign.manifest), rounds, NEXT_DIRECTIONS)
-    suggested = [*planned, *(f"{page.id} {page.title}: {page.change}" for page in left)]
+    suggested = [*planned, *(f"{way.id} {way.title}: {way.change}" for way in left)]
     return list(dict.fromkeys(suggested))[:NEXT_DIRECTIONS]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any, Literal
 
 from pydantic import Field
@@ -169,7 +170,6 @@ def advice(campaign: Campaign) -> dict[str, Any]:
         "op": manifest.target_op,
         "gpu": manifest.target_gpu,
         "backend": manifest.target_backend,
-        "area": {"op": route.op, "gpu": route.architecture, "backend": route.backend},
         "gaps": list(route.gaps),
         "project_skill": manifest.project_skill,
         "tips": [
@@ -177,10 +177,7 @@ def advice(campaign: Campaign) -> dict[str, Any]:
             for entry in tips.entries(tips_file)
         ],
         "tips_file": str(tips_file.relative_to(campaign.root)) if tips_file.exists() else None,
-        "reading": [
-            {"path": str(route.root / page.path), "page": page.path, "why": page.why}
-            for page in route.readings
-        ],
+        "reading": [{"path": str(route.root / page), "page": page} for page in route.pages],
         "facts": [f"{about}{':' if facts else ''}", *(fact.citation() for fact in facts)],
         "rooflines": [line.model_dump() for line in measured],
         "efficiency_pct": reached.pct,
@@ -205,13 +202,8 @@ def _stagnation(rounds: list[Round], route: Route) -> dict[str, Any] | None:
     review = stops.review(rounds)
     if review is None:
         return None
-    left = untried(route, rounds, stops.NEW_DIRECTIONS + 2)
-    names = ("id", "title", "symptom", "change", "verify")
     return {
         **review.model_dump(),
         "disproved": [_lesson(round) for round in rounds[-review.rollbacks_in_a_row :]],
-        "untried": [
-            {**{name: getattr(direction, name) for name in names}, "page": direction.path}
-            for direction in left
-        ],
+        "untried": [*map(asdict, untried(route, rounds, stops.NEW_DIRECTIONS + 2))],
     }
