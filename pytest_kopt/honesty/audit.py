@@ -15,8 +15,9 @@ from pytest_kopt.imports import imports_at
 _LONGEST = 90
 _CACHED = "identity-keyed-cache"
 _MEMOISED = "memoised-tensors"
-#: By what is called, read or imported: what that means, and the names, of which one that ends in a
-#: dot stands for all below it.
+_VARIABLE = "harness-environment"
+#: By note: what it says, and the names that are called, read or imported; one that ends in a dot
+#: stands for all below it.
 NOTED = {
     "stack-inspection": (
         "the kernel inspects the frames of its callers",
@@ -31,22 +32,20 @@ NOTED = {
         "the kernel imports the test harness",
         "pytest pytest. _pytest _pytest. pytest_kopt pytest_kopt. pluggy xdist conftest",
     ),
-    "harness-environment": (
-        "the kernel reads the command line of the session",
+    _VARIABLE: (
+        "the kernel reads the command line or a variable of the session",
         "sys.argv sys.orig_argv",
     ),
     _MEMOISED: (
         "a memoising decorator may keep arguments and results",
         "functools.lru_cache functools.cache cachetools. joblib.Memory weakref.WeakKeyDictionary",
     ),
+    _CACHED: ("the kernel keeps a value by the identity of a tensor", ""),
 }
 _HARNESS_VARIABLES = ("PYTEST", "KOPT_", "XDIST")
 #: What tells a tensor from others without a look at its content.
 _IDENTITY = {"data_ptr", "untyped_storage", "_cdata", "__array_interface__", "_version"}
 _LOOKUPS = ("get", "setdefault", "pop", "move_to_end")
-
-#: The check, what it says, and the code.
-_Note = tuple[str, str, ast.AST]
 
 
 def audit(candidate: Mapping[str, bytes], incumbent: Mapping[str, bytes]) -> list[Finding]:
@@ -54,15 +53,14 @@ def audit(candidate: Mapping[str, bytes], incumbent: Mapping[str, bytes]) -> lis
 
     Files that are no Python have none.
     """
-    old = Counter((check, ast.dump(node)) for _, (check, _, node) in _notes(incumbent))
+    old = Counter((check, ast.dump(node)) for _, check, node in _notes(incumbent))
     findings = []
-    for path, (check, message, node) in _notes(candidate):
+    for path, check, node in _notes(candidate):
         old[check, ast.dump(node)] -= 1
         if old[check, ast.dump(node)] < 0:
-            code = ast.unparse(node).partition("\n")[0]
-            code = code if len(code) <= _LONGEST else f"{code[: _LONGEST - 1]}…"
+            code = ast.unparse(node).partition("\n")[0][:_LONGEST]
             where = f"{path}:{getattr(node, 'lineno', 1)}"
-            findings.append(Finding(check, f"{message}: `{code}`", where=where))
+            findings.append(Finding(check, f"{NOTED[check][0]}: `{code}`", where=where))
     return findings
 
 
@@ -71,80 +69,61 @@ def suspects_a_cache(source: bytes) -> bool:
     return any(finding.check in (_CACHED, _MEMOISED) for finding in audit({"k.py": source}, {}))
 
 
-def _notes(sources: Mapping[str, bytes]) -> Iterator[tuple[str, _Note]]:
+def _notes(sources: Mapping[str, bytes]) -> Iterator[tuple[str, str, ast.AST]]:
     for path, content in sources.items():
         try:
             tree = ast.parse(content) if path.endswith(".py") else ast.Module([], [])
         except (SyntaxError, ValueError):
             continue
-        visitor = _Visitor()
-        visitor.visit(tree)
+        names: dict[str, str] = {}
+        keyed = {ast.unparse(key) for node in ast.walk(tree) for key in _keys(node)}
         # One note of a kind for each line.
-        places = {(note[0], getattr(note[2], "lineno", 0)): note for note in visitor.notes[::-1]}
-        yield from ((path, note) for note in reversed(places.values()))
+        places = {
+            (check, getattr(node, "lineno", 0)): node
+            for node in ast.walk(tree)
+            for check in _checks(node, names, keyed)
+        }
+        for (check, _), node in sorted(places.items(), key=lambda place: place[0][1]):
+            yield path, check, node
 
 
-class _Visitor(ast.NodeVisitor):
-    """One pass over a file, in which names of imports are known."""
+def _checks(node: ast.AST, names: dict[str, str], keyed: set[str]) -> Iterator[str]:
+    """Yield the notes about a node.
 
-    def __init__(self) -> None:
-        self.notes: list[_Note] = []
-        self._names: dict[str, str] = {}
-
-    def visit_Import(self, node: ast.Import | ast.ImportFrom) -> None:
+    `names` are those that imports before it bound, `keyed` what is looked up or compared.
+    """
+    found: list[str] = []
+    if isinstance(node, ast.Import | ast.ImportFrom):
         for imported in imports_at(node):
             bound, name = imported.bound
-            self._names[bound] = name
-            self._named(imported.whole, node)
-
-    visit_ImportFrom = visit_Import  # noqa: N815 - the name is that of ast
-
-    def visit_Attribute(self, node: ast.Attribute) -> None:
-        self._named(self._dotted(node), node)
-        self.generic_visit(node)
-
-    def visit_Name(self, node: ast.Name) -> None:
-        name = self._names.get(node.id, "")
-        if isinstance(node.ctx, ast.Load) and "." in name:
-            self._named(name, node)
-
-    def visit_Constant(self, node: ast.Constant) -> None:
-        if isinstance(node.value, str) and node.value.startswith(_HARNESS_VARIABLES):
-            text = "the kernel names an environment variable of the harness"
-            self.notes.append(("harness-environment", text, node))
-
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
-        """Note what is looked up, or compared with what was kept, by what a tensor is."""
-        keys = [key for part in ast.walk(node) for key in _keys(part)]
-        names = {part.id for key in keys for part in ast.walk(key) if isinstance(part, ast.Name)}
-        named = (part for part in ast.walk(node) if isinstance(part, ast.Assign))
-        keys += [part.value for part in named if names & set(map(ast.unparse, part.targets))]
-        for key in keys:
-            parts = [*ast.walk(key)]
-            calls = {ast.unparse(part.func) for part in parts if isinstance(part, ast.Call)}
-            read = {part.attr for part in parts if isinstance(part, ast.Attribute)}
-            # A launch is handed pointers, and asks how they are aligned.
-            is_aligned = any(isinstance(part, ast.Mod) for part in parts)
-            if ("id" in calls or read & _IDENTITY) and not is_aligned:
-                text = "the kernel keeps a value by the identity of a tensor"
-                self.notes.append((_CACHED, text, key))
-        self.generic_visit(node)
-
-    def _named(self, name: str, node: ast.AST) -> None:
-        for check, (message, names) in NOTED.items():
-            words = names.split()
+            names[bound] = name
+            found.append(imported.whole)
+    elif isinstance(node, ast.Attribute) or (
+        isinstance(node, ast.Name) and "." in names.get(node.id, "")
+    ):
+        first, _, rest = ast.unparse(node).partition(".")
+        found.append(".".join(filter(None, (names.get(first, first), rest))))
+    elif isinstance(node, ast.Constant) and str(node.value).startswith(_HARNESS_VARIABLES):
+        yield _VARIABLE
+    for name in found:
+        for check, (_, listed) in NOTED.items():
+            words = listed.split()
             below = tuple(word for word in words if word.endswith("."))
-            if name in words or (below and name.startswith(below)):
-                self.notes.append((check, message, node))
+            if name in words or name.startswith(below):
+                yield check
+    is_key = isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in keyed
+    keys = [node.value] if isinstance(node, ast.Assign) and is_key else _keys(node)
+    if any(map(_is_identity, keys)):
+        yield _CACHED
 
-    def _dotted(self, node: ast.AST) -> str:
-        """Return a name as it was imported, "" for what is none."""
-        if isinstance(node, ast.Name):
-            return self._names.get(node.id, node.id)
-        if isinstance(node, ast.Attribute):
-            base = self._dotted(node.value)
-            return f"{base}.{node.attr}" if base else ""
-        return ""
+
+def _is_identity(key: ast.expr) -> bool:
+    parts = [*ast.walk(key)]
+    calls = {ast.unparse(part.func) for part in parts if isinstance(part, ast.Call)}
+    read = {part.attr for part in parts if isinstance(part, ast.Attribute)}
+    # A launch is handed pointers, and asks how they are aligned.
+    is_aligned = any(isinstance(part, ast.Mod) for part in parts)
+    return ("id" in calls or bool(read & _IDENTITY)) and not is_aligned
 
 
 def _keys(node: ast.AST) -> Iterator[ast.expr]:
