@@ -7,7 +7,6 @@ import math
 import os
 import re
 import signal
-from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
 
@@ -189,17 +188,6 @@ def test_a_slower_kernel_is_judged_by_the_bases_limit(gate: Gate) -> None:
     assert "beyond the regression limit of 5 %" in done.judged["reason"]
 
 
-def test_a_kernel_that_only_a_looser_declaration_lets_pass_is_wrong(gate: Gate) -> None:
-    project = gate.project
-    spoils = "result = 2.0 * x\n    x.zero_()\n    return result"
-    project.write(PLAIN, kernel(FASTER, "new").replace("return 2.0 * x", spoils))
-    project.replace("tests/test_plain.py", "dims=", "consumes=(0,),\n        dims=")
-    done = gate()
-    assert done.run.code == 1, done.run.text
-    assert "lets input 0 hold anything after a call (consumes)" in done.judged["reason"]
-    assert "1 case(s) are wrong by what the base's cases declare" in done.judged["reason"]
-
-
 NARROWER = 'domain=("declared shapes", "declared signs", "moderate values", "finite")'
 
 
@@ -240,10 +228,9 @@ OPERATORS = torch.library.Library("plain", "FRAGMENT")
 """
 
 
-@pytest.mark.parametrize("more", ["", REGISTERS], ids=["one process", "two processes"])
-def test_a_kernel_far_less_exact_than_the_bases_is_refused(gate: Gate, more: str) -> None:
+def test_a_kernel_far_less_exact_than_the_bases_is_refused(gate: Gate) -> None:
     """Within the tolerance of float32: 80 dB where the base has all of them."""
-    gate.project.write(PLAIN, kernel(FASTER, "new", factor=2.0002) + more)
+    gate.project.write(PLAIN, kernel(FASTER, "new", factor=2.0002) + REGISTERS)
     done = gate()
     assert done.run.code == 8, done.run.text
     (finding,) = done.judged["findings"]
@@ -251,19 +238,17 @@ def test_a_kernel_far_less_exact_than_the_bases_is_refused(gate: Gate, more: str
 
 
 @pytest.mark.parametrize(
-    ("result", "check", "more"),
+    ("result", "check"),
     [
-        ("(2.0 * x).half()", "output-dtype", ""),
-        ("(2.0 * x).half()", "output-dtype", REGISTERS),
-        ("(2.0 * x)[:, :1].expand(x.shape)", "output-layout", ""),
+        ("(2.0 * x).half()", "output-dtype"),
+        ("(2.0 * x)[:, :1].expand(x.shape)", "output-layout"),
     ],
-    ids=["dtype", "dtype in two processes", "memory"],
 )
 def test_results_are_of_the_bases_dtype_and_have_memory_of_their_own(
-    gate: Gate, result: str, check: str, more: str
+    gate: Gate, result: str, check: str
 ) -> None:
     text = kernel(FASTER, "new").replace("return 2.0 * x", f"return {result}")
-    gate.project.write(PLAIN, text + more)
+    gate.project.write(PLAIN, text)
     done = gate()
     assert done.run.code == 1, done.run.text
     (finding,) = done.judged["findings"]
@@ -335,20 +320,15 @@ sys.meta_path.append(Finder)
 """
 
 
-@pytest.mark.parametrize(
-    ("now", "code", "status"), [(FASTER, 0, "improved"), (SLOWER, 8, "regressed")]
-)
-def test_versions_of_a_package_that_is_installed_editable_are_told_apart(
-    gate: Gate, now: float, code: int, status: str
-) -> None:
+def test_versions_of_a_package_that_is_installed_editable_are_told_apart(gate: Gate) -> None:
     gate.project.write("kernels/__init__.py", "")
     gate.project.write("tests/conftest.py", MAPPING.format(root=gate.project.root))
     gate.project.write("tests/test_plain.py", cases(("acme.plain", "plain")))
     gate.project.commit_all("Tests of the installed package")
-    gate.project.write(PLAIN, kernel(now, "new"))
+    gate.project.write(PLAIN, kernel(SLOWER, "new"))
     done = gate()
-    assert done.run.code == code, done.run.text
-    assert done.judged["shapes"][0]["status"] == status
+    assert done.run.code == 8, done.run.text
+    assert done.judged["shapes"][0]["status"] == "regressed"
 
 
 def test_a_kernel_that_does_not_import_is_wrong(gate: Gate) -> None:
@@ -511,11 +491,10 @@ def test_a_case_that_the_base_fails_as_well_is_not_the_changes_fault(gate: Gate)
 
 
 @long
-@pytest.mark.parametrize("words", [(), TWO_WORKERS], ids=["serial", "n2"])
-def test_a_kernel_that_dies_while_it_is_compared(gate: Gate, words: tuple[str, ...]) -> None:
+def test_a_kernel_that_dies_while_it_is_compared(gate: Gate) -> None:
     gate.trace.with_name("trace.deadly").touch()
     gate.project.write(PLAIN, kernel(FASTER, "new") + DIES_LATE)
-    done = gate(*words)
+    done = gate()
     assert done.run.code == 1, done.run.text
     assert done.judged["decision"] == "REPAIR" and done.shapes[1]["check"] == "ERROR"
     assert "SIGSEGV" in done.judged["reason"], done.judged["reason"]
@@ -544,25 +523,14 @@ def test_what_only_reading_gives_away_is_noted(gate: Gate) -> None:
 
 
 @long
-def test_a_script_that_no_case_loads_may_look_at_its_caller(gate: Gate) -> None:
-    gate.project.write("tools/who.py", LOOKS_AT_ITS_CALLER)
-    gate.project.write(PLAIN, kernel(SAME, "new"))
-    done = gate()
-    assert done.run.code == 0, done.run.text
-    assert not any("stack-inspection" in flag for flag in done.judged["flags"])
-
-
-@long
-@pytest.mark.parametrize("words", [(), TWO_WORKERS, NO_XDIST], ids=["serial", "n2", "no xdist"])
+@pytest.mark.parametrize("words", [(), NO_XDIST], ids=["serial", "no xdist"])
 @pytest.mark.parametrize(
     ("cost", "ask", "code", "decision"),
     [
         (SLOWER, "no-regression", 8, "ROLLED_BACK"),
         (A_LITTLE_SLOWER, "no-regression", 0, "ACCEPTED_WITH_NOTE"),
         (A_LITTLE_SLOWER, "improve", 8, "ROLLED_BACK"),
-        (SAME, "no-regression", 0, "ACCEPTED"),
         (SAME, "improve", 9, "INCONCLUSIVE"),
-        (FASTER, "no-regression", 0, "ACCEPTED"),
         (FASTER, "improve", 0, "ACCEPTED"),
     ],
 )
@@ -577,24 +545,12 @@ def test_codes(
 
 
 @long
-@pytest.mark.parametrize("words", [TWO_WORKERS, NO_XDIST], ids=["n2", "no xdist"])
-def test_codes_without_a_comparison(gate: Gate, words: tuple[str, ...]) -> None:
-    assert gate(*words).run.code == 0
-    gate.project.write(PLAIN, kernel(FASTER, "new", factor=2.1))
-    assert gate(*words).run.code == 1
-
-
-@long
-@pytest.mark.parametrize("ref", ["topic-base", "v1", "v1-annotated", "sha", "short"])
+@pytest.mark.parametrize("ref", ["topic-base", "v1-annotated", "short"])
 def test_names_of_the_base(gate: Gate, ref: str) -> None:
     """The base is where the branch came from, not what the named branch has become since."""
     project = gate.project
     base = project.head()
-    for words in (
-        ("branch", "topic-base"),
-        ("tag", "v1"),
-        ("tag", "-a", "-m", "x", "v1-annotated"),
-    ):
+    for words in (("branch", "topic-base"), ("tag", "-a", "-m", "x", "v1-annotated")):
         project.git(*words)
     project.git("switch", "--quiet", "-c", "topic")
     project.write(PLAIN, kernel(FASTER, "new"))
@@ -603,7 +559,7 @@ def test_names_of_the_base(gate: Gate, ref: str) -> None:
     project.write(PLAIN, kernel(FASTER / 2, "meanwhile"))
     project.commit_all("What the others did meanwhile")
     project.git("switch", "--quiet", "topic")
-    done = gate(base={"sha": base, "short": base[:8]}.get(ref, ref))
+    done = gate(base={"short": base[:8]}.get(ref, ref))
     assert done.run.code == 0 and done.judged["base"] == base, done.run.text
     assert names(done.trace) == {"old", "new"}
 
@@ -711,18 +667,8 @@ def test_a_submodule_that_changed(gate: Gate, tmp_path: Path) -> None:
         (("--kopt-round", "2"), ("--kopt-base", "it needs no campaign")),
         (("--kopt-campaign", "mine"), ("--kopt-base", "it needs no campaign")),
         (("--kopt-compare", "stored"), ("--kopt-compare", "no stored baseline", "paired")),
-        pytest.param(("-o", "kopt_compare=stored"), ("no stored baseline",), marks=long),
         (("--kopt-notes", "notes.yaml"), ("--kopt-notes", "--kopt-round")),
-        pytest.param(("--kopt-no-apply",), ("--kopt-no-apply", "--kopt-round"), marks=long),
-        pytest.param(
-            ("--kopt-deterministic-only",),
-            ("standard cases", "--kopt-deterministic-only"),
-            marks=long,
-        ),
-        pytest.param(
-            ("-o", "kopt_gate=faster"), ("'faster'", "no-regression, improve"), marks=long
-        ),
-        pytest.param(("--kopt-policy", "mild"), ("'mild'", "primus"), marks=long),
+        (("-o", "kopt_gate=faster"), ("'faster'", "no-regression, improve")),
         (("--kopt-calibrate", "4"), ("--kopt-calibrate", "--kopt-base")),
         (("--kopt-check-only",), ("--kopt-check-only: excludes --kopt-base", "records nothing")),
     ],
@@ -748,31 +694,14 @@ def refusing(tmp_path_factory: pytest.TempPathFactory) -> Gate:
     return Gate(project_at(tmp_path_factory.mktemp("refusing") / "project"))
 
 
-def break_import(project: Project) -> None:
-    project.write(PLAIN, "raise ImportError('gone astray')\n")
-
-
-def remove_kernel(project: Project) -> None:
-    project.git("rm", "--quiet", PLAIN)
-
-
 @long
-@pytest.mark.parametrize(
-    ("spoil", "says"),
-    [
-        (break_import, "gone astray"),
-        (remove_kernel, "kernels.plain"),
-    ],
-)
-def test_a_base_whose_kernel_does_not_import(
-    gate: Gate, spoil: Callable[[Project], None], says: str
-) -> None:
+def test_a_base_whose_kernel_does_not_import(gate: Gate) -> None:
     """Its test file is there, so its cases are not new ones."""
-    spoil(gate.project)
+    gate.project.git("rm", "--quiet", PLAIN)
     gate.project.commit_all("Broken")
     gate.project.write(PLAIN, kernel(FASTER, "new"))
     message = refused(gate)
-    for part in ("tests/test_plain.py", "does not import", says, "--kopt-base main"):
+    for part in ("tests/test_plain.py", "does not import", "kernels.plain", "--kopt-base main"):
         assert part in message
 
 
@@ -819,24 +748,19 @@ time.sleep(3600)
 """
 
 
-@pytest.mark.parametrize(
-    "how",
-    [signal.SIGTERM, pytest.param(signal.SIGINT, marks=long)],
-)
-def test_interrupted_while_the_base_is_collected(gate: Gate, how: int) -> None:
+def test_interrupted_while_the_base_is_collected(gate: Gate) -> None:
     gate.project.write("tests/test_plain.py", BLOCKING)
     gate.project.commit_all("Takes its time")
     gate.project.write("tests/test_plain.py", PLAIN_CASES)
     # A process that still collects would not listen to anything milder than a kill.
-    assert gate.interrupt(how, lambda: names(gate.traced()) == {"collecting"}) == 2
+    assert gate.interrupt(signal.SIGTERM, lambda: names(gate.traced()) == {"collecting"}) == 2
     assert names(gate.traced()) == {"collecting"}, "nothing was measured after that"
 
 
 @long
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
-def test_interrupted_in_the_middle_of_the_comparison(gate: Gate, how: int) -> None:
+def test_interrupted_in_the_middle_of_the_comparison(gate: Gate) -> None:
     gate.project.write(PLAIN, kernel(FASTER, "new"))
-    assert gate.interrupt(how, lambda: compares(gate.trace)) == 2
+    assert gate.interrupt(signal.SIGINT, lambda: compares(gate.trace)) == 2
     assert not gate.verdict.exists()
 
 
