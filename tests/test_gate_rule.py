@@ -13,7 +13,6 @@ from pytest_kopt.decide.paired import decide_paired
 from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.trials import judging
 from pytest_kopt.trials.pull_request.base import Difference, with_differences
-from pytest_kopt.trials.pull_request.gate import without
 from tests.builders import paired_evidence
 
 PRIMUS = policies.load("primus")
@@ -93,10 +92,10 @@ def test_the_gate_says_what_it_excludes() -> None:
 def test_a_renamed_case_is_named_by_both_names() -> None:
     kept = judged("no-regression", FINAL_LOOK, 2.0)
     assert kept is not None and kept.decision.keeps
-    refused = without(["t.py::test_old"], ["t.py::test_new"], kept)
+    refused = judging.without(["t.py::test_old"], ["t.py::test_new"], kept)
     assert (refused.decision, refused.removed) == (Decision.ROLLED_BACK, ["t.py::test_old"])
     assert "new name (t.py::test_new)" in refused.next_step
-    assert "new name" not in without(["t.py::test_old"], [], kept).next_step
+    assert "new name" not in judging.without(["t.py::test_old"], [], kept).next_step
 
 
 def test_a_gate_is_surer_that_a_case_is_not_slower_than_a_round() -> None:

@@ -125,7 +125,7 @@ def test_what_decides_loads_no_torch() -> None:
     code = (
         "import sys, pytest_kopt.session.assemble, pytest_kopt.trials.measurements, "
         "pytest_kopt.trials.final, pytest_kopt.trials.rounds.race, "
-        "pytest_kopt.trials.pull_request.gate; "
+        "pytest_kopt.trials.pull_request.against_base; "
         "print('torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

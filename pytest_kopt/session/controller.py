@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from pytest_kopt.roofline import Roofline
     from pytest_kopt.show.standing import Closing
     from pytest_kopt.trials.campaign_trial import CampaignTrial
-    from pytest_kopt.trials.pull_request.gate import VersionGate
+    from pytest_kopt.trials.pull_request.against_base import PullRequestGate
 
-    Trial: TypeAlias = CampaignTrial | VersionGate
+    Trial: TypeAlias = CampaignTrial | PullRequestGate
 
 
 class Controller:

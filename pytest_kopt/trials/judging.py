@@ -20,6 +20,7 @@ from pytest_kopt.devices.vendor import CPU
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.finding import Finding
 
+COMPUTE = "compute what the cases ask for"
 INTERPRETED = (
     "Triton's interpreter ran these cases: kopt cannot compare times without a GPU",
     "the checks passed; run the round on a GPU",
@@ -291,3 +292,52 @@ def device_flags(results: Sequence[CaseResult], expected: Mapping[str, ExpectedC
             flags.append(f"{result.label}: measured on {now}, the incumbent on {before}")
     around = {r.label: r.evidence.conditions for r in results}
     return [*flags, *by_kind({label: c.flags if c else () for label, c in around.items()})]
+
+
+#: The worst first.
+_WORST = (
+    *(Decision.REPAIR, Decision.REJECTED_OVERFIT, Decision.ROLLED_BACK, Decision.INCOMPLETE),
+    *(Decision.INCONCLUSIVE, Decision.ACCEPTED_WITH_NOTE, Decision.ACCEPTED),
+)
+
+
+def worst(verdicts: Sequence[Verdict]) -> Verdict:
+    """Return the worst verdict on parts of the cases, with the cases and flags of all parts."""
+    first, *others = sorted(verdicts, key=lambda verdict: _WORST.index(verdict.decision))
+    reasons = [
+        first.reason,
+        *(f"in {_labels(verdict.shapes)}: {verdict.reason}" for verdict in others),
+    ]
+    return first.model_copy(
+        update={
+            "reason": "; ".join(reasons),
+            "shapes": [shape for verdict in (first, *others) for shape in verdict.shapes],
+            "flags": [*dict.fromkeys(f for verdict in (first, *others) for f in verdict.flags)],
+        }
+    )
+
+
+def without(gone: Sequence[str], new: Sequence[str], verdict: Verdict) -> Verdict:
+    """Return the verdict on a change that removes cases: refused, unless it is worse as it is."""
+    if not gone or not (verdict.decision.keeps or verdict.decision is Decision.INCONCLUSIVE):
+        return verdict
+    names = some(gone)
+    renamed = f" or have a new name ({some(new)})" if new else ""
+    return verdict.model_copy(
+        update={
+            "decision": Decision.ROLLED_BACK,
+            "reason": f"{len(gone)} case(s) of the base are gone, skipped or xfailed, and nothing "
+            f"says that their shapes are not slower: {names}; of the others: {verdict.reason}",
+            "next_step": "bring them back, or pass --kopt-allow-removed if they are meant to go"
+            + renamed,
+            "removed": list(gone),
+        }
+    )
+
+
+def _labels(shapes: Sequence[Shape]) -> str:
+    return some([shape.nodeid or shape.label for shape in shapes])
+
+
+def some(ids: Sequence[str]) -> str:
+    return ", ".join(ids[:3]) + (", …" if len(ids) > 3 else "")

@@ -3,33 +3,40 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import pytest
 
-from pytest_kopt.cases.details import in_a_line
-from pytest_kopt.cases.order import WorkerOrders
+from pytest_kopt import policies
+from pytest_kopt.cases.details import in_a_line, with_details
+from pytest_kopt.cases.order import Purpose, WorkerOrders
 from pytest_kopt.cases.result import CaseResult, Collector, loaded_by
 from pytest_kopt.decide.verdict import Decision, Verdict
+from pytest_kopt.devices.idle import AllGpusBusy
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.audit import audit
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.options.declare import IN_TREE
 from pytest_kopt.options.settings import Settings
-from pytest_kopt.paired.arms import NotComparable, Versions
+from pytest_kopt.paired.arms import CandidateDied, NotComparable, Versions
+from pytest_kopt.paired.noise import NoiseHistory
+from pytest_kopt.paired.pairing import Criteria, PairedMetric, PairedResult, judge
+from pytest_kopt.paired.replica import Caught
 from pytest_kopt.processes.launcher import launcher_of
 from pytest_kopt.sameness.sources import differing
 from pytest_kopt.show.standing import Closing
+from pytest_kopt.show.words import gate_outcome
 from pytest_kopt.trials import judging
 from pytest_kopt.trials.harness import PytestSetup
 from pytest_kopt.trials.measurements import InCopies, Measurements
 from pytest_kopt.trials.project_command import ProjectCommand
 from pytest_kopt.trials.pull_request import base
 from pytest_kopt.trials.pull_request.base import Base, removed, take_inventory
-from pytest_kopt.trials.pull_request.gate import COMPUTE, VersionGate, some, without, worst
 from pytest_kopt.trials.pull_request.own_rules import (
     Reach,
     check_known,
@@ -42,16 +49,34 @@ from pytest_kopt.trials.pull_request.own_rules import (
 )
 from pytest_kopt.trials.trees import Builds, Trees, scratch, why_not_in_place
 
+#: What to do after a decision.
+NEXT = {
+    Decision.ACCEPTED: "",
+    Decision.ACCEPTED_WITH_NOTE: "look at the slower case",
+    Decision.ROLLED_BACK: "make the slower cases faster, or keep the base's code for them",
+    Decision.INCONCLUSIVE: "not decided: run it again, on a quieter machine if there is one",
+}
 
-class PullRequestGate(VersionGate):
-    """`--kopt-base REF`: a change of kernels next to the commit where it branched off."""
 
-    option = "--kopt-base"
-    other: Base
+class PullRequestGate:
+    """`--kopt-base REF`: a change of kernels next to the commit where it branched off.
+
+    Made while pytest is configured, begun when the session starts, closed when all cases ran; it
+    leaves nothing behind.
+    """
+
+    #: Lines below the header: what is to be read before anything runs.
+    preface: Sequence[str] = ()
+    #: The file that says how far the session is: nobody would read it.
+    running_file: Path | None = None
+    #: Variables that every process which runs kernel code gets.
+    environment: Mapping[str, str] = MappingProxyType({})
 
     def __init__(self, config: pytest.Config, settings: Settings, session: WorkerOrders) -> None:
         assert settings.base is not None
-        super().__init__(config, settings, session)
+        self.config, self.settings = config, settings
+        self.policy = policies.load(settings.policy or "primus")
+        self._orders = replace(session, purpose=Purpose.COMPARISON)
         here = Path(config.invocation_params.dir)
         shown = getattr(config.pluginmanager.get_plugin(IN_TREE), "base", "")
         self.other = base = Base.of(settings.base, settings.root, here, shown)
@@ -92,6 +117,9 @@ class PullRequestGate(VersionGate):
         """Whether every source is known to git, and the same code as at the base."""
         return not (self._differing or self._ignored)
 
+    def orders(self, session: WorkerOrders) -> WorkerOrders:
+        return self._orders
+
     def begin(self) -> str:
         """Learn which cases the base has, and build today's kernels; why that failed, or ""."""
         if self.is_settled:
@@ -112,7 +140,7 @@ class PullRequestGate(VersionGate):
         return self._unbuilt
 
     def check_collection(self, ids: Sequence[str], collector: Collector, filtered: bool) -> None:
-        super().check_collection(ids, collector, filtered)
+        judging.check_some(ids, collector, "--kopt-base")
         old = self.other.old
         files = {nodeid.partition("::")[0] for nodeid in (*ids, *self._then.order)}
         self._tests = {*map(self._reach.in_tree, files)}
@@ -147,7 +175,11 @@ class PullRequestGate(VersionGate):
         base = self.other.commit or self.other.name
         return self.closed(verdict, base, collector.in_order(), detail)
 
+    def no_idle_gpu(self, error: AllGpusBusy) -> None:
+        """Record nothing: there is no campaign."""
+
     def release(self) -> None:
+        """Give everything back; safe to repeat."""
         self._held.close()
 
     def _judge(self, collector: Collector, measurements: Measurements) -> tuple[Verdict, str]:
@@ -156,7 +188,7 @@ class PullRequestGate(VersionGate):
         found = [*judging.findings_of(results), *self._audit(results)]
         damning = judging.rejecting(found)
         if damning:
-            return judging.overfit(results, damning, self.policy, COMPUTE), ""
+            return judging.overfit(results, damning, self.policy, judging.COMPUTE), ""
         new = [result.nodeid for result in results if result.nodeid not in self._then.order]
         gone: list[str] = []
         declared: dict[base.Difference, list[str]] = {}
@@ -173,7 +205,9 @@ class PullRequestGate(VersionGate):
         flags += [f"fails at the base in the same way: {nodeid}" for nodeid in broken]
         verdict, told = base.with_differences(verdict, declared)
         verdict = judging.flagged(verdict, [*flags, *told, *found])
-        return verdict if self.settings.allow_removed else without(gone, new, verdict), detail
+        if not self.settings.allow_removed:
+            verdict = judging.without(gone, new, verdict)
+        return verdict, detail
 
     def _judged_as_then(
         self,
@@ -376,7 +410,7 @@ class PullRequestGate(VersionGate):
         rest = judging.shapes(results, same.keys() | alone.keys(), same)
         verdict = None
         if compared:
-            verdict = worst(compared)
+            verdict = judging.worst(compared)
             verdict = verdict.model_copy(update={"shapes": verdict.shapes + rest})
         elif rest:
             if any(part.has_same_machine_code for part in paired):
@@ -404,7 +438,7 @@ class PullRequestGate(VersionGate):
                 "pythonpath): an editable install of a folder leads to the folder itself"
             )
         raise BadInput(
-            f"no case runs the files that differ: {some(self._changed)}; the cases call "
+            f"no case runs the files that differ: {judging.some(self._changed)}; the cases call "
             f"{judging.called_by(results)}",
             where=str(self.other),
             fix=fix,
@@ -440,3 +474,117 @@ class PullRequestGate(VersionGate):
             decision = Decision.INCONCLUSIVE
             step = "the gate asks for a gain; there is none to measure"
         return judging.same_code(decision, why, results, self.policy, step)
+
+    def closed(
+        self, verdict: Verdict, base: str, results: Sequence[CaseResult], detail: str
+    ) -> Closing:
+        thresholds = self.policy.model_dump(mode="json")
+        told = {"base": base, "outcome": gate_outcome(verdict), "thresholds": thresholds}
+        return Closing(with_details(verdict.model_copy(update=told), results), detail)
+
+    def cut_off(
+        self, collector: Collector, interrupted: str, known: Sequence[str] = ()
+    ) -> Verdict | None:
+        """Return INCOMPLETE or REPAIR where not every case has a row; BadInput for refused input.
+
+        A file of cases that does not import, the other side's `known` ones or others, is wrong.
+        """
+        judging.refuse(collector.refusals)
+        judging.fail_rows_of_failed_tests(collector)
+        unfinished = judging.cut_off(collector, None, interrupted, self.policy)
+        failed = judging.not_imported(collector, known, self.config.rootpath)
+        if not failed or interrupted or (unfinished and collector.results):
+            return unfinished
+        return self.wrong(collector.in_order(), "; ".join(failed.values()))
+
+    def judged(
+        self, results: Sequence[CaseResult], compared: Callable[[], Verdict]
+    ) -> tuple[Verdict, str]:
+        """Return the verdict on wrong cases, else the `compared`, and a candidate's stack."""
+        failed = [result for result in results if result.check != "PASS"]
+        if failed:
+            names = ", ".join(result.nodeid for result in failed[:3])
+            kinds = "/".join(sorted({result.check for result in failed}))
+            why = f"{len(failed)} of {len(results)} case(s) are {kinds}: {names}"
+            why += f"; the first: {in_a_line(failed[0].diagnosis)}"
+            return self.wrong(results, why), ""
+        try:
+            return compared(), ""
+        except Caught as caught:
+            if caught.accuses:
+                return judging.overfit(results, caught.findings, self.policy, judging.COMPUTE), ""
+            return self._refused(results, caught.findings, "the results are not the base's"), ""
+        except CandidateDied as death:
+            how = str(death)
+            told = judging.all_failed(results, {death.case: how}, "ERROR")
+            return self.wrong(told, how.splitlines()[0]), judging.head(how)
+        except NotComparable as error:
+            raise BadInput(
+                f"kopt cannot run the cases with the base's kernels: {error}",
+                where=str(self.other),
+                fix=error.fix or "keep renamed functions and modules under both names",
+            ) from None
+
+    def compare(
+        self, cases: Sequence[CaseResult], versions: Versions, measurements: Measurements
+    ) -> PairedResult:
+        """Compare these cases; the step says after it what to do."""
+        criteria = Criteria(
+            [PairedMetric("step speed", "step")],
+            self.policy,
+            NoiseHistory.here(self.settings.workspace, cases),
+            gate=self.settings.gate,
+            reached_only=True,
+        )
+        with measurements.compare([case.nodeid for case in cases], versions) as comparison:
+            paired = judge(comparison, cases, criteria)
+        return replace(paired, verdict=self._with_nearby(paired))
+
+    def without_times(self, cases: Sequence[CaseResult], timed: Verdict | None) -> Verdict:
+        """Return the verdict on `timed` (None: there are none) together with interpreted cases.
+
+        As long as there is one of those not every case is judged.
+        """
+        if not cases and timed:
+            return timed
+        why, step = judging.INTERPRETED
+        names = judging.some([case.nodeid for case in cases])
+        why = f"{len(cases)} case(s) not judged, {names}: {why}"
+        if timed:
+            why += f"; of the other cases: {timed.reason}"
+        verdict = timed or judging.incomplete(self.policy, why, step)
+        shapes = verdict.shapes + judging.shapes(cases, {case.nodeid for case in cases})
+        update = {"decision": Decision.INCOMPLETE, "reason": why, "next_step": step}
+        return verdict.model_copy(update={**update, "shapes": shapes})
+
+    def _with_nearby(self, paired: PairedResult) -> Verdict:
+        """Return the verdict with what the versions did at shapes near the declared ones."""
+        nearby, verdict = paired.nearby, paired.verdict
+        reached = [result for result in paired.results if result.nodeid not in paired.same]
+        if wrong := [finding for finding in nearby if finding.rejects]:
+            why = "the other side is right where this one is not"
+            return judging.flagged(self._refused(reached, wrong, why), nearby)
+        update: dict[str, Any] = {}
+        if verdict.decision is not Decision.INCOMPLETE:
+            update["next_step"] = NEXT.get(verdict.decision, "")
+        narrower = [finding for finding in nearby if finding.repairs]
+        if narrower and verdict.decision is Decision.ACCEPTED:
+            names = judging.names_of(narrower)
+            reason = f"{verdict.reason}; it supports less than the other side: {names}"
+            update |= {"decision": Decision.ACCEPTED_WITH_NOTE, "reason": reason}
+        return judging.flagged(verdict.model_copy(update=update), nearby)
+
+    def _refused(
+        self, results: Sequence[CaseResult], findings: Sequence[Finding], why: str
+    ) -> Verdict:
+        """Return the verdict on a version that cheats, or else on a wrong one; `why` begins it."""
+        if cheats := judging.rejecting(findings):
+            return judging.overfit(results, cheats, self.policy, judging.COMPUTE)
+        failed = {finding.where: str(finding) for finding in findings}
+        failing = judging.all_failed(results, failed, "FAIL")
+        reason = f"{why}: {judging.names_of(findings)}"
+        return judging.flagged(self.wrong(failing, reason), findings)
+
+    def wrong(self, results: Sequence[CaseResult], reason: str) -> Verdict:
+        step = "correct what the reason names; nothing was compared"
+        return judging.uncompared(results, self.policy, Decision.REPAIR, reason, step)

@@ -25,8 +25,8 @@ from pytest_kopt.options.declare import NAMED
 from pytest_kopt.processes.case_processes import Rerun
 from pytest_kopt.processes.child import Child, mover
 from pytest_kopt.trials.harness import PytestSetup
+from pytest_kopt.trials.judging import some
 from pytest_kopt.trials.measurements import InCopies, Measurements
-from pytest_kopt.trials.pull_request.gate import some
 from pytest_kopt.trials.trees import overlays
 from pytest_kopt.versions.overlay import contents_of
 
