@@ -34,12 +34,11 @@ TOTAL = ("incumbent", "candidate", "change_pct", "low_pct", "high_pct", "confide
 OF_CASE = ("change_pct", "low_pct", "high_pct", "status", "device")
 _PROFILED = ("nodeid", "label", "tool", "on", "steps")
 PROFILES = (*_PROFILED, *(column.name for column in fields(KernelRow)))
-#: Columns of numbers that are floats even where each is whole or missing.
-_FLOATS = (*TOTAL, *(f"over_baseline_{name}" for name in TOTAL), "mean_us", "occupancy_pct")
+_NUMBERS_OF_PAIRS = ("candidate_ms", "incumbent_ms", "clocks")
 
 
 class CampaignRecords:
-    """One campaign's files as records; `missing` and `metrics` grow as they are read."""
+    """One campaign's files as records; `missing` grows as they are read."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
@@ -49,7 +48,6 @@ class CampaignRecords:
         if not self._decided:
             raise BadInput("no round is decided yet", where=f"campaign {layout.name}")
         self.missing: list[str] = []
-        self.metrics: set[str] = set()
 
     def rounds(self) -> Iterator[Record]:
         gains = over_baseline(decided for _, decided in self._decided)
@@ -75,10 +73,6 @@ class CampaignRecords:
     def rows(self) -> Iterator[Record]:
         for round, text in self._kept("benchmark.csv"):
             table = parse_csv(text, where=f"{self._layout.name}, round {round.number}")
-            clashes = sorted({*KEYS, *OF_CASE}.intersection(table.header))
-            if clashes:
-                raise BadInput(f"column {clashes[0]!r} is the frame's own", where=table.source)
-            self.metrics.update(table.metrics)
             shapes = {tuple(case.dims.values()): case for case in round.last.verdict().shapes}
             for row in table.rows:
                 case = shapes.get(tuple(row.typed_dims.values()))
@@ -154,14 +148,14 @@ def load(*campaigns: str | Path) -> Frames:
     rounds = _frame([record for source in sources for record in source.rounds()])
     rounds["started"] = pandas.to_datetime(rounds["started"], format="%Y-%m-%d %H:%M")
     rows = [record for source in sources for record in source.rows()]
-    metrics = [name for source in sources for name in source.metrics]
-    texts = [(keys, text) for source in sources for keys, text in source.pairs()]
-    pairs = [_read_pairs(text).assign(**keys) for keys, text in texts]
+    pairs = [
+        _read_pairs(text).assign(**keys) for source in sources for keys, text in source.pairs()
+    ]
     together = pandas.concat(pairs, ignore_index=True) if pairs else pandas.DataFrame()
     profiles = [record for source in sources for record in source.profiles()]
     return Frames(
         rounds=rounds,
-        rows=_frame(rows, floats=metrics),
+        rows=_frame(rows),
         pairs=together.reindex(columns=[*KEYS, *PAIR_COLUMNS]),
         profiles=_frame(profiles, PROFILES),
         missing=tuple(name for source in sources for name in source.missing),
@@ -179,31 +173,22 @@ def export(frames: Frames, directory: Path) -> dict[Path, int]:
     return written
 
 
-def _frame(
-    records: Sequence[Record], columns: Sequence[str] = ("label",), floats: Sequence[str] = ()
-) -> DataFrame:
+def _frame(records: Sequence[Record], columns: Sequence[str] = ("label",)) -> DataFrame:
     """Return records as a frame, whose `columns` are there without any record too."""
     import pandas
 
-    names = [*KEYS, *columns] if not records else None
-    frame = pandas.DataFrame(records, columns=names)
-    numbers = [name for name in frame.columns if name in {*floats, *_FLOATS}]
-    rest = [name for name in frame.columns if name not in numbers]
-    frame = frame.astype(dict.fromkeys(numbers, float))
-    frame[rest] = frame[rest].convert_dtypes()
-    return frame
+    return pandas.DataFrame(records, columns=None if records else [*KEYS, *columns])
 
 
 def _read_pairs(text: str) -> DataFrame:
     """Return a pairs.csv as it is: labels are text, and floats are read to the last bit."""
     import pandas
 
-    numbers = ("candidate_ms", "incumbent_ms", "clocks")
     return pandas.read_csv(
         io.StringIO(text),
         dtype={"label": str, "device": str},
         keep_default_na=False,
-        converters=dict.fromkeys(numbers, lambda text: float(text or "nan")),
+        converters=dict.fromkeys(_NUMBERS_OF_PAIRS, lambda text: float(text or "nan")),
     )
 
 
