@@ -187,9 +187,9 @@ def test_while_another_session_runs_nothing_that_it_refuses_is_allowed(
     project: DrivenCampaign,
 ) -> None:
     project.write(KERNEL, b"NEW = 1\n")
-    running.write(project.layout.running, phase="checking", pid=os.getppid(), seconds_left=7.0)
+    running.write(project.layout.running, phase="checking", pid=os.getppid())
     document = shown(project)
-    told = {"pid": os.getppid(), "phase": "checking", "seconds_left": 7.0}
+    told = {"pid": os.getppid(), "phase": "checking"}
     assert asked(project) == ("wait", told)
     assert document["allowed"] == [f"kopt {word} {NAME}" for word in ("advise", "report")]
     assert f"wait until process {os.getppid()}" in document["next"]

@@ -15,7 +15,7 @@ import pytest
 from _pytest._io import TerminalWriter
 
 from pytest_kopt.campaign import running
-from pytest_kopt.decide.inference import FINAL_LOOK, LOOKS
+from pytest_kopt.decide.inference import FINAL_LOOK
 from pytest_kopt.decide.verdict import ActionWord
 from pytest_kopt.errors import BadInput, KernelError
 from pytest_kopt.show import progress as module
@@ -74,21 +74,7 @@ def test_what_starts_for_long_is_told_on_a_line_of_its_own(monkeypatch: pytest.M
     assert screen.written == ["kopt: starting, 10 s so far"]
 
 
-def test_a_slow_process_does_not_make_more_be_left() -> None:
-    clock = Clock()
-    progress = Progress(None, clock=clock)
-    progress.begin("comparing", FINAL_LOOK, looks=tuple(LOOKS))
-    clock.now += 5.0
-    progress.advance()
-    left = []
-    for _ in range(3):
-        left.append(progress.document()["seconds_left"])
-        clock.now += 4.0
-    assert left == [35.0, 31.0, 30.0]
-    progress.stop()
-
-
-def test_a_terminal_shows_the_phase_and_what_is_left() -> None:
+def test_a_terminal_shows_how_far_a_phase_is() -> None:
     screen, clock = Screen(tty=True), Clock()
     progress = Progress(on(screen), clock=clock)
     progress.begin("checking", 5)
@@ -98,15 +84,15 @@ def test_a_terminal_shows_the_phase_and_what_is_left() -> None:
         progress.advance()
     progress.started("t.py::test_softmax[2]")
     assert screen.written[0] == "\rkopt: checking 1 of 5: test_softmax[0]"
-    assert screen.written[-1] == "\rkopt: checking 3 of 5: test_softmax[2], about 6 s left"
-    progress.begin("comparing", FINAL_LOOK, looks=tuple(LOOKS))
+    assert screen.written[-1] == "\rkopt: checking 3 of 5: test_softmax[2]"
+    progress.begin("comparing", FINAL_LOOK, "replicates")
     for _ in range(3):
         clock.now += 3.0
         progress.advance()
     assert screen.written[-3:] == [
-        "\rkopt: comparing, look 1 of 3: 1 of at most 8 replicates, up to 21 s left",
-        "\rkopt: comparing, look 1 of 3: 2 of at most 8 replicates, up to 18 s left",
-        "\rkopt: comparing, look 2 of 3: 3 of at most 8 replicates, up to 15 s left",
+        "\rkopt: comparing, 1 of at most 8 replicates",
+        "\rkopt: comparing, 2 of at most 8 replicates",
+        "\rkopt: comparing, 3 of at most 8 replicates",
     ]
     progress.stop()
 
@@ -118,17 +104,17 @@ def test_a_race_shows_each_of_its_phases(tmp_path: Path) -> None:
     for _ in range(2):
         clock.now += 2.0
         progress.advance()
-    assert progress.line() == "kopt: checking candidate 3 of 8, about 12 s left"
-    progress.begin("racing", 4, looks=(2, 3, 4))
+    assert progress.line() == "kopt: checking candidate 3 of 8"
+    progress.begin("racing", 4, "replicates")
     for _ in range(3):
         progress.advance()
     found = json.loads(file.read_text())
-    assert (found["phase"], found["look"], found["looks"]) == ("racing", 2, 3)
-    assert progress.line().startswith("kopt: racing, look 2 of 3: 3 of at most 4 replicates")
+    assert (found["phase"], found["done"], found["total"]) == ("racing", 3, 4)
+    assert progress.line() == "kopt: racing, 3 of at most 4 replicates"
     progress.begin("checking the winner", says=True)
     clock.now += 3.0
     assert progress.line() == "kopt: checking the winner, 3 s so far"
-    progress.begin("comparing the winner", FINAL_LOOK, looks=tuple(LOOKS))
+    progress.begin("comparing the winner", FINAL_LOOK, "replicates")
     progress.advance()
     assert json.loads(file.read_text())["phase"] == "comparing the winner"
     said = [line.partition(",")[0] for line in screen.written]
@@ -167,7 +153,7 @@ def test_elsewhere_a_line_comes_every_ten_seconds(monkeypatch: pytest.MonkeyPatc
 def test_elsewhere_it_is_as_loud_as_asked(verbosity: int, lines: int) -> None:
     screen = Screen(verbosity=verbosity)
     progress = Progress(on(screen))
-    progress.begin("comparing", 8, looks=tuple(LOOKS))
+    progress.begin("comparing", 8, "replicates")
     for _ in range(3):
         progress.advance()
     assert len(screen.written) == lines
@@ -179,13 +165,13 @@ def test_it_begins_a_line_of_its_own() -> None:
     screen = Screen(verbosity=1)
     screen.writer.write("....   [100%]")
     progress = Progress(on(screen))
-    progress.begin("comparing", 8, looks=tuple(LOOKS))
+    progress.begin("comparing", 8, "replicates")
     for _ in range(2):
         progress.advance()
         assert screen.writer.width_of_current_line == 0
 
 
-def test_whoever_polls_finds_the_phase_and_the_seconds_left(tmp_path: Path) -> None:
+def test_whoever_polls_finds_the_phase(tmp_path: Path) -> None:
     file, clock = tmp_path / "running.json", Clock()
     progress = Progress(None, file, clock)
     progress.begin("checking", 2)
@@ -193,21 +179,17 @@ def test_whoever_polls_finds_the_phase_and_the_seconds_left(tmp_path: Path) -> N
     clock.now += 4.0
     progress.advance()
     found = json.loads(file.read_text())
-    assert {key: found[key] for key in ("phase", "case", "done", "total", "seconds_left")} == {
+    assert {key: found[key] for key in ("phase", "case", "done", "total")} == {
         "phase": "checking",
         "case": "t.py::test_a",
         "done": 1,
         "total": 2,
-        "seconds_left": 4.0,
     }
-    progress.begin("comparing", 16, looks=tuple(LOOKS), lanes=2)
+    progress.begin("comparing", 16, "replicates")
     for _ in range(5):
         progress.advance()
     found = json.loads(file.read_text())
-    assert (found["phase"], found["look"], found["looks"], found["case"]) == (
-        *("comparing", 2, 3),
-        None,
-    )
+    assert (found["phase"], found["done"], found["case"]) == ("comparing", 5, None)
     progress.begin("deciding")
     assert json.loads(file.read_text())["phase"] == "deciding" in progress.line()
     progress.end(9)

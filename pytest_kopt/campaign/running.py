@@ -65,8 +65,7 @@ def write(file: Path, **progress: Any) -> None:
         "schema_version": RUNNING_VERSION,
         "pid": os.getpid(),
         "phase": None,
-        **dict.fromkeys(("case", "done", "total", "look", "looks", "seconds_left")),
-        **dict.fromkeys(("exit_code", "error", "started")),
+        **dict.fromkeys(("case", "done", "total", "exit_code", "error", "started")),
         "updated": datetime.now().astimezone().isoformat(timespec="seconds"),
     }
     with suppress(OSError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -46,27 +46,15 @@ class Progress:
         #: Which other session holds the device, "" where none does.
         self._in_the_way = ""
         self._done = self._total = 0
-        self._looks: Sequence[int] = ()
-        self._lanes = 1
-        self._since = self._counted = self._shown = self._written = clock()
+        #: The parts of a comparison, "" for cases.
+        self._unit = ""
+        self._since = self._shown = clock()
 
-    def begin(
-        self,
-        phase: str,
-        total: int = 0,
-        *,
-        looks: Sequence[int] = (),
-        lanes: int = 1,
-        says: bool = False,
-    ) -> None:
-        """Begin a phase of `total` parts (0: they are not counted).
-
-        A comparison's are replicas, at most `most` on all its `lanes` together, looked at after
-        `looks` of them on each.
-        """
+    def begin(self, phase: str, total: int = 0, unit: str = "", *, says: bool = False) -> None:
+        """Begin a phase of `total` cases (0: they are not counted), or of at most so many units."""
         with self._lock:
             self._phase, self._total, self._done, self._case = phase, total, 0, ""
-            self._looks, self._lanes = looks, lanes
+            self._unit = unit
             self._since = self._clock()
             self._step(says=says)
         if phase in _FIRST and self._reporter is not None and not self._beats:
@@ -82,9 +70,8 @@ class Progress:
         """Note that another part of the phase is done; from any thread."""
         with self._lock:
             self._done += 1
-            self._counted = self._clock()
             is_verbose = self._reporter is not None and self._reporter.verbosity > 0
-            tells = bool(self._looks) and (self._done == 1 or is_verbose)
+            tells = bool(self._unit) and (self._done == 1 or is_verbose)
             self._step(says=self._is_terminal or tells)
 
     def stop(self) -> None:
@@ -104,9 +91,6 @@ class Progress:
             "case": self._case or None,
             "done": self._done,
             "total": self._total,
-            "look": self._look if self._looks else None,
-            "looks": len(self._looks) or None,
-            "seconds_left": self._seconds_left,
             "started": self._began,
         }
 
@@ -117,34 +101,11 @@ class Progress:
     def _line(self) -> str:
         if not self._total:
             return f"kopt: {self._phase}, {self._clock() - self._since:.0f} s so far"
-        left = self._seconds_left
-        if self._looks:
-            until = "" if left is None else f", up to {left:.0f} s left"
-            return (
-                f"kopt: {self._phase}, look {self._look} of {len(self._looks)}: {self._done} "
-                f"of at most {self._total} replicates{until}"
-            )
-        until = "" if left is None else f", about {left:.0f} s left"
+        if self._unit:
+            return f"kopt: {self._phase}, {self._done} of at most {self._total} {self._unit}"
         case = self._case.rpartition("::")[2]
         place = min(self._done + 1, self._total)
-        return f"kopt: {self._phase} {place} of {self._total}{case and f': {case}'}{until}"
-
-    @property
-    def _look(self) -> int:
-        """The look that the replicas measured so far belong to."""
-        replicas = self._done / self._lanes
-        looks = enumerate(self._looks, start=1)
-        return next((i for i, look in looks if replicas <= look), len(self._looks))
-
-    @property
-    def _seconds_left(self) -> float | None:
-        if not self._done:
-            return None
-        seconds = (self._counted - self._since) / self._done
-        left = max(self._total - self._done, 0)
-        # What is under way may take longer than the others did: it does not make them slower.
-        under_way = min(self._clock() - self._counted, seconds)
-        return round(max(left * seconds - under_way, 0.0), 1)
+        return f"kopt: {self._phase} {place} of {self._total}{case and f': {case}'}"
 
     @property
     def _is_terminal(self) -> bool:

@@ -260,13 +260,11 @@ class Measurements:
         `most` is how many processes there can be, where that is not up to the looks; `phase` is
         what is shown meanwhile.
         """
-        from pytest_kopt.decide.inference import FINAL_LOOK, LOOKS
-        from pytest_kopt.decide.race_rule import RACE_LOOKS
+        from pytest_kopt.decide.inference import FINAL_LOOK
 
         lanes = self._lanes(ids)
         # What is calibrated is how processes differ; of a race's two to four each counts.
         most = most or self._settings.calibrate or FINAL_LOOK
-        looks = tuple(RACE_LOOKS if versions.raced else LOOKS)
         begun, self._opened = self._opened, None
         if self._compares_autotuned(versions):
             if begun is not None:
@@ -274,7 +272,7 @@ class Measurements:
                 begun[1].close()
                 begun = None
             self._tune(ids, versions)
-        self.progress.begin(phase, most * len(lanes), looks=looks, lanes=len(lanes))
+        self.progress.begin(phase, most * len(lanes), "replicates")
         if begun is not None:
             opened_for, opened = begun
             if opened_for == versions and opened.narrow(lanes):

@@ -230,7 +230,7 @@ class _Outlook:
         """Return what is next as a word with its arguments."""
         state, number = self.campaign.state, self.campaign.state.next_round
         if other := self._other_session:
-            progress = {key: other.get(key) for key in ("pid", "phase", "seconds_left")}
+            progress = {key: other.get(key) for key in ("pid", "phase")}
             return NextAction(action="wait", arguments=progress)
         if stops.holding(self.ends):
             final = _due_final(self.campaign)
