@@ -102,10 +102,11 @@ def test_a_gate_on_a_time_is_not_asked(gate: str, check: str) -> None:
 
 def test_what_the_interpreter_ran_is_timed_for_a_record_only() -> None:
     plain = plain_bench()
-    assert plain.times(False) and not plain.times(True)
+    assert plain.times("t.py::a", False) and not plain.times("t.py::a", True)
+    assert not replace(plain, untimed=("t.py::a",)).times("t.py::a", False)
     judging = replace(plain, purpose=Purpose.VERDICT)
-    assert judging.times(True)
-    assert not replace(judging, depth=Depth.CHECKS).times(False)
+    assert judging.times("t.py::a", True)
+    assert not replace(judging, depth=Depth.CHECKS).times("t.py::a", False)
 
 
 @pytest.mark.parametrize(("seconds", "most"), [(0.06, 40), (0.35, JUDGED + PROBED)])

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from pytest_kopt import policies
 from pytest_kopt.campaign import levels
 from pytest_kopt.campaign.history import trend
 from pytest_kopt.campaign.history.trend import chain_of_best, chain_to
@@ -15,8 +14,6 @@ from pytest_kopt.campaign.ledger import AnyEvent, Decided, Opened, PairedChange
 from pytest_kopt.campaign.manifest import Manifest
 from pytest_kopt.campaign.state import fold
 from pytest_kopt.cases.result import CaseResult, named, names
-from pytest_kopt.decide.stored import asks_for_full, decide_stored
-from pytest_kopt.decide.stored_evidence import StoredEvidence
 from pytest_kopt.decide.verdict import Aggregate, Decision, Level, Verdict
 from pytest_kopt.documents import validate
 from pytest_kopt.errors import BadInput
@@ -25,7 +22,6 @@ from tests.builders import NOW, attempt_events, gemm_table, manifest_document
 
 THREE = ["a", "b", "c"]
 CASES = {f"test.py::{name}": name for name in "abcdef"}
-PRIMUS = policies.load("primus")
 
 
 @pytest.mark.parametrize(
@@ -122,37 +118,23 @@ def verdict(decision: Decision, change: float | None) -> Verdict:
 
 
 @pytest.mark.parametrize(
-    ("level", "decision", "change", "expected"),
+    ("decision", "change", "expected"),
     [
-        ("quick", Decision.ACCEPTED, 3.0, True),
-        ("quick", Decision.ACCEPTED_WITH_NOTE, 4.999, True),
-        ("quick", Decision.ACCEPTED_WITH_NOTE, 0.0, True),
-        ("quick", Decision.ACCEPTED, 5.0, False),
-        ("quick", Decision.ACCEPTED, 5.0 - 1e-12, False),
-        ("quick", Decision.ACCEPTED, 30.0, False),
-        ("quick", Decision.ROLLED_BACK, 3.0, False),
-        ("quick", Decision.INCONCLUSIVE, 0.3, False),
-        ("quick", Decision.REJECTED_OVERFIT, None, False),
-        ("quick", Decision.INCOMPLETE, None, False),
-        ("full", Decision.ACCEPTED, 3.0, False),
+        (Decision.ACCEPTED, 3.0, True),
+        (Decision.ACCEPTED_WITH_NOTE, 4.999, True),
+        (Decision.ACCEPTED_WITH_NOTE, 0.0, True),
+        (Decision.ACCEPTED_WITH_NOTE, None, False),
+        (Decision.ACCEPTED, 5.0, False),
+        (Decision.ACCEPTED, 5.0 - 1e-12, False),
+        (Decision.ACCEPTED, 30.0, False),
+        (Decision.ROLLED_BACK, 3.0, False),
+        (Decision.INCOMPLETE, 1.0, False),
     ],
 )
 def test_a_small_quick_gain_asks_for_all_cases(
-    level: Level, decision: Decision, change: float | None, expected: bool
+    decision: Decision, change: float | None, expected: bool
 ) -> None:
-    assert asks_for_full(level, verdict(decision, change), PRIMUS) is expected
-
-
-def test_a_stored_gain_goes_on_before_it_is_measured_again() -> None:
-    evidence = StoredEvidence(gemm_table([101.0, 202.0]), gemm_table([100.0, 200.0]))
-    waiting = decide_stored(evidence, PRIMUS)
-    assert waiting.decision is Decision.INCOMPLETE
-    assert asks_for_full("quick", waiting, PRIMUS)
-
-
-def test_the_threshold_is_the_policys() -> None:
-    policy = PRIMUS.model_copy(update={"full_below_pct": 2.0})
-    assert not asks_for_full("quick", verdict(Decision.ACCEPTED, 3.0), policy)
+    assert levels.asks_for_full(verdict(decision, change)) is expected
 
 
 def played(*rounds: tuple[Level, float, float | None]) -> Sequence[AnyEvent]:

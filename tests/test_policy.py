@@ -27,7 +27,6 @@ def test_primus_has_the_seeds_thresholds() -> None:
     again = policy.remeasure
     assert (again.below_pct, again.times, again.rule) == (2.0, 3, "mean-and-spread")
     assert (again.mean_pct, again.spread_ratio) == (1.0, 0.5)
-    assert policy.full_below_pct == 5.0
 
 
 def test_kernel_opt_takes_1_percent_for_noise_unless_it_comes_twice() -> None:

@@ -181,6 +181,8 @@ class WorkerOrders:
     arms: ArmsOrder | None = None
     #: How far cases are gone into.
     depth: Depth = Depth.TIMES
+    #: Node ids of cases that are checked and not timed.
+    untimed: tuple[str, ...] = ()
     #: Whether arms are timed that have a GPU do the same.
     same_code: SameCode = SameCode.LEFT_OUT
     #: The operating point of a GPU that decides in a case that names none.
@@ -241,9 +243,11 @@ class Bench(WorkerOrders):
     #: Entered while a case waits for its turn on the device.
     waiting: Waiting = nullcontext
 
-    def times(self, interpreted: bool) -> bool:
+    def times(self, nodeid: str, interpreted: bool) -> bool:
         """Say whether a case is timed; one that was interpreted only where a row has to be full."""
-        return self.depth is Depth.TIMES and (self.purpose.decides or not interpreted)
+        if self.depth is not Depth.TIMES or nodeid in self.untimed:
+            return False
+        return self.purpose.decides or not interpreted
 
     @property
     def freezes(self) -> bool:

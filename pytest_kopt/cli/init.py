@@ -19,7 +19,7 @@ from pytest_kopt.campaign.layout import Layout, campaigns, check_name
 from pytest_kopt.campaign.manifest import Manifest
 from pytest_kopt.campaign.prerequisites import case_gaps, gaps, listed, tree_gaps
 from pytest_kopt.campaign.running import hold
-from pytest_kopt.cli import manifest_options, quick_bench, templates
+from pytest_kopt.cli import manifest_options, templates
 from pytest_kopt.cli.command_line import argument, command
 from pytest_kopt.clock import now
 from pytest_kopt.devices.pinning import discover
@@ -37,6 +37,22 @@ from pytest_kopt.standalone.child_session import tests_below
 from pytest_kopt.trials.harness import HarnessWatch, PytestSetup, declaring
 from pytest_kopt.versions.overlay import project_files
 
+#: The campaign's quick_test_bench.py; options of samples have a short name there.
+_QUICK_BENCH = '''\
+"""Checks and times the cases of quick rounds and judges nothing. Run it in the project."""
+import os, sys
+from pathlib import Path
+import pytest
+from pytest_kopt.campaign import levels
+from pytest_kopt.options.project import Project
+
+campaign = Project.here().campaign(Path(__file__).resolve().parent.name)
+os.environ.update(campaign.manifest.env)
+words = [word.replace("--repeats", "--kopt-repeats") for word in sys.argv[1:]]
+words = [word.replace("--iters-per-repeat", "--kopt-iters-per-repeat") for word in words]
+words += [f"--kopt-engine={campaign.manifest.engine}", *levels.quick_cases(campaign)]
+sys.exit(pytest.main(words))
+'''
 #: What the rest is looked at with where a required key is missing or not legal.
 _STAND_INS: dict[str, Any] = {
     **dict.fromkeys(("target_op", "target_backend", "target_lang"), "unknown"),
@@ -155,7 +171,8 @@ def _write(
             making.enter_context(worktrees.made(arguments.worktree, branch, repository))
             root = worktrees.counterpart(project.root, arguments.worktree, repository)
             _refuse(_gaps(manifest, root, elsewhere=arguments.elsewhere))
-        script, command = quick_bench.script(root, layout.quick_bench)
+        script = Path(os.path.relpath(layout.quick_bench, root)).as_posix()
+        command = f"python {shlex.quote(script)}"
         manifest = manifest.model_copy(update={"quick_command": command})
         stays = arguments.worktree or manifest.git_branch == "none"
         if repository is not None and not stays and manifest.git_branch != repository.branch:
@@ -167,7 +184,7 @@ def _write(
         project.keep_workspace_out_of_git()
         policy = policies.load(manifest.policy, project.root)
         write_atomically(layout.readme, campaign_readme(manifest, policy))
-        write_atomically(layout.quick_bench, script)
+        write_atomically(layout.quick_bench, _QUICK_BENCH)
         manifests.save(layout.manifest, manifest)
 
 

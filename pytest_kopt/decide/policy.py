@@ -37,7 +37,6 @@ class Remeasure(Document):
 class Policy(Document):
     """Thresholds of the decision; percentages are of the primary metric.
 
-    A quick gain below `full_below_pct` is decided by all cases.
     With `performance_log` kopt profiles rounds on a GPU, and lists what it keeps in performance.md.
     `max_regressions` measured regressions in a row stop the campaign. `decided_by` is the figure of
     all cases that has to improve; where the other one falls, what is kept is kept with a note.
@@ -48,7 +47,6 @@ class Policy(Document):
     decided_by: Literal["geomean", "weighted-time"] = "geomean"
     noise_pct: Percent = 2.0
     minimum_gain_pct: Percent = 0.0
-    full_below_pct: Percent = 5.0
     remeasure: Remeasure = Remeasure()
     max_repairs: Annotated[int, Field(ge=0, le=20)] = 3
     chain_noise_pct: Percent = 1.0

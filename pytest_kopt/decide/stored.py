@@ -19,7 +19,7 @@ from pytest_kopt.decide.hard_gates import (
 )
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.stored_evidence import Changes, StoredEvidence, Total, class_views, compare
-from pytest_kopt.decide.verdict import Aggregate, Decision, Level, Verdict
+from pytest_kopt.decide.verdict import Aggregate, Decision, Verdict
 from pytest_kopt.errors import BadInput
 from pytest_kopt.figures import changed
 from pytest_kopt.schema.metrics import WEIGHTED_TIME, Metric, parse_primary
@@ -269,12 +269,3 @@ def remeasurements_needed(verdict: Verdict, policy: Policy) -> int:
     """Return how often the candidate has to be measured again before this verdict can be final."""
     waiting = verdict.decision is Decision.INCOMPLETE and verdict.aggregate is not None
     return policy.remeasure.times - len(verdict.remeasured_pct) if waiting else 0
-
-
-def asks_for_full(level: Level, verdict: Verdict, policy: Policy) -> bool:
-    """Say whether a gain, seen at the quick level, is too small to stand alone."""
-    change = verdict.aggregate.change_pct if verdict.aggregate else None
-    if level == "full" or change is None:
-        return False
-    is_gain = verdict.decision.keeps or remeasurements_needed(verdict, policy) > 0
-    return is_gain and policy.below(change, policy.full_below_pct)

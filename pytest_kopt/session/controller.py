@@ -137,7 +137,6 @@ class Controller:
         return [f"kopt: {self.orders.device}, check only; --summary-csv=PATH times the cases"]
 
     def pytest_sessionstart(self, session: pytest.Session) -> None:
-        self.measurements.session = session
         if self.trial:
             self._interruption.take_over()
             self.progress.begin("starting")

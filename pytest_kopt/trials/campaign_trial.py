@@ -22,7 +22,6 @@ from pytest_kopt.cases.details import with_details
 from pytest_kopt.cases.order import Depth, Purpose, WorkerOrders
 from pytest_kopt.cases.result import Collector
 from pytest_kopt.clock import now
-from pytest_kopt.decide.verdict import Level
 from pytest_kopt.devices.idle import AllGpusBusy
 from pytest_kopt.devices.machine import this_machine
 from pytest_kopt.devices.vendor import choose
@@ -137,7 +136,8 @@ class CampaignTrial:
         # A build is left for when the cases have passed.
         is_built = self.asked.settings.compare == "stored" or campaign.manifest.rebuild_command
         if opponent is not None and not is_built:
-            measurements.get_ahead(ids, begun.beside(opponent))
+            timed = [nodeid for nodeid in ids if nodeid in begun.opened.timed]
+            measurements.get_ahead(timed, begun.beside(opponent))
 
     def orders(self, session: WorkerOrders) -> WorkerOrders:
         """Return the orders of the workers; nothing is expected before the baseline."""
@@ -146,7 +146,6 @@ class CampaignTrial:
         if target == "cpu":
             device = choose(self.asked.settings.device, target=target)
         is_compared = bool(opened.frozen) and self.asked.settings.compare != "stored"
-        unexpected = (name for name in opened.frozen if name not in opened.expected)
         return replace(
             session,
             device=device,
@@ -159,7 +158,8 @@ class CampaignTrial:
             language=self.campaign.manifest.target_lang,
             operating_point=self.campaign.manifest.operating_point,
             metric=None if opened.frozen else self.campaign.manifest.primary_metric,
-            ignored=(*opened.skipped, *unexpected),
+            ignored=opened.skipped,
+            untimed=tuple(name for name in opened.frozen if name not in opened.timed),
             selected=opened.selected,
         )
 
@@ -236,13 +236,13 @@ def _check_cases(
     where = f"campaign {opened.campaign.name}"
     selects = "; the manifest's key 'tests' or paths select them"
     judging.check_some(ids, collector, where, selects)
-    if not opened.expected:
+    if not opened.frozen:
         return
     fix = "restore the cases of the baseline, or kopt init NEW --from OLD"
-    foreign = [nodeid for nodeid in ids if nodeid not in opened.expected]
+    foreign = [nodeid for nodeid in ids if nodeid not in opened.frozen]
     gone = [
         nodeid
-        for nodeid in opened.expected
+        for nodeid in opened.frozen
         if nodeid not in ids and not judging.under(nodeid, collector.collect_errors)
     ]
     if foreign or (gone and not filtered):
@@ -313,13 +313,8 @@ def profiled(judged: Judged) -> Judged:
     return judged.profiled(ran.measurements.profile(ids, vendor=is_asked))
 
 
-def record_round(
-    judged: Judged, begun_level: Level, facts: Mapping[str, Any], **figures: Any
-) -> Closing:
-    """Record the attempt, carry its verdict out, and return what the terminal shows.
-
-    `facts` are what the session's evidence holds of this kind of round.
-    """
+def record_round(judged: Judged, **figures: Any) -> Closing:
+    """Record the attempt, carry its verdict out, and return what the terminal shows."""
     gathered, opened, begun = judged.gathered, judged.gathered.opened, judged.gathered.ran.begun
     asked, campaign = opened.asked, opened.campaign
     if not campaign.candidate().same_content(begun.kernel):
@@ -327,7 +322,7 @@ def record_round(
         judged = judged.of(judging.incomplete(asked.policy, changed))
     lines = rooflines(gathered.results, asked.settings.workspace)
     judged = judged.flagged(*(line.over_declared for line in lines if line.over_declared)).saying(
-        rooflines=lines, level=opened.level, thresholds=asked.policy.model_dump(mode="json")
+        rooflines=lines, level=gathered.level, thresholds=asked.policy.model_dump(mode="json")
     )
     judged = judged.saying(candidates=judged.candidates)
     judged = judged.of(with_details(judged.verdict, gathered.results, opened.number))
@@ -336,8 +331,8 @@ def record_round(
         campaign,
         opened.number,
         started=asked.started,
-        level=begun_level,
-        evidence=evidence(judged, harness=asdict(gathered.harness), **facts),
+        level=opened.level,
+        evidence=evidence(judged, harness=asdict(gathered.harness)),
         verdict=judged.verdict,
         trend=trend.figures(gathered.table) if gathered.table else None,
         notes=asked.notes,

@@ -9,11 +9,7 @@ from pytest_kopt.campaign.kernel import KernelVersion
 from pytest_kopt.campaign.running import COMPARING
 from pytest_kopt.cases.result import CaseResult, Collector
 from pytest_kopt.decide.hard_gates import checked_shape, metrics_verdict
-from pytest_kopt.decide.stored import (
-    asks_for_full,
-    decide_stored,
-    remeasurements_needed,
-)
+from pytest_kopt.decide.stored import decide_stored, remeasurements_needed
 from pytest_kopt.decide.stored_evidence import StoredEvidence
 from pytest_kopt.decide.verdict import Verdict
 from pytest_kopt.devices.machine import elsewhere
@@ -104,8 +100,6 @@ def compare_stored(gathered: Gathered) -> Verdict:
         weights={result.key: result.weight for result in results},
     )
     verdict = decide_stored(evidence, policy)
-    if asks_for_full(opened.level, verdict, policy):
-        return verdict
     for _ in range(remeasurements_needed(verdict, policy)):
         again = Collector(order=list(collector.order))
         again.results = {result.nodeid: result for result in measurements.measure_again()}
@@ -118,7 +112,7 @@ def compare_stored(gathered: Gathered) -> Verdict:
     if verdict.decision.keeps and any(result.evidence.groups for result in results):
         return judging.incomplete(policy, *judging.SKEW_NOT_TIMED)
     engines = sorted({result.evidence.engine or "-" for result in results})
-    flags = [*verdict.flags, *judging.device_flags(results, opened.expected)]
+    flags = [*verdict.flags, *judging.device_flags(results, opened.frozen)]
     if where := elsewhere(campaign.best.session()):
         flags.append(
             f"the incumbent was measured on {where}: stored figures of two machines differ without "
@@ -137,7 +131,7 @@ def compare_stored(gathered: Gathered) -> Verdict:
 
 def _same_engines(opened: OpenTrial, results: Sequence[CaseResult]) -> None:
     for result in results:
-        frozen = opened.expected[result.nodeid].engine
+        frozen = opened.frozen[result.nodeid].engine
         engine = result.evidence.engine or frozen
         if engine != frozen:
             raise BadInput(

@@ -87,14 +87,14 @@ def open_best(asked: Asked) -> OpenTrial:
     campaign.check_ready()
     frozen = frozen_cases(campaign)
     skipped = tuple(campaign.skipped_at_baseline())
-    return OpenTrial(asked, "", best, frozen, frozen, skipped)
+    return OpenTrial(asked, "", best, frozen, skipped)
 
 
 def _judge(gathered: Gathered) -> Judged:
     """Judge the best version: by its rows and findings, then side by side with the baseline."""
     opened = gathered.opened
     results, policy = gathered.results, gathered.policy
-    unusable = broken(gathered, list(opened.expected), "put it back and run it again")
+    unusable = broken(gathered, list(opened.frozen), "put it back and run it again")
     if unusable:
         return Judged(gathered, unusable)
     rejecting = judging.rejecting(judging.findings_of(results))

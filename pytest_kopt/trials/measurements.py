@@ -77,7 +77,6 @@ class Measurements:
     ) -> None:
         self.orders = orders
         self.common_environment = dict(common_environment)
-        self.session: pytest.Session | None = None
         self.progress = progress
         self._config = config
         self._settings = settings
@@ -162,21 +161,16 @@ class Measurements:
         env, there = site.environment_on(device), site.copy(*(copy or (self._root,)))
         return partial(Child, self._config, orders, env, ids, there, site.starter)
 
-    def check_also(self, ids: Sequence[str], depth: Depth) -> None:
-        """Go into further cases of the session; collect them as the others."""
-        from pytest_kopt.processes.case_processes import CaseProcesses, Replay
-
-        self._lanes(list(self._collector.results))
-        ignored = tuple(nodeid for nodeid in self.orders.ignored if nodeid not in ids)
-        self.orders = replace(self.orders, ignored=ignored)
-        assert self.session is not None
-        self.session.testscollected += len(ids)
+    def time_also(self, ids: Sequence[str]) -> None:
+        """Check and time cases that this session has only checked, as the others."""
+        self.orders, collector = replace(self.orders, untimed=()), self._collector
         self.progress.begin("checking", len(ids))
-        replay = Replay(self._config)
-        devices = {case.nodeid: case.device for case in self.orders.expected or ()}
-        homes = {nodeid: devices.get(nodeid) for nodeid in ids}
+        homes = {c.nodeid: c.device for c in self.orders.expected or () if c.nodeid in ids}
         for where in self.sites.lanes(homes, measured=False):
-            CaseProcesses(self._starts(where, depth=depth), replay).run()
+            again = self._rerun(where).run()
+            collector.results |= again.results
+            collector.dead |= again.dead
+            collector.failures |= again.failures
 
     def run_in(self, in_copies: InCopies, phase: str = "") -> list[Collector]:
         """Return what cases come to in each copy, side by side; `phase` is shown meanwhile."""

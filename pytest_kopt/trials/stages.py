@@ -9,7 +9,7 @@ lies in the campaign.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -69,7 +69,7 @@ class OpenTrial:
     """A question that can be asked of the campaign as it stands.
 
     `number` is the round, for a final comparison the best one. `frozen` are the baseline's cases by
-    node id, `expected` those of the level. `skipped` is what the baseline left out, `selected` the
+    node id, all of which are checked. `skipped` is what the baseline left out, `selected` the
     target shapes of a baseline, `representative` the node ids of the quick level. `notes` are all
     of the round so far. `harness` is None where it is not watched. `same_as` is the round whose
     code the candidate has: nothing has to run then. `candidates` are those of a race, and `raced`
@@ -80,7 +80,6 @@ class OpenTrial:
     title: str
     number: int
     frozen: Mapping[str, ExpectedCase] = field(default_factory=dict)
-    expected: Mapping[str, ExpectedCase] = field(default_factory=dict)
     skipped: tuple[str, ...] = ()
     selected: tuple[str, ...] = ()
     representative: tuple[str, ...] = ()
@@ -100,13 +99,17 @@ class OpenTrial:
         return Classes(tuple(self.campaign.manifest.classes), self.notes.target_class)
 
     @property
+    def timed(self) -> Collection[str]:
+        """The node ids of the cases that the level times."""
+        return self.representative if self.level == "quick" else self.frozen.keys()
+
+    @property
     def core(self) -> tuple[str, ...] | None:
-        """The node ids of the level's core cases; None where all of the level are."""
+        """The node ids of the core cases, which every level times; None where all are."""
         core = self.campaign.manifest.core_shapes
         if core == "all":
             return None
-        named = levels.select(core, names(self.frozen.values()), levels.CORE)
-        return tuple(nodeid for nodeid in named if nodeid in self.expected) or None
+        return levels.select(core, names(self.frozen.values()), levels.CORE) or None
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,11 +152,15 @@ class Ran:
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """The results of the cases in declaration order, and edits of the harness meanwhile."""
+    """The results of the cases in declaration order, and edits of the harness meanwhile.
+
+    `level` is the one that decides.
+    """
 
     ran: Ran
     results: tuple[CaseResult, ...]
     table: Table | None
+    level: Level
     harness: Fingerprint | None = None
     edits: tuple[Finding, ...] = ()
 
@@ -180,6 +187,19 @@ class Gathered:
         assert self.table is not None
         return self.table
 
+    def of_level(self) -> Gathered:
+        """Return the same without cases that were only checked, unless they failed."""
+        if self.level == "full":
+            return self
+        collector, timed = self.ran.collector, self.opened.timed
+        # A row without times stands in no table, unless it is why the version is refused.
+        collector.results = {
+            name: result
+            for name, result in collector.results.items()
+            if name in timed or result.check != "PASS"
+        }
+        return replace(self, results=tuple(collector.in_order()), table=collector.table())
+
     def with_failure(self, nodeid: str, check: Check, how: str) -> Gathered:
         collector = self.ran.collector
         collector.results[nodeid] = judging.failed(collector.results[nodeid], check, how)
@@ -188,12 +208,11 @@ class Gathered:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A verdict; `quick` is that of the quick level where all cases had to decide after it."""
+    """A verdict, with what it rests on."""
 
     gathered: Gathered
     verdict: Verdict
     paired: PairedResult | None = None
-    quick: Verdict | None = None
     detail: str = ""
     profiles: tuple[CaseProfile, ...] = ()
 
@@ -265,17 +284,17 @@ def gather(ran: Ran) -> Gathered:
     """Return what the cases and the harness came to, as kernel code has run; BadInput for drift."""
     opened, collector = ran.opened, ran.collector
     judging.refuse(collector.refusals)
-    add_error_rows(collector, opened.expected)
+    add_error_rows(collector, opened.frozen)
     judging.fail_rows_of_failed_tests(collector)
     results, table = tuple(collector.in_order()), collector.table()
     _check_imported(opened.campaign, results)
     if opened.harness is None:
-        return Gathered(ran, results, table)
+        return Gathered(ran, results, table, opened.level)
     watch, ids = opened.asked.watch, list(opened.frozen) or collector.order
     now = watch.take(ids)
     # What the baseline's cases have loaded belongs to the harness that it freezes.
     harness = watch.take(ids, results)
-    return Gathered(ran, results, table, harness, tuple(edits(opened.harness, now)))
+    return Gathered(ran, results, table, opened.level, harness, tuple(edits(opened.harness, now)))
 
 
 def _check_imported(campaign: Campaign, results: Sequence[CaseResult]) -> None:

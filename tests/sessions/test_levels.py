@@ -79,15 +79,15 @@ def test_the_baseline_proposes_and_the_user_may_edit(baseline: Stage) -> None:
     assert baseline.run.code == 0, baseline.run.text
     assert measured(project, 1) == list(ROWS)
     assert manifest(project)["representative_shapes"] == SHAPES
-    assert f"which measures {', '.join(SHAPES)}" in baseline.run.out
+    assert f"which times {', '.join(SHAPES)}" in baseline.run.out
     log = (project.campaign / "rounds/round-1/artifacts/quick_baseline.log").read_text()
     assert [line.split()[0] for line in log.splitlines()[2:]] == [f"rows={n}" for n in QUICK]
     text = project.kopt("status").out
-    assert f"quick rounds measure {', '.join(SHAPES)} (edit manifest.yaml" in text
+    assert f"quick rounds time {', '.join(SHAPES)} (edit manifest.yaml" in text
 
 
 def test_a_quick_round_decides_on_the_representative_cases(six: Project) -> None:
-    """What becomes of the others is asked by a full round, on the cases that can be compared."""
+    """The others are checked. A full round asks what became of them, where it can compare."""
     edited = [*SHAPES[:2], "doubled rows=16 columns=8"]
     six.edit_manifest(representative_shapes=edited)
     costs = dict.fromkeys(ROWS, 125.0) | {32: 500.0}
@@ -95,6 +95,7 @@ def test_a_quick_round_decides_on_the_representative_cases(six: Project) -> None
     run = six.round("next")
     assert run.code == 0, run.text
     assert "round 2, attempt 1, quick: ACCEPTED" in run.out
+    assert "quick: 3 of 6 cases are timed" in run.out and "6 passed" in run.out
     verdict = six.verdict(2)
     assert (verdict["level"], verdict["aggregate"]["change_pct"]) == ("quick", 100.0)
     assert measured(six, 2) == [1, 8, 16]
@@ -133,8 +134,6 @@ def test_a_small_quick_gain_is_decided_by_all_cases(six: Project, words: tuple[s
     assert "+3.00 %: less than 5 % is decided by all 6 cases" in "\n".join(verdict["flags"])
     assert measured(six, 2) == list(ROWS), "in the order of the baseline"
     assert "6 passed" in run.out
-    quick = six.evidence(2)["session"]["quick"]
-    assert [shape["dims"]["rows"] for shape in quick["shapes"]] == list(QUICK)
     opened = [event for event in six.ledger() if event["event"] == "opened"]
     assert opened[-1]["level"] == "quick"
 
@@ -149,16 +148,15 @@ def test_a_quick_gain_that_the_other_cases_lose_is_rolled_back(six: Project) -> 
     assert six.read(KERNEL) == kernel()
 
 
-@pytest.mark.parametrize(("cost", "level"), [(250 / 1.03, "full"), (125.0, "quick")])
-def test_a_version_that_is_wrong_outside_the_level_is_not_kept(
-    six: Project, cost: float, level: str
-) -> None:
+@pytest.mark.parametrize("cost", [250 / 1.03, 125.0, 300.0], ids=["small", "large", "slower"])
+def test_a_version_that_is_wrong_outside_the_level_is_not_kept(six: Project, cost: float) -> None:
+    """Every round checks every case, whatever the others gain."""
     wrong = kernel(cost).replace("return FACTOR * x", "return (FACTOR + (ctx.rows == 16)) * x")
     six.write(KERNEL, wrong)
     run = six.round("next")
     assert run.code == 1, run.text
     verdict = six.verdict(2)
-    assert (verdict["decision"], verdict["level"]) == ("REPAIR", level)
+    assert (verdict["decision"], verdict["level"]) == ("REPAIR", "quick")
     assert [s["dims"]["rows"] for s in verdict["shapes"] if s["check"] == "FAIL"] == [16]
     assert six.read(KERNEL) == wrong
 
@@ -169,7 +167,7 @@ def test_a_filtered_quick_run_decides_nothing(six: Project) -> None:
     assert run.code == 11, run.text
     verdict = six.verdict(2)
     assert (verdict["decision"], verdict["level"]) == ("INCOMPLETE", "quick")
-    assert "1 case(s) have no row" in verdict["reason"] and "test_doubled[1]" in verdict["reason"]
+    assert "4 case(s) have no row" in verdict["reason"] and "test_doubled[1]" in verdict["reason"]
 
 
 def test_the_manifests_quick_command_works_verbatim(six: Project, tmp_path: Path) -> None:
@@ -185,8 +183,6 @@ def test_the_manifests_quick_command_works_verbatim(six: Project, tmp_path: Path
     assert len(first["evidence"]["forward_samples_ms"]) == 5
     assert first["evidence"]["calls_per_sample"] == 7
     assert six.contents() == before, "it judges and records nothing"
-    run = six.run(sys.executable, *command[1:], "--repeats", "none")
-    assert run.code == 4, run.text
 
 
 @pytest.mark.long

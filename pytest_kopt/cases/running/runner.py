@@ -60,7 +60,7 @@ def run_case(case: Case, bench: Bench) -> Outcome:
         checked.findings[:0] = new_operators(bench)
         if checked.goes_on:
             checked.findings += caches(checked)
-    if bench.times(bool(checked.evidence.interpreted)) and checked.goes_on:
+    if bench.times(case.nodeid, bool(checked.evidence.interpreted)) and checked.goes_on:
         with one_thread():
             _time(checked)
         found = new_operators(bench)

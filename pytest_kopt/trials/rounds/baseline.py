@@ -88,7 +88,7 @@ class Baseline(CampaignTrial):
         flags = (*_editable(gathered), *left_out, *narrow, *tuning_flags(choices))
         judged = judged.flagged(*notices, *flags)
         judged = profiled(judged.saying_why_blocked())
-        return record_round(judged, "full", {})
+        return record_round(judged)
 
 
 def _judge(gathered: Gathered) -> Verdict:
@@ -163,6 +163,6 @@ def _quick_words(gathered: Gathered) -> str:
     if not shapes:
         return ""
     return (
-        f", which measures {', '.join(shapes)} (representative_shapes in manifest.yaml: edit "
+        f", which times {', '.join(shapes)} (representative_shapes in manifest.yaml: edit "
         "them before the first quick round)"
     )

@@ -1,8 +1,8 @@
 """Every round after the baseline, from top to bottom: a candidate meets the incumbent.
 
-The round is opened, which refuses what is not worth measuring. pytest runs the cases. The rows are
-gathered and judged, by all cases where a quick gain is too small to stand alone. No version is kept
-before all cases have checked it. Then the verdict gets its notes, files that failed before are kept
+The round is opened, which refuses what is not worth measuring. pytest runs the cases: all are
+checked, those of the level are timed. The rows are gathered and judged, by all cases where a quick
+gain is too small to stand alone. Then the verdict gets its notes, files that failed before are kept
 only for a stated reason, and it is recorded and carried out.
 """
 
@@ -18,11 +18,9 @@ from pytest_kopt.campaign.history import trend
 from pytest_kopt.campaign.kernel import KernelVersion
 from pytest_kopt.campaign.ledger import PairedChange
 from pytest_kopt.cases.details import in_a_line
-from pytest_kopt.cases.order import Depth
 from pytest_kopt.cases.result import CaseResult, Collector, names
 from pytest_kopt.decide.hard_gates import correctness_verdict
-from pytest_kopt.decide.stored import asks_for_full
-from pytest_kopt.decide.verdict import Decision, Level, Verdict
+from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.errors import BadInput, KernelError
 from pytest_kopt.figures import changed
 from pytest_kopt.honesty.audit import audit
@@ -75,7 +73,7 @@ def open_against_incumbent(asked: Asked) -> OpenTrial:
     opened = _at_its_level(open_round(asked))
     # What the round will be compared with is read before anything is measured.
     campaign.incumbent()
-    keys = {case.key for case in opened.expected.values()}
+    keys = {opened.frozen[name].key for name in opened.timed}
     rows = campaign.best.table().rows
     check_target_class(opened, [row for row in rows if row.key in keys])
     harness = asked.watch.check(opened.frozen)
@@ -84,7 +82,7 @@ def open_against_incumbent(asked: Asked) -> OpenTrial:
 
 
 def _at_its_level(opened: OpenTrial) -> OpenTrial:
-    """Expect the cases of the round's level; BadInput where there is no such level."""
+    """Choose the cases that are timed; BadInput where there is no such level."""
     campaign, asked = opened.campaign, opened.asked
     frozen = frozen_cases(campaign)
     shapes = campaign.manifest.representative_shapes
@@ -92,16 +90,14 @@ def _at_its_level(opened: OpenTrial) -> OpenTrial:
     levels.check_unchanged(shapes, recorded, campaign.state.first_quick_round)
     representative = levels.representative(campaign.manifest, names(frozen.values()))
     level = levels.choose(asked.settings.level, len(frozen), shapes)
-    expected, title = frozen, opened.title
+    title = opened.title
     if level == "quick":
-        expected = {name: frozen[name] for name in representative}
-        title += f", quick: {len(expected)} of {len(frozen)} cases"
+        title += f", quick: {len(representative)} of {len(frozen)} cases are timed"
     return replace(
         opened,
         title=title,
         level=level,
         frozen=frozen,
-        expected=expected,
         skipped=tuple(campaign.skipped_at_baseline()),
         representative=representative,
     )
@@ -112,10 +108,8 @@ def judge_candidate(ran: Ran) -> Judged:
     opened, asked = ran.opened, ran.opened.asked
     examination = Examination(asked.campaign, ran.begun.kernel)
     judged = _judge_same(ran) if ran.is_same else _judge(gather(ran), examination)
-    if asks_for_full(opened.level, judged.verdict, asked.policy):
+    if opened.level == "quick" and levels.asks_for_full(judged.verdict):
         judged = _judge_by_all(judged, examination)
-    elif opened.level == "quick" and judged.verdict.decision.keeps and not ran.is_same:
-        judged = _checked_by_all(judged, examination)
     judged = _with_notes(judged, examination)
     judged = _as_before(judged)
     return profiled(judged.saying_why_blocked())
@@ -139,9 +133,9 @@ def _judge_same(ran: Ran) -> Judged:
 
 
 def _judge(gathered: Gathered, examination: Examination) -> Judged:
-    """Judge the cases of the level: what is missing, wrong, dishonest; then by their times."""
+    """Judge what is missing, wrong or dishonest in any case; then the level's cases by times."""
+    unfit, gathered = _refused(gathered, examination), gathered.of_level()
     opened, results, policy = gathered.opened, gathered.results, gathered.policy
-    unfit = _refused(gathered, examination)
     if unfit:
         return Judged(gathered, unfit)
     if judging.is_interpreted(results):
@@ -164,7 +158,7 @@ def _judge(gathered: Gathered, examination: Examination) -> Judged:
 def _refused(gathered: Gathered, examination: Examination) -> Verdict | None:
     """Return the verdict on expected cases that are missing, dishonest or wrong, else None."""
     results, policy = gathered.results, gathered.policy
-    unusable = broken(gathered, list(gathered.opened.expected), _PUT_BACK)
+    unusable = broken(gathered, list(gathered.opened.frozen), _PUT_BACK)
     if unusable:
         return unusable
     damning = judging.rejecting(examination.findings(results))
@@ -205,46 +199,16 @@ def _supporting(judged: Judged, wrong: Sequence[Finding]) -> Judged:
 
 
 def _judge_by_all(quick: Judged, examination: Examination) -> Judged:
-    """Have all cases decide on a small quick gain, in this session and with its trees."""
-    opened, total = quick.gathered.opened, quick.verdict.aggregate
+    """Time the remaining cases in this session, and have all of them decide on a small gain."""
+    ran, opened, total = quick.gathered.ran, quick.gathered.opened, quick.verdict.aggregate
     assert total is not None and total.change_pct is not None
-    gathered = _gather_all(quick, "full", Depth.TIMES)
-    judged = _judge(gathered, examination)
-    judged = replace(judged, quick=quick.verdict, paired=judged.paired or quick.paired)
-    if gathered.edits:
-        return judged
+    ran.measurements.time_also([name for name in opened.frozen if name not in opened.timed])
+    judged = _judge(replace(gather(ran), level="full"), examination)
     flag = (
         f"quick, {total.metric} changed by {changed(total.change_pct)}: less than "
-        f"{opened.asked.policy.full_below_pct:g} % is decided by all {len(opened.frozen)} cases"
+        f"{levels.FULL_BELOW_PCT:g} % is decided by all {len(opened.frozen)} cases"
     )
     return judged.saying(flags=[flag, *judged.verdict.flags])
-
-
-def _checked_by_all(quick: Judged, examination: Examination) -> Judged:
-    """Have the cases that the quick level did not time check what it would keep."""
-    gathered = _gather_all(quick, "quick", Depth.CHECKS)
-    refused = _refused(gathered, examination)
-    timed, collector = quick.gathered.opened.expected, quick.gathered.ran.collector
-    # A row without times stands in no table, unless it is why the version is refused.
-    collector.results = {
-        name: result
-        for name, result in collector.results.items()
-        if name in timed or result.check != "PASS"
-    }
-    if refused is None:
-        return quick
-    results, table = tuple(collector.in_order()), collector.table()
-    return replace(quick, gathered=replace(gathered, results=results, table=table), verdict=refused)
-
-
-def _gather_all(quick: Judged, level: Level, depth: Depth) -> Gathered:
-    """Return all cases' rows: those of the quick level, and the others' as they are checked now."""
-    ran, opened, harness = quick.gathered.ran, quick.gathered.opened, quick.gathered.harness
-    untimed = [name for name in opened.frozen if name not in opened.expected]
-    ran.measurements.check_also(untimed, depth)
-    ran.collector.order = list(opened.frozen)
-    opened = replace(opened, level=level, expected=opened.frozen, harness=harness)
-    return gather(replace(ran, begun=replace(ran.begun, opened=opened)))
 
 
 def _with_notes(judged: Judged, examination: Examination) -> Judged:
@@ -286,17 +250,15 @@ def _as_before(judged: Judged) -> Judged:
     )
 
 
-def record(judged: Judged, begun_level: Level) -> Closing:
+def record(judged: Judged) -> Closing:
     """Record with the paired change, at a full round over the representative cases as well."""
     table, opened, paired = judged.gathered.table, judged.gathered.opened, judged.paired
-    is_full, quickly = opened.level == "full", opened.representative
+    is_full, quickly = judged.gathered.level == "full", opened.representative
     is_kept_as_same = judged.gathered.ran.is_same and judged.verdict.decision.keeps
     none = _no_change(judged.gathered.results) if is_kept_as_same else None
     campaign, rows = opened.campaign, table.by_key() if table else ()
     return record_round(
         judged,
-        begun_level,
-        {"quick": judged.quick.model_dump(mode="json") if judged.quick else None},
         paired=paired.change() if paired else none,
         paired_quick=paired.change(quickly) if paired and is_full and quickly else none,
         baseline=None if is_full or not table else trend.figures(campaign.first.table().only(rows)),
@@ -329,7 +291,7 @@ class CandidateRound(CampaignTrial):
 
     def collected(self, begun: Begun, ids: Sequence[str], collector: Collector) -> Begun:
         """Raise KernelError when a file of the round's cases does not import any more."""
-        for nodeid in begun.opened.expected:
+        for nodeid in begun.opened.frozen:
             error = judging.under(nodeid, collector.collect_errors)
             if error:
                 why = "the kernel does not import; nothing was measured"
@@ -337,4 +299,4 @@ class CandidateRound(CampaignTrial):
         return begun
 
     def conclude(self, ran: Ran) -> Closing:
-        return record(judge_candidate(ran), begun_level=ran.opened.level)
+        return record(judge_candidate(ran))

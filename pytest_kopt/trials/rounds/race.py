@@ -110,7 +110,7 @@ class RaceTrees:
             for name, version in versions.items()
         }
         trees = {name: pair.trees[0] for name, pair in pairs.items()}
-        ids = tuple(begun.opened.expected)
+        ids = tuple(begun.opened.frozen)
         return cls(ids, pairs[""].root, tuple(changed), trees.pop(""), trees)
 
     def checked(self) -> InCopies:
@@ -168,7 +168,7 @@ class Race(CampaignTrial):
         gathered = gather(ran)
         broken = _broken(gathered)
         if broken:
-            return record(Judged(gathered, broken), begun_level=ran.opened.level)
+            return record(Judged(gathered, broken))
         root, incumbent = self.campaign.root, ran.begun.kernel
         trees = RaceTrees.of(ran.begun)
         racers, out = _raced(gathered, trees)
@@ -182,7 +182,7 @@ class Race(CampaignTrial):
                 verdict = judged.verdict
                 closing = None
                 if len(racers) < 2 or verdict.decision not in _FOUND_OUT:
-                    closing = record(judged, begun_level=ran.opened.level)
+                    closing = record(judged)
             except BaseException:
                 incumbent.restore(root, over=kernel)
                 raise
@@ -199,7 +199,7 @@ class Race(CampaignTrial):
 
 def _judged(ran: Ran, first: _Entry, raced: tuple[RacedCandidate, ...], trees: RaceTrees) -> Judged:
     """Judge the best, which lies in the tree, as a lone candidate is."""
-    campaign, ids, full = ran.opened.campaign, list(ran.opened.expected), first.collector
+    campaign, ids, full = ran.opened.campaign, list(ran.opened.timed), first.collector
     opened = replace(ran.opened, raced=raced)
     begun = replace(ran.begun, opened=opened, kernel=campaign.candidate())
     if first.decision is Decision.ROLLED_BACK:
@@ -212,7 +212,7 @@ def _judged(ran: Ran, first: _Entry, raced: tuple[RacedCandidate, ...], trees: R
 def _broken(gathered: Gathered) -> Verdict | None:
     """Return INCOMPLETE where the incumbent's own cases cannot be relied on, else None."""
     ran, results, policy = gathered.ran, gathered.results, gathered.policy
-    missing = judging.cut_off(ran.collector, list(ran.opened.expected), ran.interrupted, policy)
+    missing = judging.cut_off(ran.collector, list(ran.opened.frozen), ran.interrupted, policy)
     if missing:
         return missing
     if judging.is_interpreted(results):
@@ -256,12 +256,12 @@ def _raced(gathered: Gathered, trees: RaceTrees) -> tuple[list[_Entry], list[_En
 def _checked(candidate: RaceEntrant, collector: Collector, ran: Ran) -> _Entry:
     """Judge what a candidate's check came to; one that races has no reason not to."""
     opened = ran.opened
-    add_error_rows(collector, opened.expected)
+    add_error_rows(collector, opened.frozen)
     judging.fail_rows_of_failed_tests(collector)
     results = collector.in_order()
     damning = judging.rejecting(Examination(opened.campaign, candidate.kernel).findings(results))
     failed = [result for result in results if result.check != "PASS"]
-    missing = judging.cut_off(collector, list(opened.expected), "", opened.asked.policy)
+    missing = judging.cut_off(collector, list(opened.frozen), "", opened.asked.policy)
     if damning:
         return _Entry(candidate, collector, Decision.REJECTED_OVERFIT, str(damning[0]))
     if failed:
@@ -274,7 +274,8 @@ def _checked(candidate: RaceEntrant, collector: Collector, ran: Ran) -> _Entry:
 
 
 def _race(gathered: Gathered, passed: Sequence[RaceEntrant], trees: RaceTrees) -> Raced:
-    opened, results, policy = gathered.opened, gathered.results, gathered.policy
+    opened, policy = gathered.opened, gathered.policy
+    results = [result for result in gathered.results if result.nodeid in opened.timed]
     campaign = opened.campaign
     metric = parse_primary(campaign.manifest.primary_metric, gathered.rows, policy.directions)[0]
     history = NoiseHistory.here(opened.asked.settings.workspace, results, campaign)
