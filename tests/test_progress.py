@@ -19,7 +19,7 @@ from pytest_kopt.decide.inference import FINAL_LOOK
 from pytest_kopt.decide.verdict import ActionWord
 from pytest_kopt.errors import BadInput, KernelError
 from pytest_kopt.show import progress as module
-from pytest_kopt.show.progress import Progress
+from pytest_kopt.show.progress import Progress, Span
 
 from .waiting import HANG
 
@@ -271,3 +271,23 @@ def test_who_holds_the_device_is_said_while_a_session_waits() -> None:
     progress._in_the_way = "process 7 (pytest, since 12:00) measures on this device"
     assert progress.line().startswith("kopt: checking 1 of 2; process 7 (pytest, since 12:00) ")
     assert "this session waits for its turn" in progress.line()
+
+
+def test_the_timeline_has_each_phase_and_what_its_processes_did() -> None:
+    """A phase that has not ended yet ends where the timeline is read; a failure ends one."""
+    clock = Clock()
+    progress = Progress(None, clock=clock)
+    clock.now = 1.0
+    progress.begin("comparing", FINAL_LOOK, looks=tuple(LOOKS))
+    with pytest.raises(KernelError), progress.during("load", "replicate 1"):
+        clock.now = 2.5
+        raise KernelError("the kernel does not import")
+    clock.now = 3.0
+    progress.begin("deciding")
+    clock.now = 3.25
+    assert progress.timeline == [
+        Span("configuring", "controller", 0.0, 1.0),
+        Span("load", "replicate 1", 1.0, 2.5),
+        Span("comparing", "controller", 1.0, 3.0),
+        Span("deciding", "controller", 3.0, 3.25),
+    ]

@@ -15,7 +15,7 @@ import pytest
 
 from pytest_kopt.cases.order import ALONE, CANDIDATE, INCUMBENT, PLACEBO, ArmsOrder, WorkerOrders
 from pytest_kopt.paired.nearby import Nearby
-from pytest_kopt.paired.replica import Died, Replica
+from pytest_kopt.paired.replica import Died, During, Replica, untold
 from pytest_kopt.paired.verifier_process import Refused, Verifier
 from pytest_kopt.processes.child import MAX_DEATHS, NO_MEMORY, Child, Children
 from pytest_kopt.processes.sites import Place
@@ -95,8 +95,16 @@ class Versions:
 class Arms:
     """Starts a replica in one process or, where the versions cannot live in one, in several."""
 
-    def __init__(self, config: pytest.Config, orders: WorkerOrders, versions: Versions) -> None:
+    def __init__(
+        self,
+        config: pytest.Config,
+        orders: WorkerOrders,
+        versions: Versions,
+        during: During = untold,
+    ) -> None:
+        """Start processes by these orders; `during` puts what they do into a timeline."""
         self.config = config
+        self._during = during
         self._orders = orders
         expected = orders.expected or ()
         #: The orders of processes that hold a candidate: no seed, nothing of what is judged by.
@@ -169,7 +177,8 @@ class Arms:
         children_of = self._holding(place, how, [*self._versions.arms], order)
         candidates = None if how == ONE_PROCESS else children_of[CANDIDATE]
         children = dict.fromkeys(children_of.values())
-        return Replica(children, how, place, verifier, candidates, self._out, self._steady)
+        during = partial(self._during, process=f"replicate {number + 1}")
+        return Replica(children, how, place, verifier, candidates, self._out, self._steady, during)
 
     def start_alone(self, place: Place) -> Child:
         """Start a process that holds the incumbent alone."""

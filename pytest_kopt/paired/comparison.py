@@ -61,7 +61,7 @@ class Comparison:
         known that they are needed. Leaving the comparison, a context manager, ends what is still
         running.
         """
-        self._arms = Arms(config, orders, versions)
+        self._arms = Arms(config, orders, versions, progress.during)
         self._progress = progress
         self._lanes = [Lane(self._arms, place, progress, most) for place in lanes]
         self._share_cores()
@@ -390,7 +390,8 @@ class Lane:
         self.try_nearby()
         if (nearby := self.pool.nearby) is None:
             return
-        tried = nearby.wait()
+        with self._progress.during("wait", "near shapes"):
+            tried = nearby.wait()
         if self._abandoned:
             raise NotComparable("abandoned")
         if nearby.are_orphans:

@@ -8,7 +8,7 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -44,6 +44,13 @@ from pytest_kopt.sameness.launch_recording import differences_later
 #: incumbent alone beside it, which is asked of whatever is kept.
 _GAIN_PCT = 1.0
 _Kind = TypeVar("_Kind")
+#: Makes the context of a phase, for the timeline.
+During = Callable[..., AbstractContextManager[None]]
+
+
+def untold(phase: str, process: str = "") -> AbstractContextManager[None]:
+    """Put a phase down nowhere."""
+    return nullcontext()
 
 
 class Unloadable(Refused):
@@ -84,6 +91,7 @@ class Replica(Children):
         alone: Child | None = None,
         out: Collection[str] = (),
         steady: set[str] | None = None,
+        during: During = untold,
     ) -> None:
         """Take over started processes, and what judges them.
 
@@ -95,6 +103,7 @@ class Replica(Children):
         self._alone = alone
         self._out = out
         self._steady = set() if steady is None else steady
+        self._during = during
         self._verifier = verifier
         self._device, self._placement = place.device, place.site.placement
         self.how = how
@@ -138,8 +147,9 @@ class Replica(Children):
         cases: dict[str, CaseQuads] = {}
         nodeid = None
         try:
-            for child in self.children:
-                _wait(child, Collected)
+            with self._during("start"):
+                for child in self.children:
+                    _wait(child, Collected)
             # What it was told to load comes first, and is gone through even if it needs no clock.
             left = deque(dict.fromkeys([self._asked or ids[0], *ids]))
             while left:
@@ -149,8 +159,9 @@ class Replica(Children):
                     # Meanwhile this one is judged, and others may have the device.
                     self._ask(left[0])
                 look_ahead(cases)
-                for looks in looked_at:
-                    self._judge(looks)
+                with self._during("judge"):
+                    for looks in looked_at:
+                        self._judge(looks)
         except ChildDied as death:
             is_candidates = self._alone is not None and self._alone.has_died
             raise Died(death, nodeid if is_candidates else None) from None
@@ -177,19 +188,24 @@ class Replica(Children):
         """Measure one of this many `cases`; return it with what is still to be judged."""
         if nodeid != self._asked:
             self._ask(nodeid)
-        self._verifier.load(nodeid)
-        case = self._load(nodeid)
-        if case.same:
-            return case, []
-        self._verifier.await_loaded(nodeid)
+        with self._during("load"):
+            self._verifier.load(nodeid)
+            case = self._load(nodeid)
+            if case.same:
+                return case, []
+            self._verifier.await_loaded(nodeid)
         device, placement = self._device, self._placement
-        with placement.host.lock(device):
-            placement.keep_strangers_off(device)
+        with ExitStack() as held:
+            with self._during("wait for the device"):
+                held.enter_context(placement.host.lock(device))
+                placement.keep_strangers_off(device)
             since = time.time()
-            looks = self._timed(case, order, clear, cases, turns)
+            with self._during("time"):
+                looks = self._timed(case, order, clear, cases, turns)
             case.timed = (since, time.time())
         self.held_seconds += case.timed[1] - case.timed[0]
-        self._settle()
+        with self._during("settle"):
+            self._settle()
         return case, looks
 
     def _load(self, nodeid: str) -> CaseQuads:

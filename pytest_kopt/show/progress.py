@@ -1,10 +1,15 @@
-"""The progress of a session: a line for people, `running.json` for programs that poll."""
+"""The progress of a session: a line for people, `running.json` for programs that poll.
+
+It also keeps the session's timeline, which goes into evidence.json.
+"""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +24,19 @@ QUIET_SECONDS = 10.0
 _TICK_SECONDS = 1.0
 #: Phases in which a session begins.
 _FIRST = ("starting", "checking")
+#: The process whose phases are the session's.
+CONTROLLER = "controller"
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A part of a session's timeline, in seconds from the session's start."""
+
+    phase: str
+    #: The process that was busy, or waited for.
+    process: str
+    begin: float
+    end: float
 
 
 class Progress:
@@ -48,11 +66,13 @@ class Progress:
         self._done = self._total = 0
         #: The parts of a comparison, "" for cases.
         self._unit = ""
-        self._since = self._shown = clock()
+        self._since = self._shown = self._zero = clock()
+        self._spans: list[Span] = []
 
     def begin(self, phase: str, total: int = 0, unit: str = "", *, says: bool = False) -> None:
         """Begin a phase of `total` cases (0: they are not counted), or of at most so many units."""
         with self._lock:
+            self._spans.append(self._span)
             self._phase, self._total, self._done, self._case = phase, total, 0, ""
             self._unit = unit
             self._since = self._clock()
@@ -60,6 +80,29 @@ class Progress:
         if phase in _FIRST and self._reporter is not None and not self._beats:
             self._beats = True
             threading.Thread(target=self._beat, name="kopt-progress", daemon=True).start()
+
+    @contextmanager
+    def during(self, phase: str, process: str) -> Iterator[None]:
+        """Put what is done in this context down in the timeline; from any thread."""
+        begin = self._seconds
+        try:
+            yield
+        finally:
+            self._spans.append(Span(phase, process, begin, self._seconds))
+
+    @property
+    def timeline(self) -> list[Span]:
+        """The timeline so far; the phase that goes on ends now."""
+        return sorted([*self._spans, self._span], key=lambda span: span.begin)
+
+    @property
+    def _span(self) -> Span:
+        begin = round(self._since - self._zero, 3)
+        return Span(self._phase or "configuring", CONTROLLER, begin, self._seconds)
+
+    @property
+    def _seconds(self) -> float:
+        return round(self._clock() - self._zero, 3)
 
     def started(self, nodeid: str) -> None:
         with self._lock:

@@ -365,6 +365,7 @@ def evidence(judged: Judged, **facts: Any) -> Evidence:
         "dead": collector.dead,
         "comparison": paired.session if paired else {},
         "held_out": [asdict(shape) for shape in paired.tried] if paired else [],
+        "timeline": [asdict(span) for span in ran.measurements.progress.timeline],
         **facts,
     }
     return Evidence(

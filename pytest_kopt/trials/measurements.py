@@ -171,6 +171,7 @@ class Measurements:
             collector.results |= again.results
             collector.dead |= again.dead
             collector.failures |= again.failures
+        self.progress.begin("deciding")
 
     def run_in(self, in_copies: InCopies, phase: str = "") -> list[Collector]:
         """Return what cases come to in each copy, side by side; `phase` is shown meanwhile."""

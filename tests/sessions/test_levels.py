@@ -134,6 +134,8 @@ def test_a_small_quick_gain_is_decided_by_all_cases(six: Project, words: tuple[s
     assert "+3.00 %: less than 5 % is decided by all 6 cases" in "\n".join(verdict["flags"])
     assert measured(six, 2) == list(ROWS), "in the order of the baseline"
     assert "6 passed" in run.out
+    phases = [span["phase"] for span in six.evidence(2)["session"]["timeline"]]
+    assert phases == ["configuring", "starting", "checking", "deciding", "checking", "deciding"]
     opened = [event for event in six.ledger() if event["event"] == "opened"]
     assert opened[-1]["level"] == "quick"
 
@@ -214,6 +216,13 @@ def test_a_paired_promotion_compares_all_cases_in_fresh_processes(tmp_path: Path
     assert (verdict["level"], verdict["compare"]) == ("full", "paired")
     assert [s["dims"]["rows"] for s in verdict["shapes"] if s["status"] == "regressed"] == [5]
     assert "rows=5" in verdict["reason"] and "decided by all 6 cases" in "\n".join(verdict["flags"])
+    timeline = project.evidence(2)["session"]["timeline"]
+    of_session = [span["phase"] for span in timeline if span["process"] == "controller"]
+    assert [phase for phase in of_session if phase != "deciding"] == [
+        *("configuring", "starting", "checking", "comparing", "checking", "comparing"),
+    ]
+    of_first = {span["phase"] for span in timeline if span["process"] == "replicate 1"}
+    assert of_first == {"start", "load", "wait for the device", "time", "settle", "judge"}
     decided = project.ledger()[-3]
     assert decided["event"] == "decided"
     assert decided["paired_quick"]["step_pct"] == pytest.approx(100 * (OLD / 242.1875 - 1))
