@@ -385,7 +385,7 @@ def preset_choices(choices: Mapping[str, Mapping[str, str]], *, is_fixed: bool) 
     # The kernels of a case are imported before it is called.
     tuner: Any = getattr(sys.modules.get("triton.runtime.autotuner"), "Autotuner", None)
     for name, stand_in in (("_bench", _TUNING.bench), ("check_disk_cache", _TUNING.from_disk)):
-        # Triton has had the second since 3.4.
+        # Triton lacks the second before 3.4.
         original = getattr(tuner, name, None)
         if original is not None and not hasattr(original, "__wrapped__"):
             setattr(tuner, name, _in_place_of(original, stand_in))
