@@ -50,6 +50,7 @@ RULES = {
     ("docs/honesty.md", "Known limits: kernels that could still pass"),
     ("docs/operating-points.md", ""),
     ("docs/operating-points.md", "How a case is measured"),
+    ("docs/operating-points.md", "When the other point is measured"),
     ("docs/operating-points.md", "Devices without the figures"),
     ("docs/paired.md", "Method"),
     ("docs/pull-requests.md", ""),
