@@ -231,10 +231,32 @@ def test_the_pool_is_twice_the_cache_or_flushed(
     assert asdict(ColdCache.of(pool)) == {
         "sets": sets,
         "set_bytes": 4 * floats,
-        "l2_bytes": 1000,
+        "cache_bytes": 1000,
         "flushed": flushed,
     }
     assert flushed or sets * 4 * floats >= 2 * 1000
+
+
+@pytest.mark.parametrize(
+    ("more", "mib"),
+    [
+        ({"gcnArchName": "gfx942:sramecc+:xnack-", "L2_cache_size": 4 << 20}, 256),
+        ({"gcnArchName": "gfx950:sramecc+:xnack-", "L2_cache_size": 512 << 20}, 512),
+        ({"gcnArchName": "gfx1100", "L2_cache_size": 6 << 20}, 6),
+        ({"gcnArchName": "", "L2_cache_size": 50 << 20}, 50),
+        ({"L2_cache_size": 50 << 20}, 50),
+    ],
+    ids=["table", "device", "no table", "NVIDIA", "an older torch"],
+)
+def test_inputs_go_round_twice_the_largest_shared_cache(
+    monkeypatch: pytest.MonkeyPatch, more: dict[str, Any], mib: int
+) -> None:
+    """An MI300X names the L2 of one die only: 256 MiB of Infinity Cache lie behind it."""
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda n: SimpleNamespace(**more))
+    monkeypatch.setattr(cold, "_call_ms", lambda call, first, inputs: 1e-3)
+    pool = input_pool(lambda i: (torch.empty(64 << 20, device="meta"),), "cuda", torch.sum)
+    assert pool.cache_bytes == mib << 20
+    assert len(pool.sets) == max(2, 2 * mib // 256) and pool.flush is None
 
 
 @pytest.mark.parametrize(

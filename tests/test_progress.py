@@ -278,7 +278,7 @@ def test_the_timeline_has_each_phase_and_what_its_processes_did() -> None:
     clock = Clock()
     progress = Progress(None, clock=clock)
     clock.now = 1.0
-    progress.begin("comparing", FINAL_LOOK, looks=tuple(LOOKS))
+    progress.begin("comparing", FINAL_LOOK, "replicates")
     with pytest.raises(KernelError), progress.during("load", "replicate 1"):
         clock.now = 2.5
         raise KernelError("the kernel does not import")

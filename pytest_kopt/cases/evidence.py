@@ -46,12 +46,12 @@ class ColdCache:
 
     sets: int
     set_bytes: int
-    l2_bytes: int
+    cache_bytes: int
     flushed: bool
 
     @classmethod
     def of(cls, pool: InputPool) -> ColdCache:
-        return cls(len(pool.sets), pool.set_bytes, pool.l2_bytes, pool.flush is not None)
+        return cls(len(pool.sets), pool.set_bytes, pool.cache_bytes, pool.flush is not None)
 
 
 @dataclass(frozen=True, slots=True)

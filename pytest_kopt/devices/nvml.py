@@ -97,7 +97,11 @@ class Nvml:
         )
 
     def _watts(self, handle: Any) -> float | None:
-        """Return the mean power of the last 100 ms; on an older GPU, of the last second."""
+        """Return what the sensor says at once, or the mean of a second from an old driver.
+
+        The sensor of an A100 or H100 sees a quarter of the time. Old drivers give a GPU of
+        Ampere or later that mean, but not an A100.
+        """
         nvml = self._nvml
         field = getattr(nvml, "NVML_FI_DEV_POWER_INSTANT", None)
         values = (

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from pytest_kopt.knowledge.facts import Facts
 from pytest_kopt.numerics.nested import tensors
 
 #: Sets a pool has at most; a graph of so many launches is still captured in a moment.
@@ -20,15 +21,16 @@ MOST_SETS = 512
 #: One round of calls shall not last much longer than this, or a block would.
 ROUND_MS = 5.0
 _SPIN_CYCLES = 2_000_000
-#: What has to be touched between two uses of a set, in L2 caches.
+#: What has to be touched between two uses of a set, in caches that all units share.
 CACHES = 2
+_MIB = 1 << 20
 #: cudaLimitPersistingL2CacheSize in the CUDA runtime's cudaLimit.
 _PERSISTING_L2 = 6
 
 
 @dataclass(frozen=True, slots=True)
 class InputPool:
-    """Sets of arguments to go round, in bytes; `flush` where a round does not fill the L2 cache.
+    """Sets of arguments to go round, in bytes; `flush` where a round does not fill the cache.
 
     On the CPU `rounds` rounds make a sample of one version, each on new content. In one that
     `is_warm` all sets are the same arguments, and nothing is flushed.
@@ -36,18 +38,18 @@ class InputPool:
 
     sets: list[tuple[Any, ...]]
     set_bytes: int
-    l2_bytes: int
+    cache_bytes: int
     rounds: int = 1
     is_warm: bool = False
 
     @property
     def flush(self) -> Callable[[], object] | None:
-        if len(self.sets) * self.set_bytes >= CACHES * self.l2_bytes:
+        if len(self.sets) * self.set_bytes >= CACHES * self.cache_bytes:
             return None
         return self.flusher()
 
     def flusher(self) -> Callable[[], object] | None:
-        return flusher(CACHES * self.l2_bytes) if self.l2_bytes and not self.is_warm else None
+        return flusher(CACHES * self.cache_bytes) if self.cache_bytes and not self.is_warm else None
 
 
 def warm_pool(arguments: tuple[Any, ...], *calls: Callable[..., object]) -> InputPool:
@@ -67,10 +69,22 @@ def _bytes_of(values: Any) -> int:
     return sum(x.numel() * x.element_size() for x in tensors(values))
 
 
+def largest_cache_bytes() -> int:
+    """Return the size of the largest cache that all units of the GPU share.
+
+    An MI300X says 4 MiB, the L2 of one of its dies. Its Infinity Cache of 256 MiB, which it does
+    not name, would keep all inputs.
+    """
+    properties = torch.cuda.get_device_properties(0)
+    architecture = getattr(properties, "gcnArchName", "").partition(":")[0]
+    behind_l2 = Facts().fact("infinity_cache", architecture).value if architecture else None
+    return max(int(properties.L2_cache_size), int((behind_l2 or 0) * _MIB))
+
+
 def input_pool(
     make: Callable[[int], tuple[Any, ...]], device: str, *calls: Callable[..., object]
 ) -> InputPool:
-    """Return enough input sets to go round at least twice the L2 cache; one on the CPU.
+    """Return enough input sets to go round at least twice the largest cache; one on the CPU.
 
     `make(i)` returns the i-th set. On a GPU they are two at least, and no more than calls fit into
     a block, by the slowest of `calls`: a graph of many launches would take minutes.
@@ -79,7 +93,7 @@ def input_pool(
     size = _bytes_of(first)
     if device == "cpu":
         return InputPool([first], size, 0)
-    cache = torch.cuda.get_device_properties(0).L2_cache_size
+    cache = largest_cache_bytes()
     sets = max(2, math.ceil(CACHES * cache / max(size, 1)))
     if sets > 2:
         slowest = max(_call_ms(call, make(0), make(1)) for call in calls)
