@@ -37,6 +37,7 @@ from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.options.project import Project
 from pytest_kopt.options.settings import Settings
 from pytest_kopt.profiling.kernel_table import CaseProfile, KernelRow
+from pytest_kopt.show.progress import Progress
 from pytest_kopt.trials.harness import PytestSetup
 from pytest_kopt.trials.opening import open_trial
 from tests.builders import manifest_document
@@ -99,6 +100,7 @@ class Measurements:
     """Measures again what it is told to."""
 
     runs: list[list[CaseResult]] = field(default_factory=list)
+    progress: Progress = field(default_factory=lambda: Progress(None))
 
     def measure_again(self) -> Sequence[CaseResult]:
         return self.runs.pop(0)
