@@ -67,7 +67,6 @@ def record(
         campaign,
         number,
         started=NOW,
-        level="full",
         evidence=Evidence(
             kernel=campaign.candidate(),
             results=_results(table, measured or CaseEvidence()),

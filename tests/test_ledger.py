@@ -23,7 +23,6 @@ PLACE: dict[str, Any] = {"time": NOW, "round": 2, "attempt": 1}
 
 EVENTS: list[AnyEvent] = [
     ledger.Opened(**PLACE),
-    ledger.Opened(level="quick", **PLACE),
     ledger.Measured(evidence={"rounds/round-2/evidence.json": "a" * 64}, **PLACE),
     ledger.Decided(
         decision=Decision.ACCEPTED_WITH_NOTE,

@@ -10,7 +10,7 @@ import pytest
 from pytest_kopt.campaign import levels
 from pytest_kopt.campaign.history import trend
 from pytest_kopt.campaign.history.trend import chain_of_best, chain_to
-from pytest_kopt.campaign.ledger import AnyEvent, Decided, Opened, PairedChange
+from pytest_kopt.campaign.ledger import AnyEvent, Decided, PairedChange
 from pytest_kopt.campaign.manifest import Manifest
 from pytest_kopt.campaign.state import fold
 from pytest_kopt.cases.result import CaseResult, named, names
@@ -18,7 +18,7 @@ from pytest_kopt.decide.verdict import Aggregate, Decision, Level, Verdict
 from pytest_kopt.documents import validate
 from pytest_kopt.errors import BadInput
 from pytest_kopt.show.files.summary import missing_text
-from tests.builders import NOW, attempt_events, gemm_table, manifest_document
+from tests.builders import attempt_events, gemm_table, manifest_document
 
 THREE = ["a", "b", "c"]
 CASES = {f"test.py::{name}": name for name in "abcdef"}
@@ -149,8 +149,6 @@ def played(*rounds: tuple[Level, float, float | None]) -> Sequence[AnyEvent]:
         for event in attempt_events(number, Decision.ACCEPTED, paired=change):
             if isinstance(event, Decided):
                 event = event.model_copy(update=update)
-            elif isinstance(event, Opened):
-                event = event.model_copy(update={"level": level})
             events.append(event)
     return events
 
@@ -196,12 +194,18 @@ def test_a_quick_round_is_held_against_the_same_cases_of_the_baseline() -> None:
     assert "step +10.000%, fwd +10.000%" in last
 
 
-def test_the_first_quick_attempt_counts_whatever_it_became() -> None:
-    events: list[AnyEvent] = [*played(("full", 10.0, 10.0))]
-    assert fold(events).first_quick_round is None
-    events.append(Opened(time=NOW, round=3, attempt=1, level="quick"))
-    events.append(Opened(time=NOW, round=4, attempt=1, level="quick"))
-    assert fold(events).first_quick_round == 3
+@pytest.mark.parametrize(
+    ("rounds", "first"),
+    [
+        ([("full", 10.0, None)], None),
+        ([("full", 10.0, None), ("quick", 10.0, None), ("quick", 10.0, None)], 3),
+        ([("full", 10.0, 10.0), ("quick", 10.0, None)], 2),
+    ],
+)
+def test_the_first_figures_of_representative_cases_freeze_them(
+    rounds: list[tuple[Level, float, float | None]], first: int | None
+) -> None:
+    assert fold(played(*rounds)).first_quick_round == first
 
 
 def manifest_of(**changes: Any) -> Manifest:

@@ -125,7 +125,6 @@ def a_campaign(
             campaign,
             number,
             started=NOW,
-            level="full",
             evidence=Evidence(
                 kernel=campaign.candidate(),
                 results=results,

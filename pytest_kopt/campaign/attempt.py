@@ -14,7 +14,7 @@ from pytest_kopt.campaign.ledger import Applied as CarriedOut
 from pytest_kopt.campaign.ledger import Decided
 from pytest_kopt.campaign.notes import Notes
 from pytest_kopt.cases.result import CaseResult
-from pytest_kopt.decide.verdict import Applied, Level, Verdict
+from pytest_kopt.decide.verdict import Applied, Verdict
 from pytest_kopt.errors import BadInput
 from pytest_kopt.schema.table import Table, parse_csv
 
@@ -58,8 +58,6 @@ class Attempt:
     number: int
     #: When it began: `YYYY-MM-DD HH:MM`.
     started: str
-    #: The level at which it began; its verdict names the one that decided.
-    level: Level = "full"
     #: SHA-256 of its evidence by path below the campaign's directory.
     hashes: dict[str, str] = field(default_factory=dict)
     #: The verdict in short; None where the session was cut off, and while it runs.

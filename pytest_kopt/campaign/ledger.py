@@ -33,10 +33,9 @@ class AttemptEvent(Event):
 
 
 class Opened(AttemptEvent):
-    """An attempt began, at a level; `time` is its start."""
+    """An attempt began; `time` is its start."""
 
     event: Literal["opened"] = "opened"
-    level: Level = "full"
 
 
 class Measured(AttemptEvent):

@@ -20,7 +20,7 @@ from pytest_kopt.campaign.state import fold
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.clock import now
 from pytest_kopt.decide.policy import STOP_LIMITS, Policy
-from pytest_kopt.decide.verdict import Decision, Level, Verdict
+from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.devices.idle import AllGpusBusy
 from pytest_kopt.roofline import efficiency
 from pytest_kopt.schema.columns import fingerprint
@@ -35,7 +35,6 @@ def record_attempt(
     round: int,
     *,
     started: str,
-    level: Level,
     evidence: Evidence,
     verdict: Verdict,
     notes: Notes = NO_NOTES,
@@ -44,9 +43,8 @@ def record_attempt(
 ) -> Attempt:
     """Write the evidence of an attempt, then its events; with the decided event it counts.
 
-    `level` is the one it began at; its verdict names the one that decided. `policy` is the one it
-    was judged by, None for the manifest's. `figures` are those of the decided event: `trend`,
-    `paired`, `paired_quick` and `baseline`.
+    `policy` is the one it was judged by, None for the manifest's. `figures` are those of the
+    decided event: `trend`, `paired`, `paired_quick` and `baseline`.
 
     A baseline freezes the schema into the manifest, and proposes representative shapes there unless
     some are set.
@@ -63,7 +61,7 @@ def record_attempt(
     policy = policy or campaign.policy()
     before = [
         *_changes(campaign, policy),
-        ledger.Opened(time=started, level=level, **common),
+        ledger.Opened(time=started, **common),
         ledger.Measured(time=now(), evidence=hashes, **common),
     ]
     decided = ledger.Decided(

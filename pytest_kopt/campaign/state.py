@@ -155,12 +155,14 @@ class CampaignState:
 
     @property
     def first_quick_round(self) -> int | None:
-        """The first round that was measured at the quick level: its cases are frozen since then."""
-        attempts = (
-            (n, attempt) for n, round in self.rounds.items() for attempt in round.attempts.values()
-        )
-        return min(
-            (number for number, attempt in attempts if attempt.level == "quick"), default=None
+        """The first round with figures of the representative cases, which are frozen since then."""
+        return next(
+            (
+                decided.round
+                for _, _, decided in self.decided()
+                if decided.level == "quick" or decided.paired_quick
+            ),
+            None,
         )
 
     def incumbent_as_of(self, number: int) -> int | None:
@@ -254,7 +256,6 @@ def _fold_attempt(state: CampaignState, event: ledger.AttemptEvent, layout: Layo
     begun = Attempt(layout, event.round, event.attempt, event.time)
     attempt = round.attempts.setdefault(event.attempt, begun)
     if isinstance(event, ledger.Opened):
-        attempt.level = event.level
         state.no_idle_gpu = None
     elif isinstance(event, ledger.Measured):
         attempt.hashes = event.evidence

@@ -214,21 +214,19 @@ def _discarded(campaign: Campaign) -> int:
     number = campaign.state.next_round
     if campaign.state.baseline is None or not campaign.state.has_begun(number):
         raise BadInput("no round after the baseline is open", where=campaign.name)
-    last = campaign.state.rounds[number].last
-    before = last.decided
+    before = campaign.state.rounds[number].last.decided
     after = f" after {before.decision}: {before.reason}" if before else ""
     record_attempt(
         campaign,
         number,
         started=now(),
-        level=last.level,
         evidence=Evidence(campaign.candidate(), (), None, {"started": now(), "discarded": True}),
         verdict=uncompared(
             campaign.policy(),
             Decision.ROLLED_BACK,
             f"discarded by its author{after}",
             "kopt restored the current best; go on with the next round",
-        ).model_copy(update={"level": last.level}),
+        ).model_copy(update={"level": before.level if before else "full"}),
     )
     return number
 

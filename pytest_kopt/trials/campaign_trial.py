@@ -331,7 +331,6 @@ def record_round(judged: Judged, **figures: Any) -> Closing:
         campaign,
         opened.number,
         started=asked.started,
-        level=opened.level,
         evidence=evidence(judged, harness=asdict(gathered.harness)),
         verdict=judged.verdict,
         trend=trend.figures(gathered.table) if gathered.table else None,

@@ -72,7 +72,7 @@ class RoundStatus(Document):
             round=round.number,
             attempts=len(round.attempts),
             open=round.is_open,
-            level=decided.level if decided else round.last.level,
+            level=decided.level if decided else "full",
             decision=decided.decision if decided else Decision.INCOMPLETE,
             reason=decided.reason if decided else "the session was cut off",
             next_step=decided.next_step if decided else "run the round again",
@@ -98,7 +98,7 @@ class QuickLevel(Document):
 
     shapes: list[str] = Field(description="labels of the cases")
     frozen_since_round: int | None = Field(
-        description="first quick round, from which the choice is fixed; null: none yet"
+        description="first round with figures of these cases, which fixed them; null: none yet"
     )
 
 
