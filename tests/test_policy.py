@@ -62,6 +62,12 @@ def test_a_file_may_start_from_another_preset_and_change_one_key_of_its_remeasur
     assert (policy.remeasure.times, policy.remeasure.rule) == (2, "same-direction")
 
 
+def test_keys_of_earlier_releases_change_nothing(tmp_path: Path) -> None:
+    path = policy_file(tmp_path, "full_below_pct: 2\nkernel_time: true\n")
+    expected = policies.load("primus").model_copy(update={"name": "mine"})
+    assert policies.load(path) == expected
+
+
 @pytest.mark.parametrize(
     ("text", "key", "value"),
     [
