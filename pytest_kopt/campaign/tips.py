@@ -32,8 +32,8 @@ class Tip:
 
     @property
     def takeaway(self) -> str:
-        found = _TAKEAWAY.search(self.text)
-        return found[1] if found else ""
+        line = _TAKEAWAY.search(self.text)
+        return line[1] if line else ""
 
 
 def path_of(root: Path, manifest: Manifest) -> Path:

@@ -70,7 +70,7 @@ class Progress:
         self._spans: list[Span] = []
 
     def begin(self, phase: str, total: int = 0, unit: str = "", *, says: bool = False) -> None:
-        """Begin a phase of `total` cases (0: they are not counted), or of at most so many units."""
+        """Begin a phase of `total` cases (0: not counted); of a `unit`, `total` is the limit."""
         with self._lock:
             self._spans.append(self._span)
             self._phase, self._total, self._done, self._case = phase, total, 0, ""
