@@ -86,4 +86,4 @@ def test_the_knowledge_that_is_advised_is_this_installations(fresh: Project) -> 
     document = json.loads(fresh.kopt("advise", CAMPAIGN, "--json").out)
     assert document["reading"][0]["path"] == str(bundled("knowledge") / "workflow/loop.md")
     uncovered, unfit = document["gaps"]
-    assert "op 'doubled' is not covered" in uncovered and "are about GPUs" in unfit
+    assert "op doubled has no pages" in uncovered and "are about GPUs" in unfit
