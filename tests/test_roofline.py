@@ -9,9 +9,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_kopt.cases.case_rooflines import of_evidence
+from pytest_kopt.cases.case_rooflines import of_evidence, rate_of
 from pytest_kopt.cases.evidence import CaseEvidence
 from pytest_kopt.cases.running.check import check_case
+from pytest_kopt.honesty.accuracy import Accuracy
+from pytest_kopt.knowledge.facts import DeviceCeilings, Facts
 from pytest_kopt.roofline import (
     Limits,
     Roofline,
@@ -249,3 +251,44 @@ def test_the_table_shows_bound_and_target_and_the_blocked_say_why() -> None:
     (line,) = roofline_lines([no_work], verbosity=1)
     assert line.endswith("no case declares its work; give flops= or nbytes= to kopt()")
     assert list(roofline_lines([])) == []
+
+
+H100 = DeviceCeilings("NVIDIA H100 80GB HBM3", None, Facts())
+
+
+@pytest.mark.parametrize(
+    ("tflops", "snr_db", "more", "metric"),
+    [
+        (20.0, 130.0, {}, "vector_peak_fp32"),
+        (20.0, 68.0, {}, "matrix_peak_tf32_dense"),
+        (350.0, 68.0, {}, "matrix_peak_tf32_dense"),
+        (350.0, 130.0, {}, "matrix_peak_tf32_dense"),
+        (700.0, 68.0, {}, "matrix_peak_bf16_dense"),
+        (700.0, 130.0, {}, "matrix_peak_tf32_dense"),
+        (350.0, None, {}, "matrix_peak_tf32_dense"),
+        (20.0, 68.0, {"counted_flops": 0}, "vector_peak_fp32"),
+        (20.0, 68.0, {"dtype": "float64"}, "matrix_peak_fp64_dense"),
+    ],
+    ids=[
+        *("float32", "TF32 and slow", "TF32", "emulated", "float16 within", "too fast"),
+        *("accuracy not known", "no product", "float64"),
+    ],
+)
+def test_float32_is_held_against_what_its_kernel_multiplies_in(
+    tflops: float, snr_db: float | None, more: dict[str, Any], metric: str
+) -> None:
+    """Triton's tl.dot of float32 is TF32 on an H100: 350 TFLOPS are 71 % of its peak, not 523 %."""
+    evidence = CaseEvidence(
+        dtype="float32",
+        flops=(tflops * 1e9, tflops * 2e9),
+        forward_samples_ms=(1.0,),
+        accuracy=(snr_db and {"out": Accuracy("torch.float32", snr_db, 150.0)}) or None,
+    )
+    evidence = replace(evidence, **more)
+    assert rate_of(evidence, H100).source.startswith(metric)
+
+
+def test_a_device_without_tf32_keeps_the_rate_of_float32() -> None:
+    cpu = DeviceCeilings("some CPU", None, Facts())
+    evidence = CaseEvidence(dtype="float32", flops=(1e12, 2e12), forward_samples_ms=(1.0,))
+    assert rate_of(evidence, cpu).source.startswith("vector_peak_fp32")

@@ -222,3 +222,28 @@ def test_a_gate_named_by_a_format_says_what_a_kernel_computes_in(
     inputs = [torch.zeros(64, dtype=torch.bfloat16), torch.zeros(4), 3, torch.arange(900)]
     assert computing_dtype(inputs, gate) == dtype
     assert computing_dtype([torch.arange(9), "x"], None) is None
+
+
+def of(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+    return torch.zeros(shape, dtype=dtype)
+
+
+E4M3, SCALES = torch.float8_e4m3fn, of(1, 64, dtype=torch.float32)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "dtype"),
+    [
+        ([of(4, 64), of(64, 64, dtype=torch.int8), SCALES], "bfloat16"),
+        ([of(1, 64), of(64, 64, dtype=E4M3), SCALES], "bfloat16"),
+        ([of(4, 64, dtype=torch.float16), of(64, 64, dtype=torch.int8)], "float16"),
+        ([of(64, 64, dtype=E4M3), of(64, 64, dtype=E4M3), SCALES, of(64)], "float8_e4m3fn"),
+        ([of(64, 64, dtype=E4M3), of(64, 64, dtype=E4M3), of(4, 64)], "float8_e4m3fn"),
+        ([of(64, 64, dtype=torch.int8), of(64)], "int8"),
+    ],
+    ids=["W8A16", "fp8 weights", "float16", "fp8", "fp8 and a residual", "a bias"],
+)
+def test_a_narrow_weight_multiplies_at_the_rate_of_its_activations(
+    inputs: list[torch.Tensor], dtype: str
+) -> None:
+    assert computing_dtype(inputs, None) == dtype

@@ -9,12 +9,14 @@ from pathlib import Path
 from pytest_kopt.cases.evidence import CaseEvidence
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.knowledge import facts
-from pytest_kopt.knowledge.facts import DeviceCeilings
+from pytest_kopt.knowledge.facts import Ceiling, DeviceCeilings
 from pytest_kopt.roofline import POSSIBLE_PCT, Limits, Roofline, Way, roofline
 
 #: How many times what can be counted the declared work may be: every byte is counted, and of FLOPs
 #: those of products, convolutions and attention.
 _BYTES_SLACK, _FLOPS_SLACK = 1.05, 1.25
+#: A product of float32 in TF32 has 60 to 75 dB, one in float32 more than 100 dB.
+_TF32_DB = 90.0
 
 
 def rooflines(results: Sequence[CaseResult], workspace: Path) -> list[Roofline]:
@@ -30,7 +32,7 @@ def rooflines(results: Sequence[CaseResult], workspace: Path) -> list[Roofline]:
             device_ceilings[device] = facts.known(workspace, device)
         engine = (evidence.engine or "").split("+")[0]
         moved = evidence.nbytes or [*(evidence.io_bytes or {}).values(), 0.0]
-        rate = device_ceilings[device].rate(str(evidence.dtype))
+        rate = rate_of(evidence, device_ceilings[device])
         bandwidth, launch = (
             device_ceilings[device].bandwidth_for(moved[0]),
             device_ceilings[device].launch_us,
@@ -39,6 +41,37 @@ def rooflines(results: Sequence[CaseResult], workspace: Path) -> list[Roofline]:
         limits = Limits(rate.value, bandwidth.value, launch.get(engine, 0.0), sources)
         case_rooflines += of_evidence(result.label, evidence, limits)
     return case_rooflines
+
+
+def rate_of(evidence: CaseEvidence, ceilings: DeviceCeilings) -> Ceiling:
+    """Return the ceiling of a case's FLOP rate, by what its kernel multiplies in.
+
+    Triton multiplies float32 in TF32 unless told otherwise: accuracy tells, or a speed that the
+    units of float32 do not have. An exact product of several narrow ones has such a speed too.
+    """
+    own = ceilings.rate(str(evidence.dtype))
+    if evidence.dtype != "float32" or not evidence.flops or evidence.counted_flops == 0:
+        return own
+    ways: tuple[Way, Way] = ("forward", "backward")
+    reached = max(
+        (
+            flops * len(times) / math.fsum(times) / 1e9
+            for way, flops in zip(ways, evidence.flops, strict=True)
+            if (times := evidence.samples_ms(way))
+        ),
+        default=0.0,
+    )
+    results = (evidence.accuracy or {}).values()
+    is_narrow = any(
+        each.is_told and each.dtype.endswith("float32") and each.snr_db < _TF32_DB
+        for each in results
+    )
+    for faster in ("tf32", "bfloat16") if is_narrow else ("tf32",):
+        too_fast = own.value is not None and reached > own.value * POSSIBLE_PCT / 100
+        rate = ceilings.rate(faster)
+        if rate.value is not None and (too_fast or (is_narrow and faster == "tf32")):
+            own = rate
+    return own
 
 
 def of_evidence(label: str, evidence: CaseEvidence, limits: Limits) -> list[Roofline]:

@@ -173,14 +173,20 @@ def io_bytes(
 
 
 def computing_dtype(inputs: Sequence[Any], gate: Gate | None) -> str | None:
-    """Return the dtype of products for the roofline: the gate's, else that of most input bytes."""
+    """Return the dtype of products for the roofline: the gate's, else that of most input bytes.
+
+    A single tensor of 8 bits next to a matrix of 16 is a weight that is widened: its product has
+    the rate of 16 bits.
+    """
     if named := _FORMATS.get(getattr(gate, "format", None) or ""):
         return named
+    operands = [t for t in tensors(list(inputs)) if t.is_floating_point() or t.dtype is torch.int8]
+    narrow = [t for t in operands if t.element_size() == 1]
+    wide = [t for t in operands if t.element_size() == 2 and t.dim() > 1]
     sizes: dict[str, int] = {}
-    for tensor in tensors(list(inputs)):
-        if tensor.is_floating_point() or tensor.dtype is torch.int8:
-            name = str(tensor.dtype).removeprefix("torch.")
-            sizes[name] = sizes.get(name, 0) + tensor.numel() * tensor.element_size()
+    for tensor in wide if len(narrow) == 1 and wide else operands:
+        name = str(tensor.dtype).removeprefix("torch.")
+        sizes[name] = sizes.get(name, 0) + tensor.numel() * tensor.element_size()
     return max(sizes, key=lambda name: sizes[name]) if sizes else None
 
 
