@@ -28,8 +28,12 @@ def measured(device: str = H200, copy: float = 4.3, bf16: float = 790.0) -> Meas
 def test_the_documented_peak_serves_until_something_was_measured() -> None:
     known = DeviceCeilings(H200, None, FACTS)
     assert known.bandwidth.value == 4.8
-    assert known.rate("bfloat16").value == 989.5
-    assert "spec.yaml:H200.matrix_peak_bf16_dense" in known.rate("bfloat16").source
+    rate = known.rate("bfloat16")
+    assert rate.documented == 989.5
+    assert rate.value == pytest.approx(1070.6, abs=0.1), "at 1980 MHz, where a light load runs"
+    assert rate.source.endswith(
+        "spec.yaml:H200.matrix_peak_bf16_dense (at 1830 MHz; 1071 at the highest, 1980)"
+    )
     assert known.launch_us == {}
 
 
@@ -41,12 +45,12 @@ def test_a_measured_ceiling_is_preferred_and_stays_bounded() -> None:
         "hbm_bandwidth: 4.3 TB/s <- measured 2026-11-21 10:00 on NVIDIA H200"
     )
     assert known.rate("bfloat16").value == 790.0
-    assert known.rate("float16").value == 989.5, "not measured: the document's"
+    assert known.rate("float16").documented == 989.5, "not measured: the document's"
 
 
 @pytest.mark.parametrize(
     ("given", "metric"),
-    [(measured(copy=4.81), "hbm_bandwidth"), (measured(bf16=989.6), "matrix_peak_bf16_dense")],
+    [(measured(copy=4.81), "hbm_bandwidth"), (measured(bf16=1070.7), "matrix_peak_bf16_dense")],
 )
 def test_a_measurement_above_the_documented_peak_is_an_error(
     given: MeasuredCeiling, metric: str
@@ -56,15 +60,16 @@ def test_a_measurement_above_the_documented_peak_is_an_error(
 
 
 def test_the_peak_itself_can_be_reached() -> None:
+    assert DeviceCeilings(H200, measured(bf16=1000.0), FACTS).rate("bfloat16").value == 1000.0
     assert DeviceCeilings(H200, measured(copy=4.8), FACTS).bandwidth.value == 4.8
 
 
 def test_a_device_without_a_document_has_only_what_was_measured() -> None:
-    unknown = DeviceCeilings("NVIDIA H200 NVL", None, FACTS)
+    unknown = DeviceCeilings("NVIDIA GH200 480GB", None, FACTS)
     assert unknown.bandwidth.value is None
     assert unknown.rate("bfloat16").value is None
-    assert "UNKNOWN (NVIDIA H200 NVL is in no spec file)" in unknown.bandwidth.source
-    known = DeviceCeilings("NVIDIA H200 NVL", measured("NVIDIA H200 NVL", copy=99.0), FACTS)
+    assert "UNKNOWN (NVIDIA GH200 480GB is in no spec file)" in unknown.bandwidth.source
+    known = DeviceCeilings("NVIDIA GH200 480GB", measured("NVIDIA GH200 480GB", copy=99.0), FACTS)
     assert known.bandwidth.value == 99.0
 
 

@@ -64,8 +64,47 @@ def test_only_the_whole_name_of_a_device_is_a_product() -> None:
     facts = Facts()
     assert facts.product("NVIDIA H200") == Product("sm_90", "H200")
     assert facts.product("AMD Instinct MI300X") == Product("gfx942", "MI300X")
-    for sister in ("NVIDIA H200 NVL", "NVIDIA H100 PCIe", "NVIDIA GH200 480GB", "NVIDIA H2", "cpu"):
+    for sister in ("NVIDIA H20-3e", "NVIDIA L40", "NVIDIA GH200 480GB", "NVIDIA H2", "cpu"):
         assert facts.product(sister) is None
+
+
+@pytest.mark.parametrize(
+    ("device", "product"),
+    [
+        ("AMD Instinct MI300X VF", Product("gfx942", "MI300X")),
+        ("AMD Instinct MI350X VF", Product("gfx950", "MI350X")),
+        ("AMD Instinct MI325 OAM", Product("gfx942", "MI325X")),
+        ("NVIDIA H100 PCIe", Product("sm_90", "H100_PCIE")),
+        ("NVIDIA H100 NVL", Product("sm_90", "H100_NVL")),
+        ("NVIDIA H200 NVL", Product("sm_90", "H200_NVL")),
+        ("NVIDIA GB200", Product("sm_100", "GB200")),
+        ("NVIDIA A100-SXM4-80GB", Product("sm_80", "A100")),
+        ("NVIDIA L40S", Product("sm_89", "L40S")),
+    ],
+)
+def test_a_device_is_known_by_the_name_that_it_gives_itself(device: str, product: Product) -> None:
+    facts = Facts()
+    assert facts.product(device) == product
+    for metric in ("hbm_bandwidth", "matrix_peak_bf16_dense"):
+        assert facts.fact(metric, *product).value
+
+
+@pytest.mark.parametrize(
+    ("product", "units", "flops"),
+    [
+        *((name, 132, 4096) for name in ("H100", "H200", "H100_NVL", "H200_NVL")),
+        ("H100_PCIE", 114, 4096),
+        ("A100", 108, 2048),
+    ],
+)
+def test_a_peak_is_what_its_units_do_at_its_clock(product: str, units: int, flops: int) -> None:
+    facts, architecture = Facts(), ARCHITECTURES[product]
+    peak = facts.fact("matrix_peak_bf16_dense", architecture, product)
+    assert peak.value and peak.clock_mhz
+    assert peak.value == pytest.approx(units * flops * peak.clock_mhz / 1e6, rel=0.002)
+    assert facts.fact("sm_count", architecture, product).value == units
+    highest = facts.fact("highest_clock", architecture, product).value
+    assert highest and highest >= peak.clock_mhz
 
 
 def test_the_index_and_the_manifest_agree_on_architectures() -> None:

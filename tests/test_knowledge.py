@@ -15,7 +15,7 @@ import yaml
 
 from pytest_kopt.documents import validate
 from pytest_kopt.errors import BadInput
-from pytest_kopt.knowledge.facts import Entry
+from pytest_kopt.knowledge.facts import Entry, with_documents
 
 REPOSITORY = Path(__file__).parents[1]
 ROOT = REPOSITORY / "knowledge"
@@ -49,7 +49,7 @@ def load(path: Path) -> Any:
 
 
 def entries(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    document = load(path)
+    document = with_documents(load(path), load(path)["sources"])
     yield from document["specs"].items()
     for platform, block in document["platforms"].items():
         for name, entry in block["specs"].items():
@@ -75,6 +75,14 @@ def test_every_value_has_a_source_or_is_unknown(path: Path) -> None:
         assert source["section"], key
         assert ("file" in source) == (entry["checked"] in ("device", "measured")), key
         assert "file" in source or source["url"].startswith("https://"), key
+
+
+@pytest.mark.parametrize("path", SPECS, ids=name_of)
+def test_a_document_is_named_once_and_used(path: Path) -> None:
+    named = load(path)["sources"]
+    assert len({json.dumps(each) for each in named.values()}) == len(named)
+    used = re.findall(r"\{of: (\w+)", path.read_text())
+    assert set(used) == set(named) and min((used.count(n) for n in named), default=2) > 1
 
 
 def results(file: str) -> Any:

@@ -28,10 +28,10 @@ from pytest_kopt.models import Document
 from pytest_kopt.schema.table import write_atomically
 
 ARCHITECTURES = {
-    **dict.fromkeys(("A100", "A30"), "sm_80"),
+    **dict.fromkeys(("A100", "A100_PCIE", "A100_40GB", "A30"), "sm_80"),
     **dict.fromkeys(("A10", "A40", "RTX_3090", "RTX_A6000"), "sm_86"),
     **dict.fromkeys(("L4", "L40", "L40S", "RTX_4090", "RTX_6000_ADA"), "sm_89"),
-    **dict.fromkeys(("H20", "H100", "H100_PCIE", "H100_NVL", "GH200", "H200"), "sm_90"),
+    **dict.fromkeys(("H20", "H100", "H100_PCIE", "H100_NVL", "GH200", "H200", "H200_NVL"), "sm_90"),
     **dict.fromkeys(("B200", "GB200"), "sm_100"),
     **dict.fromkeys(("B300", "GB300"), "sm_103"),
     **dict.fromkeys(("RTX_5090", "RTX_PRO_6000"), "sm_120"),

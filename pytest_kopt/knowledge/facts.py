@@ -1,7 +1,7 @@
 """Hardware facts, from the files of `knowledge/hardware` alone, and the ceilings of a device.
 
-A documented peak bounds what may be measured. A metric without a measured or documented value is
-UNKNOWN, and blocks what depends on it.
+A documented peak, at the highest clock of the device, bounds what may be measured. A metric without
+a measured or documented value is UNKNOWN, and blocks what depends on it.
 """
 
 from __future__ import annotations
@@ -55,12 +55,16 @@ class Source(Document):
 
 
 class Entry(Document):
-    """One metric of a spec file: a value with its source, or UNKNOWN with where it was sought."""
+    """One metric of a spec file: a value with its source, or UNKNOWN with where it was sought.
+
+    `clock_mhz` is the clock that a peak holds at.
+    """
 
     value: Annotated[float, Field(gt=0)] | Literal["UNKNOWN"]
     unit: Annotated[str, Field(min_length=1)]
     source: Source | None = None
     checked: Literal["document", "quotation", "device", "measured"] | None = None
+    clock_mhz: Annotated[float, Field(gt=0)] | None = None
     derivation: str | None = None
     tried: list[str] = []
     read: str
@@ -81,22 +85,46 @@ class _Platform(Document):
 
 
 class _SpecFile(Document):
+    """A spec file, in which `source: {of: NAME}` stands for a document of `sources`."""
+
     schema_version: Literal[1]
     arch: str
     family: str
+    sources: dict[str, dict[str, str]] = {}
     specs: dict[str, Entry]
     platforms: dict[str, _Platform]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_documents(cls, data: Any) -> Any:
+        return with_documents(data, data.get("sources", {})) if isinstance(data, dict) else data
+
+
+def with_documents(data: Any, sources: dict[str, dict[str, str]]) -> Any:
+    """Return what a spec file holds, with the document itself in each entry that names one."""
+    if not isinstance(data, dict):
+        return data
+    if data.get("of") in sources:
+        return {**sources[data["of"]], **{key: data[key] for key in data if key != "of"}}
+    return {
+        key: part if key == "sources" else with_documents(part, sources)
+        for key, part in data.items()
+    }
 
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """A spec file's value of a metric, at `path` and `key`; None where it has none."""
+    """A spec file's value of a metric, at `path` and `key`; None where it has none.
+
+    `clock_mhz` is the clock that a peak holds at, None where no document tells it.
+    """
 
     metric: str
     value: float | None
     unit: str
     path: str
     key: str
+    clock_mhz: float | None = None
 
     def citation(self) -> str:
         """Return `<metric>: <value> <unit> <- <path>:<key>`, UNKNOWN in the place of a value."""
@@ -155,7 +183,7 @@ class Facts:
         if entry is None:
             return Fact(metric, None, "", path, key)
         value = None if entry.value == UNKNOWN else float(entry.value)
-        return Fact(metric, value, entry.unit, path, key)
+        return Fact(metric, value, entry.unit, path, key, entry.clock_mhz)
 
     def sheet(self, architecture: str, product: str | None = None) -> list[Fact]:
         """Return all facts of a product, known or UNKNOWN, or those that an architecture shares."""
@@ -229,8 +257,8 @@ class MeasuredCeiling(Document):
 class Ceiling:
     """One ceiling: the value to work with, and where it stands.
 
-    `value` is in TB/s or TFLOPS and None when UNKNOWN. `documented` is the vendor's peak, a bound
-    that nothing can pass, None when no document tells it.
+    `value` is in TB/s or TFLOPS and None when UNKNOWN. `documented` is the vendor's peak, None when
+    no document tells it. It may hold at a clock below the highest, so a light load can pass it.
     """
 
     value: float | None
@@ -241,7 +269,7 @@ class Ceiling:
 class DeviceCeilings:
     """The known ceilings of one device, by its own name.
 
-    Raises BadInput when a measured ceiling lies above the documented peak.
+    Raises BadInput when a measured ceiling lies above the documented peak at the highest clock.
     """
 
     def __init__(self, device: str, measured: MeasuredCeiling | None, facts: Facts) -> None:
@@ -258,13 +286,20 @@ class DeviceCeilings:
     def _ceiling(self, metrics: str, measured: float | None, unit: str) -> Ceiling:
         metric, *_ = names = metrics.split()
         documented, cited = None, f"{metric}: UNKNOWN ({self._device} is in no spec file)"
+        bound = None
         if product := self._facts.product(self._device):
             facts = [self._facts.fact(name, *product) for name in names]
             fact = next((fact for fact in facts if fact.value is not None), facts[0])
             metric, documented, cited = fact.metric, fact.value, fact.citation()
+            bound = documented
+            highest = self._facts.fact("highest_clock", *product).value
+            if documented and fact.clock_mhz and highest and highest > fact.clock_mhz:
+                # An H100 multiplies at 1980 MHz while its power allows, its peak is of 1830 MHz.
+                bound = documented * highest / fact.clock_mhz
+                cited += f" (at {fact.clock_mhz:g} MHz; {bound:.4g} at the highest, {highest:g})"
         if measured is None:
-            return Ceiling(documented, documented, cited)
-        if documented is not None and measured > documented:
+            return Ceiling(bound, documented, cited)
+        if bound is not None and measured > bound:
             what = (
                 f"the measured {metric}, {measured:g} {unit}, exceeds the documented peak: {cited}"
             )

@@ -64,8 +64,12 @@ def route(op: str, gpu: str, backend: str, lang: str) -> Route:
     tables = {"op": index["ops"], "GPU": index["hardware"], "backend": backends}
     found = {kind: tables[kind].get(name, {}).get("pages", []) for kind, name in areas.items()}
     names = {"op": op, "GPU": gpu, "backend": f"{backend} ({lang})"}
+    covered = {
+        kind: ", ".join(name for name, entry in table.items() if entry["pages"])
+        for kind, table in tables.items()
+    }
     gaps = [
-        f"{kind} {names[kind]} has no pages ({', '.join(tables[kind])} have)"
+        f"{kind} {names[kind]} has no pages ({covered[kind]} have)"
         for kind, pages in found.items()
         if not pages and (gpu != "cpu" or kind == "op")
     ]
