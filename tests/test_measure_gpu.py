@@ -231,7 +231,7 @@ def test_the_pool_is_twice_the_cache_or_flushed(
     assert asdict(ColdCache.of(pool)) == {
         "sets": sets,
         "set_bytes": 4 * floats,
-        "cache_bytes": 1000,
+        "l2_bytes": 1000,
         "flushed": flushed,
     }
     assert flushed or sets * 4 * floats >= 2 * 1000

@@ -51,7 +51,6 @@ RULES = {
     ("docs/operating-points.md", ""),
     ("docs/operating-points.md", "How a case is measured"),
     ("docs/operating-points.md", "When the other point is measured"),
-    ("docs/operating-points.md", "Devices without the figures"),
     ("docs/paired.md", "Method"),
     ("docs/pull-requests.md", ""),
     ("docs/pull-requests.md", "Every night"),

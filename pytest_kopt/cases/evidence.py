@@ -42,11 +42,14 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class ColdCache:
-    """The sets of inputs that timed calls went round, in bytes, and whether a cache was flushed."""
+    """The sets of inputs that timed calls went round, in bytes, and whether a cache was flushed.
+
+    `l2_bytes` is the size of the largest cache that all units share.
+    """
 
     sets: int
     set_bytes: int
-    cache_bytes: int
+    l2_bytes: int
     flushed: bool
 
     @classmethod

@@ -81,8 +81,8 @@ def test_the_record_names_the_gpu_and_its_state(project: Project) -> None:
         before = found["conditions"]["before"]
         assert before["sm_mhz"] > 0 and before["temperature_c"] > 0 and before["power_w"] > 0
         cold = found["cold_cache"]
-        assert cold["cache_bytes"] >= torch.cuda.get_device_properties(0).L2_cache_size
-        assert cold["flushed"] or cold["sets"] * cold["set_bytes"] >= 2 * cold["cache_bytes"]
+        assert cold["l2_bytes"] >= torch.cuda.get_device_properties(0).L2_cache_size
+        assert cold["flushed"] or cold["sets"] * cold["set_bytes"] >= 2 * cold["l2_bytes"]
 
 
 ILLEGAL = """x.numel() == 1 << 18 and trespass()"""
