@@ -49,9 +49,9 @@ def rate_of(evidence: CaseEvidence, ceilings: DeviceCeilings) -> Ceiling:
     Triton multiplies float32 in TF32 unless told otherwise: accuracy tells, or a speed that the
     units of float32 do not have. An exact product of several narrow ones has such a speed too.
     """
-    own = ceilings.rate(str(evidence.dtype))
+    ceiling = ceilings.rate(str(evidence.dtype))
     if evidence.dtype != "float32" or not evidence.flops or evidence.counted_flops == 0:
-        return own
+        return ceiling
     ways: tuple[Way, Way] = ("forward", "backward")
     reached = max(
         (
@@ -63,15 +63,15 @@ def rate_of(evidence: CaseEvidence, ceilings: DeviceCeilings) -> Ceiling:
     )
     results = (evidence.accuracy or {}).values()
     is_narrow = any(
-        each.is_told and each.dtype.endswith("float32") and each.snr_db < _TF32_DB
-        for each in results
+        result.is_told and result.dtype.endswith("float32") and result.snr_db < _TF32_DB
+        for result in results
     )
     for faster in ("tf32", "bfloat16") if is_narrow else ("tf32",):
-        too_fast = own.value is not None and reached > own.value * POSSIBLE_PCT / 100
+        too_fast = ceiling.value is not None and reached > ceiling.value * POSSIBLE_PCT / 100
         rate = ceilings.rate(faster)
         if rate.value is not None and (too_fast or (is_narrow and faster == "tf32")):
-            own = rate
-    return own
+            ceiling = rate
+    return ceiling
 
 
 def of_evidence(label: str, evidence: CaseEvidence, limits: Limits) -> list[Roofline]:
