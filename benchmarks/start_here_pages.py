@@ -37,11 +37,7 @@ _GROUPED = "docs/campaigns/grouped_gemm/final/attempt-1/kernel_snapshot/kernels/
 #: The functions that a page shows: their file and their name there.
 CODE = {
     "attention": ((f"{_TEMPLATES}/attention.py", "_online"),),
-    "elementwise": ((f"{_TEMPLATES}/swiglu.py", "_backward"),),
-    "grouped_gemm": (
-        (_GROUPED, "_group_of_tile"),
-        (f"{_TEMPLATES}/grouped_gemm.py", "_rows_by_matrix"),
-    ),
+    "grouped_gemm": ((_GROUPED, "_group_of_tile"),),
     "normalisation": (
         ("benchmarks/start_here_kernels.py", "rmsnorm_one_pass"),
         (f"{_TEMPLATES}/rmsnorm.py", "_backward"),
