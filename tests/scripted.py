@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -36,6 +39,14 @@ class Clock:
 
     def spend(self, seconds: float) -> None:
         self._now += seconds
+
+
+def nothing_nearby(ids: Collection[str], how: str) -> Any:
+    """Return what tried shapes near the declared ones, and found nothing."""
+    quiet: Any = dict.fromkeys(("halt", "end", "kill"), lambda: None)
+    told: Any = {"are_orphans": False, "is_over": False, "died": "", "died_in": "", "how": how}
+    found: Any = {"same": {}, "caught": [], "unloaded": set(), "through": {*ids}}
+    return SimpleNamespace(wait=list, **told, **found, **quiet)
 
 
 def block_time(ms: float, *, backward: bool = False) -> BlockTime:

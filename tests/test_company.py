@@ -24,7 +24,7 @@ from pytest_kopt.processes.sites import Place
 from pytest_kopt.show.progress import Progress
 from tests.test_known_noise import compared
 
-from .scripted import block_time
+from .scripted import block_time, nothing_nearby
 
 
 def replica(slower_pct: float) -> dict[str, CaseQuads]:
@@ -149,11 +149,8 @@ class Arms:
     def start_verifier(self, *where: Any) -> Any:
         return SimpleNamespace(has_died=False, **dict.fromkeys(("kill", "end"), lambda: None))
 
-    def start_nearby(self, *where: Any) -> Any:
-        done = dict.fromkeys(("kill", "end"), lambda: None)
-        return SimpleNamespace(
-            wait=list, died="", died_in="", how=self.how, same={}, are_orphans=False, **done
-        )
+    def start_nearby(self, place: Place) -> Any:
+        return nothing_nearby(place.ids, self.how)
 
     def _started(self, what: str) -> Any:
         self.started.append(what)

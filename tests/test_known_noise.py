@@ -22,6 +22,7 @@ from pytest_kopt.cli.main import main
 from pytest_kopt.decide.known_noise import DEVICE_TIMED, HOST_TIMED
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.errors import BadInput
+from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.nearby_shapes import Tried
 from pytest_kopt.paired.comparison import Comparison
 from pytest_kopt.paired.noise import NoiseHistory, Scatter, keep
@@ -99,10 +100,18 @@ class Measuring:
     death_nearby: Any = None
     written: str = ""
     asks_more: bool = True
+    caught: tuple[Finding, ...] = ()
+    nearby: list[str] = field(default_factory=list)
 
     def replicas(self, count: int) -> Iterator[Replica]:
         for _ in range(count):
             yield self.waiting.pop(0)
+
+    def halt_nearby(self) -> None:
+        self.nearby.append("halted")
+
+    def finish_nearby(self) -> None:
+        self.nearby.append("finished")
 
     def under_load(self, ids: Collection[str], turns: int) -> Replica:
         assert not ids, "no clock is known"
@@ -260,3 +269,20 @@ def test_a_case_that_the_change_does_not_reach_never_decides() -> None:
     (far,) = [shape for shape in verdict.shapes if shape.label == "z"]
     assert (far.same, far.status) == ("source", "unchanged")
     assert far.change_pct is far.low_pct is far.high_pct is None
+
+
+@pytest.mark.parametrize(
+    ("gain", "nearby"),
+    [(0.5, "halted"), (1.0, "halted"), (1.5, "finished")],
+    ids=["a loss", "the same", "kept"],
+)
+def test_only_what_would_be_kept_waits_for_shapes_nearby(gain: float, nearby: str) -> None:
+    measuring = Measuring(replicas(8, gain=gain))
+    wrong = Finding("output-dtype", "float64 instead of float32", where="a")
+    measuring.caught = (wrong,)
+    metric = PairedMetric("Forward TFLOPS", "forward")
+    found = judge(
+        cast(Comparison, measuring), results(), Criteria([metric], PRIMUS, NoiseHistory())
+    )
+    assert measuring.nearby == [nearby]
+    assert found.nearby == (wrong,)

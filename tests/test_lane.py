@@ -22,7 +22,7 @@ from pytest_kopt.processes.child import NO_MEMORY, ChildDied
 from pytest_kopt.processes.sites import Place
 from pytest_kopt.show.progress import Progress
 
-from .scripted import block_time
+from .scripted import block_time, nothing_nearby
 
 IDS = ["a", "b"]
 
@@ -79,9 +79,7 @@ class Starting:
         return self.alone[-1]
 
     def start_nearby(self, place: Place) -> object:
-        nothing: Any = list
-        told = {"are_orphans": False, "same": {}, "died": "", "died_in": "", "how": self.how}
-        return SimpleNamespace(**told, wait=nothing, end=nothing, kill=nothing)
+        return nothing_nearby(place.ids, self.how)
 
     def start_verifier(self, *where: object) -> object:
         quiet: Callable[[], None] = lambda: None  # noqa: E731
@@ -224,3 +222,42 @@ def test_memory_that_is_short_beside_the_spare_alone_is_not_the_versions_doing()
     arms.fails.append(Refused(NO_MEMORY))
     lane.measure(1)
     assert arms.alone[0].has_ended and not arms.fell_back
+
+
+@pytest.mark.parametrize(("kind", "halted"), [("cpu", ["a", "b"]), ("cuda", [])])
+def test_shapes_nearby_are_tried_while_nobody_times_and_finished_for_what_is_kept(
+    kind: str, halted: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a CPU they end when the first block begins; cases that were gone through stay so."""
+
+    class Timing(Carrier):
+        def measure(self, ids: Sequence[str], *rest: Any, **named: Any) -> dict[str, CaseQuads]:
+            rest[1]()
+            return super().measure(ids, *rest)
+
+    monkeypatch.setattr(sys.modules[__name__], "Carrier", Timing)
+    arms = Starting()
+    arms.asks_more = True
+    asked: list[list[str]] = []
+    ended: list[str] = []
+
+    def start_nearby(place: Place) -> Any:
+        asked.append([*place.ids])
+        trying = nothing_nearby(place.ids, ONE_PROCESS)
+
+        def halt() -> None:
+            ended.extend(place.ids)
+            trying.through = {"a"}
+
+        trying.halt = halt
+        return trying
+
+    monkeypatch.setattr(arms, "start_nearby", start_nearby)
+    lane = lane_of(arms, kind)
+    lane.try_nearby()
+    lane.measure(2)
+    assert (asked, ended) == ([["a", "b"]], halted)
+    lane.finish_nearby()
+    assert asked[1:] == [["b"]] * bool(halted)
+    lane.finish_nearby()
+    assert len(asked) == 1 + bool(halted)

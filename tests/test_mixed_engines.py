@@ -346,7 +346,11 @@ def test_the_verdict_says_why_a_case_is_timed_by_events() -> None:
     class Measuring:
         how, why_two, device_seconds = "one process", "", 0.0
         why_fresh, flags, choices = "", (), dict[str, Any]()
-        tried, death_nearby, written, asks_more = (), None, "", False
+        tried, death_nearby, written, asks_more, caught = (), None, "", False, ()
+
+        def halt_nearby(self) -> None: ...
+
+        finish_nearby = halt_nearby
 
         def replicas(self, count: int) -> list[dict[str, CaseQuads]]:
             return [{"a": replica(device=GPU)[0]} for _ in range(count)]

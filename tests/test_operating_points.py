@@ -55,6 +55,7 @@ from pytest_kopt.show.progress import Progress
 from pytest_kopt.show.terminal import verdict_lines
 from pytest_kopt.show.words import conditions, measured_at, second_point, second_points
 from tests.fake_ends import BlockWorker
+from tests.scripted import nothing_nearby
 
 TOP = 1980.0
 #: So long a load leaves the clock at its top, and so many times faster does a pause bring it back.
@@ -178,9 +179,8 @@ class Starting:
     def start_alone(self, place: Place) -> Process:
         return Process(self._gpu, [ALONE], self._point)
 
-    def start_nearby(self, *where: Any) -> Any:
-        told = {"are_orphans": False, "same": {}, "died": "", "died_in": "", "how": self.how}
-        return SimpleNamespace(**told, wait=list, **dict.fromkeys(("end", "kill"), lambda: None))
+    def start_nearby(self, place: Place) -> Any:
+        return nothing_nearby(place.ids, self.how)
 
     def start_verifier(self, *where: Any) -> Any:
         quiet = dict.fromkeys(("load", "await_loaded"), lambda nodeid: None)

@@ -28,7 +28,7 @@ from pytest_kopt.paired.arms import (
     after_refusal,
 )
 from pytest_kopt.paired.nearby import Nearby
-from pytest_kopt.paired.replica import BesideAlone, Replica
+from pytest_kopt.paired.replica import BesideAlone, Caught, Replica
 from pytest_kopt.paired.samples import CaseQuads
 from pytest_kopt.paired.verifier_process import Refused
 from pytest_kopt.processes.child import why_open
@@ -180,6 +180,21 @@ class Comparison:
         """
         return _merged(self._in_all_lanes(lambda lane: lane.under_load(ids, turns)))
 
+    @property
+    def caught(self) -> list[Finding]:
+        """The findings about the candidate that trials of shapes nearby gave."""
+        return [finding for lane in self._lanes for finding in lane.caught]
+
+    def finish_nearby(self) -> None:
+        """Try all that is left near the declared shapes; Caught for a candidate that was."""
+        self._in_all_lanes(Lane.finish_nearby)
+        if caught := self.caught:
+            raise Caught(caught)
+
+    def halt_nearby(self) -> None:
+        """Try no more near the declared shapes."""
+        self._in_all_lanes(Lane.halt_nearby)
+
     def _in_all_lanes(self, work: Callable[[Lane], _Result]) -> list[_Result]:
         running = [self._pool.submit(work, lane) for lane in self._lanes]
         try:
@@ -223,9 +238,12 @@ class Lane:
         self._abandoned = False
         self._measured = 0
         self.held_seconds = 0.0
-        #: How the versions were held when shapes nearby had been tried.
-        self._tried_how = ""
+        #: By case, how the versions could not be held to try shapes nearby, "" where these are.
+        self._nearby_tried: dict[str, str] = {}
         self.tried: list[Tried] = []
+        #: What the candidate was seen to change or to return while these were tried.
+        self.caught: list[Finding] = []
+        self._died_nearby: Nearby | None = None
         #: Why shapes near the declared ones were no longer tried: one of them ended a process.
         self.death_nearby: Finding | None = None
 
@@ -235,13 +253,12 @@ class Lane:
 
     def measure(self, count: int) -> list[dict[str, CaseQuads]]:
         """Return that many replicas of all cases, one after the other."""
-        replicas = [self._one(left) for left in range(count, 0, -1)]
-        self._await_nearby()
-        return replicas
+        return [self._one(left) for left in range(count, 0, -1)]
 
     def get_ahead(self, count: int) -> None:
         """Start replicas before they are needed; the next `count` load their first case."""
-        self.try_nearby()
+        if self.place.site.kind != "cpu" and self.pool.room > 1:
+            self.try_nearby()
         # Most comparisons end with their first look: what that does not need is not started.
         most = min(LOOKS) if self._measured < min(LOOKS) else self._most
         self.pool.fill(self._measured, most - self._measured)
@@ -262,7 +279,7 @@ class Lane:
         with self._lone_replica(ids) as replica:
             replica.join(self._arms.start_alone(self.place._replace(ids=ids)))
             replica.to_witness = gain
-            return replica.measure(ids, self._arms.random, self.pool.await_leaving)
+            return replica.measure(ids, self._arms.random, self._clear)
 
     def under_load(self, asked: Collection[str], turns: int) -> dict[str, CaseQuads]:
         """Return what cases gain under load, where each version runs alone in its `turns`."""
@@ -272,8 +289,7 @@ class Lane:
                 raise NotComparable("abandoned")
             with self._lone_replica(ids) as replica:
                 try:
-                    random, waiting = self._arms.random, self.pool.await_leaving
-                    return replica.measure(ids, random, waiting, turns=turns)
+                    return replica.measure(ids, self._arms.random, self._clear, turns=turns)
                 except Refused as refused:
                     self._go_on_after(refused, replica)
         return {}
@@ -296,9 +312,23 @@ class Lane:
 
     def try_nearby(self) -> None:
         """Have shapes near the declared ones tried from now on, unless they are or were."""
-        arms = self._arms
-        if self.pool.nearby is None and arms.asks_more and arms.how != self._tried_how:
-            self.pool.start_nearby(self._open_cases)
+        if self.pool.nearby is None and (left := self._left_nearby):
+            self.pool.start_nearby(left)
+
+    def halt_nearby(self) -> None:
+        """Try no more of them for now; what was tried of whole cases counts."""
+        if self.pool.nearby is not None:
+            self.pool.nearby.halt()
+            self._take_nearby(self.pool.nearby)
+
+    def finish_nearby(self) -> None:
+        """Try all that is left of them, and learn what ended a process there."""
+        while self._left_nearby:
+            self.try_nearby()
+            if self.pool.nearby is not None:
+                self._take_nearby(self.pool.nearby)
+        if self._died_nearby is not None:
+            self.death_nearby = self._death(self._died_nearby)
 
     def _one(self, count: int) -> dict[str, CaseQuads]:
         """Measure what the change concerns; the other cases need no clock after the first time.
@@ -307,13 +337,11 @@ class Lane:
         """
         pool = self.pool
         while True:
-            if pool.room == 1:
-                self._await_nearby()
+            if pool.room == 1 or (pool.nearby is not None and pool.nearby.is_over):
+                # It holds memory of the device.
+                self.halt_nearby()
             if self._open_cases:
                 self.get_ahead(count)
-            if self.place.site.kind == "cpu":
-                # There they would disturb each other.
-                self._await_nearby()
             if not (open_ids := self._open_cases):
                 return self._all({})
             if self._abandoned:
@@ -331,7 +359,7 @@ class Lane:
                 cases = replica.measure(
                     open_ids,
                     self._arms.random,
-                    pool.await_leaving,
+                    self._clear,
                     self._look_ahead,
                 )
             except Refused as refused:
@@ -382,31 +410,39 @@ class Lane:
         if self._beside_alone.is_due and self.pool.join_alone(replica):
             self._beside_alone.replica = replica
 
-    def _await_nearby(self) -> None:
-        """Wait for what is tried near the declared shapes, and learn what ended it there."""
-        if self._same.keys() >= {*self.place.ids}:
-            self.pool.end_nearby()
-            return
-        self.try_nearby()
-        if (nearby := self.pool.nearby) is None:
-            return
+    @property
+    def _left_nearby(self) -> list[str]:
+        """The cases that are still to be tried nearby, as the versions are held now."""
+        gone = "", self._arms.how
+        left = [i for i in self._open_cases if self._nearby_tried.get(i) not in gone]
+        return left if self._arms.asks_more else []
+
+    def _clear(self) -> None:
+        """Leave the device to what is timed next; on a CPU nothing else runs meanwhile."""
+        if self.place.site.kind == "cpu":
+            self.halt_nearby()
+        self.pool.await_leaving()
+
+    def _take_nearby(self, nearby: Nearby) -> None:
+        """Wait for the end of what tries shapes nearby, and note what it found."""
         with self._progress.during("wait", "near shapes"):
             tried = nearby.wait()
         if self._abandoned:
             raise NotComparable("abandoned")
         if nearby.are_orphans:
             self.pool.close()
-            self._await_nearby()
             return
         self.pool.end_nearby()
         self.tried += [shape for shape in tried if shape.nodeid in self.place.ids]
+        self.caught += nearby.caught
         self._same |= {i: CaseQuads(i, "", same=how) for i, how in nearby.same.items()}
+        self._nearby_tried |= dict.fromkeys(nearby.unloaded, nearby.how)
         if nearby.died and nearby.died_in not in self.place.ids:
             # What ended it is not compared here.
-            self._await_nearby()
             return
-        self._tried_how = nearby.how
-        self.death_nearby = self._death(nearby) if nearby.died else None
+        self._nearby_tried |= dict.fromkeys(nearby.through, "")
+        if nearby.died:
+            self._died_nearby = nearby
 
     def _death(self, nearby: Nearby) -> Finding | None:
         """Return what the end of a process says, None if the current best alone ends one too."""

@@ -1,7 +1,8 @@
-"""Both versions near the declared shapes: tried in processes of their own, during the timing."""
+"""Both versions near the declared shapes: tried in processes of their own, while nobody times."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -24,7 +25,6 @@ from pytest_kopt.decide.case_verdict import Same
 from pytest_kopt.honesty.accuracy import Accuracy, Inputs, downgrades, other_results
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.nearby_shapes import Tried, held_out_findings, tried_axes, untried
-from pytest_kopt.paired.replica import Caught
 from pytest_kopt.paired.verifier_process import why_ended
 from pytest_kopt.processes.child import Child, ChildDied, Children
 
@@ -56,6 +56,12 @@ class Nearby(Children):
         self.died = self.died_in = ""
         #: The cases that the change does not concern, with how that is known.
         self.same: dict[str, Same] = {}
+        #: What the candidate changed that the incumbent stands on, or returns otherwise than it.
+        self.caught: list[Finding] = []
+        #: The cases that a process has gone through, once for each process, or could not load.
+        self._through: list[str] = []
+        self.unloaded: set[str] = set()
+        self._is_halted = False
         #: How exact the versions were in each case, and what it draws.
         self._reached: dict[str, dict[str, dict[str, Accuracy]]] = {nodeid: {} for nodeid in ids}
         self._inputs: dict[str, Inputs] = {}
@@ -65,24 +71,36 @@ class Nearby(Children):
         self._readers = ThreadPoolExecutor(len(asked))
         self._answers = [self._readers.submit(self._read, child) for child in asked]
 
-    def wait(self) -> list[Tried]:
-        """Wait for the end; return what they found, a case that cannot be loaded left out.
+    @property
+    def through(self) -> set[str]:
+        """The cases that all processes went through; all cases, if a process died."""
+        if self.died:
+            return {*self._ids}
+        asked = Counter(nodeid for ids in self._asked.values() for nodeid in ids)
+        return {i for i, n in Counter(self._through).items() if n == asked[i]} - self.unloaded
 
-        Raises Caught where the candidate changed what the incumbent stands on, is far less exact
-        than the incumbent, or returns results of other types, dtypes or memory.
-        """
+    @property
+    def is_over(self) -> bool:
+        return all(answers.done() for answers in self._answers)
+
+    def halt(self) -> None:
+        """End before all is tried; cases that are not gone through are as if not asked for."""
+        self._is_halted = True
+        self.kill()
+
+    def wait(self) -> list[Tried]:
+        """Wait for the end; return what they found, a case that cannot be loaded left out."""
         tried = [shape for answers in self._answers for shape in answers.result()]
+        if self._is_halted:
+            tried = [shape for shape in tried if shape.nodeid in self.through]
         places = {nodeid: place for place, nodeid in enumerate(self._ids)}
         tried.sort(key=lambda shape: places[shape.nodeid])
-        findings: list[Finding] = []
         for nodeid, reached in self._reached.items():
             if {CANDIDATE, INCUMBENT} <= reached.keys():
                 sides = reached[CANDIDATE], reached[INCUMBENT]
                 unlike = [*downgrades(*sides, self._inputs[nodeid]), *other_results(*sides)]
                 damning = (finding for finding in unlike if finding.rejects or finding.repairs)
-                findings += [replace(finding, where=nodeid) for finding in damning]
-        if findings:
-            raise Caught(findings)
+                self.caught += [replace(finding, where=nodeid) for finding in damning]
         return tried
 
     def end(self) -> None:
@@ -98,9 +116,12 @@ class Nearby(Children):
         for place, nodeid in enumerate(ids):
             try:
                 self._read_case(child, nodeid, tried)
+                self._through.append(nodeid)
                 for following in ids[place + AHEAD : place + AHEAD + 1]:
                     self._ask(child, following)
             except ChildDied as death:
+                if self._is_halted:
+                    break
                 self.died, self.died_in = f"{nodeid}: {death}".splitlines()[0], nodeid
                 for left in ids[place:]:
                     tried += _not_reached(left, tried, "the process ended before")
@@ -120,14 +141,14 @@ class Nearby(Children):
                     self._reached[nodeid][version] = accuracy
                     self._inputs[nodeid] = inputs
                 case Findings(findings):
-                    if findings:
-                        raise Caught(findings)
+                    self.caught += findings
                     is_whole = True
                 case Loaded(same=how):
                     if how:
                         self.same[nodeid] = how
                     is_whole = True
                 case CannotLoad():
+                    self.unloaded.add(nodeid)
                     is_whole = True
                 case Report() | CollectError():
                     why = why or why_ended(reply)

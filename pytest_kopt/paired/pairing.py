@@ -136,9 +136,9 @@ def judge(
 ) -> PairedResult:
     """Measure replicas of the cases until a look gives a verdict.
 
-    A version that would be kept is examined first: whether its gain is credited, and what the other
-    operating point says. Raises NotComparable when the versions cannot be measured together, Caught
-    for a candidate that was.
+    A version that would be kept is examined first: inputs near the cases, whether its gain is
+    credited, and the other operating point. Raises NotComparable when the versions cannot be
+    measured together, Caught for a candidate that was.
     """
     measured = _Measured(comparison, results, criteria)
     verdict = None
@@ -150,6 +150,10 @@ def judge(
     assert verdict is not None
     credit, doubt = Credit(), ""
     is_compared = len(measured.same) < len(results)
+    if not verdict.decision.keeps or criteria.is_final:
+        comparison.halt_nearby()
+    else:
+        comparison.finish_nearby()
     if verdict.decision.keeps and is_compared:
         credit = _credit(comparison, measured.replicas, verdict, criteria)
         doubt = credit.doubt
@@ -275,7 +279,10 @@ class _Measured:
             results=tuple(results),
             replicas=tuple(replicas),
             tried=tuple(comparison.tried),
-            nearby=tuple(findings_nearby(comparison.tried, comparison.death_nearby, gains)),
+            nearby=(
+                *findings_nearby(comparison.tried, comparison.death_nearby, gains),
+                *comparison.caught,
+            ),
         )
 
     def _session(self, credit: Credit) -> dict[str, object]:

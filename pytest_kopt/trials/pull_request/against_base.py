@@ -561,7 +561,8 @@ class PullRequestGate:
         """Return the verdict with what the versions did at shapes near the declared ones."""
         nearby, verdict = paired.nearby, paired.verdict
         reached = [result for result in paired.results if result.nodeid not in paired.same]
-        if wrong := [finding for finding in nearby if finding.rejects]:
+        wrong = [finding for finding in nearby if finding.rejects]
+        if wrong and verdict.decision.keeps:
             why = "the other side is right where this one is not"
             return judging.flagged(self._refused(reached, wrong, why), nearby)
         update: dict[str, Any] = {}

@@ -148,7 +148,9 @@ def _judge(gathered: Gathered, examination: Examination) -> Judged:
     judged = compare_paired(gathered, incumbent, judge_rows)
     if judged.paired and judged.paired.has_same_machine_code and not opened.notes.extra_benefit:
         return _same_machine_code(judged)
-    refused = [finding for finding in judged.nearby if finding.rejects]
+    # Nobody has to repair a version that is not kept: there they are flags.
+    wrong = judged.nearby if judged.verdict.decision.keeps else ()
+    refused = [finding for finding in wrong if finding.rejects]
     special = judging.rejecting(refused)
     if special:
         return judged.of(judging.overfit(results, special, policy))
@@ -213,9 +215,9 @@ def _judge_by_all(quick: Judged, examination: Examination) -> Judged:
 
 def _with_notes(judged: Judged, examination: Examination) -> Judged:
     """Add what was found and does not reject."""
-    findings = [*examination.findings(judged.gathered.results), *judged.nearby]
+    findings = examination.findings(judged.gathered.results)
     notable = [finding for finding in findings if not finding.rejects or finding.repairs]
-    judged = judged.flagged(*notable)
+    judged = judged.flagged(*notable, *judged.nearby)
     if judged.verdict.decision is not Decision.ACCEPTED:
         return judged
     narrower = [finding for finding in judged.nearby if finding.repairs]
