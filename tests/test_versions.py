@@ -8,11 +8,13 @@ import sys
 from collections.abc import Callable, Iterator
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
+from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, PLACEBO, ArmsOrder
+from pytest_kopt.cases.running import loaded_versions
 from pytest_kopt.versions import executed_files, overlay, twin
 from pytest_kopt.versions.affected_modules import NotLoadable
 from pytest_kopt.versions.twin import SecondVersion
@@ -114,6 +116,43 @@ def test_each_version_runs_its_own_code(tree: Tree, layout: str) -> None:
     assert (function(), incumbent(), function()) == ("new", "old", "new")
     executed_files.check(incumbent, version.files, version.first_files, "incumbent")
     executed_files.check(function, version.first_files, version.files, "candidate")
+
+
+@pytest.mark.parametrize(("replica", "proofs"), [(None, 3), (0, 3), (1, 0)])
+def test_one_replica_proves_which_files_each_version_runs(
+    replica: int | None, proofs: int, tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All replicas load them, and what is of no replica, as trials of other shapes, proves too."""
+    tree.write({"alone.py": KERNEL.format(value="'new'")})
+    old = {"alone.py": KERNEL.format(value="'old'").encode()}
+    trees = [overlay.build(tree.root, tree.root.parent / name, old) for name in ("one", "two")]
+    proven: list[str] = []
+    monkeypatch.setattr(executed_files, "check", lambda *given: proven.append(given[-1]))
+    monkeypatch.setattr(loaded_versions, "make_inputs", lambda case, seed: [])
+    answer = importlib.import_module("alone").answer
+    case: Any = SimpleNamespace(
+        function=answer, rewritten=(), positional=lambda function: function, backward=False
+    )
+    order = ArmsOrder(
+        (CANDIDATE, INCUMBENT, PLACEBO),
+        root=str(tree.root),
+        trees=tuple(map(str, trees)),
+        changed=("alone.py",),
+        replica=replica,
+    )
+    called: list[str] = []
+
+    def first_call(arm: str, call: Callable[[], Any]) -> None:
+        called.append(arm)
+        call()
+
+    versions = loaded_versions.load_versions(case, order, 1, None, first_call)
+    assert {name: version() for name, version in versions.items()} == {
+        CANDIDATE: "new",
+        INCUMBENT: "old",
+        PLACEBO: "old",
+    }
+    assert called == [CANDIDATE, INCUMBENT, PLACEBO] and len(proven) == proofs
 
 
 def test_the_versions_share_no_module_state(tree: Tree) -> None:

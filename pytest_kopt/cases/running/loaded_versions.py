@@ -43,8 +43,9 @@ def load_versions(
     first_call: Callable[[str, Callable[[], Any]], None],
     set_by_tests: Collection[str] = (),
 ) -> Versions:
-    """Return the arms' functions, each proven to run its own version's code and nothing else's.
+    """Return the arms' functions.
 
+    The first replica proves that each runs its own version's code and nothing else's.
     `first_call` makes an arm's first call in this process, given the arm's name. `set_by_tests` are
     attributes of the project's modules, as `module.name`, which hold for every version.
     """
@@ -99,7 +100,8 @@ def load_versions(
         files[name] = version.files
         files[order.project_version] = version.first_files
     functions[order.project_version] = twin.translating(case.function, inputs, version.names)
-    for name, function in functions.items():
+    # Later processes load the same files in the same way: one proof is enough.
+    for name, function in () if order.replica else functions.items():
         other_files = set().union(*(paths for version, paths in files.items() if version != name))
         executed_files.check(one_call(case, function, inputs), files[name], other_files, name)
     for tree in trees:
