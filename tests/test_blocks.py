@@ -34,7 +34,7 @@ def blocks_of(held: Any, kind: str, cases: int) -> Blocks:
 @pytest.mark.parametrize(
     ("kind", "cases", "ms", "arms", "quads"),
     [
-        ("cuda", 8, 5.0, (), 6),
+        ("cuda", 8, 5.0, (), 4),
         ("cuda", 9, 5.0, (), 3),
         ("cuda", 8, 20.0, (), 3),
         ("cuda", 8, 5.0, ("first", "second"), 3),
@@ -62,8 +62,8 @@ def test_the_incumbent_alone_is_compared_no_more_often_for_that() -> None:
     blocks = blocks_of(held, "cuda", 8)
     blocks.warm_up()
     assert {kind: len(quads) for kind, quads in blocks.quads().items()} == {
-        "candidate": 6,
-        "placebo": 6,
+        "candidate": 4,
+        "placebo": 4,
         "alone": 3,
     }
 

@@ -257,7 +257,7 @@ def test_pauses_keep_the_clock_at_its_top(gpu: Gpu) -> None:
     blocks, _ = blocks_on(gpu)
     quads = blocks.quads()
     assert {time.mhz for quad in quads["candidate"] for _, time in quad} == {TOP}
-    assert gpu.slept_s == pytest.approx(PAUSE_S * (3 + 36))
+    assert gpu.slept_s == pytest.approx(PAUSE_S * (3 + 24))
     assert percent(CaseQuads("a", "graph", quads).ratio("step")) == pytest.approx(100 / 9)
 
 
@@ -347,7 +347,7 @@ def test_clock_and_power_of_every_block_are_recorded(gpu: Gpu) -> None:
     result = cast("Any", type("Result", (), {"nodeid": "a", "label": "a"}))
     (record,) = measured_under([result], [{"a": case}])
     blocks = cast("Any", record["blocks"])
-    assert len(blocks[BOOST]["candidate"]) == 24 and len(blocks[SUSTAINED]["candidate"]) == 2
+    assert len(blocks[BOOST]["candidate"]) == 16 and len(blocks[SUSTAINED]["candidate"]) == 2
     assert all(mhz and watts for _, _, mhz, watts in blocks[BOOST]["placebo"])
 
 

@@ -28,7 +28,7 @@ _SILENT = Monitor()
 #: So many quads compare two arms, and more on a GPU whose blocks take less than so many ms each:
 #: there a clock that steps between two blocks is what scatters. The mean of more than so many cases
 #: is sharp without.
-_QUADS, _MORE_QUADS, _SHORT_MS, _FEW_CASES = 3, 6, 12.0, 8
+_QUADS, _MORE_QUADS, _SHORT_MS, _FEW_CASES = 3, 4, 12.0, 8
 #: A block of a GPU is so many ms longer where the outside clock is asked: that scatters by up to
 #: 0.4 ms on an H100, and so much has to be gained. No longer than the first of two bounds, where
 #: the clock may fall under load, or the second.
