@@ -144,3 +144,37 @@ def test_a_run_without_kopt_loads_little_more_than_the_options() -> None:
         *(f"pytest_kopt.session{name}" for name in ("", ".hookspecs")),
         "pytest_kopt.session.usage",
     }
+
+
+CASE = """\
+import sys
+
+import pytest
+import torch
+
+
+def doubled(x):
+    return x * 2
+
+
+@pytest.mark.kopt(schema="memory")
+def test_doubled(kopt):
+    kopt(
+        doubled,
+        inputs=lambda: (torch.randn(64, 8, requires_grad=True),),
+        reference=lambda x: 2 * x.double(),
+        dims={"rows": 64},
+        nbytes=4096,
+        backward=True,
+    )
+    slow = {"sympy", "torch._dynamo"} & {*sys.modules}
+    assert not slow, slow
+"""
+
+
+def test_a_check_of_gradients_loads_no_symbolic_algebra(tmp_path: Path) -> None:
+    """torch's own calls of a backward do, which takes as long as a third of torch's import."""
+    (tmp_path / "test_doubled.py").write_text(CASE)
+    command = [sys.executable, "-m", "pytest", "-q", "--summary-csv", "out.csv"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -265,11 +265,6 @@ class ExpectedCase:
         return tuple(cell(value) for value in self.dims.values())
 
     @property
-    def has_backward(self) -> bool:
-        """Whether a backward was timed as well, by an engine of its own."""
-        return "+" in self.engine
-
-    @property
     def metrics(self) -> tuple[str, ...]:
         """The columns after Check that this case fills (no backward leaves some empty)."""
         names = self.header[self.header.index("Check") + 1 :]

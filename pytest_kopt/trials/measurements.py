@@ -37,8 +37,6 @@ from pytest_kopt.versions.overlay import project_files
 _CHECKERS = 3
 #: Most of what a check on a GPU needs of the host is not its kernel's one thread.
 _CORES_OF_A_CHECK = {"cpu": 1, "cuda": 2}
-#: What torch imports at the first gradient that it is given: a symbolic algebra, for seconds.
-_GRADIENTS = "torch.fx.experimental.symbolic_shapes"
 #: What Triton imports at the first launch on a GPU.
 _LAUNCHING = ("triton.experimental.gluon", "triton.compiler.code_generator")
 #: In the source of a kernel that Triton times configurations of.
@@ -356,11 +354,6 @@ class Measurements:
         modules = [name for plugin in plugins if (name := getattr(plugin, "__name__", ""))]
         expected = self.orders.expected or ()
         modules += sorted({name for case in expected for name in case.libraries})
-        files = [*_test_files(config)]
-        # No case has been seen before the baseline.
-        mentioned = not expected and any(b"backward" in file.read_bytes() for file in files)
-        if mentioned or any(case.has_backward for case in expected):
-            modules.append(_GRADIENTS)
         if self.orders.device == "cuda":
             modules += _LAUNCHING
         modules += sorted(self._reached[0])

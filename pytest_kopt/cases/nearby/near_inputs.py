@@ -50,7 +50,7 @@ from pytest_kopt.cases.nearby.variant import (
 from pytest_kopt.cases.order import seed_everything
 from pytest_kopt.honesty.inputs import SCALABLE, leaves, says_twice
 from pytest_kopt.honesty.nearby_shapes import Kind, tried_axes
-from pytest_kopt.numerics.nested import mapped, tensors
+from pytest_kopt.numerics.nested import backward, mapped, tensors
 
 #: A smaller extent may be structure (real and imaginary part): it is made none or one only where it
 #: is nothing but rows.
@@ -371,8 +371,8 @@ def differentiated(drawn: Drawn, differentiate: Differentiate) -> Iterator[Varia
 
 def _again(results: list[torch.Tensor], wanted: list[torch.Tensor]) -> list[torch.Tensor]:
     incoming = list(map(signs_like, results))
-    torch.autograd.grad(results, wanted, incoming, retain_graph=True, allow_unused=True)
-    gradients = torch.autograd.grad(results, wanted, incoming, allow_unused=True)
+    backward(results, incoming, wanted, retain_graph=True)
+    gradients = backward(results, incoming, wanted)
     return [x for x in gradients if x is not None]
 
 

@@ -28,6 +28,7 @@ from pytest_kopt.numerics.compare import wide
 from pytest_kopt.numerics.nested import (
     Filled,
     address,
+    backward,
     contents,
     flatten,
     fresh_copies,
@@ -220,11 +221,10 @@ class CandidateFunction:
         differentiable = roots(outputs)
         gradients: Sequence[torch.Tensor | None] = [None] * len(leaf_inputs)
         if leaf_inputs and differentiable:
-            gradients = torch.autograd.grad(
+            gradients = backward(
                 list(differentiable.values()),
-                list(leaf_inputs.values()),
                 [self._gradient(name, out, seed) for name, out in differentiable.items()],
-                allow_unused=True,
+                list(leaf_inputs.values()),
             )
         live, copied = (
             dict(zip(leaf_inputs, x, strict=True)) for x in (gradients, snapshots(gradients))

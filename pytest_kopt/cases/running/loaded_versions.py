@@ -18,7 +18,7 @@ from pytest_kopt.cases.running.execution import make_inputs
 from pytest_kopt.honesty.audit_hook import AuditHook
 from pytest_kopt.honesty.inputs import RestoredArguments
 from pytest_kopt.honesty.outputs import in_order
-from pytest_kopt.numerics.nested import fresh_copies, tensors
+from pytest_kopt.numerics.nested import backward, fresh_copies, tensors
 from pytest_kopt.sameness.sources import unreached
 from pytest_kopt.versions import executed_files, twin
 from pytest_kopt.versions.affected_modules import (
@@ -185,6 +185,6 @@ def one_call(case: Case, function: Callable[..., Any], inputs: Sequence[Any]) ->
         restored.restore()
         outputs = [out for out in tensors(called(*restored.live)) if out.requires_grad]
         if case.backward and outputs:
-            torch.autograd.backward(outputs, [torch.ones_like(out) for out in outputs])
+            backward(outputs, [torch.ones_like(out) for out in outputs])
 
     return call

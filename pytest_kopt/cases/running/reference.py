@@ -31,6 +31,7 @@ from pytest_kopt.honesty.work import QuietMode
 from pytest_kopt.libraries import is_library
 from pytest_kopt.numerics.compare import InvalidReference, without_numbers
 from pytest_kopt.numerics.nested import (
+    backward,
     contents,
     fresh_copies,
     is_refilled,
@@ -321,7 +322,7 @@ def _gradients(
 ) -> dict[int, torch.Tensor | None]:
     starts = [outputs[name] for name in incoming]
     seeds = [incoming[name].to(outputs[name]) for name in incoming]
-    gradients = torch.autograd.grad(starts, list(leaf_inputs.values()), seeds, allow_unused=True)
+    gradients = backward(starts, seeds, list(leaf_inputs.values()))
     return dict(zip(leaf_inputs, gradients, strict=True))
 
 

@@ -14,7 +14,7 @@ from pytest_kopt.cases.running.execution import drawn_like, grad_out, make_input
 from pytest_kopt.devices.states import WARM
 from pytest_kopt.honesty import inputs
 from pytest_kopt.honesty.renewal import Places, Renewal
-from pytest_kopt.numerics.nested import contents, fresh_copies, mapped, tensors
+from pytest_kopt.numerics.nested import backward, contents, fresh_copies, mapped, tensors
 
 #: Bytes of numbers that are drawn for a block, at most: some milliseconds' worth.
 _MOST_DRAWN = 1 << 20
@@ -85,15 +85,9 @@ class Backward:
         self.leaves = list(inputs.leaves(self.live).values())
         self._outputs = roots(self._forward.named(returned))
 
-    def __call__(self) -> tuple[torch.Tensor, ...]:
-        gradients: tuple[torch.Tensor, ...] = torch.autograd.grad(
-            list(self._outputs.values()),
-            self.leaves,
-            self._incoming.live,
-            retain_graph=True,
-            allow_unused=True,
-        )
-        return gradients
+    def __call__(self) -> tuple[torch.Tensor | None, ...]:
+        outputs = list(self._outputs.values())
+        return backward(outputs, self._incoming.live, self.leaves, retain_graph=True)
 
     def take_new_tensors(self) -> None:
         """Have the backward be given incoming gradients of the same memory in new tensors."""

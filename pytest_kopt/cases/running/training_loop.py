@@ -30,7 +30,7 @@ from pytest_kopt.honesty.inputs import exchange, has_room, leaves, places, resto
 from pytest_kopt.honesty.outputs import snapshots
 from pytest_kopt.honesty.transfer import ACTIVATION, GRAD_OUT, WEIGHT, Trace
 from pytest_kopt.honesty.work import Work, saves, work_of
-from pytest_kopt.numerics.nested import fresh_copies, fresh_copy, tensors
+from pytest_kopt.numerics.nested import backward, fresh_copies, fresh_copy, tensors
 
 #: How much worse than usual (dB of SNR) an output has to be to be wrong for another reason than
 #: an unlucky draw of inputs: rounding moves by a few dB between draws, a stale result by dozens.
@@ -223,9 +223,7 @@ class Loop:
         incoming = grads or [grad_out(out, seed) for out in roots]
         self._incoming.append(incoming)
         gradients, work = self._counted(
-            lambda: torch.autograd.grad(
-                roots, leaf_inputs, incoming, retain_graph=True, allow_unused=True
-            )
+            lambda: backward(roots, incoming, leaf_inputs, retain_graph=True)
         )
         return dict(zip(call.leaves, snapshots(gradients), strict=True)), work
 
