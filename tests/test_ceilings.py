@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from pytest_kopt.errors import BadInput
+from pytest_kopt.honesty.work import PRODUCT_MARGIN
 from pytest_kopt.knowledge import facts
 from pytest_kopt.knowledge.facts import Copied, DeviceCeilings, Facts, MeasuredCeiling, Multiplied
 
@@ -89,6 +90,17 @@ def test_a_dtype_that_nobody_knows_is_unknown() -> None:
 def test_fp4_has_its_documented_peak(device: str, peak: float | None, key: str) -> None:
     rate = DeviceCeilings(device, None, FACTS).rate("float4_e2m1fn_x2")
     assert rate.value == peak and key in rate.source
+
+
+@pytest.mark.parametrize(
+    "device",
+    ["NVIDIA B200", "NVIDIA GB200", "AMD Instinct MI350X", "AMD Instinct MI355X"],
+)
+def test_no_documented_peak_is_beyond_what_the_physics_check_allows(device: str) -> None:
+    """The check knows a product in bf16 only, which reaches 60 % of its peak or more."""
+    known = DeviceCeilings(device, None, FACTS)
+    bf16, narrow = known.rate("bfloat16").value, known.rate("float4_e2m1fn_x2").value
+    assert bf16 and narrow and narrow <= 0.6 * PRODUCT_MARGIN["cuda"] * bf16
 
 
 def test_only_where_inputs_stay_in_cache_a_small_copy_sets_the_ceiling() -> None:
