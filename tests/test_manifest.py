@@ -150,7 +150,7 @@ def test_legal_values_are_taken(key: str, value: Any) -> None:
         ("target_backend", None, "(allowed: text)"),
         ("target_backend", "..", ""),
         ("target_lang", "C + +", "text that matches"),
-        ("target_gpu", "GTX1080", "A100, A30, A10"),
+        ("target_gpu", "GTX1080", "A100, A100_PCIE, A100_40GB, A30, A10"),
         ("target_gpu", "sm90", "sm_90"),
         ("execution_mode", "docker", "'repo' or 'workspace'"),
         ("project_skill", "", "at least 1 character"),
