@@ -14,10 +14,10 @@ from pytest_kopt.cases.order import ALONE, CANDIDATE, INCUMBENT
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.devices.vendor import CPU
 from pytest_kopt.paired import credit
-from pytest_kopt.paired.arms import ONE_PROCESS
 from pytest_kopt.paired.comparison import Lane
 from pytest_kopt.paired.credit import Company, look_alone
 from pytest_kopt.paired.noise import NoiseHistory
+from pytest_kopt.paired.replica import ONE_PROCESS
 from pytest_kopt.paired.samples import CaseQuads, Quad
 from pytest_kopt.paired.verifier_process import Refused
 from pytest_kopt.processes.sites import Place

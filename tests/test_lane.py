@@ -13,9 +13,9 @@ import pytest
 
 from pytest_kopt.cases.order import CANDIDATE, INCUMBENT
 from pytest_kopt.decide.inference import FINAL_LOOK
-from pytest_kopt.paired.arms import ONE_PROCESS, Then, after_refusal
+from pytest_kopt.paired.arms import Then, after_refusal
 from pytest_kopt.paired.comparison import Lane
-from pytest_kopt.paired.replica import Died
+from pytest_kopt.paired.replica import ONE_PROCESS, Died
 from pytest_kopt.paired.samples import CaseQuads
 from pytest_kopt.paired.verifier_process import Refused
 from pytest_kopt.processes.child import NO_MEMORY, ChildDied

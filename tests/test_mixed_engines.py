@@ -285,7 +285,6 @@ def replica(seed: int = 1, device: Device = CPU) -> tuple[CaseQuads, list[_Child
     )
     made = Replica(
         cast("Any", children),
-        "two processes",
         Place(cast("Any", SimpleNamespace(placement=placement)), device, ["a"]),
         cast("Any", verifier),
         cast("Any", children[0]),
@@ -432,7 +431,7 @@ def test_the_check_of_a_version_needs_no_engine_of_the_baseline(
     """What cannot be captured is timed by events in its check, and all versions are in a pair."""
     events = SimpleNamespace(nodeid="a", evidence=SimpleNamespace(engine="events"))
     opened = SimpleNamespace(
-        expected={"a": SimpleNamespace(engine="graph")},
+        frozen={"a": SimpleNamespace(engine="graph")},
         campaign=SimpleNamespace(manifest=SimpleNamespace(primary_metric="Forward GB/s")),
         asked=SimpleNamespace(settings=SimpleNamespace(workspace=None)),
         core=None,

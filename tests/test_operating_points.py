@@ -36,12 +36,11 @@ from pytest_kopt.devices.states import BOOST, SUSTAINED
 from pytest_kopt.devices.vendor import CPU, Monitor, Reading
 from pytest_kopt.measure.engine import PAUSE_S, Block
 from pytest_kopt.paired import comparison
-from pytest_kopt.paired.arms import ONE_PROCESS
 from pytest_kopt.paired.blocks import Blocks
 from pytest_kopt.paired.comparison import Comparison
 from pytest_kopt.paired.noise import NoiseHistory, Scatter
 from pytest_kopt.paired.pairing import Criteria, PairedMetric, judge
-from pytest_kopt.paired.replica import Replica
+from pytest_kopt.paired.replica import ONE_PROCESS, Replica
 from pytest_kopt.paired.samples import (
     CaseQuads,
     evidence_of,
@@ -171,10 +170,11 @@ class Starting:
     def __init__(self, gpu: Gpu, point: str = BOOST) -> None:
         self.config, self.random = None, random.Random(1)
         self._gpu, self._point, self._steady = gpu, point, set[str]()
+        self.choices = dict[str, Any]()
 
     def start(self, place: Place, verifier: Any, number: int) -> Replica:
         process: Any = Process(self._gpu, ARMS, self._point)
-        return Replica([process], self.how, place, verifier, steady=self._steady)
+        return Replica([process], place, verifier, steady=self._steady)
 
     def start_alone(self, place: Place) -> Process:
         return Process(self._gpu, [ALONE], self._point)

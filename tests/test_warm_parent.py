@@ -332,14 +332,11 @@ def test_what_cases_are_going_to_import_is_imported_once(
         args=[str(tmp_path)],
         getini=settings.__getitem__,
     )
-    session: Any = SimpleNamespace(
-        _config=config,
-        _root=tmp_path,
-        _settings=SimpleNamespace(forks=True),
-        orders=orders,
-        sites=SimpleNamespace(here=SimpleNamespace(environment={})),
-    )
-    measurements.Measurements.warm_up(session)
+    session: Any = object.__new__(measurements.Measurements)
+    session._config, session._root, session.orders = config, tmp_path, orders
+    session._settings = SimpleNamespace(forks=True)
+    session.sites = SimpleNamespace(here=SimpleNamespace(environment={}))
+    session.warm_up()
     assert {*loaded} == {*SLOW, "xml.dom.minidom"}
 
 

@@ -15,7 +15,14 @@ import pytest
 
 from pytest_kopt.cases.order import ALONE, CANDIDATE, INCUMBENT, PLACEBO, ArmsOrder, WorkerOrders
 from pytest_kopt.paired.nearby import Nearby
-from pytest_kopt.paired.replica import Died, During, Replica, untold
+from pytest_kopt.paired.replica import (
+    ONE_PROCESS,
+    TWO_PROCESSES,
+    Died,
+    During,
+    Replica,
+    untold,
+)
 from pytest_kopt.paired.verifier_process import Refused, Verifier
 from pytest_kopt.processes.child import MAX_DEATHS, NO_MEMORY, Child, Children
 from pytest_kopt.processes.sites import Place
@@ -24,7 +31,6 @@ from pytest_kopt.versions.executed_files import BUILD_IN_PLACE
 
 #: Idle threads of waiting siblings would take the CPU from the one that is timed.
 _PASSIVE = {"OMP_WAIT_POLICY": "PASSIVE"}
-ONE_PROCESS, TWO_PROCESSES = "one process", "two processes"
 #: So many processes share the cases that are tried near their shapes on a GPU: a second one runs
 #: while the first compiles.
 _NEARBY_ON_GPU = 2
@@ -178,7 +184,7 @@ class Arms:
         candidates = None if how == ONE_PROCESS else children_of[CANDIDATE]
         children = dict.fromkeys(children_of.values())
         during = partial(self._during, process=f"replicate {number + 1}")
-        return Replica(children, how, place, verifier, candidates, self._out, self._steady, during)
+        return Replica(children, place, verifier, candidates, self._out, self._steady, during)
 
     def start_alone(self, place: Place) -> Child:
         """Start a process that holds the incumbent alone."""

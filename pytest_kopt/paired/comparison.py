@@ -19,7 +19,6 @@ from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.nearby_shapes import Tried, merged
 from pytest_kopt.paired.arms import (
     AT_ONCE_ON_GPU,
-    TWO_PROCESSES,
     Arms,
     NotComparable,
     Pool,
@@ -28,7 +27,7 @@ from pytest_kopt.paired.arms import (
     after_refusal,
 )
 from pytest_kopt.paired.nearby import Nearby
-from pytest_kopt.paired.replica import BesideAlone, Caught, Replica
+from pytest_kopt.paired.replica import TWO_PROCESSES, BesideAlone, Caught, Replica
 from pytest_kopt.paired.samples import CaseQuads
 from pytest_kopt.paired.verifier_process import Refused
 from pytest_kopt.processes.child import why_open

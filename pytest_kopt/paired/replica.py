@@ -43,6 +43,7 @@ from pytest_kopt.sameness.launch_recording import differences_later
 #: A version that gains so much in a replica is likely to be kept: the next one is measured with the
 #: incumbent alone beside it, which is asked of whatever is kept.
 _GAIN_PCT = 1.0
+ONE_PROCESS, TWO_PROCESSES = "one process", "two processes"
 _Kind = TypeVar("_Kind")
 #: Makes the context of a phase, for the timeline.
 During = Callable[..., AbstractContextManager[None]]
@@ -80,12 +81,11 @@ class Caught(Exception):
 
 
 class Replica(Children):
-    """The processes of one replica; `how` they hold the versions."""
+    """The processes of one replica; `how` tells whether one of them holds all versions."""
 
     def __init__(
         self,
         children: Iterable[Child],
-        how: str,
         place: Place,
         verifier: Verifier,
         alone: Child | None = None,
@@ -95,9 +95,10 @@ class Replica(Children):
     ) -> None:
         """Take over started processes, and what judges them.
 
-        `alone` is the process that holds only the candidate. `out` are arms that are not asked for;
-        other code may add to them. `steady`, which all replicas share, are the cases whose clock
-        does not fall under load: they have one figure for both operating points.
+        `alone` is the process that holds only the candidate, None where one holds all. `out` are
+        arms that are not asked for; other code may add to them. `steady`, which all replicas share,
+        are the cases whose clock does not fall under load: they have one figure for both operating
+        points.
         """
         super().__init__(children)
         self._alone = alone
@@ -106,7 +107,7 @@ class Replica(Children):
         self._during = during
         self._verifier = verifier
         self._device, self._placement = place.device, place.site.placement
-        self.how = how
+        self.how = ONE_PROCESS if alone is None else TWO_PROCESSES
         self._asked: str | None = None
         self.held_seconds = 0.0
         #: The gain over all cases, as a log-ratio, that the outside clock has to tell (None: it is
