@@ -146,12 +146,8 @@ class Kopt:
         declared = dict(locals())
         del declared["self"], declared["fn"]
         from pytest_kopt.cases.case import declare
-        from pytest_kopt.cases.running.execution import (
-            choices_made,
-            forget_compiled,
-            keep_graphs,
-            preset_choices,
-        )
+        from pytest_kopt.cases.running.autotuning import choices_made, preset_choices
+        from pytest_kopt.cases.running.execution import forget_compiled, keep_graphs
         from pytest_kopt.cases.running.loaded_versions import files_used
         from pytest_kopt.cases.running.runner import run_case
         from pytest_kopt.versions.affected_modules import project_modules

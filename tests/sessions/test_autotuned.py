@@ -15,8 +15,8 @@ import pytest
 
 from pytest_kopt.cases.details import merged_choices, tuning_flags
 from pytest_kopt.cases.order import ALONE, CANDIDATE, INCUMBENT, ArmsOrder, WorkerOrders
-from pytest_kopt.cases.running import execution
-from pytest_kopt.cases.running.execution import choices_made, nearest_choices, preset_choices
+from pytest_kopt.cases.running import autotuning
+from pytest_kopt.cases.running.autotuning import choices_made, nearest_choices, preset_choices
 
 from .paired import PLAIN, Gate, project_at
 
@@ -84,7 +84,7 @@ def _fresh_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def begin_process(choices: dict[str, dict[str, str]] | None = None) -> None:
     """Begin another process; with `choices` it is one that compares."""
-    execution._TUNING.__init__()  # type: ignore[misc]
+    autotuning._TUNING.__init__()  # type: ignore[misc]
     preset_choices(choices or {}, is_fixed=choices is not None)
 
 
@@ -114,7 +114,7 @@ def test_another_kernel_chooses_for_itself(monkeypatch: pytest.MonkeyPatch) -> N
     """Also one of the same source with another constant."""
     tuner = Tuner(halves, SLOW_AT_16)
     assert Tuner(rows, SLOW_AT_16)(1000) == tuner(1000) == 64
-    execution._source.cache_clear()
+    autotuning._source.cache_clear()
     monkeypatch.setitem(globals(), "SCALE", 2)
     assert Tuner(halves, BEST_AT_256)(1000) == 256
 
@@ -177,14 +177,14 @@ def test_no_choice_is_written_to_tritons_cache_as_a_time(monkeypatch: pytest.Mon
 )
 def test_a_key_of_any_form_is_some_way_from_another(key: str) -> None:
     """Kernel code hands them over."""
-    near = execution._distance('[1000, "torch.float32"]', key)
-    assert near >= (0, 0) == execution._distance(key, key)
+    near = autotuning._distance('[1000, "torch.float32"]', key)
+    assert near >= (0, 0) == autotuning._distance(key, key)
 
 
 def test_dtypes_and_flags_count_before_sizes() -> None:
     asked = '[1000, true, "torch.float32"]'
     keys = ['[1001, false, "torch.float32"]', '[9000, true, "torch.float32"]', "[1000, true]"]
-    assert min(keys, key=lambda key: execution._distance(asked, key)) == keys[1]
+    assert min(keys, key=lambda key: autotuning._distance(asked, key)) == keys[1]
 
 
 def test_a_process_of_the_current_best_alone_gets_no_choice_from_a_candidate() -> None:

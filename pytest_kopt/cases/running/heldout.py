@@ -27,13 +27,13 @@ from pytest_kopt.cases.nearby.near_inputs import stepped, variants
 from pytest_kopt.cases.nearby.variant import PLAINLY_RIGHT_DB, Variant, beside
 from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, Bench, derive
 from pytest_kopt.cases.running.against_reference import judge_twice, nearest, nearly_right, pairs
+from pytest_kopt.cases.running.autotuning import nearest_choices
 from pytest_kopt.cases.running.execution import (
     CandidateFunction,
     Pass,
     Run,
     forget_compiled,
     make_inputs,
-    nearest_choices,
 )
 from pytest_kopt.cases.running.reference import Reference
 from pytest_kopt.clock import Stopwatch
