@@ -56,7 +56,12 @@ def test_a_signal_ends_a_command_in_order(
 ) -> None:
     former = signal.getsignal(signal.SIGTERM)
     monkeypatch.setattr(standalone, "_cases", lambda *_: signal.raise_signal(number))
-    assert main(["compare", "a.py", "b.py", "--json"]) == pytest.ExitCode.INTERRUPTED
+    # A session within an earlier test of this process may have left a handler of its own.
+    others = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        assert main(["compare", "a.py", "b.py", "--json"]) == pytest.ExitCode.INTERRUPTED
+    finally:
+        signal.signal(signal.SIGINT, others)
     shown = capsys.readouterr()
     document = {"exit_code": 2, "reason": "interrupted", "verdict": None}
     assert json.loads(shown.out) == document

@@ -428,10 +428,9 @@ class Lane:
             tried = nearby.wait()
         if self._abandoned:
             raise NotComparable("abandoned")
-        if nearby.are_orphans:
-            self.pool.close()
-            return
         self.pool.end_nearby()
+        if nearby.are_orphans:
+            return
         self.tried += [shape for shape in tried if shape.nodeid in self.place.ids]
         self.caught += nearby.caught
         self._same |= {i: CaseQuads(i, "", same=how) for i, how in nearby.same.items()}

@@ -135,7 +135,8 @@ def test_a_small_quick_gain_is_decided_by_all_cases(six: Project, words: tuple[s
     assert measured(six, 2) == list(ROWS), "in the order of the baseline"
     assert "6 passed" in run.out
     phases = [span["phase"] for span in six.evidence(2)["session"]["timeline"]]
-    assert phases == ["configuring", "starting", "checking", "deciding", "checking", "deciding"]
+    assert phases[:3] == ["configuring", "starting", "checking"]
+    assert phases[-3:] == ["deciding", "checking", "deciding"]
 
 
 def test_a_quick_gain_that_the_other_cases_lose_is_rolled_back(six: Project) -> None:
