@@ -562,7 +562,7 @@ class PullRequestGate:
         nearby, verdict = paired.nearby, paired.verdict
         reached = [result for result in paired.results if result.nodeid not in paired.same]
         wrong = [finding for finding in nearby if finding.rejects]
-        if wrong and verdict.decision.keeps:
+        if wrong and verdict.decision is not Decision.ROLLED_BACK:
             why = "the other side is right where this one is not"
             return judging.flagged(self._refused(reached, wrong, why), nearby)
         update: dict[str, Any] = {}
