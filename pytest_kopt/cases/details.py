@@ -135,6 +135,11 @@ def merged_choices(choices: Iterable[Mapping[str, Mapping[str, str]]]) -> Choice
     return merged
 
 
+def choices_of(results: Iterable[CaseResult]) -> Choices:
+    """Return the choices that the processes of these results made."""
+    return merged_choices(result.evidence.autotuned or {} for result in results)
+
+
 def tuning_flags(choices: Mapping[str, Mapping[str, str]]) -> list[str]:
     """Return the flag that says how autotuned kernels ran; none where there are none."""
     lines = [

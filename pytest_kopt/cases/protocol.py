@@ -56,7 +56,8 @@ class Begin:
     that these name (None: nothing does). `hidden` are folders that kernel code may not read (None:
     the process is not confined). One that `is_watched` by a vendor's tool ends as an interpreter
     does, so that the tool can write what it saw. `workerinput` is what a worker of xdist that has
-    its tests run here was given, and they may ask for.
+    its tests run here was given, and they may ask for. `copy` are a project's root and the copy of
+    it in which the process runs.
     """
 
     orders: WorkerOrders

@@ -92,7 +92,8 @@ class Nearby(Children):
         """Wait for the end; return what they found, a case that cannot be loaded left out."""
         tried = [shape for answers in self._answers for shape in answers.result()]
         if self._is_halted:
-            tried = [shape for shape in tried if shape.nodeid in self.through]
+            through = self.through
+            tried = [shape for shape in tried if shape.nodeid in through]
         places = {nodeid: place for place, nodeid in enumerate(self._ids)}
         tried.sort(key=lambda shape: places[shape.nodeid])
         for nodeid, reached in self._reached.items():

@@ -65,6 +65,12 @@ class PairedResult:
         """Whether the device does the same for both versions in every case."""
         return len(self.same) == len(self.results) and "machine" in self.same.values()
 
+    @property
+    def refusing(self) -> list[Finding]:
+        """The findings at shapes nearby that refuse the version; nobody repairs a slower one."""
+        is_slower = self.verdict.decision is Decision.ROLLED_BACK
+        return [] if is_slower else [finding for finding in self.nearby if finding.rejects]
+
     def change(self, ids: Collection[str] | None = None) -> PairedChange:
         """Return the gain over the cases with these node ids, over all when None."""
         names = [r.nodeid for r in self.results if ids is None or r.nodeid in ids]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_kopt.campaign.running import COMPARING
-from pytest_kopt.cases.details import merged_choices
+from pytest_kopt.cases.details import choices_of, merged_choices
 from pytest_kopt.cases.order import Choices, Depth, WorkerOrders
 from pytest_kopt.cases.result import CaseResult, Collector
 from pytest_kopt.devices.pinning import Placement, place
@@ -310,7 +310,7 @@ class Measurements:
         """Return the choices of the version in a tree, as its checks made them."""
         is_here = tree == self._root
         results = self._collector.results if is_here else self._checked.get(tree, {})
-        return merged_choices(result.evidence.autotuned or {} for result in results.values())
+        return choices_of(results.values())
 
     def _comparison(self, lanes: Sequence[Place], versions: Versions, most: int) -> Comparison:
         from pytest_kopt.paired.comparison import Comparison

@@ -561,8 +561,7 @@ class PullRequestGate:
         """Return the verdict with what the versions did at shapes near the declared ones."""
         nearby, verdict = paired.nearby, paired.verdict
         reached = [result for result in paired.results if result.nodeid not in paired.same]
-        wrong = [finding for finding in nearby if finding.rejects]
-        if wrong and verdict.decision is not Decision.ROLLED_BACK:
+        if wrong := paired.refusing:
             why = "the other side is right where this one is not"
             return judging.flagged(self._refused(reached, wrong, why), nearby)
         update: dict[str, Any] = {}

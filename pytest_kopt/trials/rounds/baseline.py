@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 from pytest_kopt.campaign import levels, prerequisites
-from pytest_kopt.cases.details import in_a_line, merged_choices, tuning_flags
+from pytest_kopt.cases.details import choices_of, in_a_line, tuning_flags
 from pytest_kopt.cases.result import Collector, names, observed_by
 from pytest_kopt.decide.classes import measured_classes
 from pytest_kopt.decide.hard_gates import (
@@ -84,8 +84,8 @@ class Baseline(CampaignTrial):
         words = ", ".join(sorted(excluded.difference(USES)))
         narrow = [f"the cases exclude inputs by domain=: {words}"] if words else []
         notices = [f for f in judging.findings_of(gathered.results) if not f.rejects]
-        choices = merged_choices(r.evidence.autotuned or {} for r in gathered.results)
-        flags = (*_editable(gathered), *left_out, *narrow, *tuning_flags(choices))
+        tuned = tuning_flags(choices_of(gathered.results))
+        flags = (*_editable(gathered), *left_out, *narrow, *tuned)
         judged = judged.flagged(*notices, *flags)
         judged = profiled(judged.saying_why_blocked())
         return record_round(judged)

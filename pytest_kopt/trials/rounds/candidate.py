@@ -148,10 +148,7 @@ def _judge(gathered: Gathered, examination: Examination) -> Judged:
     judged = compare_paired(gathered, incumbent, judge_rows)
     if judged.paired and judged.paired.has_same_machine_code and not opened.notes.extra_benefit:
         return _same_machine_code(judged)
-    # Nobody has to repair a slower version: there they are flags.
-    is_slower = judged.verdict.decision is Decision.ROLLED_BACK
-    wrong = () if is_slower else judged.nearby
-    refused = [finding for finding in wrong if finding.rejects]
+    refused = judged.paired.refusing if judged.paired else []
     special = judging.rejecting(refused)
     if special:
         return judged.of(judging.overfit(results, special, policy))
