@@ -100,8 +100,21 @@ def test_a_later_row_replaces_a_pass_and_no_failure(checks: tuple[str, ...], tol
             user_properties=properties,
         )  # fmt: skip
         collector.add_report(report)
-    assert not collector.refusals
+    assert not collector.refusals()
     assert collector.results[CASE].diagnosis == told
+
+
+def test_refusals_come_in_declaration_order() -> None:
+    collector = Collector()
+    collector.collected(["t.py::test[2]", "t.py::test[4]"])
+    for number in (4, 2):
+        refused = CaseResult(f"t.py::test[{number}]", refusal=f"case {number}: x is odd")
+        report = pytest.TestReport(
+            CASE, ("test_x.py", 1, "test_x"), {}, "passed", None, "call",
+            user_properties=[(PROPERTY, refused.to_json())],
+        )  # fmt: skip
+        collector.add_report(report)
+    assert collector.refusals() == ["case 2: x is odd", "case 4: x is odd"]
 
 
 class Hooks:

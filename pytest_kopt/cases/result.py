@@ -302,8 +302,8 @@ class Collector:
     `undecided` are the rows of cases that were declared, for those that die. `context_lost` are
     cases after which their process had no working GPU: their rows stand, the process was replaced.
     `outside` are the labels of cases that target_shapes leaves out, `silent` the node ids of marked
-    tests that passed and never called their fixture. A test that fails as its xfail mark expects is
-    `skipped` and among the `failures`: it has no row.
+    tests that passed and never called their fixture. `refused` maps each reason to its case.
+    A test that fails as its xfail mark expects has no row: it is `skipped` and in `failures`.
     """
 
     order: list[str] = field(default_factory=list)
@@ -318,7 +318,7 @@ class Collector:
     outside: dict[str, str] = field(default_factory=dict)
     silent: set[str] = field(default_factory=set)
     startup_death: str = ""
-    refusals: list[str] = field(default_factory=list)
+    refused: dict[str, str] = field(default_factory=dict)
 
     def collected(self, ids: list[str]) -> None:
         collected_ids = set(self.order)
@@ -401,21 +401,28 @@ class Collector:
 
     def in_order(self) -> list[CaseResult]:
         """Return the rows in declaration order, each with a label of its own."""
-        place = {nodeid: i for i, nodeid in enumerate(self.order)}
+        place = self._places()
         rows = [result for result in self.results.values() if result.header]
         rows.sort(key=lambda result: place.get(result.nodeid, len(place)))
         labels = names(rows)
         return [replace(result, label=labels[result.nodeid]) for result in rows]
 
+    def refusals(self) -> list[str]:
+        """Return the reasons in declaration order; workers send theirs in any order."""
+        place = self._places()
+        return sorted(self.refused, key=lambda text: place.get(self.refused[text], len(place)))
+
+    def _places(self) -> dict[str, int]:
+        return {nodeid: i for i, nodeid in enumerate(self.order)}
+
     def _add(self, text: str) -> None:
         try:
             result = CaseResult.from_json(text)
         except ValueError as error:
-            self.refusals.append(f"a worker sent {error}")
+            self.refused[f"a worker sent {error}"] = ""
             return
         if result.refusal:
-            if result.refusal not in self.refusals:
-                self.refusals.append(result.refusal)
+            self.refused.setdefault(result.refusal, result.nodeid)
             return
         if result.nodeid in self.skipped:
             return

@@ -202,7 +202,7 @@ class Controller:
         stats = reporter.stats if reporter else {}
         refusals = [
             text
-            for text in self.collector.refusals
+            for text in self.collector.refusals()
             if (text.partition(": ")[2] or text) in self._refusal
         ]
         for report in (*stats.get("failed", ()), *stats.get("error", ())) if refusals else ():
@@ -284,7 +284,7 @@ class Controller:
                 self._closing = self.trial.close(self.collector, self.measurements, interrupted)
                 self._publish(self._closing.verdict)
             else:
-                judging.refuse(self.collector.refusals)
+                judging.refuse(self.collector.refusals())
             if self.settings.calibrate and not interrupted:
                 self.noise = self._calibrate(self.settings.calibrate)
             self._write_rows()

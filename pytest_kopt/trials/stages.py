@@ -283,7 +283,7 @@ def frozen_cases(campaign: Campaign) -> dict[str, ExpectedCase]:
 def gather(ran: Ran) -> Gathered:
     """Return what the cases and the harness came to, as kernel code has run; BadInput for drift."""
     opened, collector = ran.opened, ran.collector
-    judging.refuse(collector.refusals)
+    judging.refuse(collector.refusals())
     add_error_rows(collector, opened.frozen)
     judging.fail_rows_of_failed_tests(collector)
     results, table = tuple(collector.in_order()), collector.table()

@@ -489,7 +489,7 @@ class PullRequestGate:
 
         A file of cases that does not import, the other side's `known` ones or others, is wrong.
         """
-        judging.refuse(collector.refusals)
+        judging.refuse(collector.refusals())
         judging.fail_rows_of_failed_tests(collector)
         unfinished = judging.cut_off(collector, None, interrupted, self.policy)
         failed = judging.not_imported(collector, known, self.config.rootpath)
