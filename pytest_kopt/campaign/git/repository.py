@@ -195,10 +195,8 @@ class Repository:
         rest = ("refs/bisect/bad", "--not", "--glob=refs/bisect/good-*")
         return self._git("rev-list", "--first-parent", *rest).split()
 
-    def described(self, commit: str) -> tuple[str, str, list[str]]:
-        format = "--format=%an%x00%P%x00%s"
-        author, parents, subject = self._git("show", "--no-patch", format, commit).split("\0")
-        return subject, author, parents.split()
+    def subject_of(self, commit: str) -> str:
+        return self._git("show", "--no-patch", "--format=%s", commit)
 
     def blobs(self, commit: str) -> dict[str, str]:
         """Return the paths of a commit, each with what git calls its content and mode."""
