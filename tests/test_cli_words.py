@@ -69,25 +69,20 @@ def test_a_signal_ends_a_command_in_order(
     assert signal.getsignal(signal.SIGTERM) is former
 
 
-#: The keys of a line of `kopt judge`, in docs/judge.md.
-JUDGED = {"submission", "sha256", "outcome", "exit_code", "reason", "seconds", "verdict"}
-
-
 @pytest.mark.parametrize(
-    ("words", "reason", "submissions"),
+    ("words", "reason"),
     [
-        ("nowhere new.py b.py", "nowhere: there is no such folder", ["new.py", "b.py"]),
-        ("--json nowhere new.py", "nowhere: there is no such folder", ["new.py"]),
-        (". new.py", "pyproject.toml: ", ["new.py"]),
-        (". new.py --seconds soon", "invalid float value: 'soon'", [None]),
-        (". new.py --unknown", "unrecognized arguments: --unknown", [None]),
-        (".", "required: SUBMISSION", [None]),
+        ("nowhere new.py", "nowhere: there is no such folder"),
+        ("--json nowhere new.py", "nowhere: there is no such folder"),
+        (". new.py", "pyproject.toml: "),
+        (". new.py --seconds soon", "invalid float value: 'soon'"),
+        (". new.py --unknown", "unrecognized arguments: --unknown"),
+        (".", "required: SUBMISSION"),
     ],
 )
-def test_a_refusal_of_judge_is_a_line_for_each_submission(
+def test_a_refusal_of_judge_is_a_line(
     words: str,
     reason: str,
-    submissions: list[str | None],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -97,32 +92,11 @@ def test_a_refusal_of_judge_is_a_line_for_each_submission(
     (tmp_path / "new.py").write_text("")
     assert main(["judge", *words.split()]) == 4
     shown = capsys.readouterr()
-    documents = [json.loads(line) for line in shown.out.splitlines()]
-    assert [document["submission"] for document in documents] == submissions
-    for document in documents:
-        assert document.keys() == JUDGED
-        assert (document["outcome"], document["exit_code"]) == ("not judged", 4)
-        assert reason in document["reason"] and document["reason"] in shown.err
-
-
-def test_submissions_that_are_left_have_a_line_when_the_command_is_interrupted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def judged(path: Path, *_: object) -> dict[str, object]:
-        if path.name == "b.py":
-            signal.raise_signal(signal.SIGTERM)
-        return {**dict.fromkeys(JUDGED), "exit_code": 8}
-
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(standalone, "judged", judged)
-    (tmp_path / "pyproject.toml").write_text('[tool.pytest.ini_options]\ntestpaths = ["."]\n')
-    for name in ("a.py", "b.py", "c.py", "test_a.py"):
-        (tmp_path / name).write_text("import a\n" if name == "test_a.py" else "")
-    assert main(["judge", ".", "a.py", "b.py", "c.py", "--at", "a.py"]) == 2
-    documents = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [(d["submission"], d["exit_code"]) for d in documents] == [
-        *(("a.py", 8), ("b.py", 2), ("c.py", 2)),
-    ]
+    document = json.loads(shown.out)
+    # The keys in docs/judge.md.
+    assert document.keys() == {"outcome", "exit_code", "reason", "seconds", "verdict"}
+    assert (document["outcome"], document["exit_code"]) == ("not judged", 4)
+    assert reason in document["reason"] and document["reason"] in shown.err
 
 
 @pytest.mark.parametrize(

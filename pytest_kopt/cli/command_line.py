@@ -66,7 +66,7 @@ class Command:
             epilog=f"example:\n  {self.example}",
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        parser.set_defaults(no_result=[{}])
+        parser.set_defaults(no_result={})
         for add in self.arguments:
             add(parser)
         if self.actions:
@@ -93,7 +93,7 @@ def argument(*names: str, **settings: Any) -> Argument:
 
 def no_result(**keys: object) -> Argument:
     """Give a command's document these keys where there is no result."""
-    return lambda parser: parser.set_defaults(no_result=[keys])
+    return lambda parser: parser.set_defaults(no_result=keys)
 
 
 def one_of(*arguments: Argument) -> Argument:

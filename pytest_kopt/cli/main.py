@@ -122,7 +122,7 @@ def _run(
         named = commands.get(next(iter(ours), ""), parser)
         asked = argparse.Namespace(
             json="--json" in ours or named.get_default("json"),
-            no_result=named.get_default("no_result") or [{}],
+            no_result=named.get_default("no_result") or {},
         )
         return _without_result(asked, ExitCode.USAGE, "ERROR: ", str(error))
     if "run" not in arguments:
@@ -147,13 +147,9 @@ def _run(
 
 
 def _without_result(arguments: argparse.Namespace, code: int, before: str, reason: str) -> int:
-    """Print why a command has no result, as documents too if they are asked for; return the code.
-
-    A document is a line, as a reader of several takes them one by one.
-    """
+    """Print why a command has no result, as a document too if asked; return the code."""
     print(f"{before}{visible(reason)}", file=sys.stderr)
     if getattr(arguments, "json", False):
         # Who reads documents reads no other stream.
-        for keys in arguments.no_result:
-            print(json.dumps({"exit_code": int(code), "reason": reason, **keys}))
+        print(json.dumps({"exit_code": int(code), "reason": reason, **arguments.no_result}))
     return int(code)

@@ -56,12 +56,6 @@ _CASES: tuple[Argument, ...] = (
     ),
     JSON,
 )
-#: What the line of a submission says that was not judged.
-_NOT_JUDGED = {
-    **dict.fromkeys(("submission", "sha256", "verdict")),
-    "outcome": "not judged",
-    "seconds": 0.0,
-}
 
 
 @command(
@@ -162,7 +156,7 @@ def _print(outcome: SessionEnd, cases: Cases, **document: object) -> None:
 @command(
     "kopt judge problems/softmax submission.py --at kernels/softmax.py",
     argument("problem", type=Path, metavar="PROBLEM", help="a project: cases and the baseline"),
-    argument("submissions", type=Path, nargs="+", metavar="SUBMISSION", help="a kernel's file"),
+    argument("submission", type=Path, metavar="SUBMISSION", help="a kernel's file"),
     argument(
         "--at",
         metavar="PATH",
@@ -174,36 +168,28 @@ def _print(outcome: SessionEnd, cases: Cases, **document: object) -> None:
         type=float,
         default=900.0,
         metavar="N",
-        help="time limit of a submission (default: 900)",
+        help="time limit (default: 900)",
     ),
-    argument("--json", action="store_true", default=True, help="the lines are JSON without it too"),
-    no_result(**_NOT_JUDGED),
+    argument("--json", action="store_true", default=True, help="the line is JSON without it too"),
+    no_result(outcome="not judged", seconds=0.0, verdict=None),
 )
 def judge(arguments: argparse.Namespace) -> int:
-    """Judge submissions, one after the other, each confined and within a time limit, against
-    PROBLEM's own kernel. Prints one line of JSON for each. Words after -- go to pytest. The exit
-    code is the submission's: 0 faster, 8 slower or refused for reward hacking, 9 undecided. A
-    submission that is wrong, unreadable or over the time limit has 1, one that is not judged 4, 10
-    or 11. It is 0 for several submissions.
+    """Judge a submission, confined and within a time limit, against PROBLEM's own kernel, and print
+    one line of JSON. Words after -- go to pytest. Exit codes: 0 faster, 8 slower or refused for
+    reward hacking, 9 undecided, 1 wrong or over the time limit, 4, 10 or 11 not judged.
     """
-    problem, submissions = arguments.problem.resolve(), arguments.submissions
-    # What ends the command here is the reason of each that is left.
-    left = arguments.no_result = [{**_NOT_JUDGED, "submission": str(path)} for path in submissions]
-    if not problem.is_dir():
+    if not arguments.problem.is_dir():
         raise BadInput("there is no such folder", where=str(arguments.problem))
-    paths = [Path(os.path.abspath(path)) for path in submissions]
-    os.chdir(problem)
-    codes = []
-    for shown, path in zip(submissions, paths, strict=True):
-        cases = Cases.named(None, [problem if arguments.at else path], arguments.at)
-        if not (cases.root / cases.place).is_file():
-            fix = "--at PATH of the baseline kernel"
-            raise BadInput("there is no baseline", where=cases.place or str(problem), fix=fix)
-        document = judged(path, cases, arguments.seconds, arguments.words)
-        print(json.dumps({**document, "submission": str(shown)}), flush=True)
-        left.pop(0)
-        codes.append(int(document["exit_code"]))
-    return codes[0] if len(codes) == 1 else 0
+    submission = Path(os.path.abspath(arguments.submission))
+    os.chdir(arguments.problem)
+    named = Path.cwd() if arguments.at else submission
+    cases = Cases.named(None, [named], arguments.at)
+    if not (cases.root / cases.place).is_file():
+        fix = "--at PATH of the baseline kernel"
+        raise BadInput("there is no baseline", where=cases.place or str(named), fix=fix)
+    document = judged(submission, cases, arguments.seconds, arguments.words)
+    print(json.dumps(document))
+    return int(document["exit_code"])
 
 
 @command(

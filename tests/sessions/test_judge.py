@@ -1,8 +1,9 @@
-"""`kopt judge`: submissions in turns against a problem's own kernel, of which nothing is left."""
+"""`kopt judge`: a submission against a problem's own kernel, of which nothing is left."""
 
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,8 @@ def problem(tmp_path: Path) -> Project:
     return project
 
 
-def judged(problem: Project, *submissions: Path | str, code: int) -> list[dict[str, Any]]:
-    """Return what is printed of each submission."""
+def judged(problem: Project, submission: Path, *words: str, code: int) -> dict[str, Any]:
+    """Return what is printed of a submission."""
     before = problem.contents()
     temporary = problem.root.parent / "tmp"
     temporary.mkdir(exist_ok=True)
@@ -30,43 +31,46 @@ def judged(problem: Project, *submissions: Path | str, code: int) -> list[dict[s
         "PYTHONPATH": str(problem.root),
         "TMPDIR": str(temporary),
     }
-    words = ("judge", ".", *map(str, submissions), "--at", PLAIN)
-    run = problem.kopt(*words, **variables)
+    run = problem.kopt("judge", ".", str(submission), *words, "--at", PLAIN, **variables)
     assert run.code == code, run.text
     assert problem.contents() == before
     assert not [*temporary.glob("kopt-*")]
-    return [json.loads(line) for line in run.out.splitlines()]
+    document: dict[str, Any] = json.loads(run.out)
+    assert document["exit_code"] == code
+    return document
 
 
-def test_each_submission_has_one_verdict(problem: Project, tmp_path: Path) -> None:
-    files = {
-        "faster.py": kernel(FASTER, "new"),
-        "slower.py": kernel(SLOWER, "new"),
-        "wrong.py": kernel(FASTER, "new", factor=3.0),
-        "large.py": "#" * (1 << 20) + "\n",
-    }
-    submissions = [tmp_path / name for name in (*files, "link.py", "nowhere.py")]
-    for name, text in files.items():
-        (tmp_path / name).write_text(text)
-    (tmp_path / "link.py").symlink_to("faster.py")
-    documents = judged(problem, *submissions, code=0)
-    assert [Path(document["submission"]).name for document in documents] == [
-        path.name for path in submissions
-    ]
-    assert [document["outcome"] for document in documents] == [
-        *("faster", "slower", "wrong", "refused", "refused", "refused"),
-    ]
-    assert [document["exit_code"] for document in documents] == [0, 8, 1, 1, 1, 1]
-    decisions = [(document["verdict"] or {}).get("decision") for document in documents]
-    assert decisions == ["ACCEPTED", "ROLLED_BACK", "REPAIR", None, None, None]
-    (alone,) = judged(problem, tmp_path / "large.py", code=1)
-    assert alone["outcome"] == "refused"
+@pytest.mark.parametrize(
+    ("text", "code", "outcome", "decision"),
+    [
+        (kernel(FASTER, "new"), 0, "faster", "ACCEPTED"),
+        (kernel(SLOWER, "new"), 8, "slower", "ROLLED_BACK"),
+        (kernel(FASTER, "new", factor=3.0), 1, "wrong", "REPAIR"),
+    ],
+    ids=["faster", "slower", "wrong"],
+)
+def test_a_submission_has_one_verdict(
+    problem: Project, tmp_path: Path, text: str, code: int, outcome: str, decision: str
+) -> None:
+    (tmp_path / "new.py").write_text(text)
+    document = judged(problem, tmp_path / "new.py", code=code)
+    assert (document["outcome"], document["verdict"]["decision"]) == (outcome, decision)
+
+
+def test_a_submission_is_a_plain_file(problem: Project, tmp_path: Path) -> None:
+    (tmp_path / "new.py").write_text(kernel(FASTER, "new"))
+    (tmp_path / "link.py").symlink_to("new.py")
+    os.mkfifo(tmp_path / "pipe.py")
+    for name in ("link.py", "pipe.py", "nowhere.py"):
+        document = judged(problem, tmp_path / name, code=4)
+        assert (document["outcome"], document["verdict"]) == ("not judged", None)
+        assert document["reason"] == f"{tmp_path / name}: is no plain file"
 
 
 def test_a_submission_has_a_time_limit(problem: Project, tmp_path: Path) -> None:
     """Python alone takes longer to start."""
     (tmp_path / "new.py").write_text(kernel(FASTER, "new"))
-    (document,) = judged(problem, tmp_path / "new.py", "--seconds", "0.01", code=1)
+    document = judged(problem, tmp_path / "new.py", "--seconds", "0.01", code=1)
     assert (document["outcome"], document["verdict"]) == ("over the time limit", None)
     assert document["reason"] == "it takes more than 0.01 s"
 
