@@ -18,7 +18,7 @@ from pytest_kopt.show.report.page import document
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.report_pictures import CAMPAIGNS, PICTURED, PICTURES, report
+from benchmarks.pictures import CAMPAIGNS, PICTURED, PICTURES, report
 from tests.campaigns import status_of
 
 #: A campaign of 2026-11-22 that came without the bulk of its evidence.
@@ -57,7 +57,7 @@ def test_a_kept_campaign_holds_its_evidence(tmp_path: Path, campaign: Path) -> N
 
 @pytest.mark.parametrize("campaign", CAMPAIGNS, ids=lambda path: path.name)
 def test_the_kept_report_is_the_one_that_is_written_today(campaign: Path) -> None:
-    """Otherwise: `python -m benchmarks.report_pictures`."""
+    """Otherwise: `python -m benchmarks.pictures`."""
     text = (campaign / "report.html").read_text()
     assert text == report(campaign)
     pages = [json.loads(page.read_text()) for page in campaign.glob("rounds/*/verdict.json")]

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from terminal_pictures import kept_lines
+from benchmarks.pictures import kept_lines
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "pytest_kopt"

@@ -11,11 +11,10 @@ from statistics import fmean
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
-import decision_picture
-from terminal_pictures import pictures
-
+from benchmarks import decision_picture
+from benchmarks.pictures import pictures
 from pytest_kopt.decide.inference import LOOKS, SHAPE_LEVEL, student_quantile
 
 PICTURES = Path(__file__).parents[1] / "docs/pictures"
@@ -77,7 +76,7 @@ def drawn() -> dict[str, str]:
 
 @pytest.mark.parametrize("name", OUTCOMES)
 def test_a_picture_is_what_the_terminal_shows_today(name: str, drawn: dict[str, str]) -> None:
-    """Otherwise: `python benchmarks/terminal_pictures.py docs/pictures`."""
+    """Otherwise: `python -m benchmarks.pictures`."""
     text = (PICTURES / f"terminal-{name}.svg").read_text()
     assert text == drawn[name]
     assert f"](pictures/terminal-{name}.svg)" in (PICTURES.parent / "verdicts.md").read_text()

@@ -1,16 +1,16 @@
-"""Draw what the terminal shows of each outcome, from records of real sessions on an H100.
+"""Draw what terminal and report show today of the campaigns in docs/campaigns.
 
-python benchmarks/terminal_pictures.py docs/pictures
-
-The rounds are those of docs/campaigns/softmax, the PR check is docs/results/gate_softmax_h100.json.
-The suite draws the pictures too and compares them with the files.
+`python -m benchmarks.pictures` in the project's root; needs Chromium and the extra `report`.
+The suite draws the terminal and writes the reports too, and compares them with the files.
+`report.sha256` names the report that the pictures show.
 """
 
 from __future__ import annotations
 
+import hashlib
 import html
+import itertools
 import shutil
-import sys
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -19,11 +19,17 @@ from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.layout import Layout
 from pytest_kopt.decide.verdict import Verdict
 from pytest_kopt.show.lines import Line, rows
+from pytest_kopt.show.report.page import campaign_page
 from pytest_kopt.show.standing import Closing
 from pytest_kopt.show.terminal import result_lines, verdict_lines
+from tests.chromium import chromium
 
 DOCS = Path(__file__).parents[1] / "docs"
-CAMPAIGN = DOCS / "campaigns/softmax"
+CAMPAIGNS = sorted(path for path in (DOCS / "campaigns").iterdir() if path.is_dir())
+PICTURED = DOCS / "campaigns/gemm_fp8_blockwise/report.html"
+PICTURES = DOCS / "pictures"
+#: The campaign, and the PR check, that the terminal is shown of.
+TERMINAL = DOCS / "campaigns/softmax"
 GATE = DOCS / "results/gate_softmax_h100.json"
 #: The round and the attempt that show each outcome.
 ROUNDS = {
@@ -51,8 +57,8 @@ def pictures() -> dict[str, str]:
 def kept_lines(number: int, attempt: int) -> list[str]:
     """Return the section `kopt` of an attempt's session, after the first failure of a case."""
     with tempfile.TemporaryDirectory() as root:
-        copy = Path(root, "agent/workspace", CAMPAIGN.name)
-        shutil.copytree(CAMPAIGN, copy)
+        copy = Path(root, "agent/workspace", TERMINAL.name)
+        shutil.copytree(TERMINAL, copy)
         campaign = Campaign(Layout(copy), Path(root))
         recorded = campaign.state.rounds[number].attempts[attempt]
         verdict = recorded.verdict()
@@ -91,9 +97,29 @@ def svg(command: str, lines: Iterable[str]) -> str:
     )
 
 
+def report(campaign: Path) -> str:
+    """Return the report of a campaign of docs/campaigns."""
+    with tempfile.TemporaryDirectory() as root:
+        copy = Path(root, "agent/workspace", campaign.name)
+        shutil.copytree(campaign, copy)
+        opened = Campaign(Layout(copy), Path(root))
+        best = opened.layout.snapshot(opened.state.incumbent_round)
+        shutil.copytree(best, root, dirs_exist_ok=True)
+        return campaign_page(opened).replace(f"{root}/", "")
+
+
 def main() -> None:
     for name, text in pictures().items():
-        Path(sys.argv[1], f"terminal-{name}.svg").write_text(text)
+        (PICTURES / f"terminal-{name}.svg").write_text(text)
+    for campaign in CAMPAIGNS:
+        (campaign / "report.html").write_text(report(campaign))
+    with tempfile.TemporaryDirectory() as profile, chromium(Path(profile)) as page:
+        for width, scheme in itertools.product((1280, 400), ("light", "dark")):
+            page.look(width, scheme)
+            page.open(PICTURED)
+            page.screenshot(PICTURES / f"report-{width}-{scheme}.png", height=1040)
+    digest = hashlib.sha256(PICTURED.read_bytes()).hexdigest()
+    (PICTURES / "report.sha256").write_text(f"{digest}\n")
 
 
 if __name__ == "__main__":
