@@ -38,10 +38,7 @@ _GROUPED = "docs/campaigns/grouped_gemm/final/attempt-1/kernel_snapshot/kernels/
 CODE = {
     "attention": ((f"{_TEMPLATES}/attention.py", "_online"),),
     "grouped_gemm": ((_GROUPED, "_group_of_tile"),),
-    "normalisation": (
-        ("benchmarks/start_here_kernels.py", "rmsnorm_one_pass"),
-        (f"{_TEMPLATES}/rmsnorm.py", "_backward"),
-    ),
+    "normalisation": ((f"{_TEMPLATES}/rmsnorm.py", "_backward"),),
     "quantisation": ((_FP8, "_quantise_both"),),
 }
 #: Keys of a configuration in the order and the words of the page.

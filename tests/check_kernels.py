@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from campaign_steps import Plan, edited, load
+from run_campaign import Plan, edited, load
 
 from pytest_kopt import snr
 from pytest_kopt.numerics.compare import compare

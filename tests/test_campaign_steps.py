@@ -17,8 +17,7 @@ from . import nursery
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 
-import campaign_steps  # noqa: E402
-from campaign_steps import NotApplicable, Step, edited, load, names  # noqa: E402
+from run_campaign import NotApplicable, Step, edited, load, names  # noqa: E402
 
 SOURCE = """\
 import math
@@ -134,7 +133,7 @@ def check(name: str, *versions: str) -> dict[str, bool]:
 def expected(name: str) -> dict[str, bool]:
     """A first attempt that has repairs is the one that is wrong."""
     found = {"baseline": True}
-    for step in campaign_steps.load(name).steps:
+    for step in load(name).steps:
         for place in range(len(step.attempts)):
             found[f"{step.name}:{place}"] = place == len(step.attempts) - 1
     return found

@@ -16,8 +16,7 @@ from .project import SCRIPT, Project
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
-from campaign_steps import load
-from run_campaign import Runner
+from run_campaign import Runner, load
 
 FASTEST = 125.0
 RIGHT, WRONG = "return 2.0 * x", "return 2.5 * x"
