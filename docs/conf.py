@@ -24,6 +24,7 @@ extensions = ["myst_parser"]
 root_doc = "docs/index"
 include_patterns = [
     *("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "conftest_templates/*.md"),
+    "pytest_kopt/.agents/skills/kopt/**.md",
     *("docs/*.md", "docs/reference/*.md", "knowledge/**.md"),
 ]
 exclude_patterns = [".*", "agent", "docs/campaigns", "docs/_build"]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-_PACKAGE = Path(__file__).parent
+PACKAGE = Path(__file__).parent
+#: The folder of the skill for agents: below the package, and below a project that has a copy.
+SKILL = ".agents/skills/kopt"
 
 
-def bundled(name: str, package: Path = _PACKAGE) -> Path:
+def bundled(name: str, package: Path = PACKAGE) -> Path:
     """Return the folder `name` (`knowledge`, …); FileNotFoundError when the installation lacks it.
 
     A wheel carries it in `pytest_kopt/bundled/`; a source tree has it next to the package.

@@ -168,6 +168,6 @@ def test_where_too_few_directions_are_left_it_says_so(tmp_path: Path) -> None:
 
 def test_readme_skill_and_advice_name_the_same_commands() -> None:
     root = Path(__file__).parents[1]
-    for page in ("README.md", "conftest_templates/SKILL.md"):
+    for page in ("README.md", "pytest_kopt/.agents/skills/kopt/SKILL.md"):
         text = (root / page).read_text().replace("--kopt-campaign NAME ", "")
         assert [name for name in COMMANDS if name not in text] == [], page

@@ -31,7 +31,7 @@ PAGES = [
 #: What people wrote for people.
 DOCUMENTS = [
     *("README.md", "CONTRIBUTING.md", "conftest_templates/README.md"),
-    "conftest_templates/SKILL.md",
+    "pytest_kopt/.agents/skills/kopt/SKILL.md",
     *sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("docs/*.md")),
     *sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("knowledge/**/*.md")),
 ]

@@ -18,7 +18,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.mcpserver.resources import FileResource
 from pydantic import BaseModel, Field
 
-from pytest_kopt.bundled import bundled
+from pytest_kopt.bundled import PACKAGE, SKILL
 from pytest_kopt.decide.verdict import Verdict
 from pytest_kopt.exit_codes import ExitCode
 from pytest_kopt.options.project import Project
@@ -56,7 +56,7 @@ def server() -> MCPServer:
     # `round` is a function of Python's.
     for tool, name in ((status, None), (note, None), (verdict, None), (play_round, "round")):
         tool_server.add_tool(tool, name=name)
-    skill = bundled("conftest_templates") / "SKILL.md"
+    skill = PACKAGE / SKILL / "SKILL.md"
     page = FileResource(uri="kopt://skill", name="skill", path=skill, mime_type="text/markdown")
     tool_server.add_resource(page)
     return tool_server

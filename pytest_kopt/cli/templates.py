@@ -7,7 +7,7 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-from pytest_kopt.bundled import bundled
+from pytest_kopt.bundled import PACKAGE, SKILL, bundled
 from pytest_kopt.errors import BadInput
 from pytest_kopt.options.project import Project
 from pytest_kopt.trials.harness import pytest_section
@@ -15,6 +15,7 @@ from pytest_kopt.versions import overlay
 
 _PACKAGE = "kernels/__init__.py"
 #: Files of a template by their path in conftest_templates/; a pair names another place for it.
+#: Those of the skill lie in the package, by the path that agents look at.
 TEMPLATES: dict[str, tuple[str | tuple[str, str], ...]] = {
     **{
         name: (_PACKAGE, f"kernels/{name}.py", f"tests/test_{name}.py")
@@ -28,7 +29,9 @@ TEMPLATES: dict[str, tuple[str | tuple[str, str], ...]] = {
     "conftest": ("conftest.py",),
     "manifest": ("manifest.yaml",),
     "workflow": (("workflow/kopt.yml", ".github/workflows/kopt.yml"),),
-    "skill": ("SKILL.md",),
+    "skill": tuple(
+        path.relative_to(PACKAGE).as_posix() for path in sorted((PACKAGE / SKILL).rglob("*.*"))
+    ),
 }
 #: Tests of a template import `kernels` from the project's root.
 _SETTINGS = """\
@@ -64,7 +67,7 @@ def _copied(name: str, root: Path) -> list[str]:
     """Copy the files of a template and return those that are new."""
     if name not in TEMPLATES:
         raise BadInput(f"template {name!r} is unknown", where="--template", legal=TEMPLATES)
-    source = bundled("conftest_templates")
+    source = PACKAGE if name == "skill" else bundled("conftest_templates")
     files = [entry if isinstance(entry, tuple) else (entry, entry) for entry in TEMPLATES[name]]
     content = {target: (source / file).read_bytes() for file, target in files}
     existing = {target for target in content if (root / target).exists()}
