@@ -23,7 +23,7 @@ release = version_of("pytest-kopt")
 extensions = ["myst_parser"]
 root_doc = "docs/index"
 include_patterns = [
-    *("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "conftest_templates/*.md"),
+    *("README.md", "AGENTS.md", "CONTRIBUTING.md", "CHANGELOG.md", "conftest_templates/*.md"),
     "pytest_kopt/.agents/skills/kopt/**.md",
     *("docs/*.md", "docs/reference/*.md", "knowledge/**.md"),
 ]

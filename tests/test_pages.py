@@ -17,6 +17,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.pictures import kept_lines
 
+from pytest_kopt.bundled import SKILL
+
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "pytest_kopt"
 PAGES = [
@@ -31,7 +33,8 @@ PAGES = [
 #: What people wrote for people.
 DOCUMENTS = [
     *("README.md", "CONTRIBUTING.md", "conftest_templates/README.md"),
-    "pytest_kopt/.agents/skills/kopt/SKILL.md",
+    "AGENTS.md",
+    *sorted(p.relative_to(ROOT).as_posix() for p in (PACKAGE / SKILL).rglob("*.md")),
     *sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("docs/*.md")),
     *sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("knowledge/**/*.md")),
 ]
