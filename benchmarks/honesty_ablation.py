@@ -1,7 +1,8 @@
-"""Which groups of checks are needed so that no cheat is credited with a gain that it does not have.
+"""Which groups of checks are needed, and what all of them cost.
 
     python benchmarks/honesty_ablation.py OUT [--off GROUP ...] [--honest] [--device cuda]
-                                              [--cores FIRST-LAST] [--jobs N] [NAME ...]
+                                              [--cores FIRST-LAST] [--jobs N] [--names NAME ...]
+    python benchmarks/honesty_ablation.py OUT --cost [--device cuda] [--pairs N] [--names NAME]
 
 Every cheat of the corpus is round 2 of a real campaign in which the checks of some groups are never
 asked; OUT gets a JSON line each, and what it holds is not run again. What is accepted is then timed
@@ -9,6 +10,10 @@ in a process of its own, on inputs drawn for every call, by processor time (on a
 the wall): a cheat is credited wrongly if it gains less than half as much there. NAME is a file's
 stem, or part of one; with --honest the honest kernels are played too. Each of N jobs has its share
 of the cores, and on the CPU does not wait for the others to time.
+
+With --cost one honest kernel is played N times with all checks, and in turns without: of a check
+only the comparison with the reference on fresh inputs is left. The first pair does not count. OUT
+is a folder, for honesty_cost_DEVICE.json and .md.
 """
 
 from __future__ import annotations
@@ -17,6 +22,7 @@ import argparse
 import json
 import os
 import queue
+import shutil
 import statistics
 import subprocess
 import sys
@@ -30,6 +36,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from benchmarks.gpu_report import Report  # noqa: E402
 from tests.corpus import through_plugin  # noqa: E402
 
 #: The functions that make each group's findings, in `pytest_kopt`.
@@ -46,7 +53,8 @@ GROUPS = {
 }
 #: Those of the process that decides, which has no torch; all others are called where kernels run.
 DECIDING = GROUPS["audit"].split()
-PLUGIN = """\
+#: Leaves checks out, in the process that decides and in those that run cases.
+HEAD = """\
 import sys
 from pathlib import Path
 from pkgutil import resolve_name
@@ -55,8 +63,14 @@ from pytest_kopt.devices import lock
 
 
 def finds_nothing(*given, **named):
-    return ()
+    return []
 
+
+runs_cases = "pytest_kopt.processes.served" in sys.modules
+"""
+PLUGIN = (
+    HEAD
+    + """
 
 def owners():
     for module in [m for name, m in sys.modules.items() if name.startswith("pytest_kopt")]:
@@ -65,15 +79,54 @@ def owners():
         yield from (kind for kind in kinds if kind.__module__ == module.__name__)
 
 
-decides = "pytest_kopt.processes.served" not in sys.modules
 for name in {functions!r}:
-    if (name in {deciding!r}) == decides:
+    if (name in {deciding!r}) != runs_cases:
         function = resolve_name(f"pytest_kopt.{{name}}")
         for owner in owners():
             for key, value in [*vars(owner).items()]:
                 if value is function:
                     setattr(owner, key, finds_nothing)
 """
+)
+WITHOUT_ALL = (
+    HEAD
+    + """
+
+def replace(owner, name, value):
+    assert hasattr(owner, name), f"{owner} has no {name}"
+    setattr(owner, name, value)
+
+
+from types import SimpleNamespace
+
+from pytest_kopt.paired import arms, blocks, credit
+from pytest_kopt.trials.rounds import candidate
+
+replace(candidate.Examination, "_audited", property(finds_nothing))
+replace(credit, "look_alone", lambda *given: credit.Company())
+replace(blocks, "_LOOKS", 0)
+replace(arms.Arms, "asks_more", False)
+methods = ("load", "await_loaded", "judge", "kill", "end")
+verifier = SimpleNamespace(has_died=False, folder=None, **dict.fromkeys(methods, finds_nothing))
+replace(arms.Arms, "start_verifier", lambda *given: verifier)
+
+if runs_cases:
+    from pytest_kopt.cases.running import check, checking, runner, timed_versions, timing
+    replace(check, "_steps", lambda checking: [check.fresh_content])
+    for owner, names in (
+        (check, "equal_calls _after_steps"),
+        (checking.Checking, "_findings_of_call"),
+        (runner, "caches"),
+        (timing, "too_fast uncaptured wrong_results known_content"),
+        (timed_versions, "known_content"),
+    ):
+        for name in names.split():
+            replace(owner, name, finds_nothing)
+
+    replace(timing, "Content", lambda *given: None)
+    replace(timing, "Gradients", lambda *given: None)
+"""
+)
 #: Calls one version of a kernel on inputs of its own for every call; prints what a call takes in
 #: each shape, by a clock that was bound before the kernel could replace it.
 CALLER = """\
@@ -106,15 +159,20 @@ for dims in op.shapes if device == "cpu" else op.gpu_shapes:
     print(statistics.median(took[calls // 4 :]))
 """
 CALLS = 80
+#: The honest kernel whose rounds are timed with and without checks.
+TIMED = "rmsnorm__fused"
 
 
 class Ablated(through_plugin.Bench):
     """Projects whose sessions never ask some checks, on cores with a timing lock of their own."""
 
-    def __init__(self, folder: Path, device: str, functions: list[str], cores: str) -> None:
+    def __init__(self, folder: Path, device: str, plugin: str, cores: str) -> None:
+        folder.mkdir()
         super().__init__(folder, device, self._on_cores)
         self._cores = cores
-        self._plugin = PLUGIN.format(functions=functions, deciding=DECIDING)
+        self._plugin = plugin
+        # Confinement is one of the checks.
+        self._more = 'kopt_isolation = "off"\n' if plugin is WITHOUT_ALL else ""
         if device == "cpu":
             locks = folder / "locks"
             locks.mkdir()
@@ -129,7 +187,7 @@ class Ablated(through_plugin.Bench):
     def _files(self, op: str, shapes: str, domain: str) -> Iterator[tuple[str, str]]:
         for name, text in super()._files(op, shapes, domain):
             if name == "pyproject.toml":
-                text = text.replace("addopts = [", 'addopts = ["-p", "ablated", ')
+                text = text.replace("addopts = [", 'addopts = ["-p", "ablated", ') + self._more
             yield name, text
         yield "ablated.py", self._plugin
 
@@ -176,8 +234,39 @@ def play(path: Path, bench: Ablated, device: str, cores: str) -> dict[str, objec
     return line
 
 
+def cost(out: Path, device: str, pairs: int, name: str, cores: str) -> None:
+    """Time rounds of one honest kernel with all checks and without, in turns."""
+    report = Report(out, f"honesty_cost_{device}")
+    (path,) = (path for path in through_plugin.kernels(device, [name]) if path.stem == name)
+    rounds: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        plugins = {
+            "checked": PLUGIN.format(functions=[], deciding=[]),
+            "unchecked": WITHOUT_ALL,
+        }
+        benches = [(k, Ablated(Path(folder, k), device, p, cores)) for k, p in plugins.items()]
+        for number in range(pairs + 1):
+            for kind, bench in benches if number % 2 else benches[::-1]:
+                outcome = bench.judge(path)
+                if not outcome.is_right:
+                    sys.exit(f"{kind}: {outcome.decision}\n{outcome.log[-4000:]}")
+                shutil.rmtree(bench.folder / "records")
+                seconds = round(outcome.seconds, 2)
+                line = {"kind": kind, "seconds": seconds, "decision": outcome.decision}
+                print(line, flush=True)
+                rounds += [line] if number else []
+            report.add("rounds", rounds)
+    total: dict[str, Any] = {
+        kind: statistics.median(line["seconds"] for line in rounds if line["kind"] == kind)
+        for kind in plugins
+    }
+    total["more %"] = round(100 * (total["checked"] / total["unchecked"] - 1), 1)
+    report.table(f"Rounds of {name}", [total])
+    report.add("total", total)
+
+
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("out", type=Path)
     parser.add_argument("--off", nargs="*", choices=GROUPS, default=[])
     parser.add_argument("--honest", action="store_true")
@@ -185,8 +274,14 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--cores", default=f"0-{(os.cpu_count() or 1) - 1}")
     parser.add_argument("--names", nargs="*", default=[])
+    parser.add_argument("--cost", action="store_true")
+    parser.add_argument("--pairs", type=int, default=5)
     asked = parser.parse_args()
+    if asked.cost:
+        cost(asked.out, asked.device, asked.pairs, (asked.names or [TIMED])[0], asked.cores)
+        return 0
     functions = [name for group in asked.off for name in GROUPS[group].split()]
+    plugin = PLUGIN.format(functions=functions, deciding=DECIDING)
     lines = asked.out.read_text().splitlines() if asked.out.exists() else []
     done = {json.loads(line)["kernel"] for line in lines}
     first, last = map(int, asked.cores.split("-"))
@@ -196,9 +291,7 @@ def main() -> int:
         for number in range(asked.jobs):
             start = first + number * share
             cores = f"{start}-{start + share - 1}"
-            home = Path(folder, str(number))
-            home.mkdir()
-            idle.put((Ablated(home, asked.device, functions, cores), cores))
+            idle.put((Ablated(Path(folder, str(number)), asked.device, plugin, cores), cores))
 
         def judge(path: Path) -> dict[str, object]:
             bench, cores = idle.get()
