@@ -291,9 +291,9 @@ SECTIONS = (
     ("Whole commands on an H200", EARLIER, partial(whole_commands, "gpu_rounds_h200")),
     ("Identical code", "`benchmarks/paired_gpu.py`, `benchmarks/paired_cpu.py`", paired),
     ("Resolution", "`benchmarks/paired_gpu.py`, `pytest --kopt-calibrate`", resolution),
-    ("Start-up of workers", "`benchmarks/worker_startup.py`", startup),
+    ("Start-up of workers", "[a record](results/worker_startup_cpu.json)", startup),
     ("Workers", WORKERS, workers),
-    ("The device's time", "`benchmarks/gpu_overhead.py`", device),
+    ("The device's time", "[a record](results/gpu_overhead_h200.json)", device),
 )
 
 

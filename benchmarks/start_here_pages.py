@@ -122,7 +122,7 @@ def texts() -> dict[Path, dict[str, str]]:
         op = result["ops"][name]
         known = op["conditions"]
         lead = (
-            f"{op['shape']}. {versions}, `{result['command']}`; {known['power.draw']} of "
+            f"{op['shape']}. {versions}, `docs/results/{RESULTS.name}`; {known['power.draw']} of "
             f"{known['power.limit']} and {known['clocks.sm']} at the end:"
         )
         text = f"\n{lead}\n\n{table(op, peaks()[peak])}\n\n"

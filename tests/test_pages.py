@@ -43,7 +43,7 @@ FIGURE = re.compile(
     r"\d (s|ms|µs|GB/s|TB/s|TFLOPS)\b|\d %|\b(\d+|none|one) of \d+|\d×|×\d|\| \d+(\.\d+)? \|"
 )
 DEVICE = re.compile(r"\b(H100|H200|CPU)\b")
-SOURCE = re.compile(r"`(python|pytest|kopt) |\(docs/campaigns/|The last command")
+SOURCE = re.compile(r"`(python|pytest|kopt) |\(docs/(campaigns|results)/|The last command")
 #: A sentence that begins so hides who acts.
 INVERTED = re.compile(r"(What|Where|Who|Whoever|Whatever|Whose|Of|Such)\b")
 ARCHAIC = re.compile(
@@ -234,6 +234,23 @@ def test_the_readme_quotes_a_kept_session() -> None:
     printed = list(kept_lines(int(found[1]), 1))
     for line in found[2].splitlines():
         assert line in printed, line
+
+
+def test_a_script_that_is_named_is_there() -> None:
+    """A record keeps the command of a script that is gone, and the commit that has it."""
+    texts = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("knowledge/**/*.*")]
+    texts += [
+        path
+        for folder in ("pytest_kopt", "tests", "benchmarks")
+        for path in (ROOT / folder).rglob("*.py")
+    ]
+    named = {
+        (path.relative_to(ROOT).as_posix(), script)
+        for path in texts
+        for script in re.findall(r"(?<!:)benchmarks/\w+\.py", path.read_text())
+    }
+    assert len(named) > 20
+    assert [place for place in sorted(named) if not (ROOT / place[1]).is_file()] == []
 
 
 def test_the_corpus_is_as_large_as_the_page_says() -> None:

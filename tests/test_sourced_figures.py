@@ -31,7 +31,8 @@ CONDITIONS = {
     "device": re.compile(r"\b(H100s?|H200s?|CPU|cores?)\b"),
     "versions": re.compile(r"torch \d|versions not recorded"),
     "date": re.compile(r"\b20\d\d-\d\d-\d\d"),
-    "command": re.compile(r"`[^`]*(python|pytest|kopt|benchmarks/)[^`]*`"),
+    # A record names the command that made it.
+    "command": re.compile(r"`[^`]*(python|pytest|kopt|benchmarks/)[^`]*`|results/\w+\.json"),
 }
 #: Others measured what stands beside an address or a footnote, vendors state what a spec has.
 OTHERS = re.compile(r"https://|\[\^|spec\.yaml")
@@ -145,7 +146,7 @@ def test_a_section_of_rules_has_figures_that_look_measured(
     assert [*unsourced(section[0], (ROOT / section[0]).read_text())]
 
 
-MEASURED_ON = "(H100, torch 2.11, 2026-11-27, `python benchmarks/start_here.py OUT`)"
+MEASURED_ON = "(H100, torch 2.11, 2026-11-27, `python benchmarks/paired_gpu.py OUT`)"
 IDENTICAL = "([identical code](paired-evidence.md#identical-code))"
 
 
