@@ -236,6 +236,25 @@ def test_the_error_of_a_zero_counts_against_the_terms_that_cancel(error: float, 
     assert report.check == check, report.diagnosis
 
 
+def test_a_finite_number_for_an_infinity_is_wrong() -> None:
+    """Any error is small compared with terms that are infinite."""
+
+    def with_infinity() -> tuple[torch.Tensor]:
+        x = torch.randn(ROWS, COLUMNS)
+        x[:, -1] = -torch.inf
+        return (x,)
+
+    for least, check in ((-torch.inf, "PASS"), (-1e30, "FAIL")):
+        report = baseline(
+            case_of(
+                lambda x, least=least: (2 * x).clamp_min(least),  # type: ignore[misc]
+                inputs=with_infinity,
+                reference=lambda x: 2 * x.double(),
+            )
+        )
+        assert report.check == check, report.diagnosis
+
+
 def test_the_error_of_a_small_result_counts_against_itself() -> None:
     """A variance that is small beside the mean is not zero: the difference of squares loses it."""
     report = baseline(
