@@ -208,6 +208,21 @@ class Forgetful(Scaled):
         return x * w
 
 
+class Joint(torch.autograd.Function):
+    """A product of three tensors, whose backward leaves out a lone gradient's last factor."""
+
+    @staticmethod
+    def forward(ctx: Any, *factors: Tensor) -> Tensor:
+        ctx.save_for_backward(*factors)
+        return math.prod(factors[1:], start=factors[0])
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        x, y, z = ctx.saved_tensors
+        z = z if sum(ctx.needs_input_grad) > 1 else 1
+        return grad * y * z, grad * x * z, grad * x * y
+
+
 class InPlace(Scaled):
     """Writes its gradient over what it has saved."""
 
@@ -219,6 +234,21 @@ class InPlace(Scaled):
         result = grad * ctx.saved
         ctx.saved.zero_()
         return result, of_w
+
+
+class SquaresInBackward(torch.autograd.Function):
+    """A standardisation whose backward computes the variance anew, in one pass."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return standardised(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        x = ctx.saved_tensors[0].detach().requires_grad_()
+        with torch.enable_grad():
+            return torch.autograd.grad(by_squares(x), x, grad)
 
 
 class FlatGradients(Scaled):
@@ -316,6 +346,14 @@ VERSIONS = {
         lambda x: torch.nn.functional.layer_norm(x, x.shape[-1:]),
         lambda: (torch.randn(8, 256),),
     ),
+    "squares that cancel in a gradient": Versions(
+        "values",
+        standardised,
+        by(SquaresInBackward),
+        lambda x: torch.nn.functional.layer_norm(x, x.shape[-1:]),
+        lambda: (torch.randn(8, 256, requires_grad=True),),
+        BACKWARD,
+    ),
     "the tail of a sum in fp8": Versions(
         "exact",
         product_in_fp8,
@@ -352,6 +390,13 @@ VERSIONS = {
         lambda x, y, beta: torch.add(x, y, alpha=beta),
         lambda: (*pair(16, 64), 0.5),
     ),
+    "two factors of one sign": Versions(
+        "signs",
+        torch.mul,
+        lambda x, y: x.abs() * y.abs(),
+        lambda x, y: y * x,
+        lambda: (torch.rand(16, 64), torch.rand(16, 64)),
+    ),
     "places from the end": Versions(
         "signs",
         lambda table, at: table[at],
@@ -365,6 +410,20 @@ VERSIONS = {
         by_tiles,
         lambda x: tuple(part[:, :2] for part in x.sort(-1, descending=True)),
         lambda: (torch.randn(8, 64),),
+    ),
+    "a maximum that comes last": Versions(
+        "order",
+        lambda x: x.cummax(-1).values,
+        lambda x: x.cummax(-1).values.minimum(x[:, -2:-1]),
+        lambda x: torch.stack([x[:, : n + 1].amax(-1) for n in range(x.shape[1])], -1),
+        lambda: (torch.randn(8, 64).sort(-1, descending=True).values,),
+    ),
+    "rows of one place": Versions(
+        "ends",
+        lambda x, at: x.new_zeros(32, 8).index_add(0, at, x),
+        lambda x, at: x.new_zeros(32, 8).index_put((at,), x),
+        lambda x, at: x.new_zeros(32, 8).index_put((at,), x, accumulate=True),
+        lambda: (torch.randn(16, 8), torch.randperm(32)[:16]),
     ),
     "the last place": Versions(
         "ends",
@@ -401,6 +460,13 @@ VERSIONS = {
         lambda x, groups: group_norm(x, 4),
         group_norm_by_hand,
         lambda: (torch.randn(3, 16, 32), 4),
+    ),
+    "a far larger number": Versions(
+        "numbers",
+        lambda x, places: (x * 2**places).round(),
+        lambda x, places: (x * 2 ** min(places, 8)).round(),
+        lambda x, places: torch.ldexp(x, torch.tensor(places)).round(),
+        lambda: (torch.randn(16, 64), 3),
     ),
     "an index that is left out": Versions(
         "numbers",
@@ -444,6 +510,13 @@ VERSIONS = {
             * (lengths > 0)[:, None]
         ),
         lambda: (torch.randn(8, 12, 4), torch.randint(1, 12, (8,))),
+    ),
+    "a length of zero in a column": Versions(
+        "counts",
+        lambda values, lengths: last_token(values, lengths[:, 0]),
+        lambda values, lengths: values[torch.arange(len(values)), lengths[:, 0] - 1],
+        lambda values, lengths: last_token(values, lengths.select(1, 0)),
+        lambda: (torch.randn(8, 12, 4), torch.randint(1, 12, (8, 1))),
     ),
     "a part without rows": Versions(
         "counts",
@@ -498,6 +571,14 @@ VERSIONS = {
         lambda: pair(16, 64),
     ),
     "one input without a gradient": Versions("gradients", scaled, by(Forgetful), **GRADIENTS),
+    "one gradient of three": Versions(
+        "gradients",
+        lambda x, y, z: x * y * z,
+        by(Joint),
+        lambda x, y, z: z * y * x,
+        lambda: tuple(torch.randn(3, 16, 64).requires_grad_().unbind()),
+        BACKWARD,
+    ),
     "no_grad": Versions("gradients", scaled, only_without_grad_mode, **GRADIENTS),
     "a gradient of one result": Versions(
         "gradients",
@@ -725,7 +806,22 @@ def test_rows_that_integers_count_or_name_are_neither_added_nor_left_out() -> No
         case = case_of(lambda x, at: x, versions, reference=lambda x, at: x.double())
         dims = [near.case.dims.get("size 20", 20) for near in drawn_along("size", case)]
         assert {*dims} == {20}
-        assert not [near for near in drawn_along("ends", case) if ", all" in near.where]
+
+
+def test_rows_of_one_place_are_tried_only_if_they_have_no_order() -> None:
+    for accumulates in (True, False):
+        put = partial(torch.index_put, accumulate=accumulates)
+        versions = replace(
+            SOFTMAX,
+            inputs=lambda: (torch.zeros(32, 8), torch.randn(16, 8), torch.randperm(32)[:16]),
+        )
+        case = case_of(
+            put,
+            versions,
+            reference=lambda out, x, at, put=put: put(out.double(), (at,), x.double()),
+        )
+        tried_there = [near for near in drawn_along("ends", case) if ", all" in near.where]
+        assert bool(tried_there) == accumulates
 
 
 def test_places_of_equal_elements_are_not_judged_and_values_are() -> None:

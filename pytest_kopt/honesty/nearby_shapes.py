@@ -53,7 +53,7 @@ AXES: dict[Kind, NearAxis] = {
     "broadcast": NearAxis("a dimension of one in one input alone", _SHAPE, _EQUAL, "broadcasting"),
     "values": NearAxis("other values", _VALUES, _MODERATE),
     "exact": NearAxis("the numbers -1, 0 and 1, whose result is exact", _VALUES, _MODERATE),
-    "infinite": NearAxis("infinities", _VALUES, "finite"),
+    "infinite": NearAxis("-inf in rows", _VALUES, "finite"),
     "unread": NearAxis("NaN in elements that the reference does not read", _VALUES, "finite"),
     "signs": NearAxis("the other sign", _VALUES, "declared signs"),
     "order": NearAxis("another order", _VALUES, _ORDER),

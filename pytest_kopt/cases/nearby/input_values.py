@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from pytest_kopt.cases.case import Case
 from pytest_kopt.cases.groups import has_skew, is_integer
 from pytest_kopt.cases.nearby.variant import (
     LOOSE,
@@ -142,7 +143,7 @@ def other_values(drawn: Drawn) -> Iterator[Variant]:
     for where, change, judged in changes:
         yield Variant(drawn.loose(change), where, judged=judged)
     for by in _SHIFTS:
-        case = drawn.loose(functools.partial(_shifted, by=by), backward=False)
+        case = drawn.loose(functools.partial(_shifted, by=by))
         yield Variant(case, f"a mean of {by:g}", judged="no indices")
     for where, least in (("values that differ in the last bit", 1.0), ("denormal values", 0.0)):
         change = floating(functools.partial(_in_a_row, least=least))
@@ -267,7 +268,7 @@ def _other_numbers(x: Any, drawn: Drawn) -> list[float]:
     if isinstance(x, bool):
         return [not x]
     if type(x) is int:
-        more = [] if x in drawn.extents else [x + 1, 2 * x, 0, 1]
+        more = [] if x in drawn.extents else [x + 1, 2 * x, 16 * x, 0, 1]
         return [n for n in dict.fromkeys((*more, x // 2, x - 1)) if n != x]
     value, share = float(x), (1 + random.Random(drawn.seed).random()) / 8
     # A small share of an epsilon shows in no result.
@@ -304,7 +305,11 @@ def _with_some(value: int, x: torch.Tensor, dice: torch.Generator) -> torch.Tens
 
 def other_signs(drawn: Drawn) -> Iterator[Variant]:
     """Change the sign of values and numbers; count integers from the end, if that is the same."""
-    yield Variant(drawn.loose(lambda x, _: x.where(x.isinf(), -x)), "all values")
+    yield Variant(drawn.loose(_negated), "all values")
+    # The sign of a product stays where those of both factors change.
+    several = [at for at, _ in drawn.some(is_float)]
+    for at in several if len(several) > 1 else ():
+        yield Variant(drawn.changed(floating(_negated), at, gate=LOOSE), f"values of input {at[0]}")
     for at, x in drawn.some(_is_number):
         if not isinstance(x, bool):
             value = -(x if type(x) is int else float(x)) or -1
@@ -317,6 +322,10 @@ def other_signs(drawn: Drawn) -> Iterator[Variant]:
         alike = [case for case in cases if same(expected, drawn.results(case))]
         if alike:
             yield Variant(alike[0], f"{where}, from the end")
+
+
+def _negated(x: torch.Tensor, _: torch.Generator) -> torch.Tensor:
+    return x.where(x.isinf(), -x)
 
 
 def _from_the_end(size: int, x: torch.Tensor, dice: torch.Generator) -> torch.Tensor:
@@ -368,33 +377,60 @@ def _reordered(x: Any, generator: torch.Generator) -> Any:
     return flat[torch.randperm(len(flat), generator=generator).to(x.device)].view(x.shape)
 
 
+def _sorted(x: torch.Tensor, _: torch.Generator, *, is_falling: bool) -> torch.Tensor:
+    return x.sort(-1, descending=is_falling).values
+
+
 def other_order(drawn: Drawn) -> Iterator[Variant]:
-    falling = drawn.loose(lambda x, _: x.sort(-1, descending=True).values)
-    yield Variant(falling, "rows that fall")
+    for where, is_falling in (("rows that rise", False), ("rows that fall", True)):
+        change = functools.partial(_sorted, is_falling=is_falling)
+        yield Variant(drawn.loose(change), where)
     probe = torch.Generator()
     if not has_skew(drawn.case) and any(_reordered(x, probe) is not x for _, x in drawn.leaves()):
         yield Variant(drawn.changed(_reordered), "masks and integers")
     for where, x, changed in drawn.integers():
         for order in ("rising", "falling") if not _divides(x, drawn.extents) else ():
-            sort = functools.partial(torch.sort, dim=-1, descending=order == "falling")
-            yield Variant(changed(lambda x, _, sort=sort: sort(x).values), f"{where}, {order}")  # type: ignore[misc]
+            change = functools.partial(_sorted, is_falling=order == "falling")
+            yield Variant(changed(change), f"{where}, {order}")
 
 
 def integers_at_their_ends(drawn: Drawn) -> Iterator[Variant]:
     """Have integers all name the first place or the last, and one name the last.
 
-    Rows that are written to one place twice have no order, so places that all differ stay so.
+    Rows that are written to one place twice have no order: where places all differ they are made
+    the same only if the reference adds such rows up.
     """
     for where, x, changed in drawn.integers():
-        beyond = drawn.beyond(x)
-        if not beyond or int(x.min()) < 0 or _divides(x, drawn.extents):
+        if int(x.min()) < 0 or _divides(x, drawn.extents):
             continue
-        last = beyond[0] - 1
-        for value in (0, last) if len(x.unique()) < x.numel() else ():
+        all_differ, lasts = len(x.unique()) == x.numel(), [n - 1 for n in drawn.beyond(x)[:1]]
+        for value in (0,) if all_differ else (0, *lasts):
             every = changed(lambda x, _, value=value: torch.full_like(x, value))  # type: ignore[misc]
-            yield Variant(every, f"{where}, all {value}")
-        largest = changed(lambda x, _, last=last: x.where(x < x.max(), last))  # type: ignore[misc]
-        yield Variant(largest, f"{where}, the largest {last}")
+            if not (all_differ and _has_order(drawn, every, len(x))):
+                yield Variant(every, f"{where}, all {value}")
+        for last in lasts:
+            largest = changed(lambda x, _, last=last: x.where(x < x.max(), last))  # type: ignore[misc]
+            yield Variant(largest, f"{where}, the largest {last}")
+
+
+def _has_order(drawn: Drawn, case: Case, count: int) -> bool:
+    """Say whether results depend on the order of `count` rows, all of which name the first place.
+
+    The first row keeps its place: it may be that of a table.
+    """
+
+    def turn(x: Any) -> Any:
+        has_rows = isinstance(x, torch.Tensor) and x.ndim and len(x) == count
+        return torch.cat([x[:1], x[1:].flip(0)]) if has_rows else x
+
+    def turned(x: Any, _: torch.Generator) -> Any:
+        return kept_leaf(x, turn)
+
+    with_other_order = drawn._replace(case=case).changed(turned, weights=True)
+    results = zip(drawn.results(case), drawn.results(with_other_order), strict=False)
+    return not all(
+        any(x.shape == y.shape and torch.allclose(x, y) for x in (a, turn(a))) for a, y in results
+    )
 
 
 def other_masks(drawn: Drawn) -> Iterator[Variant]:
@@ -425,25 +461,24 @@ def without_rows(drawn: Drawn) -> Iterator[Variant]:
 
     Sizes and offsets of the same rows in several inputs are changed together.
     """
-    vectors = [vector for vector in drawn.integers() if vector[1].ndim == 1]
-    dividing = [x for _, x, _ in vectors if _divides(x, drawn.extents)]
+    vectors = [*drawn.integers()]
+    dividing = [x for _, x, _ in vectors if x.ndim == 1 and _divides(x, drawn.extents)]
 
     def without(x: Any, _: torch.Generator, empty: int) -> Any:
         is_dividing = is_integer(x) and any(torch.equal(x, vector) for vector in dividing)
         return _handed_on(x, empty, drawn.extents) if is_dividing else x
 
     for where, x, changed in vectors:
-        if _divides(x, drawn.extents) and x is dividing[0]:
+        if dividing and x is dividing[0]:
             # Offsets begin with zero, and are one more than the groups.
             for empty in ends(len(x) - (int(x[0]) == 0)):
                 change = functools.partial(without, empty=empty)
                 case = drawn.changed(change) if len(dividing) > 1 else changed(change)
                 yield Variant(case, f"number {empty} of {where}")
-        elif not _divides(x, drawn.extents) and int(x.min()) > 0:
-            for empty in ends(len(x)):
-                yield Variant(
-                    changed(functools.partial(_zero, empty)), f"number {empty} of {where}"
-                )
+        elif not any(x is vector for vector in dividing) and int(x.min()) > 0:
+            for empty in ends(x.numel()):
+                zero = changed(functools.partial(_zero, empty))
+                yield Variant(zero, f"number {empty} of {where}")
 
 
 def _handed_on(x: torch.Tensor, empty: int, extents: Collection[int]) -> torch.Tensor:
@@ -460,4 +495,4 @@ def _handed_on(x: torch.Tensor, empty: int, extents: Collection[int]) -> torch.T
 
 
 def _zero(place: int, x: torch.Tensor, _: torch.Generator) -> torch.Tensor:
-    return x.index_fill(0, torch.tensor(place, device=x.device), 0)
+    return x.flatten().index_fill(0, torch.tensor(place, device=x.device), 0).view(x.shape)

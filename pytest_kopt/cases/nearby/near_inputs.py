@@ -308,12 +308,15 @@ def _one_as_two(
 
 
 def fewer_gradients(drawn: Drawn) -> Iterator[Variant]:
-    """Have inputs ask for no gradient, each alone and all; and one result alone get one."""
+    """Have inputs ask for no gradient, each alone, all but one, and all; or one result get one."""
     case = drawn.case
     asking = leaves(drawn.inputs) if case.backward else {}
     for place in asking if len(asking) > 1 else ():
         case_without = drawn.changed(_detached, (place, 0))
         yield Variant(case_without, f"input {place} requires no gradient")
+    for place in asking if len(asking) > 2 else ():
+        rewrite = functools.partial(_detached_inputs, [other for other in asking if other != place])
+        yield Variant(drawn.rewritten(rewrite), f"input {place} alone requires a gradient")
     if case.backward:
         case_without = drawn.changed(_detached, weights=True, backward=False)
         yield Variant(case_without, "nothing requires a gradient")
@@ -331,6 +334,12 @@ def fewer_gradients(drawn: Drawn) -> Iterator[Variant]:
 
 def _detached(x: Any, _: torch.Generator) -> Any:
     return x.detach() if isinstance(x, torch.Tensor) else x
+
+
+def _detached_inputs(
+    places: Sequence[int], arguments: Sequence[Any], _: torch.Generator
+) -> list[Any]:
+    return [x.detach() if place in places else x for place, x in enumerate(arguments)]
 
 
 def _detached_but(number: int, function: Callable[..., Any]) -> Callable[..., Any]:
