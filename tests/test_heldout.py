@@ -1,17 +1,28 @@
-"""Which other sizes a case is tried at, and what the trials say."""
+"""Which inputs a case is tried with, and what the trials say."""
 
 from __future__ import annotations
 
 import random
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
+from torch.autograd.function import once_differentiable
 
-from pytest_kopt.cases.nearby.near_inputs import stepped
+from pytest_kopt.cases.case import Case, declare
+from pytest_kopt.cases.nearby.near_inputs import stepped, variants
+from pytest_kopt.cases.nearby.variant import Variant
+from pytest_kopt.cases.order import CANDIDATE, INCUMBENT
+from pytest_kopt.cases.running.heldout import try_variant
+from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.nearby_shapes import (
+    AXES,
+    DOMAIN,
     Kind,
     Outcome,
     Tried,
@@ -21,6 +32,17 @@ from pytest_kopt.honesty.nearby_shapes import (
 )
 
 from .builders import few_examples
+from .test_near_inputs import (
+    GRADIENTS,
+    Function,
+    Scaled,
+    Versions,
+    by,
+    case_of,
+    scaled,
+    trained,
+    trials_of,
+)
 
 
 @few_examples
@@ -335,3 +357,306 @@ def test_sizes_are_moved_however_they_reach_a_test(pytester: pytest.Pytester) ->
     pytester.makepyfile(TESTS)
     run: Any = pytester.runpytest_inprocess("-p", "no:cacheprovider")
     run.assert_outcomes(passed=9)
+
+
+def drawn_along(kind: str, case: Case) -> list[Variant]:
+    return [near for near in variants(case, 7) if near.kind == kind and not near.untried]
+
+
+def outcome(near: Variant, incumbent: Function, candidate: Function) -> str | None:
+    """Return what becomes of a candidate, None if the incumbent is not right."""
+    trial = try_variant(near, {INCUMBENT: incumbent, CANDIDATE: candidate}, "cpu", 7)
+    return trial.outcomes.get(CANDIDATE) if trial else None
+
+
+def softmax(x: Tensor) -> Tensor:
+    return torch.softmax(x, -1)
+
+
+SOFTMAX = Versions("", softmax, softmax, softmax, lambda: (torch.randn(8, 64),))
+
+
+def test_values_are_what_they_are_called() -> None:
+    rows = {
+        near.where: near.case.arguments()[0]
+        for kind in ("values", "infinite", "order")
+        for near in drawn_along(kind, case_of(softmax, SOFTMAX))
+    }
+    assert bool((rows["one outlier in every row"].amax(1) == 256).all())
+    most, next_most = rows["one row far larger than the others"].abs().mean(1).topk(2).values
+    assert most > 2**16 * next_most
+    assert bool((rows["rows of one value"] == rows["rows of one value"][:, :1]).all())
+    assert float(rows["4096 times smaller"].abs().max()) < 1e-2
+    for mean in (100, -100, 100000, -100000):
+        assert abs(float(rows[f"a mean of {mean}"].mean()) / mean - 1) < 0.01
+    masked = rows["-inf at the end of rows"]
+    assert bool(masked[:, 0].isfinite().all()) and bool((masked[:, -1] == -torch.inf).any())
+    assert bool((rows["rows that fall"].diff() <= 0).all())
+
+
+@pytest.mark.parametrize("kind", ["values", "infinite", "signs", "order", "layout"])
+def test_a_table_of_angles_goes_on_saying_everything_twice(kind: str) -> None:
+    """A rotary embedding reads the cosines of one half: Liger's was called wrong when sorted."""
+    versions = replace(SOFTMAX, inputs=lambda: (torch.randn(8, 32).repeat(1, 2),))
+    for near in drawn_along(kind, case_of(softmax, versions)):
+        (x,) = near.lay(near.case.arguments())
+        assert torch.equal(x[:, :32], x[:, 32:]), near.where
+
+
+def test_weights_keep_their_values_and_gradients_their_leaves() -> None:
+    versions = Versions("", scaled, scaled, scaled, trained, {"backward": True, "weights": (1,)})
+    case = case_of(scaled, versions)
+    _, weight = case.arguments()
+    for near in variants(case, 7):
+        torch.manual_seed(7)
+        x, w = near.lay(near.case.arguments())
+        if near.kind in ("values", "signs", "order", "infinite"):
+            assert x.requires_grad and x.is_leaf and w.shape == weight.shape
+            assert near.kind == "exact" or bool((w.abs() < 10).all())
+
+
+def test_the_order_of_axes_is_drawn_and_each_has_its_turn() -> None:
+    orders = {
+        tuple(near.kind for near in variants(case_of(softmax, SOFTMAX), seed))[:8]
+        for seed in range(4)
+    }
+    assert len(orders) > 1 and all(len({*order}) > 5 for order in orders)
+
+
+EVERYTHING: dict[str, Any] = {
+    "inputs": lambda: (
+        torch.randn(8, 64, requires_grad=True),
+        torch.rand(8, 64) > 0.5,
+        0.5,
+        torch.zeros(2, requires_grad=True),
+        torch.randint(16, 64, (8,)),
+        torch.randn(8, 64),
+        torch.zeros(8, 64),
+        torch.randint(60, (24,)),
+        torch.randn(8, 64),
+    ),
+    "reference": lambda x, mask, scale, *others: scale * x * mask,
+    "backward": True,
+    "writes": (6,),
+}
+
+
+@pytest.mark.parametrize("word", ["", *DOMAIN])
+def test_a_case_declares_what_it_is_tried_with(word: str) -> None:
+    def function(x, mask, scale, start, lengths, y, out, at, z=None):  # type: ignore[no-untyped-def]
+        return torch.mul(x, mask, out=out)
+
+    case = declare(
+        *("t.py::t", "memory", function), dims={"rows": 8}, nbytes=1, domain=word, **EVERYTHING
+    )
+    kinds = {near.kind for near in variants(case, 5)}
+    # A result is written to, and gradients are compared in calls that write nothing.
+    untried = {"aligned", "unread", "again", "twice"}
+    assert (
+        kinds == {k for k, axis in AXES.items() if axis.excluded_by != word or not word} - untried
+    )
+
+
+def test_gradients_of_gradients_are_required_only_if_declared() -> None:
+    class Detached(Scaled):
+        @staticmethod
+        def backward(ctx: Any, grad: Tensor) -> Any:
+            return Scaled.backward(ctx, grad.detach())
+
+    class Once(Scaled):
+        @staticmethod
+        @once_differentiable
+        def backward(ctx: Any, grad: Tensor) -> Any:
+            return Scaled.backward(ctx, grad)
+
+    versions = Versions("twice", scaled, by(Detached), **GRADIENTS)
+    assert "twice" not in {trial.kind for trial in trials_of(by(Detached), versions)}
+    for function, expected in ((Detached, "wrong"), (Once, "raises"), (Scaled, "right")):
+        trials = trials_of(by(function), versions, domain="second gradients")
+        assert {t.outcomes[CANDIDATE] for t in trials if t.kind == "twice"} == {expected}
+    assert "twice" not in {
+        trial.kind
+        for trial in trials_of(by(Once), replace(versions, incumbent=by(Once)), domain=DOMAIN[-1])
+    }
+
+
+def test_several_words_are_a_line() -> None:
+    assert case_of(softmax, SOFTMAX, domain="contiguous, finite").domain == ("contiguous", "finite")
+    with pytest.raises(BadInput, match=r"domain has 'dense'.*contiguous"):
+        case_of(softmax, SOFTMAX, domain="contiguous, dense")
+
+
+def test_a_size_that_nothing_else_can_have_is_named() -> None:
+    def rotated(x: Tensor) -> Tensor:
+        return torch.view_as_real(torch.view_as_complex(x) * 1j)
+
+    versions = Versions("", rotated, rotated, rotated, lambda: (torch.randn(16, 2),))
+    case = case_of(rotated, versions)
+    parts = {near.part for near in variants(case, 7) if near.kind == "size" and near.untried}
+    moved = {trial.dims.get("size 2") for trial in trials_of(rotated, versions)}
+    assert parts == {"size 2", "size 16"} and moved == {None}
+
+
+def with_places(at: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.randn(20, 32), at
+
+
+def test_rows_that_integers_count_or_name_are_neither_added_nor_left_out() -> None:
+    for at in (torch.tensor([0, 7, 7, 20]), torch.randperm(20), torch.tensor([3, 17])):
+        versions = replace(SOFTMAX, inputs=partial(with_places, at))
+        case = case_of(lambda x, at: x, versions, reference=lambda x, at: x.double())
+        dims = [near.case.dims.get("size 20", 20) for near in drawn_along("size", case)]
+        assert {*dims} == {20}
+
+
+def test_rows_of_one_place_are_tried_only_if_they_have_no_order() -> None:
+    for accumulates in (True, False):
+        put = partial(torch.index_put, accumulate=accumulates)
+        versions = replace(
+            SOFTMAX,
+            inputs=lambda: (torch.zeros(32, 8), torch.randn(16, 8), torch.randperm(32)[:16]),
+        )
+        case = case_of(
+            put,
+            versions,
+            reference=lambda out, x, at, put=put: put(out.double(), (at,), x.double()),
+        )
+        tried_there = [near for near in drawn_along("ends", case) if ", all" in near.where]
+        assert bool(tried_there) == accumulates
+
+
+def test_places_of_equal_elements_are_not_judged_and_values_are() -> None:
+    """The last of a sort was at another place of a constant row than an argmax's."""
+
+    def last(x: Tensor) -> tuple[Tensor, Tensor]:
+        return x.amax(-1), x.shape[-1] - 1 - x.flip(-1).argmin(-1)
+
+    def first(x: Tensor) -> tuple[Tensor, Tensor]:
+        return x.amax(-1), x.argmin(-1)
+
+    case = case_of(last, replace(SOFTMAX, incumbent=last))
+    (near,) = (near for near in drawn_along("values", case) if near.where == "rows of one value")
+    assert outcome(near, last, first) == "right"
+    assert outcome(near, last, lambda x: (2 * x.amax(-1), x.argmin(-1))) == "wrong"
+
+
+def blurred(x: Tensor) -> Tensor:
+    return x.unfold(-1, 5, 1).sum(-1)
+
+
+def blurred_by_differences(x: Tensor) -> Tensor:
+    total = torch.nn.functional.pad(x.cumsum(-1), (1, 0))
+    return total[:, 5:] - total[:, :-5]
+
+
+@pytest.mark.parametrize(
+    ("incumbent", "candidate", "expected"),
+    [
+        (blurred, blurred_by_differences, None),
+        (softmax, softmax, "right"),
+        (softmax, lambda x: torch.softmax(x, -1) + 0 * x, "wrong"),
+    ],
+)
+def test_masks_are_required_where_they_stay_in_their_place(
+    incumbent: Function, candidate: Function, expected: str | None
+) -> None:
+    case = case_of(candidate, replace(SOFTMAX, incumbent=incumbent))
+    near = next(near for near in drawn_along("infinite", case) if "end" in near.where)
+    assert outcome(near, incumbent, candidate) == expected
+
+
+def test_the_reference_is_called_once_for_both_versions() -> None:
+    calls = list[Tensor]()
+
+    def reference(x: Tensor) -> Tensor:
+        calls.append(x)
+        return x.double().softmax(-1)
+
+    near = drawn_along("signs", case_of(softmax, SOFTMAX, reference=reference))[0]
+    calls.clear()
+    assert outcome(near, softmax, softmax) == "right" and len(calls) == 1
+
+
+@pytest.mark.parametrize(
+    ("few", "noise", "expected"), [(1, 1.3e-4, "right"), (1, 3e-4, "wrong"), (99, 1.3e-4, "wrong")]
+)
+def test_a_few_elements_may_miss_the_gate_by_a_hair(few: int, noise: float, expected: str) -> None:
+    def rounding(x: Tensor) -> Tensor:
+        out = 2 * x.clone()
+        out[0, :few] += noise
+        return out
+
+    def double(x: Tensor) -> Tensor:
+        return 2 * x
+
+    versions = replace(SOFTMAX, incumbent=double, inputs=lambda: (torch.zeros(512, 1024),))
+    near = drawn_along("layout", case_of(rounding, versions))[0]
+    assert outcome(near, double, rounding) == expected
+
+
+def test_a_size_that_comes_again_is_judged() -> None:
+    """The first call of a size may do what no later one does, and take the time of all others."""
+    seen = set[torch.Size]()
+
+    def cut(x: Tensor) -> Tensor:
+        is_new = x.shape not in seen
+        seen.add(x.shape)
+        return x.softmax(-1) if is_new else torch.zeros_like(x)
+
+    assert outcome(Variant(case_of(cut, SOFTMAX), kind="size"), softmax, cut) == "wrong"
+
+
+def test_inputs_that_find_no_memory_are_untried() -> None:
+    """Other processes of the round hold memory of the GPU: that is not the kernel's doing."""
+
+    def full(x: Tensor) -> Tensor:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    near = drawn_along("signs", case_of(full, SOFTMAX))[0]
+    trial = try_variant(near, {INCUMBENT: softmax, CANDIDATE: full}, "cpu", 7)
+    assert trial and trial.untried == "the GPU had not enough memory left" and not trial.outcomes
+
+
+def test_a_kernel_that_raises_is_no_reason_to_refuse() -> None:
+    def timid(x: Tensor) -> Tensor:
+        if not x.is_contiguous() or x.dtype != torch.float32:
+            raise ValueError("rows have to lie in one piece")
+        return torch.softmax(x, -1)
+
+    trials = trials_of(timid, SOFTMAX)
+    raised = {trial.kind for trial in trials if trial.outcomes[CANDIDATE] == "raises"}
+    assert raised == {"layout", "dtypes"}
+    (finding,) = held_out_findings(trials, CANDIDATE, INCUMBENT, {})
+    assert finding.check == "held-out-layout" and not finding.rejects
+    others = [trial for trial in trials if trial.kind == "dtypes"]
+    assert not held_out_findings(others, CANDIDATE, INCUMBENT, {})
+
+
+def test_results_of_unsigned_integers_are_tried() -> None:
+    def codes(x: Tensor, slots: Tensor) -> Tensor:
+        sums = (x.abs() * 64).sum(-1).to(torch.int64)
+        return torch.zeros(32, dtype=torch.int64).index_put((slots,), sums).to(torch.uint16)
+
+    inputs = lambda: (torch.randn(16, 8), torch.randperm(32)[:16])  # noqa: E731
+    trials = trials_of(codes, Versions("", codes, codes, codes, inputs))
+    assert {trial.outcomes[CANDIDATE] for trial in trials} == {"right"}
+
+
+@pytest.mark.parametrize(("error", "expected"), [(2e-12, "right"), (0.1, "wrong")])
+def test_a_variance_of_rows_of_one_value_may_have_a_rounding_error(
+    error: float, expected: str
+) -> None:
+    def variance(x: Tensor) -> Tensor:
+        return (x - x.mean(-1, keepdim=True)).square().mean(-1)
+
+    def with_an_error(x: Tensor) -> Tensor:
+        spread = variance(x)
+        return torch.where(spread < 1e-9, error, spread)
+
+    # The sum of 256 equal numbers is exact.
+    case = case_of(
+        with_an_error,
+        replace(SOFTMAX, incumbent=variance, inputs=lambda: (torch.randn(8, 256),)),
+    )
+    (near,) = (near for near in drawn_along("values", case) if near.where == "rows of one value")
+    assert outcome(near, variance, with_an_error) == expected
