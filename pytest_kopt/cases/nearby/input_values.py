@@ -236,18 +236,17 @@ def _without_gradient(drawn: Drawn, places: Sequence[Leaf]) -> list[torch.Tensor
 
 
 def filled(drawn: Drawn) -> Iterator[Variant]:
-    """Draw values for tensors of one value: a kernel may leave them out."""
+    """Draw values for tensors of one value, each alone: a kernel may leave them out."""
 
     def is_constant(x: Any) -> bool:
         return is_float(x) and x.numel() > 1 and bool((x == x.flatten()[0]).all())
 
-    def change(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-        if not is_constant(x):
-            return x
-        return torch.randn(x.shape, generator=beside(x, generator), device=x.device).to(x)
+    for at, _ in drawn.some(is_constant, weights=True):
+        yield Variant(drawn.changed(floating(_random), at, gate=LOOSE), f"input {at[0]}")
 
-    if any(is_constant(x) for _, x in drawn.leaves(weights=True)):
-        yield Variant(drawn.changed(floating(change), weights=True, gate=LOOSE))
+
+def _random(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    return torch.randn(x.shape, generator=beside(x, generator), device=x.device).to(x)
 
 
 # Numbers

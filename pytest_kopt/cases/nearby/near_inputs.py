@@ -297,13 +297,11 @@ def _one_as_two(
 def fewer_gradients(drawn: Drawn) -> Iterator[Variant]:
     """Have inputs ask for no gradient, each alone, all but one, and all; or one result get one."""
     case = drawn.case
-    asking = leaves(drawn.inputs) if case.backward else {}
-    for place in asking if len(asking) > 1 else ():
-        case_without = drawn.changed(_detached, (place, 0))
-        yield Variant(case_without, f"input {place} requires no gradient")
-    for place in asking if len(asking) > 2 else ():
-        rewrite = functools.partial(_detached_inputs, [other for other in asking if other != place])
-        yield Variant(drawn.rewritten(rewrite), f"input {place} alone requires a gradient")
+    asking = {*leaves(drawn.inputs)} if case.backward else set()
+    some = [{place} for place in asking] + [asking - {place} for place in asking]
+    for places in {tuple(sorted(places)) for places in some if 0 < len(places) < len(asking)}:
+        where = f"{', '.join(f'input {place}' for place in places)} without a gradient"
+        yield Variant(drawn.rewritten(functools.partial(_detached_inputs, places)), where)
     if case.backward:
         case_without = drawn.changed(_detached, weights=True, backward=False)
         yield Variant(case_without, "nothing requires a gradient")
