@@ -13,26 +13,32 @@ if TYPE_CHECKING:
     from pytest_kopt.analysis.frames import Frames, load
     from pytest_kopt.cases.fixture import Kopt, Measurement
     from pytest_kopt.cases.skew import skewed_groups
+    from pytest_kopt.errors import BadInput, CannotFinish
     from pytest_kopt.numerics.compare import assert_matches, assert_snr, compute_snr
     from pytest_kopt.numerics.gates import bitwise, get_tolerances, snr, tolerance
     from pytest_kopt.numerics.nested import assert_deterministic
     from pytest_kopt.recording.recorded_cases import RecordedCase, recorded
     from pytest_kopt.recording.recorder import record
     from pytest_kopt.schema.columns import Column, Schema
+    from pytest_kopt.standalone.two_versions import compare
 
 _ROOMS = {
     "analysis.frames": ("Frames", "load"),
     "cases.fixture": ("Kopt", "Measurement"),
     "cases.skew": ("skewed_groups",),
+    "errors": ("BadInput", "CannotFinish"),
     "numerics.compare": ("assert_matches", "assert_snr", "compute_snr"),
     "numerics.nested": ("assert_deterministic",),
     "numerics.gates": ("bitwise", "get_tolerances", "snr", "tolerance"),
     "recording.recorded_cases": ("RecordedCase", "recorded"),
     "recording.recorder": ("record",),
     "schema.columns": ("Column", "Schema"),
+    "standalone.two_versions": ("compare",),
 }
 
 __all__ = [
+    "BadInput",
+    "CannotFinish",
     "Column",
     "Frames",
     "Kopt",
@@ -43,6 +49,7 @@ __all__ = [
     "assert_matches",
     "assert_snr",
     "bitwise",
+    "compare",
     "compute_snr",
     "get_tolerances",
     "load",

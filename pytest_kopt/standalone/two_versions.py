@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import csv
+import json
 import os
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,7 +15,8 @@ from pathlib import Path
 
 from pytest_kopt.campaign.git.repository import Repository
 from pytest_kopt.decide.verdict import Verdict
-from pytest_kopt.errors import BadInput
+from pytest_kopt.errors import BadInput, CannotFinish
+from pytest_kopt.exit_codes import ExitCode
 from pytest_kopt.schema.columns import Scalar
 from pytest_kopt.schema.table import typed
 from pytest_kopt.standalone.cases import Cases
@@ -25,6 +29,86 @@ from pytest_kopt.standalone.child_session import (
     verdict_in,
 )
 from pytest_kopt.versions.overlay import project_files
+
+#: So many characters at the end of what a command printed say why it has no document.
+_MOST = 2000
+
+
+def compare(
+    old: str | os.PathLike[str],
+    new: str | os.PathLike[str],
+    tests: str | Sequence[str] = (),
+    *,
+    call: str = "",
+    shapes: str | Sequence[str] = (),
+    at: str = "",
+    project: str | os.PathLike[str] = ".",
+    options: Sequence[str] = (),
+) -> Verdict:
+    """Check two versions of a kernel, compare them in pairs, and return the verdict on `new`.
+
+    It is the command `kopt compare`, in a process of its own. It prints nothing, and leaves the
+    files, the git repository, the environment and the current folder as they are. Threads may call
+    it: sessions on one GPU take turns. It takes seconds; a loop of asyncio calls it by
+    `asyncio.to_thread`.
+
+    Args:
+        old: the version to be beaten: a file, a folder or a git ref.
+        new: the version that is judged, of the same kind.
+        tests: files, folders or cases of pytest; default: `testpaths` of the project's settings.
+        call: instead of tests, the name of a function that both files define. Its results in
+            `old`, in float64 if `old` is plain torch, are the reference.
+        shapes: with `call`, the arguments of each case: "f32[4096,1024] i64[4096]<1000 1e-5" has
+            a tensor of normally distributed values, one of integers from 0 to 999, and a number.
+        at: the file or folder of the project that both are versions of, relative to its root;
+            default: what the tests import.
+        project: the folder in which kopt runs. Relative paths of the other arguments begin there.
+        options: options of pytest, such as "--kopt-gate=improve" or "--kopt-timeout=20" (seconds).
+
+    Returns:
+        verdict.json as an object. Its `outcome` is faster, not slower, may be slower, slower,
+        wrong (also if it does not import), refused or not judged. `aggregate.change_pct` is the
+        change of speed in percent: 100 * (old time / new time - 1), positive if `new` is faster.
+        `low_pct` and `high_pct` are the ends of its interval. `shapes` has every case, with times
+        in milliseconds.
+
+    Raises:
+        BadInput: kopt cannot use the input. Nothing was measured.
+        CannotFinish: no GPU was idle, or kopt could not time the cases. Call it again later.
+
+    """
+    if not Path(project).is_dir():
+        raise BadInput("there is no such folder", where=os.fspath(project))
+    cases = [word for line in _listed(shapes) for word in ("--shapes", line)]
+    names = [f"--{name}={text}" for name, text in (("call", call), ("at", at)) if text]
+    versions = (os.fspath(old), os.fspath(new))
+    command = ("compare", *versions, *_listed(tests), *cases, *names, "--json", "--", *options)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pytest_kopt.cli", *command],
+        cwd=project,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    try:
+        printed, errors = process.communicate()
+    except BaseException:
+        # Its session puts back what it holds.
+        process.terminate()
+        process.communicate()
+        raise
+    try:
+        document = json.loads(printed)
+    except ValueError:
+        raise CannotFinish(errors.decode(errors="replace")[-_MOST:].strip()) from None
+    if document["verdict"]:
+        return Verdict.model_validate(document["verdict"])
+    is_refused = document["exit_code"] == ExitCode.USAGE
+    raise (BadInput if is_refused else CannotFinish)(document["reason"])
+
+
+def _listed(words: str | Sequence[str]) -> Sequence[str]:
+    return (words,) if isinstance(words, str) else words
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from pytest_kopt import BadInput, compare
 
 from .paired import FASTER, OLD, PLAIN, SLOWER, kernel, traced, write_paired
 from .project import Project
@@ -64,6 +68,44 @@ def test_two_folders_and_two_refs(project: Project, tmp_path: Path) -> None:
     document = compared(project, "HEAD", "HEAD~1", code=0)
     assert document["verdict"]["base"] == project.head()
     assert document["verdict"]["outcome"] == "faster"
+
+
+def test_threads_of_a_program_call_it_and_find_everything_as_it_was(
+    project: Project,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    variables = project.environment() | traced(tmp_path)
+    variables |= {"PYTHONPATH": str(project.root), "TMPDIR": str(temporary)}
+    for name in {*os.environ} - {*variables}:
+        monkeypatch.delenv(name)
+    for name, text in variables.items():
+        monkeypatch.setenv(name, text)
+    old, faster, wrong = (tmp_path / name / "plain.py" for name in ("old", "faster", "wrong"))
+    kernels = (kernel(OLD, "old"), kernel(FASTER, "new"), kernel(OLD, "new", factor=3.0))
+    for file, source in zip((old, faster, wrong), kernels, strict=True):
+        file.parent.mkdir()
+        file.write_text(source)
+    before = project.contents(), Path.cwd(), dict(os.environ)
+
+    def compared_with_old(new: Path) -> tuple[str | None, float | None]:
+        verdict = compare(old, new, "tests/test_plain.py", project=project.root)
+        return verdict.outcome, verdict.shapes[0].change_pct
+
+    with ThreadPoolExecutor() as threads:
+        first, second = threads.map(compared_with_old, (faster, wrong))
+    assert first == ("faster", pytest.approx(100 * (OLD / FASTER - 1)))
+    assert second == ("wrong", None)
+    with pytest.raises(BadInput, match=r"nowhere\.py: there is no such file, folder or git ref"):
+        compare(old, "nowhere.py", project=project.root)
+    with pytest.raises(BadInput, match="there is no such folder"):
+        compare(old, faster, project=tmp_path / "nowhere")
+    assert (project.contents(), Path.cwd(), dict(os.environ)) == before
+    assert not [path for path in temporary.iterdir() if path.name.startswith("kopt-")]
+    assert capfd.readouterr() == ("", "")
 
 
 def test_versions_that_no_case_runs_are_not_compared(project: Project, tmp_path: Path) -> None:
