@@ -68,6 +68,8 @@ class Gpu:
         self._cycles, self._capped = cycles, capped
         self._busy_s = self.slept_s = self.limited = 0.0
         self.mhz, self.tells_clock = TOP, True
+        #: What keeps the clock from being higher.
+        self.reasons: tuple[str, ...] = ()
         #: The case that runs, and the load of each, in s; the clock of a "cool" one does not fall.
         self.case, self.loads = "", defaultdict[str, float](float)
 
@@ -90,7 +92,9 @@ class Gpu:
         self.mhz = TOP if self._busy_s <= _BUFFER_S else self.mhz
 
     def glance(self) -> Reading:
-        return Reading(sm_mhz=self.mhz, power_w=self.watts) if self.tells_clock else Reading()
+        if not self.tells_clock:
+            return Reading()
+        return Reading(sm_mhz=self.mhz, power_w=self.watts, throttle=self.reasons)
 
     @property
     def monitor(self) -> Monitor:
@@ -340,6 +344,27 @@ def test_a_case_whose_clock_does_not_fall_has_one_figure_and_is_loaded_once(gpu:
     assert all(case.is_steady and not case.sustained for case in replicas)
     assert {round(case.ratio("step"), 9) for case in replicas} == {round(-math.log(0.9), 9)}
     assert gpu.loads["cool"] == pytest.approx(0.24)
+
+
+def test_a_clock_that_the_owner_has_locked_is_named_and_not_loaded_in_turns(gpu: Gpu) -> None:
+    gpu.reasons = ("applications_clocks_setting",)
+    with comparison_on(gpu, "cool", point=SUSTAINED) as compared:
+        replicas = [replica["cool"] for replica in compared.replicas(3)]
+    points = evidence_of(replicas, "step")
+    assert points is not None and points.is_locked and not any(r.sustained for r in replicas)
+    (shape,) = judged(
+        PairedCase("b", "rms", {}, (0.03, 0.0301, 0.0302, 0.0299), points=points, cache="warm")
+    ).shapes
+    assert shape.clock_is_locked
+    assert measured_at(shape) == "boost, 1980 MHz locked, the same under load, warm cache"
+    (unlocked,) = judged(case_of(3.0, 2.0)).shapes
+    assert unlocked.clock_is_locked is False
+
+
+def test_a_lock_that_a_power_cap_undercuts_hides_no_second_point(gpu: Gpu) -> None:
+    gpu.reasons = ("applications_clocks_setting",)
+    (case,) = measured(gpu, turns=1)
+    assert case.is_locked and not case.is_steady and CANDIDATE in case.sustained
 
 
 def test_clock_and_power_of_every_block_are_recorded(gpu: Gpu) -> None:

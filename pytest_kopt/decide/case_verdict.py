@@ -133,6 +133,9 @@ class Shape(Document):
     is_steady: bool | None = optional(
         "whether the clock does not fall under load: one figure for both points"
     )
+    clock_is_locked: bool | None = optional(
+        "whether a setting of the device's owner held the clock, which operating_points name"
+    )
     points_differ: bool | None = optional("whether the changes differ by more than their intervals")
     operating_points: list[OperatingPoint] = Field(
         default=[], description="those that were measured, the one that decides first"

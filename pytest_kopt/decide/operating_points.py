@@ -62,6 +62,8 @@ class PointEvidence:
     turn_s: float = TURN_S
     #: Those of the A/A control at the other point, empty where it was not measured there.
     second_copy: tuple[float, ...] = ()
+    #: Whether the device's owner has set the clock, and that held it.
+    is_locked: bool = False
 
     @property
     def other(self) -> PointName:
@@ -82,6 +84,7 @@ class PointEvidence:
         return {
             "operating_point": self.decides,
             "is_steady": self.is_steady,
+            "clock_is_locked": self.is_locked,
             "points_differ": self._differ(first),
             "operating_points": [
                 self._point(name, estimate) for name, estimate in estimates.items() if estimate

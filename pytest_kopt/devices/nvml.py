@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from pytest_kopt.devices.vendor import NVIDIA, Device, Reading
+from pytest_kopt.devices.vendor import LOCKED, NVIDIA, Device, Reading
 
 _T = TypeVar("_T")
 #: Bits of the clocks' event (once: throttle) reasons; NVML API reference, nvmlClocksEventReasons.
 REASONS = {
     0x001: "gpu_idle",
-    0x002: "applications_clocks_setting",
+    0x002: LOCKED,
     0x004: "sw_power_cap",
     0x008: "hw_slowdown",
     0x010: "sync_boost",

@@ -19,11 +19,12 @@ from typing import Literal, Protocol
 #: Filters of what a process sees, applied one after the other, each by the first of its variables
 #: that is set; an index in a later one counts what the earlier ones left.
 Stages = tuple[tuple[str, ...], ...]
+#: The device's owner has set its clocks, and that is what holds them. NVML tells it of the moment
+#: alone: it has no question for the setting of `nvidia-smi --lock-gpu-clocks`.
+LOCKED = "applications_clocks_setting"
 #: Reasons to run below the highest clock that are no sign of trouble: nothing to do, told to, or a
 #: kernel that takes all the power there is.
-HARMLESS = frozenset(
-    {"gpu_idle", "applications_clocks_setting", "display_clock_setting", "sw_power_cap", "ppt_pwr"}
-)
+HARMLESS = frozenset({"gpu_idle", LOCKED, "display_clock_setting", "sw_power_cap", "ppt_pwr"})
 NVIDIA: Stages = (("CUDA_VISIBLE_DEVICES",),)
 AMD: Stages = (("ROCR_VISIBLE_DEVICES",), ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"))
 MASKS = tuple(name for stage in AMD for name in stage)

@@ -13,7 +13,7 @@ from pytest_kopt.cases.order import ALONE, CANDIDATE, INCUMBENT, PLACEBO, UNEVEN
 from pytest_kopt.cases.protocol import Keep, Time, Write
 from pytest_kopt.cases.replies import Looked, Timed, Written
 from pytest_kopt.devices.processes import Unseen
-from pytest_kopt.devices.vendor import Monitor, Reading
+from pytest_kopt.devices.vendor import LOCKED, Monitor, Reading
 from pytest_kopt.measure.engine import PAUSE_S
 from pytest_kopt.paired.samples import PAIRS, BlockTime, Kind, Quad, gain_in_turns
 from pytest_kopt.paired.verifier_process import SeenBlock
@@ -114,6 +114,8 @@ class Blocks:
         self._monitor = monitor
         #: The highest clock of a block so far, in MHz.
         self.top_mhz = 0.0
+        #: Whether the owner's setting held the clock in a block so far.
+        self.is_locked = False
 
     @property
     def looked_at(self) -> list[SeenBlock]:
@@ -255,6 +257,7 @@ class Blocks:
         backward = per_call[1] if per_call[1:] else None
         state = self._monitor.glance() if self._is_gpu else Reading()
         self.top_mhz = max(self.top_mhz, state.sm_mhz or 0.0)
+        self.is_locked |= LOCKED in state.throttle
         figures = (counted, outside, waited, state.sm_mhz, state.power_w)
         return BlockTime(per_call[0], backward, *figures)
 

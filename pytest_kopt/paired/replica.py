@@ -275,7 +275,7 @@ class Replica(Children):
             for _ in steadily:
                 case.quads = blocks.quads()
             case.conditions = steadily.conditions
-            case.top_mhz = blocks.top_mhz
+            case.top_mhz, case.is_locked = blocks.top_mhz, blocks.is_locked
         has_candidate = CANDIDATE in arms
         decides = is_gpu and case.operating_point == SUSTAINED and has_candidate
         if (turns or decides) and case.nodeid not in self._steady:

@@ -109,6 +109,8 @@ class CaseQuads:
     operating_point: str = BOOST
     #: The highest clock that was seen, 0 where the device tells none.
     top_mhz: float = 0.0
+    #: Whether the owner's setting held the clock.
+    is_locked: bool = False
     #: What some of them compare at the sustained operating point, where that was measured.
     sustained: Mapping[Kind, list[Quad]] = field(default_factory=dict)
     #: Whether the clock does not fall under load, so that one figure holds at both points.
@@ -180,6 +182,7 @@ def evidence_of(measured: Sequence[CaseQuads], way: str) -> PointEvidence | None
         },
         turn_s=statistics.median(turns) / 1e3 if turns else TURN_S,
         second_copy=tuple(second_copy),
+        is_locked=any(case.is_locked for case in measured),
     )
 
 

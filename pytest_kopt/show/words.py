@@ -328,9 +328,13 @@ def _before_and_now(before: float | None, now: float | None, unit: str) -> str:
 
 
 def measured_at(case: Shape) -> str:
-    """Return the state that a case's change is conditional on: `boost, 1980 MHz, cold cache`."""
+    """Return the state that a case's change is conditional on: `boost, 1980 MHz, cold cache`.
+
+    A clock that the device's owner has set is `locked`.
+    """
     first = next(iter(case.operating_points), None)
-    parts = [case.operating_point or "", clock_of(first) if first else ""]
+    clock = clock_of(first) if first else ""
+    parts = [case.operating_point or "", f"{clock} locked" if case.clock_is_locked else clock]
     if case.is_steady:
         parts.append("the same under load")
     return ", ".join(filter(None, [*parts, case.cache and f"{case.cache} cache"]))

@@ -50,7 +50,10 @@ _OF_VERDICT = {
     *("level", "decision", "reason", "compare", "engine", "policy", "flags"),
     *("aggregate", "shapes", "rooflines"),
 }
-_POINTS = {"operating_point", "operating_points", "is_steady", "points_differ", "cache"}
+_POINTS = {
+    *("operating_point", "operating_points", "is_steady", "clock_is_locked", "points_differ"),
+    "cache",
+}
 _ONLY_IN_TABLES = {"shapes": {"__all__": {"first_call_ms", *_POINTS}}}
 _IN_TABLES = {"aggregate", "shapes", "rooflines"}
 _DEVICE: Column = ("Device", lambda case: case.device or "")
