@@ -47,35 +47,31 @@ def compare(
 ) -> Verdict:
     """Check two versions of a kernel, compare them in pairs, and return the verdict on `new`.
 
-    It is the command `kopt compare`, in a process of its own. It prints nothing, and leaves the
-    files, the git repository, the environment and the current folder as they are. Threads may call
-    it: sessions on one GPU take turns. It takes seconds; a loop of asyncio calls it by
-    `asyncio.to_thread`.
+    It runs the command `kopt compare` in a process of its own. It prints nothing, and leaves files,
+    git, environment and current folder as they are. Threads may call it; a loop of asyncio does by
+    `asyncio.to_thread`. An interrupt ends the comparison too.
 
-    Args:
-        old: the version to be beaten: a file, a folder or a git ref.
-        new: the version that is judged, of the same kind.
-        tests: files, folders or cases of pytest; default: `testpaths` of the project's settings.
-        call: instead of tests, the name of a function that both files define. Its results in
-            `old`, in float64 if `old` is plain torch, are the reference.
-        shapes: with `call`, the arguments of each case: "f32[4096,1024] i64[4096]<1000 1e-5" has
-            a tensor of normally distributed values, one of integers from 0 to 999, and a number.
-        at: the file or folder of the project that both are versions of, relative to its root;
-            default: what the tests import.
-        project: the folder in which kopt runs. Relative paths of the other arguments begin there.
-        options: options of pytest, such as "--kopt-gate=improve" or "--kopt-timeout=20" (seconds).
+    - `old`, `new`: two files, two folders or two git refs; `new` is judged.
+    - `tests`: files, folders or cases of pytest; default: `testpaths` of the project's settings.
+    - `call`: instead of tests, the name of a function that both files define. The results of
+      `old`, in float64 if it is plain torch, are the reference.
+    - `shapes`: with `call`, the arguments of each case. "f32[4096,1024] i64[4096]<1000 1e-5" is a
+      tensor of normally distributed values, one of integers from 0 to 999, and a number.
+    - `at`: the file or folder of the project that both are versions of, relative to its root;
+      default: the file that the tests import.
+    - `project`: the folder in which kopt runs. Relative paths begin there.
+    - `options`: options of pytest, such as "--kopt-gate=improve" or "--kopt-timeout=20" (seconds).
 
-    Returns:
-        verdict.json as an object. Its `outcome` is faster, not slower, may be slower, slower,
-        wrong (also if it does not import), refused or not judged. `aggregate.change_pct` is the
-        change of speed in percent: 100 * (old time / new time - 1), positive if `new` is faster.
-        `low_pct` and `high_pct` are the ends of its interval. `shapes` has every case, with times
-        in milliseconds.
+    The verdict has the keys of verdict.json:
 
-    Raises:
-        BadInput: kopt cannot use the input. Nothing was measured.
-        CannotFinish: no GPU was idle, or kopt could not time the cases. Call it again later.
+    - `outcome`: faster, not slower, not faster, may be slower, slower, wrong (also if it does not
+      import), refused or not judged. The same code is not faster where a gain is asked for.
+    - `aggregate`: `change_pct`, in percent of speed, with `low_pct` and `high_pct`, the ends of its
+      interval. It is 100 * (old time / new time - 1): positive if `new` is faster.
+    - `shapes`: every case, with `forward_ms` in milliseconds and `memory` in bytes.
 
+    BadInput if kopt cannot use the input: it measured nothing. CannotFinish if no GPU was idle, or
+    if kopt could not time the cases: call it again later.
     """
     if not Path(project).is_dir():
         raise BadInput("there is no such folder", where=os.fspath(project))
