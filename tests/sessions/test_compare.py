@@ -97,7 +97,7 @@ def test_threads_of_a_program_call_it_and_find_everything_as_it_was(
 
     with ThreadPoolExecutor() as threads:
         first, second = threads.map(compared_with_old, (faster, wrong))
-    assert first == ("faster", pytest.approx(100 * (OLD / FASTER - 1)))
+    assert first[0] == "faster" and first[1] == pytest.approx(100 * (OLD / FASTER - 1))
     assert second == ("wrong", None)
     with pytest.raises(BadInput, match=r"nowhere\.py: there is no such file, folder or git ref"):
         compare(old, "nowhere.py", project=project.root)
