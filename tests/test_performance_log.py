@@ -150,7 +150,7 @@ def test_the_status_says_it_has_ended_and_what_is_still_allowed(stopped: Campaig
     document = status_of(stopped)
     json.dumps(document)
     assert document["next_round"] is None
-    assert document["next"].startswith("nothing; the campaign ends here; to go on: review")
+    assert document["next"].startswith("the campaign ends here; to go on: review")
     assert document["counters"] == {
         "accepted": 0,
         "rolled_back": 5,

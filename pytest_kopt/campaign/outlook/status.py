@@ -282,7 +282,7 @@ class _Outlook:
         if word == "wait":
             return f"wait until process {arguments['pid']} has ended this campaign's session"
         if word in ("stop", "run_final"):
-            return "; ".join(["nothing", *going_on_lines(self.campaign, self.ends, self.way)])
+            return "; ".join(going_on_lines(self.campaign, self.ends, self.way))
         if "obstacle" in arguments:
             return f"fix first: {arguments['obstacle']}"
         if "error" in arguments:
