@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_kopt import policies
+from pytest_kopt.decide.conclusion import VersionFacts
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.stored import decide_stored, remeasurements_needed
 from pytest_kopt.decide.stored_evidence import StoredEvidence
@@ -27,8 +28,13 @@ PAIRS = st.lists(st.tuples(RATES, RATES), min_size=1, max_size=6)
 
 
 def decide(
-    candidate: Table, incumbent: Table = OLD, policy: Policy = PRIMUS, **evidence: Any
+    candidate: Table,
+    incumbent: Table = OLD,
+    policy: Policy = PRIMUS,
+    extra_benefit: str = "",
+    **evidence: Any,
 ) -> Verdict:
+    evidence["facts"] = VersionFacts(extra_benefit)
     return decide_stored(StoredEvidence(candidate, incumbent, **evidence), policy)
 
 

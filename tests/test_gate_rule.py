@@ -7,13 +7,14 @@ from typing import Literal
 import pytest
 
 from pytest_kopt import policies
+from pytest_kopt.decide.conclusion import VersionFacts, of_parts, settled, with_untimed, without
+from pytest_kopt.decide.hard_gates import checked_shape, incomplete
 from pytest_kopt.decide.inference import FINAL_LOOK, LOOKS
 from pytest_kopt.decide.known_noise import DEVICE_TIMED, Noise
 from pytest_kopt.decide.paired import decide_paired
 from pytest_kopt.decide.verdict import Decision, Verdict
-from pytest_kopt.trials import judging
 from pytest_kopt.trials.pull_request.base import Difference, with_differences
-from tests.builders import paired_evidence
+from tests.builders import gemm_row, paired_evidence
 
 PRIMUS = policies.load("primus")
 
@@ -92,10 +93,10 @@ def test_the_gate_says_what_it_excludes() -> None:
 def test_a_renamed_case_is_named_by_both_names() -> None:
     kept = judged("no-regression", FINAL_LOOK, 2.0)
     assert kept is not None and kept.decision.keeps
-    refused = judging.without(["t.py::test_old"], ["t.py::test_new"], kept)
+    refused = without(["t.py::test_old"], ["t.py::test_new"], kept)
     assert (refused.decision, refused.removed) == (Decision.ROLLED_BACK, ["t.py::test_old"])
     assert "new name (t.py::test_new)" in refused.next_step
-    assert "new name" not in judging.without(["t.py::test_old"], [], kept).next_step
+    assert "new name" not in without(["t.py::test_old"], [], kept).next_step
 
 
 def test_a_gate_is_surer_that_a_case_is_not_slower_than_a_round() -> None:
@@ -111,7 +112,7 @@ def test_a_gate_is_surer_that_a_case_is_not_slower_than_a_round() -> None:
 def test_a_declaration_that_could_not_be_tried_is_not_called_a_weaker_one() -> None:
     known, unknown = Difference("declares nan"), Difference("cannot be run", is_known=False)
     differences = {known: ["a"], unknown: ["a", "b"], Difference("is exact", loosens=False): ["c"]}
-    verdict, flags = with_differences(judging.incomplete(PRIMUS, "not slower"), differences)
+    verdict, flags = with_differences(incomplete(PRIMUS, "not slower"), differences)
     assert verdict.reason == (
         "the cases declare less than the base's: a declares nan; "
         "not judged by the base's declarations: a, b cannot be run; not slower"
@@ -119,3 +120,49 @@ def test_a_declaration_that_could_not_be_tried_is_not_called_a_weaker_one() -> N
     assert flags == ["declared otherwise than at the base, and no looser: c is exact"]
     verdict, _ = with_differences(verdict, {})
     assert verdict.reason.count("declare") == 2
+
+
+@pytest.mark.parametrize(
+    ("facts", "decision", "words"),
+    [
+        (VersionFacts(), "ACCEPTED", ""),
+        (VersionFacts(doubt="the copy gains too"), "INCONCLUSIVE", "; but the copy gains too"),
+        (
+            VersionFacts(narrower="held-out-shape"),
+            "ACCEPTED_WITH_NOTE",
+            "less than the other version: ",
+        ),
+        (VersionFacts(failed_before="round 2 failed"), "REPAIR", "but round 2 failed: a cache"),
+        (
+            VersionFacts(
+                failed_before="round 2 failed", root_cause="a stale build", narrower="nan"
+            ),
+            "ACCEPTED_WITH_NOTE",
+            "and the notes say why: a stale build; it supports less than the other version: nan",
+        ),
+        (VersionFacts(doubt="noise", failed_before="round 2 failed"), "INCONCLUSIVE", "but noise"),
+    ],
+)
+def test_what_else_is_known_decides_on_what_would_be_kept(
+    facts: VersionFacts, decision: str, words: str
+) -> None:
+    kept = judged("improve", FINAL_LOOK, 20.0)
+    assert kept is not None and kept.decision is Decision.ACCEPTED
+    verdict = settled(kept, facts)
+    assert verdict.decision == decision and words in verdict.reason, verdict
+    slower = judged("improve", FINAL_LOOK, -20.0)
+    assert slower is not None and settled(slower, facts) == slower
+
+
+def test_the_worst_part_decides_and_untimed_cases_decide_nothing() -> None:
+    better, worse = (judged("no-regression", FINAL_LOOK, change) for change in (1.0, -20.0))
+    assert better is not None and worse is not None
+    both = of_parts([better, worse])
+    assert both.decision is Decision.ROLLED_BACK and "in case0: no case is slower" in both.reason
+    case = checked_shape(gemm_row(256, 100.0))
+    for timed in (both, None):
+        verdict = with_untimed(timed, [case], PRIMUS, "an interpreter ran them", "use a GPU")
+        assert (verdict.decision, verdict.next_step) == (Decision.INCOMPLETE, "use a GPU")
+        assert "1 case(s) not judged, case256: an interpreter ran them" in verdict.reason
+        assert verdict.shapes[-1] == case
+    assert with_untimed(both, [], PRIMUS, "", "") == both

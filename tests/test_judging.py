@@ -8,11 +8,11 @@ import pytest
 
 from pytest_kopt import policies
 from pytest_kopt.cases.result import CaseResult, Collector
-from pytest_kopt.decide.verdict import Decision
+from pytest_kopt.decide.hard_gates import unchanged
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.schema.columns import MEMORY
-from pytest_kopt.trials.judging import cut_off, findings_of, flagged, overfit, refuse, uncompared
+from pytest_kopt.trials.judging import cut_off, findings_of, flagged, overfit, refuse
 
 CASES = ["test_k.py::test_r[2]", "test_k.py::test_r[1]"]
 
@@ -41,7 +41,7 @@ def test_what_is_found_in_many_cases_is_one_flag() -> None:
         for place in (1, 2, 3)
     ]
     elsewhere = Finding("harness-import", "asserts", where="kernels/k.py:3")
-    verdict = uncompared((), policies.load("primus"), Decision.ACCEPTED, "faster")
+    verdict = unchanged(policies.load("primus"), "the same code")
     told = flagged(verdict, [*found, found[0], elsewhere, "a word"])
     assert told.flags == [
         "a word",

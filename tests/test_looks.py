@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_kopt import policies
+from pytest_kopt.decide.conclusion import VersionFacts
 from pytest_kopt.decide.inference import FINAL_LOOK, LOOKS, Estimate, log_ratio, student_quantile
 from pytest_kopt.decide.known_noise import DEVICE_TIMED, Noise
 from pytest_kopt.decide.paired import decide_metrics, decide_paired, decide_under_skew
@@ -199,7 +200,9 @@ def test_a_gain_under_skew_shows_against_both_copies_too() -> None:
 def test_equal_is_equal_to_both_copies() -> None:
     """The version is equal to the current best; a copy that differs by 3 % puts that in doubt."""
     for copy, keeps in ((0.0, True), (3.0, False)):
-        verdict = decide_metrics([biased(0.05, 0.05, copy=copy)], PRIMUS, "one file instead of two")
+        verdict = decide_metrics(
+            [biased(0.05, 0.05, copy=copy)], PRIMUS, VersionFacts("one file instead of two")
+        )
         assert verdict is not None and verdict.decision.keeps == keeps, verdict
 
 

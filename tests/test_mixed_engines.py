@@ -432,15 +432,18 @@ def test_the_check_of_a_version_needs_no_engine_of_the_baseline(
     events = SimpleNamespace(nodeid="a", evidence=SimpleNamespace(engine="events"))
     opened = SimpleNamespace(
         frozen={"a": SimpleNamespace(engine="graph")},
-        campaign=SimpleNamespace(manifest=SimpleNamespace(primary_metric="Forward GB/s")),
+        campaign=SimpleNamespace(
+            manifest=SimpleNamespace(primary_metric="Forward GB/s"),
+            state=SimpleNamespace(decided=lambda: ()),
+        ),
         asked=SimpleNamespace(settings=SimpleNamespace(workspace=None)),
         core=None,
         classes=None,
-        notes=SimpleNamespace(extra_benefit=None),
+        notes=SimpleNamespace(extra_benefit=None, root_cause=None),
         raced=(),
     )
     ran = SimpleNamespace(
-        begun=SimpleNamespace(beside=lambda other: None),
+        begun=SimpleNamespace(beside=lambda other: None, kernel=SimpleNamespace(hashes={})),
         measurements=SimpleNamespace(compare=lambda ids, versions, phase: nullcontext()),
         collector=None,
     )

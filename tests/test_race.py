@@ -18,6 +18,7 @@ from pytest_kopt import policies
 from pytest_kopt.cases.details import in_a_line
 from pytest_kopt.cases.order import INCUMBENT, PLACEBO, ArmsOrder
 from pytest_kopt.cases.result import CaseResult
+from pytest_kopt.decide.hard_gates import incomplete
 from pytest_kopt.decide.inference import LOOKS, log_ratio
 from pytest_kopt.decide.known_noise import DEVICE_TIMED, Noise
 from pytest_kopt.decide.paired_evidence import PairedCase, PairedEvidence
@@ -27,7 +28,6 @@ from pytest_kopt.errors import BadInput
 from pytest_kopt.figures import changed_within
 from pytest_kopt.paired.arms import NotComparable
 from pytest_kopt.paired.pairing import Criteria
-from pytest_kopt.trials import judging
 from pytest_kopt.trials.rounds.candidate import _same_machine_code
 from pytest_kopt.trials.rounds.race import Raced, run_race
 from pytest_kopt.trials.stages import Judged
@@ -126,8 +126,10 @@ def test_a_best_of_the_incumbents_machine_code_leaves_the_incumbent(raced: tuple
     campaign = SimpleNamespace(
         state=SimpleNamespace(incumbent_round=3), manifest=SimpleNamespace(kernel_source=["k.py"])
     )
-    gathered: Any = SimpleNamespace(opened=SimpleNamespace(campaign=campaign, raced=raced))
-    judged = Judged(gathered, judging.incomplete(PRIMUS, "not told yet"))
+    gathered: Any = SimpleNamespace(
+        opened=SimpleNamespace(campaign=campaign, raced=raced), results=(), policy=PRIMUS
+    )
+    judged = Judged(gathered, incomplete(PRIMUS, "not told yet"))
     if not raced:
         with pytest.raises(BadInput, match="the same machine code as round 3"):
             _same_machine_code(judged)

@@ -40,8 +40,7 @@ from pytest_kopt.cli.command_line import (
     show,
 )
 from pytest_kopt.clock import now
-from pytest_kopt.decide.hard_gates import uncompared
-from pytest_kopt.decide.verdict import Decision
+from pytest_kopt.decide.hard_gates import discarded
 from pytest_kopt.errors import BadInput
 from pytest_kopt.exit_codes import ExitCode
 from pytest_kopt.options.project import Project
@@ -221,12 +220,9 @@ def _discarded(campaign: Campaign) -> int:
         number,
         started=now(),
         evidence=Evidence(campaign.candidate(), (), None, {"started": now(), "discarded": True}),
-        verdict=uncompared(
-            campaign.policy(),
-            Decision.ROLLED_BACK,
-            f"discarded by its author{after}",
-            "kopt restored the current best; go on with the next round",
-        ).model_copy(update={"level": before.level if before else "full"}),
+        verdict=discarded(campaign.policy(), after).model_copy(
+            update={"level": before.level if before else "full"}
+        ),
     )
     return number
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from pytest_kopt import policies
 from pytest_kopt.cli.command_line import EXAMPLE, argument, command
+from pytest_kopt.decide.conclusion import VersionFacts
 from pytest_kopt.decide.stored import decide_stored
 from pytest_kopt.decide.stored_evidence import StoredEvidence
 from pytest_kopt.errors import BadInput
@@ -155,7 +156,7 @@ def decide(arguments: argparse.Namespace) -> int:
         incumbent=read_csv(arguments.incumbent),
         remeasurements=tuple(read_csv(path) for path in arguments.remeasure),
         primary=arguments.primary,
-        extra_benefit=arguments.extra_benefit,
+        facts=VersionFacts(arguments.extra_benefit or ""),
         classes=Classes(columns, arguments.target_class),
     )
     thresholds = {"thresholds": policy.model_dump(mode="json")}

@@ -22,6 +22,11 @@ Both rules, the stored one and the paired one, ask in this order; the first that
     figure of all cases that does not decide: the weighted time, or the geometric mean.
 8.  Paired, a conclusion that shows against the current best but not against its copy (the A/A
     control) takes more replicates; at the last look it is INCOMPLETE.
+9.  What else is known of a version that would be kept (`conclusion.py`): the examination doubts its
+    gain (INCONCLUSIVE); the same files failed before (REPAIR, or a note where the cause is stated);
+    it supports less than the other version (a note).
+
+Every pipeline hands in these facts. Nothing outside of this folder chooses or changes a decision.
 
 Lost and gained: stored, a class's change reaches the policy's noise. Paired, a gain's interval lies
 above zero and a loss's beyond the known bias (families of classes by Holm). An interval holds the

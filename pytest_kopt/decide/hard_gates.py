@@ -1,4 +1,7 @@
-"""The hard gates in front of every comparison: schema, case set, correctness, finite metrics."""
+"""Verdicts that need no times: the hard gates in front of every comparison, and code that is equal.
+
+The hard gates are schema, case set, correctness and finite metrics.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +66,52 @@ def uncompared(
     )
 
 
-def incomplete(missing: Sequence[Row], policy: Policy) -> Verdict:
+def incomplete(
+    policy: Policy, reason: str, step: str = "run it again", shapes: Sequence[Shape] = ()
+) -> Verdict:
+    """Return the verdict on a session that could not judge all cases: nothing is decided."""
+    return uncompared(policy, Decision.INCOMPLETE, reason, step, shapes)
+
+
+def overfit(policy: Policy, reason: str, step: str, shapes: Sequence[Shape] = ()) -> Verdict:
+    """Return the refusal of a version whose gain does not count."""
+    return uncompared(policy, Decision.REJECTED_OVERFIT, reason, step, shapes)
+
+
+def wrong(policy: Policy, reason: str, step: str, shapes: Sequence[Shape] = ()) -> Verdict:
+    """Return the verdict on wrong results where nobody counts repairs."""
+    return uncompared(policy, Decision.REPAIR, reason, step, shapes)
+
+
+def baseline(policy: Policy, reason: str, step: str, shapes: Sequence[Shape]) -> Verdict:
+    return uncompared(policy, Decision.BASELINE, reason, step, shapes)
+
+
+def discarded(policy: Policy, after: str) -> Verdict:
+    """Return the verdict on an open round that its author gives up; `after` is what it came to."""
+    step = "kopt restored the current best; go on with the next round"
+    return uncompared(policy, Decision.ROLLED_BACK, f"discarded by its author{after}", step)
+
+
+def unchanged(
+    policy: Policy, why: str, shapes: Sequence[Shape] = (), *, asks_gain: bool = False
+) -> Verdict:
+    """Return the verdict of a gate on code that is equal: no regression, and no gain either."""
+    if asks_gain:
+        step = "the gate asks for a gain; there is none to measure"
+        return uncompared(policy, Decision.INCONCLUSIVE, why, step, shapes)
+    return uncompared(policy, Decision.ACCEPTED, why, shapes=shapes)
+
+
+def same_code(policy: Policy, where: str, benefit: str | None, shapes: Sequence[Shape]) -> Verdict:
+    """Return the verdict of a round on code that is equal: kept for a stated benefit alone."""
+    if not benefit:
+        return uncompared(policy, Decision.ROLLED_BACK, where, shapes=shapes)
+    reason = f"{where}, kept for its extra benefit (stated, not measured): {benefit}"
+    return uncompared(policy, Decision.ACCEPTED_WITH_NOTE, reason, shapes=shapes)
+
+
+def rows_missing(missing: Sequence[Row], policy: Policy) -> Verdict:
     """Return the stored verdict on a run that left cases out: nothing is decided."""
     return uncompared(
         policy,

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pytest_kopt.decide.case_verdict import evidence_for, refuted
+from pytest_kopt.decide.conclusion import NO_FACTS, VersionFacts, settled
 from pytest_kopt.decide.hard_gates import after_regression
 from pytest_kopt.decide.inference import (
     FINAL_LOOK,
@@ -31,21 +32,32 @@ UNDER_SKEW = "under skew"
 WORTH_PCT = 0.1
 
 
+def decide(
+    declared: Sequence[PairedEvidence],
+    uneven: Sequence[PairedEvidence],
+    policy: Policy,
+    facts: VersionFacts = NO_FACTS,
+) -> Verdict | None:
+    """Return the verdict at this look by all that is known, None where more replicates are due."""
+    verdict = decide_under_skew(declared, uneven, policy, facts)
+    return verdict and settled(verdict, facts)
+
+
 def decide_under_skew(
     declared: Sequence[PairedEvidence],
     uneven: Sequence[PairedEvidence],
     policy: Policy,
-    extra_benefit: str | None = None,
+    facts: VersionFacts = NO_FACTS,
 ) -> Verdict | None:
     """Judge the cases as declared; what would be kept has to be kept with `uneven` groups, too.
 
     `uneven` is the same evidence from other draws of the group sizes, for cases that have any. A
     gain that is not shown there takes more replicas; one that is mostly lost there is noted.
     """
-    verdict = decide_metrics(declared, policy, extra_benefit)
+    verdict = decide_metrics(declared, policy, facts)
     if verdict is None or not uneven:
         return verdict
-    skewed = decide_metrics(uneven, policy, extra_benefit)
+    skewed = decide_metrics(uneven, policy, facts)
     if skewed is None:
         return None if verdict.decision.keeps else verdict
     totals = [
@@ -76,7 +88,7 @@ def decide_under_skew(
 
 
 def decide_metrics(
-    evidences: Sequence[PairedEvidence], policy: Policy, extra_benefit: str | None = None
+    evidences: Sequence[PairedEvidence], policy: Policy, facts: VersionFacts = NO_FACTS
 ) -> Verdict | None:
     """Judge several primary metrics at one look: none may regress, at least one must improve.
 
@@ -84,7 +96,7 @@ def decide_metrics(
     One of memory has to be there where memory is measured.
     """
     verdict = _decide_metrics(evidences, policy)
-    benefit = (extra_benefit or "").strip()
+    benefit = facts.extra_benefit.strip()
     if not benefit or (verdict and verdict.decision is not Decision.INCONCLUSIVE):
         return verdict
     taken = [case.memory for case in evidences[0].cases]

@@ -77,11 +77,13 @@ class PairedEvidence:
     classes: Classes = NO_CLASSES
     noise: Noise | None = None
     better: Better = "higher"
+    #: No more replicates follow, whatever the look.
+    is_last: bool = False
 
     @property
     def at_end(self) -> bool:
         """Whether this is the last look, which always gives a verdict."""
-        return self.replicas == FINAL_LOOK
+        return self.is_last or self.replicas == FINAL_LOOK
 
     @property
     def speed(self) -> str:

@@ -18,7 +18,7 @@ from pytest_kopt.decide.paired import decide_paired
 from pytest_kopt.decide.paired_evidence import PairedEvidence
 from pytest_kopt.decide.paired_look import judge_look
 from pytest_kopt.decide.policy import Policy
-from pytest_kopt.decide.verdict import Decision, Verdict
+from pytest_kopt.decide.verdict import Decision, RaceCandidate, Verdict
 from pytest_kopt.figures import changed_within
 
 #: After how many replicas a race looks who is far behind, and the one-sided level of each look. It
@@ -36,6 +36,16 @@ class Standing:
     verdict: Verdict | None
     mean: float
     out: str = ""
+
+
+def by_checks(name: str, kernel: Mapping[str, str], cheat: str, wrong: str) -> RaceCandidate:
+    """Return a candidate by what its checks say; one that races has no reason yet."""
+    decision = Decision.ROLLED_BACK
+    if cheat or wrong:
+        decision = Decision.REJECTED_OVERFIT if cheat else Decision.REPAIR
+    return RaceCandidate(
+        name=name, place=1, decision=decision, reason=cheat or wrong, kernel=dict(kernel)
+    )
 
 
 def heat(evidences: Mapping[str, PairedEvidence], policy: Policy) -> dict[str, Standing]:

@@ -8,14 +8,15 @@ from dataclasses import asdict
 
 from pytest_kopt.decide.case_verdict import Shape
 from pytest_kopt.decide.classes import ClassStanding, measured_classes
+from pytest_kopt.decide.conclusion import settled
 from pytest_kopt.decide.hard_gates import (
     after_regression,
     check_same_schema,
     checked_shape,
     correctness_verdict,
-    incomplete,
     metrics_verdict,
     missing_cases,
+    rows_missing,
 )
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.stored_evidence import Changes, StoredEvidence, Total, class_views, compare
@@ -41,7 +42,7 @@ def decide_stored(evidence: StoredEvidence, policy: Policy) -> Verdict:
         check_same_schema(table, incumbent, where=table.source or "candidate")
         absent = missing_cases(table, incumbent)
         if absent:
-            return incomplete(absent, policy)
+            return rows_missing(absent, policy)
     for table in tables:
         gated = correctness_verdict(table, policy, evidence.failed_repairs)
         if gated:
@@ -54,7 +55,7 @@ def decide_stored(evidence: StoredEvidence, policy: Policy) -> Verdict:
     compared, *again = (
         [compare(table, evidence, metric, policy) for metric in metrics] for table in tables
     )
-    return _judge(evidence, policy, compared, again)
+    return settled(_judge(evidence, policy, compared, again), evidence.facts)
 
 
 def _judge(
@@ -151,11 +152,11 @@ def _judge(
     if losing:
         return verdict(*losing.loss())
     if not policy.exceeds(best, 0):
-        if (evidence.extra_benefit or "").strip():
+        if evidence.facts.extra_benefit.strip():
             return verdict(
                 Decision.ACCEPTED_WITH_NOTE,
                 "equal in speed, kept for its extra benefit (stated, not measured): "
-                f"{evidence.extra_benefit}",
+                f"{evidence.facts.extra_benefit}",
                 "go on with the next round",
             )
         return verdict(

@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from pytest_kopt.decide.conclusion import NO_FACTS, VersionFacts
 from pytest_kopt.decide.policy import TOLERANCE_PCT, Policy
 from pytest_kopt.errors import BadInput
 from pytest_kopt.figures import changed
@@ -132,8 +133,8 @@ def class_views(changes: Changes, again: Sequence[Changes]) -> list[dict[str, fl
 class StoredEvidence:
     """Everything a stored verdict is made from.
 
-    `remeasurements` are further tables of the candidate; `extra_benefit` is what the author claims
-    for a round that is equal in speed. `core` are the cases that the shape gate guards (None: all).
+    `remeasurements` are further tables of the candidate; `facts` are what else is known of it.
+    `core` are the cases that the shape gate guards (None: all).
     With a target among the `classes` that class has to improve, not the aggregate. `limits` are the
     regression limits in percent of cases that have their own, which are guarded like core ones;
     `weights` are those that are not 1.
@@ -144,7 +145,7 @@ class StoredEvidence:
     remeasurements: tuple[Table, ...] = ()
     primary: str | None = None
     failed_repairs: int = -1
-    extra_benefit: str | None = None
+    facts: VersionFacts = NO_FACTS
     devices: Mapping[Key, str] | None = None
     core: frozenset[Key] | None = None
     classes: Classes = NO_CLASSES

@@ -88,6 +88,11 @@ class Finding:
         return f"{self.check}: {self.message}{place}{advice}"
 
 
+def names_of(findings: Iterable[Finding]) -> str:
+    """Return the findings' names, for a reason: the flags say the rest."""
+    return ", ".join(dict.fromkeys(finding.check for finding in findings))
+
+
 def is_finding(flag: str, labels: Iterable[str]) -> bool:
     """Say whether a verdict's flag is a finding's text; those about a case begin with its label."""
     return bool(_TEXT.match(flag)) and not any(flag.startswith(f"{label}: ") for label in labels)

@@ -12,13 +12,14 @@ from pytest_kopt.campaign.ledger import PairedChange
 from pytest_kopt.cases.order import CANDIDATE, INCUMBENT
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.case_verdict import FirstCall, Memory, Same
+from pytest_kopt.decide.conclusion import NO_FACTS, VersionFacts
 from pytest_kopt.decide.inference import LOOKS, percent
-from pytest_kopt.decide.paired import decide_under_skew
+from pytest_kopt.decide.paired import decide
 from pytest_kopt.decide.paired_evidence import PairedCase, PairedEvidence
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.verdict import Decision, KernelChange, Replicas, Verdict
 from pytest_kopt.devices.states import BOOST
-from pytest_kopt.honesty.finding import Finding
+from pytest_kopt.honesty.finding import Finding, names_of
 from pytest_kopt.honesty.nearby_shapes import Tried
 from pytest_kopt.options.settings import Gate
 from pytest_kopt.paired.blocks import AT_LENGTH
@@ -121,7 +122,7 @@ class Criteria:
 
     The `metrics` decide by the rules of the `policy`; `history` is what was measured before of the
     noise. `core` are the cases that the gate guards (None: all), `classes` those of the campaign,
-    `extra_benefit` what the author claims for a version that is equal in speed. With `reached_only`
+    `facts` what is known of the version before it is timed. With `reached_only`
     cases that the change does not reach are not in the verdict. The final comparison measures the
     other operating point whatever it decides, and at length.
     """
@@ -132,7 +133,7 @@ class Criteria:
     gate: Gate = "improve"
     core: tuple[str, ...] | None = None
     classes: Classes = NO_CLASSES
-    extra_benefit: str | None = None
+    facts: VersionFacts = NO_FACTS
     reached_only: bool = False
     is_final: bool = False
 
@@ -154,25 +155,23 @@ def judge(
             break
     # The last look always decides.
     assert verdict is not None
-    credit, doubt = Credit(), ""
-    is_compared = len(measured.same) < len(results)
+    credit, is_compared = Credit(), len(measured.same) < len(results)
     if not verdict.decision.keeps or criteria.is_final:
         comparison.halt_nearby()
     else:
         comparison.finish_nearby()
     if verdict.decision.keeps and is_compared:
         credit = _credit(comparison, measured.replicas, verdict, criteria)
-        doubt = credit.doubt
-        if credit.excess:
-            measured.take_off(credit.excess)
-            credited = measured.verdict(look)
-            doubt = doubt or ("" if credited else "less than that is credited")
-            verdict = credited or verdict
-    is_kept = verdict.decision.keeps and not doubt
-    if is_compared and comparison.asks_more and (is_kept or criteria.is_final):
+        measured.take_off(credit.excess)
+    nearby, facts = measured.nearby(), criteria.facts
+    if verdict.decision.keeps:
+        narrower = names_of(finding for finding in nearby if finding.repairs)
+        facts = replace(facts, doubt=credit.doubt, narrower=narrower)
+        verdict = measured.last_verdict(look, facts)
+    if is_compared and comparison.asks_more and (verdict.decision.keeps or criteria.is_final):
         measured.load()
-        verdict = measured.verdict(look) or verdict
-    return measured.result(_doubted(verdict, credit, doubt), credit)
+        verdict = measured.last_verdict(look, facts)
+    return measured.result(verdict, credit, nearby)
 
 
 def _credit(
@@ -186,18 +185,6 @@ def _credit(
     is_gain = bool(total and (total.low_pct or 0) > 0) and criteria.gate == "improve"
     loss_pct = None if is_gain else criteria.policy.shape_gate_pct
     return examine(comparison, replicas, total.change_pct if total else None, loss_pct)
-
-
-def _doubted(verdict: Verdict, credit: Credit, doubt: str) -> Verdict:
-    """Return the verdict with what the examination says; a version in doubt is not kept."""
-    update: dict[str, object] = {"flags": [*verdict.flags, *credit.flags]}
-    if doubt and verdict.decision.keeps:
-        update |= {
-            "decision": Decision.INCONCLUSIVE,
-            "reason": f"{verdict.reason}; but {doubt}",
-            "next_step": "measure it again on a quieter machine",
-        }
-    return verdict.model_copy(update=update)
 
 
 class _Measured:
@@ -238,7 +225,24 @@ class _Measured:
     def verdict(self, look: int) -> Verdict | None:
         """Return the verdict on up to `look` replicates, None where more are needed."""
         criteria = self._criteria
-        return decide_under_skew(*self._look(look), criteria.policy, criteria.extra_benefit)
+        return decide(*self._look(look), criteria.policy, criteria.facts)
+
+    def last_verdict(self, look: int, facts: VersionFacts) -> Verdict:
+        """Return the verdict by all that is known: no more replicates are measured."""
+        parts = [[replace(e, is_last=True) for e in part] for part in self._look(look)]
+        verdict = decide(parts[0], parts[1], self._criteria.policy, facts)
+        assert verdict is not None
+        return verdict
+
+    def nearby(self) -> tuple[Finding, ...]:
+        """Return what trials near the declared shapes say of the candidate."""
+        comparison, replicas = self._comparison, self.replicas
+        gains = {
+            name: math.exp(statistics.fmean(replica[name].ratio("forward") for replica in replicas))
+            for name in replicas[0]
+        }
+        found = findings_nearby(comparison.tried, comparison.death_nearby, gains)
+        return (*found, *comparison.caught)
 
     def _look(self, look: int) -> tuple[list[PairedEvidence], list[PairedEvidence]]:
         """Measure up to `look` replicates.
@@ -265,15 +269,12 @@ class _Measured:
         ]
         return self._evidence, _uneven(self._evidence, criteria.metrics, self.replicas)
 
-    def result(self, verdict: Verdict, credit: Credit) -> PairedResult:
+    def result(self, verdict: Verdict, credit: Credit, nearby: tuple[Finding, ...]) -> PairedResult:
         comparison, results, replicas = self._comparison, self._results, self.replicas
-        gains = {
-            name: math.exp(statistics.fmean(replica[name].ratio("forward") for replica in replicas))
-            for name in replicas[0]
-        }
         engines = sorted({quads.engine for quads in replicas[0].values() if not quads.is_same})
         update = {
             "engine": ", ".join(engines) or None,
+            "flags": [*verdict.flags, *credit.flags],
             "kernels": _kernels(results, replicas),
             "replicas": Replicas(processes=len(replicas)),
         }
@@ -285,10 +286,7 @@ class _Measured:
             results=tuple(results),
             replicas=tuple(replicas),
             tried=tuple(comparison.tried),
-            nearby=(
-                *findings_nearby(comparison.tried, comparison.death_nearby, gains),
-                *comparison.caught,
-            ),
+            nearby=nearby,
         )
 
     def _session(self, credit: Credit) -> dict[str, object]:

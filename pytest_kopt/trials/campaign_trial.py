@@ -22,6 +22,7 @@ from pytest_kopt.cases.details import with_details
 from pytest_kopt.cases.order import Depth, Purpose, WorkerOrders
 from pytest_kopt.cases.result import Collector
 from pytest_kopt.clock import now
+from pytest_kopt.decide.hard_gates import incomplete
 from pytest_kopt.devices.idle import AllGpusBusy
 from pytest_kopt.devices.machine import this_machine
 from pytest_kopt.devices.vendor import choose
@@ -319,7 +320,7 @@ def record_round(judged: Judged, **figures: Any) -> Closing:
     asked, campaign = opened.asked, opened.campaign
     if not campaign.candidate().same_content(begun.kernel):
         changed = "the kernel files changed while they were measured"
-        judged = judged.of(judging.incomplete(asked.policy, changed))
+        judged = judged.of(incomplete(asked.policy, changed))
     lines = rooflines(gathered.results, asked.settings.workspace)
     judged = judged.flagged(*(line.over_declared for line in lines if line.over_declared)).saying(
         rooflines=lines, level=gathered.level, thresholds=asked.policy.model_dump(mode="json")

@@ -8,10 +8,11 @@ from dataclasses import replace
 from pytest_kopt.campaign.kernel import KernelVersion
 from pytest_kopt.campaign.running import COMPARING
 from pytest_kopt.cases.result import CaseResult, Collector
-from pytest_kopt.decide.hard_gates import checked_shape, metrics_verdict
+from pytest_kopt.decide.conclusion import VersionFacts
+from pytest_kopt.decide.hard_gates import checked_shape, incomplete, metrics_verdict
 from pytest_kopt.decide.stored import decide_stored, remeasurements_needed
 from pytest_kopt.decide.stored_evidence import StoredEvidence
-from pytest_kopt.decide.verdict import Verdict
+from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.devices.machine import elsewhere
 from pytest_kopt.errors import BadInput
 from pytest_kopt.paired.arms import CandidateDied, NotComparable
@@ -57,7 +58,7 @@ def compare_paired(
             NoiseHistory.here(opened.asked.settings.workspace, results, campaign),
             core=opened.core,
             classes=opened.classes,
-            extra_benefit=opened.notes.extra_benefit,
+            facts=_facts(gathered),
             is_final=is_final,
         )
         ids = [result.nodeid for result in results]
@@ -78,6 +79,22 @@ def compare_paired(
     return Judged(gathered, paired.verdict, paired)
 
 
+def _facts(gathered: Gathered) -> VersionFacts:
+    """Return what the notes and the ledger say of the version.
+
+    Files that are the incumbent's have been decided on since they failed.
+    """
+    opened, kernel = gathered.opened, gathered.ran.begun.kernel.hashes
+    before = (verdict for _, _, verdict in opened.campaign.state.decided())
+    repairs = (verdict for verdict in before if verdict.decision is Decision.REPAIR)
+    failed = next((verdict for verdict in repairs if verdict.kernel == kernel), None)
+    known = VersionFacts(opened.notes.extra_benefit or "", root_cause=opened.notes.root_cause or "")
+    if failed is None or opened.same_as is not None:
+        return known
+    where = f"the same files failed in round {failed.round}, attempt {failed.attempt}"
+    return replace(known, failed_before=f"{where} ({failed.reason})")
+
+
 def compare_stored(gathered: Gathered) -> Verdict:
     """Compare with the incumbent's stored figures; a gain is measured again as the policy says."""
     opened, results, table = gathered.opened, gathered.results, gathered.rows
@@ -92,7 +109,7 @@ def compare_stored(gathered: Gathered) -> Verdict:
         incumbent=incumbent,
         primary=campaign.manifest.primary_metric,
         failed_repairs=gathered.failed_repairs,
-        extra_benefit=opened.notes.extra_benefit,
+        facts=_facts(gathered),
         core=None if core is None else frozenset(opened.frozen[name].key for name in core),
         classes=opened.classes,
         devices={result.key: result.evidence.device or "" for result in results},
@@ -105,12 +122,12 @@ def compare_stored(gathered: Gathered) -> Verdict:
         again.results = {result.nodeid: result for result in measurements.measure_again()}
         repeat = again.table()
         if repeat is None or len(repeat.rows) != len(table.rows):
-            return judging.incomplete(policy, "a re-measurement lost cases")
+            return incomplete(policy, "a re-measurement lost cases")
         repeats = (*evidence.remeasurements, repeat.only(incumbents))
         evidence = replace(evidence, remeasurements=repeats)
         verdict = decide_stored(evidence, policy)
     if verdict.decision.keeps and any(result.evidence.groups for result in results):
-        return judging.incomplete(policy, *judging.SKEW_NOT_TIMED)
+        return incomplete(policy, *judging.SKEW_NOT_TIMED)
     engines = sorted({result.evidence.engine or "-" for result in results})
     flags = [*verdict.flags, *judging.device_flags(results, opened.frozen)]
     if where := elsewhere(campaign.best.session()):

@@ -15,6 +15,7 @@ from pytest_kopt.campaign.history.trend import chain_of_best, compose
 from pytest_kopt.campaign.kernel import KernelVersion
 from pytest_kopt.campaign.recording import record_final
 from pytest_kopt.cases.details import in_a_line, with_details
+from pytest_kopt.decide.hard_gates import incomplete, wrong
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.errors import BadInput
 from pytest_kopt.figures import changed
@@ -105,10 +106,10 @@ def _judge(gathered: Gathered) -> Judged:
     if failed:
         reason = f"the accepted version fails {len(failed)} case(s): {', '.join(failed[:3])}"
         step = "correct it in a new round"
-        verdict = judging.uncompared(results, policy, Decision.REPAIR, reason, step)
+        verdict = wrong(policy, reason, step, judging.checked_shapes(results))
         return Judged(gathered, verdict)
     if judging.is_interpreted(results):
-        return Judged(gathered, judging.incomplete(policy, *judging.INTERPRETED))
+        return Judged(gathered, incomplete(policy, *judging.INTERPRETED))
     judged = compare_paired(gathered, opened.campaign.baseline(), _judge, is_final=True)
     if judged.verdict.decision is Decision.REPAIR:
         return judged

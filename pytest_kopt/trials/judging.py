@@ -12,13 +12,13 @@ from pytest_kopt.cases.details import in_a_line
 from pytest_kopt.cases.result import CaseResult, Check, Collector, ExpectedCase
 from pytest_kopt.decide import hard_gates
 from pytest_kopt.decide.case_verdict import Same, Shape
-from pytest_kopt.decide.hard_gates import checked_shape
+from pytest_kopt.decide.hard_gates import checked_shape, incomplete
 from pytest_kopt.decide.policy import Policy
-from pytest_kopt.decide.verdict import Decision, NamedFinding, Verdict
+from pytest_kopt.decide.verdict import NamedFinding, Verdict
 from pytest_kopt.devices.conditions import by_kind
 from pytest_kopt.devices.vendor import CPU
 from pytest_kopt.errors import BadInput
-from pytest_kopt.honesty.finding import Finding
+from pytest_kopt.honesty.finding import Finding, names_of
 
 COMPUTE = "compute what the cases ask for"
 INTERPRETED = (
@@ -41,20 +41,10 @@ _LISTED = 5
 CAUGHT_STEP = "kopt restored the current best; try a hypothesis that does the work in every call"
 
 
-def incomplete(policy: Policy, reason: str, step: str = "run it again") -> Verdict:
-    return uncompared((), policy, Decision.INCOMPLETE, reason, step)
-
-
-def same_code(
-    decision: Decision,
-    reason: str,
-    results: Sequence[CaseResult],
-    policy: Policy,
-    next_step: str = "",
-) -> Verdict:
-    same: dict[str, Same] = {result.nodeid: "source" for result in results}
-    verdict = uncompared((), policy, decision, reason, next_step)
-    return verdict.model_copy(update={"shapes": shapes(results, same.keys(), same)})
+def same_shapes(results: Sequence[CaseResult], how: Same = "source") -> list[Shape]:
+    """Return all cases as they stand where both versions run the same code."""
+    same = {result.nodeid: how for result in results}
+    return shapes(results, same.keys(), same)
 
 
 def shapes(
@@ -140,11 +130,9 @@ def cut_off(
     return None
 
 
-def uncompared(
-    results: Sequence[CaseResult], policy: Policy, decision: Decision, reason: str, step: str = ""
-) -> Verdict:
-    shapes = [checked_shape(result.row()) for result in results]
-    return hard_gates.uncompared(policy, decision, reason, step, shapes)
+def checked_shapes(results: Sequence[CaseResult]) -> list[Shape]:
+    """Return all cases with what their checks came to."""
+    return [checked_shape(result.row()) for result in results]
 
 
 def overfit(
@@ -158,7 +146,7 @@ def overfit(
     if all(finding.check == FOREIGN for finding in findings):
         reason, step = "it is not written in the campaign's language", _FOREIGN_STEP
     why = f"{reason}: {names_of(findings)}"
-    verdict = uncompared(results, policy, Decision.REJECTED_OVERFIT, why, step)
+    verdict = hard_gates.overfit(policy, why, step, checked_shapes(results))
     return flagged(verdict, findings)
 
 
@@ -171,11 +159,6 @@ def flagged(verdict: Verdict, findings: Sequence[Finding | str]) -> Verdict:
         "findings": list(dict.fromkeys([*verdict.findings, *named])),
     }
     return verdict.model_copy(update=update)
-
-
-def names_of(findings: Iterable[Finding]) -> str:
-    """Return the findings' names, for a reason: the flags say the rest."""
-    return ", ".join(dict.fromkeys(finding.check for finding in findings))
 
 
 def _once(findings: Iterable[Finding | str]) -> Iterator[str]:
@@ -292,52 +275,3 @@ def device_flags(results: Sequence[CaseResult], expected: Mapping[str, ExpectedC
             flags.append(f"{result.label}: measured on {now}, the incumbent on {before}")
     around = {r.label: r.evidence.conditions for r in results}
     return [*flags, *by_kind({label: c.flags if c else () for label, c in around.items()})]
-
-
-#: The worst first.
-_WORST = (
-    *(Decision.REPAIR, Decision.REJECTED_OVERFIT, Decision.ROLLED_BACK, Decision.INCOMPLETE),
-    *(Decision.INCONCLUSIVE, Decision.ACCEPTED_WITH_NOTE, Decision.ACCEPTED),
-)
-
-
-def worst(verdicts: Sequence[Verdict]) -> Verdict:
-    """Return the worst verdict on parts of the cases, with the cases and flags of all parts."""
-    first, *others = sorted(verdicts, key=lambda verdict: _WORST.index(verdict.decision))
-    reasons = [
-        first.reason,
-        *(f"in {_labels(verdict.shapes)}: {verdict.reason}" for verdict in others),
-    ]
-    return first.model_copy(
-        update={
-            "reason": "; ".join(reasons),
-            "shapes": [shape for verdict in (first, *others) for shape in verdict.shapes],
-            "flags": [*dict.fromkeys(f for verdict in (first, *others) for f in verdict.flags)],
-        }
-    )
-
-
-def without(gone: Sequence[str], new: Sequence[str], verdict: Verdict) -> Verdict:
-    """Return the verdict on a change that removes cases: refused, unless it is worse as it is."""
-    if not gone or not (verdict.decision.keeps or verdict.decision is Decision.INCONCLUSIVE):
-        return verdict
-    names = some(gone)
-    renamed = f" or have a new name ({some(new)})" if new else ""
-    return verdict.model_copy(
-        update={
-            "decision": Decision.ROLLED_BACK,
-            "reason": f"{len(gone)} case(s) of the base are gone, skipped or xfailed, and nothing "
-            f"says that their shapes are not slower: {names}; of the others: {verdict.reason}",
-            "next_step": "bring them back, or pass --kopt-allow-removed if they are meant to go"
-            + renamed,
-            "removed": list(gone),
-        }
-    )
-
-
-def _labels(shapes: Sequence[Shape]) -> str:
-    return some([shape.nodeid or shape.label for shape in shapes])
-
-
-def some(ids: Sequence[str]) -> str:
-    return ", ".join(ids[:3]) + (", …" if len(ids) > 3 else "")

@@ -122,7 +122,7 @@ def test_a_kernel_that_says_what_it_does_not_support_is_kept_with_a_note(slow: P
     assert run.code == 0, run.text
     verdict = slow.verdict(2)
     assert verdict["decision"] == "ACCEPTED_WITH_NOTE"
-    less = "supports less than the incumbent: held-out-shape"
+    less = "supports less than the other version: held-out-shape"
     assert less in verdict["reason"]
     run = slow.round("final")
     assert run.code == 0, run.text

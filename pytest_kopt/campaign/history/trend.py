@@ -160,8 +160,7 @@ def compose(campaign: Campaign) -> FinalReport:
     rounds = [round for round in campaign.state.decided_rounds() if round.number > 1]
     accepted = [round for round in rounds if round.is_kept]
     lost = [round for round in rounds if not round.is_kept]
-    undecided = Decision.INCONCLUSIVE
-    failed = [round for round in lost if round.last.outcome().decision is not undecided]
+    failed = [round for round in lost if round.last.outcome().decision is not Decision.INCONCLUSIVE]
     audit = [
         audited(round.number, round.notes.claim, _gain(round.last.outcome())) for round in accepted
     ]

@@ -18,7 +18,7 @@ from pytest_kopt.cases.case_rooflines import rooflines
 from pytest_kopt.cases.result import device_model_of
 from pytest_kopt.decide.case_verdict import Shape
 from pytest_kopt.decide.inference import HighEnd, LowEnd
-from pytest_kopt.decide.verdict import Decision, Level, NextAction, RaceCandidate
+from pytest_kopt.decide.verdict import UNDECIDED, Decision, Level, NextAction, RaceCandidate
 from pytest_kopt.knowledge.facts import product_facts
 from pytest_kopt.knowledge.routing import Route
 from pytest_kopt.models import Document
@@ -73,7 +73,7 @@ class RoundStatus(Document):
             attempts=len(round.attempts),
             open=round.is_open,
             level=decided.level if decided else "full",
-            decision=decided.decision if decided else Decision.INCOMPLETE,
+            decision=decided.decision if decided else UNDECIDED,
             reason=decided.reason if decided else "the session was cut off",
             next_step=decided.next_step if decided else "run the round again",
             **{name: getattr(total, name, None) for name in ("change_pct", "low_pct", "high_pct")},

@@ -8,7 +8,6 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 import pytest
 
@@ -16,11 +15,14 @@ from pytest_kopt import policies
 from pytest_kopt.cases.details import in_a_line, with_details
 from pytest_kopt.cases.order import Purpose, WorkerOrders
 from pytest_kopt.cases.result import CaseResult, Collector, loaded_by
+from pytest_kopt.decide import hard_gates
+from pytest_kopt.decide.case_verdict import Shape
+from pytest_kopt.decide.conclusion import of_parts, some, with_untimed, without
 from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.devices.idle import AllGpusBusy
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.audit import audit
-from pytest_kopt.honesty.finding import Finding
+from pytest_kopt.honesty.finding import Finding, names_of
 from pytest_kopt.options.declare import IN_TREE
 from pytest_kopt.options.settings import Settings
 from pytest_kopt.paired.arms import CandidateDied, NotComparable, Versions
@@ -167,7 +169,7 @@ class PullRequestGate:
         verdict = self.cut_off(collector, interrupted, self._then.order)
         detail = self._unbuilt
         if self.is_settled:
-            verdict = self._nothing([], f"the same code as {self.other}")
+            verdict = self._nothing(f"the same code as {self.other}")
         elif detail:
             verdict = self.wrong([], f"the kernel does not build: {detail.splitlines()[0]}")
         elif verdict is None:
@@ -206,7 +208,7 @@ class PullRequestGate:
         verdict, told = base.with_differences(verdict, declared)
         verdict = judging.flagged(verdict, [*flags, *told, *found])
         if not self.settings.allow_removed:
-            verdict = judging.without(gone, new, verdict)
+            verdict = without(gone, new, verdict)
         return verdict, detail
 
     def _judged_as_then(
@@ -384,9 +386,11 @@ class PullRequestGate:
         if not self._changed:
             same_code = "the kernels are the same code as"
             why = same_code if self._sources and not of_tests else "no kernel code changed since"
-            return judging.flagged(self._nothing(results, f"{why} {self.other}"), flags)
+            verdict = self._nothing(f"{why} {self.other}", judging.same_shapes(results))
+            return judging.flagged(verdict, flags)
         if not self._reach.any_used(self._changed, [*results, *self._as_then.values()]):
-            return judging.flagged(self._nothing(results, self._unreached(results)), flags)
+            verdict = self._nothing(self._unreached(results), judging.same_shapes(results))
+            return judging.flagged(verdict, flags)
         as_then = self._as_then if self._around else {}
         alone = self._without_twin(new, measurements)
         both = [
@@ -408,17 +412,18 @@ class PullRequestGate:
         compared = [part.verdict for part in paired if len(part.same) < len(part.results)]
         same |= {case.nodeid: "source" for case in interpreted if case not in reached}
         rest = judging.shapes(results, same.keys() | alone.keys(), same)
-        verdict = None
+        decided: Verdict | None = None
         if compared:
-            verdict = judging.worst(compared)
-            verdict = verdict.model_copy(update={"shapes": verdict.shapes + rest})
+            decided = of_parts(compared)
+            decided = decided.model_copy(update={"shapes": decided.shapes + rest})
         elif rest:
             if any(part.has_same_machine_code for part in paired):
                 why = f"the GPU does the same work as at {self.other}: the same machine code"
             else:
                 why = self._unreached(results) if both else f"every case is new since {self.other}"
-            verdict = self._nothing([], why).model_copy(update={"shapes": rest})
-        verdict = self.without_times(reached, verdict)
+            decided = self._nothing(why, rest)
+        untimed = judging.shapes(reached, {case.nodeid for case in reached})
+        verdict = with_untimed(decided, untimed, self.policy, *judging.INTERPRETED)
         return judging.flagged(verdict, [*alone.values(), *flags])
 
     def _unreached(self, results: Sequence[CaseResult]) -> str:
@@ -438,7 +443,7 @@ class PullRequestGate:
                 "pythonpath): an editable install of a folder leads to the folder itself"
             )
         raise BadInput(
-            f"no case runs the files that differ: {judging.some(self._changed)}; the cases call "
+            f"no case runs the files that differ: {some(self._changed)}; the cases call "
             f"{judging.called_by(results)}",
             where=str(self.other),
             fix=fix,
@@ -467,13 +472,10 @@ class PullRequestGate:
             if check != "PASS"
         }
 
-    def _nothing(self, results: Sequence[CaseResult], why: str) -> Verdict:
-        """Return the verdict on unchanged kernels: no regression, and no gain either."""
-        decision, step = Decision.ACCEPTED, ""
-        if self.settings.gate == "improve":
-            decision = Decision.INCONCLUSIVE
-            step = "the gate asks for a gain; there is none to measure"
-        return judging.same_code(decision, why, results, self.policy, step)
+    def _nothing(self, why: str, shapes: Sequence[Shape] = ()) -> Verdict:
+        """Return the verdict on unchanged kernels."""
+        asks_gain = self.settings.gate == "improve"
+        return hard_gates.unchanged(self.policy, why, shapes, asks_gain=asks_gain)
 
     def closed(
         self, verdict: Verdict, base: str, results: Sequence[CaseResult], detail: str
@@ -540,23 +542,6 @@ class PullRequestGate:
             paired = judge(comparison, cases, criteria)
         return replace(paired, verdict=self._with_nearby(paired))
 
-    def without_times(self, cases: Sequence[CaseResult], timed: Verdict | None) -> Verdict:
-        """Return the verdict on `timed` (None: there are none) together with interpreted cases.
-
-        As long as there is one of those not every case is judged.
-        """
-        if not cases and timed:
-            return timed
-        why, step = judging.INTERPRETED
-        names = judging.some([case.nodeid for case in cases])
-        why = f"{len(cases)} case(s) not judged, {names}: {why}"
-        if timed:
-            why += f"; of the other cases: {timed.reason}"
-        verdict = timed or judging.incomplete(self.policy, why, step)
-        shapes = verdict.shapes + judging.shapes(cases, {case.nodeid for case in cases})
-        update = {"decision": Decision.INCOMPLETE, "reason": why, "next_step": step}
-        return verdict.model_copy(update={**update, "shapes": shapes})
-
     def _with_nearby(self, paired: PairedResult) -> Verdict:
         """Return the verdict with what the versions did at shapes near the declared ones."""
         nearby, verdict = paired.nearby, paired.verdict
@@ -564,15 +549,10 @@ class PullRequestGate:
         if wrong := paired.refusing:
             why = "the other side is right where this one is not"
             return judging.flagged(self._refused(reached, wrong, why), nearby)
-        update: dict[str, Any] = {}
         if verdict.decision is not Decision.INCOMPLETE:
-            update["next_step"] = NEXT.get(verdict.decision, "")
-        narrower = [finding for finding in nearby if finding.repairs]
-        if narrower and verdict.decision is Decision.ACCEPTED:
-            names = judging.names_of(narrower)
-            reason = f"{verdict.reason}; it supports less than the other side: {names}"
-            update |= {"decision": Decision.ACCEPTED_WITH_NOTE, "reason": reason}
-        return judging.flagged(verdict.model_copy(update=update), nearby)
+            step = NEXT.get(verdict.decision, "")
+            verdict = verdict.model_copy(update={"next_step": step})
+        return judging.flagged(verdict, nearby)
 
     def _refused(
         self, results: Sequence[CaseResult], findings: Sequence[Finding], why: str
@@ -582,9 +562,9 @@ class PullRequestGate:
             return judging.overfit(results, cheats, self.policy, judging.COMPUTE)
         failed = {finding.where: str(finding) for finding in findings}
         failing = judging.all_failed(results, failed, "FAIL")
-        reason = f"{why}: {judging.names_of(findings)}"
+        reason = f"{why}: {names_of(findings)}"
         return judging.flagged(self.wrong(failing, reason), findings)
 
     def wrong(self, results: Sequence[CaseResult], reason: str) -> Verdict:
         step = "correct what the reason names; nothing was compared"
-        return judging.uncompared(results, self.policy, Decision.REPAIR, reason, step)
+        return hard_gates.wrong(self.policy, reason, step, judging.checked_shapes(results))

@@ -15,6 +15,7 @@ from pytest_kopt.campaign.git.repository import Repository
 from pytest_kopt.campaign.git.worktrees import contents_at
 from pytest_kopt.cases.order import WorkerOrders
 from pytest_kopt.cases.result import CaseResult, Collector, observed_by
+from pytest_kopt.decide.conclusion import some
 from pytest_kopt.decide.verdict import Verdict
 from pytest_kopt.devices.states import COLD
 from pytest_kopt.devices.vendor import interpreter_environment
@@ -25,7 +26,6 @@ from pytest_kopt.options.declare import NAMED
 from pytest_kopt.processes.case_processes import Rerun
 from pytest_kopt.processes.child import Child, mover
 from pytest_kopt.trials.harness import PytestSetup
-from pytest_kopt.trials.judging import some
 from pytest_kopt.trials.measurements import InCopies, Measurements
 from pytest_kopt.trials.trees import overlays
 from pytest_kopt.versions.overlay import contents_of

@@ -14,12 +14,13 @@ from pytest_kopt.cases.details import choices_of, in_a_line, tuning_flags
 from pytest_kopt.cases.result import Collector, names, observed_by
 from pytest_kopt.decide.classes import measured_classes
 from pytest_kopt.decide.hard_gates import (
+    baseline,
     checked_shape,
     correctness_verdict,
+    incomplete,
     metrics_verdict,
-    uncompared,
 )
-from pytest_kopt.decide.verdict import Aggregate, Decision, Verdict
+from pytest_kopt.decide.verdict import Aggregate, Verdict
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.nearby_shapes import USES
 from pytest_kopt.schema.metrics import aggregate, parse_primary
@@ -99,7 +100,7 @@ def _judge(gathered: Gathered) -> Verdict:
         _check_labels(gathered)
     if gathered.edits and not interrupted:
         changed = f"the harness changed while the baseline ran: {gathered.edits[0]}"
-        return judging.incomplete(policy, changed)
+        return incomplete(policy, changed)
     return broken or _measured(gathered)
 
 
@@ -129,14 +130,13 @@ def _measured(gathered: Gathered) -> Verdict:
     metrics = parse_primary(opened.campaign.manifest.primary_metric, table, policy.directions)
     unusable = metrics_verdict(table, metrics, policy)
     if unusable:
-        return judging.incomplete(policy, unusable.reason, unusable.next_step)
+        return incomplete(policy, unusable.reason, unusable.next_step)
     totals = [
         Aggregate(metric=metric.name, better=metric.better, candidate=aggregate(table.rows, metric))
         for metric in metrics
     ]
-    verdict = uncompared(
+    verdict = baseline(
         policy,
-        Decision.BASELINE,
         f"{len(table.rows)} case(s) PASS; the schema and the case set are frozen",
         f"change the kernel, then: `pytest --kopt-campaign {opened.campaign.name} "
         f"--kopt-round next`{_quick_words(gathered)}",

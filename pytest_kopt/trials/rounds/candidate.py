@@ -2,8 +2,7 @@
 
 The round is opened, which refuses what is not worth measuring. pytest runs the cases: all are
 checked, those of the level are timed. The rows are gathered and judged, by all cases where a quick
-gain is too small to stand alone. Then the verdict gets its notes, files that failed before are kept
-only for a stated reason, and it is recorded and carried out.
+gain is too small to stand alone. The verdict gets its flags, and is recorded and carried out.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ from pytest_kopt.campaign.kernel import KernelVersion
 from pytest_kopt.campaign.ledger import PairedChange
 from pytest_kopt.cases.details import in_a_line
 from pytest_kopt.cases.result import CaseResult, Collector, names
-from pytest_kopt.decide.hard_gates import correctness_verdict
-from pytest_kopt.decide.verdict import Decision, Verdict
+from pytest_kopt.decide.hard_gates import correctness_verdict, incomplete, same_code
+from pytest_kopt.decide.verdict import Verdict
 from pytest_kopt.errors import BadInput, KernelError
 from pytest_kopt.figures import changed
 from pytest_kopt.honesty.audit import audit
-from pytest_kopt.honesty.finding import Finding
+from pytest_kopt.honesty.finding import Finding, names_of
 from pytest_kopt.sameness.sources import differing
 from pytest_kopt.schema.metrics import is_backward
 from pytest_kopt.show.standing import Closing
@@ -110,9 +109,9 @@ def judge_candidate(ran: Ran) -> Judged:
     judged = _judge_same(ran) if ran.is_same else _judge(gather(ran), examination)
     if opened.level == "quick" and levels.asks_for_full(judged.verdict):
         judged = _judge_by_all(judged, examination)
-    judged = _with_notes(judged, examination)
-    judged = _as_before(judged)
-    return profiled(judged.saying_why_blocked())
+    findings = examination.findings(judged.gathered.results)
+    notable = [finding for finding in findings if not finding.rejects or finding.repairs]
+    return profiled(judged.flagged(*notable, *judged.nearby).saying_why_blocked())
 
 
 def _judge_same(ran: Ran) -> Judged:
@@ -124,11 +123,9 @@ def _judge_same(ran: Ran) -> Judged:
     gathered = gather(ran)
     verdict = broken(gathered, list(ran.collector.results), _PUT_BACK)
     if not verdict and differing(campaign.incumbent().sources, kernel.sources):
-        verdict = judging.incomplete(policy, "the kernel files changed meanwhile")
-    benefit = opened.notes.extra_benefit
-    what = f"kept for its extra benefit (stated, not measured): {benefit}"
-    reason = f"the same code as round {number}, {what}"
-    same = judging.same_code(Decision.ACCEPTED_WITH_NOTE, reason, gathered.results, policy)
+        verdict = incomplete(policy, "the kernel files changed meanwhile")
+    where, shapes = f"the same code as round {number}", judging.same_shapes(gathered.results)
+    same = same_code(policy, where, opened.notes.extra_benefit, shapes)
     return Judged(gathered, verdict or same)
 
 
@@ -139,7 +136,7 @@ def _judge(gathered: Gathered, examination: Examination) -> Judged:
     if unfit:
         return Judged(gathered, unfit)
     if judging.is_interpreted(results):
-        return Judged(gathered, judging.incomplete(policy, *judging.INTERPRETED))
+        return Judged(gathered, incomplete(policy, *judging.INTERPRETED))
     if gathered.harness is not None:
         opened.asked.watch.check_dependencies(gathered.harness)
     if opened.asked.settings.compare == "stored":
@@ -175,7 +172,9 @@ def _same_machine_code(judged: Judged) -> Judged:
         "work in every case"
     )
     if judged.gathered.opened.raced:
-        return judged.saying(decision=Decision.ROLLED_BACK, reason=why, next_step="")
+        gathered = judged.gathered
+        shapes = judging.same_shapes(gathered.results, "machine")
+        return judged.of(same_code(gathered.policy, why, None, shapes))
     raise BadInput(
         why,
         where=", ".join(campaign.manifest.kernel_source),
@@ -194,7 +193,7 @@ def _supporting(judged: Judged, wrong: Sequence[Finding]) -> Judged:
     failed = correctness_verdict(gathered.rows, gathered.policy, gathered.failed_repairs)
     assert failed is not None
     judged = replace(judged, gathered=gathered, verdict=failed)
-    reason = f"{failed.reason}; {judging.names_of(wrong)}"
+    reason = f"{failed.reason}; {names_of(wrong)}"
     return judged.flagged(*wrong).saying(reason=reason)
 
 
@@ -209,45 +208,6 @@ def _judge_by_all(quick: Judged, examination: Examination) -> Judged:
         f"{levels.FULL_BELOW_PCT:g} % is decided by all {len(opened.frozen)} cases"
     )
     return judged.saying(flags=[flag, *judged.verdict.flags])
-
-
-def _with_notes(judged: Judged, examination: Examination) -> Judged:
-    """Add what was found and does not reject."""
-    findings = examination.findings(judged.gathered.results)
-    notable = [finding for finding in findings if not finding.rejects or finding.repairs]
-    judged = judged.flagged(*notable, *judged.nearby)
-    if judged.verdict.decision is not Decision.ACCEPTED:
-        return judged
-    narrower = [finding for finding in judged.nearby if finding.repairs]
-    if not narrower:
-        return judged
-    note = f"it supports less than the incumbent: {judging.names_of(narrower)}"
-    reason = f"{judged.verdict.reason}; {note}"
-    return judged.saying(decision=Decision.ACCEPTED_WITH_NOTE, reason=reason)
-
-
-def _as_before(judged: Judged) -> Judged:
-    """Keep files that failed before only if the notes name what differs now.
-
-    A version that a cache or a race made right this time is wrong for the next user. Files that are
-    the incumbent's have been decided on since they failed.
-    """
-    opened, kernel = judged.gathered.opened, judged.gathered.ran.begun.kernel.hashes
-    before = (verdict for _, _, verdict in opened.campaign.state.decided())
-    repairs = (verdict for verdict in before if verdict.decision is Decision.REPAIR)
-    failed = next((verdict for verdict in repairs if verdict.kernel == kernel), None)
-    if failed is None or opened.same_as is not None or not judged.verdict.decision.keeps:
-        return judged
-    where = f"the same files failed in round {failed.round}, attempt {failed.attempt}"
-    if cause := opened.notes.root_cause:
-        reason = f"{judged.verdict.reason}; {where}, and the notes say why: {cause}"
-        return judged.saying(decision=Decision.ACCEPTED_WITH_NOTE, reason=reason)
-    return judged.saying(
-        decision=Decision.REPAIR,
-        reason=f"right this time, but {where} ({failed.reason}): a cache or a race may have made "
-        "the difference",
-        next_step="edit the kernel, or name the cause as root_cause in --kopt-notes",
-    )
 
 
 def record(judged: Judged) -> Closing:

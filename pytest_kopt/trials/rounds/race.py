@@ -9,17 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from pytest_kopt.cases.details import in_a_line
 from pytest_kopt.cases.order import Depth
 from pytest_kopt.cases.result import CaseResult, Collector
+from pytest_kopt.decide.hard_gates import incomplete
 from pytest_kopt.decide.paired_evidence import PairedEvidence
 from pytest_kopt.decide.race_rule import (
     LAST_LOOK,
     RACE_LOOKS,
     Standing,
+    by_checks,
     heat,
     interval,
     is_over,
@@ -62,29 +65,22 @@ _FOUND_OUT = (Decision.REPAIR, Decision.REJECTED_OVERFIT)
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """A candidate as far as it has come; `figures` are its change while it raced, if it did."""
+    """A candidate as far as it has come; the `record` has its change while it raced, if it did."""
 
     candidate: RaceEntrant
     collector: Collector
-    decision: Decision
-    reason: str = ""
-    figures: Mapping[str, float] = field(default_factory=dict)
+    record: RaceCandidate
 
     @property
     def name(self) -> str:
         return self.candidate.name
 
+    def saying(self, update: Mapping[str, Any]) -> _Entry:
+        return replace(self, record=self.record.model_copy(update=update))
+
     def at(self, place: int) -> RacedCandidate:
-        kernel = self.candidate.kernel
-        record = RaceCandidate(
-            name=self.name,
-            place=place,
-            decision=self.decision,
-            reason=self.reason,
-            kernel=kernel.hashes,
-            **self.figures,
-        )
-        return RacedCandidate(record, kernel, self.collector.table())
+        record = self.saying({"place": place}).record
+        return RacedCandidate(record, self.candidate.kernel, self.collector.table())
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +190,8 @@ class Race(CampaignTrial):
             # A race shows the flags of no other than the best.
             seen = [found for found in verdict.findings if found.rejects][:1]
             reason = "; ".join([verdict.reason, *(f"{one.check}: {one.message}" for one in seen)])
-            out.insert(0, replace(first, decision=verdict.decision, reason=reason))
+            decided = verdict.model_dump(include={"decision"})
+            out.insert(0, first.saying({**decided, "reason": reason}))
 
 
 def _judged(ran: Ran, first: _Entry, raced: tuple[RacedCandidate, ...], trees: RaceTrees) -> Judged:
@@ -202,7 +199,7 @@ def _judged(ran: Ran, first: _Entry, raced: tuple[RacedCandidate, ...], trees: R
     campaign, ids, full = ran.opened.campaign, list(ran.opened.timed), first.collector
     opened = replace(ran.opened, raced=raced)
     begun = replace(ran.begun, opened=opened, kernel=campaign.candidate())
-    if first.decision is Decision.ROLLED_BACK:
+    if first.record.decision is Decision.ROLLED_BACK:
         ran.measurements.get_ahead(ids, begun.beside(campaign.incumbent()))
         (full,) = ran.measurements.run_in(trees.timed(first.name), "checking the winner")
     ran.collector.take_over(full)
@@ -216,11 +213,11 @@ def _broken(gathered: Gathered) -> Verdict | None:
     if missing:
         return missing
     if judging.is_interpreted(results):
-        return judging.incomplete(policy, *judging.INTERPRETED)
+        return incomplete(policy, *judging.INTERPRETED)
     failed = [result.nodeid for result in results if result.check != "PASS"]
     if failed or gathered.edits:
         why = f"the current best itself fails {failed[0]}" if failed else judging.EDITED_HARNESS
-        return judging.incomplete(policy, why, "nothing was raced: find out why")
+        return incomplete(policy, why, "nothing was raced: find out why")
     return None
 
 
@@ -230,8 +227,8 @@ def _raced(gathered: Gathered, trees: RaceTrees) -> tuple[list[_Entry], list[_En
     collectors = ran.measurements.run_in(trees.checked(), "checking candidate")
     checks = zip(candidates, collectors, strict=True)
     entries = [_checked(candidate, collector, ran) for candidate, collector in checks]
-    passed = [entry for entry in entries if not entry.reason]
-    out = [entry for entry in entries if entry.reason]
+    passed = [entry for entry in entries if not entry.record.reason]
+    out = [entry for entry in entries if entry.record.reason]
     if len(passed) < 2:
         return passed, out
     race = _race(gathered, [entry.candidate for entry in passed], trees)
@@ -243,11 +240,13 @@ def _raced(gathered: Gathered, trees: RaceTrees) -> tuple[list[_Entry], list[_En
         return name != first, name not in race.left, -race.standings[name].mean
 
     passed.sort(key=rank)
+    behind = f"not better than {passed[0].name}"
     return [
-        replace(
-            entry,
-            reason=race.standings[entry.name].out or f"not better than {passed[0].name}",
-            figures=interval(race.evidences[entry.name]) if entry.name in race.evidences else {},
+        entry.saying(
+            {
+                "reason": race.standings[entry.name].out or behind,
+                **(interval(race.evidences[entry.name]) if entry.name in race.evidences else {}),
+            }
         )
         for entry in passed
     ], out
@@ -262,15 +261,12 @@ def _checked(candidate: RaceEntrant, collector: Collector, ran: Ran) -> _Entry:
     damning = judging.rejecting(Examination(opened.campaign, candidate.kernel).findings(results))
     failed = [result for result in results if result.check != "PASS"]
     missing = judging.cut_off(collector, list(opened.frozen), "", opened.asked.policy)
-    if damning:
-        return _Entry(candidate, collector, Decision.REJECTED_OVERFIT, str(damning[0]))
+    wrong = missing.reason if missing else ""
     if failed:
-        why = in_a_line(failed[0].diagnosis)
-        reason = f"{failed[0].nodeid} is {failed[0].check}: {why}"
-        return _Entry(candidate, collector, Decision.REPAIR, reason)
-    if missing:
-        return _Entry(candidate, collector, Decision.REPAIR, missing.reason)
-    return _Entry(candidate, collector, Decision.ROLLED_BACK)
+        wrong = f"{failed[0].nodeid} is {failed[0].check}: {in_a_line(failed[0].diagnosis)}"
+    cheat = str(damning[0]) if damning else ""
+    record = by_checks(candidate.name, candidate.kernel.hashes, cheat, wrong)
+    return _Entry(candidate, collector, record)
 
 
 def _race(gathered: Gathered, passed: Sequence[RaceEntrant], trees: RaceTrees) -> Raced:

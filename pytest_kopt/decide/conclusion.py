@@ -1,0 +1,132 @@
+"""What is known of a version besides its times, and what follows for a verdict by its times.
+
+Every pipeline hands its facts over before it has the verdict: nothing changes a decision later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pytest_kopt.decide.case_verdict import Shape
+from pytest_kopt.decide.hard_gates import incomplete
+from pytest_kopt.decide.policy import Policy
+from pytest_kopt.decide.verdict import Decision, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class VersionFacts:
+    """What the notes, the ledger and the examination say of a version; "" is nothing."""
+
+    #: The benefit that the author claims for a version that is equal in speed.
+    extra_benefit: str = ""
+    #: Why the examination of the gain does not confirm it.
+    doubt: str = ""
+    #: The names of what the version no longer supports, which refuses nothing.
+    narrower: str = ""
+    #: Where and why the same files failed their checks before.
+    failed_before: str = ""
+    #: The cause of that failure, by the notes.
+    root_cause: str = ""
+
+
+#: Nothing is known but times.
+NO_FACTS = VersionFacts()
+
+
+def settled(verdict: Verdict, facts: VersionFacts) -> Verdict:
+    """Return the verdict by times with what the facts change: only what would be kept.
+
+    In this order: a doubt decides nothing; files that failed before are kept for a stated cause
+    only, since a cache or a race may have made them right this time; what is left is noted.
+    """
+    if not verdict.decision.keeps:
+        return verdict
+    decision, reason, step = verdict.decision, verdict.reason, verdict.next_step
+    if facts.doubt:
+        decision, step = Decision.INCONCLUSIVE, "measure it again on a quieter machine"
+        reason = f"{reason}; but {facts.doubt}"
+    elif facts.failed_before and not facts.root_cause:
+        decision, step = (
+            Decision.REPAIR,
+            "edit the kernel, or name the cause as root_cause in --kopt-notes",
+        )
+        reason = (
+            f"right this time, but {facts.failed_before}: a cache or a race may have made the "
+            "difference"
+        )
+    else:
+        cause = f"{facts.failed_before}, and the notes say why: {facts.root_cause}"
+        narrower = f"it supports less than the other version: {facts.narrower}"
+        notes = [cause] * bool(facts.failed_before) + [narrower] * bool(facts.narrower)
+        if notes:
+            decision, reason = Decision.ACCEPTED_WITH_NOTE, "; ".join([reason, *notes])
+    update = {"decision": decision, "reason": reason, "next_step": step}
+    return verdict.model_copy(update=update)
+
+
+#: The decisions about parts of the cases, the worst first: it is the decision about all.
+_WORST = (
+    *(Decision.REPAIR, Decision.REJECTED_OVERFIT, Decision.ROLLED_BACK, Decision.INCOMPLETE),
+    *(Decision.INCONCLUSIVE, Decision.ACCEPTED_WITH_NOTE, Decision.ACCEPTED),
+)
+
+
+def of_parts(verdicts: Sequence[Verdict]) -> Verdict:
+    """Return the worst verdict on parts of the cases, with the cases and flags of all parts."""
+    first, *others = sorted(verdicts, key=lambda verdict: _WORST.index(verdict.decision))
+    reasons = [
+        first.reason,
+        *(f"in {_labels(verdict.shapes)}: {verdict.reason}" for verdict in others),
+    ]
+    return first.model_copy(
+        update={
+            "reason": "; ".join(reasons),
+            "shapes": [shape for verdict in (first, *others) for shape in verdict.shapes],
+            "flags": [*dict.fromkeys(f for verdict in (first, *others) for f in verdict.flags)],
+        }
+    )
+
+
+def with_untimed(
+    timed: Verdict | None, untimed: Sequence[Shape], policy: Policy, why: str, step: str
+) -> Verdict:
+    """Return the verdict on timed cases (None: there are none) together with `untimed` ones.
+
+    As long as a case has no times not every case is judged.
+    """
+    if timed and not untimed:
+        return timed
+    reason = f"{len(untimed)} case(s) not judged, {_labels(untimed)}: {why}"
+    if timed:
+        reason += f"; of the other cases: {timed.reason}"
+    verdict = timed or incomplete(policy, reason, step)
+    update = {"decision": Decision.INCOMPLETE, "reason": reason, "next_step": step}
+    return verdict.model_copy(update={**update, "shapes": [*verdict.shapes, *untimed]})
+
+
+def without(gone: Sequence[str], new: Sequence[str], verdict: Verdict) -> Verdict:
+    """Return the verdict on a change that removes cases: refused, unless it is worse as it is."""
+    if not gone or not (verdict.decision.keeps or verdict.decision is Decision.INCONCLUSIVE):
+        return verdict
+    names = some(gone)
+    renamed = f" or have a new name ({some(new)})" if new else ""
+    return verdict.model_copy(
+        update={
+            "decision": Decision.ROLLED_BACK,
+            "reason": f"{len(gone)} case(s) of the base are gone, skipped or xfailed, and nothing "
+            f"says that their shapes are not slower: {names}; of the others: {verdict.reason}",
+            "next_step": "bring them back, or pass --kopt-allow-removed if they are meant to go"
+            + renamed,
+            "removed": list(gone),
+        }
+    )
+
+
+def _labels(shapes: Sequence[Shape]) -> str:
+    return some([shape.nodeid or shape.label for shape in shapes])
+
+
+def some(ids: Sequence[str]) -> str:
+    """Return the first names of a list, for a sentence."""
+    return ", ".join(ids[:3]) + (", …" if len(ids) > 3 else "")
