@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 
+from pytest_kopt import policies
 from pytest_kopt.cases.evidence import CaseEvidence
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.numerics.gates import Gate, bitwise, snr, tolerance
 from pytest_kopt.trials.pull_request.base import by_base, differences
 
+PRIMUS = policies.load("primus")
 CLOSE, FAR = tolerance(rtol=1e-4, atol=1e-4), tolerance(rtol=1e-2, atol=1e-4)
 NEAR = "allclose(rtol=0.0001, atol=0.0001)"
 GATES = {"out": CLOSE, "grad of input 0": CLOSE}
@@ -68,6 +70,12 @@ def declared(**changes: Any) -> CaseResult:
         ),
         ({"limit_pct": 2.0}, {}, ["may be slower by 5 %, at the base by 2 %"]),
         ({}, {"limit_pct": 8.0}, ["may be slower by 8 %, at the base by 5 %"]),
+        ({}, {"limit_us": 2.0}, ["may be slower by 5 % and 2 us, at the base by 5 %"]),
+        (
+            {"limit_us": 2.0},
+            {"limit_us": 1.0, "limit_pct": 8.0},
+            ["may be slower by 8 % and 1 us, at the base by 5 % and 2 us"],
+        ),
         ({"weight": 3.0}, {}, ["has weight 1, at the base 3"]),
         ({}, {"cache": "warm"}, ["declares cache='warm', the base 'cold'"]),
         (
@@ -80,8 +88,8 @@ def declared(**changes: Any) -> CaseResult:
     ],
 )
 def test_what_is_looser(then: dict[str, Any], now: dict[str, Any], looser: list[str]) -> None:
-    assert [item.text for item in differences(declared(**then), declared(**now), 5.0)] == looser
-    assert all(item.loosens for item in differences(declared(**then), declared(**now), 5.0))
+    assert [item.text for item in differences(declared(**then), declared(**now), PRIMUS)] == looser
+    assert all(item.loosens for item in differences(declared(**then), declared(**now), PRIMUS))
 
 
 @pytest.mark.parametrize(
@@ -97,18 +105,21 @@ def test_what_is_looser(then: dict[str, Any], now: dict[str, Any], looser: list[
         ({"group_multiple": 16}, {"group_multiple": 8}),
         ({}, {"weights": ()}),
         ({}, {"limit_pct": 2.0}),
+        ({"limit_us": 2.0}, {}),
         ({}, {"weight": 3.0}),
         ({}, {"flops": (2.0, 4.0)}),
     ],
 )
 def test_what_is_no_looser_is_named_as_well(then: dict[str, Any], now: dict[str, Any]) -> None:
-    assert [item.loosens for item in differences(declared(**then), declared(**now), 5.0)] == [False]
+    assert [item.loosens for item in differences(declared(**then), declared(**now), PRIMUS)] == [
+        False
+    ]
 
 
 def test_limit_and_weight_are_the_bases() -> None:
-    now = declared(limit_pct=50.0, weight=0.1)
+    now = declared(limit_pct=50.0, limit_us=9.0, weight=0.1)
     judged = by_base(now, declared(limit_pct=2.0)).evidence
-    assert (judged.limit_pct, judged.weight) == (2.0, None)
+    assert (judged.limit_pct, judged.limit_us, judged.weight) == (2.0, None, None)
     assert by_base(now, None) is now, "the base does not have the case"
 
 

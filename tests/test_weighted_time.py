@@ -44,6 +44,7 @@ def paired(
     *,
     gate: Any = "no-regression",
     limits: Sequence[float | None] = (),
+    limit_us: float | None = None,
     weights: Sequence[float] = (),
     times: Sequence[float] = (),
     core: Sequence[bool] = (),
@@ -60,6 +61,7 @@ def paired(
             core=core[i] if core else True,
             incumbent_ms=times[i] if times else 1.0,
             limit_pct=limits[i] if limits else None,
+            limit_us=limit_us,
             weight=weights[i] if weights else 1.0,
         )
         for i, pct in enumerate(slower_pct)
@@ -75,6 +77,7 @@ def stored(
     *,
     weights: Sequence[float] = (),
     limits: Sequence[float | None] = (),
+    limit_us: float | None = None,
     times: Sequence[float] = (),
     policy: Policy = PRIMUS,
 ) -> Verdict:
@@ -86,7 +89,7 @@ def stored(
     evidence = StoredEvidence(
         new,
         old,
-        limits={k: limit for k, limit in zip(keys, limits, strict=False) if limit is not None},
+        limits={key: (pct, limit_us) for key, pct in zip(keys, limits, strict=False) if pct},
         weights=dict(zip(keys, weights, strict=False)),
     )
     return decide_stored(evidence, policy)
@@ -132,6 +135,39 @@ def test_a_limit_of_its_own_guards_a_case_that_is_not_a_core_one() -> None:
     core = [True, False]
     assert paired([-9.0, 7.0], core=core).decision.keeps
     assert not paired([-9.0, 7.0], core=core, limits=[None, 6.0]).decision.keeps
+
+
+@pytest.mark.parametrize("rule", [paired, stored])
+@pytest.mark.parametrize(
+    ("us", "slower_pct", "keeps"),
+    [
+        # 0.12 us of 4 us, and 30 us of 1 ms: 3 % either way.
+        (4.0, 3.0, True),
+        (1000.0, 3.0, False),
+        (4.0, 20.0, True),
+        (4.0, 30.0, False),
+        # Both have to be exceeded: 1.5 us are less than 2 % here.
+        (100.0, 1.5, True),
+    ],
+)
+def test_a_limit_in_microseconds_has_to_be_exceeded_as_well(
+    rule: Any, us: float, slower_pct: float, keeps: bool
+) -> None:
+    """Declared by the case or by the policy; the other case pays for the loss."""
+    times, changes = [us / 1e3, us / 1e3], [slower_pct, -60.0]
+    absolute = PRIMUS.model_copy(update={"shape_gate_pct": 2.0, "shape_gate_us": 1.0})
+    for verdict in (
+        rule(changes, times=times, limits=[2.0, 2.0], limit_us=1.0),
+        rule(changes, times=times, policy=absolute),
+    ):
+        assert verdict.decision.keeps == keeps, verdict
+        assert keeps or "2 % and 1 us" in verdict.reason
+    assert not rule(changes, times=times, limits=[1.0, None]).decision.keeps
+
+
+def test_without_a_time_the_percentage_limits() -> None:
+    case = PairedCase("c", "c", {}, (0.0,), limit_pct=2.0, limit_us=1.0)
+    assert (case.limit(PRIMUS).time_pct, str(case.limit(PRIMUS))) == (2.0, "2 %")
 
 
 @few_examples
@@ -230,6 +266,7 @@ def case(**arguments: Any) -> Any:
 @pytest.mark.parametrize(
     "arguments",
     [{"limit_pct": x} for x in (0, -1, 101, math.nan, True, "5")]
+    + [{"limit_us": x} for x in (0, -1, math.inf, math.nan, True, "5")]
     + [{"weight": x} for x in (0, -1, math.inf, math.nan, True, None, "2")]
     + [{"cache": x} for x in ("hot", None, "")]
     + [{"operating_point": x} for x in ("turbo", "", 1)],
@@ -245,6 +282,8 @@ def test_what_is_no_limit_no_weight_and_no_state_is_refused(arguments: dict[str,
         ({}, {"limit_pct": 10}, "limit_pct"),
         ({"limit_pct": 2.0}, {}, "limit_pct"),
         ({"limit_pct": 2.0}, {"limit_pct": 1.0}, "limit_pct"),
+        ({}, {"limit_us": 1.0}, "limit_us"),
+        ({"limit_us": 1.0}, {"limit_us": 2.0}, "limit_us"),
         ({"weight": 3}, {}, "weight"),
         ({"cache": "warm"}, {}, "cache"),
         ({}, {"operating_point": "sustained"}, "operating_point"),

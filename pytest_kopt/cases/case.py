@@ -71,8 +71,10 @@ class Case:
     # Where inputs are when their call is timed, and the clock that decides (None: the session's).
     cache: str = COLD
     operating_point: str | None = None
-    # The case's own regression limit in percent (None: the policy's), and what its time counts for.
+    # The case's own regression limit in percent and in microseconds, both of which a loss has to
+    # exceed (None: the policy's), and what its time counts for.
     limit_pct: float | None = None
+    limit_us: float | None = None
     weight: float = 1.0
     # Whether equal calls have to give equal bits, even where the incumbent's do not.
     deterministic: bool = False
@@ -257,11 +259,13 @@ def _check(
             raise refusal(f"{name} is {number!r}", legal=f"an integer of at least {least}")
     for name, figure, most, legal in (
         ("limit_pct", declared.limit_pct, 100, "None, or a percentage above 0, at most 100"),
+        ("limit_us", declared.limit_us, math.inf, "None, or a number of microseconds above 0"),
         ("weight", declared.weight, math.inf, "a number above 0"),
     ):
         is_number = isinstance(figure, int | float) and not isinstance(figure, bool)
         is_legal = is_number and 0 < (figure or 0) <= most and math.isfinite(figure or 0)
-        if not is_legal and (name, figure) != ("limit_pct", None):
+        is_left_out = figure is None and name != "weight"
+        if not (is_legal or is_left_out):
             raise refusal(f"{name} is {figure!r}", legal=legal)
     for name, word, words in (
         ("cache", declared.cache, CACHES),

@@ -83,12 +83,13 @@ class CaseEvidence:
     `seconds` the whole case. `tolerances` are the gates by name of the result, `derived_gates`
     those of them that kopt derived. `drawn` tells apart what the case draws. `weights`, `writes`,
     `consumes`, `domain`, `nan`, `deterministic`, `batch_invariant`, `group_multiple`, `limit_pct`,
-    `weight`, `cache` and `operating_point` are as declared. `bitwise_stable`: all of many calls on
-    equal inputs gave equal bits. `home` is the file that defines the function, `judged_by` are
-    those whose code drew the inputs and ran in the reference; paths of the project are relative to
-    the root. `loaded` are the project's files that the process had imported, `opened` those that it
-    had opened, each with the files that had it opened ("": not known). `used` are those that the
-    function of an interpreted case can import or ran, `libraries` those of `SLOW` ones that it had.
+    `limit_us`, `weight`, `cache` and `operating_point` are as declared. `bitwise_stable`: all of
+    many calls on equal inputs gave equal bits. `home` is the file that defines the function,
+    `judged_by` are those whose code drew the inputs and ran in the reference; paths of the project
+    are relative to the root. `loaded` are the project's files that the process had imported,
+    `opened` those that it had opened, each with the files that had it opened ("": not known).
+    `used` are those that the function of an interpreted case can import or ran, `libraries` those
+    of `SLOW` ones that it had.
     `autotuned` are the configurations that the process has chosen so far, by kernel and key.
     """
 
@@ -119,6 +120,7 @@ class CaseEvidence:
     batch_invariant: bool | None = None
     group_multiple: int | None = None
     limit_pct: float | None = None
+    limit_us: float | None = None
     weight: float | None = None
     cache: str | None = None
     operating_point: str | None = None

@@ -101,6 +101,7 @@ class Kopt:
         domain: str | Sequence[str] = (),
         nan: str | None = None,
         limit_pct: float | None = None,
+        limit_us: float | None = None,
         weight: float = 1.0,
         cache: str = "cold",
         operating_point: str | None = None,
@@ -128,12 +129,14 @@ class Kopt:
           "second gradients" declare a use in which it has to be right as well.
         - `nan`: "equal" if results may be NaN exactly where the reference's are. NaN among the
           inputs implies it; otherwise the reference may hold none.
-        - `limit_pct`: a version that is slower by this many percent here is not kept, whatever the
-          policy allows. `weight`: the factor of this case in the weighted time of all cases.
+        - `limit_pct`, `limit_us`: a version that is slower by this many percent and by this many
+          microseconds here is not kept, whatever the policy allows. `weight`: the factor of this
+          case in the weighted time of all cases.
         - `cache`: "cold" if a timed call finds its inputs in memory, "warm" if it finds them in the
           cache, as after the step that has just written them. `operating_point`: the clock of a GPU
           that decides here, "boost" or "sustained" (None: the manifest's).
-          None of `limit_pct`, `weight`, `cache`, `operating_point` changes after the baseline.
+          None of `limit_pct`, `limit_us`, `weight`, `cache`, `operating_point` changes after the
+          baseline.
         - `deterministic`: calls on equal inputs give equal bits, whatever the current best's do.
         - `batch_invariant`: a row's result has equal bits in every batch. Rows are dimension 0 of
           results, and of inputs that are no weights.

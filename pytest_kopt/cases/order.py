@@ -294,7 +294,7 @@ def hold_against_baseline(case: Case, expected: Sequence[ExpectedCase] | None) -
         raise case.refusal(f"backward is {case.backward} now", f"the baseline's {had_backward}")
     if case.dims != frozen.dims:
         raise case.refusal(f"dims drifted: {case.dims}", f"the baseline's {frozen.dims}")
-    for name in ("limit_pct", "weight", "cache", "operating_point"):
+    for name in ("limit_pct", "limit_us", "weight", "cache", "operating_point"):
         now, then = getattr(case, name), getattr(frozen, name)
         if now != then:
             raise case.refusal(f"{name} is {now!r} now", f"the baseline's {then!r}")

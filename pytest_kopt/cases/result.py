@@ -236,7 +236,7 @@ class ExpectedCase:
     `accuracy` is what the baseline's results reached, by name; `by_torch` tells
     which operators of torch alone made them, `libraries` what its process had to import.
     `autotuned`: its process chose configurations of autotuned kernels.
-    `limit_pct`, `weight`, `cache` and `operating_point` are as declared.
+    `limit_pct`, `limit_us`, `weight`, `cache` and `operating_point` are as declared.
     `bitwise_stable`: all the incumbent's calls on equal inputs gave equal bits.
     `gates` are those that were derived, by name of the result.
     """
@@ -252,6 +252,7 @@ class ExpectedCase:
     accuracy: dict[str, Accuracy] = field(default_factory=dict)
     by_torch: str = ""
     limit_pct: float | None = None
+    limit_us: float | None = None
     weight: float = 1.0
     cache: str = COLD
     operating_point: str | None = None
@@ -284,6 +285,7 @@ class ExpectedCase:
             accuracy=result.evidence.accuracy or {},
             by_torch=result.evidence.by_torch or "",
             limit_pct=result.evidence.limit_pct,
+            limit_us=result.evidence.limit_us,
             weight=result.weight,
             cache=result.evidence.cache or COLD,
             operating_point=result.evidence.operating_point,

@@ -22,9 +22,9 @@ Both rules, the stored one and the paired one, ask in this order; the first that
     figure of all cases that does not decide: the weighted time, or the geometric mean.
 8.  Paired, a conclusion that shows against the current best but not against its copy (the A/A
     control) takes more replicates; at the last look it is INCOMPLETE.
-9.  What else is known of a version that would be kept (`conclusion.py`): the examination doubts its
-    gain (INCONCLUSIVE); the same files failed before (REPAIR, or a note where the cause is stated);
-    it supports less than the other version (a note).
+9.  Three facts count against a version that would be kept (`conclusion.py`). INCONCLUSIVE: the
+    examination doubts its gain. REPAIR, or a note if the cause is stated: the same files failed
+    before. A note: it supports less than the other version.
 
 Every pipeline hands in these facts. Nothing outside of this folder chooses or changes a decision.
 

@@ -1,4 +1,4 @@
-"""What is known of a version besides its times, and what follows for a verdict by its times.
+"""Facts about a version besides its times, and their consequence for a verdict by times.
 
 Every pipeline hands its facts over before it has the verdict: nothing changes a decision later.
 """
@@ -16,7 +16,7 @@ from pytest_kopt.decide.verdict import Decision, Verdict
 
 @dataclass(frozen=True, slots=True)
 class VersionFacts:
-    """What the notes, the ledger and the examination say of a version; "" is nothing."""
+    """Statements of the notes, the ledger and the examination; "" is none."""
 
     #: The benefit that the author claims for a version that is equal in speed.
     extra_benefit: str = ""
@@ -37,8 +37,8 @@ NO_FACTS = VersionFacts()
 def settled(verdict: Verdict, facts: VersionFacts) -> Verdict:
     """Return the verdict by times with what the facts change: only what would be kept.
 
-    In this order: a doubt decides nothing; files that failed before are kept for a stated cause
-    only, since a cache or a race may have made them right this time; what is left is noted.
+    A doubt comes first. Files that failed before are kept for a stated cause only: a cache or a
+    race may have made them right this time. Anything else is noted.
     """
     if not verdict.decision.keeps:
         return verdict

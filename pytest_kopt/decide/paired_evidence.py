@@ -12,6 +12,7 @@ from pytest_kopt.decide.case_verdict import FirstCall, Memory, Same
 from pytest_kopt.decide.inference import FINAL_LOOK, GATE_LEVEL, SHAPE_LEVEL, Estimate
 from pytest_kopt.decide.known_noise import Noise, Prior, Ratios, excess_of, mean_of
 from pytest_kopt.decide.operating_points import PointEvidence
+from pytest_kopt.decide.policy import Limit, Policy
 from pytest_kopt.schema.columns import Better, Scalar
 from pytest_kopt.schema.metrics import Metric
 from pytest_kopt.schema.table import NO_CLASSES, Classes
@@ -24,8 +25,8 @@ class PairedCase:
     `placebo` are those of the incumbent against its own copy, from the same replicas. The shape
     gate guards the `core` cases. `values` are the candidate's and the incumbent's metric, for
     display. A case that is the `same` in both versions was not compared. `incumbent_ms` is the time
-    of a call that the metric is about, None where it is not known. `limit_pct` is the case's own
-    regression limit; it guards the case whether it is a core one or not.
+    of a call that the metric is about, None where it is not known. `limit_pct` and
+    `limit_us` are the case's own regression limit; it guards the case, a core one or not.
     """
 
     name: str
@@ -39,6 +40,7 @@ class PairedCase:
     same: Same | None = None
     incumbent_ms: float | None = None
     limit_pct: float | None = None
+    limit_us: float | None = None
     weight: float = 1.0
     #: What a call takes, and the first one, where both versions were measured.
     memory: Memory | None = None
@@ -54,7 +56,11 @@ class PairedCase:
 
     @property
     def is_guarded(self) -> bool:
-        return self.core or self.limit_pct is not None
+        return self.core or (self.limit_pct, self.limit_us) != (None, None)
+
+    def limit(self, policy: Policy) -> Limit:
+        """Return how much longer it may take."""
+        return policy.limit(self.limit_pct, self.limit_us, self.incumbent_ms)
 
     @property
     def is_timed(self) -> bool:

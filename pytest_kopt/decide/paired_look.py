@@ -42,7 +42,7 @@ def judge_look(evidence: PairedEvidence, policy: Policy, level: float) -> Judged
     groups = {name: [by_name[case] for case in case_names] for name, case_names in members.items()}
     classes = {name: evidence.together(cases, excess) for name, cases in groups.items()}
     limits = {
-        case.name: slower_by(case.limit_pct or policy.shape_gate_pct)
+        case.name: slower_by(case.limit(policy).time_pct)
         for case in evidence.cases
         if case.is_guarded
     }
@@ -158,8 +158,8 @@ class JudgedLook:
             level = self.evidence.limit_level
             worst = min(self.open_shapes, key=lambda name: self.shapes[name].lower(level))
             case, interval = self._case(worst), _at(self.shapes[worst], level)
-            limit = case.limit_pct or self.policy.shape_gate_pct
-            return f"a loss of {limit:g} % in case {case.label!r} cannot be excluded: {interval}"
+            limit = case.limit(self.policy)
+            return f"a loss of {limit} in case {case.label!r} cannot be excluded: {interval}"
         if self.open_classes:
             worst = min(self.open_classes, key=lambda name: self.classes[name].lower(SHAPE_LEVEL))
             interval = _at(self.classes[worst], SHAPE_LEVEL)
@@ -187,18 +187,16 @@ class JudgedLook:
     @property
     def limits(self) -> str:
         """The regression limits in words: the policy's, or each case's own."""
-        if all(case.limit_pct is None for case in self.evidence.cases):
-            return f"{self.policy.shape_gate_pct:g} %"
-        return "its limit"
+        limits = {str(case.limit(self.policy)) for case in self.evidence.cases}
+        return limits.pop() if len(limits) == 1 else "its limit"
 
     @property
     def limit_of_worst(self) -> str:
         """The limit of the slowest of the regressed cases, in words."""
         name = self._slowest(self.regressed)
-        own = next(case.limit_pct for case in self.evidence.cases if case.name == name)
-        if own is None:
-            return f"the regression limit of {self.policy.shape_gate_pct:g} %"
-        return f"its limit of {own:g} %"
+        case = self._case(name)
+        own = (case.limit_pct, case.limit_us) != (None, None)
+        return f"{'its' if own else 'the regression'} limit of {case.limit(self.policy)}"
 
     def _slowest(self, keys: frozenset[str]) -> str:
         return min(keys, key=self._worst_mean)
@@ -278,7 +276,7 @@ class JudgedLook:
     def _shape(self, case: PairedCase) -> Shape:
         estimate = self.shapes[case.name]
         status: Status = "improved" if estimate.lower(SHAPE_LEVEL) > 0 else "unchanged"
-        gate = slower_by(case.limit_pct or self.policy.shape_gate_pct)
+        gate = slower_by(case.limit(self.policy).time_pct)
         if case.name in self.regressed or estimate.upper(SHAPE_LEVEL) < gate:
             status = "regressed"
         shape = Shape(

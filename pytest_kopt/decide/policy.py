@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
@@ -18,6 +19,36 @@ TOLERANCE_PCT = 1e-9
 STOP_LIMITS = ("max_regressions",)
 
 Percent = Annotated[float, Field(ge=0, le=100, strict=True)]
+
+
+Microseconds = Annotated[float, Field(ge=0, allow_inf_nan=False, strict=True)]
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """The regression limit of a case: a loss has to be larger than `pct` percent and than `us`."""
+
+    pct: float
+    us: float = 0.0
+    #: The time of a call of the current best; None, where it is not known, leaves the percentage.
+    ms: float | None = None
+
+    @property
+    def time_pct(self) -> float:
+        """By how many percent more time both are exceeded."""
+        return max(self.pct, self._us_pct)
+
+    @property
+    def speed_pct(self) -> float:
+        """The same where `pct` is a loss of speed, as by the stored rule."""
+        return max(self.pct, 100 * self._us_pct / (100 + self._us_pct))
+
+    @property
+    def _us_pct(self) -> float:
+        return self.us / 10 / self.ms if self.ms else 0.0
+
+    def __str__(self) -> str:
+        return f"{self.pct:g} % and {self.us:g} us" if self.us and self.ms else f"{self.pct:g} %"
 
 
 class Remeasure(Document):
@@ -38,12 +69,15 @@ class Policy(Document):
     """Thresholds of the decision; percentages are of the primary metric.
 
     With `performance_log` kopt profiles rounds on a GPU, and lists what it keeps in performance.md.
-    `max_regressions` measured regressions in a row stop the campaign. `decided_by` is the figure of
-    all cases that has to improve; where the other one falls, what is kept is kept with a note.
+    A case is beyond its regression limit if it loses more than `shape_gate_pct` and more than
+    `shape_gate_us` microseconds. `max_regressions` measured regressions in a row stop the campaign.
+    `decided_by` is the figure of all cases that has to improve; where the other one falls, what is
+    kept is kept with a note.
     """
 
     name: str
     shape_gate_pct: Percent = 5.0
+    shape_gate_us: Microseconds = 0.0
     decided_by: Literal["geomean", "weighted-time"] = "geomean"
     noise_pct: Percent = 2.0
     minimum_gain_pct: Percent = 0.0
@@ -64,6 +98,14 @@ class Policy(Document):
             except BadInput as error:
                 raise ValueError(error.legal) from None
         return gates
+
+    def limit(self, pct: float | None, us: float | None, ms: float | None) -> Limit:
+        """Return the limit of a case that declares `pct` and `us`, or leaves them to the policy."""
+        return Limit(
+            self.shape_gate_pct if pct is None else pct,
+            self.shape_gate_us if us is None else us,
+            ms,
+        )
 
     def differences(self, recorded: Mapping[str, Any]) -> list[str]:
         """Return what is not as recorded, `key: old -> new`; name and stop limits may differ."""

@@ -18,7 +18,7 @@ from pytest_kopt.decide.hard_gates import (
     missing_cases,
     rows_missing,
 )
-from pytest_kopt.decide.policy import Policy
+from pytest_kopt.decide.policy import Limit, Policy
 from pytest_kopt.decide.stored_evidence import Changes, StoredEvidence, Total, class_views, compare
 from pytest_kopt.decide.verdict import Aggregate, Decision, Verdict
 from pytest_kopt.errors import BadInput
@@ -69,7 +69,11 @@ def _judge(
     best, target = lead.goal_pct, lead.target
     goal = f"{lead.metric.speed} of {target!r}" if target else lead.speed
     repeats = [comparisons[compared.index(lead)].goal_pct for comparisons in again]
-    guarded = {key: limit for key in labels if (limit := evidence.limit(key, policy)) is not None}
+    guarded = {
+        row.key: limit
+        for row in evidence.incumbent.rows
+        if (limit := evidence.limit(row, lead.metric, policy)) is not None
+    }
     regressed = _regressed(compared, again, policy, guarded)
     slower = _slower(compared)
     views = [
@@ -120,7 +124,7 @@ def _judge(
         return verdict(
             Decision.ROLLED_BACK,
             f"case {labels[key]!r} regressed: {changed(change)} "
-            f"(regression limit {guarded[key]:g} %) while the aggregate changed by "
+            f"(regression limit {guarded[key]}) while the aggregate changed by "
             f"{changed(lead.total.change_pct)}",
             after_regression(
                 some_gained=any(policy.exceeds(change, 0) for change in lead.by_case.values())
@@ -209,7 +213,7 @@ def _regressed(
     compared: Sequence[Changes],
     again: Sequence[Sequence[Changes]],
     policy: Policy,
-    limits: Mapping[Key, float],
+    limits: Mapping[Key, Limit],
 ) -> dict[Key, float]:
     """Cases at or beyond their limit in the run itself, or on average in its repetitions."""
     losses: dict[Key, float] = {}
@@ -220,7 +224,7 @@ def _regressed(
     ]
     for changes in [*(comparison.by_case for comparison in compared), *averages]:
         for key, change in changes.items():
-            if key in limits and policy.reaches(-change, limits[key]):
+            if key in limits and policy.reaches(-change, limits[key].speed_pct):
                 losses[key] = min(change, losses.get(key, change))
     return losses
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pytest_kopt.decide.conclusion import NO_FACTS, VersionFacts
-from pytest_kopt.decide.policy import TOLERANCE_PCT, Policy
+from pytest_kopt.decide.policy import TOLERANCE_PCT, Limit, Policy
 from pytest_kopt.errors import BadInput
 from pytest_kopt.figures import changed
 from pytest_kopt.schema.metrics import WEIGHTED_TIME, Metric, geomean, improvement, time_ms, value
@@ -136,7 +136,7 @@ class StoredEvidence:
     `remeasurements` are further tables of the candidate; `facts` are what else is known of it.
     `core` are the cases that the shape gate guards (None: all).
     With a target among the `classes` that class has to improve, not the aggregate. `limits` are the
-    regression limits in percent of cases that have their own, which are guarded like core ones;
+    regression limits, in percent and in us, of cases that have their own and are guarded so;
     `weights` are those that are not 1.
     """
 
@@ -149,10 +149,12 @@ class StoredEvidence:
     devices: Mapping[Key, str] | None = None
     core: frozenset[Key] | None = None
     classes: Classes = NO_CLASSES
-    limits: Mapping[Key, float] = field(default_factory=dict)
+    limits: Mapping[Key, tuple[float | None, float | None]] = field(default_factory=dict)
     weights: Mapping[Key, float] = field(default_factory=dict)
 
-    def limit(self, key: Key, policy: Policy) -> float | None:
-        """Return a case's regression limit in percent, None where nothing guards it."""
-        is_core = self.core is None or key in self.core
-        return self.limits.get(key, policy.shape_gate_pct if is_core else None)
+    def limit(self, row: Row, metric: Metric, policy: Policy) -> Limit | None:
+        """Return the regression limit of the incumbent's row, None where nothing guards it."""
+        is_core = self.core is None or row.key in self.core
+        if not is_core and row.key not in self.limits:
+            return None
+        return policy.limit(*self.limits.get(row.key, (None, None)), time_ms(row, metric))

@@ -357,6 +357,7 @@ def cases_of(
             values=metric.on_both_sides(result.key, statistics.fmean(ratios(result.nodeid))),
             incumbent_ms=_incumbent_ms(result, metric.way, replicas),
             limit_pct=result.evidence.limit_pct,
+            limit_us=result.evidence.limit_us,
             weight=result.weight,
             points=evidence_of(measured[result.nodeid], metric.way) if kind == CANDIDATE else None,
             cache=result.evidence.cache,

@@ -113,7 +113,11 @@ def compare_stored(gathered: Gathered) -> Verdict:
         core=None if core is None else frozenset(opened.frozen[name].key for name in core),
         classes=opened.classes,
         devices={result.key: result.evidence.device or "" for result in results},
-        limits={r.key: limit for r in results if (limit := r.evidence.limit_pct) is not None},
+        limits={
+            result.key: limits
+            for result in results
+            if (limits := (result.evidence.limit_pct, result.evidence.limit_us)) != (None, None)
+        },
         weights={result.key: result.weight for result in results},
     )
     verdict = decide_stored(evidence, policy)

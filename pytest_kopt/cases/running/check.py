@@ -212,6 +212,7 @@ def _evidence(case: Case, bench: Bench, seeds: dict[str, int]) -> CaseEvidence:
         batch_invariant=case.batch_invariant or None,
         group_multiple=case.group_multiple,
         limit_pct=case.limit_pct,
+        limit_us=case.limit_us,
         weight=case.weight,
         cache=case.cache,
         operating_point=case.operating_point,

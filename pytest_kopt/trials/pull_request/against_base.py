@@ -241,7 +241,7 @@ class PullRequestGate:
             admitted = then.evidence.domain or ()
             if {*admitted} != {*(now.evidence.domain or ())}:
                 self._domains[now.nodeid] = admitted
-            for difference in base.differences(then, now, self.policy.shape_gate_pct):
+            for difference in base.differences(then, now, self.policy):
                 declared.setdefault(difference, []).append(now.label)
             failed += [then] if then.check == "FAIL" else []
         if not (failed and self._changed):

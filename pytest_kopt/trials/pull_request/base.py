@@ -16,6 +16,7 @@ from pytest_kopt.campaign.git.worktrees import contents_at
 from pytest_kopt.cases.order import WorkerOrders
 from pytest_kopt.cases.result import CaseResult, Collector, observed_by
 from pytest_kopt.decide.conclusion import some
+from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.verdict import Verdict
 from pytest_kopt.devices.states import COLD
 from pytest_kopt.devices.vendor import interpreter_environment
@@ -185,14 +186,22 @@ def by_base(now: CaseResult, then: CaseResult | None) -> CaseResult:
     """Return a case with the limit and the weight that the base declares, where it has the case."""
     if then is None:
         return now
-    limit_pct, weight = then.evidence.limit_pct, then.evidence.weight
-    return replace(now, evidence=replace(now.evidence, limit_pct=limit_pct, weight=weight))
+    declared = then.evidence
+    return replace(
+        now,
+        evidence=replace(
+            now.evidence,
+            limit_pct=declared.limit_pct,
+            limit_us=declared.limit_us,
+            weight=declared.weight,
+        ),
+    )
 
 
-def differences(then: CaseResult, now: CaseResult, limit_pct: float) -> Iterator[Difference]:
+def differences(then: CaseResult, now: CaseResult, policy: Policy) -> Iterator[Difference]:
     """Yield what a case declares otherwise than it did, or what else it draws.
 
-    `limit_pct` is the policy's regression limit, that of a case without its own.
+    The policy has the regression limit of a case without its own.
     """
     before, after = then.evidence, now.evidence
     gates, gates_now = before.tolerances or {}, after.tolerances or {}
@@ -238,10 +247,13 @@ def differences(then: CaseResult, now: CaseResult, limit_pct: float) -> Iterator
         yield Difference(text, multiples[0] % multiples[1] != 0)
     if before.groups and not after.groups:
         yield Difference("draws no other group sizes")
-    limits = [evidence.limit_pct or limit_pct for evidence in (before, after)]
-    if limits[0] != limits[1]:
-        text = "may be slower by {1:g} %, at the base by {0:g} %".format(*limits)
-        yield Difference(text, limits[1] > limits[0])
+    # The time of a call is the same in both: any will do.
+    limit, limit_now = (
+        policy.limit(side.limit_pct, side.limit_us, 1.0) for side in (before, after)
+    )
+    if limit != limit_now:
+        text = f"may be slower by {limit_now}, at the base by {limit}"
+        yield Difference(text, limit_now.pct > limit.pct or limit_now.us > limit.us)
     if then.weight != now.weight:
         text = f"has weight {now.weight:g}, at the base {then.weight:g}"
         yield Difference(text, now.weight < then.weight)
