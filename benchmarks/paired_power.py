@@ -30,7 +30,7 @@ from tabulate import tabulate
 from pytest_kopt import policies
 from pytest_kopt.decide.inference import FINAL_LOOK, LOOKS, log_ratio, percent, student_quantile
 from pytest_kopt.decide.known_noise import DEVICE_TIMED, HOST_TIMED, Noise, Record
-from pytest_kopt.decide.paired import decide_paired
+from pytest_kopt.decide.paired import decide
 from pytest_kopt.decide.paired_evidence import PairedCase, PairedEvidence
 from pytest_kopt.decide.verdict import Verdict
 from pytest_kopt.schema.table import NO_CLASSES, Classes
@@ -144,7 +144,7 @@ class Simulation:
             evidence = PairedEvidence(
                 "step", cases, gate=cell.gate, classes=cell.classes, noise=noise
             )
-            if verdict := decide_paired(evidence, POLICY):
+            if verdict := decide([evidence], POLICY):
                 return look, verdict
         raise AssertionError("the last look always decides")
 

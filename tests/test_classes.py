@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pytest_kopt import policies
 from pytest_kopt.decide.classes import measured_classes
 from pytest_kopt.decide.inference import FINAL_LOOK, LOOKS
-from pytest_kopt.decide.paired import decide_metrics, decide_paired
+from pytest_kopt.decide.paired import decide
 from pytest_kopt.decide.paired_evidence import PairedCase, PairedEvidence
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.stored import decide_stored, remeasurements_needed
@@ -94,7 +94,7 @@ def paired(
     policy: Policy = KERNEL_OPT,
     noise: float = 1e-4,
 ) -> Verdict:
-    verdict = decide_paired(evidence_of(new, old, classes, noise=noise), policy)
+    verdict = decide([evidence_of(new, old, classes, noise=noise)], policy)
     assert verdict is not None
     return verdict
 
@@ -326,7 +326,7 @@ class TestAGlobalRound:
     def test_paired_what_seems_to_be_a_loss_is_looked_at_again(self) -> None:
         new, first = scaled(b1024=0.9, b16=1.01), next(iter(LOOKS))
         early = evidence_of(new, OLD, BY_BLOCK, look=first, noise=1e-3)
-        assert decide_paired(early, PRIMUS) is None
+        assert decide([early], PRIMUS) is None
         assert paired(new, policy=PRIMUS, noise=1e-3).decision is Decision.SPLIT
 
     def test_a_loss_that_nobody_gained_from_is_rolled_back(self) -> None:
@@ -357,7 +357,7 @@ class TestAGlobalRound:
         whole = evidence_of(scaled(b1024=1.03, b16=1.03), OLD, BY_BLOCK)
         split = evidence_of(DIVERGED, OLD, BY_BLOCK)
         for order in ([whole, split], [split, whole]):
-            verdict = decide_metrics(order, KERNEL_OPT)
+            verdict = decide(order, KERNEL_OPT)
             assert verdict is not None and verdict.decision is Decision.SPLIT
 
 
@@ -390,7 +390,7 @@ def test_the_order_of_the_cases_does_not_matter(
     shuffled = ({i: new[i] for i in order}, {i: old[i] for i in order})
     assert decided(stored(new, old)) == decided(stored(*shuffled))
     one, other = (
-        decide_paired(evidence_of(*times, BY_BLOCK, look=look, noise=noise), PRIMUS)
+        decide([evidence_of(*times, BY_BLOCK, look=look, noise=noise)], PRIMUS)
         for times in ((new, old), shuffled)
     )
     assert decided(one) == decided(other)
@@ -409,7 +409,7 @@ def test_one_class_is_as_none(
         for case in plain.cases
     ]
     one = PairedEvidence(plain.metric, tuple(cases), classes=Classes(("group",), target))
-    without, verdict = decide_paired(plain, PRIMUS), decide_paired(one, PRIMUS)
+    without, verdict = decide([plain], PRIMUS), decide([one], PRIMUS)
     if without is None or verdict is None:
         assert verdict is without
         return

@@ -14,7 +14,7 @@ from pytest_kopt.decide.case_verdict import Memory, is_of_memory
 from pytest_kopt.decide.conclusion import VersionFacts
 from pytest_kopt.decide.inference import FINAL_LOOK, LOOKS, log_ratio
 from pytest_kopt.decide.known_noise import DEVICE_TIMED, Noise
-from pytest_kopt.decide.paired import WORTH_PCT, decide_metrics
+from pytest_kopt.decide.paired import WORTH_PCT, decide
 from pytest_kopt.decide.paired_evidence import PairedCase, PairedEvidence
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.verdict import Decision, Verdict
@@ -33,7 +33,7 @@ def evidence_of(
 
 
 def judged(evidence: PairedEvidence, benefit: str | None = BENEFIT) -> Verdict:
-    verdict = decide_metrics([evidence], PRIMUS, VersionFacts(benefit or ""))
+    verdict = decide([evidence], PRIMUS, VersionFacts(benefit or ""))
     assert verdict is not None
     return verdict
 
@@ -95,7 +95,7 @@ def test_the_whole_interval_has_to_lie_inside_the_policys_noise() -> None:
     assert judged(evidence_of(0.0, spread=4.0)).decision is Decision.INCONCLUSIVE
     near = evidence_of(0.0, spread=0.9)
     assert judged(near).decision is Decision.ACCEPTED_WITH_NOTE
-    strict = decide_metrics([near], KERNEL_OPT, VersionFacts(BENEFIT))
+    strict = decide([near], KERNEL_OPT, VersionFacts(BENEFIT))
     assert strict is not None and strict.decision is Decision.INCONCLUSIVE
 
 
@@ -103,14 +103,14 @@ def test_what_may_yet_be_shown_equal_is_measured_to_the_end() -> None:
     """Without a benefit it is futile to go on: there is no gain in sight."""
     early = evidence_of(0.0, look=4, spread=0.9)
     assert judged(early, None).decision is Decision.INCONCLUSIVE
-    assert decide_metrics([early], PRIMUS, VersionFacts(BENEFIT)) is None
+    assert decide([early], PRIMUS, VersionFacts(BENEFIT)) is None
 
 
 @pytest.mark.parametrize("change", [-0.2, -0.05, 0.05, 0.2])
 def test_nobody_waits_for_a_change_that_is_next_to_nothing(change: float) -> None:
     """What is known so sharply at the first look would be shown to differ at the last one."""
     assert judged(evidence_of(change, spread=0.01), None).decision is not Decision.INCONCLUSIVE
-    early = decide_metrics([evidence_of(change, look=2, spread=0.01)], PRIMUS)
+    early = decide([evidence_of(change, look=2, spread=0.01)], PRIMUS)
     assert (early is None) == (abs(change) > WORTH_PCT)
     assert early is None or early.decision is Decision.INCONCLUSIVE
 
@@ -160,7 +160,7 @@ def test_of_several_metrics_all_are_equal_or_one_improves() -> None:
         ([equal, unclear], Decision.INCONCLUSIVE),
         ([better, unclear], Decision.ACCEPTED),
     ):
-        verdict = decide_metrics(metrics, PRIMUS, VersionFacts(BENEFIT))
+        verdict = decide(metrics, PRIMUS, VersionFacts(BENEFIT))
         assert verdict is not None and verdict.decision is decision
         assert len(verdict.secondary) == 1
 
@@ -178,9 +178,7 @@ def test_a_benefit_only_ever_keeps_what_is_inside_the_band(
         for i, found in enumerate(changes)
     )
     evidence = PairedEvidence("Forward TFLOPS", cases)
-    without, verdict = (
-        decide_metrics([evidence], policy, VersionFacts(text)) for text in (" \n", BENEFIT)
-    )
+    without, verdict = (decide([evidence], policy, VersionFacts(text)) for text in (" \n", BENEFIT))
     if verdict is None or verdict == without:
         return
     assert without is None or without.decision is Decision.INCONCLUSIVE

@@ -11,7 +11,7 @@ from pytest_kopt.decide.conclusion import VersionFacts, of_parts, settled, with_
 from pytest_kopt.decide.hard_gates import checked_shape, incomplete
 from pytest_kopt.decide.inference import FINAL_LOOK, LOOKS
 from pytest_kopt.decide.known_noise import DEVICE_TIMED, Noise
-from pytest_kopt.decide.paired import decide_paired
+from pytest_kopt.decide.paired import decide
 from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.trials.pull_request.base import Difference, with_differences
 from tests.builders import gemm_row, paired_evidence
@@ -25,7 +25,7 @@ def judged(
     """Judge cases that changed by so many percent, give or take `spread`, on a GPU."""
     noise = Noise((), DEVICE_TIMED)
     evidence = paired_evidence(*changes, look=look, spread=spread, gate=gate, noise=noise)
-    return decide_paired(evidence, PRIMUS)
+    return decide([evidence], PRIMUS)
 
 
 @pytest.mark.parametrize("look", LOOKS)

@@ -16,7 +16,7 @@ from pytest_kopt import policies
 from pytest_kopt.decide.conclusion import VersionFacts
 from pytest_kopt.decide.inference import FINAL_LOOK, LOOKS, Estimate, log_ratio, student_quantile
 from pytest_kopt.decide.known_noise import DEVICE_TIMED, Noise
-from pytest_kopt.decide.paired import decide_metrics, decide_paired, decide_under_skew
+from pytest_kopt.decide.paired import decide
 from pytest_kopt.decide.paired_evidence import PairedCase, PairedEvidence
 from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.schema.table import Classes
@@ -112,7 +112,7 @@ def test_a_version_that_is_a_copy_is_neither_faster_nor_slower(
     """Whatever the machine does to copies: the candidate differs as the copy does."""
     policy = policy_by(is_by_weight)
     cases = tuple(replace(case, placebo=case.ratios) for case in evidence.cases)
-    verdict = decide_paired(replace(evidence, cases=cases), policy)
+    verdict = decide([replace(evidence, cases=cases)], policy)
     assert verdict is None or verdict.decision in (Decision.INCONCLUSIVE, Decision.INCOMPLETE)
 
 
@@ -120,23 +120,23 @@ def test_a_version_that_is_a_copy_is_neither_faster_nor_slower(
 def test_a_loss_shows_against_each_copy_alone(evidence: PairedEvidence, is_by_weight: bool) -> None:
     """Of the whole, of a class and of a case beyond its limit, Holm's families included."""
     policy = policy_by(is_by_weight)
-    verdict = decide_paired(evidence, policy)
+    verdict = decide([evidence], policy)
     if verdict is None or verdict.decision not in (Decision.ROLLED_BACK, Decision.SPLIT):
         return
     for alone in (evidence.against_one_copy(), against_the_copy_alone(evidence)):
-        found = decide_paired(alone, policy)
+        found = decide([alone], policy)
         assert found is not None
         assert found.decision in (Decision.ROLLED_BACK, Decision.SPLIT), (verdict, found)
 
 
 @given(evidence_of_cases())
 def test_a_gain_shows_against_each_copy_alone(evidence: PairedEvidence) -> None:
-    verdict = decide_paired(evidence, PRIMUS)
+    verdict = decide([evidence], PRIMUS)
     if verdict is None or not verdict.decision.keeps:
         return
     for alone in (evidence.against_one_copy(), against_the_copy_alone(evidence)):
         cases = tuple(replace(case, dims={}) for case in alone.cases)
-        found = decide_paired(replace(alone, cases=cases, classes=Classes()), PRIMUS)
+        found = decide([replace(alone, cases=cases, classes=Classes())], PRIMUS)
         assert found is not None and found.decision.keeps, (verdict, found)
 
 
@@ -170,7 +170,7 @@ def test_while_one_copy_alone_shows_it_the_comparison_goes_on_to_incomplete(
 ) -> None:
     copy = changes[1] if changes[0] < 3 else -1.5
     for look in LOOKS:
-        verdict = decide_paired(biased(*changes, copy=copy, look=look), PRIMUS)
+        verdict = decide([biased(*changes, copy=copy, look=look)], PRIMUS)
         assert (verdict is None) == (look < FINAL_LOOK)
     assert verdict is not None and verdict.decision is Decision.INCOMPLETE
     assert verdict.exit_code == 11
@@ -180,18 +180,20 @@ def test_while_one_copy_alone_shows_it_the_comparison_goes_on_to_incomplete(
 
 
 def test_a_change_that_is_too_small_to_be_worth_it_ends_as_before() -> None:
-    verdict = decide_paired(biased(0.0, 0.0, copy=2.0, look=2), PRIMUS)
+    verdict = decide([biased(0.0, 0.0, copy=2.0, look=2)], PRIMUS)
     assert verdict is not None and verdict.decision is Decision.INCONCLUSIVE
 
 
 def test_a_clear_loss_of_another_metric_comes_before_a_copy_that_differs() -> None:
     slower, disputed = biased(-9.0, copy=0.0), biased(2.0, copy=2.0)
-    verdict = decide_metrics([disputed, slower], PRIMUS)
+    verdict = decide([disputed, slower], PRIMUS)
     assert verdict is not None and verdict.decision is Decision.ROLLED_BACK
 
 
 def test_a_gain_under_skew_shows_against_both_copies_too() -> None:
-    verdict = decide_under_skew([biased(9.0, copy=0.0)], [biased(2.0, copy=2.0)], PRIMUS)
+    verdict = decide(
+        [biased(9.0, copy=0.0), replace(biased(2.0, copy=2.0), under_skew=True)], PRIMUS
+    )
     assert verdict is not None and verdict.decision is Decision.INCOMPLETE
     assert "with other group sizes: step speed improved" in verdict.reason
     assert "run the round again" in verdict.next_step
@@ -200,7 +202,7 @@ def test_a_gain_under_skew_shows_against_both_copies_too() -> None:
 def test_equal_is_equal_to_both_copies() -> None:
     """The version is equal to the current best; a copy that differs by 3 % puts that in doubt."""
     for copy, keeps in ((0.0, True), (3.0, False)):
-        verdict = decide_metrics(
+        verdict = decide(
             [biased(0.05, 0.05, copy=copy)], PRIMUS, VersionFacts("one file instead of two")
         )
         assert verdict is not None and verdict.decision.keeps == keeps, verdict
@@ -225,7 +227,7 @@ class Session:
                 PairedCase(str(i), str(i), {}, tuple(main[:look]), tuple(control[:look]))
                 for i, (main, control) in enumerate(played)
             )
-            verdict = decide_paired(PairedEvidence("step", cases, noise=KNOWN), PRIMUS)
+            verdict = decide([PairedEvidence("step", cases, noise=KNOWN)], PRIMUS)
             if verdict is not None:
                 return verdict
         raise AssertionError("the last look decides")

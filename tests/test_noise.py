@@ -23,7 +23,7 @@ from pytest_kopt.decide.known_noise import (
     excess_of,
     variance_of,
 )
-from pytest_kopt.decide.paired import decide_paired
+from pytest_kopt.decide.paired import decide
 from pytest_kopt.decide.paired_evidence import PairedCase, PairedEvidence
 from pytest_kopt.decide.verdict import Decision, Verdict
 from tests.builders import few_examples
@@ -163,19 +163,19 @@ class TestAVerdict:
     def test_two_processes_are_enough_where_the_noise_is_known(self) -> None:
         for change, decision in ((2.0, Decision.ACCEPTED), (-2.0, Decision.ROLLED_BACK)):
             changes = [change] * 5
-            verdict = decide_paired(evidence_of(2, *changes, noise=KNOWN), PRIMUS)
+            verdict = decide([evidence_of(2, *changes, noise=KNOWN)], PRIMUS)
             assert verdict is not None and verdict.decision is decision
         unknown = evidence_of(2, 0.5, 0.5, 0.5, noise=None, spread=0.3)
-        assert decide_paired(unknown, PRIMUS) is None
+        assert decide([unknown], PRIMUS) is None
 
     def test_it_says_what_was_known(self) -> None:
-        verdict = decide_paired(evidence_of(2, 2.0, noise=KNOWN), PRIMUS)
+        verdict = decide([evidence_of(2, 2.0, noise=KNOWN)], PRIMUS)
         assert verdict is not None and verdict.noise is not None
         assert verdict.noise.sd_pct == pytest.approx(0.2, abs=0.01)
         assert (verdict.noise.freedom, verdict.noise.excess) == (8, 1)
         assert "default" in verdict.noise.source
         assert Verdict.model_validate_json(verdict.model_dump_json()) == verdict
-        plain = decide_paired(evidence_of(8, 2.0, noise=None), PRIMUS)
+        plain = decide([evidence_of(8, 2.0, noise=None)], PRIMUS)
         assert plain is not None and plain.noise is None
 
     def test_a_case_that_is_not_timed_adds_no_noise(self) -> None:
@@ -213,7 +213,7 @@ class TestSimulated:
                     )
                     for i in range(cases)
                 )
-                verdict = decide_paired(PairedEvidence("step", found, noise=noise), PRIMUS)
+                verdict = decide([PairedEvidence("step", found, noise=noise)], PRIMUS)
                 if verdict is not None:
                     decisions[str(verdict.decision)] += 1
                     looks += look

@@ -29,7 +29,7 @@ from pytest_kopt.cases.replies import (
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.inference import Estimate, log_ratio, percent, scatter_of
 from pytest_kopt.decide.operating_points import Load, PointEvidence
-from pytest_kopt.decide.paired import decide_paired
+from pytest_kopt.decide.paired import decide
 from pytest_kopt.decide.paired_evidence import PairedCase, PairedEvidence
 from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.devices.states import BOOST, SUSTAINED
@@ -427,7 +427,7 @@ def case_of(change: float, second: float, decides: Any = "boost", **fields: Any)
 
 
 def judged(*cases: PairedCase) -> Verdict:
-    verdict = decide_paired(PairedEvidence("step", cases), policies.load("primus"))
+    verdict = decide([PairedEvidence("step", cases)], policies.load("primus"))
     assert verdict is not None
     return verdict
 

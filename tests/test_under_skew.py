@@ -8,7 +8,7 @@ import pytest
 
 from pytest_kopt import policies
 from pytest_kopt.decide.inference import FINAL_LOOK
-from pytest_kopt.decide.paired import decide_under_skew
+from pytest_kopt.decide.paired import decide
 from pytest_kopt.decide.paired_evidence import PairedEvidence
 from pytest_kopt.decide.verdict import Verdict
 from pytest_kopt.schema.table import Classes
@@ -22,7 +22,9 @@ def evidence(*changes: float, **more: Any) -> list[PairedEvidence]:
 
 
 def judged(declared: list[PairedEvidence], *uneven: float, **more: Any) -> Verdict | None:
-    return decide_under_skew(declared, evidence(*uneven, **more) if uneven else [], PRIMUS)
+    return decide(
+        [*declared, *(evidence(*uneven, under_skew=True, **more) if uneven else [])], PRIMUS
+    )
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from pytest_kopt.cases.order import hold_against_baseline
 from pytest_kopt.cases.result import ExpectedCase
 from pytest_kopt.decide.inference import FINAL_LOOK
 from pytest_kopt.decide.known_noise import DEVICE_TIMED, Noise
-from pytest_kopt.decide.paired import decide_metrics
+from pytest_kopt.decide.paired import decide
 from pytest_kopt.decide.paired_evidence import PairedCase, PairedEvidence
 from pytest_kopt.decide.paired_look import slower_by
 from pytest_kopt.decide.policy import Policy
@@ -67,7 +67,7 @@ def paired(
         for i, pct in enumerate(slower_pct)
     )
     noise = Noise((), DEVICE_TIMED.times(1e-4))
-    verdict = decide_metrics([PairedEvidence("step speed", cases, gate, noise=noise)], policy)
+    verdict = decide([PairedEvidence("step speed", cases, gate, noise=noise)], policy)
     assert verdict is not None
     return verdict
 

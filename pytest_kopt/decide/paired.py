@@ -25,46 +25,36 @@ from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.figures import changed
 
-#: How a metric's name ends where the group sizes were drawn anew.
-UNDER_SKEW = "under skew"
 #: No more processes are started for a change of less: rounds of the same code differ by up to a
 #: third of it (docs/paired.md).
 WORTH_PCT = 0.1
 
 
 def decide(
-    declared: Sequence[PairedEvidence],
-    uneven: Sequence[PairedEvidence],
-    policy: Policy,
-    facts: VersionFacts = NO_FACTS,
+    wholes: Sequence[PairedEvidence], policy: Policy, facts: VersionFacts = NO_FACTS
 ) -> Verdict | None:
-    """Return the verdict at this look by all that is known, None where more replicates are due."""
-    verdict = decide_under_skew(declared, uneven, policy, facts)
+    """Return the verdict at this interim look, None where more replicates are due.
+
+    `wholes` are all cases by each primary metric; those `under_skew` have other group sizes.
+    The order of the rules stands in the room's docstring. No metric may regress, at least one has
+    to improve, and what would be kept has to be kept under skew too. The facts come last.
+    """
+    declared = [whole for whole in wholes if not whole.under_skew]
+    uneven = [whole for whole in wholes if whole.under_skew]
+    verdict = _by_metrics(declared, policy, facts)
+    if verdict and uneven:
+        verdict = _under_skew(verdict, _by_metrics(uneven, policy, facts))
     return verdict and settled(verdict, facts)
 
 
-def decide_under_skew(
-    declared: Sequence[PairedEvidence],
-    uneven: Sequence[PairedEvidence],
-    policy: Policy,
-    facts: VersionFacts = NO_FACTS,
-) -> Verdict | None:
-    """Judge the cases as declared; what would be kept has to be kept with `uneven` groups, too.
+def _under_skew(verdict: Verdict, skewed: Verdict | None) -> Verdict | None:
+    """Return the verdict on the declared cases by what other draws of the group sizes show.
 
-    `uneven` is the same evidence from other draws of the group sizes, for cases that have any. A
-    gain that is not shown there takes more replicas; one that is mostly lost there is noted.
+    A gain that is not shown there takes more replicates; one that is mostly lost there is noted.
     """
-    verdict = decide_metrics(declared, policy, facts)
-    if verdict is None or not uneven:
-        return verdict
-    skewed = decide_metrics(uneven, policy, facts)
     if skewed is None:
         return None if verdict.decision.keeps else verdict
-    totals = [
-        total.model_copy(update={"metric": f"{total.metric} {UNDER_SKEW}"})
-        for total in (skewed.aggregate, *skewed.secondary)
-        if total
-    ]
+    totals = [total for total in (skewed.aggregate, *skewed.secondary) if total]
     verdict = verdict.model_copy(update={"secondary": [*verdict.secondary, *totals]})
     if not verdict.decision.keeps:
         return verdict
@@ -87,34 +77,33 @@ def decide_under_skew(
     )
 
 
-def decide_metrics(
-    evidences: Sequence[PairedEvidence], policy: Policy, facts: VersionFacts = NO_FACTS
+def _by_metrics(
+    wholes: Sequence[PairedEvidence], policy: Policy, facts: VersionFacts
 ) -> Verdict | None:
-    """Judge several primary metrics at one look: none may regress, at least one must improve.
+    """Judge several primary metrics: the worst decides.
 
     If no metric is shown to improve, a stated benefit is enough if all are equal within the noise.
     One of memory has to be there where memory is measured.
     """
-    verdict = _decide_metrics(evidences, policy)
+    looks = [judge_look(whole, policy, LOOKS[whole.replicas]) for whole in wholes]
+    verdict = _worst([_at_look(look) for look in looks])
     benefit = facts.extra_benefit.strip()
     if not benefit or (verdict and verdict.decision is not Decision.INCONCLUSIVE):
         return verdict
-    taken = [case.memory for case in evidences[0].cases]
+    taken = [case.memory for case in wholes[0].cases]
     known = evidence_for(benefit, taken)
     if not known:
         why = verdict and f"{verdict.reason}; {refuted(taken)}"
         return verdict and verdict.model_copy(update={"reason": why})
-    benefit = f"({known}): {benefit}"
-    equal = [decide_equal(evidence, policy, benefit) for evidence in evidences]
+    equal = [_if_equal(look, f"({known}): {benefit}") for look in looks]
     equivalent = [verdict for verdict in equal if verdict is not None]
-    if len(equivalent) == len(evidences):
+    if len(equivalent) == len(wholes):
         return _leading(equivalent[0], equivalent)
     # No gain is in sight, but further processes may still show that the two are equal.
-    return verdict if evidences[0].at_end else None
+    return verdict if wholes[0].at_end else None
 
 
-def _decide_metrics(evidences: Sequence[PairedEvidence], policy: Policy) -> Verdict | None:
-    verdicts = [decide_paired(evidence, policy) for evidence in evidences]
+def _worst(verdicts: Sequence[Verdict | None]) -> Verdict | None:
     decided = [verdict for verdict in verdicts if verdict is not None]
     for kind in (Decision.SPLIT, Decision.ROLLED_BACK, Decision.INCOMPLETE):
         of_kind = [verdict for verdict in decided if verdict.decision is kind]
@@ -132,25 +121,21 @@ def _leading(lead: Verdict, verdicts: Sequence[Verdict]) -> Verdict:
     return lead.model_copy(update={"secondary": secondary})
 
 
-def decide_paired(evidence: PairedEvidence, policy: Policy) -> Verdict | None:
-    """Return the verdict at this look, None when more replicas are worth having.
+def _at_look(judged: JudgedLook) -> Verdict | None:
+    """Return the verdict of one metric, None where more replicates are worth having.
 
-    Called at the numbers of replicas that `LOOKS` names; the last one always has a verdict. It is
-    INCOMPLETE where a conclusion shows against the current best, but not against its copy.
-    The order of the rules stands in the room's docstring. If the gate only asks for no regression,
-    bounds of every case below the shape gate are enough, also for a change that is slower.
+    The last look always has a verdict. It is INCOMPLETE where a conclusion shows against the
+    current best, but not against its copy.
     """
-    look = evidence.replicas
-    level = LOOKS[look]
-    judged = judge_look(evidence, policy, level)
-    decided = _decide(judged, evidence, policy)
+    evidence = judged.evidence
+    decided = _decide(judged)
     if decided is not None:
         return decided
-    if not _is_futile(judged, evidence, policy):
+    if not _is_futile(judged):
         if not evidence.at_end:
             return None
-        against_one = judge_look(evidence.against_one_copy(), policy, level)
-        if (shown := _decide(against_one, evidence, policy)) is not None:
+        against_one = judge_look(evidence.against_one_copy(), judged.policy, judged.level)
+        if (shown := _decide(against_one)) is not None:
             return judged.verdict(
                 Decision.INCOMPLETE,
                 f"{shown.reason}; but not against the copy of the current best (A/A control), "
@@ -160,14 +145,19 @@ def decide_paired(evidence: PairedEvidence, policy: Policy) -> Verdict | None:
             )
     return judged.verdict(
         Decision.INCONCLUSIVE,
-        f"after {look} replicates {judged.goal_name} changed by {judged.shown_at(judged.goal)}: "
-        f"{judged.why_open}",
+        f"after {evidence.replicas} replicates {judged.goal_name} changed by "
+        f"{judged.shown_at(judged.goal)}: {judged.why_open}",
         judged.step_when_open(),
     )
 
 
-def _decide(judged: JudgedLook, evidence: PairedEvidence, policy: Policy) -> Verdict | None:
-    total, goal, level = judged.total, judged.goal, judged.level
+def _decide(judged: JudgedLook) -> Verdict | None:
+    """Return the first answer of the rules, in their order, None where none of them has one.
+
+    If a gate only asks for no regression, bounds of every case below its limit are enough, also
+    for a change that is slower.
+    """
+    evidence, total, goal, level = judged.evidence, judged.total, judged.goal, judged.level
     interval = judged.shown(total)
     if judged.standing.is_split:
         return judged.verdict(*judged.standing.split())
@@ -199,7 +189,7 @@ def _decide(judged: JudgedLook, evidence: PairedEvidence, policy: Policy) -> Ver
             f"{100 * (1 - GATE_LEVEL):g} %; {judged.speed} {interval}"
         )
         return _kept(judged, safe, judged.worst(judged.slower), "")
-    if goal.lower(level) <= log_ratio(policy.minimum_gain_pct):
+    if goal.lower(level) <= log_ratio(judged.policy.minimum_gain_pct):
         return None
     gain = f"{judged.goal_name} improved: {judged.shown(goal)}"
     slower = (
@@ -219,8 +209,9 @@ def _kept(judged: JudgedLook, why: str, slower: str, step: str) -> Verdict:
     )
 
 
-def _is_futile(judged: JudgedLook, evidence: PairedEvidence, policy: Policy) -> bool:
+def _is_futile(judged: JudgedLook) -> bool:
     """Say whether even a mean one standard error away is next to nothing, or decides nothing."""
+    evidence = judged.evidence
     if evidence.gate == "no-regression" or judged.open_shapes or judged.open_classes:
         return False
     goal = judged.goal
@@ -231,21 +222,21 @@ def _is_futile(judged: JudgedLook, evidence: PairedEvidence, policy: Policy) -> 
     better, worse = (
         Estimate(goal.mean + sign * goal.error, goal.error * shrink, freedom) for sign in (1, -1)
     )
-    accepts = better.lower(level) > log_ratio(policy.minimum_gain_pct)
+    accepts = better.lower(level) > log_ratio(judged.policy.minimum_gain_pct)
     is_gain = accepts and better.mean > log_ratio(WORTH_PCT)
     is_loss = worse.upper(level) < 0 and worse.mean < slower_by(WORTH_PCT)
     return not is_gain and not is_loss
 
 
-def decide_equal(evidence: PairedEvidence, policy: Policy, benefit: str) -> Verdict | None:
+def _if_equal(judged: JudgedLook, benefit: str) -> Verdict | None:
     """Return the verdict on a version that is equal in speed and has a benefit, None where not.
 
     `benefit` says how far it is known, too.
     Two one-sided tests at the look's level: both intervals lie inside the policy's noise, and no
     case and no class may have lost. Asked only where nothing is shown slower.
     """
-    judged = judge_look(evidence, policy, LOOKS[evidence.replicas])
-    low, high = slower_by(policy.noise_pct), log_ratio(policy.noise_pct)
+    noise_pct = judged.policy.noise_pct
+    low, high = slower_by(noise_pct), log_ratio(noise_pct)
     estimates = (judged.total, judged.goal)
     inside = all(
         low < estimate.lower(judged.level) and estimate.upper(judged.level) < high
@@ -256,7 +247,7 @@ def decide_equal(evidence: PairedEvidence, policy: Policy, benefit: str) -> Verd
     slower = f"; {judged.worst(judged.slower)}" if judged.slower else ""
     return judged.verdict(
         Decision.ACCEPTED_WITH_NOTE,
-        f"{judged.goal_name} is equal within {policy.noise_pct:g} %: {judged.shown(judged.goal)}"
+        f"{judged.goal_name} is equal within {noise_pct:g} %: {judged.shown(judged.goal)}"
         f"{slower}; kept for its extra benefit {benefit}",
         "go on with the next round",
     )

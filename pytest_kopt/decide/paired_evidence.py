@@ -17,6 +17,9 @@ from pytest_kopt.schema.columns import Better, Scalar
 from pytest_kopt.schema.metrics import Metric
 from pytest_kopt.schema.table import NO_CLASSES, Classes
 
+#: How a metric's name ends where the group sizes were drawn once more.
+UNDER_SKEW = "under skew"
+
 
 @dataclass(frozen=True, slots=True)
 class PairedCase:
@@ -83,6 +86,8 @@ class PairedEvidence:
     classes: Classes = NO_CLASSES
     noise: Noise | None = None
     better: Better = "higher"
+    #: The sizes of groups were drawn once more: what is kept has to be kept with these, too.
+    under_skew: bool = False
     #: No more replicates follow, whatever the look.
     is_last: bool = False
 

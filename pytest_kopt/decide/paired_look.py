@@ -18,7 +18,7 @@ from pytest_kopt.decide.inference import (
     log_ratio,
     percent,
 )
-from pytest_kopt.decide.paired_evidence import PairedCase, PairedEvidence
+from pytest_kopt.decide.paired_evidence import UNDER_SKEW, PairedCase, PairedEvidence
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.verdict import Aggregate, ConfigClass, Decision, KnownNoise, Verdict
 from pytest_kopt.figures import at_level, changed, changed_within
@@ -237,10 +237,13 @@ class JudgedLook:
             if case.points and (text := case.points.opposite(self.shapes[case.name]))
         ]
 
+    def _named(self, metric: str) -> str:
+        return f"{metric} {UNDER_SKEW}" if self.evidence.under_skew else metric
+
     def _geomean(self) -> Aggregate:
         candidate, incumbent = _values(self.evidence.cases)
         return Aggregate(
-            metric=self.evidence.metric,
+            metric=self._named(self.evidence.metric),
             better=self.evidence.better,
             candidate=candidate,
             incumbent=incumbent,
@@ -254,7 +257,7 @@ class JudgedLook:
         cases = self.evidence.cases
         before = math.fsum(case.weight * (case.incumbent_ms or 0.0) for case in cases)
         return Aggregate(
-            metric=WEIGHTED_TIME.name,
+            metric=self._named(WEIGHTED_TIME.name),
             better=WEIGHTED_TIME.better,
             candidate=before * math.exp(-self.weighted.mean),
             incumbent=before,

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from pytest_kopt.decide.inference import LOOKS, Estimate, percent
 from pytest_kopt.decide.known_noise import mean_of
-from pytest_kopt.decide.paired import decide_paired
+from pytest_kopt.decide.paired import decide
 from pytest_kopt.decide.paired_evidence import PairedEvidence
 from pytest_kopt.decide.paired_look import judge_look
 from pytest_kopt.decide.policy import Policy
@@ -57,7 +57,7 @@ def heat(evidences: Mapping[str, PairedEvidence], policy: Policy) -> dict[str, S
     """
     standings, clear = {}, []
     for name, evidence in evidences.items():
-        verdict = decide_paired(evidence, policy) if evidence.replicas in LOOKS else None
+        verdict = decide([evidence], policy) if evidence.replicas in LOOKS else None
         lost = verdict and verdict.decision in (Decision.ROLLED_BACK, Decision.SPLIT)
         why = verdict.reason if verdict and lost else ""
         standings[name] = Standing(verdict, _mean(evidence), why)

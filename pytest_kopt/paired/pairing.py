@@ -225,12 +225,12 @@ class _Measured:
     def verdict(self, look: int) -> Verdict | None:
         """Return the verdict on up to `look` replicates, None where more are needed."""
         criteria = self._criteria
-        return decide(*self._look(look), criteria.policy, criteria.facts)
+        return decide(self._look(look), criteria.policy, criteria.facts)
 
     def last_verdict(self, look: int, facts: VersionFacts) -> Verdict:
         """Return the verdict by all that is known: no more replicates are measured."""
-        parts = [[replace(e, is_last=True) for e in part] for part in self._look(look)]
-        verdict = decide(parts[0], parts[1], self._criteria.policy, facts)
+        wholes = [replace(whole, is_last=True) for whole in self._look(look)]
+        verdict = decide(wholes, self._criteria.policy, facts)
         assert verdict is not None
         return verdict
 
@@ -244,11 +244,8 @@ class _Measured:
         found = findings_nearby(comparison.tried, comparison.death_nearby, gains)
         return (*found, *comparison.caught)
 
-    def _look(self, look: int) -> tuple[list[PairedEvidence], list[PairedEvidence]]:
-        """Measure up to `look` replicates.
-
-        Returns the evidence, and the same with the sizes of groups drawn once more.
-        """
+    def _look(self, look: int) -> list[PairedEvidence]:
+        """Measure up to `look` replicates, and return the cases by each metric, also under skew."""
         self.replicas += self._comparison.replicas(look - len(self.replicas))
         first, criteria = self.replicas[0], self._criteria
         self.same |= {name: q.same or "source" for name, q in first.items() if q.is_same}
@@ -267,7 +264,7 @@ class _Measured:
             )
             for metric in criteria.metrics
         ]
-        return self._evidence, _uneven(self._evidence, criteria.metrics, self.replicas)
+        return [*self._evidence, *_uneven(self._evidence, criteria.metrics, self.replicas)]
 
     def result(self, verdict: Verdict, credit: Credit, nearby: tuple[Finding, ...]) -> PairedResult:
         comparison, results, replicas = self._comparison, self._results, self.replicas
@@ -407,5 +404,5 @@ def _uneven(
             if case.name in ids:
                 ratios = tuple(r[case.name].ratio(metric.way, "uneven") for r in replicas)
                 cases.append(replace(case, ratios=ratios, values=None))
-        uneven.append(replace(evidence, cases=tuple(cases)))
+        uneven.append(replace(evidence, cases=tuple(cases), under_skew=True))
     return uneven
