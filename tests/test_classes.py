@@ -17,8 +17,7 @@ from pytest_kopt.decide.inference import FINAL_LOOK, LOOKS
 from pytest_kopt.decide.paired import decide
 from pytest_kopt.decide.paired_evidence import PairedCase, PairedEvidence
 from pytest_kopt.decide.policy import Policy
-from pytest_kopt.decide.stored import decide_stored, remeasurements_needed
-from pytest_kopt.decide.stored_evidence import StoredEvidence
+from pytest_kopt.decide.stored import StoredEvidence, decide_stored, remeasurements_needed
 from pytest_kopt.decide.verdict import ConfigClass, Decision, Verdict
 from pytest_kopt.errors import BadInput
 from pytest_kopt.schema.metrics import parse_primary

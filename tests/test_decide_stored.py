@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from pytest_kopt import policies
 from pytest_kopt.decide.conclusion import VersionFacts
 from pytest_kopt.decide.policy import Policy
-from pytest_kopt.decide.stored import decide_stored, remeasurements_needed
-from pytest_kopt.decide.stored_evidence import StoredEvidence
+from pytest_kopt.decide.stored import StoredEvidence, decide_stored, remeasurements_needed
 from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.errors import BadInput
 from pytest_kopt.schema.table import Row, Table

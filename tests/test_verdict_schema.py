@@ -9,8 +9,7 @@ import jsonschema
 import pytest
 
 from pytest_kopt import policies
-from pytest_kopt.decide.stored import decide_stored
-from pytest_kopt.decide.stored_evidence import StoredEvidence
+from pytest_kopt.decide.stored import StoredEvidence, decide_stored
 from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.schema.table import NO_CLASSES, Classes
 from tests.builders import gemm_table

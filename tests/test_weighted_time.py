@@ -20,8 +20,7 @@ from pytest_kopt.decide.paired import decide
 from pytest_kopt.decide.paired_evidence import PairedCase, PairedEvidence
 from pytest_kopt.decide.paired_look import slower_by
 from pytest_kopt.decide.policy import Policy
-from pytest_kopt.decide.stored import decide_stored
-from pytest_kopt.decide.stored_evidence import StoredEvidence
+from pytest_kopt.decide.stored import StoredEvidence, decide_stored
 from pytest_kopt.decide.verdict import Aggregate, Decision, Verdict
 from pytest_kopt.errors import BadInput
 from pytest_kopt.schema.metrics import WEIGHTED_TIME

@@ -13,8 +13,7 @@ from pathlib import Path
 from pytest_kopt import policies
 from pytest_kopt.cli.command_line import EXAMPLE, argument, command
 from pytest_kopt.decide.conclusion import VersionFacts
-from pytest_kopt.decide.stored import decide_stored
-from pytest_kopt.decide.stored_evidence import StoredEvidence
+from pytest_kopt.decide.stored import StoredEvidence, decide_stored
 from pytest_kopt.errors import BadInput
 from pytest_kopt.options.project import Project
 from pytest_kopt.schema.table import Classes, read_csv, write_atomically

@@ -10,8 +10,7 @@ from pytest_kopt.campaign.running import COMPARING
 from pytest_kopt.cases.result import CaseResult, Collector
 from pytest_kopt.decide.conclusion import VersionFacts
 from pytest_kopt.decide.hard_gates import checked_shape, incomplete, metrics_verdict
-from pytest_kopt.decide.stored import decide_stored, remeasurements_needed
-from pytest_kopt.decide.stored_evidence import StoredEvidence
+from pytest_kopt.decide.stored import StoredEvidence, decide_stored, remeasurements_needed
 from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.devices.machine import elsewhere
 from pytest_kopt.errors import BadInput
