@@ -29,7 +29,7 @@ from tabulate import tabulate
 
 from pytest_kopt import policies
 from pytest_kopt.decide.inference import FINAL_LOOK, LOOKS, log_ratio, percent, student_quantile
-from pytest_kopt.decide.known_noise import DEVICE_TIMED, HOST_TIMED, Noise, Record
+from pytest_kopt.decide.known_noise import DEVICE_TIMED, HOST_TIMED, Noise
 from pytest_kopt.decide.paired import decide
 from pytest_kopt.decide.paired_evidence import PairedCase, PairedEvidence
 from pytest_kopt.decide.verdict import Verdict
@@ -161,7 +161,7 @@ class Simulation:
         }[cell.prior]
         arms = self._draw(source, columns, count) * factor
         series = tuple(dict(zip(names, arm, strict=True)) for arm in arms.tolist())
-        return Noise((Record("recorded", series),), default)
+        return Noise(series, default)
 
 
 TRUTHS = {

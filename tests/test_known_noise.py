@@ -19,7 +19,7 @@ from pytest_kopt.cases.evidence import CaseEvidence
 from pytest_kopt.cases.order import ALONE, CANDIDATE, INCUMBENT, PLACEBO
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.cli.main import main
-from pytest_kopt.decide.known_noise import DEVICE_TIMED, HOST_TIMED
+from pytest_kopt.decide.known_noise import DEVICE_TIMED, EARLIER, HOST_TIMED
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.finding import Finding
@@ -158,7 +158,7 @@ def test_a_campaigns_rounds_are_the_nearest_source(tmp_path: Path) -> None:
         record(campaign, number, Decision.ROLLED_BACK, comparison=comparison)
     found, _ = compared(NoiseHistory.here(campaign.layout.workspace, results(), campaign))
     assert found.verdict.noise is not None
-    assert found.verdict.noise.source == "earlier processes of the campaign"
+    assert found.verdict.noise.source == EARLIER
     assert found.verdict.noise.sd_pct == pytest.approx(0.1 / 3**0.5, rel=0.6)
 
 
@@ -186,7 +186,7 @@ def test_only_the_same_cases_device_and_engine_count(now: dict[str, Any], is_kno
     known = NoiseHistory((Scatter.of(replicas(4)),))
     today = replicas(1, **now)[0]
     found = known.noise("step", today).prior(list(today))
-    assert ("campaign" in found.source) is is_known
+    assert (found.source == EARLIER) is is_known
 
 
 def test_a_direction_has_its_own_scatter_or_that_of_the_only_one() -> None:
@@ -195,7 +195,7 @@ def test_a_direction_has_its_own_scatter_or_that_of_the_only_one() -> None:
     assert set(one.log_ratios_by_way) == {"step"}
     for way in ("forward", "backward", "step"):
         found = NoiseHistory((one,)).noise(way, replicas(1)[0])
-        assert "campaign" in found.prior(["a"]).source
+        assert found.prior(["a"]).source == EARLIER
 
 
 def test_what_the_host_times_has_another_default() -> None:
@@ -204,16 +204,13 @@ def test_what_the_host_times_has_another_default() -> None:
 
 
 class TestACalibration:
-    def test_it_is_known_on_the_same_model_and_its_other_cases_are_typical(
-        self, tmp_path: Path
-    ) -> None:
+    def test_it_is_a_session_of_each_device_of_its_model(self, tmp_path: Path) -> None:
         path = keep(tmp_path, calibration(results(), replicas(8), "one process"))
         assert path == tmp_path / "noise" / "nvidia-h200.json"
         known = NoiseHistory.here(tmp_path, results())
         noise = known.noise("forward", replicas(1, device="GPU-7", names="abz")[0])
-        assert noise.prior(["a", "b"]).source == "`kopt calibrate`"
-        assert noise.prior(["z"]).source == "`kopt calibrate`, other cases"
-        assert noise.prior(["z"]).freedom == DEVICE_TIMED.freedom
+        assert noise.prior(["a", "b"]).source == EARLIER
+        assert noise.prior(["z"]) == DEVICE_TIMED, "nobody measured this case"
         other = known.noise("forward", replicas(1, engine="wall")[0])
         assert other.prior(["a"]) == HOST_TIMED
         elsewhere = [CaseResult("a", "a", evidence=CaseEvidence(device_model="NVIDIA B200"))]

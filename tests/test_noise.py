@@ -15,11 +15,11 @@ from pytest_kopt import policies
 from pytest_kopt.decide.inference import LOOKS, Estimate, log_ratio, scatter_of
 from pytest_kopt.decide.known_noise import (
     DEVICE_TIMED,
+    EARLIER,
     ENOUGH,
     MOST,
     Noise,
     Prior,
-    Record,
     excess_of,
     variance_of,
 )
@@ -92,52 +92,42 @@ class TestExcess:
         assert excess_of([([0.0, 0.02], [0.0, 0.0], Prior(1e-4, 8, ""))]) == pytest.approx(2)
 
 
-class TestARecord:
+class TestEarlierSessions:
     @few_examples
     @given(st.lists(SERIES, min_size=1, max_size=5), RATIOS)
     def test_a_gain_does_not_change_it_and_it_counts_for_so_much(
         self, series: list[list[float]], gain: float
     ) -> None:
         freedom = sum(len(one) - 1 for one in series)
-        found = Record("r", tuple({"a": one} for one in series)).prior(["a"])
-        moved = Record("r", tuple({"a": [v + gain for v in one]} for one in series)).prior(["a"])
+        there = (
+            tuple({"a": one} for one in series),
+            tuple({"a": [v + gain for v in one]} for one in series),
+        )
+        found, moved = (Noise(sessions, DEVICE_TIMED).prior(["a"]) for sessions in there)
         assume(variance_of(*series)[0] > 1e-10)
         if freedom < ENOUGH:
-            assert found is moved is None
+            assert found == moved == DEVICE_TIMED
         else:
-            assert found is not None and moved is not None
-            assert found.freedom == min(freedom, MOST)
+            assert (found.source, found.freedom) == (EARLIER, min(freedom, MOST))
             assert found.variance == pytest.approx(moved.variance, rel=1e-3, abs=1e-12)
 
     def test_it_is_of_the_mean_of_the_cases_that_are_asked_for(self) -> None:
         up = [0.0, 0.01] * 4
-        record = Record("r", ({"a": up, "b": [-v for v in up]}, {"a": up}))
-        assert record.prior(["a", "b"]) is None, "together they do not scatter: no prior"
-        alone = record.prior(["a"])
-        assert alone is not None and alone.variance == pytest.approx(variance_of(up)[0])
-        assert record.prior(["a", "c"]) is None
+        noise = Noise(({"a": up, "b": [-v for v in up]}, {"a": up}), DEVICE_TIMED)
+        assert "default" in noise.prior(["a", "b"]).source, "together they do not scatter"
+        alone = noise.prior(["a"])
+        assert alone.source == EARLIER and alone.variance == pytest.approx(variance_of(up)[0])
+        assert "default" in noise.prior(["a", "c"]).source
 
-    def test_the_nearest_that_knows_enough_is_taken(self) -> None:
-        long, short = [0.0, 0.01] * 4, [0.0, 0.02, 0.0]
-        near, far = Record("near", ({"a": long, "b": short},)), Record("far", ({"b": long},))
-        noise = Noise((near, far), DEVICE_TIMED)
-        assert [noise.prior([case]).source for case in "abc"] == [
-            *("near", "far"),
-            DEVICE_TIMED.source,
-        ]
+    def test_sessions_add_up_until_enough_is_known(self) -> None:
+        short = [0.0, 0.02, 0.0, 0.02]
+        noise = Noise(({"a": short}, {"a": short, "b": short}), DEVICE_TIMED)
+        assert [noise.prior([case]).freedom for case in "ab"] == [6, DEVICE_TIMED.freedom]
 
     def test_a_default_is_less_for_more_cases_and_never_vanishes(self) -> None:
         noise = Noise((), Prior(1.0, 8, ""))
         found = [noise.prior(list(range(1, n + 1))).variance for n in (1, 2, 5, 1000)]  # type: ignore[arg-type]
         assert found[0] == 1.0 and found == sorted(found, reverse=True) and found[-1] > 0.1
-
-    def test_a_case_that_it_does_not_know_is_as_its_others(self) -> None:
-        record = Record("r", ({"a": [0.0, 0.01] * 4, "b": [0.0, 0.03] * 4},))
-        known = [record.prior([name]) for name in "ab"]
-        found = record.typical(8)
-        assert found is not None and found.freedom == 8 and "other cases" in found.source
-        assert found.variance == statistics.fmean(p.variance for p in known if p)
-        assert Record("r", ()).typical(8) is None
 
 
 def evidence_of(

@@ -1,4 +1,4 @@
-"""The priors of a comparison: what is known of the variance between processes before it.
+"""The prior of a comparison: the variance between processes of earlier sessions, or a default.
 
 Two or three processes say little about their own scatter, earlier ones of the same cases say more.
 Both are weighed by their degrees of freedom (the moderated t of limma, Smyth 2004). A prior is too
@@ -12,6 +12,8 @@ import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+#: The source of a prior that sessions of a campaign gave, or `kopt calibrate`.
+EARLIER = "earlier processes of these cases"
 #: A record with fewer degrees of freedom is no prior yet.
 ENOUGH = 6
 #: What a record counts for at most: its tails are heavy, and the next session differs.
@@ -35,32 +37,6 @@ class Prior:
         return replace(self, variance=self.variance * factor)
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
-    """Earlier processes: each of `series` has one arm's log-ratios of one session, by case."""
-
-    source: str
-    series: tuple[Mapping[str, Ratios], ...]
-
-    def prior(self, cases: Collection[str], shares: Sequence[float] | None = None) -> Prior | None:
-        """Return the pooled variance of the cases' mean, None where too little is known of it."""
-        complete = [series for series in self.series if all(case in series for case in cases)]
-        means = (mean_of([series[case] for case in cases], shares) for series in complete)
-        variance, freedom = variance_of(*means)
-        if freedom < ENOUGH or not variance:
-            return None
-        return Prior(variance, min(freedom, MOST), self.source)
-
-    def typical(self, freedom: float) -> Prior | None:
-        """Return what it says about a case that it does not know."""
-        names = sorted({case for series in self.series for case in series})
-        priors = [prior for case in names if (prior := self.prior([case]))]
-        if not priors:
-            return None
-        variance = statistics.fmean(prior.variance for prior in priors)
-        return Prior(variance, freedom, f"{self.source}, other cases")
-
-
 #: Where nothing was measured before: a case's standard deviation of 0.2 % where the device is
 #: timed, 2 % where the host is, with the degrees of freedom that the recorded rounds' variances
 #: agree with (`benchmarks/paired_power.py fit`), or fewer: other cards and kernels differ more.
@@ -70,9 +46,12 @@ HOST_TIMED = Prior(0.02**2, 5, "default: a busy CPU (docs/paired.md)")
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """The records that there are, the nearest first, and what holds without one, for a case."""
+    """Earlier processes, and what holds without them, for a case.
 
-    records: tuple[Record, ...]
+    Each of `series` has one arm's log-ratios of one session, by case.
+    """
+
+    series: tuple[Mapping[str, Ratios], ...]
     default: Prior
 
     def prior(self, cases: Collection[str], shares: Sequence[float] | None = None) -> Prior:
@@ -81,10 +60,11 @@ class Noise:
         Without `shares` all have the same, which add up to 1.
         """
         shares = shares or [1 / len(cases)] * len(cases)
-        for record in self.records:
-            prior = record.prior(cases, shares)
-            if prior:
-                return prior
+        complete = [series for series in self.series if all(case in series for case in cases)]
+        means = (mean_of([series[case] for case in cases], shares) for series in complete)
+        variance, freedom = variance_of(*means)
+        if freedom >= ENOUGH and variance:
+            return Prior(variance, min(freedom, MOST), EARLIER)
         own = math.fsum(share**2 for share in shares)
         return self.default.times((1 - _IN_COMMON) * own + _IN_COMMON * math.fsum(shares) ** 2)
 

@@ -1,4 +1,4 @@
-"""The source of a comparison's known noise: the campaign, `kopt calibrate`, or a default."""
+"""The known noise of a comparison: earlier sessions, `kopt calibrate` among them, or a default."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from pytest_kopt.cases.order import CANDIDATE
 from pytest_kopt.cases.result import CaseResult
-from pytest_kopt.decide.known_noise import DEVICE_TIMED, HOST_TIMED, Noise, Record
+from pytest_kopt.decide.known_noise import DEVICE_TIMED, HOST_TIMED, Noise
 from pytest_kopt.devices.states import BOOST, SUSTAINED
 from pytest_kopt.documents import validate
 from pytest_kopt.errors import BadInput
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 #: Of a campaign's sessions the latest count: the machine of months ago is another one.
 _SESSIONS = 6
-_CALIBRATED = "`kopt calibrate`"
+#: The device of a session that counts on each of its model.
+ANY_DEVICE = ""
 LogRatio = Annotated[float, Field(allow_inf_nan=False)]
 
 
@@ -80,47 +81,38 @@ class Scatter(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class NoiseHistory:
-    """The sessions of this campaign, and what `kopt calibrate` recorded on this device's model."""
+    """Earlier sessions: a campaign's, and the one of `kopt calibrate` on this device's model."""
 
-    earlier: tuple[Scatter, ...] = ()
-    calibrated: Scatter | None = None
+    sessions: tuple[Scatter, ...] = ()
 
     @classmethod
     def here(
         cls, workspace: Path, results: Sequence[CaseResult], campaign: Campaign | None = None
     ) -> NoiseHistory:
         """Return what is known of the noise of these cases; BadInput for a damaged file."""
+        sessions = _of_campaign(campaign) if campaign else []
         model = next((m for r in results if (m := r.evidence.device_model)), None)
-        path = path_of(workspace, model) if model else None
-        calibrated = _read(path) if path and path.is_file() else None
-        return cls(_of_campaign(campaign) if campaign else (), calibrated)
+        if model and (path := path_of(workspace, model)).is_file():
+            sessions.append(_read(path))
+        return cls(tuple(sessions))
 
     def noise(self, way: Way, now: Mapping[str, CaseQuads]) -> Noise:
         """Return the noise of one direction; `now` is the comparison's first replica.
 
-        The same engine counts, in the campaign on the same device, else on its model. The scatter
-        of other cases in the calibration is better than a default.
+        Sessions count that timed a case by the same engine, at the same operating point, on the
+        same device.
         """
         engines = {quads.engine for quads in now.values() if not quads.is_same}
         default = HOST_TIMED if any("wall" in engine for engine in engines) else DEVICE_TIMED
 
-        def same_case(nodeid: str, series: Series) -> bool:
-            if nodeid not in now:
+        def fits(nodeid: str, series: Series) -> bool:
+            case = now.get(nodeid)
+            if case is None or series.device not in (ANY_DEVICE, case.device):
                 return False
-            case = now[nodeid]
             return (series.engine, series.operating_point) == (case.engine, _point(case))
 
-        def same_place(nodeid: str, series: Series) -> bool:
-            return same_case(nodeid, series) and series.device == now[nodeid].device
-
-        earlier = [arm for scatter in self.earlier for arm in scatter.series(way, same_place)]
-        records = [Record("earlier processes of the campaign", tuple(earlier))]
-        if self.calibrated:
-            arms = tuple(self.calibrated.series(way, same_case))
-            records.append(Record(_CALIBRATED, arms))
-            all_cases = self.calibrated.series(way, lambda _, series: series.engine in engines)
-            default = Record(_CALIBRATED, tuple(all_cases)).typical(default.freedom) or default
-        return Noise(tuple(records), default)
+        arms = [arm for session in self.sessions for arm in session.series(way, fits)]
+        return Noise(tuple(arms), default)
 
 
 def _point(case: CaseQuads) -> str:
@@ -141,16 +133,24 @@ def keep(workspace: Path, document: Mapping[str, Any]) -> Path:
 
 
 def _read(path: Path) -> Scatter:
+    """Return a calibration as a session of any device: its file is that of the model."""
     try:
         document = json.loads(path.read_bytes())
     except ValueError as error:
         raise BadInput(f"is not JSON: {error}", where=str(path)) from None
     if not isinstance(document, dict):
         raise BadInput("is no calibration", where=str(path), fix="write one: kopt calibrate")
-    return validate(Scatter, document, where=str(path))
+    ways = validate(Scatter, document, where=str(path)).log_ratios_by_way
+    anywhere = {"device": ANY_DEVICE}
+    return Scatter(
+        log_ratios_by_way={
+            way: {nodeid: series.model_copy(update=anywhere) for nodeid, series in cases.items()}
+            for way, cases in ways.items()
+        }
+    )
 
 
-def _of_campaign(campaign: Campaign) -> tuple[Scatter, ...]:
+def _of_campaign(campaign: Campaign) -> list[Scatter]:
     """Return what the latest sessions kept; one whose evidence is gone has nothing to say."""
     attempts = (
         attempt
@@ -163,4 +163,4 @@ def _of_campaign(campaign: Campaign) -> tuple[Scatter, ...]:
         with contextlib.suppress(BadInput):
             session = attempt.session()
             scatters.append(validate(Scatter, session.get("comparison", {}), where=""))
-    return tuple(scatters)
+    return scatters
