@@ -81,7 +81,6 @@ _SETTINGS: dict[str, Any] = {
     "timeout": 1.0,
     "profile": False,
     "suite": "standard",
-    "forks": False,
 }
 
 

@@ -33,7 +33,7 @@ SPEC = f"popen//python={sys.executable} -u"
 
 def opened(*roots: Path, environment: dict[str, str] | None = None) -> RemoteHost:
     host = RemoteHost("far", SPEC, roots, print)
-    host.open("cpu", None, environment or {}, warm=False)
+    host.open("cpu", None, environment or {})
     return host
 
 
@@ -113,7 +113,7 @@ def test_a_device_is_locked_there(host: RemoteHost) -> None:
 def test_what_stands_in_the_way_there_is_told_with_its_name() -> None:
     host = RemoteHost("far", SPEC, (), print)
     with pytest.raises(BadInput, match=r"far: .*no GPU|far: --kopt-device"):
-        host.open("cuda", None, {"CUDA_VISIBLE_DEVICES": ""}, warm=False)
+        host.open("cuda", None, {"CUDA_VISIBLE_DEVICES": ""})
     host.end()
     with pytest.raises(BadInput, match="a connection to far of its own"):
         RemoteHost("far", "popen//python=false x", (), print)
@@ -127,7 +127,8 @@ def test_a_stranger_on_its_gpu_is_waited_for_there(
     monkeypatch.setattr(pinning.discover, "__defaults__", (os.environ, lambda: busy))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     agent = HostAgent(print, tmp_path)
-    assert agent.open("cuda", None, {}, warm=False)["devices"][0]["uuid"] == gpu(0).uuid
+    monkeypatch.setattr(agent._launcher, "warm", lambda *given: None)
+    assert agent.open("cuda", None, {})["devices"][0]["uuid"] == gpu(0).uuid
     with pytest.raises(AllGpusBusy):
         agent.strangers(gpu(0).uuid, 0.0)
 

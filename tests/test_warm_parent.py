@@ -334,7 +334,6 @@ def test_what_cases_are_going_to_import_is_imported_once(
     )
     session: Any = object.__new__(measurements.Measurements)
     session._config, session._root, session.orders = config, tmp_path, orders
-    session._settings = SimpleNamespace(forks=True)
     session.sites = SimpleNamespace(here=SimpleNamespace(environment={}))
     session.warm_up()
     assert {*loaded} == {*SLOW, "xml.dom.minidom"}

@@ -20,14 +20,12 @@ CHOICES = {
     "kopt_gate": ("no-regression", "improve"),
     "kopt_engine": ("auto", "graph", "events", "wall", "do_bench"),
     "kopt_device": ("auto", "cpu", "cuda"),
-    "kopt_processes": ("forked", "fresh"),
     "kopt_isolation": ("on", "off"),
 }
 #: Ini values that no option has.
 _INI = {
     "kopt_workspace": "directory of the campaigns (default: agent/workspace)",
     "kopt_rebuild_command": "builds compiled kernels in place, for --kopt-base",
-    "kopt_processes": "forked (default) or fresh: how processes that run kernel code are started",
     "kopt_isolation": "on (default) or off: whether kernel code is kept to its own files",
     "kopt_seed": "session seed, to repeat a recorded session (default: a fresh secret)",
 }

@@ -54,7 +54,6 @@ class Settings:
     seed: int | None
     repeats: int | None
     iterations: int | None
-    forks: bool
     isolates: bool
 
     @property
@@ -104,7 +103,6 @@ class Settings:
             seed=_seed(config.getini("kopt_seed")),
             repeats=_count("--kopt-repeats", option.kopt_repeats),
             iterations=_count("--kopt-iters-per-repeat", option.kopt_iters_per_repeat),
-            forks=choice(config, "kopt_processes") == "forked",
             isolates=choice(config, "kopt_isolation") == "on",
         )
         settings._check(option)

@@ -72,13 +72,9 @@ class RemoteHost:
         lines.setcallback(lambda line: say(f"{name}: {line}"))
         self._requests.send(lines)
 
-    def open(
-        self, option: str, target: str | None, environment: Mapping[str, str], *, warm: bool
-    ) -> None:
+    def open(self, option: str, target: str | None, environment: Mapping[str, str]) -> None:
         """Find out what the host is; `environment` is what all processes of the session get."""
-        description = self.ask(
-            "open", option=option, target=target, environment=dict(environment), warm=warm
-        )
+        description = self.ask("open", option=option, target=target, environment=dict(environment))
         self.kind: str = description["kind"]
         self.environment: dict[str, str] = description["environment"]
         self.environ: dict[str, str] = description["environ"]
@@ -270,14 +266,13 @@ class HostAgent:
         self._locks: dict[str, ExitStack] = {}
 
     def open(
-        self, option: str, target: str | None, environment: Mapping[str, str], warm: bool
+        self, option: str, target: str | None, environment: Mapping[str, str]
     ) -> dict[str, Any]:
         """Find the devices for --kopt-device and a campaign's target; say what this host is."""
         kind = choose(option, target=target)
         self._host = for_target(discover(kind), target)
         environment = interpreter_environment(kind) | dict(environment)
-        if warm:
-            self._launcher.warm(environment, os.getcwd())
+        self._launcher.warm(environment, os.getcwd())
         return {
             "kind": kind,
             "environment": environment,

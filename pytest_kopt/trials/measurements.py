@@ -330,7 +330,7 @@ class Measurements:
         def opened() -> Site:
             remote = connect()
             option, target = self._settings.device, self.orders.target
-            remote.open(option, target, self.common_environment, warm=self._settings.forks)
+            remote.open(option, target, self.common_environment)
             by_uuid = {device.uuid: device for device in remote.devices}
             device = by_uuid.get(best, remote.devices[0])
             placement = Placement(remote, remote.devices, device, print, wait_minutes)
@@ -347,9 +347,6 @@ class Measurements:
     def warm_up(self) -> None:
         """Have the processes to come start sooner; what they import is imported meanwhile."""
         config = self._config
-        if not self._settings.forks:
-            launcher_of(config).end()
-            return
         plugins = [plugin for plugin, _ in config.pluginmanager.list_plugin_distinfo()]
         modules = [name for plugin in plugins if (name := getattr(plugin, "__name__", ""))]
         expected = self.orders.expected or ()
