@@ -119,10 +119,6 @@ def test_the_final_report_stands_in_it(tmp_path: Path) -> None:
     assert "0.000 points below the product of the accepted gains" in found
 
 
-def test_a_live_report_loads_itself_anew(campaign: Campaign) -> None:
-    assert '<meta http-equiv="refresh"' in page.campaign_page(campaign, live=True)
-
-
 def test_pairs_are_those_of_the_file(campaign: Campaign, html: str) -> None:
     import csv
 
@@ -234,39 +230,6 @@ def test_without_a_round_there_is_nothing_to_report(
     assert main(["report", own.name]) == ExitCode.USAGE
     assert "no round is decided yet" in capsys.readouterr().err
     assert main(["report", "nobody"]) == ExitCode.USAGE
-
-
-def test_the_watch_writes_again_when_a_round_ends(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from pytest_kopt.cli import report
-
-    (tmp_path / "pytest.ini").write_text("[pytest]\n")
-    own = a_campaign(tmp_path, rounds=2, shapes=1)
-    monkeypatch.chdir(tmp_path)
-    ticks: list[int] = []
-    written: list[bool] = []
-    real = report.write
-
-    def write(*arguments: Any, live: bool) -> list[Path]:
-        written.append(live)
-        return real(*arguments, live=live)
-
-    def sleep(_: float) -> None:
-        ticks.append(len(written))
-        if len(ticks) == 2:
-            with open(own.layout.ledger, "a") as stream:
-                note = {"v": 1, "event": "note", "time": "2026-11-20 10:15", "round": 2}
-                stream.write(json.dumps({**note, "notes": {}}) + "\n")
-        if len(ticks) == 4:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(report, "write", write)
-    monkeypatch.setattr(time, "sleep", sleep)
-    assert main(["report", own.name, "--watch"]) == 0
-    assert ticks == [1, 1, 2, 2], "once at the start, once after the round"
-    assert written == [True, True, False]
-    assert "refresh" not in (own.layout.directory / "report.html").read_text()
 
 
 def test_the_gain_is_the_product_of_the_kept_rounds(campaign: Campaign, html: str) -> None:

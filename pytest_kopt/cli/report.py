@@ -6,7 +6,6 @@ import argparse
 import contextlib
 import json
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,9 +17,6 @@ from pytest_kopt.errors import BadInput
 from pytest_kopt.options.project import Project
 from pytest_kopt.schema.table import Classes, read_csv, write_atomically
 from pytest_kopt.show.terminal import verdict_lines
-
-#: Seconds between two looks at the ledgers while watching.
-_PAUSE = 2.0
 
 
 @command(
@@ -35,19 +31,12 @@ _PAUSE = 2.0
         metavar="FILE",
         help="default: report.html in the campaign's directory, index.html in the workspace",
     ),
-    argument(
-        "--watch", action="store_true", help="write it again whenever a round ends, until Ctrl-C"
-    ),
 )
 def report(arguments: argparse.Namespace) -> None:
     """Write a campaign's report as one HTML file; of several, an index and a file each."""
     project = Project.here()
     names: list[str | None] = list(dict.fromkeys(arguments.names)) or [None]
-    if arguments.watch:
-        with contextlib.suppress(KeyboardInterrupt):
-            _watch(project, names, arguments.output)
-    # What a watch leaves behind no longer loads itself anew.
-    write(project, names, arguments.output, live=False)
+    write(project, names, arguments.output)
 
 
 @command(
@@ -72,9 +61,7 @@ def export(arguments: argparse.Namespace) -> None:
         print(f"not there any more: {gone}")
 
 
-def write(
-    project: Project, names: Sequence[str | None], output: Path | None, *, live: bool
-) -> list[Path]:
+def write(project: Project, names: Sequence[str | None], output: Path | None) -> None:
     """Write the report of one campaign, or an index and the reports of several; print the paths."""
     from pytest_kopt.show.report.page import campaign_page, index_page
 
@@ -84,7 +71,7 @@ def write(
     campaigns = [project.campaign(name) for name in names]
     if len(campaigns) == 1:
         target = output or campaigns[0].layout.directory / "report.html"
-        pages = {target: campaign_page(campaigns[0], live=live)}
+        pages = {target: campaign_page(campaigns[0])}
     else:
         target = output or project.workspace / "index.html"
         files = [f"{campaign.name}.html" for campaign in campaigns]
@@ -92,25 +79,12 @@ def write(
             raise BadInput(
                 f"{target.name} is the report of a campaign", where="-o", fix="choose another name"
             )
-        pages = {target: index_page(campaigns, files, live=live)}
+        pages = {target: index_page(campaigns, files)}
         for campaign, file in zip(campaigns, files, strict=True):
-            pages[target.with_name(file)] = campaign_page(campaign, live=live)
+            pages[target.with_name(file)] = campaign_page(campaign)
     for path, text in pages.items():
         write_atomically(path, text)
         print(f"{path} ({len(text.encode()) / 1e6:.2f} MB)", flush=True)
-    return list(pages)
-
-
-def _watch(project: Project, names: Sequence[str | None], output: Path | None) -> None:
-    ledgers = [project.campaign(name).layout.ledger for name in names]
-    sizes: list[int] = []
-    while True:
-        # A ledger only ever grows.
-        now = [path.stat().st_size if path.exists() else 0 for path in ledgers]
-        if now != sizes:
-            write(project, names, output, live=True)
-            sizes = now
-        time.sleep(_PAUSE)
 
 
 @command(

@@ -6,7 +6,6 @@ import argparse
 import json
 import os
 import shlex
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -248,7 +247,6 @@ def bisect(arguments: argparse.Namespace) -> int:
     argument("--tests", default="", metavar="'ARGS'", help="pytest arguments that select cases"),
     argument("--processes", type=int, default=8, metavar="N", help="fresh processes (default: 8)"),
     argument("--device", choices=CHOICES["kopt_device"], default="auto"),
-    argument("-o", "--output", type=Path, metavar="FILE", help="write the noise as JSON too"),
 )
 def calibrate(arguments: argparse.Namespace) -> int:
     """Measure this machine: its ceilings (copy bandwidth, matrix rates, launch overhead), then the
@@ -285,8 +283,6 @@ def _noise(arguments: argparse.Namespace) -> int:
         words += ["--kopt-device", arguments.device, "--kopt-verdict", str(file)]
         session = subprocess.run([*words, *shlex.split(arguments.tests)], check=False)
         if file.is_file():
-            if arguments.output:
-                shutil.copyfile(file, arguments.output)
             path = keep(project.workspace, json.loads(file.read_text(encoding="utf-8")))
             project.keep_workspace_out_of_git()
             print(f"written to {path}, for later verdicts on this model of device", flush=True)

@@ -200,8 +200,8 @@ def _round(round: Round, verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def campaign_page(campaign: Campaign, *, live: bool = False) -> str:
-    """Return a campaign's report; a live one reloads itself every few seconds."""
+def campaign_page(campaign: Campaign) -> str:
+    """Return a campaign's report."""
     page = all_visible(document(campaign))
     rounds = page["rounds"]
     specs = {
@@ -217,7 +217,6 @@ def campaign_page(campaign: Campaign, *, live: bool = False) -> str:
         "hidden": len(rounds) - len(shown(rounds)),
         "last": LAST,
         "cases": cases,
-        "live": live,
         "data": packed({"rounds": [_for_script(round) for round in rounds], "charts": specs}),
         "kernels": packed(all_visible(kernels(campaign, numbers))),
     }
@@ -251,14 +250,13 @@ def _for_script(round: dict[str, Any]) -> dict[str, Any]:
     return {**kept, "changes": changes}
 
 
-def index_page(campaigns: Sequence[Campaign], files: Sequence[str], *, live: bool = False) -> str:
+def index_page(campaigns: Sequence[Campaign], files: Sequence[str]) -> str:
     """Return the page over several campaigns, each with a link to its own file."""
     pages = [all_visible(document(campaign)) for campaign in campaigns]
     chart = {"comparison": charts.comparison(pages)}
     return filled(
         "index.html.j2",
         pages=list(zip(pages, files, strict=True)),
-        live=live,
         data=packed({"rounds": [], "charts": chart}),
     )
 
