@@ -81,8 +81,13 @@ def step() -> int:
         is_cheat = verdict.decision is Decision.REJECTED_OVERFIT
         standing = "skipped" if is_cheat else "slower" if is_slower else "not slower"
     subject = tree.subject_of(commit)
-    row = {"commit": commit, "subject": subject, "standing": standing, "reason": reason}
-    row["verdict"] = verdict and verdict.model_dump(mode="json")
+    row = {
+        "commit": commit,
+        "subject": subject,
+        "standing": standing,
+        "reason": reason,
+        "verdict": verdict and verdict.model_dump(mode="json"),
+    }
     with Path(folder, "rows").open("a", encoding="utf-8") as rows:
         rows.write(json.dumps(row) + "\n")
     sys.stderr.write(f"{commit[:12]} {subject}: {standing}: {reason}\n")
