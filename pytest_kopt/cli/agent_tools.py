@@ -16,10 +16,9 @@ import anyio
 from mcp.server import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.mcpserver.resources import FileResource
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from pytest_kopt.bundled import PACKAGE, SKILL
-from pytest_kopt.decide.verdict import Verdict
 from pytest_kopt.exit_codes import ExitCode
 from pytest_kopt.options.project import Project
 from pytest_kopt.standalone.child_session import refusal_in
@@ -38,14 +37,6 @@ Notes = dict[str, Any]
 _GRACE_SECONDS = 120
 #: As much of the output as an agent has use for: the verdict is at its end.
 _MOST = 6000
-
-
-class RoundResult(BaseModel):
-    """A session that judges."""
-
-    exit_code: int = Field(description="as in the skill")
-    verdict: Verdict | None = Field(description="verdict.json; null if the session decided nothing")
-    output: str = Field(description="the end of what the session printed")
 
 
 def server() -> MCPServer:
@@ -90,8 +81,12 @@ async def play_round(
     options: Annotated[
         list[str], Field(description="more options, such as --kopt-level=full")
     ] = [],  # noqa: B006 - only read
-) -> RoundResult:
-    """Measure and judge what the kernel files hold now: `pytest --kopt-round`. Takes minutes."""
+) -> dict[str, Any]:
+    """Measure and judge what the kernel files hold now: `pytest --kopt-round`. Takes minutes.
+
+    Returns the exit code, verdict.json (null if the session decided nothing) and the end of what
+    the session printed.
+    """
     words = ["pytest", "--kopt-campaign", campaign, "--kopt-round", round, *options]
     with tempfile.TemporaryDirectory() as directory:
         file, written = Path(directory, "notes.yaml"), Path(directory, "verdict.json")
@@ -101,15 +96,16 @@ async def play_round(
             words += [f"--kopt-notes={file}"]
         code, output = await run(words, Project.here().campaign(campaign).root)
         judged = written.read_text(encoding="utf-8") if written.exists() else "null"
-    return RoundResult(exit_code=code, verdict=json.loads(judged), output=output[-_MOST:])
+    return {"exit_code": code, "verdict": json.loads(judged), "output": output[-_MOST:]}
 
 
-def verdict(campaign: Name, round: int) -> Verdict:
+def verdict(campaign: Name, round: int) -> dict[str, Any]:
     """Return the verdict.json of a recorded round."""
     path = Project.here().campaign(campaign).layout.verdict(round)
     if not path.is_file():
         raise ToolError(f"round {round} of {campaign} has no verdict. Fix: call status")
-    return Verdict.model_validate_json(path.read_text(encoding="utf-8"), extra="ignore")
+    document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return document
 
 
 async def run(words: Sequence[str], root: Path) -> tuple[int, str]:
