@@ -182,9 +182,6 @@ def test_settings_and_manifest_are_named_with_old_and_new_value(root: Path) -> N
     after = take(root, before, engine="wall", max_iterations=9)
     (finding,) = edits(before, after)
     assert finding.message == 'manifest key engine: "auto" -> "wall"'
-    (finding,) = edits(before, take(root, before, operating_point="sustained"))
-    assert finding.message == 'manifest key operating_point: "boost" -> "sustained"'
-    assert [*edits(before, take(root, before, operating_point="boost"))] == [], "it was not there"
     changed = Fingerprint(before.files, {"addopts": "-p evil"}, before.manifest)
     (finding,) = edits(before, changed)
     assert finding.message == 'pytest setting addopts: "-q" -> "-p evil"'

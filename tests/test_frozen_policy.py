@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import pytest
 
 from pytest_kopt import policies
-from pytest_kopt.campaign.attempt import Attempt
 from tests.campaigns import status_of
 from tests.crash import Steps
 from tests.driven_campaign import DrivenCampaign, Ran, files_below
@@ -120,23 +118,3 @@ def test_the_baselines_own_policy_counts_wherever_it_was_given(project: DrivenCa
     assert "noise_pct: 1.0 -> 2.0" in refused(project)
     project.edit_manifest(policy="kernel-opt")
     assert run(project).verdict is not None
-
-
-@pytest.mark.parametrize(("named", "other"), [("primus", "kernel-opt"), ("mine.yaml", "primus")])
-def test_an_older_campaign_is_held_to_what_its_baseline_named(
-    project: DrivenCampaign, named: str, other: str
-) -> None:
-    policy_file(project, "shape_gate_pct: 3\n")
-    project.edit_manifest(policy=named)
-    baseline(project)
-    session = Attempt.session
-
-    def older(kept: Attempt) -> dict[str, Any]:
-        return {key: value for key, value in session(kept).items() if key != "policy"}
-
-    with mock.patch.object(Attempt, "session", older):
-        assert "is not the baseline's policy" in refused(project, policy=other)
-        project.edit_manifest(policy=other)
-        assert "policy (manifest.yaml)" in refused(project)
-        project.edit_manifest(policy=named)
-        assert run(project).verdict is not None

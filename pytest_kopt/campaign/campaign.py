@@ -179,22 +179,10 @@ class Campaign:
         return policies.load(self.manifest.policy, self.root)
 
     def recorded_policy(self) -> dict[str, Any]:
-        """Return the policy as baseline and ledger last recorded it; nothing at first.
-
-        An older baseline only names it: a preset by its verdict, a file by its manifest (and the
-        file is fingerprinted with the harness).
-        """
+        """Return the policy as baseline and ledger last recorded it; nothing at first."""
         if self.state.baseline is None:
             return {}
-        session = self.first.session()
-        recorded = session.get("policy")
-        if recorded is None:
-            name = self.first.verdict().policy
-            if name not in policies.names():
-                manifest = session.get("harness", {}).get("manifest", {})
-                name = manifest.get("policy", self.manifest.policy)
-            recorded = policies.load(name, self.root).model_dump(mode="json")
-        return {**recorded, **self.state.policy_changes}
+        return {**self.first.session().get("policy", {}), **self.state.policy_changes}
 
     def check_policy(self, policy: Policy, where: str = "policy") -> None:
         """Raise BadInput where a policy is not the baseline's but for its stop limits."""

@@ -144,7 +144,6 @@ class Replicas(Document):
     processes: int = Field(
         description="times in a process of their own, or in one for each version, on each device"
     )
-    reloads: int = Field(default=0, description="0; versions up to 0.1 also loaded again")
 
 
 class KernelTime(Document):

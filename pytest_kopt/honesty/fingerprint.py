@@ -23,8 +23,6 @@ MANIFEST_KEYS = (
     *("format_command", "engine", "classes", "target_shapes"),
     *("primary_metric", "operating_point"),
 )
-#: What a key is where an older version wrote the manifest.
-_BEFORE = {"operating_point": "boost"}
 _SHOWN = 80
 #: Packages that this one imports, those that tell of a GPU among them.
 _IMPORTED = {
@@ -237,9 +235,7 @@ def edits(before: Fingerprint, now: Fingerprint) -> Iterator[Finding]:
         change = "edited" if now.files.get(name) else "removed"
         texts.append(f"{name} was {change if before.files.get(name) else 'added'}")
     texts += _changes("pytest setting", before.settings, now.settings)
-    old, new = (
-        {key: f.manifest.get(key, _BEFORE.get(key)) for key in MANIFEST_KEYS} for f in (before, now)
-    )
+    old, new = ({key: f.manifest.get(key) for key in MANIFEST_KEYS} for f in (before, now))
     texts += _changes("manifest key", old, new)
     advice = "undo the edit, or start a new campaign with it: kopt init NEW --from OLD"
     yield from (Finding("harness-edit", text, advice=advice) for text in texts)
