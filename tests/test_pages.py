@@ -16,7 +16,6 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.pictures import kept_lines
-
 from pytest_kopt.bundled import SKILL
 
 ROOT = Path(__file__).parents[1]
