@@ -73,6 +73,17 @@ def incomplete(
     return uncompared(policy, Decision.INCOMPLETE, reason, step, shapes)
 
 
+def cut_off() -> Verdict:
+    """Return the verdict on a round whose session ended before it was decided."""
+    return Verdict(
+        decision=Decision.INCOMPLETE,
+        reason="the session was cut off",
+        next_step="run the round again",
+        compare="none",
+        policy="",
+    )
+
+
 def overfit(policy: Policy, reason: str, step: str, shapes: Sequence[Shape] = ()) -> Verdict:
     """Return the refusal of a version whose gain does not count."""
     return uncompared(policy, Decision.REJECTED_OVERFIT, reason, step, shapes)

@@ -70,10 +70,6 @@ _EXIT = {
 }
 
 
-#: The decision about a round whose session was cut off.
-UNDECIDED = Decision.INCOMPLETE
-
-
 class Aggregate(Document):
     """A figure of all cases, in the metric's unit; the interval is null when stored.
 

@@ -17,8 +17,9 @@ from pytest_kopt.campaign.state import Round
 from pytest_kopt.cases.case_rooflines import rooflines
 from pytest_kopt.cases.result import device_model_of
 from pytest_kopt.decide.case_verdict import Shape
+from pytest_kopt.decide.hard_gates import cut_off
 from pytest_kopt.decide.inference import HighEnd, LowEnd
-from pytest_kopt.decide.verdict import UNDECIDED, Decision, Level, NextAction, RaceCandidate
+from pytest_kopt.decide.verdict import Decision, Level, NextAction, RaceCandidate
 from pytest_kopt.knowledge.facts import product_facts
 from pytest_kopt.knowledge.routing import Route
 from pytest_kopt.models import Document
@@ -45,6 +46,10 @@ _BANDS: dict[Band, str] = {
 }
 
 
+#: What the status of a round takes from its verdict.
+_OF_VERDICT = ("level", "decision", "reason", "next_step", "flags")
+
+
 class RoundStatus(Document):
     """One round that was run."""
 
@@ -66,18 +71,17 @@ class RoundStatus(Document):
 
     @classmethod
     def of(cls, round: Round) -> RoundStatus:
-        decided = round.verdict
-        total = decided.aggregate if decided else None
+        outcome = round.verdict or cut_off()
+        total = outcome.aggregate
+        figures = {
+            name: getattr(total, name, None) for name in ("change_pct", "low_pct", "high_pct")
+        }
+        summary: dict[str, Any] = {name: getattr(outcome, name) for name in _OF_VERDICT} | figures
         return cls(
             round=round.number,
             attempts=len(round.attempts),
             open=round.is_open,
-            level=decided.level if decided else "full",
-            decision=decided.decision if decided else UNDECIDED,
-            reason=decided.reason if decided else "the session was cut off",
-            next_step=decided.next_step if decided else "run the round again",
-            **{name: getattr(total, name, None) for name in ("change_pct", "low_pct", "high_pct")},
-            flags=decided.flags if decided else [],
+            **summary,
             notes=round.notes.given(),
         )
 
