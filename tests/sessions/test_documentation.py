@@ -71,7 +71,7 @@ def test_every_command_is_run_or_excused(page: str) -> None:
             assert re.fullmatch(r"run( on a GPU)?(: exit \d+)?|not run: \w.*", step.order), step
         if step.order.startswith(("run", "not run")):
             assert step.language == "sh", step
-        assert re.match(r"file: |run|not run: |shown: |commit$|$", step.order), step
+        assert re.match(r"file: |run|not run: |shown: |mcp-name: |commit$|$", step.order), step
 
 
 @pytest.mark.parametrize("page", PAGES)

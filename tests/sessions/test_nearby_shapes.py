@@ -176,7 +176,7 @@ UNEVEN = "len(x) % 32 != 0"
         ),
         (
             kernel(FASTER, "new").replace("    spend", f"    assert not {UNEVEN}\n    spend"),
-            *(0, "ACCEPTED_WITH_NOTE", "less than the other side: held-out-shape"),
+            *(0, "ACCEPTED_WITH_NOTE", "less than the other version: held-out-shape"),
         ),
         (
             kernel(2 * SLOWER, "new", factor=f"(0.0 if {UNEVEN} else 2.0)"),
