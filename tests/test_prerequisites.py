@@ -111,6 +111,7 @@ def test_the_first_gap_hides_none_of_the_others(
         monkeypatch,
         target_gpu="cpu",
         kernel_source=["a.py", "b.cu"],
+        quick_command="not-there-either",
         test_command="not-there",
         format_command="'",
         policy="mild",
