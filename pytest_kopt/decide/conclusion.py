@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pytest_kopt.decide.case_verdict import Shape
-from pytest_kopt.decide.hard_gates import incomplete
+from pytest_kopt.decide.hard_gates import incomplete, some
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.verdict import Decision, Verdict
 
@@ -101,8 +101,14 @@ def with_untimed(
     if timed:
         reason += f"; of the other cases: {timed.reason}"
     verdict = timed or incomplete(policy, reason, step)
-    update = {"decision": Decision.INCOMPLETE, "reason": reason, "next_step": step}
-    return verdict.model_copy(update={**update, "shapes": [*verdict.shapes, *untimed]})
+    return verdict.model_copy(
+        update={
+            "decision": Decision.INCOMPLETE,
+            "reason": reason,
+            "next_step": step,
+            "shapes": [*verdict.shapes, *untimed],
+        }
+    )
 
 
 def without(gone: Sequence[str], new: Sequence[str], verdict: Verdict) -> Verdict:
@@ -125,8 +131,3 @@ def without(gone: Sequence[str], new: Sequence[str], verdict: Verdict) -> Verdic
 
 def _labels(shapes: Sequence[Shape]) -> str:
     return some([shape.nodeid or shape.label for shape in shapes])
-
-
-def some(ids: Sequence[str]) -> str:
-    """Return the first names of a list, for a sentence."""
-    return ", ".join(ids[:3]) + (", …" if len(ids) > 3 else "")

@@ -127,15 +127,16 @@ def rows_missing(missing: Sequence[Row], policy: Policy) -> Verdict:
     return uncompared(
         policy,
         Decision.INCOMPLETE,
-        f"{len(missing)} case(s) have no row: {_named(missing)}",
+        f"{len(missing)} case(s) have no row: {some([row.label for row in missing])}",
         "run all cases of this scope, without -k or an interruption",
         [checked_shape(row, "MISSING") for row in missing],
         "stored",
     )
 
 
-def _named(rows: Sequence[Row]) -> str:
-    return ", ".join(row.label for row in rows[:3]) + (", …" if len(rows) > 3 else "")
+def some(names: Sequence[str]) -> str:
+    """Return the first names of a list, for a sentence."""
+    return ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
 
 
 def correctness_verdict(table: Table, policy: Policy, failed_repairs: int) -> Verdict | None:
@@ -148,7 +149,8 @@ def correctness_verdict(table: Table, policy: Policy, failed_repairs: int) -> Ve
     if not failed:
         return None
     kinds = "/".join(sorted({row.check for row in failed}))
-    reason = f"{len(failed)} of {len(table.rows)} case(s) are {kinds}: {_named(failed)}"
+    labels = some([row.label for row in failed])
+    reason = f"{len(failed)} of {len(table.rows)} case(s) are {kinds}: {labels}"
     repairs = failed_repairs + 1
     if repairs >= policy.max_repairs:
         decision = Decision.ROLLED_BACK

@@ -17,7 +17,8 @@ from pytest_kopt.cases.order import Purpose, WorkerOrders
 from pytest_kopt.cases.result import CaseResult, Collector, loaded_by
 from pytest_kopt.decide import hard_gates
 from pytest_kopt.decide.case_verdict import Shape
-from pytest_kopt.decide.conclusion import of_parts, some, with_untimed, without
+from pytest_kopt.decide.conclusion import of_parts, with_untimed, without
+from pytest_kopt.decide.hard_gates import some
 from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.devices.idle import AllGpusBusy
 from pytest_kopt.errors import BadInput

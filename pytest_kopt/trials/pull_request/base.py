@@ -15,7 +15,7 @@ from pytest_kopt.campaign.git.repository import Repository
 from pytest_kopt.campaign.git.worktrees import contents_at
 from pytest_kopt.cases.order import WorkerOrders
 from pytest_kopt.cases.result import CaseResult, Collector, observed_by
-from pytest_kopt.decide.conclusion import some
+from pytest_kopt.decide.hard_gates import some
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.verdict import Verdict
 from pytest_kopt.devices.states import COLD
