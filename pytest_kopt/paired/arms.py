@@ -31,9 +31,9 @@ from pytest_kopt.versions.executed_files import BUILD_IN_PLACE
 
 #: Idle threads of waiting siblings would take the CPU from the one that is timed.
 _PASSIVE = {"OMP_WAIT_POLICY": "PASSIVE"}
-#: So many processes share the cases that are tried near their shapes on a GPU: a second one runs
-#: while the first compiles.
-_NEARBY_ON_GPU = 2
+#: So many processes share the cases that are tried near their shapes on a GPU: some compile while
+#: another runs.
+_NEARBY_ON_GPU = 3
 #: Replicas that are there at once, so that one starts up while another is measured; on the CPU it
 #: would disturb that.
 AT_ONCE_ON_GPU = 2

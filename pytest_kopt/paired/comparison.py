@@ -143,7 +143,7 @@ class Comparison:
             lane.pool.ahead = max(1, min(AT_ONCE_ON_GPU, room)) if site.kind == "cuda" else 1
 
     def get_ahead(self) -> None:
-        """Start the first replicas; on the CPU, where they disturb, only try shapes nearby."""
+        """Try shapes nearby until the first block, and start replicas where they disturb none."""
         for lane in self._lanes:
             lane.try_nearby()
             if lane.place.site.kind != "cpu":
@@ -256,8 +256,6 @@ class Lane:
 
     def get_ahead(self, count: int) -> None:
         """Start replicas before they are needed; the next `count` load their first case."""
-        if self.place.site.kind != "cpu" and self.pool.room > 1:
-            self.try_nearby()
         # Most comparisons end with their first look: what that does not need is not started.
         most = min(LOOKS) if self._measured < min(LOOKS) else self._most
         self.pool.fill(self._measured, most - self._measured)
@@ -336,18 +334,12 @@ class Lane:
         """
         pool = self.pool
         while True:
-            if pool.room == 1 or (pool.nearby is not None and pool.nearby.is_over):
-                # It holds memory of the device.
-                self.halt_nearby()
             if self._open_cases:
                 self.get_ahead(count)
             if not (open_ids := self._open_cases):
                 return self._all({})
             if self._abandoned:
                 raise NotComparable("abandoned")
-            if not pool.replicas:
-                # They ended with what tried shapes nearby.
-                continue
             replica = pool.replicas[0]
             self._join_alone(replica)
             beside = self._beside_alone
@@ -417,9 +409,8 @@ class Lane:
         return left if self._arms.asks_more else []
 
     def _clear(self) -> None:
-        """Leave the device to what is timed next; on a CPU nothing else runs meanwhile."""
-        if self.place.site.kind == "cpu":
-            self.halt_nearby()
+        """Leave the device to what is timed next."""
+        self.halt_nearby()
         self.pool.await_leaving()
 
     def _take_nearby(self, nearby: Nearby) -> None:

@@ -79,10 +79,6 @@ class Nearby(Children):
         asked = Counter(nodeid for ids in self._asked.values() for nodeid in ids)
         return {i for i, n in Counter(self._through).items() if n == asked[i]} - self.unloaded
 
-    @property
-    def is_over(self) -> bool:
-        return all(answers.done() for answers in self._answers)
-
     def halt(self) -> None:
         """End before all is tried; cases that are not gone through are as if not asked for."""
         self._is_halted = True
