@@ -275,10 +275,8 @@ def device() -> Rows:
 
 
 ROUNDS = "`benchmarks/gpu_rounds.py` (2026-11-28, hosts with 32 cores, torch 2.11, Triton 3.6)"
-EARLIER = (
-    "`benchmarks/gpu_rounds.py` (2026-11-24, two hosts with 16 cores, torch 2.11, Triton 3.6), "
-    "before rounds loaded the card"
-)
+NEAR = "`benchmarks/gpu_rounds.py` (2026-11-29, three hosts with 16 cores, torch 2.11, Triton 3.6)"
+EARLIER = "`benchmarks/gpu_rounds.py` (2026-11-24, two hosts with 16 cores, torch 2.11, Triton 3.6)"
 WORKERS = (
     "`benchmarks/gpu_rounds.py OUT --workers 4` (2026-11-26, four H200, torch 2.11, Triton 3.6)"
 )
@@ -288,7 +286,8 @@ SECTIONS = (
     ("Decision, status and report", "measured here", scale),
     ("Without a measurement", "measured here", at_once),
     ("Whole commands on an H100", ROUNDS, partial(whole_commands, "gpu_rounds_h100_five")),
-    ("Whole commands on an H200", EARLIER, partial(whole_commands, "gpu_rounds_h200")),
+    ("Whole commands on an H200", NEAR, partial(whole_commands, "gpu_rounds_h200_near")),
+    ("Before rounds loaded the card", EARLIER, partial(whole_commands, "gpu_rounds_h200")),
     ("Identical code", "`benchmarks/paired_gpu.py`, `benchmarks/paired_cpu.py`", paired),
     ("Resolution", "`benchmarks/paired_gpu.py`, `pytest --kopt-calibrate`", resolution),
     ("Start-up of workers", "[a record](results/worker_startup_cpu.json)", startup),
