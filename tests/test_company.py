@@ -149,7 +149,7 @@ class Arms:
     def start_verifier(self, *where: Any) -> Any:
         return SimpleNamespace(has_died=False, **dict.fromkeys(("kill", "end"), lambda: None))
 
-    def start_nearby(self, place: Place) -> Any:
+    def start_nearby(self, place: Place, room: int) -> Any:
         return nothing_nearby(place.ids, self.how)
 
     def _started(self, what: str) -> Any:
@@ -205,7 +205,7 @@ def test_after_a_gain_the_next_replica_has_company(
     site: Any = SimpleNamespace(kind="cpu", starter=SimpleNamespace(why_fresh=""))
     place = Place(site, CPU, ["t.py::t[0]", "t.py::t[1]"])
     lane = Lane(arms, place, Progress(None), 6)
-    lane.pool.ahead = ahead
+    lane.pool.cores = ahead
     for quads in lane.measure(2):
         assert all([*found.quads] == ["candidate"] for found in quads.values())
     alone = lane.in_company(0.1)

@@ -78,7 +78,7 @@ class Starting:
         self.alone.append(Carrier(self.how, []))
         return self.alone[-1]
 
-    def start_nearby(self, place: Place) -> object:
+    def start_nearby(self, place: Place, room: int) -> object:
         return nothing_nearby(place.ids, self.how)
 
     def start_verifier(self, *where: object) -> object:
@@ -112,7 +112,7 @@ def lane_of(arms: Starting, kind: str = "cpu", most: int = FINAL_LOOK) -> Lane:
     device: Any = SimpleNamespace(uuid="GPU-1")
     given: Any = (arms, Place(site, device, [*IDS]), Progress(None), most)
     lane = Lane(*given)
-    lane.pool.ahead = 2 if kind == "cuda" else 1
+    lane.pool.cores = 16 if kind == "cuda" else 1
     return lane
 
 
@@ -241,7 +241,7 @@ def test_shapes_nearby_are_tried_until_the_first_block_and_finished_for_what_is_
     asked: list[list[str]] = []
     ended: list[str] = []
 
-    def start_nearby(place: Place) -> Any:
+    def start_nearby(place: Place, room: int) -> Any:
         asked.append([*place.ids])
         trying = nothing_nearby(place.ids, ONE_PROCESS)
 
@@ -254,10 +254,31 @@ def test_shapes_nearby_are_tried_until_the_first_block_and_finished_for_what_is_
 
     monkeypatch.setattr(arms, "start_nearby", start_nearby)
     lane = lane_of(arms, kind)
-    lane.try_nearby()
+    lane.try_nearby(is_idle=False)
     lane.measure(2)
     assert asked == [["a", "b"]]
     assert ended == ["a", "b"]
     for _ in range(2):
         lane.finish_nearby()
         assert asked[1:] == [["b"]]
+
+
+def test_cases_that_lacked_memory_next_to_others_are_tried_again_one_after_the_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An axis that is left out for the neighbours' sake would be a note of the verdict's."""
+    arms = Starting()
+    arms.asks_more = True
+    asked: list[tuple[list[str], int]] = []
+
+    def start_nearby(place: Place, room: int) -> Any:
+        asked.append(([*place.ids], room))
+        trying = nothing_nearby(place.ids, ONE_PROCESS)
+        if len(asked) == 1:
+            trying.short_of_memory = {"b"}
+            trying.through = {"a"}
+        return trying
+
+    monkeypatch.setattr(arms, "start_nearby", start_nearby)
+    lane_of(arms, "cuda").finish_nearby()
+    assert asked == [(["a", "b"], 8), (["b"], 1)]

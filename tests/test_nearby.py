@@ -18,8 +18,7 @@ from pytest_kopt.cases.replies import (
     Report,
     TriedShape,
 )
-from pytest_kopt.honesty import nearby_shapes
-from pytest_kopt.honesty.nearby_shapes import tried_axes
+from pytest_kopt.honesty.nearby_shapes import NO_MEMORY_LEFT, Tried, tried_axes
 from pytest_kopt.paired.nearby import AHEAD, Nearby
 from pytest_kopt.processes.child import ChildDied
 
@@ -29,11 +28,18 @@ from .waiting import until
 class Process:
     """Tries what it is asked for, but dies at one case and has others that do not concern it."""
 
-    def __init__(self, dies_at: str = "", same: tuple[str, ...] = (), breaks_off: str = "") -> None:
+    def __init__(
+        self,
+        dies_at: str = "",
+        same: tuple[str, ...] = (),
+        breaks_off: str = "",
+        short_at: str = "",
+    ) -> None:
         self.asked: list[str] = []
         self.seeds: set[int] = set()
         self.answered = self.most_ahead = 0
         self._dies_at, self._same, self._breaks_off = dies_at, same, breaks_off
+        self._short_at = short_at
         self._messages = self._talk()
 
     def send(self, order: TryNearby) -> None:
@@ -58,7 +64,8 @@ class Process:
             if nodeid in self._same:
                 yield Loaded(same="source")
             else:
-                yield TriedShape(nearby_shapes.Tried(nodeid, "size", {"n": 3}))
+                untried = NO_MEMORY_LEFT if nodeid == self._short_at else ""
+                yield TriedShape(Tried(nodeid, "size", {"n": 3}, untried=untried))
                 yield from [Findings([])] * (not is_broken)
             self.answered += 1
             yield CaseFinished(nodeid)
@@ -88,6 +95,18 @@ def test_processes_share_cases_and_what_they_find_comes_in_the_order_of_the_case
     tried = Nearby(cast("Any", asked), "one process", IDS, 7).wait()
     assert [item.nodeid for item in tried] == IDS
     assert all(process.asked == ids for process, ids in asked.items())
+
+
+@pytest.mark.parametrize("are_shared", [True, False])
+def test_a_case_that_lacked_memory_beside_others_is_left(are_shared: bool) -> None:
+    """Alone on the device, or beside the other version of the same cases, it lacks it for good."""
+    short, other = Process(short_at="case3"), Process()
+    asked = {short: IDS[:9], other: IDS[9:] if are_shared else IDS[:9]}
+    ids = IDS if are_shared else IDS[:9]
+    trying = Nearby(cast("Any", asked), "one process", ids, 7)
+    tried = {shape.nodeid for shape in trying.wait()}
+    left = {"case3"} if are_shared else set()
+    assert trying.short_of_memory == {*ids} - trying.through == {*ids} - tried == left
 
 
 def test_what_was_found_before_a_process_ended_is_kept() -> None:

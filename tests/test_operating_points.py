@@ -183,7 +183,7 @@ class Starting:
     def start_alone(self, place: Place) -> Process:
         return Process(self._gpu, [ALONE], self._point)
 
-    def start_nearby(self, place: Place) -> Any:
+    def start_nearby(self, place: Place, room: int) -> Any:
         return nothing_nearby(place.ids, self.how)
 
     def start_verifier(self, *where: Any) -> Any:

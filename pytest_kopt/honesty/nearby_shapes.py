@@ -14,6 +14,8 @@ from typing import Any, Literal, NamedTuple
 
 from pytest_kopt.honesty.finding import Finding
 
+#: Why something could not be tried; other processes may have had the memory.
+NO_MEMORY_LEFT = "the GPU had not enough memory left"
 #: A name in AXES, or `renewed`: the content of timed blocks.
 Kind = str
 Outcome = Literal["right", "wrong", "raises"]

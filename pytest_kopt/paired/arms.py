@@ -31,9 +31,9 @@ from pytest_kopt.versions.executed_files import BUILD_IN_PLACE
 
 #: Idle threads of waiting siblings would take the CPU from the one that is timed.
 _PASSIVE = {"OMP_WAIT_POLICY": "PASSIVE"}
-#: So many processes share the cases that are tried near their shapes on a GPU: some compile while
-#: another runs.
-_NEARBY_ON_GPU = 3
+#: At most so many processes share the cases that are tried near their shapes on a GPU, each with
+#: two cores: some compile while others run.
+_NEARBY_ON_GPU = 8
 #: Replicas that are there at once, so that one starts up while another is measured; on the CPU it
 #: would disturb that.
 AT_ONCE_ON_GPU = 2
@@ -195,10 +195,14 @@ class Arms:
         place: Place,
         seed: int | None = None,
         of: Collection[str] = (CANDIDATE, INCUMBENT),
+        room: int = 1,
     ) -> Nearby:
-        """Start what tries versions at shapes near those of some cases, drawn under a seed."""
+        """Start what tries versions at shapes near those of some cases, drawn under a seed.
+
+        Up to `room` processes share the cases, if one holds both versions.
+        """
         how, asked = TWO_PROCESSES if len(of) == 1 else self.how, dict[Child, list[str]]()
-        count = 1 if how == TWO_PROCESSES or place.device.kind == "cpu" else _NEARBY_ON_GPU
+        count = 1 if how == TWO_PROCESSES else room
         for number in range(min(count, len(place.ids)) or 1):
             own = place._replace(ids=place.ids[number::count])
             children_of = self._holding(own, how, [*of], ArmsOrder(()))
@@ -296,12 +300,17 @@ class Pool:
         self.nearby: Nearby | None = None
         #: How many replicas may be there at once; one where they did not find the memory they need.
         self.room = AT_ONCE_ON_GPU
-        #: How many are started before they are needed, the next one included.
-        self.ahead = 1
+        #: So many of the host's cores are this pool's; a CPU is left to one process.
+        self.cores = 1
         self._leaving: Replica | None = None
         self._verifier: Verifier | None = None
         #: The incumbent alone, where it was started before it was known to be needed.
         self._spare = Children()
+
+    @property
+    def ahead(self) -> int:
+        """How many replicas are started before they are needed, the next one included."""
+        return min(AT_ONCE_ON_GPU, self.cores)
 
     @property
     def is_crowded(self) -> bool:
@@ -332,8 +341,13 @@ class Pool:
         replica.join(spare.pop() if spare else self._arms.start_alone(self.place))
         return True
 
-    def start_nearby(self, ids: list[str]) -> None:
-        self.nearby = self._arms.start_nearby(self.place._replace(ids=ids))
+    def start_nearby(self, ids: list[str], *, is_idle: bool) -> None:
+        """Have cases tried near their shapes.
+
+        In one process if the device is not idle otherwise, or if memory was short.
+        """
+        room = max(1, min(_NEARBY_ON_GPU, self.cores // 2)) if is_idle and self.room > 1 else 1
+        self.nearby = self._arms.start_nearby(self.place._replace(ids=ids), room=room)
 
     def end_nearby(self) -> None:
         if self.nearby is not None:

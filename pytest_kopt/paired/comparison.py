@@ -18,7 +18,6 @@ from pytest_kopt.decide.inference import KNOWN_BIAS_PCT, LOOKS
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.nearby_shapes import Tried, merged
 from pytest_kopt.paired.arms import (
-    AT_ONCE_ON_GPU,
     Arms,
     NotComparable,
     Pool,
@@ -140,12 +139,12 @@ class Comparison:
         sites = [lane.place.site for lane in self._lanes]
         for lane, site in zip(self._lanes, sites, strict=True):
             room = site.cores // sum(neighbour is site for neighbour in sites)
-            lane.pool.ahead = max(1, min(AT_ONCE_ON_GPU, room)) if site.kind == "cuda" else 1
+            lane.pool.cores = max(1, room) if site.kind == "cuda" else 1
 
     def get_ahead(self) -> None:
         """Try shapes nearby until the first block, and start replicas where they disturb none."""
         for lane in self._lanes:
-            lane.try_nearby()
+            lane.try_nearby(is_idle=False)
             if lane.place.site.kind != "cpu":
                 lane.get_ahead(min(LOOKS) if len(self._lanes) == 1 else 0)
                 lane.pool.start_spare()
@@ -307,10 +306,10 @@ class Lane:
         self._abandoned = True
         self.pool.kill()
 
-    def try_nearby(self) -> None:
+    def try_nearby(self, *, is_idle: bool) -> None:
         """Have shapes near the declared ones tried from now on, unless they are or were."""
         if self.pool.nearby is None and (left := self._left_nearby):
-            self.pool.start_nearby(left)
+            self.pool.start_nearby(left, is_idle=is_idle)
 
     def halt_nearby(self) -> None:
         """Try no more of them for now; what was tried of whole cases counts."""
@@ -321,7 +320,7 @@ class Lane:
     def finish_nearby(self) -> None:
         """Try all that is left of them, and learn what ended a process there."""
         while self._left_nearby:
-            self.try_nearby()
+            self.try_nearby(is_idle=True)
             if self.pool.nearby is not None:
                 self._take_nearby(self.pool.nearby)
         if self._died_nearby is not None:
@@ -422,6 +421,8 @@ class Lane:
         self.pool.end_nearby()
         if nearby.are_orphans:
             return
+        if nearby.short_of_memory:
+            self.pool.room = 1
         self.tried += [shape for shape in tried if shape.nodeid in self.place.ids]
         self.caught += nearby.caught
         self._same |= {i: CaseQuads(i, "", same=how) for i, how in nearby.same.items()}

@@ -24,7 +24,13 @@ from pytest_kopt.cases.replies import (
 from pytest_kopt.decide.case_verdict import Same
 from pytest_kopt.honesty.accuracy import Accuracy, Inputs, downgrades, other_results
 from pytest_kopt.honesty.finding import Finding
-from pytest_kopt.honesty.nearby_shapes import Tried, held_out_findings, tried_axes, untried
+from pytest_kopt.honesty.nearby_shapes import (
+    NO_MEMORY_LEFT,
+    Tried,
+    held_out_findings,
+    tried_axes,
+    untried,
+)
 from pytest_kopt.paired.verifier_process import why_ended
 from pytest_kopt.processes.child import Child, ChildDied, Children
 
@@ -61,6 +67,8 @@ class Nearby(Children):
         #: The cases that a process has gone through, once for each process, or could not load.
         self._through: list[str] = []
         self.unloaded: set[str] = set()
+        #: The cases that lacked memory next to others, which were tried at the same time.
+        self.short_of_memory: set[str] = set()
         self._is_halted = False
         #: How exact the versions were in each case, and what it draws.
         self._reached: dict[str, dict[str, dict[str, Accuracy]]] = {nodeid: {} for nodeid in ids}
@@ -77,7 +85,8 @@ class Nearby(Children):
         if self.died:
             return {*self._ids}
         asked = Counter(nodeid for ids in self._asked.values() for nodeid in ids)
-        return {i for i, n in Counter(self._through).items() if n == asked[i]} - self.unloaded
+        through = {i for i, n in Counter(self._through).items() if n == asked[i]}
+        return through - self.unloaded - self.short_of_memory
 
     def halt(self) -> None:
         """End before all is tried; cases that are not gone through are as if not asked for."""
@@ -87,7 +96,10 @@ class Nearby(Children):
     def wait(self) -> list[Tried]:
         """Wait for the end; return what they found, a case that cannot be loaded left out."""
         tried = [shape for answers in self._answers for shape in answers.result()]
-        if self._is_halted:
+        if len({*map(tuple, self._asked.values())}) > 1 and not self.died:
+            short = (shape.nodeid for shape in tried if shape.untried == NO_MEMORY_LEFT)
+            self.short_of_memory.update(short)
+        if self._is_halted or self.short_of_memory:
             through = self.through
             tried = [shape for shape in tried if shape.nodeid in through]
         places = {nodeid: place for place, nodeid in enumerate(self._ids)}

@@ -41,7 +41,14 @@ from pytest_kopt.devices.context import is_lost
 from pytest_kopt.devices.lock import checking_lock, timing_lock
 from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.honesty.inputs import RestoredArguments
-from pytest_kopt.honesty.nearby_shapes import SIZES, Kind, Outcome, Tried, is_required
+from pytest_kopt.honesty.nearby_shapes import (
+    NO_MEMORY_LEFT,
+    SIZES,
+    Kind,
+    Outcome,
+    Tried,
+    is_required,
+)
 from pytest_kopt.honesty.outputs import accuracy_of, least_exact
 from pytest_kopt.honesty.outputs import layouts as layouts_of
 from pytest_kopt.measure.wall import one_thread
@@ -60,7 +67,6 @@ _AT_ONCE_SECONDS = 0.1
 #: Why something was not tried.
 _NO_TIME = f"the limit of {_TRYING_SECONDS:g} s a case was over"
 _NO_SIZE = "kopt could move no size of its parameters or inputs"
-_NO_MEMORY = "the GPU had not enough memory left"
 
 
 def try_case(
@@ -281,7 +287,7 @@ def try_variant(
         try:
             outcome, problem = content.outcome(versions[name])
         except torch.OutOfMemoryError:
-            return replace(tried, outcomes={}, what={}, untried=_NO_MEMORY)
+            return replace(tried, outcomes={}, what={}, untried=NO_MEMORY_LEFT)
         _end_if_lost(device)
         if outcome is None and tried.outcomes.get(INCUMBENT) == "right":
             outcome = "raises"
