@@ -57,7 +57,7 @@ def test_what_could_be_slower_by_more_is_not_let_through() -> None:
     for change, code in ((0.0, 9), (-4.9, 8)):
         verdict = judged("no-regression", FINAL_LOOK, change, spread=2.5 if change else 8.0)
         assert verdict is not None and verdict.exit_code == code
-        said = "a loss of 5 % in case 'case0' cannot be excluded: "
+        said = "5 % more time (-4.76 %) in case 'case0' cannot be excluded: "
         assert (said in verdict.reason) == (code == 9)
 
 
@@ -75,7 +75,7 @@ def test_an_undecided_gain_names_the_case_that_stands_in_its_way() -> None:
     """It said "not shown to be slower", below an interval of -6.05 % [-7.01, -5.08]."""
     verdict = judged("improve", FINAL_LOOK, -6.0, 9.0, 9.0, spread=2.5)
     assert verdict is not None and verdict.decision == "INCONCLUSIVE"
-    assert "a loss of 5 % in case 'case0' cannot be excluded: -6" in verdict.reason
+    assert "5 % more time (-4.76 %) in case 'case0' cannot be excluded: -6" in verdict.reason
     kept = "keep the gain for the cases that have it, or try another hypothesis"
     assert verdict.next_step == f"case0 got slower: {kept}"
     noise = judged("improve", FINAL_LOOK, 0.0, 0.0, spread=8.0)
@@ -103,7 +103,7 @@ def test_a_gate_is_surer_that_a_case_is_not_slower_than_a_round() -> None:
     """A case of -2 % whose bound at 97.5 % is within the gate of 5 %, and at 99.7 % beyond it."""
     own = judged("no-regression", FINAL_LOOK, -2.0, spread=2.8)
     assert own is not None and own.exit_code == 9
-    assert "a loss of 5 % in case 'case0' cannot be excluded: " in own.reason
+    assert "5 % more time (-4.76 %) in case 'case0' cannot be excluded: " in own.reason
     assert own.reason.endswith("] at 99.4 %"), own.reason
     beside_a_gain = judged("improve", FINAL_LOOK, -2.0, *[9.0] * 8, spread=2.8)
     assert beside_a_gain is not None and beside_a_gain.exit_code == 0

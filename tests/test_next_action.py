@@ -207,3 +207,26 @@ def test_what_rejects_a_candidate_has_a_name(project: DrivenCampaign) -> None:
     assert any(flag.startswith(f"stale-result: {finding.message}") for flag in verdict.flags)
     written = json.loads((project.layout.directory / "rounds/round-2/verdict.json").read_text())
     assert written["findings"][0]["check"] == "stale-result"
+
+
+def test_no_command_writes_over_tests_that_were_never_committed(tmp_path: Path) -> None:
+    """The baseline's commit has other ones: the round would be refused afterwards as well."""
+    project = DrivenCampaign(tmp_path / "project", {KERNEL: b"OLD = 1\n"}, in_git=True)
+    project.write(CASES, (project.root / CASES).read_bytes() + b"# of the baseline\n")
+    play(project, "equal")
+    project.write(CASES, (project.root / CASES).read_bytes() + b"# edited\n")
+    campaign = project.opened()
+    action = status_of(campaign, harness=edited_harness(campaign))["next_action"]
+    assert action["action"] == "restore_harness" and action["arguments"]["files"] == [CASES]
+    assert "command" not in action["arguments"]
+
+
+def test_a_rejected_round_says_what_to_try_before_the_next_command(
+    project: DrivenCampaign,
+) -> None:
+    project.write(KERNEL, b"NEW = 1\n")
+    play(project, "slower")
+    last = project.opened().state.rounds[2].verdict
+    assert last is not None
+    then = "change the kernel (one hypothesis), then: pytest"
+    assert shown(project)["next"].startswith(f"{last.next_step}; {then}")

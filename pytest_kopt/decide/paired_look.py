@@ -159,7 +159,8 @@ class JudgedLook:
             worst = min(self.open_shapes, key=lambda name: self.shapes[name].lower(level))
             case, interval = self._case(worst), _at(self.shapes[worst], level)
             limit = case.limit(self.policy)
-            return f"a loss of {limit} in case {case.label!r} cannot be excluded: {interval}"
+            longer = f"{limit} more time ({changed(percent(slower_by(limit.time_pct)))})"
+            return f"{longer} in case {case.label!r} cannot be excluded: {interval}"
         if self.open_classes:
             worst = min(self.open_classes, key=lambda name: self.classes[name].lower(SHAPE_LEVEL))
             interval = _at(self.classes[worst], SHAPE_LEVEL)

@@ -44,7 +44,8 @@ def closing_lines(campaign: Campaign, policy: Policy) -> Iterator[str]:
         yield from termination_lines(ends)
         yield from going_on_lines(campaign, ends)
     elif not state.has_begun(state.next_round):
-        yield from review_lines(stops.review(state.unmasked_rounds()), campaign.name)
+        review = stops.review(state.unmasked_rounds())
+        yield from review_lines(review, campaign.name, campaign.manifest.target_gpu)
 
 
 def _last_round(campaign: Campaign) -> Round | None:
@@ -84,17 +85,18 @@ def termination_lines(ends: Sequence[Stop]) -> Iterator[str]:
     yield from stops.lines(stops.holding(ends), rest)
 
 
-def review_lines(review: Review | None, name: str) -> Iterator[str]:
-    """Yield the stagnation review that is due; nothing when none is."""
+def review_lines(review: Review | None, name: str, gpu: str) -> Iterator[str]:
+    """Yield the stagnation review that is due; nothing when none is.
+
+    The pages name no directions for a CPU.
+    """
     if review is None:
         return
     lost = review.rollbacks_in_a_row
     yield f"stagnation: {lost} rounds in a row were not kept; this does not end the campaign."
     yield f"First, {review.action}."
-    yield (
-        f"Then write down at least {NEW_DIRECTIONS} new directions: `kopt advise {name}` names "
-        "untried ones."
-    )
+    names = "" if gpu == "cpu" else f": `kopt advise {name}` names untried ones"
+    yield f"Then write down at least {NEW_DIRECTIONS} new directions{names}."
 
 
 def status_lines(status: Status) -> list[str]:
@@ -104,7 +106,7 @@ def status_lines(status: Status) -> list[str]:
         "status.txt.j2",
         status=status,
         session=session if session and session["phase"] != running.ENDED else None,
-        review=list(review_lines(status.stagnation, status.campaign)),
+        review=list(review_lines(status.stagnation, status.campaign, status.gpu)),
         termination=[line for line in ends if not (status.gpu == "cpu" and line.startswith(_IDLE))],
         lost={
             str(decision).replace("_", " ").lower(): count

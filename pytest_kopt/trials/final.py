@@ -13,6 +13,7 @@ from pytest_kopt.campaign import levels
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.history.trend import chain_of_best, compose
 from pytest_kopt.campaign.kernel import KernelVersion
+from pytest_kopt.campaign.outlook.status import AFTER_FINAL
 from pytest_kopt.campaign.recording import record_final
 from pytest_kopt.cases.details import in_a_line, with_details
 from pytest_kopt.decide.hard_gates import incomplete, wrong
@@ -36,16 +37,6 @@ from pytest_kopt.trials.stages import (
 )
 
 _refused = partial(BadInput, where="--kopt-round final")
-_NEXT = {
-    Decision.ACCEPTED: "the best version is faster than the baseline: merge its branch",
-    Decision.ACCEPTED_WITH_NOTE: "the best version is faster, one case slower: look at that case, "
-    "then merge the branch",
-    Decision.INCONCLUSIVE: "kopt cannot show the gain of all accepted rounds together",
-    Decision.SPLIT: "one class gained and another lost; nothing was rolled back. Fix: find the "
-    "round with kopt bisect",
-    Decision.ROLLED_BACK: "the best version is slower than the baseline; nothing was rolled back. "
-    "Fix: find the round with kopt bisect",
-}
 
 
 class FinalComparison(CampaignTrial):
@@ -124,7 +115,7 @@ def _judge(gathered: Gathered) -> Judged:
         for kept in opened.campaign.state.kept_rounds()
         if (noted := kept.verdict) and noted.decision is Decision.ACCEPTED_WITH_NOTE
     )
-    next_step = _NEXT.get(verdict.decision, verdict.next_step)
+    next_step = AFTER_FINAL.get(verdict.decision, verdict.next_step)
     return judged.saying(next_step=next_step, flags=flags)
 
 

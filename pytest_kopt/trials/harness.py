@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shlex
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -119,8 +120,11 @@ class HarnessWatch:
             modules[".".join(module_parts(path.relative_to(folder)))] = folder
         return modules
 
-    def touched(self, ids: Iterable[str]) -> list[str]:
-        return [] if self._baseline is None else touched(self._baseline, self.take(ids))
+    def touched(self, ids: Iterable[str]) -> dict[str, str]:
+        """Return the files that are not the baseline's, each with the hash that it had there."""
+        if (before := self._baseline) is None:
+            return {}
+        return {name: before.files.get(name, "") for name in touched(before, self.take(ids))}
 
     def check(self, ids: Iterable[str]) -> Fingerprint:
         """Return the fingerprint now; BadInput when the harness is not the baseline's."""
@@ -200,21 +204,24 @@ def edited_harness(campaign: Campaign) -> dict[str, Any] | None:
     if campaign.state.baseline is None:
         return None
     watch = HarnessWatch(campaign, PytestSetup.at(campaign.root))
-    files: list[str] = []
+    files: dict[str, str] = {}
     try:
         ids = campaign.expected_cases()
         files = watch.touched(ids)
         watch.check_dependencies(watch.check(ids))
     except BadInput as error:
         command = _restoring(campaign, files)
-        return {"obstacle": str(error), "files": files} | ({"command": command} if command else {})
+        told = {"obstacle": str(error), "files": [*files]}
+        return told | ({"command": command} if command else {})
     return None
 
 
-def _restoring(campaign: Campaign, files: Sequence[str]) -> str:
+def _restoring(campaign: Campaign, files: Mapping[str, str]) -> str:
     """Return the command that takes files from the baseline's commit, "" if it lacks one.
 
-    It commits them too if HEAD has other ones: a final round accepts no other harness.
+    `files` have the hashes that the baseline recorded: it may have run on files that were never
+    committed, and the command would write over what the user has of them. It commits them too if
+    HEAD has other ones: a final round accepts no other harness.
     """
     repository, baseline = campaign.repository, campaign.state.baseline
     done = baseline.last.applied if baseline else None
@@ -223,6 +230,9 @@ def _restoring(campaign: Campaign, files: Sequence[str]) -> str:
     paths = [repository.relative(campaign.root, name) for name in files]
     then, now = (repository.blobs(commit) for commit in (done.git_commit, "HEAD"))
     if not then.keys() >= {*paths}:
+        return ""
+    committed = (repository.content(done.git_commit, path) for path in paths)
+    if [hashlib.sha256(content).hexdigest() for content in committed] != [*files.values()]:
         return ""
     names = shlex.join(files)
     command = f"git checkout {done.git_commit[:12]} -- {names}"

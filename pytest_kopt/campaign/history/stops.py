@@ -51,7 +51,7 @@ _REVIEW_AFTER = 2
 _LADDER = (
     "list what the last rounds disproved, and classify the bottleneck again",
     "profile the current best again with --kopt-profile, one level deeper",
-    "read the hot loop's instructions and waits, and compare them with the hardware notes",
+    "read the instructions of the hot loop, and what they wait for",
     "compare the kernel with the best public one for this operator, line by line",
 )
 

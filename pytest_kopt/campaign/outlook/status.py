@@ -40,6 +40,17 @@ _SENTENCES = {
     "run_round": "measure the edited kernel",
     "change_kernel": "change the kernel (one hypothesis), then",
 }
+#: What follows a decided final comparison.
+AFTER_FINAL = {
+    Decision.ACCEPTED: "the best version is faster than the baseline: merge its branch",
+    Decision.ACCEPTED_WITH_NOTE: "the best version is faster, one case slower: look at that case, "
+    "then merge the branch",
+    Decision.INCONCLUSIVE: "kopt cannot show the gain of all accepted rounds together",
+    Decision.SPLIT: "one class gained and another lost; nothing was rolled back. Fix: find the "
+    "round with kopt bisect",
+    Decision.ROLLED_BACK: "the best version is slower than the baseline; nothing was rolled back. "
+    "Fix: find the round with kopt bisect",
+}
 
 
 def status(
@@ -292,7 +303,10 @@ class _Outlook:
         state = self.campaign.state
         last = state.rounds.get(state.next_round, Round(1)).verdict
         step = last.next_step if last else "run the round again"
-        return f"{_SENTENCES.get(word, step)}: {arguments['command']}"
+        done = state.decided_rounds()[-1:] if word == "change_kernel" else []
+        lost = [verdict for round in done if not round.is_kept and (verdict := round.verdict)]
+        advice = "".join(f"{verdict.next_step}; " for verdict in lost)
+        return f"{advice}{_SENTENCES.get(word, step)}: {arguments['command']}"
 
 
 def final_command(campaign: Campaign) -> str | None:
@@ -315,7 +329,9 @@ def _due_final(campaign: Campaign) -> str | None:
 
 def going_on_lines(campaign: Campaign, ends: Sequence[Stop], way: str = "") -> Iterator[str]:
     """Yield what is left to do where the campaign has ended; `way` brings one there."""
-    final = _due_final(campaign)
-    best = f"; its best against the baseline: {way}{final}" if final else ""
-    yield f"the campaign ends here{best}"
+    final, done = _due_final(campaign), campaign.state.last_final
+    then = f"its best against the baseline: {way}{final}" if final else ""
+    if done and not final:
+        then = AFTER_FINAL.get(done.decision, "")
+    yield "; ".join(filter(None, ["the campaign ends here", then]))
     yield from (f"to go on: {stop.go_on}" for stop in ends if stop.holds)

@@ -349,9 +349,10 @@ def _derived(name: str, draws: Sequence[_Drawn], dtype: torch.dtype) -> DerivedG
     gate = replace(snr(math.floor(least)), rms_error=_rounded_down(size * 10 ** (-least / 20)))
     if least < 1 or passing_controls(expected, wrong.items(), gate):
         return DerivedGate(None, f"{accepts}. {fix}") if passing else None
-    uses_up = f"torch in {str(dtype).removeprefix('torch.')} uses up the tolerance"
-    reason = "the tolerance accepts zeros or other wrong answers" if passing else uses_up
-    return DerivedGate(gate, f"{reason} {tolerance.rtol:g}", reached)
+    narrow = str(dtype).removeprefix("torch.")
+    uses_up = f"torch in {narrow} uses up the tolerance {tolerance.rtol:g}"
+    accepting = f"the tolerance {tolerance.rtol:g} accepts zeros or other wrong answers"
+    return DerivedGate(gate, accepting if passing else uses_up, reached)
 
 
 def _rounded(expected: torch.Tensor, dtype: torch.dtype) -> tuple[str, torch.Tensor]:
@@ -406,7 +407,10 @@ def advised(
             # Torch code that computes in bfloat16 and returns float32 reaches what that holds.
             if out.dtype == torch.float32 and comparison.snr_db >= _IN_HALF_DB:
                 line = f"gate={{{name!r}: snr({math.floor(comparison.snr_db - SLACK_DB)})}}"
-                advice[comparison.name] += f"; if half precision is meant, declare {line}"
+                advice[comparison.name] += (
+                    f"; only if half precision is meant, declare {line}, in a new campaign or at "
+                    "the base first"
+                )
     return advice
 
 

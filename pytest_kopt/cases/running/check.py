@@ -284,12 +284,12 @@ def _notes(checking: Checking) -> Iterator[str]:
     by_reason: dict[str, list[str]] = {}
     for name, derived in checking.derived.items():
         if gate := derived.gate:
-            db = f"{derived.reached_db:.1f}" if math.isfinite(derived.reached_db) else "all"
-            by_reason.setdefault(derived.reason, []).append(f"{name} {gate.threshold:g} ({db})")
+            reached = f"{derived.reached_db:.1f}" if math.isfinite(derived.reached_db) else "all"
+            line = f"{name} {gate.threshold:g} dB (torch reaches {reached})"
+            by_reason.setdefault(derived.reason, []).append(line)
     if by_reason:
-        parts = [f"{', '.join(gates)}, as {reason}" for reason, gates in by_reason.items()]
-        what = "gates that kopt derived, in dB of SNR (torch reaches)"
-        yield f"{checking.case.label}: {what}: {'; '.join(parts)}"
+        parts = [f"{', '.join(gates)}, because {reason}" for reason, gates in by_reason.items()]
+        yield f"{checking.case.label}: SNR gates that kopt derived: {'; '.join(parts)}"
     yield from _large_inputs(checking)
 
 
