@@ -194,6 +194,24 @@ def whole_commands(record: str) -> Rows:
     return rows
 
 
+def parts_of_a_round() -> Rows:
+    """The three largest parts of each kind of round, medians by the timeline of the evidence."""
+    found = read("gpu_rounds_h200_near")["seconds of five forward"]
+    rows: Rows = []
+    for kind in ("baseline", "the same", "a clear loss", "a clear gain"):
+        # The comparison is what its replicates and the near inputs are.
+        parts = [e for e in found if e["round"] == kind and e["phase"] != "comparing"]
+        rows += [
+            {
+                "five forward": kind,
+                "part": f"{entry['process']} {entry['phase']}",
+                "median s": entry["s"],
+            }
+            for entry in sorted(parts, key=lambda entry: -entry["s"])[:3]
+        ]
+    return rows
+
+
 def paired() -> Rows:
     """Rounds of identical code: how many were accepted, and the largest difference."""
     rows = []
@@ -204,6 +222,7 @@ def paired() -> Rows:
         ("paired_aa_shared_h200", "H200, 5 cases, two to four sessions at once"),
         ("paired_placed_h200", "H200, 5 cases, results at the same addresses"),
         ("paired_median_h200", "H200, 5 cases, medians of short blocks"),
+        ("paired_rounds_h200", "H200, 5 cases, two replicates at the first look"),
         ("paired_cpu", "CPU, 3 cases, every core kept busy"),
     ):
         found = read(name)
@@ -228,7 +247,11 @@ def paired() -> Rows:
 def resolution() -> Rows:
     """Changes that were made on purpose, and the smallest gain that a calibration would accept."""
     verdicts: dict[str, Rows] = {}
-    for name, where in (("paired_known_h200", ""), ("paired_median_h200", "; medians")):
+    for name, where in (
+        ("paired_known_h200", ""),
+        ("paired_median_h200", "; medians"),
+        ("paired_rounds_h200", "; two replicates at the first look"),
+    ):
         for entry in filter(lambda entry: entry["truth_pct"], read(name)["verdicts"]):
             truth = ", ".join(f"{pct:+.2f}" for pct in entry["truth_pct"].values())
             verdicts.setdefault(truth + where, []).append(entry)
@@ -275,7 +298,7 @@ def device() -> Rows:
 
 
 ROUNDS = "`benchmarks/gpu_rounds.py` (2026-11-28, hosts with 32 cores, torch 2.11, Triton 3.6)"
-NEAR = "`benchmarks/gpu_rounds.py` (2026-11-29, three hosts with 16 cores, torch 2.11, Triton 3.6)"
+NEAR = "`benchmarks/gpu_rounds.py` (2026-11-29, two hosts with 16 cores, torch 2.11, Triton 3.6)"
 EARLIER = "`benchmarks/gpu_rounds.py` (2026-11-24, two hosts with 16 cores, torch 2.11, Triton 3.6)"
 WORKERS = (
     "`benchmarks/gpu_rounds.py OUT --workers 4` (2026-11-26, four H200, torch 2.11, Triton 3.6)"
@@ -287,6 +310,7 @@ SECTIONS = (
     ("Without a measurement", "measured here", at_once),
     ("Whole commands on an H100", ROUNDS, partial(whole_commands, "gpu_rounds_h100_five")),
     ("Whole commands on an H200", NEAR, partial(whole_commands, "gpu_rounds_h200_near")),
+    ("The three largest parts", NEAR, parts_of_a_round),
     ("Before rounds loaded the card", EARLIER, partial(whole_commands, "gpu_rounds_h200")),
     ("Identical code", "`benchmarks/paired_gpu.py`, `benchmarks/paired_cpu.py`", paired),
     ("Resolution", "`benchmarks/paired_gpu.py`, `pytest --kopt-calibrate`", resolution),
