@@ -202,7 +202,8 @@ def test_after_a_gain_the_next_replica_has_company(
     Also one that was started before the gain was known, as it is on a GPU.
     """
     arms: Any = Arms(gain_pct, refuses=refuses)
-    site: Any = SimpleNamespace(kind="cpu", starter=SimpleNamespace(why_fresh=""))
+    kind = "cuda" if ahead > 1 else "cpu"
+    site: Any = SimpleNamespace(kind=kind, starter=SimpleNamespace(why_fresh=""))
     place = Place(site, CPU, ["t.py::t[0]", "t.py::t[1]"])
     lane = Lane(arms, place, Progress(None), 6)
     lane.pool.cores = ahead

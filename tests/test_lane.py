@@ -112,7 +112,7 @@ def lane_of(arms: Starting, kind: str = "cpu", most: int = FINAL_LOOK) -> Lane:
     device: Any = SimpleNamespace(uuid="GPU-1")
     given: Any = (arms, Place(site, device, [*IDS]), Progress(None), most)
     lane = Lane(*given)
-    lane.pool.cores = 16 if kind == "cuda" else 1
+    lane.pool.cores = 16
     return lane
 
 

@@ -31,9 +31,8 @@ from pytest_kopt.versions.executed_files import BUILD_IN_PLACE
 
 #: Idle threads of waiting siblings would take the CPU from the one that is timed.
 _PASSIVE = {"OMP_WAIT_POLICY": "PASSIVE"}
-#: At most so many processes share the cases that are tried near their shapes on a GPU, each with
-#: two cores: some compile while others run.
-_NEARBY_ON_GPU = 8
+#: At most so many processes share the cases that are tried near their shapes while nobody times.
+_NEARBY_AT_ONCE = 8
 #: Replicas that are there at once, so that one starts up while another is measured; on the CPU it
 #: would disturb that.
 AT_ONCE_ON_GPU = 2
@@ -300,7 +299,7 @@ class Pool:
         self.nearby: Nearby | None = None
         #: How many replicas may be there at once; one where they did not find the memory they need.
         self.room = AT_ONCE_ON_GPU
-        #: So many of the host's cores are this pool's; a CPU is left to one process.
+        #: So many of the host's cores are this pool's.
         self.cores = 1
         self._leaving: Replica | None = None
         self._verifier: Verifier | None = None
@@ -310,7 +309,7 @@ class Pool:
     @property
     def ahead(self) -> int:
         """How many replicas are started before they are needed, the next one included."""
-        return min(AT_ONCE_ON_GPU, self.cores)
+        return min(AT_ONCE_ON_GPU, self.cores) if self.place.site.kind == "cuda" else 1
 
     @property
     def is_crowded(self) -> bool:
@@ -346,7 +345,7 @@ class Pool:
 
         In one process if the device is not idle otherwise, or if memory was short.
         """
-        room = max(1, min(_NEARBY_ON_GPU, self.cores // 2)) if is_idle and self.room > 1 else 1
+        room = min(_NEARBY_AT_ONCE, self.cores) if is_idle and self.room > 1 else 1
         self.nearby = self._arms.start_nearby(self.place._replace(ids=ids), room=room)
 
     def end_nearby(self) -> None:

@@ -138,8 +138,7 @@ class Comparison:
     def _share_cores(self) -> None:
         sites = [lane.place.site for lane in self._lanes]
         for lane, site in zip(self._lanes, sites, strict=True):
-            room = site.cores // sum(neighbour is site for neighbour in sites)
-            lane.pool.cores = max(1, room) if site.kind == "cuda" else 1
+            lane.pool.cores = max(1, site.cores // sum(neighbour is site for neighbour in sites))
 
     def get_ahead(self) -> None:
         """Try shapes nearby until the first block, and start replicas where they disturb none."""
