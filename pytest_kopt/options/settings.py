@@ -62,6 +62,11 @@ class Settings:
         return any((self.round, self.base, self.summary_csv, self.calibrate))
 
     @property
+    def shows(self) -> bool:
+        """Whether a line says which case is checked: a case may take minutes."""
+        return self.active or self.check_only
+
+    @property
     def times(self) -> bool:
         """Whether cases are timed: an ordinary `pytest` of a project checks them."""
         return self.active and not self.check_only

@@ -53,7 +53,7 @@ class Controller:
         self.collector = Collector()
         environment = trial.environment if trial else {}
         self.progress = Progress(
-            config.pluginmanager.get_plugin("terminalreporter") if settings.active else None,
+            config.pluginmanager.get_plugin("terminalreporter") if settings.shows else None,
             trial.running_file if trial else None,
         )
         self.measurements = Measurements(
@@ -107,7 +107,7 @@ class Controller:
                 self.trial.check_collection(
                     ids, self.collector, self._config.stash.get(NARROWED, False)
                 )
-        if self.settings.active:
+        if self.settings.shows:
             self.progress.begin("checking", len(ids))
         # Only now: contexts that wake on a device at once are there at the same time, late.
         if self.trial:
@@ -132,7 +132,7 @@ class Controller:
 
     def pytest_report_collectionfinish(self) -> list[str]:
         """Say that an ordinary run times nothing: which tests use kopt is known only now."""
-        if self.settings.active or self.settings.check_only or self.settings.sanitize:
+        if self.settings.shows or self.settings.sanitize:
             return []
         return [f"kopt: {self.orders.device}, check only; --summary-csv=PATH times the cases"]
 
