@@ -8,9 +8,9 @@ import pytest
 
 from pytest_kopt import policies
 from pytest_kopt.cases.evidence import CaseEvidence
-from pytest_kopt.cases.result import CaseResult
+from pytest_kopt.cases.result import CaseResult, Check, Collector
 from pytest_kopt.numerics.gates import Gate, bitwise, snr, tolerance
-from pytest_kopt.trials.pull_request.base import by_base, differences
+from pytest_kopt.trials.pull_request.base import changed_cases, differences
 
 PRIMUS = policies.load("primus")
 CLOSE, FAR = tolerance(rtol=1e-4, atol=1e-4), tolerance(rtol=1e-2, atol=1e-4)
@@ -116,11 +116,36 @@ def test_what_is_no_looser_is_named_as_well(then: dict[str, Any], now: dict[str,
     ]
 
 
-def test_limit_and_weight_are_the_bases() -> None:
-    now = declared(limit_pct=50.0, limit_us=9.0, weight=0.1)
-    judged = by_base(now, declared(limit_pct=2.0)).evidence
-    assert (judged.limit_pct, judged.limit_us, judged.weight) == (2.0, None, None)
-    assert by_base(now, None) is now, "the base does not have the case"
+def collected(*results: CaseResult) -> Collector:
+    return Collector([r.nodeid for r in results], {r.nodeid: r for r in results})
+
+
+def test_what_the_bases_tests_say_stands_and_what_only_the_changed_ones_run_is_named() -> None:
+    def case(name: str, check: Check = "PASS", **evidence: Any) -> CaseResult:
+        evidence = {"tolerances": GATES, "drawn": "a", **evidence}
+        given = CaseEvidence(**evidence)
+        return CaseResult(f"t.py::test_{name}", name, ("label", "Check"), {}, check, evidence=given)
+
+    now = [case("both", limit_pct=9.0), case("changed"), case("stricter", "FAIL"), case("new")]
+    then = collected(case("both"), case("changed", "ERROR"), case("stricter"))
+    both, changed, stricter, new = (result.nodeid for result in now)
+    known = [both, changed, stricter]
+    found = changed_cases(now, then, known, PRIMUS, only_listed=False)
+    assert [(r.nodeid, r.check, r.evidence.limit_pct) for r in found.judged] == [
+        (nodeid, "PASS", None) for nodeid in (both, changed, stricter, new)
+    ]
+    assert [*found.by_base] == [both, stricter]
+    assert (found.new, found.together) == ([new], [changed])
+    assert [(d.text, labels) for d, labels in found.declared.items()] == [
+        ("may be slower by 9 %, at the base by 5 %", ["both"])
+    ]
+    assert found.flags == [
+        f"changed together: not compared: {changed}",
+        f"fails by its changed test: {stricter}: ",
+    ]
+    for there, only_listed in ((then, True), (None, False)):
+        found = changed_cases(now, there, known, PRIMUS, only_listed=only_listed)
+        assert found.judged == now and not found.by_base
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Literal
 import pytest
 
 from pytest_kopt import policies
-from pytest_kopt.decide.conclusion import VersionFacts, of_parts, settled, with_untimed, without
+from pytest_kopt.decide.conclusion import VersionFacts, settled, with_untimed, without
 from pytest_kopt.decide.hard_gates import checked_shape, incomplete
 from pytest_kopt.decide.inference import FINAL_LOOK, LOOKS
 from pytest_kopt.decide.known_noise import DEVICE_TIMED, Noise
@@ -90,13 +90,21 @@ def test_the_gate_says_what_it_excludes() -> None:
     assert verdict.reason.startswith("no case is slower by 5 % or more, at 99.7 %; step speed ")
 
 
-def test_a_renamed_case_is_named_by_both_names() -> None:
+def test_cases_that_were_not_compared_are_named() -> None:
+    """One that was renamed by both names, one that changed with its test by what to keep."""
     kept = judged("no-regression", FINAL_LOOK, 2.0)
     assert kept is not None and kept.decision.keeps
-    refused = without(["t.py::test_old"], ["t.py::test_new"], kept)
+    refused = without(["t.py::test_old"], [], ["t.py::test_new"], kept)
     assert (refused.decision, refused.removed) == (Decision.ROLLED_BACK, ["t.py::test_old"])
     assert "new name (t.py::test_new)" in refused.next_step
-    assert "new name" not in without(["t.py::test_old"], [], kept).next_step
+    assert "new name" not in without(["t.py::test_old"], [], [], kept).next_step
+    refused = without([], ["t.py::test_it"], ["t.py::test_new"], kept)
+    assert (refused.decision, refused.removed) == (Decision.ROLLED_BACK, ["t.py::test_it"])
+    assert "1 case(s) of the base changed together with their tests, and" in refused.reason
+    assert "take what the base's tests give it" in refused.next_step
+    refused = without(["t.py::test_old"], ["t.py::test_it"], [], kept)
+    assert "2 case(s) of the base are gone, skipped or xfailed, or changed" in refused.reason
+    assert without([], [], ["t.py::test_new"], kept) == kept
 
 
 def test_a_gate_is_surer_that_a_case_is_not_slower_than_a_round() -> None:
@@ -109,14 +117,10 @@ def test_a_gate_is_surer_that_a_case_is_not_slower_than_a_round() -> None:
     assert beside_a_gain is not None and beside_a_gain.exit_code == 0
 
 
-def test_a_declaration_that_could_not_be_tried_is_not_called_a_weaker_one() -> None:
-    known, unknown = Difference("declares nan"), Difference("cannot be run", is_known=False)
-    differences = {known: ["a"], unknown: ["a", "b"], Difference("is exact", loosens=False): ["c"]}
+def test_what_is_declared_weaker_stands_first_and_the_rest_is_flagged() -> None:
+    differences = {Difference("declares nan"): ["a"], Difference("is exact", False): ["c"]}
     verdict, flags = with_differences(incomplete(PRIMUS, "not slower"), differences)
-    assert verdict.reason == (
-        "the cases declare less than the base's: a declares nan; "
-        "not judged by the base's declarations: a, b cannot be run; not slower"
-    )
+    assert verdict.reason == "the cases declare less than the base's: a declares nan; not slower"
     assert flags == ["declared otherwise than at the base, and no looser: c is exact"]
     verdict, _ = with_differences(verdict, {})
     assert verdict.reason.count("declare") == 2
@@ -154,15 +158,13 @@ def test_what_else_is_known_decides_on_what_would_be_kept(
     assert slower is not None and settled(slower, facts) == slower
 
 
-def test_the_worst_part_decides_and_untimed_cases_decide_nothing() -> None:
-    better, worse = (judged("no-regression", FINAL_LOOK, change) for change in (1.0, -20.0))
-    assert better is not None and worse is not None
-    both = of_parts([better, worse])
-    assert both.decision is Decision.ROLLED_BACK and "in case0: no case is slower" in both.reason
+def test_untimed_cases_decide_nothing() -> None:
+    worse = judged("no-regression", FINAL_LOOK, -20.0)
+    assert worse is not None
     case = checked_shape(gemm_row(256, 100.0))
-    for timed in (both, None):
+    for timed in (worse, None):
         verdict = with_untimed(timed, [case], PRIMUS, "an interpreter ran them", "use a GPU")
         assert (verdict.decision, verdict.next_step) == (Decision.INCOMPLETE, "use a GPU")
         assert "1 case(s) not judged, case256: an interpreter ran them" in verdict.reason
         assert verdict.shapes[-1] == case
-    assert with_untimed(both, [], PRIMUS, "", "") == both
+    assert with_untimed(worse, [], PRIMUS, "", "") == worse

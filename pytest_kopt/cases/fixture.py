@@ -255,8 +255,6 @@ class Kopt:
         """
         bench, arms = self._bench, self._bench.arms or ArmsOrder(())
         hold_against_baseline(case, bench.expected)
-        if not isinstance(order, Profile):
-            case = replace(case, domain=arms.domain_of(case.nodeid, case.domain))
         match order:
             case Profile(marked_steps=steps):
                 from pytest_kopt.cases.running.profile_region import profile_case

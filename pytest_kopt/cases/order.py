@@ -24,7 +24,6 @@ from pytest_kopt.devices.lock import Waiting
 from pytest_kopt.devices.states import BOOST
 from pytest_kopt.devices.vendor import Reading
 from pytest_kopt.honesty.audit_hook import AuditHook
-from pytest_kopt.honesty.nearby_shapes import USES
 from pytest_kopt.measure.engine import BLOCK_MS
 from pytest_kopt.measure.wall import WallEngine
 from pytest_kopt.schema.table import describe_header_drift
@@ -75,9 +74,6 @@ class ArmsOrder:
     project_version: str = CANDIDATE
     #: The versions that lie in `trees`, in that order.
     tree_versions: tuple[str, ...] = (INCUMBENT, PLACEBO)
-    #: By node id, all that a case may say of what its kernels need not support; others say what
-    #: they like.
-    domains: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def is_first_replica(self) -> bool:
@@ -87,12 +83,6 @@ class ArmsOrder:
     def is_verifier(self) -> bool:
         """Whether this process holds no arm and judges what others' gave."""
         return not self.names
-
-    def domain_of(self, nodeid: str, declared: Sequence[str]) -> tuple[str, ...]:
-        """Return the domain of a case: no more excluded than admitted, and no use left out."""
-        admitted = self.domains.get(nodeid, declared)
-        domain = [word for word in declared if word in admitted or word in USES]
-        return (*domain, *(word for word in USES if word in admitted and word not in domain))
 
     def changed_data(self) -> list[Path]:
         """Return the changed files of this process's own version that are no Python source."""

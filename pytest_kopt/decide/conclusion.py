@@ -65,29 +65,6 @@ def settled(verdict: Verdict, facts: VersionFacts) -> Verdict:
     return verdict.model_copy(update=update)
 
 
-#: The decisions about parts of the cases, the worst first: it is the decision about all.
-_WORST = (
-    *(Decision.REPAIR, Decision.REJECTED_OVERFIT, Decision.ROLLED_BACK, Decision.INCOMPLETE),
-    *(Decision.INCONCLUSIVE, Decision.ACCEPTED_WITH_NOTE, Decision.ACCEPTED),
-)
-
-
-def of_parts(verdicts: Sequence[Verdict]) -> Verdict:
-    """Return the worst verdict on parts of the cases, with the cases and flags of all parts."""
-    first, *others = sorted(verdicts, key=lambda verdict: _WORST.index(verdict.decision))
-    reasons = [
-        first.reason,
-        *(f"in {_labels(verdict.shapes)}: {verdict.reason}" for verdict in others),
-    ]
-    return first.model_copy(
-        update={
-            "reason": "; ".join(reasons),
-            "shapes": [shape for verdict in (first, *others) for shape in verdict.shapes],
-            "flags": [*dict.fromkeys(f for verdict in (first, *others) for f in verdict.flags)],
-        }
-    )
-
-
 def with_untimed(
     timed: Verdict | None, untimed: Sequence[Shape], policy: Policy, why: str, step: str
 ) -> Verdict:
@@ -111,20 +88,30 @@ def with_untimed(
     )
 
 
-def without(gone: Sequence[str], new: Sequence[str], verdict: Verdict) -> Verdict:
-    """Return the verdict on a change that removes cases: refused, unless it is worse as it is."""
-    if not gone or not (verdict.decision.keeps or verdict.decision is Decision.INCONCLUSIVE):
+def without(
+    gone: Sequence[str], together: Sequence[str], new: Sequence[str], verdict: Verdict
+) -> Verdict:
+    """Return the verdict on a change that leaves cases of the base without a comparison.
+
+    They are `gone`, or changed `together` with what they call. It is refused, unless it is worse.
+    """
+    missing = [*gone, *together]
+    if not missing or not (verdict.decision.keeps or verdict.decision is Decision.INCONCLUSIVE):
         return verdict
-    names = some(gone)
+    what = "are gone, skipped or xfailed" if gone else "changed together with their tests"
+    what += ", or changed together with their tests," if gone and together else ","
     renamed = f" or have a new name ({some(new)})" if new else ""
+    step = "have the kernel take what the base's tests give it, or pass --kopt-allow-removed"
+    if gone:
+        step = f"bring them back, or pass --kopt-allow-removed if they are meant to go{renamed}"
     return verdict.model_copy(
         update={
             "decision": Decision.ROLLED_BACK,
-            "reason": f"{len(gone)} case(s) of the base are gone, skipped or xfailed, and nothing "
-            f"says that their shapes are not slower: {names}; of the others: {verdict.reason}",
-            "next_step": "bring them back, or pass --kopt-allow-removed if they are meant to go"
-            + renamed,
-            "removed": list(gone),
+            "reason": f"{len(missing)} case(s) of the base {what} and nothing "
+            f"says that their shapes are not slower: {some(missing)}; of the others: "
+            f"{verdict.reason}",
+            "next_step": step,
+            "removed": missing,
         }
     )
 

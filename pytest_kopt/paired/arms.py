@@ -6,7 +6,7 @@ import random
 import threading
 from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
 from pathlib import Path
@@ -67,9 +67,8 @@ class Versions:
     trees were `rebuilt`, one process cannot hold both versions. `extensions` is where torch builds
     what the incumbent compiles (None: in each tree). In a race the project itself is the incumbent,
     the first tree its copy, and the others hold the candidates in `raced`. `seals` are what the
-    trees were when they had been made. `domains` are those of an `ArmsOrder`. `own` is a tree of
-    the project in which its own version runs, with other tests around it (None: it runs in the
-    project).
+    trees were when they had been made. `own` is a tree of the project in which its own version
+    runs, with other tests around it (None: it runs in the project).
     """
 
     root: Path
@@ -79,7 +78,6 @@ class Versions:
     extensions: Path | None = None
     raced: tuple[str, ...] = ()
     seals: tuple[Mapping[str, object], ...] = ()
-    domains: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     own: Path | None = None
 
     @property
@@ -262,7 +260,6 @@ class Arms:
             is_shared = copy[1] == tree and tree != self._versions.own
             extensions = self._versions.extensions if is_shared else None
             env["TORCH_EXTENSIONS_DIR"] = str(extensions or copy[1] / overlay.BUILDS)
-        order = replace(order, domains=self._versions.domains)
         orders = replace(orders, device=site.kind, arms=order)
         return Child(self.config, orders, env, ids, copy, site.starter)
 

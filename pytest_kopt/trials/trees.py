@@ -151,21 +151,18 @@ class Trees:
         root: Path,
         built: Builds | None = None,
         inline: Path | None = None,
-        *,
-        copies_sources: bool = False,
     ) -> None:
         self._held = held
         self.built = built
-        self._make = partial(
-            overlays, root, built=built, inline=inline, copies_sources=copies_sources
-        )
-        self._made: dict[frozenset[tuple[str, bytes | None]], Versions] = {}
+        self._make = partial(overlays, root, built=built, inline=inline)
+        self._made: dict[tuple[bool, frozenset[tuple[str, bytes | None]]], Versions] = {}
 
-    def having(self, old: Mapping[str, bytes | None]) -> Versions:
+    def having(self, old: Mapping[str, bytes | None], *, copies_sources: bool = False) -> Versions:
         """Return the trees that have `old` in place of the candidate's files."""
-        key = frozenset(old.items())
+        key = copies_sources, frozenset(old.items())
         if key not in self._made:
-            self._made[key] = self._held.enter_context(self._make(old=old))
+            made = self._make(old=old, copies_sources=copies_sources)
+            self._made[key] = self._held.enter_context(made)
         return self._made[key]
 
 

@@ -391,19 +391,65 @@ def test_new(kopt, rows):
 """
 
 
-def test_a_new_case_is_compared_where_the_base_passes_it(gate: Gate) -> None:
-    """The base computes something else for three rows."""
-    gate.project.write(PLAIN, kernel().replace("return 2.0", "return (2.0 + (len(x) == 3))"))
-    gate.project.commit_all("Wrong for three rows")
+def test_a_new_case_is_checked_and_not_compared(gate: Gate) -> None:
+    """One that is wrong makes the kernel wrong."""
     gate.project.write(PLAIN, kernel(SLOWER, "new"))
     gate.project.write("tests/test_plain.py", PLAIN_CASES + NEW_CASES)
     done = gate()
     assert done.run.code == 8, done.run.text
     changes = {rows: shape["change_pct"] for rows, shape in done.shapes.items()}
-    slower = pytest.approx(100 * (OLD / SLOWER - 1))
-    assert changes == {1: slower, 2: slower, 3: None}
-    told = "new case, not compared: tests/test_plain.py::test_new[3] (FAIL at the base)"
-    assert told in done.judged["flags"]
+    assert changes == {1: pytest.approx(100 * (OLD / SLOWER - 1)), 2: None, 3: None}
+    for rows in (2, 3):
+        told = f"new case, not compared: tests/test_plain.py::test_new[{rows}]"
+        assert told in done.judged["flags"]
+    wrong = kernel(FASTER, "new").replace("return 2.0", "return (2.0 + (len(x) == 3))")
+    gate.project.write(PLAIN, wrong)
+    done = gate()
+    assert done.run.code == 1, done.run.text
+    assert "1 of 3 case(s) are FAIL: tests/test_plain.py::test_new[3]" in done.judged["reason"]
+
+
+TWICE = "tests/test_twice.py"
+
+
+@pytest.mark.parametrize("keeps", [True, False], ids=["as before too", "otherwise only"])
+def test_a_kernel_that_is_called_otherwise_than_by_the_bases_test(gate: Gate, keeps: bool) -> None:
+    """Compared where it can still be called as the base's test does, and else named."""
+    project = gate.project
+    project.write("kernels/twice.py", kernel(name="twice"))
+    project.write(TWICE, cases(("kernels.plain", "plain"), ("kernels.twice", "twice")))
+    project.git("rm", "--quiet", "tests/test_plain.py")
+    project.commit_all("Two kernels")
+    scaled = kernel(FASTER, "new", name="twice", factor="scale")
+    scaled = scaled.replace("twice(x)", "twice(x, scale=2.0)" if keeps else "twice(x, scale)")
+    project.write("kernels/twice.py", scaled)
+    text = project.read(TWICE).replace("(torch.ones(2, 8),)", "(torch.ones(2, 8), 2.0)")
+    text = text.replace("lambda x:", "lambda x, scale=2.0:")
+    project.write(TWICE, text)
+    done = gate()
+    assert done.run.code == (0 if keeps else 8), done.run.text
+    gain = pytest.approx(100 * (OLD / FASTER - 1))
+    changes = {rows: shape["change_pct"] for rows, shape in done.shapes.items()}
+    assert changes == {1: None, 2: gain if keeps else None}
+    told = [flag for flag in done.judged["flags"] if flag.startswith("changed together: ")]
+    if keeps:
+        assert not told and done.judged["removed"] == []
+        return
+    assert len(told) == 1 and told[0].startswith(f"changed together: not compared: {TWICE}::"), told
+    assert "missing a required argument: 'scale'" in told[0]
+    assert done.judged["removed"] == [f"{TWICE}::test_twice"]
+    allowed = gate("--kopt-allow-removed")
+    assert allowed.run.code == 0 and allowed.judged["flags"] == done.judged["flags"]
+
+
+def test_a_changed_test_does_not_judge_its_own_pull_request(gate: Gate) -> None:
+    """That it fails is named; the kernel is right by the base's test, and compared."""
+    gate.project.write(PLAIN, kernel(FASTER, "new"))
+    gate.project.replace("tests/test_plain.py", "2 * x.double()", "3 * x.double()")
+    done = gate()
+    assert done.run.code == 0, done.run.text
+    assert done.shapes[1]["change_pct"] == pytest.approx(100 * (OLD / FASTER - 1))
+    assert any(f"fails by its changed test: {PLAIN_CASE}: " in f for f in done.judged["flags"])
 
 
 def test_ids_that_differ_in_each_process_are_no_cases_that_are_gone(gate: Gate) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -13,6 +12,7 @@ import pytest
 
 from pytest_kopt.campaign.git.repository import Repository
 from pytest_kopt.campaign.git.worktrees import contents_at
+from pytest_kopt.cases.details import in_a_line
 from pytest_kopt.cases.order import WorkerOrders
 from pytest_kopt.cases.result import CaseResult, Collector, observed_by
 from pytest_kopt.decide.hard_gates import some
@@ -27,8 +27,8 @@ from pytest_kopt.options.declare import NAMED
 from pytest_kopt.processes.case_processes import Rerun
 from pytest_kopt.processes.child import Child, mover
 from pytest_kopt.trials.harness import PytestSetup
+from pytest_kopt.trials.judging import under
 from pytest_kopt.trials.measurements import InCopies, Measurements
-from pytest_kopt.trials.trees import overlays
 from pytest_kopt.versions.overlay import contents_of
 
 
@@ -88,25 +88,22 @@ class Base:
         return cls(ref, commit, repository.root.resolve(), contents_at(repository, commit))
 
 
-@contextmanager
-def tree_of(base: Base) -> Iterator[tuple[Path, Path]]:
-    """Yield the project's root and a tree of the whole base, its tests included."""
-    with overlays(base.root, base.old) as versions:
-        yield versions.root, versions.trees[0]
+def take_inventory(
+    config: pytest.Config, orders: WorkerOrders, base: Base, copy: tuple[Path, Path]
+) -> Collector:
+    """Collect the base's cases of this session's files; BadInput where they cannot be collected.
 
-
-def take_inventory(config: pytest.Config, orders: WorkerOrders, base: Base) -> Collector:
-    """Collect the base's cases of this session's files; BadInput where they cannot be collected."""
+    `copy` is the project's root and a tree of the base.
+    """
     found = Collector()
-    with tree_of(base) as copy:
-        args = _arguments(config, mover(config, *copy))
-        if args is None or args:
-            env = interpreter_environment(orders.device)
-            start = partial(Child, config, orders, env, args, copy)
-            # What is collected is told, and none of it asked for.
-            found = Rerun(config, start, ids=(), lives=1).run()
-            errors = found.collect_errors.items()
-            found.collect_errors = {i: text.replace(f"{copy[1]}/", "") for i, text in errors}
+    args = _arguments(config, mover(config, *copy))
+    if args is None or args:
+        env = interpreter_environment(orders.device)
+        start = partial(Child, config, orders, env, args, copy)
+        # What is collected is told, and none of it asked for.
+        found = Rerun(config, start, ids=(), lives=1).run()
+        errors = found.collect_errors.items()
+        found.collect_errors = {i: text.replace(f"{copy[1]}/", "") for i, text in errors}
     if death := found.startup_death:
         raise BadInput(
             f"pytest cannot collect its tests: {death}",
@@ -117,7 +114,11 @@ def take_inventory(config: pytest.Config, orders: WorkerOrders, base: Base) -> C
 
 
 def removed(
-    config: pytest.Config, then: Collector, base: Base, now: Collector, measurements: Measurements
+    config: pytest.Config,
+    then: Collector,
+    copy: tuple[Path, Path],
+    now: Collector,
+    measurements: Measurements,
 ) -> list[str]:
     """Return the base's cases that are gone or newly skipped; nothing of single tests' files."""
     if any("::" in word for word in config.stash[NAMED]):
@@ -125,8 +126,7 @@ def removed(
     skipped = [nodeid for nodeid in then.order if nodeid in now.skipped]
     ran = set[str]()
     if skipped:
-        with tree_of(base) as copy:
-            (there,) = measurements.run_in(InCopies([copy], skipped))
+        (there,) = measurements.run_in(InCopies([copy], skipped))
         # What a test only has parameters for is no sign that it came to its case.
         came = {nodeid for nodeid, row in there.undecided.items() if not row.evidence.guessed}
         ran = came.difference(there.xfailed())
@@ -172,30 +172,64 @@ def is_conftest(path: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The change of a case's declaration since the base; one that `loosens` lets more pass.
-
-    If it is not known, the text says why.
-    """
+    """The change of a case's declaration since the base; one that `loosens` lets more pass."""
 
     text: str
     loosens: bool = True
-    is_known: bool = True
 
 
-def by_base(now: CaseResult, then: CaseResult | None) -> CaseResult:
-    """Return a case with the limit and the weight that the base declares, where it has the case."""
-    if then is None:
-        return now
-    declared = then.evidence
-    return replace(
-        now,
-        evidence=replace(
-            now.evidence,
-            limit_pct=declared.limit_pct,
-            limit_us=declared.limit_us,
-            weight=declared.weight,
-        ),
-    )
+@dataclass(frozen=True, slots=True)
+class ChangedCases:
+    """The cases as they are `judged`, and what of them is not as at the base.
+
+    Those `by_base` are judged by the base's tests. `together` are those of the base that only their
+    changed tests can run. `declared` has the labels of cases by what they declare otherwise.
+    """
+
+    judged: Sequence[CaseResult]
+    by_base: Collection[str]
+    new: Sequence[str]
+    together: Sequence[str]
+    declared: Mapping[Difference, Sequence[str]]
+    flags: Sequence[str]
+
+
+def changed_cases(
+    results: Sequence[CaseResult],
+    there: Collector | None,
+    known: Collection[str],
+    policy: Policy,
+    *,
+    only_listed: bool,
+) -> ChangedCases:
+    """Return which cases changed; `there` is what the base's tests say of the base's `known` ones.
+
+    It is None where both have the same tests. With `only_listed` they judge no case: no kernel is
+    another one.
+    """
+    by_base, together, flags = dict[str, CaseResult](), list[str](), list[str]()
+    declared: dict[Difference, list[str]] = {}
+    then_of = {result.nodeid: result for result in there.in_order()} if there else {}
+    for now in (result for result in results if there and result.nodeid in known):
+        then = then_of.get(now.nodeid)
+        if then is None or then.check == "ERROR":
+            errors = {**there.collect_errors, **there.failures} if there else {}
+            error = then.diagnosis if then else under(now.nodeid, errors)
+            why = f" ({in_a_line(error)})" if error else ""
+            together.append(now.nodeid)
+            flags.append(f"changed together: not compared: {now.nodeid}{why}")
+            continue
+        if now.check != "PASS":
+            text = f"{now.nodeid}: {in_a_line(now.diagnosis)}"
+            flags.append(f"fails by its changed test: {text}")
+        else:
+            for difference in differences(then, now, policy):
+                declared.setdefault(difference, []).append(now.label)
+        if not only_listed:
+            by_base[now.nodeid] = then
+    judged = [by_base.get(result.nodeid, result) for result in results]
+    new = [result.nodeid for result in results if result.nodeid not in known]
+    return ChangedCases(judged, by_base.keys(), new, together, declared, flags)
 
 
 def differences(then: CaseResult, now: CaseResult, policy: Policy) -> Iterator[Difference]:
@@ -282,14 +316,9 @@ def with_differences(
     texts = {
         difference: f"{some(labels)} {difference.text}" for difference, labels in declared.items()
     }
-    reason = verdict.reason
-    for is_known, what in (
-        (False, "not judged by the base's declarations"),
-        (True, "the cases declare less than the base's"),
-    ):
-        loose = [text for d, text in texts.items() if d.loosens and d.is_known is is_known]
-        reason = f"{what}: {'; '.join(loose)}; {reason}" if loose else reason
-    verdict = verdict.model_copy(update={"reason": reason})
+    if loose := [text for difference, text in texts.items() if difference.loosens]:
+        less = f"the cases declare less than the base's: {'; '.join(loose)}"
+        verdict = verdict.model_copy(update={"reason": f"{less}; {verdict.reason}"})
     same = "declared otherwise than at the base, and no looser"
     return verdict, [
         f"{same}: {text}" for difference, text in texts.items() if not difference.loosens
