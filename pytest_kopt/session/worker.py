@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 from collections.abc import Generator
 from contextlib import nullcontext, suppress
 from dataclasses import fields, replace
 from importlib.machinery import SourceFileLoader
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +53,8 @@ _PLAIN_CALLS, _PLAIN_SECONDS = 50, 0.5
 #: The name that the plugin is registered by.
 WORKER = "kopt-worker"
 _HOOK: pytest.StashKey[AuditHook] = pytest.StashKey()
+#: As `repr` has it.
+_ADDRESS = re.compile(r" at 0x[0-9a-f]{8,}")
 #: Everything that measures, torch included: imported before kernel code, from what is installed.
 _MEASURING = (
     *("pytest_kopt.cases.running.runner", "pytest_kopt.cases.running.timed_versions"),
@@ -147,6 +151,19 @@ class Worker:
         self._seed(collector.nodeid, "import")
         with self._time_limit(collector.config).watching():
             return (yield)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        """Have the ids of cases be the same in other processes, which look for them."""
+        parametrize = metafunc.parametrize
+
+        def numbered(*args: Any, **keywords: Any) -> None:
+            bound = signature(parametrize).bind(*args, **keywords)
+            bound.arguments["ids"] = _numbered(bound.arguments.get("ids"))
+            parametrize(*bound.args, **bound.kwargs)
+
+        if is_marked(metafunc.definition):
+            metafunc.parametrize = numbered  # type: ignore[method-assign]
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_fixture_setup(
@@ -319,6 +336,20 @@ def worker_of(config: pytest.Config) -> Worker:
     worker = config.pluginmanager.get_plugin(WORKER)
     assert isinstance(worker, Worker)
     return worker
+
+
+def _numbered(ids: Any) -> Any:
+    """Return the ids of parameters, or what makes them, with a number for each address."""
+    numbers: dict[str, str] = {}
+
+    def plain(name: Any) -> Any:
+        for address in _ADDRESS.findall(name) if isinstance(name, str) else ():
+            name = name.replace(address, numbers.setdefault(address, f" at 0x{len(numbers) + 1:x}"))
+        return name
+
+    if callable(ids):
+        return lambda value: plain(ids(value))
+    return [*map(plain, ids)] if isinstance(ids, list | tuple) else ids
 
 
 def _has_row(test: pytest.Item) -> bool:

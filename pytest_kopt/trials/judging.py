@@ -89,7 +89,7 @@ def check_same_ids(ids: Iterable[str], others: Iterable[str], where: str) -> Non
             f"one: the first has {', '.join(first[:1]) or 'fewer'}, "
             f"the second {', '.join(second[:1]) or 'fewer'}",
             where=where,
-            fix="parametrize with ids= of constant text, without addresses or hashes",
+            fix="parametrize with ids= of constant text, without hashes or drawn names",
         )
 
 

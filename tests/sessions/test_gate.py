@@ -472,6 +472,44 @@ def test_ids_that_differ_in_each_process_are_no_cases_that_are_gone(gate: Gate) 
     assert renamed.judged["removed"] == ["tests/test_plain.py::test_plain[first]"]
 
 
+HOLDS_ADDRESSES = """\
+class Rows:
+    def __init__(self, count):
+        self.count = count
+
+
+@pytest.mark.kopt
+@pytest.mark.parametrize("rows", [Rows(1), Rows(2)], ids=repr)
+def test_plain(kopt, rows):
+    kopt(
+        plain,
+        inputs=lambda: (torch.ones(rows.count, 8),),
+        reference=lambda x: 2 * x.double(),
+        dims={"rows": rows.count},
+        domain="declared shapes",
+    )
+"""
+
+
+@pytest.mark.parametrize("words", [(), TWO_WORKERS], ids=["serial", "n2"])
+def test_ids_that_hold_an_address_are_the_same_in_each_process(
+    gate: Gate, words: tuple[str, ...]
+) -> None:
+    """The test file changes too, so that the base's is another one."""
+    project = gate.project
+    head = PLAIN_CASES.partition("\n\n\n")[0]
+    project.write("tests/test_plain.py", f"{head}\n\n\n{HOLDS_ADDRESSES}")
+    project.commit_all("Ids that hold an address")
+    project.write(PLAIN, kernel(FASTER, "new"))
+    project.replace("tests/test_plain.py", "import torch", "import torch\n\nMORE = [object()]")
+    done = gate(*words)
+    assert done.run.code == 0 and done.judged["flags"] == [], done.run.text
+    gain = pytest.approx(100 * (OLD / FASTER - 1))
+    assert {rows: shape["change_pct"] for rows, shape in done.shapes.items()} == {1: gain, 2: gain}
+    ids = [shape["nodeid"] for shape in done.judged["shapes"]]
+    assert [nodeid.partition(" at ")[2] for nodeid in ids] == ["0x1>]", "0x2>]"]
+
+
 @long
 def test_a_gain_in_one_package_of_a_repository_over_two_workers(tmp_path: Path) -> None:
     """Started in a subdirectory, from a detached HEAD, against its parent."""

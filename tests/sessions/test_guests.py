@@ -102,6 +102,31 @@ def test_ids_that_another_process_makes_otherwise_are_not_frozen(empty: Project)
     assert "ids=" in run.refusal
 
 
+@pytest.mark.parametrize(
+    ("ids", "names"),
+    [
+        ("repr", ["at 0x1>]", "at 0x2>]"]),
+        ("map(repr, [Shape(1), Shape(1)])", None),
+        ("[repr(Shape), 'load at 0x10']", ["Shape'>]", "load at 0x10]"]),
+        ("['object at 0x7f57d9675a90', 'view of 0x7f57d9675a90']", ["at 0x1]", "0x7f57d9675a90]"]),
+    ],
+    ids=["made", "drawn one by one", "constant", "listed"],
+)
+def test_addresses_in_ids_are_numbered(empty: Project, ids: str, names: list[str] | None) -> None:
+    empty.write(KERNEL, "def doubled(x):\n    return x * 2\n")
+    given = CASES_WITH.replace(
+        '"shape", [Shape(64), Shape(128)], ids=',
+        'argnames="shape", argvalues=[Shape(64), Shape(128)], ids=',
+    )
+    empty.write(CASES, given.format(ids=ids))
+    run = empty.pytest("--collect-only", "-q", "-o", "pythonpath=.")
+    assert run.code == 0, run.text
+    found = [line for line in run.out.splitlines() if "::test_doubled[" in line]
+    assert len(found) == 2 and len({*found}) == 2, run.text
+    for line, end in zip(found, names or (), strict=bool(names)):
+        assert line.endswith(end), found
+
+
 def test_a_round_from_a_folder_of_the_project_has_all_its_cases(empty: Project) -> None:
     project = with_ids(empty, "['a', 'b']")
     below = Project(project.root / "kernels")
