@@ -243,12 +243,9 @@ def _restoring(campaign: Campaign, files: Mapping[str, str]) -> str:
 
 def pytest_section(path: Path | None) -> dict[str, Any]:
     """Return pytest's section of its configuration file, without importing anything of pytest's."""
-    return section_of(path, path.read_bytes()) if path is not None and path.is_file() else {}
-
-
-def section_of(path: Path, content: bytes) -> dict[str, Any]:
-    """Return pytest's section of a configuration file with this content."""
-    text = content.decode()
+    if path is None or not path.is_file():
+        return {}
+    text = path.read_text("utf-8")
     if path.suffix != ".toml":
         from iniconfig import IniConfig
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import pytest
 
@@ -57,6 +58,7 @@ from pytest_kopt.trials.pull_request.own_rules import (
     ignored_among,
     ignored_code,
     plugin_files,
+    settings_of,
 )
 from pytest_kopt.trials.trees import Builds, Trees, overlays, scratch, why_not_in_place
 
@@ -126,10 +128,10 @@ class PullRequestGate:
         """Learn which cases the base has, and build today's kernels; why that failed, or ""."""
         if self.is_settled:
             return ""
-        check_rules(self.config, self.settings, self.other, self._differing)
-        if edited_around(self.config, self.other, self._differing):
+        base, command, then = self.other, self.settings.rebuild_command, self._settings_then
+        check_rules(self.config, self.settings, base, then, self._differing)
+        if edited_around(self.config, base.root, then, self._differing):
             launcher_of(self.config).forget_variables()
-        base, command = self.other, self.settings.rebuild_command
         check_known(base, (), [path for path in self._differing if path.endswith(".py")])
         problem = why_not_in_place(command) if command else ""
         if problem:
@@ -333,7 +335,7 @@ class PullRequestGate:
         differing, old = self._differing, self.other.old
         harness, needed = self._harness_of(results)
         touched = harness.intersection(differing) | {*filter(self._is_of_tests, differing)}
-        touched |= edited_settings(self.config, self.other, differing)
+        touched |= edited_settings(self.config, self._settings_then, differing)
         is_kernels = {path for path in needed if not self._is_of_tests(path)}
         return (
             {path: old[path] for path in sorted(touched)},
@@ -353,6 +355,12 @@ class PullRequestGate:
         """The project's root and a tree of the whole base, its tests included."""
         versions = self._held.enter_context(overlays(self.other.root, self.other.old))
         return versions.root, versions.trees[0]
+
+    @cached_property
+    def _settings_then(self) -> Mapping[str, Any]:
+        # The tree of the cases is made later: it has what the project's build makes.
+        with overlays(self.other.root, self.other.old) as versions:
+            return settings_of(self.config, (versions.root, versions.trees[0]))
 
     def _versions(self, kernels: Sequence[str], around: Mapping[str, bytes | None]) -> Versions:
         """Return trees of the base's kernels, and one of today's if what is `around` them differs.

@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 import shlex
 from argparse import ArgumentParser
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, NoReturn
 
 import pytest
+from _pytest.config.findpaths import get_common_ancestor, locate_config
 
 from pytest_kopt.campaign.git.repository import Repository
 from pytest_kopt.cases.result import CaseResult, loaded_by, opened_by
@@ -22,13 +23,16 @@ from pytest_kopt.honesty.audit_hook import FileWatch
 from pytest_kopt.options.declare import CHOICES, NAMED, options, settings_keys
 from pytest_kopt.options.settings import Settings
 from pytest_kopt.paired import noise
-from pytest_kopt.trials.harness import pytest_section, section_of
+from pytest_kopt.processes.child import mover
+from pytest_kopt.trials.harness import pytest_section
 from pytest_kopt.trials.pull_request.base import Base, is_conftest
 from pytest_kopt.versions.affected_modules import is_built, project_modules
 
-#: Where pytest looks for its settings in a folder, the first that has any; these always count.
-_OWN = ("pytest.toml", ".pytest.toml", "pytest.ini", ".pytest.ini")
-_SETTINGS_FILES = (*_OWN, "pyproject.toml", "tox.ini", "setup.cfg")
+#: Where pytest looks for its settings.
+_SETTINGS_FILES = (
+    *("pytest.toml", ".pytest.toml", "pytest.ini", ".pytest.ini"),
+    *("pyproject.toml", "tox.ini", "setup.cfg"),
+)
 #: Options that decide nothing.
 _IDLE = frozenset({"kopt_summary_csv", "kopt_gpu_wait", "kopt_campaign"})
 _DEFAULTS = {name: legal[0] for name, legal in CHOICES.items()} | {"kopt_policy": "primus"}
@@ -39,12 +43,16 @@ _COPIES = frozenset({"build", "dist", "site-packages"})
 
 
 def check_rules(
-    config: pytest.Config, settings: Settings, base: Base, differing: Collection[str]
+    config: pytest.Config,
+    settings: Settings,
+    base: Base,
+    section: Mapping[str, Any],
+    differing: Collection[str],
 ) -> None:
     """Raise BadInput where a change, in paths that are `differing`, sets what judges it.
 
-    That is what the command line, the environment and the base's settings say, the policy's file,
-    and what is recorded of the noise.
+    That is what the command line, the environment and the `section` of the base's settings say, the
+    policy's file, and what is recorded of the noise.
     """
     root = base.root.resolve()
     places = {root / path: path for path in differing}
@@ -52,15 +60,15 @@ def check_rules(
     edited = [path for place, path in places.items() if place.is_relative_to(records)]
     edited += [places.get(Path(settings.policy).resolve(), "")] if settings.policy else []
     what = next((f"the change edits {path}, which judges it" for path in edited if path), "")
-    commanded_values = commanded(config, settings_of(base, config))
+    commanded_values = commanded(config, section)
     here = _plain(vars(config.option), {key: config.getini(key) for key in settings_keys()})
-    if not edited_around(config, base, differing):
+    where = edited_around(config, root, section, differing)
+    if not where:
         # What the base's conftest files and plugins set is the base's.
         commanded_values = here
     if name := next(
         (name for name in commanded_values if commanded_values[name] != here[name]), ""
     ):
-        where = edited_around(config, base, differing)
         by_settings = commanded(config, pytest_section(config.inipath))
         if by_settings[name] == here[name] and config.inipath:
             where = [os.path.relpath(config.inipath.resolve(), root)]
@@ -77,15 +85,16 @@ def check_rules(
         )
 
 
-def edited_around(config: pytest.Config, base: Base, differing: Collection[str]) -> list[str]:
+def edited_around(
+    config: pytest.Config, root: Path, section: Mapping[str, Any], differing: Collection[str]
+) -> list[str]:
     """Return what differs of the conftest files, of what this process imported, and of settings.
 
     This process imports conftest files, plugins and what they import, and no kernels.
     """
-    root = base.root.resolve()
     imported = {path.relative_to(root).as_posix() for path in project_modules(root).values()}
     edited = {path for path in differing if is_conftest(path) or path in imported}
-    return sorted(edited | edited_settings(config, base, differing))
+    return sorted(edited | edited_settings(config, section, differing))
 
 
 def plugin_files(config: pytest.Config, root: Path) -> set[str]:
@@ -95,46 +104,24 @@ def plugin_files(config: pytest.Config, root: Path) -> set[str]:
     return {place.relative_to(root).as_posix() for place in places if place.is_relative_to(root)}
 
 
-def edited_settings(config: pytest.Config, base: Base, differing: Collection[str]) -> set[str]:
+def edited_settings(
+    config: pytest.Config, section: Mapping[str, Any], differing: Collection[str]
+) -> set[str]:
     """Return the settings files that differ, where pytest's section is another than the base's."""
-    if settings_of(base, config) == pytest_section(config.inipath):
+    if section == pytest_section(config.inipath):
         return set()
     return {path for path in differing if Path(path).name in _SETTINGS_FILES}
 
 
-def settings_of(base: Base, config: pytest.Config) -> Mapping[str, Any]:
-    """Return the section of settings that pytest would find at the base for the same command."""
-    if config.option.inifilename:
-        place = Path(config.invocation_params.dir, config.option.inifilename)
-        return section_of(place, _content(base, place) or b"")
-    for folder in _folders(config, base.root.resolve()):
-        for name in _SETTINGS_FILES:
-            content = _content(base, folder / name)
-            section = {} if content is None else section_of(folder / name, content)
-            if section or (content is not None and name in _OWN):
-                return section
-    return {}
-
-
-def _folders(config: pytest.Config, root: Path) -> Iterator[Path]:
-    """Yield the folders in which pytest looks for its settings, up to a repository's root."""
-    here = Path(config.invocation_params.dir).resolve()
-    named = [here / word.partition("::")[0] for word in config.stash.get(NAMED, ())]
-    folders = [place if place.is_dir() else place.parent for place in named if place.exists()]
-    start = Path(os.path.commonpath(folders)) if folders else here
-    for folder in (start, *start.parents):
-        yield folder
-        if folder == root:
-            return
-
-
-def _content(base: Base, place: Path) -> bytes | None:
-    """Return the content of a file of the work tree, or outside it, at the base; None for none."""
-    root = base.root.resolve()
-    path = place.relative_to(root).as_posix() if place.is_relative_to(root) else ""
-    if path in base.old:
-        return base.old[path]
-    return place.read_bytes() if place.is_file() else None
+def settings_of(config: pytest.Config, copy: tuple[Path, Path]) -> Mapping[str, Any]:
+    """Return the section of settings that pytest finds for the same command in a copy of a root."""
+    moved = mover(config, *copy)
+    here = Path(moved(str(config.invocation_params.dir)))
+    if file := config.option.inifilename:
+        return pytest_section(here / moved(file))
+    places = [here / moved(word.partition("::")[0]) for word in config.stash.get(NAMED, ())]
+    above = get_common_ancestor(here, [place for place in places if place.exists()])
+    return pytest_section(locate_config(here, [above])[1])
 
 
 class _Parser(ArgumentParser):
