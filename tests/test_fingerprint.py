@@ -6,6 +6,7 @@ import ast
 import tempfile
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import asdict
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -221,8 +222,16 @@ def test_dependencies_that_moved_are_those_that_are_others_on_disk(root: Path) -
     assert before.dependencies.keys() - take(root).dependencies.keys() == {"project/table.toml"}
     (root / "project/kernels/gemm.py").write_text("")
     assert moved(before, root) == []
+    tiles = root / "project/kernels/tiles.py"
+    text = tiles.read_text()
+    tiles.write_text(f"# Another comment.\n{text}")
+    assert moved(before, root) == []
+    kept = {"project/kernels/tiles.py": sha256(tiles.read_bytes()).hexdigest(), "gone.txt": ""}
+    assert moved(Fingerprint(dependencies=kept), root) == [], "as earlier campaigns have it"
+    tiles.write_text(f"{text}\nMORE = 1\n")
+    assert moved(before, root) == ["project/kernels/tiles.py"]
     (root / "project/table.toml").write_text("block = 2")
-    (root / "project/kernels/tiles.py").unlink()
+    tiles.unlink()
     assert sorted(moved(before, root)) == ["project/kernels/tiles.py", "project/table.toml"]
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.imports import Finder
+from pytest_kopt.sameness.sources import form
 
 #: Keys of the manifest that decide what is measured and how it is judged. The policy is
 #: compared by its thresholds, see `Campaign.check_policy`.
@@ -37,7 +38,8 @@ class Fingerprint:
     """SHA-256 of the harness's files by path below the root, its settings, and the whole manifest.
 
     `dependencies` are the project files outside kernel_source that the kernel imports or opens;
-    they are no part of the harness, but both versions use them.
+    they are no part of the harness, but both versions use them. Behind the hash of such a file
+    stands that of its code.
     """
 
     files: dict[str, str] = field(default_factory=dict)
@@ -124,7 +126,7 @@ class Harness:
             {name: _sha256(root / name) for name in sorted(files)},
             dict(settings),
             dict(manifest),
-            {name: _sha256(root / name) for name in sorted(outside)},
+            {name: _hashes(root / name) for name in sorted(outside)},
         )
 
     def helpers(self) -> list[str]:
@@ -248,8 +250,13 @@ def touched(before: Fingerprint, now: Fingerprint) -> list[str]:
 
 
 def moved(before: Fingerprint, root: Path) -> list[str]:
-    """Return the dependencies that are not on disk as a fingerprint has them."""
-    return [name for name, sha256 in before.dependencies.items() if _sha256(root / name) != sha256]
+    """Return the dependencies whose code is not on disk as a fingerprint has it."""
+    now = {name: _hashes(root / name) for name in before.dependencies}
+    return [
+        name
+        for name, then in before.dependencies.items()
+        if then != now[name] and {*then.split()}.isdisjoint(now[name].split())
+    ]
 
 
 def _changes(kind: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
@@ -271,6 +278,17 @@ def _sha256(path: Path) -> str:
         return hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError:
         return ""
+
+
+def _hashes(path: Path) -> str:
+    """Return the hash of a file, of Python also without comments and layout; "" without a file.
+
+    Another version of Python may have another form of the same code.
+    """
+    is_python = path.suffix == ".py" and path.is_file()
+    code = form(path.name, path.read_bytes()) if is_python else None
+    more = hashlib.sha256(code.encode()).hexdigest() if isinstance(code, str) else ""
+    return f"{_sha256(path)} {more}".strip()
 
 
 def _import_folder(test: Path, root: Path) -> Path:

@@ -64,12 +64,12 @@ def differing(old: Sources, new: Sources) -> list[str]:
         path
         for path in sorted({*old, *new})
         if (before := old.get(path)) != (after := new.get(path))
-        and _form(path, before) != _form(path, after)
+        and form(path, before) != form(path, after)
     ]
 
 
 @functools.lru_cache(maxsize=1024)
-def _form(path: str, content: bytes | None) -> str | bytes | None:
+def form(path: str, content: bytes | None) -> str | bytes | None:
     """Return what of a file counts, as it compares."""
     tree = code_tree(content) if content is not None and path.endswith(".py") else None
     return content if tree is None else ast.dump(tree)
