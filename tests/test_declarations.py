@@ -120,17 +120,17 @@ def collected(*results: CaseResult) -> Collector:
     return Collector([r.nodeid for r in results], {r.nodeid: r for r in results})
 
 
-def test_what_the_bases_tests_say_stands_and_what_only_the_changed_ones_run_is_named() -> None:
-    def case(name: str, check: Check = "PASS", **evidence: Any) -> CaseResult:
-        evidence = {"tolerances": GATES, "drawn": "a", **evidence}
-        given = CaseEvidence(**evidence)
-        return CaseResult(f"t.py::test_{name}", name, ("label", "Check"), {}, check, evidence=given)
+def case(name: str, check: Check = "PASS", **evidence: Any) -> CaseResult:
+    given = CaseEvidence(**{"tolerances": GATES, "drawn": "a", **evidence})
+    return CaseResult(f"t.py::test_{name}", name, ("label", "Check"), {}, check, evidence=given)
 
+
+def test_what_the_bases_tests_say_stands_and_what_only_the_changed_ones_run_is_named() -> None:
     now = [case("both", limit_pct=9.0), case("changed"), case("stricter", "FAIL"), case("new")]
     then = collected(case("both"), case("changed", "ERROR"), case("stricter"))
     both, changed, stricter, new = (result.nodeid for result in now)
     known = [both, changed, stricter]
-    found = changed_cases(now, then, known, PRIMUS, only_listed=False)
+    found = changed_cases(now, then, known, PRIMUS, other=True)
     assert [(r.nodeid, r.check, r.evidence.limit_pct) for r in found.judged] == [
         (nodeid, "PASS", None) for nodeid in (both, changed, stricter, new)
     ]
@@ -143,9 +143,18 @@ def test_what_the_bases_tests_say_stands_and_what_only_the_changed_ones_run_is_n
         f"changed together: not compared: {changed}",
         f"fails by its changed test: {stricter}: ",
     ]
-    for there, only_listed in ((then, True), (None, False)):
-        found = changed_cases(now, there, known, PRIMUS, only_listed=only_listed)
-        assert found.judged == now and not found.by_base
+    found = changed_cases(now, None, known, PRIMUS, other=True)
+    assert found.judged == now and not (found.by_base or found.together or found.declared)
+
+
+def test_where_no_kernel_changed_a_test_that_is_mended_judges_its_case() -> None:
+    now, fails = case("it"), case("it", "FAIL")
+    for there, own, judged in ((fails, now, now), (now, fails, now), (fails, fails, fails)):
+        found = changed_cases([own], collected(there), [own.nodeid], PRIMUS, other=False)
+        assert found.judged == [judged]
+    found = changed_cases([now], collected(case("it", "ERROR")), [now.nodeid], PRIMUS, other=False)
+    assert (found.judged, found.together) == ([now], [])
+    assert found.flags == [f"not run by the base's test: {now.nodeid}"]
 
 
 @pytest.mark.parametrize(

@@ -271,7 +271,9 @@ class Verdict(Document):
         default=[], description="what changed in the machine code, where that is known"
     )
     removed: list[str] = Field(
-        default=[], description="cases of the base whose absence makes a gate refuse the change"
+        default=[],
+        description="cases of the base that are gone, or changed with their tests: a gate refuses "
+        "the change",
     )
     flags: list[str] = Field(default=[], description="those of findings are `check: message`")
     findings: list[NamedFinding] = Field(default=[], description="the flags that are findings")

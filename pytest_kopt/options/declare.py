@@ -46,7 +46,8 @@ _OPTIONS = {
     "--kopt-base REF|PATH": "no campaign: compare the working tree with the merge base of REF and "
     "HEAD, or with the version of some files at PATH, paired",
     "--kopt-gate": "what --kopt-base demands of the change (default: no-regression)",
-    "--kopt-allow-removed": "let --kopt-base pass though cases of the base are gone",
+    "--kopt-allow-removed": "let --kopt-base pass though cases of the base are gone, or "
+    "changed together with what they call",
     "--kopt-measure-same": "also time cases in which the GPU does the same work for both versions",
     "--kopt-check-only": "check the cases, as without any option, and list what they do not test; "
     "--summary-csv has rows without times",

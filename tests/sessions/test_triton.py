@@ -132,6 +132,7 @@ def test_an_interpreted_case_that_a_change_does_not_reach_stops_no_gate(tmp_path
     assert shapes["test_added[16]"]["same"] == "source", shapes
 
 
+@pytest.mark.parametrize("also", ["", "tests/conftest.py"], ids=["alone", "with conftest"])
 @pytest.mark.parametrize(
     ("path", "content"),
     [
@@ -140,11 +141,13 @@ def test_an_interpreted_case_that_a_change_does_not_reach_stops_no_gate(tmp_path
     ],
 )
 def test_interpreted_cases_that_a_change_reaches_are_named(
-    tmp_path: Path, path: str, content: str
+    tmp_path: Path, path: str, content: str, also: str
 ) -> None:
     """By an import while the call runs, or by a file that the kernel names."""
     gate = gate_at(tmp_path / "project")
     gate.project.write(PLAIN, kernel(SAME, "new"))
+    if also:
+        gate.project.write(also, "MORE = 1\n")
     gate.project.write(path, content)
     done = gate()
     assert done.run.code == 11, done.run.text

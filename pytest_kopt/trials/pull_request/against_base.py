@@ -173,7 +173,14 @@ class PullRequestGate:
         elif detail:
             verdict = self._wrong([], f"the kernel does not build: {detail.splitlines()[0]}")
         elif verdict is None:
-            verdict, detail, results = self._judge(collector, measurements)
+            try:
+                verdict, detail, results = self._judge(collector, measurements)
+            except NotComparable as error:
+                raise BadInput(
+                    f"kopt cannot run the cases with the base's kernels: {error}",
+                    where=str(self.other),
+                    fix=error.fix or "keep renamed functions and modules under both names",
+                ) from None
         told = {
             "base": self.other.commit or self.other.name,
             "outcome": gate_outcome(verdict),
@@ -199,9 +206,7 @@ class PullRequestGate:
         touched, around = self._around(checked)
         kernels = [path for path in differing if not (self._is_of_tests(path) or path in around)]
         there = self._by_base(checked, touched, measurements)
-        cases = changed_cases(
-            checked, there, self._then.order, self.policy, only_listed=not kernels
-        )
+        cases = changed_cases(checked, there, self._then.order, self.policy, other=bool(kernels))
         results = cases.judged
         found = [*judging.findings_of(results), *self._audit(results, kernels)]
         if damning := judging.rejecting(found):
@@ -218,17 +223,8 @@ class PullRequestGate:
             verdict = self._refused(results, caught.findings, why, accuses=caught.accuses)
         except CandidateDied as death:
             how = str(death)
-            detail, told = (
-                judging.head(how),
-                judging.all_failed(results, {death.case: how}, "ERROR"),
-            )
-            verdict = self._wrong(told, how.splitlines()[0])
-        except NotComparable as error:
-            raise BadInput(
-                f"kopt cannot run the cases with the base's kernels: {error}",
-                where=str(self.other),
-                fix=error.fix or "keep renamed functions and modules under both names",
-            ) from None
+            told = judging.all_failed(results, {death.case: how}, "ERROR")
+            detail, verdict = judging.head(how), self._wrong(told, how.splitlines()[0])
         flags = [f"removed case: {nodeid}" for nodeid in gone]
         flags += [f"new case, not compared: {nodeid}" for nodeid in cases.new]
         flags += [f"fails at the base in the same way: {nodeid}" for nodeid in broken]
@@ -236,7 +232,7 @@ class PullRequestGate:
         verdict, tighter = with_differences(verdict, cases.declared)
         verdict = judging.flagged(verdict, [*flags, *tighter, *found])
         if not self.settings.allow_removed:
-            verdict = without(gone, cases.together if kernels else (), cases.new, verdict)
+            verdict = without(gone, cases.together, cases.new, verdict)
         return verdict, detail, results
 
     def _by_base(
@@ -293,7 +289,7 @@ class PullRequestGate:
                 )
 
     def _check_same_ids(self, ids: Sequence[str]) -> None:
-        """Raise BadInput where an id is another one in each process, as one with an address is."""
+        """Raise BadInput where an id is another one in each process, as one that is drawn is."""
         then = self._then.order
         gone, new = (
             {nodeid.partition("[")[0] for nodeid in {*these} - {*others}}

@@ -200,12 +200,12 @@ def changed_cases(
     known: Collection[str],
     policy: Policy,
     *,
-    only_listed: bool,
+    other: bool,
 ) -> ChangedCases:
     """Return which cases changed; `there` is what the base's tests say of the base's `known` ones.
 
-    It is None where both have the same tests. With `only_listed` they judge no case: no kernel is
-    another one.
+    It is None where both have the same tests. If no kernel is an `other` one, a case that the base
+    fails as well is judged by its own test.
     """
     by_base, together, flags = dict[str, CaseResult](), list[str](), list[str]()
     declared: dict[Difference, list[str]] = {}
@@ -216,16 +216,16 @@ def changed_cases(
             errors = {**there.collect_errors, **there.failures} if there else {}
             error = then.diagnosis if then else under(now.nodeid, errors)
             why = f" ({in_a_line(error)})" if error else ""
-            together.append(now.nodeid)
-            flags.append(f"changed together: not compared: {now.nodeid}{why}")
+            together += [now.nodeid] if other else []
+            what = "changed together: not compared" if other else "not run by the base's test"
+            flags.append(f"{what}: {now.nodeid}{why}")
             continue
-        if now.check != "PASS":
+        for difference in differences(then, now, policy) if now.check == "PASS" else ():
+            declared.setdefault(difference, []).append(now.label)
+        if then.check == "PASS" != now.check:
             text = f"{now.nodeid}: {in_a_line(now.diagnosis)}"
             flags.append(f"fails by its changed test: {text}")
-        else:
-            for difference in differences(then, now, policy):
-                declared.setdefault(difference, []).append(now.label)
-        if not only_listed:
+        if other or then.check == "PASS":
             by_base[now.nodeid] = then
     judged = [by_base.get(result.nodeid, result) for result in results]
     new = [result.nodeid for result in results if result.nodeid not in known]
