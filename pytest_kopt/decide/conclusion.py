@@ -88,30 +88,23 @@ def with_untimed(
     )
 
 
-def without(
-    gone: Sequence[str], together: Sequence[str], new: Sequence[str], verdict: Verdict
-) -> Verdict:
+def without(missing: Sequence[str], new: Sequence[str], verdict: Verdict) -> Verdict:
     """Return the verdict on a change that leaves cases of the base without a comparison.
 
-    They are `gone`, or changed `together` with what they call. It is refused, unless it is worse.
+    It is refused, unless it is worse as it is.
     """
-    missing = [*gone, *together]
     if not missing or not (verdict.decision.keeps or verdict.decision is Decision.INCONCLUSIVE):
         return verdict
-    what = "are gone, skipped or xfailed" if gone else "changed together with their tests"
-    what += ", or changed together with their tests," if gone and together else ","
     renamed = f" or have a new name ({some(new)})" if new else ""
-    step = "have the kernel take what the base's tests give it, or pass --kopt-allow-removed"
-    if gone:
-        step = f"bring them back, or pass --kopt-allow-removed if they are meant to go{renamed}"
     return verdict.model_copy(
         update={
             "decision": Decision.ROLLED_BACK,
-            "reason": f"{len(missing)} case(s) of the base {what} and nothing "
-            f"says that their shapes are not slower: {some(missing)}; of the others: "
-            f"{verdict.reason}",
-            "next_step": step,
-            "removed": missing,
+            "reason": f"{len(missing)} case(s) of the base are gone, skipped, xfailed or changed "
+            "with what they call, and nothing says that their shapes are not slower: "
+            f"{some(missing)}; of the others: {verdict.reason}",
+            "next_step": "bring them back, or pass --kopt-allow-removed if they are meant to go or "
+            f"to change{renamed}",
+            "removed": list(missing),
         }
     )
 

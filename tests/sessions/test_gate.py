@@ -449,7 +449,12 @@ def test_a_changed_test_does_not_judge_its_own_pull_request(gate: Gate) -> None:
     done = gate()
     assert done.run.code == 0, done.run.text
     assert done.shapes[1]["change_pct"] == pytest.approx(100 * (OLD / FASTER - 1))
-    assert any(f"fails by its changed test: {PLAIN_CASE}: " in f for f in done.judged["flags"])
+    (flag,) = done.judged["flags"]
+    assert flag.startswith(f"fails by its changed test: {PLAIN_CASE}: ")
+    gate.project.write(PLAIN, kernel())
+    alone = gate()
+    assert alone.run.code == 0 and "no kernel code changed" in alone.judged["reason"]
+    assert alone.judged["flags"] == [flag]
 
 
 def test_ids_that_differ_in_each_process_are_no_cases_that_are_gone(gate: Gate) -> None:

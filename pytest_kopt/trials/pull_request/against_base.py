@@ -47,7 +47,6 @@ from pytest_kopt.trials.pull_request.base import (
     is_conftest,
     removed,
     take_inventory,
-    with_differences,
 )
 from pytest_kopt.trials.pull_request.own_rules import (
     Reach,
@@ -226,13 +225,13 @@ class PullRequestGate:
             told = judging.all_failed(results, {death.case: how}, "ERROR")
             detail, verdict = judging.head(how), self._wrong(told, how.splitlines()[0])
         flags = [f"removed case: {nodeid}" for nodeid in gone]
-        flags += [f"new case, not compared: {nodeid}" for nodeid in cases.new]
         flags += [f"fails at the base in the same way: {nodeid}" for nodeid in broken]
-        flags += cases.flags
-        verdict, tighter = with_differences(verdict, cases.declared)
-        verdict = judging.flagged(verdict, [*flags, *tighter, *found])
+        if cases.looser:
+            less = f"the cases declare less than the base's: {'; '.join(cases.looser)}"
+            verdict = verdict.model_copy(update={"reason": f"{less}; {verdict.reason}"})
+        verdict = judging.flagged(verdict, [*flags, *cases.flags, *found])
         if not self.settings.allow_removed:
-            verdict = without(gone, cases.together, cases.new, verdict)
+            verdict = without([*gone, *cases.together], cases.new, verdict)
         return verdict, detail, results
 
     def _by_base(

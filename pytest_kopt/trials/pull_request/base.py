@@ -17,7 +17,6 @@ from pytest_kopt.cases.order import WorkerOrders
 from pytest_kopt.cases.result import CaseResult, Collector, observed_by
 from pytest_kopt.decide.hard_gates import some
 from pytest_kopt.decide.policy import Policy
-from pytest_kopt.decide.verdict import Verdict
 from pytest_kopt.devices.states import COLD
 from pytest_kopt.devices.vendor import interpreter_environment
 from pytest_kopt.errors import BadInput
@@ -183,14 +182,14 @@ class ChangedCases:
     """The cases as they are `judged`, and what of them is not as at the base.
 
     Those `by_base` are judged by the base's tests. `together` are those of the base that only their
-    changed tests can run. `declared` has the labels of cases by what they declare otherwise.
+    changed tests can run. `looser` says what cases declare less than they did.
     """
 
     judged: Sequence[CaseResult]
     by_base: Collection[str]
     new: Sequence[str]
     together: Sequence[str]
-    declared: Mapping[Difference, Sequence[str]]
+    looser: Sequence[str]
     flags: Sequence[str]
 
 
@@ -227,9 +226,13 @@ def changed_cases(
             flags.append(f"fails by its changed test: {text}")
         if other or then.check == "PASS":
             by_base[now.nodeid] = then
+    looser = [f"{some(labels)} {d.text}" for d, labels in declared.items() if d.loosens]
+    same = "declared otherwise than at the base, and no looser"
+    flags += [f"{same}: {some(on)} {d.text}" for d, on in declared.items() if not d.loosens]
     judged = [by_base.get(result.nodeid, result) for result in results]
     new = [result.nodeid for result in results if result.nodeid not in known]
-    return ChangedCases(judged, by_base.keys(), new, together, declared, flags)
+    flags += [f"new case, not compared: {nodeid}" for nodeid in new]
+    return ChangedCases(judged, by_base.keys(), new, together, looser, flags)
 
 
 def differences(then: CaseResult, now: CaseResult, policy: Policy) -> Iterator[Difference]:
@@ -307,19 +310,3 @@ def differences(then: CaseResult, now: CaseResult, policy: Policy) -> Iterator[D
         yield Difference(f"has the dims {after.dims}, at the base {before.dims}")
     elif before.drawn != after.drawn:
         yield Difference("draws other inputs")
-
-
-def with_differences(
-    verdict: Verdict, declared: Mapping[Difference, Sequence[str]]
-) -> tuple[Verdict, list[str]]:
-    """Return the verdict with what cases, by their labels, declare less, and flags on the rest."""
-    texts = {
-        difference: f"{some(labels)} {difference.text}" for difference, labels in declared.items()
-    }
-    if loose := [text for difference, text in texts.items() if difference.loosens]:
-        less = f"the cases declare less than the base's: {'; '.join(loose)}"
-        verdict = verdict.model_copy(update={"reason": f"{less}; {verdict.reason}"})
-    same = "declared otherwise than at the base, and no looser"
-    return verdict, [
-        f"{same}: {text}" for difference, text in texts.items() if not difference.loosens
-    ]
