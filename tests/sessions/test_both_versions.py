@@ -176,7 +176,7 @@ def is_in_two_processes(done: Gated, *why: str) -> None:
         assert part in flag
     kinds = Counter(frozenset(ran) for ran in done.processes.values())
     assert set(kinds) == {frozenset({"old"}), frozenset({"new"})}
-    assert kinds[frozenset({"old"})] == 5, "the incumbent and its copy twice; what lies near"
+    assert kinds[frozenset({"old"})] == 6, "incumbent and copy twice; its types; what lies near"
 
 
 @long
