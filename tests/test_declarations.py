@@ -140,6 +140,7 @@ def test_what_the_bases_tests_say_stands_and_what_only_the_changed_ones_run_is_n
     assert found.flags == [
         f"changed together: not compared: {changed}",
         f"fails by its changed test: {stricter}: ",
+        f"declares less than at the base: {found.looser[0]}",
         f"new case, not compared: {new}",
     ]
     found = changed_cases(now, None, known, PRIMUS, other=True)

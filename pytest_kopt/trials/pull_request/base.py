@@ -227,6 +227,7 @@ def changed_cases(
         if other or then.check == "PASS":
             by_base[now.nodeid] = then
     looser = [f"{some(labels)} {d.text}" for d, labels in declared.items() if d.loosens]
+    flags += [f"declares less than at the base: {text}" for text in looser]
     same = "declared otherwise than at the base, and no looser"
     flags += [f"{same}: {some(on)} {d.text}" for d, on in declared.items() if not d.loosens]
     judged = [by_base.get(result.nodeid, result) for result in results]
