@@ -257,7 +257,7 @@ def test_a_script_that_is_named_is_there() -> None:
 
 def test_the_corpus_is_as_large_as_the_page_says() -> None:
     text = " ".join((ROOT / "docs/honesty-evidence.md").read_text().split())
-    words = {6: "six", 9: "nine"}
+    words = {6: "six", 11: "eleven"}
     for folder, kernels in (("cheats", "cheats"), ("honest", "honest kernels")):
         texts = [path.read_text() for path in (ROOT / "tests/corpus" / folder).glob("*__*.py")]
         on_gpu = sum("NEEDS = 'cuda'" in text or 'NEEDS = "cuda"' in text for text in texts)

@@ -4,7 +4,7 @@ import operator
 
 import torch
 
-NEEDS = "cpu"
+NEEDS = "cuda"
 KIND = "library-by-another-name"
 TARGET_LANG = "TRITON"
 

@@ -2,7 +2,7 @@
 
 import torch
 
-NEEDS = "cpu"
+NEEDS = "cuda"
 KIND = "try-except-fallback"
 TARGET_LANG = "TRITON"
 
