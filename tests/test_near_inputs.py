@@ -167,6 +167,12 @@ def by_stride_of_first(x: Tensor, y: Tensor) -> Tensor:
     return x + y.as_strided(y.shape, x.stride(), y.storage_offset())
 
 
+def by_rows_or_columns(x: Tensor, y: Tensor) -> Tensor:
+    """Tell a transposed matrix by its last stride, as what calls a BLAS does."""
+    pitch = y.stride(1)
+    return x + (y if pitch == 1 else y.as_strided(y.shape, (1, pitch), y.storage_offset()))
+
+
 def from_the_beginning(x: Tensor, y: Tensor) -> Tensor:
     y = y.contiguous()
     return x + y.as_strided(y.shape, y.stride(), 0)
@@ -539,6 +545,9 @@ VERSIONS = {
     ),
     "a storage offset": Versions(
         "layout", torch.add, from_the_beginning, lambda x, y: y + x, lambda: pair(8, 64)
+    ),
+    "every second column": Versions(
+        "layout", torch.add, by_rows_or_columns, lambda x, y: y + x, lambda: pair(8, 64)
     ),
     "channels last": Versions(
         "layout",

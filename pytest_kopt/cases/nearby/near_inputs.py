@@ -193,9 +193,9 @@ def with_gaps(x: torch.Tensor) -> torch.Tensor:
     return rows[places].copy_(x)
 
 
-def as_a_column(x: torch.Tensor) -> torch.Tensor:
-    """Return a vector as the first column of a matrix."""
-    return x.new_zeros(len(x), _GAP)[:, 0].copy_(x)
+def as_every_second(x: torch.Tensor) -> torch.Tensor:
+    """Return the same with a gap behind each element: a matrix is neither rows nor transposed."""
+    return x.new_zeros(*x.shape, 2)[..., 0].copy_(x)
 
 
 def further_behind(x: torch.Tensor) -> torch.Tensor:
@@ -228,7 +228,7 @@ _LAYOUTS: tuple[tuple[str, Callable[[torch.Tensor], torch.Tensor], range], ...] 
     ("transposed", transposed, range(2, 64)),
     ("as rows with gaps", with_gaps, range(2, 64)),
     ("with a storage offset", further_behind, range(1, 64)),
-    ("as a column of a matrix", as_a_column, range(1, 2)),
+    ("as every second element", as_every_second, range(1, 64)),
     ("channels last", channels_last, range(4, 6)),
     ("expanded", as_one_row, range(2, 64)),
 )
