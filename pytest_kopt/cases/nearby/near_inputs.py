@@ -230,7 +230,6 @@ _LAYOUTS: tuple[tuple[str, Callable[[torch.Tensor], torch.Tensor], range], ...] 
     ("with a storage offset", further_behind, range(1, 64)),
     ("as every second element", as_every_second, range(1, 64)),
     ("channels last", channels_last, range(4, 6)),
-    ("expanded", as_one_row, range(2, 64)),
 )
 
 
@@ -238,13 +237,12 @@ def other_layouts(drawn: Drawn) -> Iterator[Variant]:
     """Put one input, all of them, or an incoming gradient into other memory."""
     for at, x in drawn.some(lambda x: isinstance(x, torch.Tensor) and x.numel() > 1, weights=True):
         for where, lay, dimensions in _LAYOUTS:
-            case, is_expanded = drawn.case, lay is as_one_row
-            if x.ndim not in dimensions or (is_expanded and not is_float(x)):
-                continue
-            if is_expanded:
-                case = drawn.changed(floating(lambda x, _: as_one_row(x).clone()), at)
-            variant = Variant(case, f"input {at[0]} {where}", lay=laid(lay, at))
-            yield variant._replace(judged="no indices") if is_expanded else variant
+            if x.ndim in dimensions:
+                yield Variant(drawn.case, f"input {at[0]} {where}", lay=laid(lay, at))
+        if x.ndim > 1 and is_float(x):
+            case = drawn.changed(floating(lambda x, _: as_one_row(x).clone()), at)
+            variant = Variant(case, f"input {at[0]} expanded", lay=laid(as_one_row, at))
+            yield variant._replace(judged="no indices")
     yield Variant(
         drawn.case, "everything transposed", lay=laid(transposed), incoming=_incoming_transposed
     )
