@@ -31,6 +31,7 @@ from pytest_kopt.cases.nearby.variant import (
     is_float,
     kept_leaf,
     laid,
+    leafwise,
     replaced,
     signs_like,
 )
@@ -299,7 +300,8 @@ def fewer_gradients(drawn: Drawn) -> Iterator[Variant]:
     some = [{place} for place in asking] + [asking - {place} for place in asking]
     for places in {tuple(sorted(places)) for places in some if 0 < len(places) < len(asking)}:
         where = f"{', '.join(f'input {place}' for place in places)} without a gradient"
-        yield Variant(drawn.rewritten(functools.partial(_detached_inputs, places)), where)
+        others = {*range(len(drawn.inputs))}.difference(places)
+        yield Variant(drawn.rewritten(leafwise(_detached, untouched=others)), where)
     if case.backward:
         case_without = drawn.changed(_detached, weights=True, backward=False)
         yield Variant(case_without, "nothing requires a gradient")
@@ -317,12 +319,6 @@ def fewer_gradients(drawn: Drawn) -> Iterator[Variant]:
 
 def _detached(x: Any, _: torch.Generator) -> Any:
     return x.detach() if isinstance(x, torch.Tensor) else x
-
-
-def _detached_inputs(
-    places: Sequence[int], arguments: Sequence[Any], _: torch.Generator
-) -> list[Any]:
-    return [x.detach() if place in places else x for place, x in enumerate(arguments)]
 
 
 def _detached_but(number: int, function: Callable[..., Any]) -> Callable[..., Any]:
