@@ -355,11 +355,8 @@ def _has_none(function: Callable[..., Any], keywords: Sequence[str], place: int)
 
 def _divides(x: torch.Tensor, extents: Collection[int]) -> bool:
     """Say whether integers divide rows, as sizes and offsets do: they sum or rise to an extent."""
-    return int(x.sum()) in extents or _rises(x, extents)
-
-
-def _rises(x: torch.Tensor, extents: Collection[int]) -> bool:
-    return bool((x.flatten().diff() >= 0).all()) and int(x.max()) in extents
+    rises = bool((x.flatten().diff() >= 0).all())
+    return int(x.sum()) in extents or (rises and int(x.max()) in extents)
 
 
 def _reordered(x: Any, generator: torch.Generator) -> Any:
