@@ -222,7 +222,7 @@ def _incoming_of_a_sum(x: torch.Tensor) -> torch.Tensor:
 
 def _incoming_transposed(x: torch.Tensor) -> torch.Tensor:
     """Return memory that is not contiguous in any dimension: transposed, or with gaps."""
-    return transposed(torch.stack([x] * 2, -1)[..., 0])
+    return transposed(as_every_second(x))
 
 
 _LAYOUTS: tuple[tuple[str, Callable[[torch.Tensor], torch.Tensor], range], ...] = (
