@@ -129,11 +129,7 @@ def held_out_cases(
     `fixtures` closes what fixtures of the test made for other sizes.
     """
     dice = random.Random(seed)
-
-    def declared(moved: Mapping[int, int]) -> Case | None:
-        near = _declared(test, moved, case, device, fixtures)
-        return near if near is not None and _has_inputs(near, seed) else None
-
+    declared = partial(_declared, test, case, device, seed, fixtures)
     if SIZES not in case.domain:
         sizes = sorted({n for n in case.dims.values() if type(n) is int and n > 1})
         chosen = [n for n in sizes if dice.random() < 0.5] or sizes
@@ -232,12 +228,13 @@ def _moved(x: Any, moved: Mapping[int, int]) -> Any:
 
 def _declared(
     test: pytest.Function,
-    moved: Mapping[int, int],
     case: Case,
     device: str,
+    seed: int,
     close: ExitStack,
+    moved: Mapping[int, int],
 ) -> Case | None:
-    """Return the case as its test declares it with sizes moved, None if it does not."""
+    """Return the case as its test declares it with sizes moved, None if it has no inputs there."""
     fixtures = _MovedFixtures(test, moved, close)
     with suppress(Exception, pytest.skip.Exception, pytest.fail.Exception):
         names = test._fixtureinfo.argnames
@@ -249,16 +246,10 @@ def _declared(
         except Declared as declaration:
             positional, named = declaration.args
             near = declare(test.nodeid, case.schema, *positional, **named).like(case)
-            return near if near.function is case.function and near.dims != case.dims else None
+            if near.function is case.function and near.dims != case.dims:
+                make_inputs(near, seed)
+                return near
     return None
-
-
-def _has_inputs(case: Case, seed: int) -> bool:
-    try:
-        make_inputs(case, seed)
-    except Exception:
-        return False
-    return True
 
 
 def try_variant(
