@@ -186,13 +186,10 @@ class _MovedFixtures:
         if any(map(self.changes, self._names(name))):
             return True
         if name not in self._parameters:
-            return self._is_size(name)
+            value = self._test._request.getfixturevalue(name)
+            return type(value) is int and self._move(value) != value
         parameter = self._parameters[name]
         return bool(flatten(self._move(parameter), "") != flatten(parameter, ""))
-
-    def _is_size(self, name: str) -> bool:
-        value = self._test._request.getfixturevalue(name)
-        return type(value) is int and self._move(value) != value
 
     def _names(self, name: str) -> Sequence[str]:
         definitions = self._test._fixtureinfo.name2fixturedefs.get(name)
