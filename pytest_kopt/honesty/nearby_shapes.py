@@ -47,7 +47,7 @@ class NearAxis(NamedTuple):
     declared_by: str = ""
 
 
-#: By kind. `cases/near_inputs.py` has the transformations of the same names.
+#: By kind. `cases/nearby/near_inputs.py` has the transformations of the same names.
 AXES: dict[Kind, NearAxis] = {
     "aligned": NearAxis("another size", _SHAPE, SIZES),
     "size": NearAxis("another size", _SHAPE, SIZES),
@@ -163,9 +163,8 @@ def held_out_findings(
     `gains` are the speed-ups of a forward that the comparison found, as ratios of times by node id.
     Wrong where the incumbent is right is to be repaired, in another use than the case's a note.
     Raising is a note, since a kernel may say what it does not support; in another use it is none. A
-    speed-up that is gone
-    nearby is a note: dispatching by shape is honest. A candidate that is slower than the incumbent
-    near every shape where it was to be faster rejects.
+    speed-up that is gone nearby is a note: dispatching by shape is honest. A candidate that is
+    slower than the incumbent near every shape where it was to be faster rejects.
     """
     comparable = [trial for trial in tried if trial.outcomes.get(incumbent) == "right"]
     speedups = [trial.speedups(candidate, incumbent, gains) for trial in comparable]
