@@ -347,9 +347,7 @@ def test_the_verdict_says_why_a_case_is_timed_by_events() -> None:
         why_fresh, flags, choices = "", (), dict[str, Any]()
         tried, death_nearby, written, asks_more, caught = (), None, "", False, ()
 
-        def halt_nearby(self) -> None: ...
-
-        finish_nearby = halt_nearby
+        def finish_nearby(self) -> None: ...
 
         def replicas(self, count: int) -> list[dict[str, CaseQuads]]:
             return [{"a": replica(device=GPU)[0]} for _ in range(count)]

@@ -201,6 +201,8 @@ class Blocks:
         begin = since = time.monotonic()
         count = self._monitor.read().limited
         while (now := time.monotonic()) - begin < _COUNTING_S and now - since < _STANDING_S:
+            if count is None:
+                break
             time.sleep(_STANDING_S / 8)
             if (later := self._monitor.read().limited) != count:
                 count, since = later, time.monotonic()

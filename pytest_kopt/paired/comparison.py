@@ -188,10 +188,6 @@ class Comparison:
         if caught := self.caught:
             raise Caught(caught)
 
-    def halt_nearby(self) -> None:
-        """Try no more near the declared shapes."""
-        self._in_all_lanes(Lane.halt_nearby)
-
     def _in_all_lanes(self, work: Callable[[Lane], _Result]) -> list[_Result]:
         running = [self._pool.submit(work, lane) for lane in self._lanes]
         try:
@@ -310,12 +306,6 @@ class Lane:
         if self.pool.nearby is None and (left := self._left_nearby):
             self.pool.start_nearby(left, is_idle=is_idle)
 
-    def halt_nearby(self) -> None:
-        """Try no more of them for now; what was tried of whole cases counts."""
-        if self.pool.nearby is not None:
-            self.pool.nearby.halt()
-            self._take_nearby(self.pool.nearby)
-
     def finish_nearby(self) -> None:
         """Try all that is left of them, and learn what ended a process there."""
         while self._left_nearby:
@@ -407,8 +397,10 @@ class Lane:
         return left if self._arms.asks_more else []
 
     def _clear(self) -> None:
-        """Leave the device to what is timed next."""
-        self.halt_nearby()
+        """Leave the device to what is timed next; what was tried of whole cases counts."""
+        if self.pool.nearby is not None:
+            self.pool.nearby.halt()
+            self._take_nearby(self.pool.nearby)
         self.pool.await_leaving()
 
     def _take_nearby(self, nearby: Nearby) -> None:

@@ -156,9 +156,7 @@ def judge(
     # The last look always decides.
     assert verdict is not None
     credit, is_compared = Credit(), len(measured.same) < len(results)
-    if not verdict.decision.keeps or criteria.is_final:
-        comparison.halt_nearby()
-    else:
+    if verdict.decision.keeps and not criteria.is_final:
         comparison.finish_nearby()
     if verdict.decision.keeps and is_compared:
         credit = _credit(comparison, measured.replicas, verdict, criteria)
