@@ -175,3 +175,16 @@ def test_where_no_kernel_changed_a_test_that_is_mended_judges_its_case() -> None
 )
 def test_which_gate_asks_for_no_less(gate: Gate, other: Gate, implies: bool) -> None:
     assert gate.implies(other) is implies
+
+
+@pytest.mark.parametrize("other", [True, False])
+def test_a_case_that_calls_another_function_than_at_the_base_is_not_compared(other: bool) -> None:
+    """The base's test would time the function that nobody calls any more."""
+    now = [case("moved", function="kernels.new.scale"), case("kept", function="kernels.a.f")]
+    then = collected(case("moved", function="kernels.scale"), case("kept", function="kernels.a.f"))
+    known = [result.nodeid for result in now]
+    found = changed_cases(now, then, known, PRIMUS, other=other)
+    calls = "kernels.new.scale, the base"
+    assert found.together == (known[:1] if other else [])
+    assert any(calls in flag for flag in found.flags) and len(found.flags) == 1
+    assert [*found.by_base] == (known[1:] if other else known)

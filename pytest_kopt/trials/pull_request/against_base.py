@@ -342,8 +342,10 @@ class PullRequestGate:
         root, setup = self.settings.root, PytestSetup.of(self.config)
         plugins = plugin_files(self.config, root.resolve())
         harness, needed = harness_of(root, results, setup, plugins)
-        in_tree = self._reach.in_tree
-        return {*map(in_tree, harness)}, {*map(in_tree, needed)}
+        harness = {*map(self._reach.in_tree, harness)}
+        opened = self._reach.opened(results).items()
+        read = {path for path, readers in opened if self._reads(harness, readers)}
+        return harness, read.union(map(self._reach.in_tree, needed))
 
     @cached_property
     def _base_copy(self) -> tuple[Path, Path]:

@@ -211,9 +211,12 @@ def changed_cases(
     then_of = {result.nodeid: result for result in there.in_order()} if there else {}
     for now in (result for result in results if there and result.nodeid in known):
         then = then_of.get(now.nodeid)
-        if then is None or then.check == "ERROR":
+        calls = now.evidence.function, then.evidence.function if then else None
+        is_another = bool(then and then.check == "PASS" and other and calls[0] != calls[1])
+        if then is None or then.check == "ERROR" or is_another:
             errors = {**there.collect_errors, **there.failures} if there else {}
             error = then.diagnosis if then else under(now.nodeid, errors)
+            error = f"it calls {calls[0]}, the base's {calls[1]}" if is_another else error
             why = f" ({in_a_line(error)})" if error else ""
             together += [now.nodeid] if other else []
             what = "changed together: not compared" if other else "not run by the base's test"
@@ -242,6 +245,8 @@ def differences(then: CaseResult, now: CaseResult, policy: Policy) -> Iterator[D
     The policy has the regression limit of a case without its own.
     """
     before, after = then.evidence, now.evidence
+    if before.function != after.function:
+        yield Difference(f"calls {after.function}, the base {before.function}")
     gates, gates_now = before.tolerances or {}, after.tolerances or {}
     for name, gate in gates.items():
         if name not in gates_now:
