@@ -138,7 +138,7 @@ def test_a_case_that_may_be_beyond_the_gate_is_not_kept() -> None:
     evidence = replace(evidence_of(), cases=(steady, wild, opposite))
     verdict = judged(evidence)
     assert verdict.decision is Decision.INCONCLUSIVE
-    assert "a loss of 5 % in case" in verdict.reason
+    assert "5 % more time (-4.76 %) in case" in verdict.reason
     harmless = [replace(case, core=case is steady) for case in evidence.cases]
     kept = judged(replace(evidence, cases=tuple(harmless)))
     assert kept.decision is Decision.ACCEPTED_WITH_NOTE

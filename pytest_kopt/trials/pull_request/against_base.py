@@ -226,6 +226,9 @@ class PullRequestGate:
             detail, verdict = judging.head(how), self._wrong(told, how.splitlines()[0])
         flags = [f"removed case: {nodeid}" for nodeid in gone]
         flags += [f"fails at the base in the same way: {nodeid}" for nodeid in broken]
+        # The base's tests check with the base's file, and what is timed has today's.
+        shared = "a kernel shares a changed file with what judges it"
+        flags += [f"{shared}: {path}" for path in touched if path in kernels]
         if cases.looser:
             less = f"the cases declare less than the base's: {'; '.join(cases.looser)}"
             verdict = verdict.model_copy(update={"reason": f"{less}; {verdict.reason}"})
@@ -332,6 +335,8 @@ class PullRequestGate:
         touched = harness.intersection(differing) | {*filter(self._is_of_tests, differing)}
         touched |= edited_settings(self.config, self._settings_then, differing)
         is_kernels = {path for path in needed if not self._is_of_tests(path)}
+        # A kernel that was split needs its new file, whether or not changed tests import that too.
+        touched -= {path for path in is_kernels.intersection(touched) if old[path] is None}
         return (
             {path: old[path] for path in sorted(touched)},
             {path: old[path] for path in sorted(touched - is_kernels)},

@@ -211,12 +211,10 @@ def changed_cases(
     then_of = {result.nodeid: result for result in there.in_order()} if there else {}
     for now in (result for result in results if there and result.nodeid in known):
         then = then_of.get(now.nodeid)
-        calls = now.evidence.function, then.evidence.function if then else None
-        is_another = bool(then and then.check == "PASS" and other and calls[0] != calls[1])
-        if then is None or then.check == "ERROR" or is_another:
+        another = _other_function(then, now) if then and other and then.check == "PASS" else ""
+        if then is None or then.check == "ERROR" or another:
             errors = {**there.collect_errors, **there.failures} if there else {}
-            error = then.diagnosis if then else under(now.nodeid, errors)
-            error = f"it calls {calls[0]}, the base's {calls[1]}" if is_another else error
+            error = another or (then.diagnosis if then else under(now.nodeid, errors))
             why = f" ({in_a_line(error)})" if error else ""
             together += [now.nodeid] if other else []
             what = "changed together: not compared" if other else "not run by the base's test"
@@ -239,14 +237,25 @@ def changed_cases(
     return ChangedCases(judged, by_base.keys(), new, together, looser, flags)
 
 
+def _other_function(then: CaseResult, now: CaseResult) -> str:
+    """Say which function a case calls and which it called, "" for the same one.
+
+    The name of what a test defines itself depends on how its file is imported.
+    """
+    before, after = then.evidence, now.evidence
+    if before.function == after.function or after.home == now.nodeid.partition("::")[0]:
+        return ""
+    return f"calls {after.function}, the base {before.function}"
+
+
 def differences(then: CaseResult, now: CaseResult, policy: Policy) -> Iterator[Difference]:
     """Yield what a case declares otherwise than it did, or what else it draws.
 
     The policy has the regression limit of a case without its own.
     """
     before, after = then.evidence, now.evidence
-    if before.function != after.function:
-        yield Difference(f"calls {after.function}, the base {before.function}")
+    if another := _other_function(then, now):
+        yield Difference(another)
     gates, gates_now = before.tolerances or {}, after.tolerances or {}
     for name, gate in gates.items():
         if name not in gates_now:
