@@ -299,6 +299,10 @@ def device() -> Rows:
 
 ROUNDS = "`benchmarks/gpu_rounds.py` (2026-11-28, hosts with 32 cores, torch 2.11, Triton 3.6)"
 NEAR = "`benchmarks/gpu_rounds.py` (2026-11-29, two hosts with 16 cores, torch 2.11, Triton 3.6)"
+WHOLE = (
+    "`benchmarks/gpu_rounds.py` (2026-11-29, two hosts with 16 cores and one H200, for the last "
+    "eight rows three hosts with 32 cores and two, torch 2.11, Triton 3.6)"
+)
 EARLIER = "`benchmarks/gpu_rounds.py` (2026-11-24, two hosts with 16 cores, torch 2.11, Triton 3.6)"
 WORKERS = (
     "`benchmarks/gpu_rounds.py OUT --workers 4` (2026-11-26, four H200, torch 2.11, Triton 3.6)"
@@ -309,7 +313,7 @@ SECTIONS = (
     ("Decision, status and report", "measured here", scale),
     ("Without a measurement", "measured here", at_once),
     ("Whole commands on an H100", ROUNDS, partial(whole_commands, "gpu_rounds_h100_five")),
-    ("Whole commands on an H200", NEAR, partial(whole_commands, "gpu_rounds_h200_near")),
+    ("Whole commands on an H200", WHOLE, partial(whole_commands, "gpu_rounds_h200_near")),
     ("The three largest parts", NEAR, parts_of_a_round),
     ("Before rounds loaded the card", EARLIER, partial(whole_commands, "gpu_rounds_h200")),
     ("Identical code", "`benchmarks/paired_gpu.py`, `benchmarks/paired_cpu.py`", paired),
