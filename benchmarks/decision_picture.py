@@ -18,7 +18,7 @@ from typing import Any
 
 from pytest_kopt.decide.inference import LOOKS, SHAPE_LEVEL, Estimate, log_ratio, percent
 from pytest_kopt.decide.known_noise import Prior, mean_of
-from pytest_kopt.decide.paired_look import slower_by
+from pytest_kopt.decide.look import slower_by
 from pytest_kopt.figures import at_level, changed_within
 
 ROOT = Path(__file__).resolve().parents[1]

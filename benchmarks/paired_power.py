@@ -31,7 +31,7 @@ from pytest_kopt import policies
 from pytest_kopt.decide.inference import FINAL_LOOK, LOOKS, log_ratio, percent, student_quantile
 from pytest_kopt.decide.known_noise import DEVICE_TIMED, HOST_TIMED, Noise
 from pytest_kopt.decide.paired import decide
-from pytest_kopt.decide.paired_evidence import PairedCase, PairedEvidence
+from pytest_kopt.decide.series import Series, SeriesTable
 from pytest_kopt.decide.verdict import Verdict
 from pytest_kopt.schema.table import NO_CLASSES, Classes
 
@@ -132,19 +132,17 @@ class Simulation:
         main, placebo = drawn.tolist()
         for look in LOOKS:
             cases = tuple(
-                PairedCase(
+                Series(
                     name=name,
                     label=name,
                     dims={"half": i % 2},
-                    ratios=tuple(main[i][:look]),
-                    placebo=tuple(placebo[i][:look]),
+                    new=tuple(main[i][:look]),
+                    copy=tuple(placebo[i][:look]),
+                    noise=noise,
                 )
                 for i, name in enumerate(names)
             )
-            evidence = PairedEvidence(
-                "step", cases, gate=cell.gate, classes=cell.classes, noise=noise
-            )
-            if verdict := decide([evidence], POLICY):
+            if verdict := decide(SeriesTable(cases, cell.gate, classes=cell.classes), POLICY):
                 return look, verdict
         raise AssertionError("the last look always decides")
 

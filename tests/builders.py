@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,11 @@ from pytest_kopt.cases.case import Case
 from pytest_kopt.cases.order import Bench, Purpose
 from pytest_kopt.cases.result import ExpectedCase
 from pytest_kopt.decide.inference import log_ratio
-from pytest_kopt.decide.paired_evidence import PairedCase, PairedEvidence
+from pytest_kopt.decide.known_noise import Noise
+from pytest_kopt.decide.series import UNDER_SKEW, Series, SeriesTable
 from pytest_kopt.decide.verdict import Aggregate, Decision
 from pytest_kopt.honesty.accuracy import Accuracy
+from pytest_kopt.schema.metrics import Metric
 from pytest_kopt.schema.table import Row, Table, format_csv, make_row
 
 GEMM_HEADER = (
@@ -140,16 +143,41 @@ def a_bench(
     return Bench("cpu", "auto", seed, expected=None if freezes else (frozen,), **more)
 
 
+def series_table(
+    cases: Iterable[Series], metric: str = "step", noise: Noise | None = None, **more: Any
+) -> SeriesTable:
+    """Return the table of cases by one metric."""
+    by_metric = Metric(metric, "higher")
+    series = (replace(case, metric=by_metric, noise=noise) for case in cases)
+    return SeriesTable(tuple(series), **more)
+
+
 def paired_evidence(
     *changes: float, look: int = 4, spread: float = 0.05, metric: str = "step speed", **more: Any
-) -> PairedEvidence:
+) -> SeriesTable:
     """Cases that changed by so many percent, give or take `spread` from process to process."""
     wobble = [spread * (1 if i % 2 else -1) for i in range(look)]
-    cases = tuple(
-        PairedCase(f"case{i}", f"case{i}", {"M": i}, tuple(log_ratio(change + w) for w in wobble))
+    cases = (
+        Series(f"case{i}", f"case{i}", {"M": i}, tuple(log_ratio(change + w) for w in wobble))
         for i, change in enumerate(changes)
     )
-    return PairedEvidence(metric, cases, **more)
+    return series_table(cases, metric, **more)
+
+
+def by_metrics(*tables: SeriesTable) -> SeriesTable:
+    """Return the table of the same cases by several metrics."""
+    series = (
+        replace(one, metric=Metric(f"{one.metric.name} {i}", "higher"))
+        for i, table in enumerate(tables)
+        for one in table.series
+    )
+    return replace(tables[0], series=tuple(series))
+
+
+def with_skew(declared: SeriesTable, uneven: SeriesTable) -> SeriesTable:
+    """Return a table with what its cases gain where the group sizes are drawn once more."""
+    series = (replace(one, kind=UNDER_SKEW) for one in uneven.series)
+    return replace(declared, series=(*declared.series, *series))
 
 
 def decided(

@@ -15,14 +15,14 @@ from pytest_kopt import policies
 from pytest_kopt.decide.classes import measured_classes
 from pytest_kopt.decide.inference import FINAL_LOOK, LOOKS
 from pytest_kopt.decide.paired import decide
-from pytest_kopt.decide.paired_evidence import PairedCase, PairedEvidence
 from pytest_kopt.decide.policy import Policy
+from pytest_kopt.decide.series import Series, SeriesTable
 from pytest_kopt.decide.stored import StoredEvidence, decide_stored, remeasurements_needed
 from pytest_kopt.decide.verdict import ConfigClass, Decision, Verdict
 from pytest_kopt.errors import BadInput
 from pytest_kopt.schema.metrics import parse_primary
 from pytest_kopt.schema.table import Classes, Table, make_row
-from tests.builders import few_examples
+from tests.builders import by_metrics, few_examples, series_table
 
 PRIMUS, KERNEL_OPT = policies.load("primus"), policies.load("kernel-opt")
 BY_BLOCK = Classes(("block_size",))
@@ -69,11 +69,11 @@ def stored(
 
 def evidence_of(
     new: Times, old: Times, classes: Classes, *, look: int = FINAL_LOOK, noise: float = 1e-4
-) -> PairedEvidence:
+) -> SeriesTable:
     """Times that every process sees, give or take `noise` of them, two cases a class apart."""
     wobble = [noise * (1 if i % 2 else -1) for i in range(look)]
     cases = [
-        PairedCase(
+        Series(
             str(dims["label"]),
             str(dims["label"]),
             {"block_size": dims["block_size"], "mtp": dims["mtp"]},
@@ -82,7 +82,7 @@ def evidence_of(
         )
         for (dims, after), (_, before) in zip(spread(new), spread(old), strict=True)
     ]
-    return PairedEvidence("us_flydsl_ps", tuple(cases), classes=classes)
+    return series_table(tuple(cases), "us_flydsl_ps", classes=classes)
 
 
 def paired(
@@ -93,7 +93,7 @@ def paired(
     policy: Policy = KERNEL_OPT,
     noise: float = 1e-4,
 ) -> Verdict:
-    verdict = decide([evidence_of(new, old, classes, noise=noise)], policy)
+    verdict = decide(evidence_of(new, old, classes, noise=noise), policy)
     assert verdict is not None
     return verdict
 
@@ -325,7 +325,7 @@ class TestAGlobalRound:
     def test_paired_what_seems_to_be_a_loss_is_looked_at_again(self) -> None:
         new, first = scaled(b1024=0.9, b16=1.01), next(iter(LOOKS))
         early = evidence_of(new, OLD, BY_BLOCK, look=first, noise=1e-3)
-        assert decide([early], PRIMUS) is None
+        assert decide(early, PRIMUS) is None
         assert paired(new, policy=PRIMUS, noise=1e-3).decision is Decision.SPLIT
 
     def test_a_loss_that_nobody_gained_from_is_rolled_back(self) -> None:
@@ -356,7 +356,7 @@ class TestAGlobalRound:
         whole = evidence_of(scaled(b1024=1.03, b16=1.03), OLD, BY_BLOCK)
         split = evidence_of(DIVERGED, OLD, BY_BLOCK)
         for order in ([whole, split], [split, whole]):
-            verdict = decide(order, KERNEL_OPT)
+            verdict = decide(by_metrics(*order), KERNEL_OPT)
             assert verdict is not None and verdict.decision is Decision.SPLIT
 
 
@@ -389,7 +389,7 @@ def test_the_order_of_the_cases_does_not_matter(
     shuffled = ({i: new[i] for i in order}, {i: old[i] for i in order})
     assert decided(stored(new, old)) == decided(stored(*shuffled))
     one, other = (
-        decide([evidence_of(*times, BY_BLOCK, look=look, noise=noise)], PRIMUS)
+        decide(evidence_of(*times, BY_BLOCK, look=look, noise=noise), PRIMUS)
         for times in ((new, old), shuffled)
     )
     assert decided(one) == decided(other)
@@ -404,11 +404,10 @@ def test_one_class_is_as_none(
     new, old = blocks(factors)
     plain = evidence_of(new, old, Classes(), look=look, noise=noise)
     cases = [
-        PairedCase(case.name, case.label, {**case.dims, "group": 0}, case.ratios)
-        for case in plain.cases
+        Series(case.name, case.label, {**case.dims, "group": 0}, case.new) for case in plain.series
     ]
-    one = PairedEvidence(plain.metric, tuple(cases), classes=Classes(("group",), target))
-    without, verdict = decide([plain], PRIMUS), decide([one], PRIMUS)
+    one = series_table(tuple(cases), "us_flydsl_ps", classes=Classes(("group",), target))
+    without, verdict = decide(plain, PRIMUS), decide(one, PRIMUS)
     if without is None or verdict is None:
         assert verdict is without
         return

@@ -15,11 +15,11 @@ from pytest_kopt.decide.conclusion import VersionFacts
 from pytest_kopt.decide.inference import FINAL_LOOK, LOOKS, log_ratio
 from pytest_kopt.decide.known_noise import DEVICE_TIMED, Noise
 from pytest_kopt.decide.paired import WORTH_PCT, decide
-from pytest_kopt.decide.paired_evidence import PairedCase, PairedEvidence
 from pytest_kopt.decide.policy import Policy
+from pytest_kopt.decide.series import Series, SeriesTable
 from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.schema.table import Classes
-from tests.builders import few_examples, paired_evidence
+from tests.builders import by_metrics, few_examples, paired_evidence, series_table
 
 PRIMUS, KERNEL_OPT = policies.load("primus"), policies.load("kernel-opt")
 KNOWN = Noise((), DEVICE_TIMED)
@@ -28,19 +28,19 @@ BENEFIT = "half the lines"
 
 def evidence_of(
     *changes: float, look: int = FINAL_LOOK, spread: float = 0.05, **more: Any
-) -> PairedEvidence:
+) -> SeriesTable:
     return paired_evidence(*changes, look=look, spread=spread, metric="Forward TFLOPS", **more)
 
 
-def judged(evidence: PairedEvidence, benefit: str | None = BENEFIT) -> Verdict:
-    verdict = decide([evidence], PRIMUS, VersionFacts(benefit or ""))
+def judged(evidence: SeriesTable, benefit: str | None = BENEFIT) -> Verdict:
+    verdict = decide(evidence, PRIMUS, VersionFacts(benefit or ""))
     assert verdict is not None
     return verdict
 
 
 @pytest.mark.parametrize("look", LOOKS)
 def test_equal_and_a_benefit_is_kept_with_both_named(look: int) -> None:
-    evidence = replace(evidence_of(0.0, 0.0, look=look), noise=KNOWN)
+    evidence = evidence_of(0.0, 0.0, look=look, noise=KNOWN)
     assert judged(evidence, None).decision is Decision.INCONCLUSIVE
     verdict = judged(evidence)
     assert (verdict.decision, verdict.exit_code) == (Decision.ACCEPTED_WITH_NOTE, 0)
@@ -73,15 +73,15 @@ MIB = 1 << 20
 def test_a_benefit_of_memory_is_measured_or_refused(
     taken: list[tuple[int, int] | None], known: str
 ) -> None:
-    evidence = replace(evidence_of(*[0.0] * len(taken)), noise=KNOWN)
+    evidence = evidence_of(*[0.0] * len(taken), noise=KNOWN)
     cases = [
         replace(
             case,
             memory=both and Memory(incumbent_bytes=both[0] * MIB, candidate_bytes=both[1] * MIB),
         )
-        for case, both in zip(evidence.cases, taken, strict=True)
+        for case, both in zip(evidence.series, taken, strict=True)
     ]
-    verdict = judged(replace(evidence, cases=tuple(cases)), "half the memory")
+    verdict = judged(replace(evidence, series=tuple(cases)), "half the memory")
     assert known in verdict.reason
     assert verdict.decision.keeps == ("as much or more" not in verdict.reason)
 
@@ -95,7 +95,7 @@ def test_the_whole_interval_has_to_lie_inside_the_policys_noise() -> None:
     assert judged(evidence_of(0.0, spread=4.0)).decision is Decision.INCONCLUSIVE
     near = evidence_of(0.0, spread=0.9)
     assert judged(near).decision is Decision.ACCEPTED_WITH_NOTE
-    strict = decide([near], KERNEL_OPT, VersionFacts(BENEFIT))
+    strict = decide(near, KERNEL_OPT, VersionFacts(BENEFIT))
     assert strict is not None and strict.decision is Decision.INCONCLUSIVE
 
 
@@ -103,14 +103,14 @@ def test_what_may_yet_be_shown_equal_is_measured_to_the_end() -> None:
     """Without a benefit it is futile to go on: there is no gain in sight."""
     early = evidence_of(0.0, look=4, spread=0.9)
     assert judged(early, None).decision is Decision.INCONCLUSIVE
-    assert decide([early], PRIMUS, VersionFacts(BENEFIT)) is None
+    assert decide(early, PRIMUS, VersionFacts(BENEFIT)) is None
 
 
 @pytest.mark.parametrize("change", [-0.2, -0.05, 0.05, 0.2])
 def test_nobody_waits_for_a_change_that_is_next_to_nothing(change: float) -> None:
     """What is known so sharply at the first look would be shown to differ at the last one."""
     assert judged(evidence_of(change, spread=0.01), None).decision is not Decision.INCONCLUSIVE
-    early = decide([evidence_of(change, look=2, spread=0.01)], PRIMUS)
+    early = decide(evidence_of(change, look=2, spread=0.01), PRIMUS)
     assert (early is None) == (abs(change) > WORTH_PCT)
     assert early is None or early.decision is Decision.INCONCLUSIVE
 
@@ -132,23 +132,23 @@ def test_a_benefit_changes_nothing_else(changes: tuple[float, ...], decision: De
 
 
 def test_a_case_that_may_be_beyond_the_gate_is_not_kept() -> None:
-    steady, wild = evidence_of(0.0).cases[0], evidence_of(0.0, spread=7.0).cases[0]
+    steady, wild = evidence_of(0.0).series[0], evidence_of(0.0, spread=7.0).series[0]
     wild = replace(wild, name="wild")
-    opposite = replace(wild, name="opposite", ratios=tuple(-ratio for ratio in wild.ratios))
-    evidence = replace(evidence_of(), cases=(steady, wild, opposite))
+    opposite = replace(wild, name="opposite", new=tuple(-ratio for ratio in wild.new))
+    evidence = replace(evidence_of(), series=(steady, wild, opposite))
     verdict = judged(evidence)
     assert verdict.decision is Decision.INCONCLUSIVE
     assert "5 % more time (-4.76 %) in case" in verdict.reason
-    harmless = [replace(case, core=case is steady) for case in evidence.cases]
-    kept = judged(replace(evidence, cases=tuple(harmless)))
+    harmless = [replace(case, core=case is steady) for case in evidence.series]
+    kept = judged(replace(evidence, series=tuple(harmless)))
     assert kept.decision is Decision.ACCEPTED_WITH_NOTE
 
 
 def test_a_round_about_one_class_has_to_be_equal_as_a_whole_too() -> None:
     """The class is equal, but the aggregate's interval is wider than the noise."""
-    steady, wild = evidence_of(0.0).cases[0], evidence_of(0.0, spread=7.0).cases[0]
+    steady, wild = evidence_of(0.0).series[0], evidence_of(0.0, spread=7.0).series[0]
     wild = replace(wild, name="other", dims={"M": 1}, core=False)
-    evidence = replace(evidence_of(), cases=(steady, wild), classes=Classes(("M",), "M=0"))
+    evidence = replace(evidence_of(), series=(steady, wild), classes=Classes(("M",), "M=0"))
     assert judged(evidence).decision is Decision.INCONCLUSIVE
     assert judged(evidence_of(0.0, 0.0, classes=Classes(("M",), "M=0"))).decision.keeps
 
@@ -160,7 +160,7 @@ def test_of_several_metrics_all_are_equal_or_one_improves() -> None:
         ([equal, unclear], Decision.INCONCLUSIVE),
         ([better, unclear], Decision.ACCEPTED),
     ):
-        verdict = decide(metrics, PRIMUS, VersionFacts(BENEFIT))
+        verdict = decide(by_metrics(*metrics), PRIMUS, VersionFacts(BENEFIT))
         assert verdict is not None and verdict.decision is decision
         assert len(verdict.secondary) == 1
 
@@ -174,11 +174,11 @@ def test_a_benefit_only_ever_keeps_what_is_inside_the_band(
     changes: list[list[float]], policy: Policy
 ) -> None:
     cases = tuple(
-        PairedCase(f"c{i}", f"c{i}", {"M": i}, tuple(map(log_ratio, found)))
+        Series(f"c{i}", f"c{i}", {"M": i}, tuple(map(log_ratio, found)))
         for i, found in enumerate(changes)
     )
-    evidence = PairedEvidence("Forward TFLOPS", cases)
-    without, verdict = (decide([evidence], policy, VersionFacts(text)) for text in (" \n", BENEFIT))
+    evidence = series_table(cases, "Forward TFLOPS")
+    without, verdict = (decide(evidence, policy, VersionFacts(text)) for text in (" \n", BENEFIT))
     if verdict is None or verdict == without:
         return
     assert without is None or without.decision is Decision.INCONCLUSIVE

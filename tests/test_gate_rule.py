@@ -7,7 +7,7 @@ from typing import Literal
 import pytest
 
 from pytest_kopt import policies
-from pytest_kopt.decide.conclusion import VersionFacts, settled, with_untimed, without
+from pytest_kopt.decide.conclusion import Answer, VersionFacts, settled, with_untimed, without
 from pytest_kopt.decide.hard_gates import checked_shape
 from pytest_kopt.decide.inference import FINAL_LOOK, LOOKS
 from pytest_kopt.decide.known_noise import DEVICE_TIMED, Noise
@@ -24,7 +24,7 @@ def judged(
     """Judge cases that changed by so many percent, give or take `spread`, on a GPU."""
     noise = Noise((), DEVICE_TIMED)
     evidence = paired_evidence(*changes, look=look, spread=spread, gate=gate, noise=noise)
-    return decide([evidence], PRIMUS)
+    return decide(evidence, PRIMUS)
 
 
 @pytest.mark.parametrize("look", LOOKS)
@@ -135,10 +135,14 @@ def test_what_else_is_known_decides_on_what_would_be_kept(
 ) -> None:
     kept = judged("improve", FINAL_LOOK, 20.0)
     assert kept is not None and kept.decision is Decision.ACCEPTED
-    verdict = settled(kept, facts)
-    assert verdict.decision == decision and words in verdict.reason, verdict
+    known = settled(answer_of(kept), facts)
+    assert known.decision == decision and words in known.reason, known
     slower = judged("improve", FINAL_LOOK, -20.0)
-    assert slower is not None and settled(slower, facts) == slower
+    assert slower is not None and settled(answer_of(slower), facts) == answer_of(slower)
+
+
+def answer_of(verdict: Verdict) -> Answer:
+    return Answer(verdict.decision, verdict.reason, verdict.next_step)
 
 
 def test_untimed_cases_decide_nothing() -> None:

@@ -26,8 +26,9 @@ from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.nearby_shapes import Tried
 from pytest_kopt.paired.comparison import Comparison
 from pytest_kopt.paired.noise import NoiseHistory, Scatter, keep
-from pytest_kopt.paired.pairing import Criteria, PairedMetric, PairedResult, judge
+from pytest_kopt.paired.pairing import Criteria, PairedResult, judge
 from pytest_kopt.paired.samples import CaseQuads, Quad
+from pytest_kopt.schema.metrics import Metric
 from pytest_kopt.trials.calibration import calibration
 from tests.campaigns import campaign_at, record
 
@@ -126,7 +127,7 @@ def compared(
     history: NoiseHistory, *, gain: float = 1.0, sd: float = 0.001
 ) -> tuple[PairedResult, int]:
     comparison = cast(Comparison, Measuring(replicas(8, gain=gain, sd=sd)))
-    metric = PairedMetric("Forward TFLOPS", "forward")
+    metric = Metric("Forward TFLOPS", "higher")
     found = judge(comparison, results(), Criteria([metric], PRIMUS, history))
     return found, len(found.replicas)
 
@@ -254,7 +255,7 @@ def test_a_case_that_the_change_does_not_reach_never_decides() -> None:
     there = replicas(8, names="ab", gain=1.05)
     for replica in there:
         replica["z"] = CaseQuads("z", "", same="source")
-    metric = PairedMetric("Forward TFLOPS", "forward")
+    metric = Metric("Forward TFLOPS", "higher")
     comparison = cast(Comparison, Measuring(there))
     criteria = Criteria([metric], PRIMUS, NoiseHistory())
     verdict = judge(comparison, results("abz"), criteria).verdict
@@ -273,7 +274,7 @@ def test_only_what_would_be_kept_waits_for_shapes_nearby(gain: float, nearby: li
     measuring = Measuring(replicas(8, gain=gain))
     wrong = Finding("output-dtype", "float64 instead of float32", where="a")
     measuring.caught = (wrong,)
-    metric = PairedMetric("Forward TFLOPS", "forward")
+    metric = Metric("Forward TFLOPS", "higher")
     found = judge(
         cast(Comparison, measuring), results(), Criteria([metric], PRIMUS, NoiseHistory())
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
@@ -17,10 +17,10 @@ from pytest_kopt.decide.conclusion import VersionFacts
 from pytest_kopt.decide.inference import FINAL_LOOK, LOOKS, Estimate, log_ratio, student_quantile
 from pytest_kopt.decide.known_noise import DEVICE_TIMED, Noise
 from pytest_kopt.decide.paired import decide
-from pytest_kopt.decide.paired_evidence import PairedCase, PairedEvidence
+from pytest_kopt.decide.series import Series, SeriesTable
 from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.schema.table import Classes
-from tests.builders import few_examples, paired_evidence
+from tests.builders import by_metrics, few_examples, paired_evidence, series_table, with_skew
 
 PRIMUS = policies.load("primus")
 KNOWN = Noise((), DEVICE_TIMED)
@@ -32,7 +32,7 @@ CHANGES = st.sampled_from([0.0, 0.003, -0.003, 0.02, -0.03, -0.06, 0.2])
 
 
 @st.composite
-def evidence_of_cases(draw: st.DrawFn) -> PairedEvidence:
+def evidence_of_cases(draw: st.DrawFn) -> SeriesTable:
     """Return cases at a look: guarded or not, with a limit and a weight of their own or without."""
     look = draw(st.sampled_from([*LOOKS]))
     scatter = st.floats(-0.002, 0.002).map(lambda value: round(value, 6))
@@ -42,7 +42,7 @@ def evidence_of_cases(draw: st.DrawFn) -> PairedEvidence:
         return tuple(change + draw(scatter) for _ in range(look))
 
     drawn = [
-        PairedCase(
+        Series(
             *(f"case{i}", f"case{i}", {"half": i % 2}, series(), series()),
             core=draw(st.booleans()),
             incumbent_ms=draw(st.floats(0.1, 10.0)),
@@ -52,16 +52,18 @@ def evidence_of_cases(draw: st.DrawFn) -> PairedEvidence:
     ]
     noise = draw(st.sampled_from([None, KNOWN]))
     classes = draw(st.sampled_from([Classes(), Classes(("half",))]))
-    return PairedEvidence("step", tuple(drawn), classes=classes, noise=noise)
+    return series_table(drawn, "step", classes=classes, noise=noise)
 
 
-def against_the_copy_alone(evidence: PairedEvidence) -> PairedEvidence:
-    """Return the evidence as if the current best had been its copy."""
-    cases = []
-    for case in evidence.against_one_copy().cases:
-        bias = statistics.fmean(next(c for c in evidence.cases if c.name == case.name).placebo)
-        cases.append(replace(case, ratios=tuple(x - bias for x in case.ratios)))
-    return replace(evidence, cases=tuple(cases))
+def against_each_copy(evidence: SeriesTable) -> Iterator[SeriesTable]:
+    """Yield the evidence against the current best alone, and against its copy alone."""
+    for is_copy in (False, True):
+        cases = []
+        for case in evidence.series:
+            bias = statistics.fmean(case.copy)
+            new = tuple(x - bias * is_copy for x in case.new)
+            cases.append(replace(case, new=new, copy=tuple(a - bias for a in case.copy)))
+        yield replace(evidence, series=tuple(cases))
 
 
 class TestAnEstimate:
@@ -107,36 +109,36 @@ def _figures(estimate: Estimate) -> tuple[float, float, float]:
 
 @given(evidence_of_cases(), st.booleans())
 def test_a_version_that_is_a_copy_is_neither_faster_nor_slower(
-    evidence: PairedEvidence, is_by_weight: bool
+    evidence: SeriesTable, is_by_weight: bool
 ) -> None:
     """Whatever the machine does to copies: the candidate differs as the copy does."""
     policy = policy_by(is_by_weight)
-    cases = tuple(replace(case, placebo=case.ratios) for case in evidence.cases)
-    verdict = decide([replace(evidence, cases=cases)], policy)
+    cases = tuple(replace(case, copy=case.new) for case in evidence.series)
+    verdict = decide(replace(evidence, series=cases), policy)
     assert verdict is None or verdict.decision in (Decision.INCONCLUSIVE, Decision.INCOMPLETE)
 
 
 @given(evidence_of_cases(), st.booleans())
-def test_a_loss_shows_against_each_copy_alone(evidence: PairedEvidence, is_by_weight: bool) -> None:
+def test_a_loss_shows_against_each_copy_alone(evidence: SeriesTable, is_by_weight: bool) -> None:
     """Of the whole, of a class and of a case beyond its limit, Holm's families included."""
     policy = policy_by(is_by_weight)
-    verdict = decide([evidence], policy)
+    verdict = decide(evidence, policy)
     if verdict is None or verdict.decision not in (Decision.ROLLED_BACK, Decision.SPLIT):
         return
-    for alone in (evidence.against_one_copy(), against_the_copy_alone(evidence)):
-        found = decide([alone], policy)
+    for alone in against_each_copy(evidence):
+        found = decide(alone, policy)
         assert found is not None
         assert found.decision in (Decision.ROLLED_BACK, Decision.SPLIT), (verdict, found)
 
 
 @given(evidence_of_cases())
-def test_a_gain_shows_against_each_copy_alone(evidence: PairedEvidence) -> None:
-    verdict = decide([evidence], PRIMUS)
+def test_a_gain_shows_against_each_copy_alone(evidence: SeriesTable) -> None:
+    verdict = decide(evidence, PRIMUS)
     if verdict is None or not verdict.decision.keeps:
         return
-    for alone in (evidence.against_one_copy(), against_the_copy_alone(evidence)):
-        cases = tuple(replace(case, dims={}) for case in alone.cases)
-        found = decide([replace(alone, cases=cases, classes=Classes())], PRIMUS)
+    for alone in against_each_copy(evidence):
+        cases = tuple(replace(case, dims={}) for case in alone.series)
+        found = decide(replace(alone, series=cases, classes=Classes()), PRIMUS)
         assert found is not None and found.decision.keeps, (verdict, found)
 
 
@@ -147,13 +149,13 @@ def policy_by(is_by_weight: bool) -> Any:
 
 def biased(
     *changes: float, copy: float, look: int = FINAL_LOOK, spread: float = 0.1, **more: Any
-) -> PairedEvidence:
+) -> SeriesTable:
     """Return cases that changed by so many percent, and their copies alike by `copy` percent."""
     evidence = paired_evidence(*changes, look=look, spread=spread, noise=KNOWN, **more)
-    copies = paired_evidence(*[copy] * len(changes), look=look, spread=spread).cases
-    pairs = zip(evidence.cases, copies, strict=True)
-    cases = tuple(replace(case, placebo=other.ratios) for case, other in pairs)
-    return replace(evidence, cases=cases)
+    copies = paired_evidence(*[copy] * len(changes), look=look, spread=spread).series
+    pairs = zip(evidence.series, copies, strict=True)
+    cases = tuple(replace(case, copy=other.new) for case, other in pairs)
+    return replace(evidence, series=cases)
 
 
 @pytest.mark.parametrize(
@@ -170,7 +172,7 @@ def test_while_one_copy_alone_shows_it_the_comparison_goes_on_to_incomplete(
 ) -> None:
     copy = changes[1] if changes[0] < 3 else -1.5
     for look in LOOKS:
-        verdict = decide([biased(*changes, copy=copy, look=look)], PRIMUS)
+        verdict = decide(biased(*changes, copy=copy, look=look), PRIMUS)
         assert (verdict is None) == (look < FINAL_LOOK)
     assert verdict is not None and verdict.decision is Decision.INCOMPLETE
     assert verdict.exit_code == 11
@@ -180,20 +182,18 @@ def test_while_one_copy_alone_shows_it_the_comparison_goes_on_to_incomplete(
 
 
 def test_a_change_that_is_too_small_to_be_worth_it_ends_as_before() -> None:
-    verdict = decide([biased(0.0, 0.0, copy=2.0, look=2)], PRIMUS)
+    verdict = decide(biased(0.0, 0.0, copy=2.0, look=2), PRIMUS)
     assert verdict is not None and verdict.decision is Decision.INCONCLUSIVE
 
 
 def test_a_clear_loss_of_another_metric_comes_before_a_copy_that_differs() -> None:
     slower, disputed = biased(-9.0, copy=0.0), biased(2.0, copy=2.0)
-    verdict = decide([disputed, slower], PRIMUS)
+    verdict = decide(by_metrics(disputed, slower), PRIMUS)
     assert verdict is not None and verdict.decision is Decision.ROLLED_BACK
 
 
 def test_a_gain_under_skew_shows_against_both_copies_too() -> None:
-    verdict = decide(
-        [biased(9.0, copy=0.0), replace(biased(2.0, copy=2.0), under_skew=True)], PRIMUS
-    )
+    verdict = decide(with_skew(biased(9.0, copy=0.0), biased(2.0, copy=2.0)), PRIMUS)
     assert verdict is not None and verdict.decision is Decision.INCOMPLETE
     assert "with other group sizes: step speed improved" in verdict.reason
     assert "run the round again" in verdict.next_step
@@ -203,7 +203,7 @@ def test_equal_is_equal_to_both_copies() -> None:
     """The version is equal to the current best; a copy that differs by 3 % puts that in doubt."""
     for copy, keeps in ((0.0, True), (3.0, False)):
         verdict = decide(
-            [biased(0.05, 0.05, copy=copy)], PRIMUS, VersionFacts("one file instead of two")
+            biased(0.05, 0.05, copy=copy), PRIMUS, VersionFacts("one file instead of two")
         )
         assert verdict is not None and verdict.decision.keeps == keeps, verdict
 
@@ -224,10 +224,10 @@ class Session:
         played = [(series(change), series(0.0)) for change in changes]
         for look in LOOKS:
             cases = tuple(
-                PairedCase(str(i), str(i), {}, tuple(main[:look]), tuple(control[:look]))
+                Series(str(i), str(i), {}, tuple(main[:look]), tuple(control[:look]))
                 for i, (main, control) in enumerate(played)
             )
-            verdict = decide([PairedEvidence("step", cases, noise=KNOWN)], PRIMUS)
+            verdict = decide(series_table(cases, "step", noise=KNOWN), PRIMUS)
             if verdict is not None:
                 return verdict
         raise AssertionError("the last look decides")

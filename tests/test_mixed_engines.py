@@ -45,12 +45,14 @@ from pytest_kopt.measure import choice
 from pytest_kopt.measure.engine import NOTHING, Block, CaptureFailed, agreed
 from pytest_kopt.measure.wall import WallBlock, WallEngine
 from pytest_kopt.paired.noise import NoiseHistory
-from pytest_kopt.paired.pairing import Criteria, PairedMetric, judge
+from pytest_kopt.paired.pairing import Criteria, judge
 from pytest_kopt.paired.replica import Replica
 from pytest_kopt.paired.samples import CaseQuads
 from pytest_kopt.paired.verifier_process import Refused
 from pytest_kopt.processes.sites import Place
 from pytest_kopt.schema.columns import MEMORY
+from pytest_kopt.schema.metrics import Metric
+from pytest_kopt.schema.table import Table
 from pytest_kopt.trials import comparing
 from pytest_kopt.trials.comparing import compare_paired, compare_stored
 from tests.fake_ends import TwoBlocks
@@ -356,7 +358,7 @@ def test_the_verdict_says_why_a_case_is_timed_by_events() -> None:
             raise Refused("there is no incumbent's tree")
 
     result = CaseResult("a", "a", ("label", "n"), {"n": 1}, "PASS")
-    metric = PairedMetric("Forward GB/s", "forward")
+    metric = Metric("Forward GB/s", "higher")
     criteria = Criteria([metric], policies.load("primus"), NoiseHistory())
     found = judge(cast("Any", Measuring()), [result], criteria)
     assert found.verdict.engine == "events"
@@ -446,7 +448,7 @@ def test_the_check_of_a_version_needs_no_engine_of_the_baseline(
         collector=None,
     )
     gathered = SimpleNamespace(
-        opened=opened, results=[events], policy=policies.load("primus"), rows=None, ran=ran
+        opened=opened, results=[events], policy=policies.load("primus"), rows=Table((), ()), ran=ran
     )
     found = cast("Any", SimpleNamespace(verdict=object()))
     monkeypatch.setattr(comparing, "parse_primary", lambda *given: [])

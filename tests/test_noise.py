@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
+from collections.abc import Sequence
 from random import Random
 
 import pytest
@@ -20,13 +21,12 @@ from pytest_kopt.decide.known_noise import (
     MOST,
     Noise,
     Prior,
-    excess_of,
     variance_of,
 )
 from pytest_kopt.decide.paired import decide
-from pytest_kopt.decide.paired_evidence import PairedCase, PairedEvidence
+from pytest_kopt.decide.series import Series, SeriesTable, excess_of, prior_of
 from pytest_kopt.decide.verdict import Decision, Verdict
-from tests.builders import few_examples
+from tests.builders import few_examples, series_table
 
 PRIMUS = policies.load("primus")
 RATIOS = st.floats(-0.1, 0.1).map(lambda value: round(value, 6))
@@ -68,6 +68,11 @@ class TestAnEstimate:
         assert moved.mean == pytest.approx(plain.mean + gain, abs=1e-9)
 
 
+def scattered(new: Sequence[float], copy: Sequence[float], variance: float) -> Series:
+    """Return a case of which earlier processes had this variance."""
+    return Series("a", "a", {}, (*new,), (*copy,), noise=Noise((), Prior(variance, 8, "")))
+
+
 class TestExcess:
     @few_examples
     @given(st.lists(st.tuples(SERIES, SERIES, VARIANCES), max_size=4), st.floats(1, 10))
@@ -76,20 +81,22 @@ class TestExcess:
     ) -> None:
         def given_factor(by: float) -> float:
             return excess_of(
-                ([by * v for v in main], [by * v for v in control], Prior(variance, 8, ""))
-                for main, control, variance in cases
+                [
+                    scattered([by * v for v in main], [by * v for v in control], variance)
+                    for main, control, variance in cases
+                    if any(main) or any(control)
+                ]
             )
 
         assert 1 <= given_factor(1.0) <= given_factor(factor) * 1.000001
 
     def test_a_prior_that_is_too_small_is_put_right_by_all_cases(self) -> None:
         dice = Random(1)
-        prior = Prior(1e-6, 8, "")
-        cases = [([dice.gauss(0, 3e-3) for _ in range(8)],) * 2 for _ in range(20)]
-        assert 7 < excess_of((*case, prior) for case in cases) < 11
+        cases = [[dice.gauss(0, 3e-3) for _ in range(8)] for _ in range(20)]
+        assert 7 < excess_of([scattered(case, case, 1e-6) for case in cases]) < 11
 
     def test_a_candidate_that_scatters_alone_counts(self) -> None:
-        assert excess_of([([0.0, 0.02], [0.0, 0.0], Prior(1e-4, 8, ""))]) == pytest.approx(2)
+        assert excess_of([scattered([0.0, 0.02], [0.0, 0.0], 1e-4)]) == pytest.approx(2)
 
 
 class TestEarlierSessions:
@@ -132,18 +139,18 @@ class TestEarlierSessions:
 
 def evidence_of(
     look: int, *changes: float, noise: Noise | None, spread: float = 0.05
-) -> PairedEvidence:
+) -> SeriesTable:
     """Cases that changed by so many percent in every process, give or take `spread`."""
     wobble = [log_ratio(spread) * (1 if i % 2 else -1) for i in range(look)]
     cases = tuple(
-        PairedCase(
+        Series(
             *(f"case{i}", f"case{i}", {}),
             tuple(log_ratio(change) + w for w in wobble) if change else (0.0,) * look,
             tuple(-w for w in wobble) if change else (0.0,) * look,
         )
         for i, change in enumerate(changes)
     )
-    return PairedEvidence("step", cases, noise=noise)
+    return series_table(cases, "step", noise=noise)
 
 
 KNOWN = Noise((), DEVICE_TIMED)
@@ -153,29 +160,29 @@ class TestAVerdict:
     def test_two_processes_are_enough_where_the_noise_is_known(self) -> None:
         for change, decision in ((2.0, Decision.ACCEPTED), (-2.0, Decision.ROLLED_BACK)):
             changes = [change] * 5
-            verdict = decide([evidence_of(2, *changes, noise=KNOWN)], PRIMUS)
+            verdict = decide(evidence_of(2, *changes, noise=KNOWN), PRIMUS)
             assert verdict is not None and verdict.decision is decision
         unknown = evidence_of(2, 0.5, 0.5, 0.5, noise=None, spread=0.3)
-        assert decide([unknown], PRIMUS) is None
+        assert decide(unknown, PRIMUS) is None
 
     def test_it_says_what_was_known(self) -> None:
-        verdict = decide([evidence_of(2, 2.0, noise=KNOWN)], PRIMUS)
+        verdict = decide(evidence_of(2, 2.0, noise=KNOWN), PRIMUS)
         assert verdict is not None and verdict.noise is not None
         assert verdict.noise.sd_pct == pytest.approx(0.2, abs=0.01)
         assert (verdict.noise.freedom, verdict.noise.excess) == (8, 1)
         assert "default" in verdict.noise.source
         assert Verdict.model_validate_json(verdict.model_dump_json()) == verdict
-        plain = decide([evidence_of(8, 2.0, noise=None)], PRIMUS)
+        plain = decide(evidence_of(8, 2.0, noise=None), PRIMUS)
         assert plain is not None and plain.noise is None
 
     def test_a_case_that_is_not_timed_adds_no_noise(self) -> None:
         timed = evidence_of(4, 1.0, noise=KNOWN)
         more = evidence_of(4, 1.0, 0.0, 0.0, noise=KNOWN)
-        one, third = timed.prior(timed.cases), more.prior(more.cases)
+        one, third = prior_of(timed.series), prior_of(more.series)
         assert one is not None and third is not None
         assert third.variance == pytest.approx(one.variance / 9)
-        assert more.prior(more.cases[1:]) is None
-        assert more.excess == timed.excess
+        assert prior_of(more.series[1:]) is None
+        assert excess_of(more.series) == excess_of(timed.series)
 
 
 class TestSimulated:
@@ -196,14 +203,14 @@ class TestSimulated:
             )
             for look in LOOKS:
                 found = tuple(
-                    PairedCase(
+                    Series(
                         *(str(i), str(i), {}),
                         tuple(v + log_ratio(change) for v in main[i][:look]),
                         tuple(placebo[i][:look]),
                     )
                     for i in range(cases)
                 )
-                verdict = decide([PairedEvidence("step", found, noise=noise)], PRIMUS)
+                verdict = decide(series_table(found, "step", noise=noise), PRIMUS)
                 if verdict is not None:
                     decisions[str(verdict.decision)] += 1
                     looks += look

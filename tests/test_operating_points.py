@@ -28,9 +28,10 @@ from pytest_kopt.cases.replies import (
 )
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.inference import Estimate, log_ratio, percent, scatter_of
+from pytest_kopt.decide.known_noise import DEVICE_TIMED, UNDER_LOAD, Noise
 from pytest_kopt.decide.operating_points import Load, PointEvidence
 from pytest_kopt.decide.paired import decide
-from pytest_kopt.decide.paired_evidence import PairedCase, PairedEvidence
+from pytest_kopt.decide.series import Series, SeriesTable
 from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.devices.states import BOOST, SUSTAINED
 from pytest_kopt.devices.vendor import CPU, Monitor, Reading
@@ -39,16 +40,19 @@ from pytest_kopt.paired import comparison
 from pytest_kopt.paired.blocks import Blocks
 from pytest_kopt.paired.comparison import Comparison
 from pytest_kopt.paired.noise import NoiseHistory, Scatter
-from pytest_kopt.paired.pairing import Criteria, PairedMetric, judge
+from pytest_kopt.paired.pairing import Criteria, judge
 from pytest_kopt.paired.replica import ONE_PROCESS, Replica
 from pytest_kopt.paired.samples import (
+    BlockTime,
     CaseQuads,
+    at_other_point,
     evidence_of,
     gain_in_turns,
     measured_under,
     warnings_of,
 )
 from pytest_kopt.processes.sites import Place
+from pytest_kopt.schema.metrics import Metric
 from pytest_kopt.show.exports.comment import comment
 from pytest_kopt.show.progress import Progress
 from pytest_kopt.show.terminal import verdict_lines
@@ -243,7 +247,7 @@ def test_only_what_would_be_kept_is_loaded_and_once(
     results = [
         CaseResult(name, name, ("label", "n"), {"n": name}, "PASS") for name in ("hot", "cool")
     ]
-    metrics = [PairedMetric("Forward TFLOPS", "forward")]
+    metrics = [Metric("Forward TFLOPS", "higher")]
     criteria = Criteria(metrics, policies.load("primus"), NoiseHistory(), is_final=is_final)
     with comparison_on(gpu, "hot", "cool") as compared:
         found = judge(compared, results, criteria)
@@ -267,9 +271,9 @@ def test_pauses_keep_the_clock_at_its_top(gpu: Gpu) -> None:
 
 def test_each_version_has_the_clock_under_load_that_it_gets_alone(gpu: Gpu) -> None:
     (case,) = measured(gpu, turns=1)
-    points = evidence_of([case], "step")
-    assert points is not None
-    assert points.second == pytest.approx((math.log(1e6 / 1400 / (0.9e6 / 1300)),))
+    found = at_other_point([case], "step")
+    assert found is not None
+    assert found[0] == pytest.approx((math.log(1e6 / 1400 / (0.9e6 / 1300)),))
     assert {*case.sustained} == {"candidate"}
     ((first, second),) = case.sustained["candidate"]
     assert {first[0], second[0]} == {CANDIDATE, INCUMBENT}
@@ -322,9 +326,10 @@ def test_a_device_that_tells_no_clock_is_measured_under_load_where_that_decides(
     gpu.tells_clock = False
     (case,) = measured(gpu, point=SUSTAINED)
     assert case.sustained and not case.is_steady
-    points = evidence_of([case] * 2, "step")
+    points = evidence_of([case] * 2)
     assert points is not None and not warnings_of(points)
-    document = points.document(Estimate(case.ratio("step"), 1e-3, 8))
+    estimate = Estimate(case.ratio("step"), 1e-3, 8)
+    document = points.document(estimate, estimate)
     assert [point.cycles_pct for point in document["operating_points"]] == [None, None]
 
 
@@ -350,14 +355,14 @@ def test_a_clock_that_the_owner_has_locked_is_named_and_not_loaded_in_turns(gpu:
     gpu.reasons = ("applications_clocks_setting",)
     with comparison_on(gpu, "cool", point=SUSTAINED) as compared:
         replicas = [replica["cool"] for replica in compared.replicas(3)]
-    points = evidence_of(replicas, "step")
+    points = evidence_of(replicas)
     assert points is not None and points.is_locked and not any(r.sustained for r in replicas)
     (shape,) = judged(
-        PairedCase("b", "rms", {}, (0.03, 0.0301, 0.0302, 0.0299), points=points, cache="warm")
+        Series("b", "rms", {}, (0.03, 0.0301, 0.0302, 0.0299), points=points, cache="warm")
     ).shapes
     assert shape.clock_is_locked
     assert measured_at(shape) == "boost, 1980 MHz locked, the same under load, warm cache"
-    (unlocked,) = judged(case_of(3.0, 2.0)).shapes
+    (unlocked,) = judged(*case_of(3.0, 2.0)).shapes
     assert unlocked.clock_is_locked is False
 
 
@@ -378,10 +383,11 @@ def test_clock_and_power_of_every_block_are_recorded(gpu: Gpu) -> None:
 
 def test_the_evidence_says_what_part_is_the_clocks(gpu: Gpu) -> None:
     replicas = measured(gpu, 3, turns=2)
-    points = evidence_of(replicas, "step")
-    assert points is not None and len(points.second) == 1 and not warnings_of(points)
+    points, found = evidence_of(replicas), at_other_point(replicas, "step")
+    assert points is not None and not warnings_of(points)
+    assert found is not None and len(found[0]) == 1
     first = Estimate(replicas[0].ratio("step"), 1e-4, 8)
-    document = points.document(first)
+    document = points.document(first, Estimate.of(*found))
     assert document["operating_point"] == BOOST and document["is_steady"] is False
     assert document["points_differ"] is True
     boost, loaded = document["operating_points"]
@@ -391,7 +397,7 @@ def test_the_evidence_says_what_part_is_the_clocks(gpu: Gpu) -> None:
     assert loaded.cycles_pct == pytest.approx(100 / 9)
     assert loaded.joules_pct == pytest.approx(loaded.change_pct)
     assert loaded.incumbent.joules == pytest.approx(700 / 1400e3 * 1e6 / 1e3)
-    assert evidence_of([CaseQuads("a", "wall", replicas[0].quads, device="cpu")], "step") is None
+    assert evidence_of([CaseQuads("a", "wall", replicas[0].quads, device="cpu")]) is None
 
 
 @pytest.mark.parametrize(
@@ -412,55 +418,68 @@ def test_a_warning_says_where_the_state_was_another_than_declared(
     assert warnings_of(points) == ([warning] if warning else [])
 
 
-def case_of(change: float, second: float, decides: Any = "boost", **fields: Any) -> PairedCase:
+def case_of(
+    change: float, second: float, decides: Any = "boost", **fields: Any
+) -> tuple[Series, Series]:
+    """Return a case at the operating point that decides, and at the other one."""
     spread = (-2e-4, 2e-4, 0.0, 1e-4)
     at = {BOOST: Load(mhz=1980.0), SUSTAINED: Load(mhz=1400.0, watts=690.0, joules=0.15)}
-    points = PointEvidence(
-        decides,
-        TOP,
-        False,
-        tuple(log_ratio(second) + e for e in spread),
-        {name: (load, load) for name, load in at.items()},
-    )
-    ratios = tuple(log_ratio(change) + e for e in spread)
-    return PairedCase("a", "m4096", {"M": 1}, ratios, points=points, cache="cold", **fields)
+    loads = {name: (load, load) for name, load in at.items()}
+    points = PointEvidence(decides, TOP, False, loads)
+    new, other = (tuple(log_ratio(pct) + e for e in spread) for pct in (change, second))
+    case = Series("a", "m4096", {"M": 1}, new, points=points, cache="cold", **fields)
+    noise = Noise((), UNDER_LOAD if decides == BOOST else DEVICE_TIMED)
+    return case, replace(case, new=other, noise=noise, kind="other point")
 
 
-def judged(*cases: PairedCase) -> Verdict:
-    verdict = decide([PairedEvidence("step", cases)], policies.load("primus"))
+def judged(*cases: Series) -> Verdict:
+    verdict = decide(SeriesTable(cases), policies.load("primus"))
     assert verdict is not None
     return verdict
 
 
 def test_a_guarded_case_may_not_be_shown_to_lose_its_limit_at_either_point() -> None:
-    verdict = judged(case_of(3.0, -12.0))
+    verdict = judged(*case_of(3.0, -12.0))
     assert verdict.decision is Decision.ROLLED_BACK
     assert verdict.shapes[0].status == "regressed"
     assert "case 'm4096' is slower: -12.0 % at the operating point sustained" in verdict.reason
-    assert judged(case_of(3.0, -12.0, core=False)).decision.keeps
-    assert judged(case_of(3.0, -3.0)).decision.keeps
+    assert judged(*case_of(3.0, -12.0, core=False)).decision.keeps
+    assert judged(*case_of(3.0, -3.0)).decision.keeps
+
+
+def estimate_of(*turns_s: float) -> Estimate:
+    """Return the estimate of a gain of 0.03 under load, each version timed for so many s."""
+
+    def block(ms: float, seconds: float) -> BlockTime:
+        return BlockTime(ms, None, ms, ms, 1e3 * seconds)
+
+    replicas = []
+    for seconds in turns_s:
+        turn = [(CANDIDATE, block(1.0, seconds)), (INCUMBENT, block(math.exp(0.03), seconds))]
+        replicas.append(CaseQuads("a", "graph", sustained={CANDIDATE: [turn]}))
+    found = at_other_point(replicas, "step")
+    assert found is not None
+    return Estimate.of(*found)
 
 
 def test_one_replica_under_load_has_the_wide_interval_of_its_prior() -> None:
-    one, two = (PointEvidence("boost", TOP, False, (0.03,) * n).estimate for n in (1, 2))
-    assert one is not None and two is not None
-    assert (one.mean, one.freedom) == (0.03, 6)
+    one, two, longer = (estimate_of(*turns) for turns in ((0.4,), (0.4, 0.4), (1.6,)))
+    assert one.mean == pytest.approx(0.03) and one.freedom == 6
     assert one.error == pytest.approx(math.hypot(0.02, scatter_of(0.03)))
     assert two.error < one.error / math.sqrt(2)
-    longer = PointEvidence("boost", TOP, False, (0.03,), turn_s=1.6).estimate
-    assert longer is not None and longer.error < 0.6 * one.error
+    assert longer.error < 0.6 * one.error
 
 
 def test_opposite_signs_are_a_warning() -> None:
-    (flag,) = judged(case_of(3.0, -3.0)).flags
+    (flag,) = judged(*case_of(3.0, -3.0)).flags
     assert flag == (
         "m4096: +3.00 % at the operating point boost, which decides, but -3.00 % at sustained"
     )
-    assert judged(case_of(3.0, 2.0)).flags == judged(case_of(3.0, -0.1)).flags == []
+    assert judged(*case_of(3.0, 2.0)).flags == judged(*case_of(3.0, -0.1)).flags == []
 
 
 def test_both_points_stand_side_by_side_where_they_differ_by_more_than_the_interval() -> None:
-    verdict = judged(case_of(20.5, 16.1))
+    verdict = judged(*case_of(20.5, 16.1))
     (line,) = second_points(verdict)
     assert line.startswith("m4096: +20.5 % [") and "] at boost (1980 MHz); +16.1 % [" in line
     assert line.endswith(
@@ -469,22 +488,22 @@ def test_both_points_stand_side_by_side_where_they_differ_by_more_than_the_inter
     assert line in [*verdict_lines(verdict)]
     assert "at sustained (1400 MHz, 690 W)" in comment(verdict)
     assert second_point(verdict.shapes[0]).startswith("+16.1 % [")
-    assert second_points(judged(case_of(20.5, 20.4))) == []
+    assert second_points(judged(*case_of(20.5, 20.4))) == []
     assert conditions(verdict) == "measured at boost, 1980 MHz, cold cache"
 
 
 def test_a_case_with_one_figure_for_both_points_says_so() -> None:
     points = PointEvidence("boost", TOP, True, loads={BOOST: (Load(mhz=1980.0),) * 2})
-    steady = PairedCase("b", "rms", {}, (0.03, 0.0301, 0.0302, 0.0299), points=points, cache="warm")
+    steady = Series("b", "rms", {}, (0.03, 0.0301, 0.0302, 0.0299), points=points, cache="warm")
     (shape,) = judged(steady).shapes
     assert measured_at(shape) == "boost, 1980 MHz, the same under load, warm cache"
     assert shape.is_steady and shape.points_differ is False and second_point(shape) == ""
-    both = judged(steady, case_of(3.0, 2.0))
+    both = judged(steady, *case_of(3.0, 2.0))
     assert conditions(both).endswith("(1 of 2 cases)")
 
 
 def test_where_sustained_decides_boost_stands_beside_it() -> None:
-    (shape,) = judged(case_of(16.1, 20.5, "sustained")).shapes
+    (shape,) = judged(*case_of(16.1, 20.5, "sustained")).shapes
     assert [point.name for point in shape.operating_points] == ["sustained", "boost"]
     assert measured_at(shape) == "sustained, 1400 MHz, cold cache"
 

@@ -21,18 +21,19 @@ from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.hard_gates import incomplete
 from pytest_kopt.decide.inference import LOOKS, log_ratio
 from pytest_kopt.decide.known_noise import DEVICE_TIMED, Noise
-from pytest_kopt.decide.paired_evidence import PairedCase, PairedEvidence
 from pytest_kopt.decide.race_rule import RACE_LOOKS, heat, interval, winner
+from pytest_kopt.decide.series import Series, SeriesTable
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.errors import BadInput
 from pytest_kopt.figures import changed_within
 from pytest_kopt.paired.arms import NotComparable
 from pytest_kopt.paired.pairing import Criteria
+from pytest_kopt.schema.metrics import STEP
 from pytest_kopt.trials.rounds.candidate import _same_machine_code
 from pytest_kopt.trials.rounds.race import Raced, run_race
 from pytest_kopt.trials.stages import Judged
 from pytest_kopt.trials.trees import candidates_of
-from tests.builders import paired_evidence
+from tests.builders import paired_evidence, series_table
 from tests.whole_campaign import KERNEL, a_campaign
 
 PRIMUS = policies.load("primus")
@@ -40,7 +41,7 @@ PRIMUS = policies.load("primus")
 CASE_SD = 0.0025
 
 
-def measured(gain: float, look: int = 4, spread: float = 0.02, cases: int = 3) -> PairedEvidence:
+def measured(gain: float, look: int = 4, spread: float = 0.02, cases: int = 3) -> SeriesTable:
     """A candidate with so many percent, give or take `spread`, beside an incumbent."""
     noise = Noise((), DEVICE_TIMED)
     return paired_evidence(*[gain] * cases, look=look, spread=spread, noise=noise)
@@ -62,10 +63,10 @@ def test_a_single_replica_drops_nobody_where_the_incumbents_copy_differs(
 ) -> None:
     """Nothing else says yet that the machine is noisier than it was before."""
 
-    def alone(gain: float) -> PairedEvidence:
+    def alone(gain: float) -> SeriesTable:
         found = measured(gain, 1)
         placebo = (log_ratio(copy),)
-        return replace(found, cases=tuple(replace(c, placebo=placebo) for c in found.cases))
+        return replace(found, series=tuple(replace(c, copy=placebo) for c in found.series))
 
     assert bool(heat({"best": alone(5.0), "behind": alone(3.0)}, PRIMUS)["behind"].out) == is_out
 
@@ -90,17 +91,17 @@ def test_a_reason_is_one_line_that_tells_what_was_raised(diagnosis: str, told: s
 def test_a_candidates_interval_is_the_one_of_its_reason() -> None:
     """The spread of the incumbent's copy widens both."""
     plain = measured(-5.0)
-    cases = [replace(case, placebo=(0.02, -0.02, 0.02, -0.02)) for case in plain.cases]
-    slower = replace(plain, cases=tuple(cases))
+    cases = [replace(case, copy=(0.02, -0.02, 0.02, -0.02)) for case in plain.series]
+    slower = replace(plain, series=tuple(cases))
     told = changed_within(*interval(slower).values())
     assert told in heat({"slower": slower}, PRIMUS)["slower"].out
 
 
 def test_a_candidate_that_ruins_a_case_is_out_however_fast_it_is() -> None:
     ruined = measured(30.0)
-    case = measured(-9.0, cases=1).cases[0]
-    cases = (*ruined.cases[:2], case)
-    ruined = PairedEvidence("step speed", cases, noise=ruined.noise)
+    case = measured(-9.0, cases=1).series[0]
+    cases = (*ruined.series[:2], case)
+    ruined = series_table(cases, "step speed", noise=Noise((), DEVICE_TIMED))
     found = heat({"ruined": ruined, "fine": measured(1.0)}, PRIMUS)
     assert "beyond the regression limit" in found["ruined"].out and not found["fine"].out
 
@@ -108,8 +109,8 @@ def test_a_candidate_that_ruins_a_case_is_out_however_fast_it_is() -> None:
 def test_who_may_have_ruined_a_case_puts_nobody_out() -> None:
     """Shown to have done so it is out itself, and nobody would be left."""
     ruined, fine = measured(30.0, 1), measured(1.0, 1)
-    case = measured(-4.9, 1, cases=1).cases[0]
-    ruined = replace(ruined, cases=(*ruined.cases[:2], case))
+    case = measured(-4.9, 1, cases=1).series[0]
+    ruined = replace(ruined, series=(*ruined.series[:2], case))
     assert not any(standing.out for standing in heat({"a": ruined, "b": fine}, PRIMUS).values())
 
 
@@ -204,13 +205,12 @@ class Begun:
 
 def a_race(heats: Heats, begun: Begun) -> Raced:
     one = CaseResult("a", label="a")
-    metric: Any = SimpleNamespace(name="step speed", way="step", on_both_sides=lambda *_: None)
     history: Any = SimpleNamespace(noise=lambda *_: Noise((), DEVICE_TIMED))
     measurements: Any = SimpleNamespace(
         compare=heats.compare, begin_in=begun.begin, end_begun=begun.end
     )
     trees: Any = SimpleNamespace(together=lambda names: names, timed=lambda name: name)
-    criteria = Criteria([metric], PRIMUS, history)
+    criteria = Criteria([STEP], PRIMUS, history)
     return run_race(measurements, trees, heats.gains, [one], criteria)
 
 
@@ -286,9 +286,8 @@ def test_the_best_is_dropped_no_more_often_than_stated() -> None:
         out: set[str] = set()
         for look in RACE_LOOKS:
             field = {
-                str(i): PairedEvidence(
-                    "step speed",
-                    tuple(PairedCase(str(c), "", {}, tuple(r[:look])) for c, r in enumerate(cases)),
+                str(i): series_table(
+                    (Series(str(c), "", {}, tuple(r[:look])) for c, r in enumerate(cases)),
                     noise=noise,
                 )
                 for i, cases in enumerate(ratios)

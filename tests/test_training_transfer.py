@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_kopt.campaign.history.trend import attribute, audited
-from pytest_kopt.decide.paired_evidence import UNDER_SKEW
+from pytest_kopt.decide.series import UNDER_SKEW
 from pytest_kopt.decide.verdict import Aggregate, Decision, Verdict
 from pytest_kopt.honesty.finding import Finding, is_finding
 from pytest_kopt.honesty.transfer import (

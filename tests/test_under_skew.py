@@ -9,22 +9,21 @@ import pytest
 from pytest_kopt import policies
 from pytest_kopt.decide.inference import FINAL_LOOK
 from pytest_kopt.decide.paired import decide
-from pytest_kopt.decide.paired_evidence import PairedEvidence
+from pytest_kopt.decide.series import SeriesTable
 from pytest_kopt.decide.verdict import Verdict
 from pytest_kopt.schema.table import Classes
-from tests.builders import paired_evidence
+from tests.builders import paired_evidence, with_skew
 
 PRIMUS = policies.load("primus")
 
 
-def evidence(*changes: float, **more: Any) -> list[PairedEvidence]:
-    return [paired_evidence(*changes, metric="Forward TFLOPS", **more)]
+def evidence(*changes: float, **more: Any) -> SeriesTable:
+    return paired_evidence(*changes, metric="Forward TFLOPS", **more)
 
 
-def judged(declared: list[PairedEvidence], *uneven: float, **more: Any) -> Verdict | None:
-    return decide(
-        [*declared, *(evidence(*uneven, under_skew=True, **more) if uneven else [])], PRIMUS
-    )
+def judged(declared: SeriesTable, *uneven: float, **more: Any) -> Verdict | None:
+    table = with_skew(declared, evidence(*uneven, **more)) if uneven else declared
+    return decide(table, PRIMUS)
 
 
 @pytest.mark.parametrize(

@@ -16,17 +16,17 @@ from pytest_kopt.cases.order import hold_against_baseline
 from pytest_kopt.cases.result import ExpectedCase
 from pytest_kopt.decide.inference import FINAL_LOOK
 from pytest_kopt.decide.known_noise import DEVICE_TIMED, Noise
+from pytest_kopt.decide.look import slower_by
 from pytest_kopt.decide.paired import decide
-from pytest_kopt.decide.paired_evidence import PairedCase, PairedEvidence
-from pytest_kopt.decide.paired_look import slower_by
 from pytest_kopt.decide.policy import Policy
+from pytest_kopt.decide.series import Series
 from pytest_kopt.decide.stored import StoredEvidence, decide_stored
 from pytest_kopt.decide.verdict import Aggregate, Decision, Verdict
 from pytest_kopt.errors import BadInput
 from pytest_kopt.schema.metrics import WEIGHTED_TIME
 from pytest_kopt.show.exports.comment import comment
 from pytest_kopt.show.terminal import verdict_lines
-from tests.builders import few_examples, metric_table
+from tests.builders import few_examples, metric_table, series_table
 
 PRIMUS = policies.load("primus")
 BY_TIME = PRIMUS.model_copy(update={"decided_by": "weighted-time"})
@@ -52,7 +52,7 @@ def paired(
     """Judge cases that take so many percent longer in every process, all of them measured."""
     wobble = [1e-5 * (1 if i % 2 else -1) for i in range(FINAL_LOOK)]
     cases = tuple(
-        PairedCase(
+        Series(
             f"c{i}",
             f"c{i}",
             {},
@@ -66,7 +66,7 @@ def paired(
         for i, pct in enumerate(slower_pct)
     )
     noise = Noise((), DEVICE_TIMED.times(1e-4))
-    verdict = decide([PairedEvidence("step speed", cases, gate, noise=noise)], policy)
+    verdict = decide(series_table(cases, "step speed", noise, gate=gate), policy)
     assert verdict is not None
     return verdict
 
@@ -165,7 +165,7 @@ def test_a_limit_in_microseconds_has_to_be_exceeded_as_well(
 
 
 def test_without_a_time_the_percentage_limits() -> None:
-    case = PairedCase("c", "c", {}, (0.0,), limit_pct=2.0, limit_us=1.0)
+    case = Series("c", "c", {}, (0.0,), limit_pct=2.0, limit_us=1.0)
     assert (case.limit(PRIMUS).time_pct, str(case.limit(PRIMUS))) == (2.0, "2 %")
 
 

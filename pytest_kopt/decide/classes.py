@@ -6,7 +6,7 @@ what follows from that is said here once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from typing import Literal
 
@@ -28,9 +28,9 @@ class ClassStanding:
     """
 
     changes: Mapping[str, float]
-    improved: frozenset[str]
-    regressed: frozenset[str]
-    worthwhile: frozenset[str]
+    improved: Set[str]
+    regressed: Set[str]
+    worthwhile: Set[str]
 
     @classmethod
     def by_noise(cls, changes: Mapping[str, float], policy: Policy) -> ClassStanding:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from pytest_kopt.decide.case_verdict import Shape
 from pytest_kopt.decide.hard_gates import incomplete, some
@@ -30,39 +31,43 @@ class VersionFacts:
     root_cause: str = ""
 
 
+class Answer(NamedTuple):
+    """The answer of the rules, by the keys of a verdict."""
+
+    decision: Decision
+    reason: str
+    next_step: str
+
+
 #: Nothing is known but times.
 NO_FACTS = VersionFacts()
 
 
-def settled(verdict: Verdict, facts: VersionFacts) -> Verdict:
-    """Return the verdict by times with what the facts change: only what would be kept.
+def settled(answer: Answer, facts: VersionFacts) -> Answer:
+    """Return the answer by times with what the facts change: only what would be kept.
 
     A doubt comes first. Files that failed before are kept for a stated cause only: a cache or a
     race may have made them right this time. Anything else is noted.
     """
-    if not verdict.decision.keeps:
-        return verdict
-    decision, reason, step = verdict.decision, verdict.reason, verdict.next_step
+    if not answer.decision.keeps:
+        return answer
     if facts.doubt:
-        decision, step = Decision.INCONCLUSIVE, "measure it again on a quieter machine"
-        reason = f"{reason}; but {facts.doubt}"
-    elif facts.failed_before and not facts.root_cause:
-        decision, step = (
+        reason = f"{answer.reason}; but {facts.doubt}"
+        return Answer(Decision.INCONCLUSIVE, reason, "measure it again on a quieter machine")
+    if facts.failed_before and not facts.root_cause:
+        return Answer(
             Decision.REPAIR,
+            f"right this time, but {facts.failed_before}: a cache or a race may have made the "
+            "difference",
             "edit the kernel, or name the cause as root_cause in --kopt-notes",
         )
-        reason = (
-            f"right this time, but {facts.failed_before}: a cache or a race may have made the "
-            "difference"
-        )
-    else:
-        cause = f"{facts.failed_before}, and the notes say why: {facts.root_cause}"
-        narrower = f"it supports less than the other version: {facts.narrower}"
-        notes = [cause] * bool(facts.failed_before) + [narrower] * bool(facts.narrower)
-        if notes:
-            decision, reason = Decision.ACCEPTED_WITH_NOTE, "; ".join([reason, *notes])
-    update = {"decision": decision, "reason": reason, "next_step": step}
-    return verdict.model_copy(update=update)
+    cause = f"{facts.failed_before}, and the notes say why: {facts.root_cause}"
+    narrower = f"it supports less than the other version: {facts.narrower}"
+    notes = [cause] * bool(facts.failed_before) + [narrower] * bool(facts.narrower)
+    if not notes:
+        return answer
+    reason = "; ".join([answer.reason, *notes])
+    return Answer(Decision.ACCEPTED_WITH_NOTE, reason, answer.next_step)
 
 
 def with_untimed(

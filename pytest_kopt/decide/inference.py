@@ -162,8 +162,3 @@ def percent(log_ratio: float) -> float:
 def log_ratio(change_pct: float) -> float:
     """Return a change in percent as a log-ratio."""
     return math.log1p(change_pct / 100)
-
-
-def is_mostly_lost(gain_pct: float, left_pct: float) -> bool:
-    """Say whether less than half of a gain, as logarithms, is left under other conditions."""
-    return log_ratio(left_pct) < 0.5 * log_ratio(gain_pct)

@@ -8,8 +8,7 @@ small on a noisier day: it grows by what all of today's cases show together.
 from __future__ import annotations
 
 import math
-import statistics
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 #: The source of a prior that sessions of a campaign gave, or `kopt calibrate`.
@@ -42,6 +41,9 @@ class Prior:
 #: agree with (`benchmarks/paired_power.py fit`), or fewer: other cards and kernels differ more.
 DEVICE_TIMED = Prior(0.002**2, 8, "default: an H200 (docs/paired.md)")
 HOST_TIMED = Prior(0.02**2, 5, "default: a busy CPU (docs/paired.md)")
+#: The same under load, in which the clock wanders, where each version was timed in turns of so many
+#: s: the variance falls with the time (docs/operating-points.md).
+UNDER_LOAD, TURN_S = Prior(0.02**2, 6, "default: an H100 (docs/operating-points.md)"), 0.4
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,19 +84,6 @@ def variance_of(*series: Ratios) -> tuple[float, int]:
     """Return the variance that series with means of their own share, and its freedom (0: none)."""
     freedom = sum(max(0, len(ratios) - 1) for ratios in series)
     return sum(map(_squares, series)) / freedom if freedom else 0.0, freedom
-
-
-def excess_of(cases: Iterable[tuple[Ratios, Ratios, Prior]]) -> float:
-    """Return how many times their priors the variances of all cases are together, at least 1.
-
-    A case is its comparison's log-ratios, its A/A control's and its prior. The comparison's alone
-    count as well: a candidate may scatter where the incumbent does not.
-    """
-    main, with_control = [], []
-    for ratios, control, prior in cases:
-        main.append(variance_of(ratios)[0] / prior.variance)
-        with_control.append(variance_of(ratios, control)[0] / prior.variance)
-    return max(1.0, statistics.fmean(main), statistics.fmean(with_control)) if main else 1.0
 
 
 def _squares(ratios: Ratios) -> float:

@@ -10,15 +10,11 @@ from typing import Any, Literal
 from pydantic import Field
 
 from pytest_kopt.decide.inference import SHAPE_LEVEL, Estimate, HighEnd, LowEnd, percent
-from pytest_kopt.decide.known_noise import DEVICE_TIMED, Prior
-from pytest_kopt.devices.states import BOOST, SUSTAINED
+from pytest_kopt.devices.states import SUSTAINED
 from pytest_kopt.figures import changed
 from pytest_kopt.models import Document, optional
 
 PointName = Literal["boost", "sustained"]
-#: How replicas scatter under load, in which the clock wanders, where each version was timed in
-#: turns of so many s: the variance falls with the time (docs/operating-points.md).
-_UNDER_LOAD, TURN_S = Prior(0.02**2, 6, "default: an H100 (docs/operating-points.md)"), 0.4
 
 
 class Load(Document):
@@ -48,8 +44,7 @@ class OperatingPoint(Document):
 class PointEvidence:
     """The measurements of a case at operating points; `decides` is the one that its change is at.
 
-    `second` are log-ratios of replicas at the other one. `loads` are the candidate's and the
-    incumbent's, by point. `turn_s` are the seconds for which a turn under load was timed.
+    `loads` are the candidate's and the incumbent's, by point.
     """
 
     decides: PointName
@@ -57,11 +52,7 @@ class PointEvidence:
     top_mhz: float | None = None
     #: Whether the clock does not fall under load: one figure holds at both points. None: not known.
     is_steady: bool | None = None
-    second: tuple[float, ...] = ()
     loads: Mapping[str, tuple[Load, Load]] = field(default_factory=dict)
-    turn_s: float = TURN_S
-    #: Those of the A/A control at the other point, empty where it was not measured there.
-    second_copy: tuple[float, ...] = ()
     #: Whether the device's owner has set the clock, and that held it.
     is_locked: bool = False
 
@@ -69,33 +60,21 @@ class PointEvidence:
     def other(self) -> PointName:
         return "boost" if self.decides == SUSTAINED else "sustained"
 
-    @property
-    def estimate(self) -> Estimate | None:
-        """The estimate at the point that does not decide, None where it was not measured."""
-        if not self.second:
-            return None
-        if self.other == BOOST:
-            return Estimate.of(self.second, self.second_copy, DEVICE_TIMED)
-        return Estimate.of(self.second, prior=_UNDER_LOAD.times(TURN_S / self.turn_s))
-
-    def document(self, first: Estimate) -> dict[str, Any]:
+    def document(self, first: Estimate, second: Estimate | None) -> dict[str, Any]:
         """Return what a verdict's shape says of the points; `first` is the deciding estimate."""
-        estimates = {self.decides: first, self.other: self.estimate}
+        estimates = {self.decides: first, self.other: second}
         return {
             "operating_point": self.decides,
             "is_steady": self.is_steady,
             "clock_is_locked": self.is_locked,
-            "points_differ": self._differ(first),
+            "points_differ": _differ(first, second),
             "operating_points": [
                 self._point(name, estimate) for name, estimate in estimates.items() if estimate
             ],
         }
 
-    def opposite(self, first: Estimate) -> str:
+    def opposite(self, first: Estimate, second: Estimate) -> str:
         """Return how the signs of both changes differ, as far as they are shown; "" if not."""
-        second = self.estimate
-        if second is None:
-            return ""
         if not any(
             up.lower(SHAPE_LEVEL) > 0 > down.upper(SHAPE_LEVEL)
             for up, down in ((first, second), (second, first))
@@ -105,13 +84,6 @@ class PointEvidence:
             f"{changed(percent(first.mean))} at the operating point {self.decides}, which decides, "
             f"but {changed(percent(second.mean))} at {self.other}"
         )
-
-    def _differ(self, first: Estimate) -> bool:
-        second = self.estimate
-        if second is None:
-            return False
-        halves = (e.upper(SHAPE_LEVEL) - e.mean for e in (first, second))
-        return abs(first.mean - second.mean) > math.hypot(*halves)
 
     def _point(self, name: PointName, estimate: Estimate) -> OperatingPoint:
         candidate, incumbent = self.loads.get(name, (Load(), Load()))
@@ -129,3 +101,10 @@ class PointEvidence:
             candidate=candidate,
             incumbent=incumbent,
         )
+
+
+def _differ(first: Estimate, second: Estimate | None) -> bool:
+    if second is None:
+        return False
+    halves = (e.upper(SHAPE_LEVEL) - e.mean for e in (first, second))
+    return abs(first.mean - second.mean) > math.hypot(*halves)

@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 
 from pytest_kopt.decide.inference import LOOKS, Estimate, percent
 from pytest_kopt.decide.known_noise import mean_of
+from pytest_kopt.decide.look import Look
 from pytest_kopt.decide.paired import decide
-from pytest_kopt.decide.paired_evidence import PairedEvidence
-from pytest_kopt.decide.paired_look import judge_look
 from pytest_kopt.decide.policy import Policy
+from pytest_kopt.decide.series import SeriesTable, excess_of, prior_of, together
 from pytest_kopt.decide.verdict import Decision, RaceCandidate, Verdict
 from pytest_kopt.figures import changed_within
 
@@ -48,7 +48,7 @@ def by_checks(name: str, kernel: Mapping[str, str], cheat: str, wrong: str) -> R
     )
 
 
-def heat(evidences: Mapping[str, PairedEvidence], policy: Policy) -> dict[str, Standing]:
+def heat(tables: Mapping[str, SeriesTable], policy: Policy) -> dict[str, Standing]:
     """Return how the candidates stand at a look; all were measured in the same processes.
 
     Out is a candidate that the ordinary rule would roll back, which asks for two replicas. Out is
@@ -56,19 +56,19 @@ def heat(evidences: Mapping[str, PairedEvidence], policy: Policy) -> dict[str, S
     out to have regressed.
     """
     standings, clear = {}, []
-    for name, evidence in evidences.items():
-        verdict = decide([evidence], policy) if evidence.replicas in LOOKS else None
+    for name, table in tables.items():
+        verdict = decide(table, policy) if table.replicates in LOOKS else None
         lost = verdict and verdict.decision in (Decision.ROLLED_BACK, Decision.SPLIT)
         why = verdict.reason if verdict and lost else ""
-        standings[name] = Standing(verdict, _mean(evidence), why)
-        level = RACE_LOOKS[evidence.replicas]
-        if not (lost or judge_look(evidence, policy, level).open_shapes):
+        standings[name] = Standing(verdict, _mean(table), why)
+        level = RACE_LOOKS[table.replicates]
+        if not (lost or Look(table, table.series, policy, level).open_cases):
             clear.append(name)
     if clear:
         leader = max(clear, key=lambda name: standings[name].mean)
         for name, standing in standings.items():
-            ahead = lead(evidences[leader], evidences[name])
-            level = RACE_LOOKS[evidences[name].replicas]
+            ahead = lead(tables[leader], tables[name])
+            level = RACE_LOOKS[tables[name].replicates]
             if not standing.out and ahead.lower(level) > 0:
                 low, high = -ahead.upper(level), -ahead.lower(level)
                 behind = changed_within(percent(-ahead.mean), percent(low), percent(high))
@@ -84,52 +84,50 @@ def is_over(standings: Mapping[str, Standing], left: Sequence[str]) -> bool:
     )
 
 
-def winner(
-    evidences: Mapping[str, PairedEvidence], left: Sequence[str], sizes: Mapping[str, int]
-) -> str:
+def winner(tables: Mapping[str, SeriesTable], left: Sequence[str], sizes: Mapping[str, int]) -> str:
     """Return the best of those left (at least one); a tie goes to the smaller change."""
-    means = {name: _mean(evidences[name]) for name in left}
+    means = {name: _mean(tables[name]) for name in left}
     leader = max(left, key=means.__getitem__)
     tied = [
         name
         for name in left
         if percent(means[leader] - means[name]) <= TIE_PCT
-        and lead(evidences[leader], evidences[name]).lower(RACE_LOOKS[LAST_LOOK]) <= 0
+        and lead(tables[leader], tables[name]).lower(RACE_LOOKS[LAST_LOOK]) <= 0
     ]
     return min(tied, key=lambda name: (sizes[name], -means[name]))
 
 
-def lead(first: PairedEvidence, second: PairedEvidence) -> Estimate:
+def lead(first: SeriesTable, second: SeriesTable) -> Estimate:
     """Return how much faster one candidate is than another: a log-ratio, from the same processes.
 
     Their two ratios share the incumbent's blocks; the prior takes them for independent, which is
     on the safe side.
     """
     differences = [a - b for a, b in zip(_ratios(first), _ratios(second), strict=True)]
-    prior = first.prior(first.cases) or second.prior(second.cases)
-    excess = max(first.excess, second.excess, _single_excess(first))
+    prior = prior_of(first.series) or prior_of(second.series)
+    excess = max(*(excess_of(table.series) for table in (first, second)), _single(first))
     return Estimate.of(differences, prior=prior and prior.times(2 * excess))
 
 
-def _single_excess(evidence: PairedEvidence) -> float:
+def _single(table: SeriesTable) -> float:
     """Return how noisy a single replica is, in variances of its prior, by the incumbent's copy.
 
     That is no faster than the incumbent, so that a ratio says what others scatter by.
     """
-    with_priors = [(case.placebo, evidence.prior([case])) for case in evidence.cases]
+    with_priors = [(case.copy, prior_of([case])) for case in table.series]
     ratios = [ratios[0] ** 2 / prior.variance for ratios, prior in with_priors if prior and ratios]
-    return statistics.fmean(ratios) if ratios and evidence.replicas == 1 else 1.0
+    return statistics.fmean(ratios) if ratios and table.replicates == 1 else 1.0
 
 
-def interval(evidence: PairedEvidence) -> dict[str, float]:
+def interval(table: SeriesTable) -> dict[str, float]:
     """Return a candidate's change over the incumbent in percent, at the level of its look."""
-    whole = evidence.together(evidence.cases, evidence.excess)
-    return whole.figures(RACE_LOOKS[evidence.replicas])
+    whole = together(table.series, excess_of(table.series))
+    return whole.figures(RACE_LOOKS[table.replicates])
 
 
-def _ratios(evidence: PairedEvidence) -> list[float]:
-    return mean_of([case.ratios for case in evidence.cases])
+def _ratios(table: SeriesTable) -> list[float]:
+    return mean_of([case.new for case in table.series])
 
 
-def _mean(evidence: PairedEvidence) -> float:
-    return statistics.fmean(_ratios(evidence))
+def _mean(table: SeriesTable) -> float:
+    return statistics.fmean(_ratios(table))

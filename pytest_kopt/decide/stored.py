@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 
 from pytest_kopt.decide.case_verdict import Shape
 from pytest_kopt.decide.classes import ClassStanding, measured_classes
-from pytest_kopt.decide.conclusion import NO_FACTS, VersionFacts, settled
+from pytest_kopt.decide.conclusion import NO_FACTS, Answer, VersionFacts, settled
 from pytest_kopt.decide.hard_gates import (
     after_regression,
     check_same_schema,
@@ -94,7 +94,7 @@ def decide_stored(evidence: StoredEvidence, policy: Policy) -> Verdict:
     compared, *again = (
         [compare(table, evidence, metric, policy) for metric in metrics] for table in tables
     )
-    return settled(_judge(evidence, policy, compared, again), evidence.facts)
+    return _judge(evidence, policy, compared, again)
 
 
 def _judge(
@@ -125,9 +125,7 @@ def _judge(
 
     def verdict(decision: Decision, reason: str, step: str) -> Verdict:
         return Verdict(
-            decision=decision,
-            reason=reason,
-            next_step=step,
+            **settled(Answer(decision, reason, step), evidence.facts)._asdict(),
             compare="stored",
             policy=policy.name,
             aggregate=_aggregate(lead.total, lead.total_metric),

@@ -34,7 +34,7 @@ ANY_DEVICE = ""
 LogRatio = Annotated[float, Field(allow_inf_nan=False)]
 
 
-class Series(Document):
+class CaseScatter(Document):
     """One case in one session: log-ratios of the comparison and of its A/A control."""
 
     engine: str
@@ -49,18 +49,18 @@ class Scatter(BaseModel):
 
     model_config = ConfigDict(extra="ignore")
 
-    log_ratios_by_way: dict[Way, dict[str, Series]] = {}
+    log_ratios_by_way: dict[Way, dict[str, CaseScatter]] = {}
 
     @classmethod
     def of(cls, replicas: Sequence[Mapping[str, CaseQuads]]) -> Scatter:
         """Return it of replicas; a case without a backward has the same in every direction."""
         timed = {nodeid: quads for nodeid, quads in replicas[0].items() if not quads.is_same}
-        ways: dict[Way, dict[str, Series]] = {}
+        ways: dict[Way, dict[str, CaseScatter]] = {}
         for nodeid, first in timed.items():
             has_backward = first.quads["candidate"][0][0][1].backward is not None
             directions: tuple[Way, ...] = ("forward", "backward", "step")
             for way in directions if has_backward else directions[2:]:
-                ways.setdefault(way, {})[nodeid] = Series(
+                ways.setdefault(way, {})[nodeid] = CaseScatter(
                     engine=first.engine,
                     device=first.device,
                     operating_point=_point(first),
@@ -70,7 +70,7 @@ class Scatter(BaseModel):
         return cls(log_ratios_by_way=ways)
 
     def series(
-        self, way: Way, fits: Callable[[str, Series], bool]
+        self, way: Way, fits: Callable[[str, CaseScatter], bool]
     ) -> Iterator[dict[str, list[float]]]:
         """Yield both arms' log-ratios of the cases that fit."""
         by_case = self.log_ratios_by_way.get("step", {}) | self.log_ratios_by_way.get(way, {})
@@ -105,7 +105,7 @@ class NoiseHistory:
         engines = {quads.engine for quads in now.values() if not quads.is_same}
         default = HOST_TIMED if any("wall" in engine for engine in engines) else DEVICE_TIMED
 
-        def fits(nodeid: str, series: Series) -> bool:
+        def fits(nodeid: str, series: CaseScatter) -> bool:
             case = now.get(nodeid)
             if case is None or series.device not in (ANY_DEVICE, case.device):
                 return False

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypedDict
+from typing import TypeAlias, TypedDict
 
 from pytest_kopt.campaign.ledger import PairedChange
-from pytest_kopt.cases.order import CANDIDATE, INCUMBENT
+from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, PLACEBO
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.case_verdict import FirstCall, Memory, Same
 from pytest_kopt.decide.conclusion import NO_FACTS, VersionFacts
 from pytest_kopt.decide.inference import LOOKS, percent
+from pytest_kopt.decide.known_noise import Noise
 from pytest_kopt.decide.paired import decide
-from pytest_kopt.decide.paired_evidence import PairedCase, PairedEvidence
 from pytest_kopt.decide.policy import Policy
+from pytest_kopt.decide.series import Series, SeriesTable, prior_of
 from pytest_kopt.decide.verdict import Decision, KernelChange, Replicas, Verdict
 from pytest_kopt.devices.states import BOOST
 from pytest_kopt.honesty.finding import Finding, names_of
@@ -30,13 +31,16 @@ from pytest_kopt.paired.noise import NoiseHistory, Scatter
 from pytest_kopt.paired.samples import (
     CaseQuads,
     Kind,
+    at_other_point,
     evidence_of,
     flags_of,
     measured_under,
     pairs_csv,
 )
 from pytest_kopt.schema.metrics import Metric, Way, value
-from pytest_kopt.schema.table import NO_CLASSES, Classes, Key, Table
+from pytest_kopt.schema.table import NO_CLASSES, Classes, Key, Row
+
+Replicates: TypeAlias = Sequence[Mapping[str, CaseQuads]]
 
 
 class _Costs(TypedDict, total=False):
@@ -90,46 +94,20 @@ class PairedResult:
 
 
 @dataclass(frozen=True, slots=True)
-class PairedMetric:
-    """A metric as a paired comparison sees it: which of a block's times it is about.
-
-    `values` are the candidate's by case, for display; `higher` says which way it improves.
-    """
-
-    name: str
-    way: Way
-    values: Mapping[Key, float | None] = field(default_factory=dict)
-    higher: bool = True
-
-    @classmethod
-    def of(cls, metric: Metric, table: Table) -> PairedMetric:
-        """Return a metric of a CSV with its values in the candidate's rows."""
-        values = {row.key: value(row, metric) for row in table.rows}
-        return cls(metric.name, metric.way, values, metric.better == "higher")
-
-    def on_both_sides(self, key: Key, log_gain: float) -> tuple[float, float] | None:
-        """Return candidate and incumbent of a case that gained so much, None without a value."""
-        found = self.values.get(key)
-        if found is None:
-            return None
-        gain = math.exp(log_gain)
-        return found, found / gain if self.higher else found * gain
-
-
-@dataclass(frozen=True, slots=True)
 class Criteria:
     """By what a comparison is decided.
 
     The `metrics` decide by the rules of the `policy`; `history` is what was measured before of the
-    noise. `core` are the cases that the gate guards (None: all), `classes` those of the campaign,
-    `facts` what is known of the version before it is timed. With `reached_only`
-    cases that the change does not reach are not in the verdict. The final comparison measures the
-    other operating point whatever it decides, and at length.
+    noise. `rows` are the candidate's, for display. `core` are the cases that the gate guards (None:
+    all), `classes` those of the campaign, `facts` what is known of the version before it is timed.
+    With `reached_only` cases that the change does not reach are not in the verdict. The final
+    comparison measures the other operating point whatever it decides, and at length.
     """
 
-    metrics: Sequence[PairedMetric]
+    metrics: Sequence[Metric]
     policy: Policy
     history: NoiseHistory
+    rows: Mapping[Key, Row] = field(default_factory=dict)
     gate: Gate = "improve"
     core: tuple[str, ...] | None = None
     classes: Classes = NO_CLASSES
@@ -147,36 +125,74 @@ def judge(
     credited, and the other operating point. Raises NotComparable when the versions cannot be
     measured together, Caught for a candidate that was.
     """
-    measured = _Measured(comparison, results, criteria)
-    verdict = None
+    replicas: list[dict[str, CaseQuads]] = []
+
+    def decided(facts: VersionFacts, *, is_last: bool = False) -> Verdict | None:
+        flags = (*comparison.flags, *flags_of(results, replicas))
+        series = tuple(_all_series(results, replicas, criteria))
+        table = SeriesTable(series, criteria.gate, flags, criteria.classes, is_last)
+        return decide(table, criteria.policy, facts)
+
+    def examined(facts: VersionFacts) -> Verdict:
+        verdict = decided(facts, is_last=True)
+        assert verdict is not None
+        return verdict
+
+    verdict, facts, credit = None, criteria.facts, Credit()
     for look in LOOKS:
-        verdict = measured.verdict(look)
-        if verdict is not None:
+        replicas += comparison.replicas(look - len(replicas))
+        if verdict := decided(facts):
             break
     # The last look always decides.
     assert verdict is not None
-    credit, is_compared = Credit(), len(measured.same) < len(results)
+    same = {name: case.same or "source" for name, case in replicas[0].items() if case.is_same}
+    is_compared = len(same) < len(results)
     if verdict.decision.keeps and not criteria.is_final:
         comparison.finish_nearby()
     if verdict.decision.keeps and is_compared:
-        credit = _credit(comparison, measured.replicas, verdict, criteria)
-        measured.take_off(credit.excess)
-    nearby, facts = measured.nearby(), criteria.facts
+        credit = _credit(comparison, replicas, verdict, criteria)
+        for case in (case for replica in replicas for case in replica.values()):
+            case.excess = credit.excess
+    nearby = _nearby(comparison, replicas)
     if verdict.decision.keeps:
         narrower = names_of(finding for finding in nearby if finding.repairs)
         facts = replace(facts, doubt=credit.doubt, narrower=narrower)
-        verdict = measured.last_verdict(look, facts)
+        verdict = examined(facts)
     if is_compared and comparison.asks_more and (verdict.decision.keeps or criteria.is_final):
-        measured.load()
-        verdict = measured.last_verdict(look, facts)
-    return measured.result(verdict, credit, nearby)
+        _load(comparison, replicas, AT_LENGTH if criteria.is_final else 1)
+        verdict = examined(facts)
+    engines = sorted({case.engine for case in replicas[0].values() if not case.is_same})
+    update = {
+        "engine": ", ".join(engines) or None,
+        "flags": [*verdict.flags, *credit.flags],
+        "kernels": _kernels(results, replicas),
+        "replicas": Replicas(processes=len(replicas)),
+    }
+    return PairedResult(
+        verdict=verdict.model_copy(update=update),
+        pairs_csv=pairs_csv(results, replicas),
+        session={
+            "compared_in": comparison.how,
+            "why_two_processes": comparison.why_two,
+            "why_not_forked": comparison.why_fresh,
+            "replicas": len(replicas),
+            "autotuned": comparison.choices,
+            **credit.to_document(),
+            "measured": measured_under(results, replicas),
+            "device_seconds": round(comparison.device_seconds, 3),
+            "priors": _priors(_all_series(results, replicas, criteria)),
+            **Scatter.of(replicas).model_dump(),
+        },
+        same=same,
+        results=tuple(results),
+        replicas=tuple(replicas),
+        tried=tuple(comparison.tried),
+        nearby=nearby,
+    )
 
 
 def _credit(
-    comparison: Comparison,
-    replicas: Sequence[Mapping[str, CaseQuads]],
-    verdict: Verdict,
-    criteria: Criteria,
+    comparison: Comparison, replicas: Replicates, verdict: Verdict, criteria: Criteria
 ) -> Credit:
     """Examine a version that would be kept: for a gain, or for having lost no more than a limit."""
     total = verdict.aggregate
@@ -185,136 +201,47 @@ def _credit(
     return examine(comparison, replicas, total.change_pct if total else None, loss_pct)
 
 
-class _Measured:
-    """The evidence that a comparison has measured so far, and what the rule sees of it."""
+def _load(comparison: Comparison, replicas: Replicates, turns: int) -> None:
+    """Measure at the sustained operating point each case whose clock may fall under load.
 
-    def __init__(
-        self, comparison: Comparison, results: Sequence[CaseResult], criteria: Criteria
-    ) -> None:
-        self._comparison = comparison
-        self._results = results
-        self._criteria = criteria
-        self.replicas: list[dict[str, CaseQuads]] = []
-        self._evidence: list[PairedEvidence] = []
-        self.same: dict[str, Same] = {}
-
-    def take_off(self, excess: float) -> None:
-        """Credit so much less of the gain in each case, as a log-ratio."""
-        for replica in self.replicas:
-            for case in replica.values():
-                case.excess = excess
-
-    def load(self) -> None:
-        """Measure at the sustained operating point each case whose clock may fall under load.
-
-        The replicates have measured both points of a case for which that point decides.
-        """
-        turns = AT_LENGTH if self._criteria.is_final else 1
-        for replica in self.replicas[:turns]:
-            due = [
-                name
-                for name, case in self.replicas[0].items()
-                # Where no clock is known, none is known to fall.
-                if case.operating_point == BOOST and case.top_mhz and not case.is_steady
-            ]
-            for name, case in self._comparison.under_load(due, turns).items():
-                replica[name].sustained, replica[name].is_steady = case.sustained, case.is_steady
-
-    def verdict(self, look: int) -> Verdict | None:
-        """Return the verdict on up to `look` replicates, None where more are needed."""
-        criteria = self._criteria
-        return decide(self._look(look), criteria.policy, criteria.facts)
-
-    def last_verdict(self, look: int, facts: VersionFacts) -> Verdict:
-        """Return the verdict by all that is known: no more replicates are measured."""
-        wholes = [replace(whole, is_last=True) for whole in self._look(look)]
-        verdict = decide(wholes, self._criteria.policy, facts)
-        assert verdict is not None
-        return verdict
-
-    def nearby(self) -> tuple[Finding, ...]:
-        """Return what trials near the declared shapes say of the candidate."""
-        comparison, replicas = self._comparison, self.replicas
-        gains = {
-            name: math.exp(statistics.fmean(replica[name].ratio("forward") for replica in replicas))
-            for name in replicas[0]
-        }
-        found = findings_nearby(comparison.tried, comparison.death_nearby, gains)
-        return (*found, *comparison.caught)
-
-    def _look(self, look: int) -> list[PairedEvidence]:
-        """Measure up to `look` replicates, and return the cases by each metric, also under skew."""
-        self.replicas += self._comparison.replicas(look - len(self.replicas))
-        first, criteria = self.replicas[0], self._criteria
-        self.same |= {name: q.same or "source" for name, q in first.items() if q.is_same}
-        reached = [result for result in self._results if result.nodeid not in self.same]
-        judged = reached if criteria.reached_only and reached else self._results
-        flags = [*self._comparison.flags, *flags_of(self._results, self.replicas)]
-        self._evidence = [
-            PairedEvidence(
-                metric.name,
-                cases_of(metric, judged, self.replicas, criteria.core),
-                criteria.gate,
-                tuple(flags),
-                criteria.classes,
-                criteria.history.noise(metric.way, first),
-                "higher" if metric.higher else "lower",
-            )
-            for metric in criteria.metrics
+    The replicates have measured both points of a case for which that point decides.
+    """
+    for replica in replicas[:turns]:
+        due = [
+            name
+            for name, case in replicas[0].items()
+            # Where no clock is known, none is known to fall.
+            if case.operating_point == BOOST and case.top_mhz and not case.is_steady
         ]
-        return [*self._evidence, *_uneven(self._evidence, criteria.metrics, self.replicas)]
-
-    def result(self, verdict: Verdict, credit: Credit, nearby: tuple[Finding, ...]) -> PairedResult:
-        comparison, results, replicas = self._comparison, self._results, self.replicas
-        engines = sorted({quads.engine for quads in replicas[0].values() if not quads.is_same})
-        update = {
-            "engine": ", ".join(engines) or None,
-            "flags": [*verdict.flags, *credit.flags],
-            "kernels": _kernels(results, replicas),
-            "replicas": Replicas(processes=len(replicas)),
-        }
-        return PairedResult(
-            verdict=verdict.model_copy(update=update),
-            pairs_csv=pairs_csv(results, replicas),
-            session=self._session(credit),
-            same=self.same,
-            results=tuple(results),
-            replicas=tuple(replicas),
-            tried=tuple(comparison.tried),
-            nearby=nearby,
-        )
-
-    def _session(self, credit: Credit) -> dict[str, object]:
-        """Return what the session's record says of the comparison."""
-        comparison = self._comparison
-        return {
-            "compared_in": comparison.how,
-            "why_two_processes": comparison.why_two,
-            "why_not_forked": comparison.why_fresh,
-            "replicas": len(self.replicas),
-            "autotuned": comparison.choices,
-            **credit.to_document(),
-            "measured": measured_under(self._results, self.replicas),
-            "device_seconds": round(comparison.device_seconds, 3),
-            "priors": {
-                evidence.metric: {
-                    case.name: {
-                        "sd_pct": percent(math.sqrt(prior.variance)),
-                        "freedom": prior.freedom,
-                        "source": prior.source,
-                    }
-                    for case in evidence.cases
-                    if (prior := evidence.prior([case]))
-                }
-                for evidence in self._evidence
-            },
-            **Scatter.of(self.replicas).model_dump(),
-        }
+        for name, case in comparison.under_load(due, turns).items():
+            replica[name].sustained, replica[name].is_steady = case.sustained, case.is_steady
 
 
-def _kernels(
-    results: Sequence[CaseResult], replicas: Sequence[Mapping[str, CaseQuads]]
-) -> list[KernelChange]:
+def _nearby(comparison: Comparison, replicas: Replicates) -> tuple[Finding, ...]:
+    """Return what trials near the declared shapes say of the candidate."""
+    gains = {
+        name: math.exp(statistics.fmean(replica[name].ratio("forward") for replica in replicas))
+        for name in replicas[0]
+    }
+    found = findings_nearby(comparison.tried, comparison.death_nearby, gains)
+    return (*found, *comparison.caught)
+
+
+def _priors(series: Iterable[Series]) -> dict[str, dict[str, object]]:
+    """Return what earlier sessions say of each declared series, by metric and case."""
+    found: dict[str, dict[str, object]] = {}
+    for case in series:
+        of_metric = found.setdefault(case.metric.name, {})
+        if case.kind == "declared" and (prior := prior_of([case])):
+            of_metric[case.name] = {
+                "sd_pct": percent(math.sqrt(prior.variance)),
+                "freedom": prior.freedom,
+                "source": prior.source,
+            }
+    return found
+
+
+def _kernels(results: Sequence[CaseResult], replicas: Replicates) -> list[KernelChange]:
     """Return what changed in the machine code, each once and with the first case it is seen in."""
     found: dict[str, KernelChange] = {}
     for result in results:
@@ -326,40 +253,65 @@ def _kernels(
     return list(found.values())
 
 
-def cases_of(
-    metric: PairedMetric,
+def _all_series(
+    results: Sequence[CaseResult], replicas: Replicates, criteria: Criteria
+) -> Iterator[Series]:
+    """Yield the series of all metrics, of the cases that are in the verdict."""
+    reached = [result for result in results if not replicas[0][result.nodeid].is_same]
+    judged = reached if criteria.reached_only and reached else results
+    for metric in criteria.metrics:
+        yield from series_of(metric, judged, replicas, criteria)
+
+
+def series_of(
+    metric: Metric,
     results: Sequence[CaseResult],
-    replicas: Sequence[Mapping[str, CaseQuads]],
-    core: tuple[str, ...] | None,
+    replicas: Replicates,
+    criteria: Criteria,
     kind: Kind = CANDIDATE,
-) -> tuple[PairedCase, ...]:
-    """Return the cases as the rule sees them, of a comparison or of one candidate in a race."""
-    measured = {result.nodeid: [r[result.nodeid] for r in replicas] for result in results}
-
-    def ratios(nodeid: str, kind: Kind = kind) -> tuple[float, ...]:
-        return tuple(case.ratio(metric.way, kind) for case in measured[nodeid])
-
-    return tuple(
-        PairedCase(
+) -> Iterator[Series]:
+    """Yield the series of a comparison by a metric, or of one candidate in a race."""
+    core, noise = criteria.core, criteria.history.noise(metric.way, replicas[0])
+    for result in results:
+        measured = [replica[result.nodeid] for replica in replicas]
+        new, copy = (
+            tuple(case.ratio(metric.way, of) for case in measured) for of in (kind, PLACEBO)
+        )
+        declared = Series(
             name=result.nodeid,
             label=result.label,
             dims=result.dims,
-            ratios=ratios(result.nodeid),
-            placebo=ratios(result.nodeid, "placebo"),
-            device=replicas[0][result.nodeid].device or None,
+            new=new,
+            copy=copy,
+            metric=metric,
+            noise=noise,
+            device=measured[0].device or None,
             core=core is None or result.nodeid in core,
-            same=replicas[0][result.nodeid].same,
-            values=metric.on_both_sides(result.key, statistics.fmean(ratios(result.nodeid))),
-            incumbent_ms=_incumbent_ms(result, metric.way, replicas),
+            same=measured[0].same,
+            values=_values(criteria.rows.get(result.key), metric, statistics.fmean(new)),
+            incumbent_ms=_incumbent_ms(result, metric.way, measured),
             limit_pct=result.evidence.limit_pct,
             limit_us=result.evidence.limit_us,
             weight=result.weight,
-            points=evidence_of(measured[result.nodeid], metric.way) if kind == CANDIDATE else None,
+            points=evidence_of(measured) if kind == CANDIDATE else None,
             cache=result.evidence.cache,
-            **_costs(measured[result.nodeid]),
+            **_costs(measured),
         )
-        for result in results
-    )
+        yield declared
+        if kind == CANDIDATE and "uneven" in measured[0].quads:
+            uneven = tuple(case.ratio(metric.way, "uneven") for case in measured)
+            yield replace(declared, new=uneven, values=None, kind="under skew")
+        if declared.points and (other := at_other_point(measured, metric.way)):
+            new, copy, prior = other
+            yield replace(declared, new=new, copy=copy, noise=Noise((), prior), kind="other point")
+
+
+def _values(row: Row | None, metric: Metric, gain: float) -> tuple[float, float] | None:
+    """Return candidate and incumbent of a case with this log-ratio, None without a value."""
+    found = value(row, metric) if row else None
+    if found is None:
+        return None
+    return found, found * math.exp(-gain if metric.better == "higher" else gain)
 
 
 def _costs(measured: Sequence[CaseQuads]) -> _Costs:
@@ -374,11 +326,9 @@ def _costs(measured: Sequence[CaseQuads]) -> _Costs:
     }
 
 
-def _incumbent_ms(
-    result: CaseResult, way: Way, replicas: Sequence[Mapping[str, CaseQuads]]
-) -> float | None:
+def _incumbent_ms(result: CaseResult, way: Way, measured: Sequence[CaseQuads]) -> float | None:
     """Return the time of the incumbent's call, of one that is the same as in its row."""
-    times = [ms for r in replicas if (ms := r[result.nodeid].incumbent_ms(way))]
+    times = [ms for case in measured if (ms := case.incumbent_ms(way))]
     if times:
         return statistics.fmean(times)
     ways = ("forward", "backward") if way == "step" else (way,)
@@ -386,21 +336,3 @@ def _incumbent_ms(
         statistics.median(samples) for w in ways if (samples := result.evidence.samples_ms(w))
     ]
     return math.fsum(medians) or None
-
-
-def _uneven(
-    declared: Sequence[PairedEvidence],
-    metrics: Sequence[PairedMetric],
-    replicas: Sequence[Mapping[str, CaseQuads]],
-) -> list[PairedEvidence]:
-    """Return the same evidence of the cases that have group sizes, with other draws of these."""
-    ids = {nodeid for nodeid, quads in replicas[0].items() if "uneven" in quads.quads}
-    uneven = []
-    for evidence, metric in zip(declared, metrics, strict=True) if ids else ():
-        cases = []
-        for case in evidence.cases:
-            if case.name in ids:
-                ratios = tuple(r[case.name].ratio(metric.way, "uneven") for r in replicas)
-                cases.append(replace(case, ratios=ratios, values=None))
-        uneven.append(replace(evidence, cases=tuple(cases), under_skew=True))
-    return uneven

@@ -15,7 +15,8 @@ from pytest_kopt.cases.order import ALONE, CANDIDATE, INCUMBENT, PLACEBO, UNEVEN
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.case_verdict import Same
 from pytest_kopt.decide.inference import replica_ratio
-from pytest_kopt.decide.operating_points import TURN_S, Load, PointEvidence, PointName
+from pytest_kopt.decide.known_noise import DEVICE_TIMED, TURN_S, UNDER_LOAD, Prior
+from pytest_kopt.decide.operating_points import Load, PointEvidence
 from pytest_kopt.decide.verdict import KernelChange
 from pytest_kopt.devices.conditions import Conditions, by_kind
 from pytest_kopt.devices.states import BOOST, SUSTAINED
@@ -148,42 +149,45 @@ class CaseQuads:
         return ratio - self.excess if kind == CANDIDATE else ratio
 
 
-def evidence_of(measured: Sequence[CaseQuads], way: str) -> PointEvidence | None:
-    """Return what replicas of a case measured at operating points; None on the CPU."""
+def evidence_of(measured: Sequence[CaseQuads]) -> PointEvidence | None:
+    """Return how replicas of a case loaded the device at operating points; None on the CPU."""
     first = measured[0]
     if CANDIDATE not in first.quads or first.device == CPU.uuid:
         return None
     under_load = [case for case in measured if CANDIDATE in case.sustained]
-    is_under_load = under_load and first.operating_point == SUSTAINED
-    decides: PointName = "sustained" if is_under_load else "boost"
-    second: Sequence[float] = ()
-    second_copy: Sequence[float] = ()
-    turns = [
-        block.passed
-        for case in under_load
-        for quad in case.sustained[CANDIDATE]
-        for _, block in quad
-    ]
-    if decides == SUSTAINED:
-        second, second_copy = (
-            [case.ratio(way, kind, BOOST) for case in measured] for kind in (CANDIDATE, PLACEBO)
-        )
-    elif under_load:
-        second = [gain_in_turns(case.sustained[CANDIDATE], way) for case in under_load]
     return PointEvidence(
-        decides,
+        "sustained" if under_load and first.operating_point == SUSTAINED else "boost",
         max((case.top_mhz for case in measured), default=0.0) or None,
         True if any(case.is_steady for case in measured) else False if under_load else None,
-        tuple(second),
         {
             point: (_load(cases, CANDIDATE, point), _load(cases, INCUMBENT, point))
             for point, cases in ((BOOST, measured), (SUSTAINED, under_load))
             if cases
         },
-        turn_s=statistics.median(turns) / 1e3 if turns else TURN_S,
-        second_copy=tuple(second_copy),
         is_locked=any(case.is_locked for case in measured),
     )
+
+
+def at_other_point(
+    measured: Sequence[CaseQuads], way: str
+) -> tuple[tuple[float, ...], tuple[float, ...], Prior] | None:
+    """Return log-ratios at the operating point that does not decide, None where it was not timed.
+
+    These are the candidate's, the A/A control's, if it was timed there, and the prior of both.
+    """
+    under_load = [case for case in measured if CANDIDATE in case.sustained]
+    if not under_load:
+        return None
+    if measured[0].operating_point == SUSTAINED:
+        new, copy = (
+            tuple(case.ratio(way, kind, BOOST) for case in measured)
+            for kind in (CANDIDATE, PLACEBO)
+        )
+        return new, copy, DEVICE_TIMED
+    turns = [case.sustained[CANDIDATE] for case in under_load]
+    passed = [block.passed for quads in turns for quad in quads for _, block in quad]
+    prior = UNDER_LOAD.times(TURN_S / (statistics.median(passed) / 1e3))
+    return tuple(gain_in_turns(quads, way) for quads in turns), (), prior
 
 
 def _load(cases: Sequence[CaseQuads], arm: str, point: str) -> Load:
@@ -232,7 +236,7 @@ def flags_of(
         measured = [replica[result.nodeid] for replica in replicas]
         around = [case.conditions for case in measured]
         flagged = [conditions for conditions in around if conditions and conditions.flags]
-        points = evidence_of(measured, "step")
+        points = evidence_of(measured)
         flags[result.label] = (
             *(flagged[-1].flags if flagged else ()),
             *(warnings_of(points) if points else ()),

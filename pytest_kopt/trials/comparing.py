@@ -16,7 +16,7 @@ from pytest_kopt.devices.machine import elsewhere
 from pytest_kopt.errors import BadInput
 from pytest_kopt.paired.arms import CandidateDied, NotComparable
 from pytest_kopt.paired.noise import NoiseHistory
-from pytest_kopt.paired.pairing import Criteria, PairedMetric, judge
+from pytest_kopt.paired.pairing import Criteria, judge
 from pytest_kopt.paired.replica import Caught
 from pytest_kopt.schema.metrics import parse_primary
 from pytest_kopt.trials import judging
@@ -52,9 +52,10 @@ def compare_paired(
     try:
         versions = gathered.ran.begun.beside(opponent)
         criteria = Criteria(
-            [PairedMetric.of(metric, table) for metric in metrics],
+            metrics,
             policy,
             NoiseHistory.here(opened.asked.settings.workspace, results, campaign),
+            rows=table.by_key(),
             core=opened.core,
             classes=opened.classes,
             facts=_facts(gathered),

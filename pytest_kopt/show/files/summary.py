@@ -16,8 +16,8 @@ from pytest_kopt.campaign.history.trend import Chain, chain_to
 from pytest_kopt.campaign.manifest import Manifest
 from pytest_kopt.campaign.state import CampaignState, Round
 from pytest_kopt.cases.result import CaseResult
-from pytest_kopt.decide.paired_evidence import UNDER_SKEW
 from pytest_kopt.decide.policy import Policy
+from pytest_kopt.decide.series import UNDER_SKEW
 from pytest_kopt.decide.verdict import Decision, Level, Verdict
 from pytest_kopt.figures import changed, figure, frozen, frozen_change
 from pytest_kopt.honesty.finding import is_finding

@@ -30,10 +30,11 @@ from pytest_kopt.options.declare import IN_TREE
 from pytest_kopt.options.settings import Settings
 from pytest_kopt.paired.arms import CandidateDied, NotComparable, Versions
 from pytest_kopt.paired.noise import NoiseHistory
-from pytest_kopt.paired.pairing import Criteria, PairedMetric, PairedResult, judge
+from pytest_kopt.paired.pairing import Criteria, PairedResult, judge
 from pytest_kopt.paired.replica import Caught
 from pytest_kopt.processes.launcher import launcher_of
 from pytest_kopt.sameness.sources import differing
+from pytest_kopt.schema.metrics import STEP
 from pytest_kopt.show.standing import Closing
 from pytest_kopt.show.words import gate_outcome
 from pytest_kopt.trials import judging
@@ -489,7 +490,7 @@ class PullRequestGate:
     ) -> PairedResult:
         """Compare these cases; the step says after it what to do."""
         criteria = Criteria(
-            [PairedMetric("step speed", "step")],
+            [STEP],
             self.policy,
             NoiseHistory.here(self.settings.workspace, cases),
             gate=self.settings.gate,

@@ -17,7 +17,6 @@ from pytest_kopt.cases.details import in_a_line
 from pytest_kopt.cases.order import Depth
 from pytest_kopt.cases.result import CaseResult, Collector
 from pytest_kopt.decide.hard_gates import incomplete
-from pytest_kopt.decide.paired_evidence import PairedEvidence
 from pytest_kopt.decide.race_rule import (
     LAST_LOOK,
     RACE_LOOKS,
@@ -28,11 +27,12 @@ from pytest_kopt.decide.race_rule import (
     is_over,
     winner,
 )
+from pytest_kopt.decide.series import SeriesTable
 from pytest_kopt.decide.verdict import Decision, RaceCandidate, Verdict
 from pytest_kopt.paired.arms import NotComparable, Versions
 from pytest_kopt.paired.comparison import Comparison
 from pytest_kopt.paired.noise import NoiseHistory
-from pytest_kopt.paired.pairing import Criteria, PairedMetric, cases_of
+from pytest_kopt.paired.pairing import Criteria, series_of
 from pytest_kopt.paired.replica import Caught, Unloadable
 from pytest_kopt.paired.samples import CaseQuads
 from pytest_kopt.processes.child import NO_MEMORY
@@ -233,7 +233,7 @@ def _raced(gathered: Gathered, trees: RaceTrees) -> tuple[list[_Entry], list[_En
         return passed, out
     race = _race(gathered, [entry.candidate for entry in passed], trees)
     sizes = {entry.name: entry.candidate.size for entry in passed}
-    first = winner(race.evidences, race.left, sizes) if race.left else ""
+    first = winner(race.tables, race.left, sizes) if race.left else ""
 
     def rank(entry: _Entry) -> tuple[bool, bool, float]:
         name = entry.name
@@ -245,7 +245,7 @@ def _raced(gathered: Gathered, trees: RaceTrees) -> tuple[list[_Entry], list[_En
         entry.saying(
             {
                 "reason": race.standings[entry.name].out or behind,
-                **(interval(race.evidences[entry.name]) if entry.name in race.evidences else {}),
+                **(interval(race.tables[entry.name]) if entry.name in race.tables else {}),
             }
         )
         for entry in passed
@@ -275,8 +275,8 @@ def _race(gathered: Gathered, passed: Sequence[RaceEntrant], trees: RaceTrees) -
     campaign = opened.campaign
     metric = parse_primary(campaign.manifest.primary_metric, gathered.rows, policy.directions)[0]
     history = NoiseHistory.here(opened.asked.settings.workspace, results, campaign)
-    metrics, names = [PairedMetric.of(metric, gathered.rows)], [entrant.name for entrant in passed]
-    criteria = Criteria(metrics, policy, history, core=opened.core)
+    names = [entrant.name for entrant in passed]
+    criteria = Criteria([metric], policy, history, gathered.rows.by_key(), core=opened.core)
     try:
         return run_race(gathered.ran.measurements, trees, names, results, criteria)
     except NotComparable as error:
@@ -293,7 +293,7 @@ class Raced:
 
     standings: Mapping[str, Standing]
     left: tuple[str, ...]
-    evidences: Mapping[str, PairedEvidence]
+    tables: Mapping[str, SeriesTable]
 
 
 def run_race(
@@ -316,7 +316,7 @@ def run_race(
     #: Of all who are left: each was in every one of them.
     measured: _Replicas = []
     standings: dict[str, Standing] = {}
-    evidences: dict[str, PairedEvidence] = {}
+    tables: dict[str, SeriesTable] = {}
     with _Heats(measurements, trees, [result.nodeid for result in results]) as heats:
         for look in RACE_LOOKS:
             so_far = len(measured)
@@ -325,19 +325,16 @@ def run_race(
             standings |= {name: Standing(None, float("-inf"), why) for name, why in broken.items()}
             left = [name for name in left if name not in broken]
             for name in left:
-                evidences[name] = PairedEvidence(
-                    metric.name,
-                    cases_of(metric, results, measured, criteria.core, name),
-                    noise=criteria.history.noise(metric.way, measured[0]),
-                )
-            standings |= heat({name: evidences[name] for name in left}, criteria.policy)
+                raced = series_of(metric, results, measured, criteria, name)
+                tables[name] = SeriesTable(tuple(raced))
+            standings |= heat({name: tables[name] for name in left}, criteria.policy)
             left = [name for name in left if not standings[name].out]
             if is_over(standings, left):
                 break
             if look < LAST_LOOK:
                 leader = max(left, key=lambda name: standings[name].mean)
                 measurements.begin_in(trees.timed(leader))
-    return Raced(standings, tuple(left), evidences)
+    return Raced(standings, tuple(left), tables)
 
 
 class _Heats(ExitStack):
