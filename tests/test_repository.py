@@ -8,7 +8,7 @@ import pytest
 
 from pytest_kopt.campaign.git import repository
 from pytest_kopt.campaign.git.repository import Repository, TreeChange
-from pytest_kopt.campaign.git.worktrees import keeper
+from pytest_kopt.campaign.git.worktrees import contents_at, keeper
 from pytest_kopt.errors import BadInput, CannotFinish
 
 KERNEL = "kernels/a.py"
@@ -406,3 +406,20 @@ def test_a_lock_that_stays_is_told(work: Work, monkeypatch: pytest.MonkeyPatch) 
     work.write(KERNEL, "A = 2\n")
     with pytest.raises(CannotFinish, match=r"index\.lock"):
         work.repository().commit(as_in_the_tree(work.root, KERNEL), "round-2")
+
+
+def test_a_replaced_object_is_not_what_a_commit_holds(work: Work) -> None:
+    """`git replace` has every command of git show another file, unless it is asked not to."""
+    first = work.repository().head
+    assert first is not None
+    work.write("slow.py", "A = 6\n")
+    slow = work.git("hash-object", "-w", "slow.py")
+    work.git("replace", work.git("rev-parse", f"{first}:{KERNEL}"), slow)
+    assert work.git("show", f"{first}:{KERNEL}") == "A = 6"
+    work.write(KERNEL, "A = 2\n")
+    repository = work.repository()
+    assert repository.content(first, KERNEL) == b"A = 1\n"
+    assert contents_at(repository, first)[KERNEL] == b"A = 1\n"
+    tree = work.root.parent / "at-first"
+    repository.add_tree_at(tree, first)
+    assert (tree / KERNEL).read_text() == "A = 1\n"

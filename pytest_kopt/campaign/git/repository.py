@@ -75,6 +75,8 @@ class Repository:
             return None
         if repo.bare:
             return None
+        # `git replace` in this clone would put another file or commit in place of a base's.
+        repo.git.update_environment(GIT_NO_REPLACE_OBJECTS="1")
         repository = cls(repo)
         # Git works in no tree of another owner, and says how to allow it.
         repository._git("rev-parse", "--git-dir")
