@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from contextlib import ExitStack
 from types import SimpleNamespace
@@ -9,6 +10,8 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 
 from pytest_kopt.cases.result import CaseResult
@@ -16,7 +19,7 @@ from pytest_kopt.cases.running.heldout import held_out_cases
 from pytest_kopt.cases.running.reference import observed
 from pytest_kopt.errors import BadInput
 from pytest_kopt.models import known, read
-from pytest_kopt.numerics.compare import CallFigures, difference, draws_for
+from pytest_kopt.numerics.compare import CallFigures, difference, draws_for, repetition
 from pytest_kopt.numerics.gates import Gate, tolerance
 from tests.checked import case_of, check, names
 
@@ -49,6 +52,10 @@ def one_mask_for_all_calls(x: Tensor, seed: int) -> Tensor:
 
 def one_mask_for_all_rows(x: Tensor, seed: int) -> Tensor:
     return torch.where(uniform(seed, x.shape[1]) < 0.5, 2 * x, 0)
+
+
+def one_of_a_thousand_masks(x: Tensor, seed: int) -> Tensor:
+    return dropout(x, (seed * 2654435761 >> 8) % 1000)
 
 
 def of_another_shape(x: Tensor, seed: int) -> Tensor:
@@ -85,6 +92,7 @@ def test_an_honest_dropout_passes(baseline: dict[str, Any]) -> None:
         (wrong_rate, "has another distribution"),
         (one_mask_for_all_calls, "has another distribution"),
         (one_mask_for_all_rows, "has another distribution"),
+        (one_of_a_thousand_masks, "has fewer outcomes than the reference"),
         (of_another_shape, "has shape (31, 256)"),
         (with_nan, "NaN or Inf where the reference has none"),
     ],
@@ -131,6 +139,20 @@ def test_a_sampler_draws_each_token_as_often(kernel: Callable[..., Any], result:
     assert report.check == result, report.diagnosis
 
 
+def test_a_dtype_of_few_values_repeats_them_without_fault() -> None:
+    """A float64 reference never does."""
+
+    def noise(dtype: torch.dtype) -> Callable[[Tensor, int], Tensor]:
+        return lambda x, seed: x + uniform(seed, 1).to(dtype)
+
+    report = checked(
+        noise(torch.bfloat16),
+        inputs=lambda: (torch.zeros(2, dtype=torch.bfloat16)[:1], int(torch.randint(1 << 31, ()))),
+        reference=lambda x, seed: x.double() + torch.rand(1).double(),
+    )
+    assert report.check == "PASS", report.diagnosis
+
+
 def test_gradients_have_a_distribution_as_well() -> None:
     class Halved(torch.autograd.Function):
         @staticmethod
@@ -169,8 +191,21 @@ def test_the_error_rate_holds_for_results_whose_elements_depend_on_each_other() 
     assert failed <= 30
 
 
+@given(st.integers(0, 2**32 - 1), st.sampled_from([2, 50, 1000, 10**6]), st.floats(0.2, 3.0))
+def test_equal_samplers_repeat_their_results_as_often(
+    seed: int, outcomes: int, skew: float
+) -> None:
+    """Whatever the number of outcomes is, and however much likelier some are than others."""
+    generator = random.Random(seed)
+
+    def draws() -> list[int]:
+        return [int(outcomes * generator.random() ** skew) for _ in range(384)]
+
+    assert not repetition(draws(), draws(), 1e-6)
+
+
 def test_few_elements_take_more_calls() -> None:
-    assert [draws_for(n) for n in (1, 4096, 1 << 24)] == [2048, 512, 256]
+    assert [draws_for(n) for n in (1, 4096, 1 << 24)] == [2048, 512, 384]
 
 
 @pytest.mark.parametrize(

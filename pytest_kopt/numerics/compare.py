@@ -3,12 +3,14 @@
 Samplers are compared in distribution. Elements of one call may depend on each other, and calls do
 not. So each call is reduced to a few figures, and those of one function's calls are compared with
 the other's by the two-sample test of Kolmogorov and Smirnov. Its error rate holds for any
-distribution, discrete ones too.
+distribution, discrete ones too. A sampler that repeats results has fewer outcomes than the
+reference.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,7 +29,7 @@ _SAMPLES, _QUANTILES = 16, 8
 #: Elements that say which values there are.
 _SAMPLED = 1 << 16
 #: Calls of each function, more of them where a result has few elements.
-_FEWEST, _MOST, _ELEMENTS = 256, 2048, 1 << 21
+_FEWEST, _MOST, _ELEMENTS = 384, 2048, 1 << 21
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,6 +260,32 @@ def difference(
         f"{next(moments)} over {len(function[name])} calls, the reference's "
         f"{next(moments)}; Kolmogorov-Smirnov distance "
         f"{tests[name].statistic:.2f}, p = {tests[name].pvalue:.1g}"
+    )
+
+
+def digest(out: torch.Tensor, dtype: torch.dtype) -> int:
+    """Return a number that equal results share, by elements from all over a result in a dtype."""
+    drawn = out.detach().flatten()[:: max(1, out.numel() // _SAMPLED)].to(dtype)
+    return hash(drawn.cpu().contiguous().view(torch.uint8).numpy().tobytes())
+
+
+def repetition(reference: Sequence[int], function: Sequence[int], error_rate: float) -> str:
+    """Return how many results a function repeats, "" where that may be chance.
+
+    A sampler has as many outcomes as the reference. If the distributions are equal, each of the two
+    has half of the results that come more than once.
+    """
+    from scipy.stats import binom
+
+    repeated, expected = (
+        sum(count > 1 for count in Counter(digests).values()) for digests in (function, reference)
+    )
+    chance = float(binom.sf(repeated - 1, repeated + expected, 0.5))
+    if chance >= error_rate:
+        return ""
+    return (
+        f"has fewer outcomes than the reference: {repeated} results come more than once in "
+        f"{len(function)} calls, {expected} of the reference's; p = {chance:.1g}"
     )
 
 

@@ -22,7 +22,15 @@ from pytest_kopt.cases.running.execution import CandidateFunction, Pass, make_in
 from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.inputs import SCALABLE
-from pytest_kopt.numerics.compare import CallFigures, Comparison, compute_snr, difference, draws_for
+from pytest_kopt.numerics.compare import (
+    CallFigures,
+    Comparison,
+    compute_snr,
+    difference,
+    digest,
+    draws_for,
+    repetition,
+)
 from pytest_kopt.numerics.nested import (
     bits,
     differing_rows,
@@ -238,7 +246,8 @@ def _rows_unlike(expected: torch.Tensor, out: torch.Tensor) -> int:
 def same_distribution(checking: Checking) -> None:
     """Compare many calls of the function with as many of the reference; see `CallFigures`.
 
-    Raises BadInput where the reference gives one result in every call.
+    The function may repeat its results no more often. Raises BadInput where the reference gives one
+    result in every call.
     """
     case, like, seed = checking.case, checking.last, checking.seeds["last"]
 
@@ -261,23 +270,33 @@ def same_distribution(checking: Checking) -> None:
         )
     figures = {name: CallFigures([out[name] for out in pilot]) for name in names}
     calls = draws_for(max(pilot[0][name].numel() for name in names))
+    # A continuous reference repeats nothing that the function's dtype does not.
+    dtypes = {name: out.dtype for name, out in _tensors(like.copies).items()}
     gate = case.gate_of("out")
     assert gate is not None and gate.error_rate is not None
 
-    def figures_of(call: Callable[[Sequence[Any]], Named], purpose: str) -> Figures:
-        by_call = []
+    def figures_of(
+        call: Callable[[Sequence[Any]], Named], purpose: str
+    ) -> tuple[Figures, dict[str, list[int]]]:
+        by_call, digests = [], dict[str, list[int]]()
         for number in range(calls):
             out = drawn(call, purpose, number)
             by_call.append({name: figures[name](out[name]) for name in names})
-        return {
+            for name in names:
+                digests.setdefault(name, []).append(digest(out[name], dtypes[name]))
+        by_name = {
             name: {figure: [each[name][figure] for each in by_call] for figure in by_call[0][name]}
             for name in names
         }
+        return by_name, digests
 
-    expected = figures_of(of_reference, "reference")
-    reached = figures_of(of_function, "function")
+    expected, expected_digests = figures_of(of_reference, "reference")
+    reached, digests = figures_of(of_function, "function")
+    # Each result is tested twice.
+    error_rate = gate.error_rate / (2 * len(names))
     for name in names:
-        reason = difference(expected[name], reached[name], gate.error_rate / len(names))
+        reason = difference(expected[name], reached[name], error_rate)
+        reason = reason or repetition(expected_digests[name], digests[name], error_rate)
         if reason:
             checking.comparisons.append(Comparison(name, False, gate.describe(), reason))
     # Of draws an SNR says nothing.
