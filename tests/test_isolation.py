@@ -200,6 +200,7 @@ def test_without_landlock_a_process_goes_on_unbound(
 def test_copies_of_kernels_own_caches_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
     names = ("MINE_CACHE_DIR", "LARGE_CACHE_DIR", "NO_CACHE_PATH", "TRITON_CACHE_DIR")
     folders = {name: tmp_path / name.lower() for name in names}
     for name, folder in folders.items():
@@ -221,3 +222,27 @@ def test_copies_of_kernels_own_caches_alone(
     own.write_text("another choice")
     assert (folders["MINE_CACHE_DIR"] / "a/tuned").read_text() == "MINE_CACHE_DIR"
     assert Path(os.environ["NO_CACHE_PATH"]).is_dir()
+
+
+def test_the_homes_cache_is_empty_but_for_compilers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    user, scratch = tmp_path / "user", tmp_path / "scratch"
+    for path in (".cache/mine/fast.py", ".cache/torch/kernels/a", ".config/tool", "notes"):
+        (user / path).parent.mkdir(parents=True, exist_ok=True)
+        (user / path).write_text(path)
+    monkeypatch.setenv("HOME", str(user))
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(os, "environ", {**os.environ})
+    separate_caches(scratch)
+    home = Path(os.environ["HOME"])
+    assert home.is_relative_to(scratch)
+    assert not (home / ".cache/mine").exists()
+    assert {*os.listdir(home)} == {".cache", ".config", "notes"}
+    assert (home / ".config/tool").read_text() == ".config/tool"
+    # A compiler finds there what the last process made, and the next one what this one makes.
+    assert (home / ".cache/torch/kernels/a").read_text() == ".cache/torch/kernels/a"
+    (home / ".cache/flashinfer/b").write_text("made")
+    assert (user / ".cache/flashinfer/b").read_text() == "made"
+    (home / ".cache/own").mkdir()
+    assert not (user / ".cache/own").exists()

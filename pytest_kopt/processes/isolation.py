@@ -81,6 +81,11 @@ _COMPILERS = {
     *("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TORCH_EXTENSIONS_DIR", "NUMBA_CACHE_DIR"),
     *("CUTE_DSL_CACHE_DIR", "JAX_COMPILATION_CACHE_DIR", "XDG_CACHE_HOME"),
 }
+#: What compilers keep in the home's cache, and data that tests read there.
+_IN_CACHE = (
+    *("ccache", "comgr", "flashinfer", "huggingface", "pytest-kopt", "taichi", "torch"),
+    *("torch_extensions", "tvm-ffi", "vllm", "warp"),
+)
 #: A larger folder is not copied for a process: it holds more than a tuner's choices.
 _FILES, _BYTES = 1000, 16 << 20
 
@@ -132,9 +137,10 @@ def isolate(scratch: Path, hidden: Sequence[Path], more: Sequence[Path] = ()) ->
 
 
 def separate_caches(scratch: Path) -> None:
-    """Point the variables of kernels' own caches to copies in this process's `scratch`.
+    """Give this process an empty cache of the home, and copies of kernels' own, in `scratch`.
 
-    Every process so begins with what is there, whichever version it runs and whatever ran before.
+    Every process so begins with what is there, whichever version it runs and whatever ran before. A
+    file that somebody put into the home's cache is there for no version.
     """
     compilers = compilers_caches()
     for name, folder in _named_caches():
@@ -147,6 +153,26 @@ def separate_caches(scratch: Path) -> None:
             with suppress(OSError):
                 shutil.copytree(folder, copy, symlinks=True, dirs_exist_ok=True)
             os.environ[name] = str(copy)
+    _empty_home_cache(scratch / "home")
+
+
+def _empty_home_cache(home: Path) -> None:
+    """Make `home` this process's: links to all of the user's home, and a cache of compilers' own.
+
+    These find what they made by its content, and take seconds to make it.
+    """
+    user, cache = Path(os.path.expanduser("~")), home / ".cache"
+    cache.mkdir(parents=True)
+    with suppress(OSError):
+        for entry in os.scandir(user):
+            if entry.name != cache.name:
+                (home / entry.name).symlink_to(entry.path)
+    known = Path(os.environ.get("XDG_CACHE_HOME") or user / cache.name)
+    for name in _IN_CACHE:
+        with suppress(OSError):  # A home that cannot be written to has no caches.
+            (known / name).mkdir(parents=True, exist_ok=True)
+            (cache / name).symlink_to(known / name)
+    os.environ |= {"HOME": str(home), "XDG_CACHE_HOME": str(cache)}
 
 
 def compilers_caches() -> list[Path]:
