@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -155,3 +157,8 @@ class CaseEvidence:
     def samples_ms(self, way: str) -> tuple[float, ...]:
         samples = self.forward_samples_ms if way == "forward" else self.backward_samples_ms
         return samples or ()
+
+    def call_ms(self, way: str) -> float | None:
+        """Return the median time of a call in a direction, or of both (step); None without any."""
+        ways = ("forward", "backward") if way == "step" else (way,)
+        return math.fsum(statistics.median(s) for w in ways if (s := self.samples_ms(w))) or None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias, TypedDict
 
@@ -93,6 +93,11 @@ class PairedResult:
         )
 
 
+def no_doubt(best_ms: Mapping[str, float]) -> str:
+    """Trust a version that nothing is known of before."""
+    return ""
+
+
 @dataclass(frozen=True, slots=True)
 class Criteria:
     """By what a comparison is decided.
@@ -102,6 +107,8 @@ class Criteria:
     all), `classes` those of the campaign, `facts` what is known of the version before it is timed.
     With `reached_only` cases that the change does not reach are not in the verdict. The final
     comparison measures the other operating point whatever it decides, and at length.
+    `doubt_of_best` says, by the current best's milliseconds a call by node id, why it is not as
+    fast as when it was accepted.
     """
 
     metrics: Sequence[Metric]
@@ -114,6 +121,7 @@ class Criteria:
     facts: VersionFacts = NO_FACTS
     reached_only: bool = False
     is_final: bool = False
+    doubt_of_best: Callable[[Mapping[str, float]], str] = no_doubt
 
 
 def judge(
@@ -156,7 +164,8 @@ def judge(
     nearby = _nearby(comparison, replicas)
     if verdict.decision.keeps:
         narrower = names_of(finding for finding in nearby if finding.repairs)
-        facts = replace(facts, doubt=credit.doubt, narrower=narrower)
+        doubt = credit.doubt or criteria.doubt_of_best(_best_ms(replicas))
+        facts = replace(facts, doubt=doubt, narrower=narrower)
         verdict = examined(facts)
     if is_compared and comparison.asks_more and (verdict.decision.keeps or criteria.is_final):
         _load(comparison, replicas, AT_LENGTH if criteria.is_final else 1)
@@ -329,10 +338,13 @@ def _costs(measured: Sequence[CaseQuads]) -> _Costs:
 def _incumbent_ms(result: CaseResult, way: Way, measured: Sequence[CaseQuads]) -> float | None:
     """Return the time of the incumbent's call, of one that is the same as in its row."""
     times = [ms for case in measured if (ms := case.incumbent_ms(way))]
-    if times:
-        return statistics.fmean(times)
-    ways = ("forward", "backward") if way == "step" else (way,)
-    medians = [
-        statistics.median(samples) for w in ways if (samples := result.evidence.samples_ms(w))
-    ]
-    return math.fsum(medians) or None
+    return statistics.fmean(times) if times else result.evidence.call_ms(way)
+
+
+def _best_ms(replicas: Replicates) -> dict[str, float]:
+    """Return the current best's milliseconds a call, of the cases that were timed next to it."""
+    times = {
+        name: [ms for replica in replicas if (ms := replica[name].incumbent_ms("step"))]
+        for name in replicas[0]
+    }
+    return {name: statistics.fmean(each) for name, each in times.items() if each}

@@ -2,25 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
+from pytest_kopt.campaign.history.trend import chain_of_best
 from pytest_kopt.campaign.kernel import KernelVersion
 from pytest_kopt.campaign.running import COMPARING
 from pytest_kopt.cases.result import CaseResult, Collector
 from pytest_kopt.decide.conclusion import VersionFacts
 from pytest_kopt.decide.hard_gates import checked_shape, incomplete, metrics_verdict
+from pytest_kopt.decide.inference import percent
 from pytest_kopt.decide.stored import StoredEvidence, decide_stored, remeasurements_needed
 from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.devices.machine import elsewhere
 from pytest_kopt.errors import BadInput
+from pytest_kopt.figures import changed
 from pytest_kopt.paired.arms import CandidateDied, NotComparable
 from pytest_kopt.paired.noise import NoiseHistory
-from pytest_kopt.paired.pairing import Criteria, judge
+from pytest_kopt.paired.pairing import Criteria, judge, no_doubt
 from pytest_kopt.paired.replica import Caught
 from pytest_kopt.schema.metrics import parse_primary
 from pytest_kopt.trials import judging
 from pytest_kopt.trials.stages import Gathered, Judged, OpenTrial
+
+#: By so much, as a log-ratio, the current best may be slower than when it was accepted. A campaign
+#: adds up small errors of its rounds, and a machine differs from day to day.
+_SLOWER = math.log(1.1)
+_REPLICATES = 2
 
 
 def broken(gathered: Gathered, ids: Sequence[str], step: str) -> Verdict | None:
@@ -60,6 +71,7 @@ def compare_paired(
             classes=opened.classes,
             facts=_facts(gathered),
             is_final=is_final,
+            doubt_of_best=no_doubt if is_final else partial(_doubt_of_best, gathered),
         )
         ids = [result.nodeid for result in results]
         phase = f"{COMPARING} the winner" if opened.raced else COMPARING
@@ -77,6 +89,47 @@ def compare_paired(
             fix=error.fix or "repair the kernel, or --kopt-compare stored",
         ) from None
     return Judged(gathered, paired.verdict, paired)
+
+
+def _doubt_of_best(gathered: Gathered, best_ms: Mapping[str, float]) -> str:
+    """Say by how much the current best is slower than when it was accepted, "" where it is not.
+
+    Gains chain: a candidate gains nothing by a current best that something has slowed down since.
+    If the times of its own round are shorter, it is compared with the baseline again.
+    """
+    opened, ran = gathered.opened, gathered.ran
+    campaign = opened.campaign
+    chain = chain_of_best(campaign.state, opened.level)
+    if chain is None or campaign.state.incumbent_round == 1 or elsewhere(campaign.best.session()):
+        return ""
+    slower = [
+        math.log(best_ms[result.nodeid] / ms)
+        for result in campaign.best.results()
+        if result.nodeid in best_ms and (ms := result.evidence.call_ms("step"))
+    ]
+    if not slower or statistics.fmean(slower) <= _SLOWER:
+        return ""
+    # A quick chain says nothing of the other cases.
+    asked = opened.representative if chain.level == "quick" else opened.frozen
+    ids = [result.nodeid for result in gathered.results if result.nodeid in asked]
+    current, baseline = campaign.incumbent().sources, campaign.baseline().sources
+    touched = dict.fromkeys((*ran.begun.kernel.files, *current, *baseline))
+    best, first = (ran.begun.trees.having({**touched, **files}) for files in (current, baseline))
+    versions = replace(first, own=best.trees[0])
+    phase = f"{COMPARING} the current best with the baseline"
+    try:
+        with ran.measurements.compare(ids, versions, _REPLICATES, phase) as comparison:
+            replicates = [*comparison.replicas(_REPLICATES)]
+    except (Caught, CandidateDied, NotComparable) as error:
+        return f"the current best could not be compared with the baseline: {error}"
+    gain = statistics.fmean(quads.ratio("step") for each in replicates for quads in each.values())
+    lost = math.log1p(chain.change.step_pct / 100) - gain
+    if lost <= _SLOWER:
+        return ""
+    return (
+        "next to the baseline the current best is slower than when it was accepted: it is "
+        f"{changed(percent(gain))} faster, then {changed(chain.change.step_pct)}"
+    )
 
 
 def _facts(gathered: Gathered) -> VersionFacts:

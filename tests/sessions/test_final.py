@@ -192,3 +192,32 @@ def test_a_chain_that_lost_and_a_version_that_fails(tmp_path: Path) -> None:
     run, event = played.final()
     assert run.code == 1, run.text
     assert event["decision"] == "REPAIR" and "fails 1 case" in event["reason"]
+
+
+SLOWED = "({cost} * 4 if 'SLOWED' in os.environ else {cost})"
+
+
+def cost(milliseconds: float, *, is_slowed: bool) -> str:
+    return SLOWED.format(cost=milliseconds) if is_slowed else str(milliseconds)
+
+
+@pytest.mark.parametrize("what", ["the current best", pytest.param("all versions", marks=long)])
+def test_nothing_is_gained_by_a_current_best_that_is_slower_than_it_was(
+    tmp_path: Path, what: str
+) -> None:
+    """A slower machine slows the baseline too, and a gain there is one."""
+    played, is_all = Played(tmp_path), what == "all versions"
+    costs = [cost(ms, is_slowed=is_all) for ms in (OLD, FASTER, FASTEST)]
+    costs[1] = cost(FASTER, is_slowed=True)
+    for number in (1, 2):
+        text = kernel(costs[number - 1], f"round {number}", imports="import os")
+        played.project.write(PLAIN, text)
+        if number == 1:
+            played.project.git("commit", "--quiet", "-am", "A baseline with another cost")
+        assert played.round(number).code == 0
+    played.project.write(PLAIN, kernel(costs[2], "round 3", imports="import os"))
+    played.variables = {"SLOWED": "1"}
+    run = played.round(3)
+    assert (run.code == 0) == is_all, run.text
+    said = "next to the baseline the current best is slower than when it was accepted"
+    assert (said in run.out) != is_all, run.text

@@ -69,7 +69,7 @@ class Chain:
     level: Level
 
 
-def chain_to(state: CampaignState, last: Decided) -> Chain | None:
+def chain_to(state: CampaignState, last: Decided, level: Level = "full") -> Chain | None:
     """Return the gain over round 1 with this round as the last link.
 
     A quick round says nothing of the other cases: with one among the links, every link is taken
@@ -77,7 +77,8 @@ def chain_to(state: CampaignState, last: Decided) -> Chain | None:
     """
     accepted = (round.verdict for round in state.kept_rounds() if 1 < round.number < last.round)
     links = [*filter(None, accepted), last]
-    level: Level = "quick" if any(link.level == "quick" for link in links) else "full"
+    if any(link.level == "quick" for link in links):
+        level = "quick"
     changes = [link.paired if link.level == level else link.paired_quick for link in links]
     paired = [change for change in changes if change]
     if len(paired) < len(changes):
@@ -95,10 +96,10 @@ def chain_to(state: CampaignState, last: Decided) -> Chain | None:
     return Chain(product, level)
 
 
-def chain_of_best(state: CampaignState) -> Chain | None:
+def chain_of_best(state: CampaignState, level: Level = "full") -> Chain | None:
     """Return the last accepted round's gain over round 1, None where a link was not paired."""
     best = state.incumbent
-    return chain_to(state, best.decided) if best and best.decided else None
+    return chain_to(state, best.decided, level) if best and best.decided else None
 
 
 @dataclass(frozen=True, slots=True)
