@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_kopt.cases.order import ALONE, CANDIDATE, INCUMBENT
-from pytest_kopt.paired.credit import hidden_time, look_outside
+from pytest_kopt.honesty.nearby_shapes import Tried
+from pytest_kopt.paired.credit import hidden_time, look_outside, look_total, lost_elsewhere
 from pytest_kopt.paired.samples import BlockTime, CaseQuads
 
 from .scripted import block_time
@@ -196,3 +197,62 @@ def test_on_the_cpu_a_gain_counts_as_far_as_the_clock_sees_it(passed: float, exc
     witness = look_outside(waiting(5.0, passed), unasked)
     assert math.exp(witness.excess) == pytest.approx(excess or 1.0)
     assert not look_outside(waiting(5.0, passed), unasked, loss_pct=5.0).excess
+
+
+def timed(*new: float) -> dict[str, CaseQuads]:
+    """A process in which the current best's blocks take 20 ms and the candidate's so much each."""
+    old = (INCUMBENT, block_time(20.0))
+    blocks = [(CANDIDATE, block_time(ms)) for ms in new]
+    quads = [[a, old, old, b] for a, b in zip(blocks[::2], blocks[1::2], strict=True)]
+    return {"a": CaseQuads("a", "wall", {CANDIDATE: quads})}
+
+
+@given(st.floats(5.0, 30.0), st.integers(0, 10_000))
+def test_blocks_that_only_scatter_take_nothing_off_the_gain(new: float, seed: int) -> None:
+    dice = random.Random(seed)
+    measured = [timed(*(new * dice.gauss(1, 0.003) for _ in range(6))) for _ in range(2)]
+    total = look_total(measured, (), {}, unasked)
+    assert total.excess < 0.01 and not total.doubt
+
+
+@given(st.floats(3.0, 1e4))
+def test_calls_that_few_blocks_meet_count_with_all_their_time(slower: float) -> None:
+    """A median over pairs leaves these blocks out."""
+    measured = [timed(5, 5, 5 * slower, 5, 5, 5), timed(5, 5 * slower, 5, 5, 5, 5)] * 2
+    more = iter([timed(5, 5, 5, 5, 5 * slower, 5), timed(5 * slower, 5, 5, 5, 5, 5)] * 2)
+    total = look_total(measured[:2], (), {}, lambda: [next(more)])
+    assert total.less and math.exp(total.less.mean) == pytest.approx(1 + (slower - 1) / 6, rel=0.01)
+    assert total.excess == total.less.mean
+
+
+@given(st.floats(1.0, 1e5), st.floats(5.0, 19.0))
+def test_one_block_that_is_held_up_takes_nothing_off(slower: float, new: float) -> None:
+    measured = [timed(new, new, slower * new, new, new, new), timed(*[new] * 6)]
+    total = look_total(measured, (), {}, lambda: [timed(*[new] * 6)])
+    assert not total.excess and not total.doubt
+
+
+@given(st.floats(1.5, 1e3))
+def test_a_process_that_was_slow_after_the_replicas_counts(slower: float) -> None:
+    total = look_total([timed(*[5.0] * 6)] * 2, [timed(*[5 * slower] * 6)], {}, unasked)
+    assert total.less and total.excess == total.less.mean > 0
+
+
+def test_a_case_that_was_timed_nowhere_has_no_total_time() -> None:
+    same = {"a": CaseQuads("a", "", same="source")}
+    assert look_total([same] * 2, [{}], {}, unasked).less is None
+
+
+@pytest.mark.parametrize(("factor", "counts"), [(7.0, False), (9.0, True)])
+def test_processes_without_blocks_count_where_the_candidate_loses(
+    factor: float, counts: bool
+) -> None:
+    measured = [timed(*[5.0] * 6)] * 2
+    seconds = {CANDIDATE: factor, INCUMBENT: 1.0}
+    tried = [Tried("a", "aligned", {}, declared_seconds=seconds), Tried("b", "size", {})]
+    rows = {"a": 20.0 * factor}
+    elsewhere = lost_elsewhere(tried, rows, measured)
+    assert len(elsewhere.get("a", ())) == 2 * counts
+    assert all(new == pytest.approx(20 * factor) for new, _ in elsewhere.get("a", ()))
+    total = look_total(measured, (), elsewhere, lambda: measured[:1])
+    assert bool(total.excess) is counts

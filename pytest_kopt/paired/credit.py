@@ -7,6 +7,9 @@ it.
 
 A gain is no larger than these other measurements of it allow: where one shows less, that counts.
 
+Medians over pairs leave out blocks that take many times as long. The total time does not: a gain is
+no larger than one ratio of sums over all blocks of all processes that ran the candidate.
+
 Nor do its ratios show work that the candidate has moved to where nothing is counted, which the
 clock of the deciding process sees. On the CPU a comparison counts the processor time of a block, on
 a GPU the device's events. A gain of processor time that this clock shows to be a loss, as calls
@@ -23,22 +26,26 @@ import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from pytest_kopt.cases.order import ALONE, CANDIDATE
+from pytest_kopt.cases.order import ALONE, CANDIDATE, INCUMBENT
 from pytest_kopt.decide.inference import KNOWN_BIAS_PCT, Estimate, percent
 from pytest_kopt.devices.states import BOOST
 from pytest_kopt.honesty.finding import Finding
+from pytest_kopt.honesty.nearby_shapes import Tried
 from pytest_kopt.paired.comparison import Comparison
 from pytest_kopt.paired.replica import Caught
 from pytest_kopt.paired.samples import BlockTime, CaseQuads, pairs_of
 from pytest_kopt.paired.verifier_process import Refused
 
-#: While the mean is above this, in percent, and above this share of the gain, the incumbent is
-#: timed alone so many times in all: by some percent processes differ anyway.
-_SUSPECT_PCT, _SUSPECT_SHARE, _TIMES = 2.0, 0.05, 4
-#: A gain of which so much is the incumbent's loss is no gain; less is taken off.
+#: While another measurement shows less by more than this, in percent, and by more than this share
+#: of the gain, it is taken so many times in all: by some percent processes differ anyway.
+_SUSPECT_PCT, _SUSPECT_SHARE, _TIMES = 2.0, 0.02, 4
+#: A gain of which so much is not there by another measurement is none; less is taken off.
 _LOSS_SHARE = 0.5
-#: One-sided level of the bound on how much slower it is.
-_LOSS_LEVEL = 0.005
+#: One-sided level of the bound on how much less another measurement shows, and of one that accuses.
+_LOSS_LEVEL, _ACCUSING_LEVEL = 0.05, 0.005
+#: The times of a row and of a call near the declared shape are those of few calls by a clock that
+#: others on the machine disturb: they count where the candidate takes so many times as long there.
+_LOST_TIMES = 8.0
 #: Of a gain, and of the counted time, so much may pass elsewhere; and of what passes elsewhere for
 #: the current best, which differs by the contents of the processor's caches.
 _MOVED_SHARE, _MOVED_LEAST, _CACHES = 0.25, 0.02, 0.1
@@ -104,7 +111,8 @@ def look_alone(
     slower_pct = tuple(map(percent, slower))
     if len(slower) < 2:
         return Company(slower_pct)
-    estimate = Estimate.of(tuple(slower))
+    estimate, bias = Estimate.of(tuple(slower)), math.log1p(KNOWN_BIAS_PCT / 100)
+    is_lost = estimate.mean >= _LOSS_SHARE * gain
     finding = Finding(
         "incumbent-slowed",
         (
@@ -112,15 +120,132 @@ def look_alone(
             "candidate than without it"
         ),
         advice="leave the process, its libraries and the machine as they are",
-        rejects=estimate.mean >= _LOSS_SHARE * gain,
+        rejects=is_lost,
     )
-    if estimate.lower(_LOSS_LEVEL) > math.log1p(KNOWN_BIAS_PCT / 100):
+    if estimate.lower(_ACCUSING_LEVEL if is_lost else _LOSS_LEVEL) > bias:
         return Company(slower_pct, finding, excess=estimate.mean)
-    if finding.rejects and estimate.mean > math.log1p(_SUSPECT_PCT / 100):
+    if is_lost and estimate.mean > math.log1p(_SUSPECT_PCT / 100):
         return Company(
             slower_pct, doubt=f"{finding.message}, in the mean of {len(slower_pct)} that scatter"
         )
     return Company(slower_pct)
+
+
+@dataclass(frozen=True, slots=True)
+class TotalTime:
+    """By how much, as a log-ratio, one ratio of sums over all blocks shows less than the gain.
+
+    `without_worst` is that without the pair of blocks that adds most: a block may be held up once.
+    """
+
+    gain: float = 0.0
+    less: Estimate | None = None
+    without_worst: float = 0.0
+
+    @property
+    def excess(self) -> float:
+        """By how much the gain is more than that ratio, where this was shown."""
+        is_less = self.less and self.less.lower(_LOSS_LEVEL) > math.log1p(KNOWN_BIAS_PCT / 100)
+        return self.less.mean if self.less and is_less else 0.0
+
+    @property
+    def is_suspect(self) -> bool:
+        """Whether more blocks have to show if the gain is more than that ratio."""
+        least = max(math.log1p(_SUSPECT_PCT / 100), _SUSPECT_SHARE * self.gain)
+        return not self.excess and self.less is not None and self.less.mean > least
+
+    @property
+    def doubt(self) -> str:
+        """Why the gain may not be there in total where that was not shown."""
+        is_lost = self.without_worst >= _LOSS_SHARE * self.gain
+        return self.message if self.is_suspect and is_lost else ""
+
+    @property
+    def message(self) -> str:
+        left = percent(self.gain - self.less.mean) if self.less else 0.0
+        return f"by the total time of all blocks the change is {left:+.1f} %"
+
+    def to_document(self) -> dict[str, float] | None:
+        return self.less.figures(_LOSS_LEVEL) if self.less else None
+
+
+def look_total(
+    replicas: Replicas,
+    others: Iterable[Mapping[str, CaseQuads]],
+    elsewhere: Mapping[str, Sequence[tuple[float, float]]],
+    another: Callable[[], Iterable[Mapping[str, CaseQuads]]],
+) -> TotalTime:
+    """Hold the gain in `replicas` against the total time of all processes.
+
+    `others` were not claimed for the gain. `elsewhere` are times of the candidate and the current
+    best, by node id, in processes that had no blocks. `another` replica is asked for while blocks
+    say too little.
+    """
+    measured = [*replicas, *others]
+    for _ in range(1, _TIMES):
+        total = _total(replicas, measured, elsewhere)
+        if not total.is_suspect:
+            return total
+        measured += another()
+    return _total(replicas, measured, elsewhere)
+
+
+def _total(
+    replicas: Replicas,
+    measured: Replicas,
+    elsewhere: Mapping[str, Sequence[tuple[float, float]]],
+) -> TotalTime:
+    gains, less, variances, worst, freedom = list[float](), list[float](), list[float](), 0.0, 0
+    for nodeid, first in replicas[0].items() if replicas else ():
+        # What was timed beside the incumbent alone may be here twice.
+        timed = (replica[nodeid].at(CANDIDATE) for replica in measured if nodeid in replica)
+        quads = {id(of_process): of_process for of_process in timed}
+        pairs = [
+            (new.of("step"), old.of("step"))
+            for each in quads.values()
+            for new, old in pairs_of(each)
+        ]
+        if first.is_same or len(pairs) < 2:
+            continue
+        pairs += elsewhere.get(nodeid, ())
+        new, old = (math.fsum(times) for times in zip(*pairs, strict=True))
+        gain = statistics.fmean(replica[nodeid].ratio("step") for replica in replicas)
+        without = [gain - math.log((old - b) / (new - a)) for a, b in pairs]
+        gains.append(gain)
+        less.append(gain - math.log(old / new))
+        variances.append((len(pairs) - 1) * statistics.pvariance(without))
+        worst = max(worst, less[-1] - min(without))
+        freedom += len(pairs) - 1
+    if not less:
+        return TotalTime()
+    # Delete-one jackknife: a sum of few large terms scatters by as much as one of them.
+    error = math.sqrt(math.fsum(variances)) / len(less)
+    estimate = Estimate(statistics.fmean(less), error, freedom)
+    return TotalTime(statistics.fmean(gains), estimate, estimate.mean - worst / len(less))
+
+
+def lost_elsewhere(
+    tried: Iterable[Tried], rows: Mapping[str, float], replicas: Replicas
+) -> dict[str, list[tuple[float, float]]]:
+    """Return ms of candidate and current best in processes without blocks, where it lost there.
+
+    These are the trials near the declared shapes, and the candidate's `rows`.
+    """
+    found: dict[str, list[tuple[float, float]]] = {}
+    beside = {
+        nodeid: statistics.fmean(times)
+        for nodeid in (replicas[0] if replicas else ())
+        if (times := [ms for r in replicas if (ms := r[nodeid].incumbent_ms("step"))])
+    }
+    factors = [(nodeid, rows[nodeid] / ms) for nodeid, ms in beside.items() if rows.get(nodeid)]
+    for trial in tried:
+        if trial.nodeid in beside and {CANDIDATE, INCUMBENT} <= trial.declared_seconds.keys():
+            seconds = trial.declared_seconds
+            factors.append((trial.nodeid, seconds[CANDIDATE] / seconds[INCUMBENT]))
+    for nodeid, factor in factors:
+        if factor > _LOST_TIMES:
+            found.setdefault(nodeid, []).append((factor * beside[nodeid], beside[nodeid]))
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,24 +447,26 @@ def _mean_of(values: Sequence[float]) -> Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Credit:
-    """The verdict of the outside clock on a version, and of the current best alone."""
+    """The verdict of the other measurements on a version that would be kept."""
 
     witness: Witness = field(default_factory=Witness)
     alone: Company = field(default_factory=Company)
+    total: TotalTime = field(default_factory=TotalTime)
 
     @property
     def doubt(self) -> str:
         """Why the version is not kept all the same, "" where it is."""
-        return self.witness.doubt or self.alone.doubt
+        return self.witness.doubt or self.alone.doubt or self.total.doubt
 
     @property
     def excess(self) -> float:
         """By how much, as a log-ratio, the gain is more than the other measurements allow."""
-        return max(self.witness.excess, self.alone.excess)
+        return max(self.witness.excess, self.alone.excess, self.total.excess)
 
     @property
     def flags(self) -> list[str]:
         flags = [str(self.alone.finding)] if self.alone.finding else []
+        flags += [self.total.message] if self.total.excess else []
         if self.excess:
             flags.append(f"{percent(self.excess):.1f} % of the gain in pairs are not credited")
         return flags
@@ -348,6 +475,7 @@ class Credit:
         return {
             "incumbent_alone": self.alone.to_document(),
             "outside_clock": self.witness.to_document(),
+            "total_time": self.total.to_document(),
         }
 
 
@@ -356,10 +484,12 @@ def examine(
     replicas: Sequence[Mapping[str, CaseQuads]],
     gain_pct: float | None,
     loss_pct: float | None,
+    rows: Mapping[str, float],
 ) -> Credit:
-    """Hold what was measured against the outside clock, and against the current best alone.
+    """Hold what was measured against total time, outside clock, and the current best alone.
 
-    With `loss_pct` no gain is claimed, but that no more than so much is lost. Raises Caught.
+    `rows` are the ms of a call in the candidate's rows, by node id. With `loss_pct` no gain is
+    claimed, but that no more than so much is lost. Raises Caught.
     """
     beside_alone: list[Mapping[str, CaseQuads]] = []
     to_tell = -math.log1p(-loss_pct / 100) if loss_pct else math.log1p((gain_pct or 0.0) / 100)
@@ -376,7 +506,9 @@ def examine(
 
     _refuse(hidden_time(replicas))
     alone = look_alone(in_company, gain_pct)
+    elsewhere = lost_elsewhere(comparison.tried, rows, replicas)
     # A copy: what `another` adds there it returns as well.
+    total = look_total(replicas, (*beside_alone,), elsewhere, another)
     witness = look_outside(replicas, another, loss_pct, (*beside_alone,))
     _refuse([witness.contradiction] if witness.contradiction else [])
     if comparison.written:
@@ -386,7 +518,7 @@ def examine(
     _refuse(hidden_time(beside_alone))
     if alone.finding and alone.finding.rejects:
         _refuse([alone.finding])
-    return Credit(witness, alone)
+    return Credit(witness, alone, total)
 
 
 def _refuse(findings: Iterable[Finding]) -> None:

@@ -158,7 +158,7 @@ def judge(
     if verdict.decision.keeps and not criteria.is_final:
         comparison.finish_nearby()
     if verdict.decision.keeps and is_compared:
-        credit = _credit(comparison, replicas, verdict, criteria)
+        credit = _credit(comparison, replicas, verdict, criteria, results)
         for case in (case for replica in replicas for case in replica.values()):
             case.excess = credit.excess
     nearby = _nearby(comparison, replicas)
@@ -201,13 +201,19 @@ def judge(
 
 
 def _credit(
-    comparison: Comparison, replicas: Replicates, verdict: Verdict, criteria: Criteria
+    comparison: Comparison,
+    replicas: Replicates,
+    verdict: Verdict,
+    criteria: Criteria,
+    results: Sequence[CaseResult],
 ) -> Credit:
     """Examine a version that would be kept: for a gain, or for having lost no more than a limit."""
     total = verdict.aggregate
     is_gain = bool(total and (total.low_pct or 0) > 0) and criteria.gate == "improve"
     loss_pct = None if is_gain else criteria.policy.shape_gate_pct
-    return examine(comparison, replicas, total.change_pct if total else None, loss_pct)
+    gain_pct = total.change_pct if total else None
+    rows = {result.nodeid: ms for result in results if (ms := result.evidence.call_ms("step"))}
+    return examine(comparison, replicas, gain_pct, loss_pct, rows)
 
 
 def _load(comparison: Comparison, replicas: Replicates, turns: int) -> None:
