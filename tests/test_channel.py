@@ -20,7 +20,7 @@ from pytest_kopt.cases.protocol import Order, StopWorker, Write
 from pytest_kopt.cases.replies import Collected, Loaded, MachineCode, Reply, Timed
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.honesty import nearby_shapes
-from pytest_kopt.honesty.accuracy import Accuracy, Inputs
+from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.processes import channel
 from pytest_kopt.processes.channel import (
@@ -64,9 +64,7 @@ def test_messages_hold_other_values_than_those_of_json() -> None:
         replies.Findings([finding]),
         Loaded(memory={"candidate": 5}, code=code),
         replies.TriedShape(shape),
-        replies.Reached(
-            "candidate", {"out": Accuracy("float32", float("inf"), 150.0)}, Inputs(8.0)
-        ),
+        replies.Reached("candidate", {"out": Accuracy("float32", float("inf"), 150.0)}),
         replies.CaseStarted("a", ("a.py", None, "a")),
     ):
         assert read_reply(text_of(sent)) == sent

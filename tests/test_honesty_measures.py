@@ -26,7 +26,7 @@ from pytest_kopt.cases.result import CaseResult, ExpectedCase
 from pytest_kopt.cases.running.against_reference import controls, passing_controls
 from pytest_kopt.honesty import inputs, outputs, renewal, work
 from pytest_kopt.honesty.accuracy import Accuracy, Inputs, downgrades, least_snr
-from pytest_kopt.honesty.outputs import accuracy_of, most_terms
+from pytest_kopt.honesty.outputs import accuracy_of, but_for_few, most_terms
 from pytest_kopt.numerics.compare import compute_snr, rounding_snr
 from pytest_kopt.numerics.gates import Gate
 from pytest_kopt.numerics.nested import storages
@@ -335,6 +335,24 @@ def test_a_product_owes_what_its_own_terms_cost_and_a_global_norm_what_all_eleme
     # A weight's gradient adds up over the batch as well.
     x, w = torch.empty(4, 50, 8), torch.empty(8, 16)
     assert most_terms([x, w], [torch.empty(4, 50, 16), w, x], 2 * 4 * 50 * 8 * 16) == 200
+
+
+@given(st.integers(0, 1000), st.floats(1e-5, 1e-3), st.integers(8, 16))
+def test_few_elements_excuse_a_result_that_is_else_as_exact(
+    seed: int, error: float, rows: int
+) -> None:
+    """A row that is rounded the other way does; an error of all elements, larger in few, not."""
+    generator = torch.Generator().manual_seed(seed)
+    ref = torch.randn(rows, 64, generator=generator, dtype=torch.float64).exp()
+    best = ref.float()
+    before = accuracy_of(ref, best)
+    a_row = best.clone()
+    a_row[1] *= 1 + error
+    least = min(before.snr_db, before.rounding_db) - 12
+    assert but_for_few(accuracy_of(ref, a_row), before, ref, a_row).snr_db > least
+    everywhere = (ref * (1 + error * torch.rand(ref.shape, generator=generator))).float()
+    worse = accuracy_of(ref, everywhere)
+    assert but_for_few(worse, before, ref, everywhere) == worse
 
 
 def test_another_dtype_than_the_baselines_is_named_and_a_poor_baseline_excuses() -> None:

@@ -52,6 +52,7 @@ from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.measure.cold import InputPool
 from pytest_kopt.measure.wall import WallEngine
+from pytest_kopt.numerics.gates import tolerance
 from pytest_kopt.paired.verifier_process import Refused, SeenBlock, Verifier
 
 SESSION_SEED, NO_SEED = 77, 0
@@ -105,6 +106,7 @@ class Runner:
         self.looks: list[dict[str, Any]] = []
         self.sets: list[int] = []
         self.told: list[str] = []
+        self.after_blocks: Callable[[], object] = int
         self._orders: Iterator[Order] = iter([Prepare()])
 
     def send(self, reply: Reply) -> None:
@@ -140,6 +142,7 @@ class Runner:
                 yield Write(arm, seed, way, is_looked_at=True, keep=keep)
                 yield Time()
             keep = Keep(place, self.seen[-1].calls)
+        self.after_blocks()
         yield HandOver(NO_SEED, keep)
 
 
@@ -180,8 +183,9 @@ class Asking:
         return self._orders.pop() if self._orders else Leave()
 
 
-def runs(case: Case, scratch: Path) -> Runner:
+def runs(case: Case, scratch: Path, after_blocks: Callable[[], object] = int) -> Runner:
     runner = Runner(scratch)
+    runner.after_blocks = after_blocks
     bench = Bench("cpu", "auto", SESSION_SEED, cpu=FAST)
     serve_arms(case, bench, ArmsOrder((CANDIDATE,)), cast("Any", runner))
     return runner
@@ -375,6 +379,51 @@ def test_an_answer_to_other_content_is_wrong(kind: str, tmp_path: Path) -> None:
     assert asked(case, runner, []).found == [
         "timed-result: an inspected result of a forward was not handed over"
     ]
+
+
+@pytest.mark.usefixtures("_elements")
+@pytest.mark.parametrize("kind", ["plain", "backward"])
+@pytest.mark.parametrize(
+    ("bits", "found"), [(9, "precision-downgrade: "), (11, "precision-downgrade: "), (24, "")]
+)
+def test_a_timed_result_is_as_exact_as_the_current_bests(
+    bits: int, found: str, kind: str, tmp_path: Path
+) -> None:
+    """Its gate lets every one of them pass."""
+
+    def rounded(x: Tensor) -> Tensor:
+        mantissa, exponent = torch.frexp(x.detach())
+        return x + (torch.ldexp((mantissa * 2**bits).round() / 2**bits, exponent) - x).detach()
+
+    def of_bits(x: Tensor, w: Tensor) -> Tensor:
+        return rounded(x) @ rounded(w)
+
+    settings = {**KINDS[kind][1], "gate": tolerance(rtol=0.05, atol=0.05)}
+    runner = runs(case_of(of_bits, **settings), tmp_path)
+    theirs = asked(case_of(product, **settings), runner, runner.looks).found
+    assert [text[: len(found)] for text in theirs or ()] == [found] * bool(found)
+    assert asked(case_of(of_bits, **settings), runner, runner.looks).found == []
+
+
+@pytest.mark.usefixtures("_elements")
+def test_a_call_is_as_exact_when_it_is_timed_as_when_it_is_not(tmp_path: Path) -> None:
+    """In float16 only while blocks run: the check, and calls after the blocks, are exact."""
+    dtypes = [torch.float32, torch.float16]
+
+    def product_in(x: Tensor, w: Tensor) -> Tensor:
+        return (x.to(dtypes[-1]) @ w.to(dtypes[-1])).to(x)
+
+    gate = tolerance(rtol=0.05, atol=0.05)
+    runner = runs(case_of(product_in, gate=gate), tmp_path, dtypes.pop)
+    (found,) = asked(case_of(product, gate=gate), runner, runner.looks).found or [""]
+    assert found.startswith("precision-downgrade: out has ")
+    assert "dB of SNR in a timed call" in found
+
+
+def test_a_timed_result_is_of_the_current_bests_dtype(tmp_path: Path) -> None:
+    runner = runs(case_of(lambda x, w: (x @ w).half()), tmp_path)
+    (found,) = asked(case_of(product), runner, runner.looks).found or [""]
+    assert found.startswith("output-dtype: out is torch.float16, the baseline's is torch.float32")
 
 
 @pytest.mark.usefixtures("_elements")

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from pytest_kopt.honesty import nearby_shapes
-from pytest_kopt.honesty.accuracy import Accuracy, Inputs
+from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.profiling.kernel_table import CaseProfile
 
@@ -189,11 +189,10 @@ class TriedShape(OfComparison):
 
 @dataclass(frozen=True, slots=True)
 class Reached(OfComparison):
-    """The accuracy of a version at the declared shape, and what is drawn there."""
+    """The accuracy of a version at the declared shape, and how its results lie in memory."""
 
     version: str
     accuracy: dict[str, Accuracy]
-    inputs: Inputs
 
 
 _Session = Collected | CollectError | Confined | FallbackRow | CaseStarted | Report | CaseFinished

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import torch
 
 #: dB that a candidate may be worse than the frozen baseline: four times the error.
-_WORSE_THAN_BASELINE = 12.0
+WORSE_DB = 12.0
 #: dB below one rounding: several roundings of intermediate results in the dtype itself.
 _SEVERAL_ROUNDINGS = 15.0
 #: dB on top of the error of adding up one term after the other.
@@ -119,7 +119,7 @@ def downgrades(
         of_inputs = math.inf
         if now.dtype == _SINGLE and inputs.dtype in _BITS.keys() - {_SINGLE}:
             of_inputs = now.rounding_db - _below_single(inputs.dtype) - _SEVERAL_ROUNDINGS
-        if now.snr_db < min(least, before.snr_db - _WORSE_THAN_BASELINE):
+        if now.snr_db < min(least, before.snr_db - WORSE_DB):
             yield Finding(
                 "precision-downgrade",
                 (
@@ -128,6 +128,23 @@ def downgrades(
                 ),
                 advice="compute in the declared precision",
                 rejects=now.snr_db < of_inputs,
+            )
+
+
+def downgrades_when_timed(
+    timed: Mapping[str, Accuracy], untimed: Mapping[str, Accuracy]
+) -> Iterator[Finding]:
+    """Name results that are far less exact in a timed call than in another one of equal inputs."""
+    for name, now in timed.items():
+        if name not in untimed or now.dtype not in _BITS or not math.isfinite(now.snr_db):
+            continue
+        other_db = min(untimed[name].snr_db, now.rounding_db)
+        if now.snr_db < other_db - WORSE_DB:
+            yield Finding(
+                "precision-downgrade",
+                f"{name} has {now.snr_db:.1f} dB of SNR in a timed call, {other_db:.1f} dB or more "
+                "in another call for the same inputs",
+                advice="compute in the same precision in every call",
             )
 
 

@@ -22,7 +22,7 @@ from pytest_kopt.cases.replies import (
     TriedShape,
 )
 from pytest_kopt.decide.case_verdict import Same
-from pytest_kopt.honesty.accuracy import Accuracy, Inputs, downgrades, other_results
+from pytest_kopt.honesty.accuracy import Accuracy, other_results
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.nearby_shapes import (
     NO_MEMORY_LEFT,
@@ -70,9 +70,8 @@ class Nearby(Children):
         #: The cases that lacked memory next to others, which were tried at the same time.
         self.short_of_memory: set[str] = set()
         self._is_halted = False
-        #: How exact the versions were in each case, and what it draws.
+        #: What the versions gave in each case.
         self._reached: dict[str, dict[str, dict[str, Accuracy]]] = {nodeid: {} for nodeid in ids}
-        self._inputs: dict[str, Inputs] = {}
         for child, own in asked.items():
             for nodeid in own[:AHEAD]:
                 self._ask(child, nodeid)
@@ -107,8 +106,7 @@ class Nearby(Children):
         for nodeid, reached in self._reached.items():
             if {CANDIDATE, INCUMBENT} <= reached.keys():
                 sides = reached[CANDIDATE], reached[INCUMBENT]
-                unlike = [*downgrades(*sides, self._inputs[nodeid]), *other_results(*sides)]
-                damning = (finding for finding in unlike if finding.rejects or finding.repairs)
+                damning = (finding for finding in other_results(*sides) if finding.repairs)
                 self.caught += [replace(finding, where=nodeid) for finding in damning]
         return tried
 
@@ -146,9 +144,8 @@ class Nearby(Children):
                     break
                 case TriedShape(shape):
                     tried.append(shape)
-                case Reached(version, accuracy, inputs):
+                case Reached(version, accuracy):
                     self._reached[nodeid][version] = accuracy
-                    self._inputs[nodeid] = inputs
                 case Findings(findings):
                     self.caught += findings
                     is_whole = True

@@ -43,6 +43,8 @@ from pytest_kopt.sameness.launch_recording import differences_later
 #: A version that gains so much in a replica is likely to be kept: the next one is measured with the
 #: incumbent alone beside it, which is asked of whatever is kept.
 _GAIN_PCT = 1.0
+#: What the verifier finds in a result that the reference's gate lets pass.
+_BELOW_THE_BEST = ("precision-downgrade", "output-dtype")
 ONE_PROCESS, TWO_PROCESSES = "one process", "two processes"
 _Kind = TypeVar("_Kind")
 #: Makes the context of a phase, for the timeline.
@@ -319,14 +321,17 @@ class Replica(Children):
     def _judge(self, looks: Looks) -> None:
         """Have the verifier judge what was looked at.
 
-        Caught where a wrong result is the doing of the timed process. Wrong in any process is what
-        other inputs would show.
+        Caught where a wrong result is the doing of the timed process, or is less exact than the
+        current best's. Wrong in any process is what other inputs would show.
         """
         wrong = self._verifier.judge(looks)
         if not wrong:
             return
-        if wrong[0].check != "held-out-range" and self._verifier.accuses(looks):
+        check = wrong[0].check
+        if check != "held-out-range" and self._verifier.accuses(looks):
             raise Caught(wrong, accuses=True)
+        if check in _BELOW_THE_BEST:
+            raise Caught(wrong)
         outcomes: dict[str, Outcome] = {INCUMBENT: "right", CANDIDATE: "wrong"}
         why = {CANDIDATE: wrong[0].message}
         self.tried.append(Tried(looks.nodeid, "renewed", {}, outcomes, why))

@@ -159,6 +159,23 @@ def test_a_kernel_is_judged_by_what_the_base_declares_as_well(gate: Gate) -> Non
     assert "in a pull request of its own first" in done.judged["next_step"]
 
 
+@pytest.mark.parametrize("factor", [3.0, 2.02])
+def test_a_helper_that_makes_kernel_and_reference_wrong_is_refused(
+    gate: Gate, factor: float
+) -> None:
+    """The base's reference, with the base's helper, judges what the timed calls gave."""
+    project = gate.project
+    imports = "from kernels import scale"
+    project.write("kernels/scale.py", "FACTOR = 2.0\n")
+    project.write(PLAIN, kernel(OLD, imports=imports, factor="scale.FACTOR"))
+    project.replace("tests/test_plain.py", "2 * x.double()", "scale.FACTOR * x.double()")
+    project.replace("tests/test_plain.py", "import torch", f"import torch\n{imports}")
+    project.commit_all("The base")
+    project.write("kernels/scale.py", f"FACTOR = {factor}\n")
+    done = gate()
+    assert done.run.code in (1, 8), done.run.text
+
+
 def test_what_a_pull_request_declares_less_is_named_first(gate: Gate) -> None:
     project = gate.project
     project.replace("tests/test_plain.py", "dims=", LOOSER.strip())

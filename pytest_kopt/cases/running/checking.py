@@ -38,8 +38,8 @@ from pytest_kopt.honesty.outputs import (
     FEW,
     NARROW_REFERENCE,
     accuracy_of,
+    but_for_few,
     least_exact,
-    mostly,
 )
 from pytest_kopt.numerics.compare import Comparison, compare, without_numbers
 from pytest_kopt.numerics.nested import contents, fresh_copies
@@ -321,12 +321,11 @@ class Checking:
                     )
 
     def mostly(self, baseline: Mapping[str, Accuracy]) -> dict[str, Accuracy]:
-        """Return how exact the results are, those below the baseline's by most of the last one."""
+        """Return how exact the results are, those below the baseline's but for few elements."""
         accuracy = dict(self.facts.accuracy)
         for name, ref, out in pairs(self.expected, self.last.copies) if self.passed else ():
-            reached, before = accuracy.get(name), baseline.get(name)
-            if reached and before and reached.snr_db < before.snr_db and out.numel() >= FEW:
-                accuracy[name] = replace(reached, snr_db=max(reached.snr_db, mostly(ref, out)))
+            if reached := accuracy.get(name):
+                accuracy[name] = but_for_few(reached, baseline.get(name), ref, out)
         return accuracy
 
     def judged(self, run: Run) -> list[Comparison]:

@@ -20,12 +20,13 @@ import torch
 
 from pytest_kopt.cases.case import EQUAL, Case
 from pytest_kopt.cases.order import RESULTS
-from pytest_kopt.cases.running.against_reference import judge_twice
+from pytest_kopt.cases.running.against_reference import InFloat64, judge_twice, nearest
 from pytest_kopt.cases.running.execution import Pass
 from pytest_kopt.cases.running.reference import Reference
-from pytest_kopt.honesty.accuracy import Accuracy
+from pytest_kopt.honesty.accuracy import Accuracy, Inputs, downgrades, downgrades_when_timed
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.inputs import leaves
+from pytest_kopt.honesty.outputs import accuracy_of, but_for_few, least_exact
 from pytest_kopt.numerics.compare import Comparison
 from pytest_kopt.numerics.nested import fresh_copies, tensors
 
@@ -107,15 +108,75 @@ def judge_spot(
 
 
 def _judged(case: Case, spot: Spot, drawn: Drawn) -> list[Comparison]:
-    reference, inputs = Reference(case), fresh_copies(spot.inputs)
-    nothing: dict[int, torch.Tensor | None] = {}
-    positions, incoming = leaves(inputs), spot.incoming
-    if incoming is not None and len(spot.results) != len(positions):
+    if (run := _as_pass(spot, spot.results)) is None:
         return [Comparison("grad", False, "a gradient of each input", "gives others")]
-    run = Pass(dict(spot.results), nothing)
-    names = dict(zip(positions, spot.results, strict=False))
-    if incoming is not None:
-        run = Pass({}, {place: spot.results[name] for place, name in names.items()})
+    expected, exact = _expected(case, spot, drawn)
+    return judge_twice(case, expected, run, exact)[1]
+
+
+def less_exact(
+    case: Case,
+    spot: Spot,
+    best: Mapping[str, Any],
+    frozen: Mapping[str, Accuracy],
+    drawn: Drawn = lambda _, result: result,
+) -> list[Finding]:
+    """Return where a call is far less exact than the current best, or of another dtype.
+
+    The rule: a timed result is as exact as a checked one. `best` are the current best's results on
+    what the case draws, if the spot has that. A call that was timed may not be less exact than one
+    on the same content that was not. The `frozen` accuracy knows how many terms results add up.
+    """
+    if case.is_statistical:
+        return []
+    checked = spot.own_content or spot
+    best = {name: drawn(name, result) for name, result in best.items()}
+    before, now = _accuracies(case, checked, (best, checked.results), frozen, drawn)
+    inputs = Inputs.of(tensors([*checked.inputs]))
+    found = [one for one in downgrades(now, before, inputs) if one.rejects or one.repairs]
+    if spot.again is not None:
+        untimed, timed = _accuracies(case, spot, (spot.again, spot.results), frozen, drawn)
+        found += downgrades_when_timed(timed, untimed)
+    return [replace(one, where=case.nodeid) for one in found]
+
+
+def _accuracies(
+    case: Case,
+    spot: Spot,
+    calls: Sequence[Mapping[str, Any]],
+    frozen: Mapping[str, Accuracy],
+    drawn: Drawn,
+) -> list[dict[str, Accuracy]]:
+    """Return how exact the results of calls on the content of a spot are, by name."""
+    expected, exact = _expected(case, spot, drawn)
+    computed_in, found = least_exact(expected.all), list[dict[str, Accuracy]]()
+    for results in calls:
+        run, reached = _as_pass(spot, results), dict[str, Accuracy]()
+        found.append(reached)
+        if run is None or run.outputs.keys() != expected.outputs.keys():
+            continue
+        for name, ref, out in nearest(expected, run, exact):
+            accuracy = accuracy_of(ref, out, computed_in)
+            accuracy = but_for_few(accuracy, found[0].get(name), ref, out)
+            terms = frozen[name].terms if name in frozen else None
+            reached[name] = replace(accuracy, terms=terms)
+    return found
+
+
+def _as_pass(spot: Spot, results: Mapping[str, Any]) -> Pass | None:
+    """Return a call's results as a forward's or a backward's, None where gradients are missing."""
+    if spot.incoming is None:
+        return Pass(dict(results), {})
+    positions = leaves(spot.inputs)
+    if len(results) != len(positions):
+        return None
+    return Pass({}, dict(zip(positions, results.values(), strict=True)))
+
+
+def _expected(case: Case, spot: Spot, drawn: Drawn) -> tuple[Pass, InFloat64]:
+    """Return what the reference gives for a call, and what gives that once more in float64."""
+    reference, incoming = Reference(case), spot.incoming
+    names = dict(zip(leaves(spot.inputs), spot.results, strict=False))
 
     def expected(arguments: Sequence[Any]) -> Pass:
         if incoming is not None:
@@ -132,7 +193,7 @@ def _judged(case: Case, spot: Spot, drawn: Drawn) -> list[Comparison]:
         return replace(reference_pass, outputs=outputs, before=before)
 
     exact = partial(reference.in_float64, spot.inputs, expected)
-    return judge_twice(case, expected(inputs), run, exact)[1]
+    return expected(fresh_copies(spot.inputs)), exact
 
 
 def wrong_result(comparison: Comparison) -> Finding:

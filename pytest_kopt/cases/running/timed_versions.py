@@ -80,11 +80,9 @@ from pytest_kopt.cases.running.timing import (
     prepare_blocks,
 )
 from pytest_kopt.devices.lock import checking_lock
-from pytest_kopt.honesty.accuracy import Inputs
 from pytest_kopt.measure.engine import agreed
 from pytest_kopt.measure.memory_use import Clocked, peak_bytes
 from pytest_kopt.measure.wall import one_thread
-from pytest_kopt.numerics.nested import tensors
 from pytest_kopt.process_tree import children
 from pytest_kopt.versions.affected_modules import NotLoadable, Unreached
 from pytest_kopt.versions.twin import kernel_calls
@@ -203,18 +201,17 @@ class _Arms:
         return prepare(engine.split("+"))
 
     def try_nearby(self, versions: Versions, test: pytest.Function, secret: int) -> None:
-        """Try the arms near the case's own shape, and say how exact they are at it."""
+        """Try the arms near the case's own shape, and say what they give at it."""
         case, bench, client = self.case, self.bench, self.client
         for tried in try_case(test, case, versions, bench, secret):
             client.send(TriedShape(tried))
         caught = new_operators(bench)
         secret = derive(secret, case.nodeid, "held out")
-        # A round has the baseline's accuracy to hold its results against.
+        # A round has the baseline's results to hold its own against.
         for name, function in versions.items() if bench.expected is None else ():
             with one_thread(), checking_lock(bench.uuid, bench.waiting), suppress(Exception):
                 accuracy = reached(case, function, secret)
-                inputs = Inputs.of(tensors([*make_inputs(case, secret)]))
-                client.send(Reached(name, accuracy, inputs))
+                client.send(Reached(name, accuracy))
         client.send(Findings(caught))
 
     def machine_code(self, versions: Versions) -> MachineCode | None:

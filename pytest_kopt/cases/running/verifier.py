@@ -40,6 +40,7 @@ from pytest_kopt.cases.running.inspected_results import (
     input_descriptions,
     judge_spot,
     judged_elements,
+    less_exact,
     like,
     plainly_wrong,
     read,
@@ -57,6 +58,7 @@ from pytest_kopt.cases.running.timed_calls import (
     write_gradients,
 )
 from pytest_kopt.devices.lock import checking_lock
+from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.inputs import RestoredArguments, overwrite
 from pytest_kopt.honesty.nearby_shapes import RENEWED
@@ -94,8 +96,8 @@ def serve_verifier(case: Case, bench: Bench, arms: ArmsOrder, client: Client) ->
         match order:
             case Judge(looks):
                 with one_thread(), checking_lock(bench.uuid, bench.waiting):
-                    floors_of = floors(bench.frozen(case.nodeid).accuracy, SLACK_DB)
-                    client.send(_judged_by(_RedrawnContent(case, looks), looks, floors_of))
+                    frozen = bench.frozen(case.nodeid).accuracy
+                    client.send(_judged_by(_RedrawnContent(case, looks), looks, frozen))
             case Recompute(looks):
                 with one_thread(), checking_lock(bench.uuid, bench.waiting):
                     content = _RedrawnContent(case, looks)
@@ -109,20 +111,26 @@ def serve_verifier(case: Case, bench: Bench, arms: ArmsOrder, client: Client) ->
                 return
 
 
-def _judged_by(content: _RedrawnContent, looks: Looks, floors: dict[str, float]) -> Verification:
+def _judged_by(
+    content: _RedrawnContent, looks: Looks, frozen: Mapping[str, Accuracy]
+) -> Verification:
+    floors_of = floors(frozen, SLACK_DB)
     if looks.confirms:
         names = {description["name"] for look in looks.looks for description in look["results"]}
-        floors |= {name: max(floors.get(name, _SAME_DB), _SAME_DB) for name in names}
+        floors_of |= {name: max(floors_of.get(name, _SAME_DB), _SAME_DB) for name in names}
     try:
-        return Verification(_wrong(content, looks, floors))
+        return Verification(_wrong(content, looks, floors_of, frozen))
     except Exception as error:
         return Verification([_amiss(f"cannot be judged ({type(error).__name__}: {error})")])
 
 
 def _wrong(
-    content: _RedrawnContent, looked_at: Looks, floors: Mapping[str, float]
+    content: _RedrawnContent,
+    looked_at: Looks,
+    floors: Mapping[str, float],
+    frozen: Mapping[str, Accuracy],
 ) -> list[Finding]:
-    """Return a finding for the first look that is plainly wrong, or that is not there.
+    """Return a finding for the first look that is wrong or less exact, or that is not there.
 
     A result that is only wrong beyond what the case draws is `held-out-range`, if the function here
     is right. A block that was timed by events may have ended before its turn came.
@@ -139,15 +147,20 @@ def _wrong(
             if look is None:
                 return [_amiss(f"of a {way} was not handed over")]
             case, spot = content.case_of(arm), content.spot(look)
-            if (drawn := input_descriptions(spot.inputs)) != look["inputs"]:
-                return [_other_inputs(look["inputs"], drawn)]
+            if (given := input_descriptions(spot.inputs)) != look["inputs"]:
+                return [_other_inputs(look["inputs"], given)]
             if memory := memories.get((arm, seed, way)):
                 held = in_memory(look, memory, looked_at.secret)
                 if held is None:
                     return [_amiss(f"of a {way} was not in memory when its block was over")]
                 spot = replace(spot, results={**spot.results, **held})
-            wrong, beyond = judge_spot(case, spot, floors, judged_elements(look, looked_at.secret))
+            drawn = judged_elements(look, looked_at.secret)
+            wrong, beyond = judge_spot(case, spot, floors, drawn)
             if wrong is None:
+                checked = {**look, "call": 0} if spot.own_content else look
+                best = content.answer(checked).results
+                if inexact := less_exact(case, spot, best, frozen, drawn):
+                    return inexact
                 continue
             if beyond is None:
                 return [wrong_result(wrong)]
