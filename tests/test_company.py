@@ -84,7 +84,7 @@ def test_a_small_part_of_a_gain_is_told() -> None:
 def test_what_the_incumbent_loses_is_taken_off_the_gain(monkeypatch: pytest.MonkeyPatch) -> None:
     found = look_alone(Machine([12.0, 12.1, 11.9, 12.0]).in_company, 40.0)
     assert math.exp(found.excess) == pytest.approx(1.12, abs=1e-4)
-    monkeypatch.setattr(credit, "look_alone", lambda comparison, gain: found)
+    monkeypatch.setattr(credit, "look_alone", lambda *given: found)
     result, _ = compared(NoiseHistory(), gain=1.4)
     assert result.verdict.decision is Decision.ACCEPTED and result.verdict.aggregate
     assert result.verdict.aggregate.change_pct == pytest.approx(25.0, abs=0.2)
@@ -110,7 +110,7 @@ def test_a_gain_that_may_be_the_incumbents_loss_is_in_doubt() -> None:
 
 
 def test_a_gain_in_doubt_is_undecided(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(credit, "look_alone", lambda comparison, gain: Company(doubt="it is slow"))
+    monkeypatch.setattr(credit, "look_alone", lambda *given: Company(doubt="it is slow"))
     found, _ = compared(NoiseHistory(), gain=1.05)
     assert found.verdict.decision is Decision.INCONCLUSIVE
     assert found.verdict.reason.endswith("; but it is slow")

@@ -26,7 +26,7 @@ import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from pytest_kopt.cases.order import ALONE, CANDIDATE, INCUMBENT
+from pytest_kopt.cases.order import ALONE, CANDIDATE, INCUMBENT, PLACEBO
 from pytest_kopt.decide.inference import KNOWN_BIAS_PCT, Estimate, percent
 from pytest_kopt.devices.states import BOOST
 from pytest_kopt.honesty.finding import Finding
@@ -36,8 +36,9 @@ from pytest_kopt.paired.replica import Caught
 from pytest_kopt.paired.samples import BlockTime, CaseQuads, pairs_of
 from pytest_kopt.paired.verifier_process import Refused
 
-#: While another measurement shows less by more than this, in percent, and by more than this share
-#: of the gain, it is taken so many times in all: by some percent processes differ anyway.
+#: While another measurement shows less by more than this, in percent, by more than this share of
+#: the gain, and by more than the A/A control changed in any replicate, it is taken so many times in
+#: all: by some percent processes differ anyway.
 _SUSPECT_PCT, _SUSPECT_SHARE, _TIMES = 2.0, 0.02, 4
 #: A gain of which so much is not there by another measurement is none; less is taken off.
 _LOSS_SHARE = 0.5
@@ -87,17 +88,29 @@ class Company:
         }
 
 
+def least_suspect(gain: float, replicas: Replicas) -> float:
+    """Return by how much less, as a log-ratio, another measurement shows before it is suspect."""
+    copies = [
+        statistics.fmean(ratios)
+        for replica in replicas
+        if (ratios := [q.ratio("step", PLACEBO) for q in replica.values() if q.at(PLACEBO)])
+    ]
+    return max(math.log1p(_SUSPECT_PCT / 100), _SUSPECT_SHARE * gain, *map(abs, copies))
+
+
 def look_alone(
-    in_company: Callable[[], Mapping[str, CaseQuads]], gain_pct: float | None
+    in_company: Callable[[], Mapping[str, CaseQuads]],
+    gain_pct: float | None,
+    replicas: Replicas = (),
 ) -> Company:
     """Time the incumbent alone, more than once where that differs; `gain_pct` is the candidate's.
 
-    Each time `in_company` returns it next to the candidate against itself alone, by node id. Raises
-    what that raises, but for Refused.
+    `replicas` tell how identical code differs. Each time `in_company` returns it next to the
+    candidate against itself alone, by node id. Raises what that raises, but for Refused.
     """
     slower: list[float] = []
     gain = math.log1p((gain_pct or 0.0) / 100)
-    suspect = max(math.log1p(_SUSPECT_PCT / 100), _SUSPECT_SHARE * gain)
+    suspect = least_suspect(gain, replicas)
     try:
         for _ in range(_TIMES):
             timed = [quads for quads in in_company().values() if not quads.is_same]
@@ -141,6 +154,8 @@ class TotalTime:
     gain: float = 0.0
     less: Estimate | None = None
     without_worst: float = 0.0
+    #: What it has to show less by before it is suspect.
+    suspect: float = 0.0
 
     @property
     def excess(self) -> float:
@@ -151,8 +166,7 @@ class TotalTime:
     @property
     def is_suspect(self) -> bool:
         """Whether more blocks have to show if the gain is more than that ratio."""
-        least = max(math.log1p(_SUSPECT_PCT / 100), _SUSPECT_SHARE * self.gain)
-        return not self.excess and self.less is not None and self.less.mean > least
+        return not self.excess and self.less is not None and self.less.mean > self.suspect
 
     @property
     def doubt(self) -> str:
@@ -171,7 +185,7 @@ class TotalTime:
 
 def look_total(
     replicas: Replicas,
-    others: Iterable[Mapping[str, CaseQuads]],
+    others: Replicas,
     elsewhere: Mapping[str, Sequence[tuple[float, float]]],
     another: Callable[[], Iterable[Mapping[str, CaseQuads]]],
 ) -> TotalTime:
@@ -182,7 +196,7 @@ def look_total(
     say too little.
     """
     measured = [*replicas, *others]
-    for _ in range(1, _TIMES):
+    for _ in range(len(others), _TIMES):
         total = _total(replicas, measured, elsewhere)
         if not total.is_suspect:
             return total
@@ -221,7 +235,8 @@ def _total(
     # Delete-one jackknife: a sum of few large terms scatters by as much as one of them.
     error = math.sqrt(math.fsum(variances)) / len(less)
     estimate = Estimate(statistics.fmean(less), error, freedom)
-    return TotalTime(statistics.fmean(gains), estimate, estimate.mean - worst / len(less))
+    gain, without_worst = statistics.fmean(gains), estimate.mean - worst / len(less)
+    return TotalTime(gain, estimate, without_worst, least_suspect(gain, replicas))
 
 
 def lost_elsewhere(
@@ -505,7 +520,7 @@ def examine(
             return comparison.replicas(1)
 
     _refuse(hidden_time(replicas))
-    alone = look_alone(in_company, gain_pct)
+    alone = look_alone(in_company, gain_pct, replicas)
     elsewhere = lost_elsewhere(comparison.tried, rows, replicas)
     # A copy: what `another` adds there it returns as well.
     total = look_total(replicas, (*beside_alone,), elsewhere, another)
