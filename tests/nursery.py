@@ -61,7 +61,9 @@ _AT_IMPORT = {
 #: Read there as well, and set by a machine for all its processes.
 _OF_MACHINES = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")
 _READ_AT_IMPORT = ("TRITON_", "OMP_", "OPENBLAS_", "MKL_", "LD_", "PYTORCH_", "CUDA_VISIBLE")
-_BOOT = re.compile(r"(?:import sys; sys\.path\[:0\] = .*; )?from (\S+) import (\w+); \w+\(\)")
+_BOOT = re.compile(
+    r"(?:import sys; sys\.path\[:1\] = \['(.*)'\]; )?from (\S+) import (\w+); \w+\(\)"
+)
 #: In the environment of whatever they fork, and of workers that share them.
 SOCKET = "TESTS_NURSERY"
 #: Where one asks for a process that runs kernel code, and where for any other.
@@ -189,7 +191,7 @@ def _begun(where: str, order: Mapping[str, Any], descriptors: Sequence[int]) -> 
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asking:
             asking.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
-            runs = "worker" in order or order.get("entry", [_SESSIONS])[0] != _SESSIONS
+            runs = "worker" in order or order.get("entry", [None, _SESSIONS])[1] != _SESSIONS
             asking.connect(f"{where}/{_RUNNER if runs else _DECIDER}")
             socket.send_fds(asking, [json.dumps(order).encode()], [theirs, *descriptors])
             return json.loads(asking.recv(4096))["pid"], status
@@ -199,13 +201,12 @@ def _begun(where: str, order: Mapping[str, Any], descriptors: Sequence[int]) -> 
 
 def _popen(words: Sequence[str], **given: Any) -> Any:
     """Start a process of a session: a fork where it is one of the plugin's own."""
-    if not _is_ours(words, given["env"]):
+    entry = _entry(words, given["env"])
+    if entry is None:
         return subprocess.Popen(words, **given)
     passed = list(given.get("pass_fds", ()))
     argv = [str(passed.index(int(w))) if passed and w.isdecimal() else w for w in words[3:]]
-    entry = _BOOT.fullmatch(words[2])
-    assert entry
-    order: dict[str, Any] = {"entry": list(entry.groups()), "argv": argv}
+    order: dict[str, Any] = {"entry": entry, "argv": argv}
     order |= {"env": dict(given["env"]), "cwd": str(given["cwd"])}
     with open(os.devnull, "r+b") as nothing:
         out = _descriptor(given["stdout"], 1, nothing)
@@ -302,10 +303,14 @@ def _have_workers_forked() -> None:
         vars(importlib.import_module("xdist.workermanage"))["_sys_path"] = list(sys.path)
 
 
-def _is_ours(words: Sequence[str], env: Mapping[str, str]) -> bool:
-    return (
-        list(words[:2]) == [sys.executable, "-c"] and bool(_BOOT.fullmatch(words[2])) and fits(env)
-    )
+def _entry(words: Sequence[str], env: Mapping[str, str]) -> list[str | None] | None:
+    """Return where one of the plugin's own processes begins, None of any other process."""
+    if list(words[:2]) != [sys.executable, "-c"] or "pytest_kopt" not in words[2] or not fits(env):
+        return None
+    found = _BOOT.fullmatch(words[2])
+    # An interpreter in its place runs as well, and imports torch in every session.
+    assert found, words
+    return list(found.groups())
 
 
 def main() -> None:
@@ -503,14 +508,14 @@ def _become(order: Mapping[str, Any], out: int, err: int, *passed: int) -> NoRet
             exec(order["worker"], {"__name__": "__main__"})
             code = 0
         elif "entry" in order:
-            if order["entry"][0] == _SESSIONS:
+            start, module, function = order["entry"]
+            if module == _SESSIONS:
                 _have_workers_forked()
             else:
                 os.setsid()
-            _be_at("", added)
+            _be_at(start or "", added)
             argv = [str(passed[int(w)]) if passed and w.isdecimal() else w for w in order["argv"]]
             sys.argv[:] = ["-c", *argv]
-            module, function = order["entry"]
             getattr(importlib.import_module(module), function)()
             code = 0
         elif "script" in order:
