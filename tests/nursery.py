@@ -71,8 +71,8 @@ _RUNNER, _DECIDER = "runner", "decider"
 #: In the environment of a run that has to be an interpreter of its own.
 FRESH = {"TESTS_FRESH": "1"}
 _MODULES = ("pytest", "pytest_kopt.cli")
-#: Its functions begin a session of pytest in a tree that was made for it.
-_SESSIONS = "pytest_kopt.standalone.child_session"
+#: Its functions begin processes that run kernel code.
+_PROCESSES = "pytest_kopt.processes."
 #: Interpreters whose pytest and kopt are forks; a test adds one with other packages.
 INTERPRETERS = {sys.executable}
 
@@ -127,7 +127,19 @@ def _command(words: Sequence[str], cwd: Path, env: Mapping[str, str]) -> dict[st
         return {"script": words[1], "argv": list(words[2:]), **order}
     if words[1] == "-m" and words[2] in _MODULES:
         return {"module": words[2], "argv": list(words[3:]), **order}
+    if words[1] == "-c" and (entry := _entry(words[2])):
+        return {"entry": entry, "argv": list(words[3:]), **order}
     return None
+
+
+def _entry(code: str) -> Sequence[str | None] | None:
+    """Return where one of the plugin's own processes begins, None of any other process."""
+    found = _BOOT.fullmatch(code)
+    return found and found.groups()
+
+
+def _runs_kernels(order: Mapping[str, Any]) -> bool:
+    return "entry" in order and order["entry"][1].startswith(_PROCESSES)
 
 
 def _completed(
@@ -191,7 +203,7 @@ def _begun(where: str, order: Mapping[str, Any], descriptors: Sequence[int]) -> 
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asking:
             asking.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
-            runs = "worker" in order or order.get("entry", [None, _SESSIONS])[1] != _SESSIONS
+            runs = "worker" in order or _runs_kernels(order)
             asking.connect(f"{where}/{_RUNNER if runs else _DECIDER}")
             socket.send_fds(asking, [json.dumps(order).encode()], [theirs, *descriptors])
             return json.loads(asking.recv(4096))["pid"], status
@@ -201,9 +213,11 @@ def _begun(where: str, order: Mapping[str, Any], descriptors: Sequence[int]) -> 
 
 def _popen(words: Sequence[str], **given: Any) -> Any:
     """Start a process of a session: a fork where it is one of the plugin's own."""
-    entry = _entry(words, given["env"])
-    if entry is None:
+    if list(words[:2]) != [sys.executable, "-c"] or not fits(given["env"]):
         return subprocess.Popen(words, **given)
+    entry = _entry(words[2])
+    # An interpreter in its place runs as well, and imports torch in every session.
+    assert entry, words
     passed = list(given.get("pass_fds", ()))
     argv = [str(passed.index(int(w))) if passed and w.isdecimal() else w for w in words[3:]]
     order: dict[str, Any] = {"entry": entry, "argv": argv}
@@ -236,6 +250,12 @@ class _Child(subprocess.Popen[bytes]):
         self._child_created = True
 
 
+def _run_steps(words: Sequence[str], **given: Any) -> Any:
+    """Run the steps of a bisection, which git may start: each asks for a fork."""
+    at = words.index(sys.executable) + 1
+    return subprocess.run([*words[:at], __file__, *words[at:]], **given)
+
+
 #: In the place of `subprocess` where a module starts the plugin's own processes.
 STARTING = SimpleNamespace(
     Popen=_popen,
@@ -245,6 +265,7 @@ STARTING = SimpleNamespace(
     STDOUT=subprocess.STDOUT,
     TimeoutExpired=subprocess.TimeoutExpired,
 )
+_STEPS = SimpleNamespace(run=_run_steps, DEVNULL=subprocess.DEVNULL)
 
 
 def _descriptor(stream: Any, own: int, nothing: BinaryIO) -> int:
@@ -301,16 +322,6 @@ def _have_workers_forked() -> None:
         master.__init__ = fork
         # As at the start of an interpreter: workers import from here.
         vars(importlib.import_module("xdist.workermanage"))["_sys_path"] = list(sys.path)
-
-
-def _entry(words: Sequence[str], env: Mapping[str, str]) -> list[str | None] | None:
-    """Return where one of the plugin's own processes begins, None of any other process."""
-    if list(words[:2]) != [sys.executable, "-c"] or "pytest_kopt" not in words[2] or not fits(env):
-        return None
-    found = _BOOT.fullmatch(words[2])
-    # An interpreter in its place runs as well, and imports torch in every session.
-    assert found, words
-    return list(found.groups())
 
 
 def main() -> None:
@@ -495,11 +506,12 @@ def _become(order: Mapping[str, Any], out: int, err: int, *passed: int) -> NoRet
             sys.stdout = io.TextIOWrapper(stdout, sys.stdout.encoding, write_through=True)
         from pytest_kopt.cli import campaigns
         from pytest_kopt.processes import forking, launched, launcher
-        from pytest_kopt.standalone import child_session
+        from pytest_kopt.standalone import bisection, child_session
 
         forking.differ()
         for module in (launched, launcher, child_session, campaigns):
             vars(module)["subprocess"] = STARTING
+        vars(bisection)["subprocess"] = _STEPS
         if "worker" in order:
             os.dup2(passed[0], 0)
             sys.stdin = os.fdopen(0)
@@ -509,10 +521,10 @@ def _become(order: Mapping[str, Any], out: int, err: int, *passed: int) -> NoRet
             code = 0
         elif "entry" in order:
             start, module, function = order["entry"]
-            if module == _SESSIONS:
-                _have_workers_forked()
-            else:
+            if _runs_kernels(order):
                 os.setsid()
+            else:
+                _have_workers_forked()
             _be_at(start or "", added)
             argv = [str(passed[int(w)]) if passed and w.isdecimal() else w for w in order["argv"]]
             sys.argv[:] = ["-c", *argv]

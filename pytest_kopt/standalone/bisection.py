@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from pytest_kopt.campaign.git.repository import Repository
 from pytest_kopt.decide.verdict import Decision
@@ -21,7 +21,7 @@ from pytest_kopt.standalone.child_session import MadeTree, last_words, other_tre
 
 _refused = partial(BadInput, where="kopt bisect")
 _CHECK = ("--kopt-gate", "improve", "--kopt-allow-removed")
-_STEP = "import sys; from pytest_kopt.standalone.bisection import step; sys.exit(step())"
+_STEP = "from pytest_kopt.standalone.bisection import step; step()"
 #: The exit codes of a step: `git bisect run` skips a commit at 125, and ends at 128.
 _CODES = {"not slower": 0, "slower": 1, "skipped": 125, "no idle GPU": 128}
 
@@ -55,8 +55,8 @@ def _rows(file: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
 
 
-def step() -> int:
-    """Compare the commit of a bisection's work tree with GOOD, and keep its row.
+def step() -> NoReturn:
+    """Compare the commit of a bisection's work tree with GOOD, keep its row, and exit with a code.
 
     Only a verdict on both versions says how it stands.
     """
@@ -91,7 +91,7 @@ def step() -> int:
     with Path(folder, "rows").open("a", encoding="utf-8") as rows:
         rows.write(json.dumps(row) + "\n")
     sys.stderr.write(f"{commit[:12]} {subject}: {standing}: {reason}\n")
-    return _CODES[standing]
+    sys.exit(_CODES[standing])
 
 
 def _ends(root: Path, good: str, bad: str) -> tuple[Repository, str, str]:
