@@ -250,10 +250,12 @@ class _Child(subprocess.Popen[bytes]):
         self._child_created = True
 
 
-def _run_steps(words: Sequence[str], **given: Any) -> Any:
-    """Run the steps of a bisection, which git may start: each asks for a fork."""
-    at = words.index(sys.executable) + 1
-    return subprocess.run([*words[:at], __file__, *words[at:]], **given)
+def _relayed(start: Callable[..., Any]) -> Callable[..., Any]:
+    def relayed(words: Sequence[str], **given: Any) -> Any:
+        at = words.index(sys.executable) + 1
+        return start([*words[:at], __file__, *words[at:]], **given)
+
+    return relayed
 
 
 #: In the place of `subprocess` where a module starts the plugin's own processes.
@@ -265,7 +267,13 @@ STARTING = SimpleNamespace(
     STDOUT=subprocess.STDOUT,
     TimeoutExpired=subprocess.TimeoutExpired,
 )
-_STEPS = SimpleNamespace(run=_run_steps, DEVNULL=subprocess.DEVNULL)
+#: The same where what is started has pipes, or where git starts it: a script asks for the fork.
+RELAYING = SimpleNamespace(
+    Popen=_relayed(subprocess.Popen),
+    run=_relayed(subprocess.run),
+    DEVNULL=subprocess.DEVNULL,
+    PIPE=subprocess.PIPE,
+)
 
 
 def _descriptor(stream: Any, own: int, nothing: BinaryIO) -> int:
@@ -511,7 +519,7 @@ def _become(order: Mapping[str, Any], out: int, err: int, *passed: int) -> NoRet
         forking.differ()
         for module in (launched, launcher, child_session, campaigns):
             vars(module)["subprocess"] = STARTING
-        vars(bisection)["subprocess"] = _STEPS
+        vars(bisection)["subprocess"] = RELAYING
         if "worker" in order:
             os.dup2(passed[0], 0)
             sys.stdin = os.fdopen(0)

@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from pytest_kopt import BadInput, compare
+from pytest_kopt.standalone import two_versions
 
+from .. import nursery
 from .paired import FASTER, OLD, PLAIN, SLOWER, kernel, traced, write_paired
 from .project import Project
 
@@ -80,6 +82,8 @@ def test_threads_of_a_program_call_it_and_find_everything_as_it_was(
     temporary.mkdir()
     variables = project.environment() | traced(tmp_path)
     variables |= {"PYTHONPATH": str(project.root), "TMPDIR": str(temporary)}
+    variables |= {nursery.SOCKET: nursery.address()}
+    monkeypatch.setattr(two_versions, "subprocess", nursery.RELAYING)
     for name in {*os.environ} - {*variables}:
         monkeypatch.delenv(name)
     for name, text in variables.items():
