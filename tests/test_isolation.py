@@ -243,6 +243,7 @@ def test_the_homes_cache_is_empty_but_for_compilers(
     # A compiler finds there what the last process made, and the next one what this one makes.
     assert (home / ".cache/torch/kernels/a").read_text() == ".cache/torch/kernels/a"
     (home / ".cache/flashinfer/b").write_text("made")
-    assert (user / ".cache/flashinfer/b").read_text() == "made"
+    assert (user / ".cache/pytest-kopt/flashinfer/b").read_text() == "made"
+    assert {*os.listdir(user / ".cache")} == {"mine", "torch", "pytest-kopt"}
     (home / ".cache/own").mkdir()
     assert not (user / ".cache/own").exists()

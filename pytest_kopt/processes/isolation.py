@@ -83,9 +83,11 @@ _COMPILERS = {
 }
 #: What compilers keep in the home's cache, and data that tests read there.
 _IN_CACHE = (
-    *("ccache", "comgr", "flashinfer", "huggingface", "pytest-kopt", "taichi", "torch"),
+    *("ccache", "comgr", "flashinfer", "huggingface", "taichi", "torch"),
     *("torch_extensions", "tvm-ffi", "vllm", "warp"),
 )
+#: In the home's cache the folder for what compilers would make a folder for.
+_OURS = "pytest-kopt"
 #: A larger folder is not copied for a process: it holds more than a tuner's choices.
 _FILES, _BYTES = 1000, 16 << 20
 
@@ -168,10 +170,13 @@ def _empty_home_cache(home: Path) -> None:
             if entry.name != cache.name:
                 (home / entry.name).symlink_to(entry.path)
     known = Path(os.environ.get("XDG_CACHE_HOME") or user / cache.name)
-    for name in _IN_CACHE:
+    for name in (_OURS, *_IN_CACHE):
         with suppress(OSError):  # A home that cannot be written to has no caches.
-            (known / name).mkdir(parents=True, exist_ok=True)
-            (cache / name).symlink_to(known / name)
+            place = known / name
+            if name != _OURS and not place.is_dir():
+                place = known / _OURS / name
+            place.mkdir(parents=True, exist_ok=True)
+            (cache / name).symlink_to(place)
     os.environ |= {"HOME": str(home), "XDG_CACHE_HOME": str(cache)}
 
 
@@ -243,7 +248,7 @@ def _caches() -> Iterator[Path]:
         if (home / folder).is_dir():
             yield home / folder
         else:
-            place = home / ".cache" / "pytest-kopt" / folder.strip(".").replace("/", "-")
+            place = home / ".cache" / _OURS / folder.strip(".").replace("/", "-")
             os.environ.setdefault(variable, str(place))
     inductor = Path(tempfile.gettempdir()) / f"torchinductor_{user}"
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(inductor))
