@@ -11,7 +11,7 @@ import pytest
 
 from pytest_kopt.devices import idle, pinning
 from pytest_kopt.devices.idle import AllGpusBusy
-from pytest_kopt.devices.machine import cpu_clock_mhz
+from pytest_kopt.devices.machine import busy_pct, cpu_clock_mhz, cpu_ticks
 from pytest_kopt.devices.pinning import (
     EarlyLook,
     Host,
@@ -99,6 +99,16 @@ def test_the_clock_of_a_cpu_is_the_mean_of_its_cores(tmp_path: Path) -> None:
         folder.mkdir(parents=True)
         (folder / "scaling_cur_freq").write_text(f"{khz}\n")
     assert cpu_clock_mhz(tmp_path) == 2700.0
+
+
+def test_a_host_is_busy_by_all_that_runs_between_two_readings(tmp_path: Path) -> None:
+    file = tmp_path / "stat"
+    assert cpu_ticks(file) is None
+    file.write_text("cpu  100 0 50 800 50 0 0 0 0 0\ncpu0 1 1 1 1\n")
+    before = cpu_ticks(file)
+    file.write_text("cpu  130 10 50 850 60 0 0 0 0 0\n")
+    assert busy_pct(before, cpu_ticks(file)) == 40.0
+    assert busy_pct(before, before) is None and busy_pct(None, before) is None
 
 
 def test_of_different_gpus_the_campaigns_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -140,6 +140,9 @@ class Replicas(Document):
     processes: int = Field(
         description="times in a process of their own, or in one for each version, on each device"
     )
+    host_busy_pct: float | None = optional(
+        "share of its processor time that the host was busy meanwhile, by all that ran, in percent"
+    )
 
 
 class KernelTime(Document):

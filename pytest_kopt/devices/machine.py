@@ -45,6 +45,25 @@ def cpu_clock_mhz(folder: Path = Path("/sys/devices/system/cpu")) -> float | Non
     return statistics.fmean(clocks) if clocks else None
 
 
+def cpu_ticks(path: Path = Path("/proc/stat")) -> tuple[int, int] | None:
+    """Return how many ticks this host's cores were busy since its start, and all; None untold."""
+    try:
+        ticks = [
+            int(word) for word in path.read_text(encoding="utf-8").splitlines()[0].split()[1:9]
+        ]
+    except (OSError, ValueError, IndexError):
+        return None
+    # The fourth and the fifth figure are of idle cores.
+    return sum(ticks) - sum(ticks[3:5]), sum(ticks)
+
+
+def busy_pct(before: tuple[int, int] | None, after: tuple[int, int] | None) -> float | None:
+    """Return the share of the time between two readings that cores were busy, in percent."""
+    if before is None or after is None or after[1] <= before[1]:
+        return None
+    return 100 * (after[0] - before[0]) / (after[1] - before[1])
+
+
 def cpu_model() -> str:
     """Return the CPU's model name, its architecture where the system does not tell."""
     try:

@@ -19,6 +19,7 @@ from pytest_kopt.decide.paired import decide
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.series import Series, SeriesTable, prior_of
 from pytest_kopt.decide.verdict import Decision, KernelChange, Replicas, Verdict
+from pytest_kopt.devices.machine import busy_pct, cpu_ticks
 from pytest_kopt.devices.states import BOOST
 from pytest_kopt.honesty.finding import Finding, names_of
 from pytest_kopt.honesty.nearby_shapes import Tried
@@ -146,7 +147,7 @@ def judge(
         assert verdict is not None
         return verdict
 
-    verdict, facts, credit = None, criteria.facts, Credit()
+    verdict, facts, credit, begin = None, criteria.facts, Credit(), cpu_ticks()
     for look in LOOKS:
         replicas += comparison.replicas(look - len(replicas))
         if verdict := decided(facts):
@@ -175,7 +176,7 @@ def judge(
         "engine": ", ".join(engines) or None,
         "flags": [*verdict.flags, *credit.flags],
         "kernels": _kernels(results, replicas),
-        "replicas": Replicas(processes=len(replicas)),
+        "replicas": Replicas(processes=len(replicas), host_busy_pct=busy_pct(begin, cpu_ticks())),
     }
     return PairedResult(
         verdict=verdict.model_copy(update=update),
