@@ -336,6 +336,15 @@ class TestAGlobalRound:
         assert verdict.decision is Decision.ROLLED_BACK
         assert "'block_size=5' (-2.44 %) fell beyond the noise" in verdict.reason
 
+    def test_paired_too(self) -> None:
+        """Four classes gain less than the known bias, so that no path of their own is worth it."""
+        old = dict.fromkeys(range(1, 6), (100.0, 100.0))
+        new = {**dict.fromkeys(old, (99.75, 99.75)), 5: (100.5, 100.5)}
+        verdict = paired(new, old)
+        assert verdict.aggregate is not None and (verdict.aggregate.low_pct or 0) > 0
+        assert verdict.decision is Decision.ROLLED_BACK
+        assert "'block_size=5' (-0.50 %) fell beyond the noise" in verdict.reason
+
     def test_a_split_that_only_the_repetitions_show(self) -> None:
         first = {1024: (98.5, 100.5), 16: (40.0, 42.0)}
         assert stored(first, policy=PRIMUS).decision is Decision.INCOMPLETE

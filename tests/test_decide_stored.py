@@ -106,6 +106,14 @@ class TestAccepting:
         assert decide(all_at(104.0), policy=policy).decision is Decision.ROLLED_BACK
         assert decide(all_at(104.1), policy=policy).decision is Decision.ACCEPTED
 
+    def test_a_gain_of_cases_with_group_sizes_is_not_decided(self) -> None:
+        """Nothing was timed with other draws of these."""
+        found = decide(all_at(103.0), has_groups=True)
+        assert (found.decision, found.aggregate) == (Decision.INCOMPLETE, None)
+        assert "under skew" in found.reason and remeasurements_needed(found, PRIMUS) == 0
+        loss = decide(all_at(90.0), has_groups=True)
+        assert loss == decide(all_at(90.0))
+
     def test_the_device_of_each_case_is_told(self) -> None:
         devices = {row.key: f"GPU-{row.label}" for row in OLD.rows}
         verdict = decide(all_at(103.0), devices=devices)

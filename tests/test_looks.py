@@ -190,6 +190,7 @@ def test_a_clear_loss_of_another_metric_comes_before_a_copy_that_differs() -> No
     slower, disputed = biased(-9.0, copy=0.0), biased(2.0, copy=2.0)
     verdict = decide(by_metrics(disputed, slower), PRIMUS)
     assert verdict is not None and verdict.decision is Decision.ROLLED_BACK
+    assert len(verdict.secondary) == 1, "the figure of the other metric stands beside it"
 
 
 def test_a_gain_under_skew_shows_against_both_copies_too() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -51,6 +52,17 @@ def test_what_skew_does_not_have_is_not_accepted(
         assert verdict.aggregate and verdict.aggregate.metric == "Forward TFLOPS"
     if decision != "ACCEPTED" and declared > 0:
         assert "with other group sizes" in verdict.reason
+
+
+def test_a_target_class_without_group_sizes_is_judged_as_declared() -> None:
+    """All that has group sizes still has to hold."""
+    classes: dict[str, Any] = {"classes": Classes(("M",), "M=0")}
+    declared = evidence(9.0, 9.0, **classes)
+    for uneven, decision in ((8.0, "ACCEPTED"), (-3.0, "ROLLED_BACK")):
+        of_the_other = replace(declared, series=evidence(0.0, uneven).series[1:])
+        verdict = decide(with_skew(declared, of_the_other), PRIMUS)
+        assert verdict is not None and verdict.decision == decision, verdict
+        assert verdict.target_class == "M=0"
 
 
 def test_what_is_not_clear_under_skew_takes_more_processes() -> None:

@@ -88,11 +88,11 @@ def _by_metrics(looks: Sequence[Look], facts: VersionFacts) -> _Judged | None:
     first = looks[0]
     taken = [case.memory for case in first.cases]
     known = evidence_for(benefit, taken)
+    if not known and judged:
+        look, answer = judged
+        return look, answer._replace(reason=f"{answer.reason}; {refuted(taken)}")
     if not known:
-        return judged and (
-            judged[0],
-            judged[1]._replace(reason=f"{judged[1].reason}; {refuted(taken)}"),
-        )
+        return None
     if all(_is_equal(look) for look in looks):
         slower = f"; {first.slower}" if first.slower else ""
         return first, Answer(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -43,6 +43,11 @@ class CaseScatter(Document):
     main: list[LogRatio]
     placebo: list[LogRatio]
 
+    def fits(self, case: CaseQuads) -> bool:
+        """Say whether it was timed by the same engine, at the same point, on the same device."""
+        is_here = self.device in (ANY_DEVICE, case.device)
+        return is_here and (self.engine, self.operating_point) == (case.engine, _point(case))
+
 
 class Scatter(BaseModel):
     """The scatter of a session's replicas, by direction and node id."""
@@ -69,15 +74,6 @@ class Scatter(BaseModel):
                 )
         return cls(log_ratios_by_way=ways)
 
-    def series(
-        self, way: Way, fits: Callable[[str, CaseScatter], bool]
-    ) -> Iterator[dict[str, list[float]]]:
-        """Yield both arms' log-ratios of the cases that fit."""
-        by_case = self.log_ratios_by_way.get("step", {}) | self.log_ratios_by_way.get(way, {})
-        fitting = {nodeid: series for nodeid, series in by_case.items() if fits(nodeid, series)}
-        yield {nodeid: series.main for nodeid, series in fitting.items()}
-        yield {nodeid: series.placebo for nodeid, series in fitting.items()}
-
 
 @dataclass(frozen=True, slots=True)
 class NoiseHistory:
@@ -97,21 +93,21 @@ class NoiseHistory:
         return cls(tuple(sessions))
 
     def noise(self, way: Way, now: Mapping[str, CaseQuads]) -> Noise:
-        """Return the noise of one direction; `now` is the comparison's first replica.
-
-        Sessions count that timed a case by the same engine, at the same operating point, on the
-        same device.
-        """
+        """Return the noise of one direction; `now` is the comparison's first replica."""
         engines = {quads.engine for quads in now.values() if not quads.is_same}
         default = HOST_TIMED if any("wall" in engine for engine in engines) else DEVICE_TIMED
 
-        def fits(nodeid: str, series: CaseScatter) -> bool:
-            case = now.get(nodeid)
-            if case is None or series.device not in (ANY_DEVICE, case.device):
-                return False
-            return (series.engine, series.operating_point) == (case.engine, _point(case))
-
-        arms = [arm for session in self.sessions for arm in session.series(way, fits)]
+        arms: list[dict[str, list[float]]] = []
+        for session in self.sessions:
+            ways = session.log_ratios_by_way
+            by_case = ways.get("step", {}) | ways.get(way, {})
+            fitting = {
+                nodeid: earlier
+                for nodeid, earlier in by_case.items()
+                if (case := now.get(nodeid)) and earlier.fits(case)
+            }
+            arms.append({nodeid: earlier.main for nodeid, earlier in fitting.items()})
+            arms.append({nodeid: earlier.placebo for nodeid, earlier in fitting.items()})
         return Noise(tuple(arms), default)
 
 

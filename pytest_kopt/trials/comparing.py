@@ -172,6 +172,7 @@ def compare_stored(gathered: Gathered) -> Verdict:
             if (limits := (result.evidence.limit_pct, result.evidence.limit_us)) != (None, None)
         },
         weights={result.key: result.weight for result in results},
+        has_groups=any(result.evidence.groups for result in results),
     )
     verdict = decide_stored(evidence, policy)
     for _ in range(remeasurements_needed(verdict, policy)):
@@ -183,8 +184,6 @@ def compare_stored(gathered: Gathered) -> Verdict:
         repeats = (*evidence.remeasurements, repeat.only(incumbents))
         evidence = replace(evidence, remeasurements=repeats)
         verdict = decide_stored(evidence, policy)
-    if verdict.decision.keeps and any(result.evidence.groups for result in results):
-        return incomplete(policy, *judging.SKEW_NOT_TIMED)
     engines = sorted({result.evidence.engine or "-" for result in results})
     flags = [*verdict.flags, *judging.device_flags(results, opened.frozen)]
     if where := elsewhere(campaign.best.session()):

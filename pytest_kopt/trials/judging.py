@@ -25,10 +25,6 @@ INTERPRETED = (
     "Triton's interpreter ran these cases: kopt cannot compare times without a GPU",
     "the checks passed; run the round on a GPU",
 )
-SKEW_NOT_TIMED = (
-    "stored times do not show whether a grouped GEMM's gain holds under skew",
-    "run it again with --kopt-compare paired, which times that too",
-)
 
 #: Why a trial is rejected in which kernel code, or somebody else, edited the harness.
 EDITED_HARNESS = "the harness was edited while the kernel ran"
