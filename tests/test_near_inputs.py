@@ -17,7 +17,7 @@ from pytest_kopt.cases.nearby.near_inputs import TRANSFORMATIONS, variants
 from pytest_kopt.cases.order import CANDIDATE, INCUMBENT
 from pytest_kopt.cases.running.heldout import try_variant
 from pytest_kopt.cases.running.reference import observed
-from pytest_kopt.honesty.nearby_shapes import AXES, Tried, held_out_findings
+from pytest_kopt.honesty.nearby_shapes import AXES, Kind, Tried, held_out_findings
 from pytest_kopt.numerics.gates import snr
 
 Function = Callable[..., Any]
@@ -52,11 +52,14 @@ def case_of(function: Function, versions: Versions, **changes: Any) -> Case:
     return observed(case, 3)
 
 
-def trials_of(function: Function, versions: Versions, **changes: Any) -> list[Tried]:
+def trials_of(
+    function: Function, versions: Versions, *, only: Kind | None = None, **changes: Any
+) -> list[Tried]:
     """Return what becomes of a version of the operation where the incumbent is right."""
     both = {INCUMBENT: versions.incumbent, CANDIDATE: function}
-    case = case_of(function, versions, **changes)
-    trials = [try_variant(near, both, "cpu", 7) for near in variants(case, 7) if not near.untried]
+    near = variants(case_of(function, versions, **changes), 7)
+    wanted = [v for v in near if not v.untried and only in (None, v.kind)]
+    trials = [try_variant(variant, both, "cpu", 7) for variant in wanted]
     return [trial for trial in trials if trial and trial.outcomes.get(INCUMBENT) == "right"]
 
 
