@@ -14,7 +14,7 @@ from pytest_kopt.campaign.ledger import AnyEvent, Decided, PairedChange
 from pytest_kopt.campaign.manifest import Manifest
 from pytest_kopt.campaign.state import fold
 from pytest_kopt.cases.result import CaseResult, named, names
-from pytest_kopt.decide.verdict import Aggregate, Decision, Level, Verdict
+from pytest_kopt.decide.verdict import Decision, Level
 from pytest_kopt.documents import validate
 from pytest_kopt.errors import BadInput
 from pytest_kopt.show.files.summary import missing_text
@@ -108,33 +108,6 @@ def test_shapes_are_frozen_by_the_first_quick_round(
         return
     with pytest.raises(BadInput, match="round 2 was measured with it"):
         levels.check_unchanged(shapes, THREE, since)
-
-
-def verdict(decision: Decision, change: float | None) -> Verdict:
-    total = None if change is None else Aggregate(metric="Forward TFLOPS", change_pct=change)
-    return Verdict(
-        decision=decision, reason="why", compare="paired", policy="primus", aggregate=total
-    )
-
-
-@pytest.mark.parametrize(
-    ("decision", "change", "expected"),
-    [
-        (Decision.ACCEPTED, 3.0, True),
-        (Decision.ACCEPTED_WITH_NOTE, 4.999, True),
-        (Decision.ACCEPTED_WITH_NOTE, 0.0, True),
-        (Decision.ACCEPTED_WITH_NOTE, None, False),
-        (Decision.ACCEPTED, 5.0, False),
-        (Decision.ACCEPTED, 5.0 - 1e-12, False),
-        (Decision.ACCEPTED, 30.0, False),
-        (Decision.ROLLED_BACK, 3.0, False),
-        (Decision.INCOMPLETE, 1.0, False),
-    ],
-)
-def test_a_small_quick_gain_asks_for_all_cases(
-    decision: Decision, change: float | None, expected: bool
-) -> None:
-    assert levels.asks_for_full(verdict(decision, change)) is expected
 
 
 def played(*rounds: tuple[Level, float, float | None]) -> Sequence[AnyEvent]:

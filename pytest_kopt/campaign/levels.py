@@ -9,15 +9,12 @@ from itertools import pairwise
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.manifest import Manifest
 from pytest_kopt.cases.result import CaseResult, names
-from pytest_kopt.decide.policy import TOLERANCE_PCT
-from pytest_kopt.decide.verdict import Level, Verdict
+from pytest_kopt.decide.verdict import Level
 from pytest_kopt.errors import BadInput
 from pytest_kopt.schema.table import Row, Table
 
 #: How many cases a quick round has; a campaign with no more than MOST has no quick level.
 LEAST, MOST = 3, 5
-#: A smaller quick gain is decided by all cases, in percent.
-FULL_BELOW_PCT = 5.0
 #: So many cases a representative one stands for, as long as LEAST and MOST allow it.
 _EACH_FOR = 4
 _STDDEV = "_stddev"
@@ -35,13 +32,6 @@ def choose(level: str | None, count: int, shapes: Sequence[str] | None) -> Level
         what = "the manifest names no representative cases"
         raise BadInput(what, where="--kopt-level quick", fix=fix)
     return "full"
-
-
-def asks_for_full(verdict: Verdict) -> bool:
-    """Say whether a quick round would keep a gain that is too small to stand alone."""
-    change = verdict.aggregate.change_pct if verdict.aggregate else None
-    is_small = change is not None and change < FULL_BELOW_PCT - TOLERANCE_PCT
-    return verdict.decision.keeps and is_small
 
 
 def always_full(level: str | None, what: str) -> None:

@@ -2,7 +2,7 @@
 
 The round is opened, which refuses what is not worth measuring. pytest runs the cases: all are
 checked, those of the level are timed. The rows are gathered and judged, by all cases where a quick
-gain is too small to stand alone. The verdict gets its flags, and is recorded and carried out.
+round would keep the candidate. The verdict gets its flags, and is recorded and carried out.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def judge_candidate(ran: Ran) -> Judged:
     opened, asked = ran.opened, ran.opened.asked
     examination = Examination(asked.campaign, ran.begun.kernel)
     judged = _judge_same(ran) if ran.is_same else _judge(gather(ran), examination)
-    if opened.level == "quick" and levels.asks_for_full(judged.verdict):
+    if opened.level == "quick" and judged.verdict.decision.keeps and not ran.is_same:
         judged = _judge_by_all(judged, examination)
     findings = examination.findings(judged.gathered.results)
     notable = [finding for finding in findings if not finding.rejects or finding.repairs]
@@ -198,14 +198,17 @@ def _supporting(judged: Judged, wrong: Sequence[Finding]) -> Judged:
 
 
 def _judge_by_all(quick: Judged, examination: Examination) -> Judged:
-    """Time the remaining cases in this session, and have all of them decide on a small gain."""
+    """Time the remaining cases in this session, and have all of them decide.
+
+    A candidate knows the representative cases, and could lose in all others.
+    """
     ran, opened, total = quick.gathered.ran, quick.gathered.opened, quick.verdict.aggregate
     assert total is not None and total.change_pct is not None
     ran.measurements.time_also([name for name in opened.frozen if name not in opened.timed])
     judged = _judge(replace(gather(ran), level="full"), examination)
     flag = (
-        f"quick, {total.metric} changed by {changed(total.change_pct)}: less than "
-        f"{levels.FULL_BELOW_PCT:g} % is decided by all {len(opened.frozen)} cases"
+        f"quick, {total.metric} changed by {changed(total.change_pct)}: what is kept is decided by "
+        f"all {len(opened.frozen)} cases"
     )
     return judged.saying(flags=[flag, *judged.verdict.flags])
 
