@@ -45,7 +45,7 @@ def nothing_nearby(ids: Collection[str], how: str) -> Any:
     """Return what tried shapes near the declared ones, and found nothing."""
     quiet: Any = dict.fromkeys(("halt", "end", "kill"), lambda: None)
     told: Any = {"are_orphans": False, "is_over": False, "died": "", "died_in": "", "how": how}
-    found: Any = {"same": {}, "caught": [], "unloaded": set(), "through": {*ids}}
+    found: Any = {"caught": [], "unloaded": set(), "through": {*ids}}
     found["short_of_memory"] = set()
     return SimpleNamespace(wait=list, **told, **found, **quiet)
 

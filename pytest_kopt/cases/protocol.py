@@ -109,7 +109,12 @@ class TryNearby(OfCase):
 
 @dataclass(frozen=True, slots=True)
 class LoadReference(OfCase):
-    """Load a case of the current best, to judge what other workers' timed calls gave."""
+    """Load a case of the current best, to judge what other workers' timed calls gave.
+
+    With `asks_reach` the worker says whether the change reaches the case: it has no candidate.
+    """
+
+    asks_reach: bool = False
 
 
 class WithinCase:

@@ -416,7 +416,6 @@ class Lane:
             self.pool.room = 1
         self.tried += [shape for shape in tried if shape.nodeid in self.place.ids]
         self.caught += nearby.caught
-        self._same |= {i: CaseQuads(i, "", same=how) for i, how in nearby.same.items()}
         self._nearby_tried |= dict.fromkeys(nearby.unloaded, nearby.how)
         if nearby.died and nearby.died_in not in self.place.ids:
             # What ended it is not compared here.

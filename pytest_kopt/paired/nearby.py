@@ -21,7 +21,6 @@ from pytest_kopt.cases.replies import (
     Report,
     TriedShape,
 )
-from pytest_kopt.decide.case_verdict import Same
 from pytest_kopt.honesty.accuracy import Accuracy, other_results
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.nearby_shapes import (
@@ -60,8 +59,6 @@ class Nearby(Children):
         self.seed = seed
         #: How one of them ended by itself, and in which case; "" as long as none did.
         self.died = self.died_in = ""
-        #: The cases that the change does not concern, with how that is known.
-        self.same: dict[str, Same] = {}
         #: What the candidate changed that the incumbent stands on, or returns otherwise than it.
         self.caught: list[Finding] = []
         #: The cases that a process has gone through, once for each process, or could not load.
@@ -149,9 +146,7 @@ class Nearby(Children):
                 case Findings(findings):
                     self.caught += findings
                     is_whole = True
-                case Loaded(same=how):
-                    if how:
-                        self.same[nodeid] = how
+                case Loaded():
                     is_whole = True
                 case CannotLoad():
                     self.unloaded.add(nodeid)

@@ -219,6 +219,10 @@ class Replica(Children):
             reply = _wait(child, Loaded)
             if reply.same:
                 _wait(child, CaseFinished)
+                # Machine code is recorded on a GPU only.
+                is_code = reply.same == "machine" and self._device.kind != "cpu"
+                if not (is_code or self._verifier.confirms_same(nodeid)):
+                    raise Refused(f"{nodeid}: the change reaches the case without the candidate")
                 return CaseQuads(nodeid, "", same=reply.same)
             if code := reply.code:
                 loaded.kernels = differences_later(code.before, code.after, code.arch)

@@ -73,6 +73,19 @@ class Verifier(Children):
         child.send(LoadReference(nodeid))
         self._case, self._is_loaded = nodeid, False
 
+    def confirms_same(self, nodeid: str) -> bool:
+        """Say whether the change leaves a case as it is, in the process without the candidate.
+
+        The word of the candidate's process counts for nothing.
+        """
+        (child,) = self.children
+        if self._case:
+            child.send(Leave())
+            self._wait(CaseFinished)
+        child.send(LoadReference(nodeid, asks_reach=True))
+        self._case, self._is_loaded = nodeid, True
+        return not self._wait(Loaded).reached
+
     def await_loaded(self, nodeid: str) -> None:
         """Wait until a case is loaded; Refused where it cannot be."""
         self.load(nodeid)

@@ -65,6 +65,27 @@ def write_reached(project: Project, version: str, helper_ms: float, table_ms: fl
     project.write("far/kernel.py", kernel(OLD, "far", name="far"))
 
 
+#: A kernel whose process says of every case that the change leaves it as it is.
+SAYS_SAME = """
+
+def _says_same(*versions, **more):
+    raise affected_modules.Unreached("nothing that runs has changed")
+
+
+from pytest_kopt.cases.running import timed_versions
+from pytest_kopt.versions import affected_modules
+
+timed_versions.load_versions = _says_same
+"""
+
+
+def test_what_the_candidates_process_says_of_sameness_is_not_believed(gate: Gate) -> None:
+    gate.project.write(PLAIN, kernel(SLOWER, "new") + SAYS_SAME)
+    done = gate()
+    assert done.run.code == 4, done.run.text
+    assert "the change reaches the case without the candidate" in done.run.text
+
+
 REACHED = (("helped.kernel", "helped"), ("tabled.kernel", "tabled"), ("far.kernel", "far"))
 
 

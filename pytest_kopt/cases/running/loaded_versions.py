@@ -125,6 +125,19 @@ def is_reached(case: Case, order: ArmsOrder, seed: int, hook: AuditHook | None) 
     )
 
 
+def is_concerned(case: Case, order: ArmsOrder, seed: int) -> bool:
+    """Say whether the change concerns a case, in a process that holds no candidate.
+
+    It runs the current best, and reads of the candidate what its sources say. A file that other
+    cases opened here does not count: only sources tell who reads it.
+    """
+    if not is_reached(case, order, seed, None):
+        return False
+    here, candidates = Path(order.tree or order.root), Path(order.root)
+    inputs = make_inputs(case, seed)
+    return not _runs_no_change(case, inputs, order.concerning, here, candidates)
+
+
 def files_used(case: Case, root: Path, seed: int) -> set[Path]:
     """Return the files below `root` that a case's function can import, and all that a call runs."""
     module = home(case.function)

@@ -46,6 +46,7 @@ from pytest_kopt.cases.running.inspected_results import (
     read,
     wrong_result,
 )
+from pytest_kopt.cases.running.loaded_versions import is_concerned
 from pytest_kopt.cases.running.reference import observed
 from pytest_kopt.cases.running.timed_calls import (
     Content,
@@ -76,8 +77,11 @@ _SAME_DB = 20.0
 _BEYOND = RENEWED.excluded_by
 
 
-def serve_verifier(case: Case, bench: Bench, arms: ArmsOrder, client: Client) -> None:
+def serve_verifier(
+    case: Case, bench: Bench, arms: ArmsOrder, client: Client, *, asks_reach: bool = False
+) -> None:
     """Load a case of the incumbent's tree; judge what a runner handed over, or answer it."""
+    is_reached = True
     try:
         with one_thread(), checking_lock(bench.uuid, bench.waiting):
             case = observed(case, derive(bench.session_seed, case.nodeid, "verifier"))
@@ -86,12 +90,14 @@ def serve_verifier(case: Case, bench: Bench, arms: ArmsOrder, client: Client) ->
                 tree = Path(arms.tree)
                 # Of machine code that both versions share a candidate's tree has no other.
                 check_moved(lambda: None, Path(arms.root), tree, arms.changed, is_own=True)
+            if asks_reach:
+                is_reached = is_concerned(case, arms, bench.session_seed)
     except NotLoadable as reason:
         client.send(CannotLoad(str(reason)))
         return
     while True:
         with bench.waiting():
-            client.send(Loaded())
+            client.send(Loaded(reached=is_reached))
             order = client.receive()
         match order:
             case Judge(looks):
