@@ -199,6 +199,25 @@ def test_on_the_cpu_a_gain_counts_as_far_as_the_clock_sees_it(passed: float, exc
     assert not look_outside(waiting(5.0, passed), unasked, loss_pct=5.0).excess
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_a_wait_shows_among_blocks_that_others_hold_up(seed: int) -> None:
+    """The processor time is a quarter; by the clock nothing is gained, in blocks that scatter."""
+    dice = random.Random(seed)
+
+    def block(counted: float) -> BlockTime:
+        return BlockTime(counted, None, counted, counted, 20.0 * dice.gauss(1, 0.2))
+
+    def quad() -> list[tuple[str, BlockTime]]:
+        arms = (CANDIDATE, INCUMBENT, INCUMBENT, CANDIDATE)
+        return [(arm, block(5.0 if arm == CANDIDATE else 20.0)) for arm in arms]
+
+    replicas = [
+        {"a": CaseQuads("a", "wall", {CANDIDATE: [quad() for _ in range(3)]})} for _ in range(2)
+    ]
+    witness = look_outside(replicas, unasked)
+    assert math.exp(math.log(4) - witness.excess) == pytest.approx(1.0, abs=0.3)
+
+
 def timed(*new: float) -> dict[str, CaseQuads]:
     """A process in which the current best's blocks take 20 ms and the candidate's so much each."""
     old = (INCUMBENT, block_time(20.0))

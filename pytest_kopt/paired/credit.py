@@ -52,8 +52,9 @@ _LOST_TIMES = 8.0
 _MOVED_SHARE, _MOVED_LEAST, _CACHES = 0.25, 0.02, 0.1
 #: The same between two processes, which differ by where their memory lies.
 _PROCESSES = 0.5
-#: A version's time by the outside clock is at least this share of its counted time.
-_LEAST_SHARE = 0.01
+#: A version's time by the outside clock is at least this share of the current best's: differences
+#: of what passes scatter.
+_LEAST_SHARE = 1e-4
 #: Messages to a GPU's process and the launches of its calls take their time, in ms.
 _LAUNCHES_MS = 5.0
 #: One-sided level of the bound on the time that passes elsewhere.
@@ -197,36 +198,35 @@ def look_total(
     """
     measured = [*replicas, *others]
     for _ in range(len(others), _TIMES):
-        total = _total(replicas, measured, elsewhere)
+        total = _total(replicas, measured, elsewhere, _counted)
         if not total.is_suspect:
             return total
         measured += another()
-    return _total(replicas, measured, elsewhere)
+    return _total(replicas, measured, elsewhere, _counted)
 
 
 def _total(
     replicas: Replicas,
     measured: Replicas,
     elsewhere: Mapping[str, Sequence[tuple[float, float]]],
+    clock: Callable[[BlockTime, BlockTime], tuple[float, float]],
 ) -> TotalTime:
+    """Hold the gain in `replicas` against sums over `measured` pairs, whose ms a clock tells."""
     gains, less, variances, worst, freedom = list[float](), list[float](), list[float](), 0.0, 0
     for nodeid, first in replicas[0].items() if replicas else ():
         # What was timed beside the incumbent alone may be here twice.
         timed = (replica[nodeid].at(CANDIDATE) for replica in measured if nodeid in replica)
         quads = {id(of_process): of_process for of_process in timed}
-        pairs = [
-            (new.of("step"), old.of("step"))
-            for each in quads.values()
-            for new, old in pairs_of(each)
-        ]
+        pairs = [clock(*pair) for each in quads.values() for pair in pairs_of(each)]
         if first.is_same or len(pairs) < 2:
             continue
         pairs += elsewhere.get(nodeid, ())
         new, old = (math.fsum(times) for times in zip(*pairs, strict=True))
         gain = statistics.fmean(replica[nodeid].ratio("step") for replica in replicas)
-        without = [gain - math.log((old - b) / (new - a)) for a, b in pairs]
+        least = _LEAST_SHARE * old
+        without = [gain - math.log((old - b) / max(new - a, least)) for a, b in pairs]
         gains.append(gain)
-        less.append(gain - math.log(old / new))
+        less.append(gain - math.log(old / max(new, least)))
         variances.append((len(pairs) - 1) * statistics.pvariance(without))
         worst = max(worst, less[-1] - min(without))
         freedom += len(pairs) - 1
@@ -334,18 +334,14 @@ def look_outside(
     """
     asked = [*replicas, *beside_alone]
     is_replayed = any(case.engine == "graph" for replica in replicas for case in replica.values())
-    on_cpu = [
-        case
-        for replica in replicas
-        for case in replica.values()
-        if case.engine == "wall" and case.quads.get(CANDIDATE)
-    ]
-    if len(on_cpu) > 1:
-        by_wall = Estimate.of(tuple(map(_by_wall, on_cpu)))
-        less = Estimate.of(tuple(case.ratio("step") - _by_wall(case) for case in on_cpu))
-        is_less = loss_pct is None and less.lower(_LOSS_LEVEL) > _MOVED_LEAST
+    if any(case.engine == "wall" for replica in replicas for case in replica.values()):
+        by_wall = _total(replicas, asked, {}, _by_wall)
+        if (less := by_wall.less) is None:
+            return Witness(is_gpu=False)
+        is_less = loss_pct is None and less.lower(_ACCUSING_LEVEL) > _MOVED_LEAST
+        left = replace(less, mean=by_wall.gain - less.mean)
         excess = less.mean if is_less else 0.0
-        return Witness(by_wall, loss_pct=loss_pct, is_gpu=False, excess=excess)
+        return Witness(left, loss_pct=loss_pct, is_gpu=False, excess=excess)
     for more in range(_MORE_REPLICAS + 1):
         change, differs = _estimates(replicas, asked)
         is_missing = is_replayed and change is None and loss_pct is None
@@ -356,14 +352,13 @@ def look_outside(
     return witness
 
 
-def _by_wall(case: CaseQuads) -> float:
-    """Return a replica's gain by what passed meanwhile; what passes around any block cancels."""
-    return statistics.median(
-        math.log(
-            old.counted / max(old.counted - (old.passed - new.passed), _LEAST_SHARE * new.counted)
-        )
-        for new, old in pairs_of(case.quads[CANDIDATE])
-    )
+def _by_wall(new: BlockTime, old: BlockTime) -> tuple[float, float]:
+    """Return the ms of both by what passed meanwhile; what passes around any block cancels."""
+    return old.counted - (old.passed - new.passed), old.counted
+
+
+def _counted(new: BlockTime, old: BlockTime) -> tuple[float, float]:
+    return new.of("step"), old.of("step")
 
 
 def _estimates(
