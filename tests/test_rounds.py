@@ -15,6 +15,7 @@ from tests.driven_campaign import RATES, DrivenCampaign
 from tests.model_campaign import OUTCOMES
 
 KERNEL = "kernels/a.py"
+TIDIER = b"OLD = 1\nTIDIER = True\n"
 
 
 def test_a_version_that_failed_uses_up_no_repair_when_it_is_run_again(tmp_path: Path) -> None:
@@ -59,6 +60,44 @@ def test_the_baseline_alone_names_the_inputs_that_the_cases_exclude(tmp_path: Pa
     assert flags("equal") == ["the cases exclude inputs by domain=: declared shapes, finite"]
     project.write(KERNEL, b"NEW = 1\n")
     assert flags("faster") == []
+
+
+def test_equal_speed_needs_an_extra_benefit(tmp_path: Path) -> None:
+    project = DrivenCampaign(tmp_path / "project", {KERNEL: b"OLD = 1\n"}, in_git=False)
+    project.play("equal")
+    project.write(KERNEL, TIDIER)
+    verdict = project.play("equal").verdict
+    assert verdict and verdict.decision == "ROLLED_BACK"
+    assert "is unchanged and no extra benefit is stated" in verdict.reason
+    assert project.kernel() == {KERNEL: b"OLD = 1\n"}
+    project.write(KERNEL, TIDIER)
+    verdict = project.play("equal with a benefit").verdict
+    assert verdict and verdict.decision == "ACCEPTED_WITH_NOTE"
+    assert "easier to read" in verdict.reason
+    assert project.kernel() == {KERNEL: TIDIER}
+
+
+def test_three_failed_repairs_roll_back_to_the_last_accepted(tmp_path: Path) -> None:
+    """Not to the round before, which was rolled back itself."""
+    project = DrivenCampaign(tmp_path / "project", {KERNEL: b"OLD = 1\n"}, in_git=True)
+    for name, outcome in (("OLD", "equal"), ("BEST", "faster"), ("SLOW", "slower")):
+        project.write(KERNEL, f"{name} = 1\n".encode())
+        assert project.play(outcome).verdict
+    failed = [f"WRONG = {number}\n".encode() for number in range(4)]
+    verdicts = []
+    for version in failed:
+        project.write(KERNEL, version)
+        verdicts.append(project.play("wrong").verdict)
+    assert [verdict and verdict.decision for verdict in verdicts] == [
+        *["REPAIR"] * 3,
+        "ROLLED_BACK",
+    ]
+    assert verdicts[-1] and "repair 3 of 3" in verdicts[-1].reason
+    assert project.kernel() == {KERNEL: b"BEST = 1\n"}
+    for attempt, version in enumerate(failed, start=1):
+        kept = project.layout.attempt(4, attempt) / "kernel_snapshot" / KERNEL
+        assert kept.read_bytes() == version, "no attempt is lost"
+    assert "| 4 | ROLLBACK |" in project.layout.trend.read_text()
 
 
 def opened(option: str, manifest: str, *frozen: str) -> SimpleNamespace:

@@ -34,46 +34,6 @@ def test_a_round_without_xdist(started: Project) -> None:
     assert started.git("show", f"HEAD:{KERNEL}") == kernel(187.5)
 
 
-def test_three_failed_repairs_roll_back_to_the_last_accepted(
-    serial_story: Story, tmp_path: Path
-) -> None:
-    """Not to the round before, which was rolled back itself."""
-    project = going_on(serial_story, "repair", tmp_path)
-    codes = []
-    for repair in (1, 2, 3):
-        project.write(KERNEL, kernel(125.0, factor=3.0 + repair))
-        codes.append(project.round("next").code)
-    assert codes == [1, 1, 8]
-    verdict = project.verdict(4)
-    assert verdict["decision"] == "ROLLED_BACK" and verdict["attempt"] == 4
-    assert "repair 3 of 3" in verdict["reason"]
-    assert project.read(KERNEL) == kernel(187.5)
-    kept = project.campaign / "rounds/round-4/artifacts"
-    factors = ("2.1", "4.0", "5.0", "6.0")
-    for attempt, factor in enumerate(factors, start=1):
-        snapshot = kept / f"attempt-{attempt}/kernel_snapshot" / KERNEL
-        assert f"FACTOR = {factor}" in snapshot.read_text(), "no attempt is lost"
-    trend = (project.campaign / "logs/performance_trend.md").read_text()
-    assert re.search(r"^\| 4 \| ROLLBACK \|", trend, re.MULTILINE)
-
-
-def test_equal_speed_needs_an_extra_benefit(started: Project) -> None:
-    same = kernel() + "TIDIER = True\n"
-    started.write(KERNEL, same)
-    run = started.round(2)
-    assert run.code == 8, run.text
-    assert started.verdict(2)["decision"] == "ROLLED_BACK"
-    assert "unchanged" in started.verdict(2)["reason"]
-    assert started.read(KERNEL) == kernel()
-
-    started.write(KERNEL, same)
-    run = started.round(3, "--kopt-notes", started.notes(extra_benefit="half the memory"))
-    assert run.code == 0, run.text
-    assert started.verdict(3)["decision"] == "ACCEPTED_WITH_NOTE"
-    assert "half the memory" in started.verdict(3)["reason"]
-    assert started.read(KERNEL) == same
-
-
 def test_a_case_that_fails_as_expected_is_left_out_and_a_row_of_another_is_no_pass(
     tmp_path: Path,
 ) -> None:
