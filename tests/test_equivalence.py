@@ -115,6 +115,13 @@ def test_nobody_waits_for_a_change_that_is_next_to_nothing(change: float) -> Non
     assert early is None or early.decision is Decision.INCONCLUSIVE
 
 
+@pytest.mark.parametrize("change", [-0.15, 0.0, 0.15])
+def test_a_loss_that_may_yet_show_is_measured_on_as_a_gain_is(change: float) -> None:
+    """A standard error further away it would be one; no change would not."""
+    early = decide(evidence_of(change, look=2, noise=KNOWN), PRIMUS)
+    assert (early is None) == bool(change)
+
+
 @pytest.mark.parametrize(
     ("changes", "decision"),
     [

@@ -153,5 +153,6 @@ def test_untimed_cases_decide_nothing() -> None:
         verdict = with_untimed(timed, [case], PRIMUS, "an interpreter ran them", "use a GPU")
         assert (verdict.decision, verdict.next_step) == (Decision.INCOMPLETE, "use a GPU")
         assert "1 case(s) not judged, case256: an interpreter ran them" in verdict.reason
+        assert (f"; of the other cases: {worse.reason}" in verdict.reason) == (timed is worse)
         assert verdict.shapes[-1] == case
     assert with_untimed(worse, [], PRIMUS, "", "") == worse

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_kopt import policies
+from pytest_kopt.decide.claims import SeriesClaim, Statement, shown
 from pytest_kopt.decide.conclusion import VersionFacts
 from pytest_kopt.decide.inference import FINAL_LOOK, LOOKS, Estimate, log_ratio, student_quantile
 from pytest_kopt.decide.known_noise import DEVICE_TIMED, Noise
@@ -101,6 +102,40 @@ class TestAnEstimate:
         for level in LOOKS.values():
             assert swapped.lower(level) == pytest.approx(estimate.lower(level), abs=1e-12)
             assert swapped.upper(level) == pytest.approx(estimate.upper(level), abs=1e-12)
+
+
+class TestAClaim:
+    @given(st.sampled_from(Statement), st.lists(st.floats(-0.05, 0.05), min_size=1, max_size=5))
+    def test_it_is_shown_where_its_bound_lies_on_the_side_that_it_states(
+        self, says: Statement, means: list[float]
+    ) -> None:
+        """By itself; among others of a family only if it would be by itself."""
+        level, bound = 0.01, 0.01
+        claims = [
+            SeriesClaim(says, str(i), Estimate(mean, 0.01, 8), bound, level)
+            for i, mean in enumerate(means)
+        ]
+        _, below, is_family = says.value
+        alone = set()
+        for claim in claims:
+            found = shown([claim])[says]
+            upper, lower = claim.estimate.upper(level), claim.estimate.lower(level)
+            assert bool(found) == (upper < bound if below else lower > bound)
+            alone |= found
+        together = shown(claims)[says]
+        assert together <= alone if is_family else together == alone
+
+    def test_several_of_a_family_have_to_be_clearer(self) -> None:
+        """Each p-value is just below the level: enough for one claim, and not for two."""
+        estimate = Estimate(-student_quantile(8, 1 - 0.009), 1.0, 8)
+        for says, names in (
+            (Statement.CASE_BEYOND_LIMIT, set()),
+            (Statement.CLASS_SLOWER, set()),
+            (Statement.CASE_BEYOND_LIMIT_ALONE, {"a", "b"}),
+        ):
+            claims = [SeriesClaim(says, name, estimate, 0.0, 0.01) for name in "ab"]
+            assert shown(claims[:1])[says] == {"a"}
+            assert shown(claims)[says] == names
 
 
 def _figures(estimate: Estimate) -> tuple[float, float, float]:

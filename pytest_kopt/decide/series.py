@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 from pytest_kopt.decide.case_verdict import FirstCall, Memory, Same
 from pytest_kopt.decide.inference import FINAL_LOOK, Estimate
 from pytest_kopt.decide.known_noise import Noise, Prior, Ratios, mean_of, variance_of
+from pytest_kopt.decide.operating_points import PointEvidence
 from pytest_kopt.decide.policy import Limit, Policy
+from pytest_kopt.schema.columns import Scalar
 from pytest_kopt.schema.metrics import STEP, Metric
 from pytest_kopt.schema.table import NO_CLASSES, Classes
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from pytest_kopt.decide.operating_points import PointEvidence
-    from pytest_kopt.schema.columns import Scalar
 
 #: The conditions of a series: the declared ones; group sizes that were drawn once more, under which
 #: a gain of a grouped GEMM has to hold; and the operating point of a GPU that does not decide.
@@ -88,7 +84,7 @@ class SeriesTable:
 
     series: tuple[Series, ...]
     gate: Literal["improve", "no-regression"] = "improve"
-    flags: tuple[str, ...] = field(default=())
+    flags: tuple[str, ...] = ()
     classes: Classes = NO_CLASSES
     #: No more replicates follow, whatever the look.
     is_last: bool = False
