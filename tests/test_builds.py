@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from pytest_kopt.campaign.kernel import KernelVersion
 from pytest_kopt.paired.arms import NotComparable
 from pytest_kopt.processes.isolation import lacking
 from pytest_kopt.trials.project_command import ProjectCommand
-from pytest_kopt.trials.trees import Builds, built_meanwhile, overlays
+from pytest_kopt.trials.trees import Builds, Trees, built_meanwhile
 from tests.sessions.project import Project
 
 INLINE = b"from torch.utils.cpp_extension import load_inline\nM = load_inline('m', 'int f();')\n"
@@ -22,7 +23,8 @@ FILES = b"from torch.utils import cpp_extension\nM = cpp_extension.load('m', ['l
 
 def built_in(root: Path, source: bytes, builds: Path | None) -> Path | None:
     (root / "kernel.py").write_bytes(b"# the candidate\n")
-    with overlays(root, {"kernel.py": source}, inline=builds) as versions:
+    with ExitStack() as held:
+        versions = Trees(held, root, inline=builds).having({"kernel.py": source})
         assert versions.trees[0] != versions.trees[1]
         return versions.extensions
 
@@ -39,6 +41,21 @@ def test_versions_are_built_at_one_place_where_torch_finds_what_did_not_change(
     lock.parent.mkdir(parents=True)
     lock.touch()
     assert built_in(root, INLINE + b"\n", builds) == first and not lock.exists()
+
+
+def test_a_tree_is_made_once(tmp_path: Path) -> None:
+    root, old = tmp_path / "project", {"kernel.py": b"old"}
+    root.mkdir()
+    (root / "kernel.py").write_bytes(b"new")
+    with ExitStack() as held:
+        trees = Trees(held, root)
+        versions = trees.having(old)
+        assert trees.having(old).trees == versions.trees
+        others = [trees.tree({"kernel.py": None}), trees.tree(old, copies_sources=True)]
+        made = [*versions.trees, *others]
+        assert len({tree.place for tree in made}) == len(made)
+        assert [(tree.place / "kernel.py").exists() for tree in made] == [True, True, False, True]
+    assert not any(tree.place.exists() for tree in made)
 
 
 def test_a_baseline_is_built_for_the_comparisons_to_come(tmp_path: Path) -> None:
@@ -78,8 +95,9 @@ def test_what_is_written_in_a_tree_of_the_current_best_is_seen(
     root.mkdir()
     (root / "kernel.py").write_bytes(b"new")
     (root / "helper.py").write_bytes(b"helper")
-    with overlays(root, {"kernel.py": b"old"}) as versions:
-        tree = versions.trees[number]
+    with ExitStack() as held:
+        versions = Trees(held, root).having({"kernel.py": b"old"})
+        tree = versions.trees[number].place
         (tree / "__pycache__").mkdir()
         assert versions.written == ""
         before = (tree / "kernel.py").stat()
@@ -151,8 +169,9 @@ def test_a_version_is_built_where_nothing_was_built_and_once(
         assert builds.into_project() == "" and made(project.root) == header.encode()
         builds.keep(KernelVersion.take(project.root, ["csrc"]), [])
         project.write("notes.yaml", header)
-    with overlays(project.root, {HEADER: b"old"}, builds) as versions:
-        assert [*map(made, versions.trees)] == [b"old", b"old"]
+    with ExitStack() as held:
+        versions = Trees(held, project.root, builds).having({HEADER: b"old"})
+        assert [made(tree.place) for tree in versions.trees] == [b"old", b"old"]
     assert made(project.root) == b"new"
     # What was built of the first version went when only the second was to be kept.
     assert (project.root.parent / "times").read_text() == "oldnewold"
@@ -178,12 +197,12 @@ def test_versions_that_were_built_to_the_same_are_not_compared(project: Project)
     builds = builds_of(project)
     assert builds.into_project() == ""
     words = f"the same {MADE} of both versions, although {HEADER} differs"
-    trees = overlays(project.root, {HEADER: b"old"}, builds)
-    with pytest.raises(NotComparable, match=words) as refused, trees:
-        pass
-    assert HEADER in refused.value.fix
-    with overlays(project.root, {"README.md": b"old"}, builds):
-        pass
+    with ExitStack() as held:
+        trees = Trees(held, project.root, builds)
+        with pytest.raises(NotComparable, match=words) as refused:
+            trees.having({HEADER: b"old"})
+        assert HEADER in refused.value.fix
+        trees.having({"README.md": b"old"})
 
 
 KERNEL = """\

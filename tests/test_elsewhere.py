@@ -8,7 +8,7 @@ import pytest
 
 from pytest_kopt.errors import BadInput
 from pytest_kopt.trials.pull_request.base import Base
-from pytest_kopt.versions.overlay import contents_of
+from pytest_kopt.versions.tree import contents_of
 
 
 def write(root: Path, **files: str) -> Path:

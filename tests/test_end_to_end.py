@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from pytest_kopt.decide.verdict import Aggregate, Decision, EndToEnd, Verdict
 from pytest_kopt.show.words import end_to_end
 from pytest_kopt.trials.end_to_end import InBoth, NoFigure, in_turns, last_number
 from pytest_kopt.trials.project_command import ProjectCommand
+from pytest_kopt.trials.trees import Trees
 
 BEFORE, NOW = "incumbent", "candidate"
 TURN = [BEFORE, NOW, NOW, BEFORE]
@@ -82,7 +84,8 @@ def in_both(root: Path, program: str) -> EndToEnd:
     (root / "kernels/step.py").write_text("COST = 1\n")
     now = KernelVersion.take(root, ["kernels/step.py"])
     command = ProjectCommand(f"{sys.executable} tools/run.py", is_confined=False)
-    return InBoth(command, None, root.resolve()).measure(before, now)
+    with ExitStack() as held:
+        return InBoth(command, Trees(held, root.resolve())).measure(before, now)
 
 
 def test_each_version_runs_in_a_project_of_its_own(

@@ -19,7 +19,7 @@ from pytest_kopt.devices.vendor import CPU, Reading
 from pytest_kopt.errors import BadInput, CannotFinish
 from pytest_kopt.processes import sites
 from pytest_kopt.processes.remote_host import HostAgent, RemoteHost
-from pytest_kopt.versions import overlay
+from pytest_kopt.versions.tree import difference, linked
 
 from .fake_gpus import FakeVendor, gpu
 from .test_warm_parent import is_alive
@@ -141,9 +141,9 @@ def test_a_tree_there_is_the_one_made_here(tmp_path: Path) -> None:
         for path, text in files.items():
             (place / path).parent.mkdir(parents=True, exist_ok=True)
             (place / path).write_text(text)
-    other = {"kernels/a.py": b"old", "kernels/d/e.py": b"only old"}
-    tree = overlay.build(root, tmp_path / "tree", other, ["kernels/gone.py"])
-    assert overlay.difference(root, tree) == (other, ["kernels/gone.py"])
+    other = {"kernels/a.py": b"old", "kernels/d/e.py": b"only old", "kernels/gone.py": None}
+    tree = linked(root, tmp_path / "tree", other).place
+    assert difference(root, tree) == other
 
     host = opened(root)
     host._directory = far.parent
@@ -151,7 +151,7 @@ def test_a_tree_there_is_the_one_made_here(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"--rsyncdir: .* is not copied to far"):
         host.copied(tmp_path)
     made = host.tree(root, tree)
-    assert overlay.difference(far, made) == (other, ["kernels/gone.py"])
+    assert difference(far, made) == other
     assert (made / "data.bin").resolve() == far / "data.bin"
     host.end()
     assert not made.exists()

@@ -15,8 +15,9 @@ import pytest
 
 from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, PLACEBO, ArmsOrder
 from pytest_kopt.cases.running import loaded_versions
-from pytest_kopt.versions import executed_files, overlay, twin
+from pytest_kopt.versions import executed_files, twin
 from pytest_kopt.versions.affected_modules import NotLoadable
+from pytest_kopt.versions.tree import linked
 from pytest_kopt.versions.twin import SecondVersion
 
 Layout = dict[str, str]
@@ -42,7 +43,8 @@ class Tree:
 
     def twin_of(self, function: Callable[..., Any], kernel: str, old: str) -> Twin:
         number = len(list(self.root.parent.glob("old-*")))
-        tree = overlay.build(self.root, self.root.parent / f"old-{number}", {kernel: old.encode()})
+        place = self.root.parent / f"old-{number}"
+        tree = linked(self.root, place, {kernel: old.encode()}).place
         changed = {self.root / kernel}
         incumbent, version = twin.find(function, changed, self.root, tree)
         return function, incumbent, version
@@ -125,7 +127,7 @@ def test_one_replica_proves_which_files_each_version_runs(
     """All replicas load them, and what is of no replica, as trials of other shapes, proves too."""
     tree.write({"alone.py": KERNEL.format(value="'new'")})
     old = {"alone.py": KERNEL.format(value="'old'").encode()}
-    trees = [overlay.build(tree.root, tree.root.parent / name, old) for name in ("one", "two")]
+    trees = [linked(tree.root, tree.root.parent / name, old).place for name in ("one", "two")]
     proven: list[str] = []
     monkeypatch.setattr(executed_files, "check", lambda *given: proven.append(given[-1]))
     monkeypatch.setattr(loaded_versions, "make_inputs", lambda case, seed: [])
@@ -273,7 +275,7 @@ def test_the_folder_to_start_in_is_no_link_into_the_project(tmp_path: Path) -> N
     for name in ("packages/one/tests/data/table.csv", "packages/two/big.bin", "lib.py"):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text("new")
-    tree = overlay.build(root, tmp_path / "tree", {"lib.py": b"old"}, (), "packages/one/tests")
+    tree = linked(root, tmp_path / "tree", {"lib.py": b"old"}, "packages/one/tests").place
     start = tree / "packages/one/tests"
     assert start.resolve() == start
     assert (start / "data/table.csv").read_text() == "new"
@@ -286,7 +288,7 @@ def test_a_folder_that_only_the_other_version_has_is_there_as_a_whole(tmp_path: 
     (root / "ops" / "a.py").write_text("mine")
     paths = ("kernels/__init__.py", "kernels/norm.py", "kernels/parts/scale.py", "ops/new/b.py")
     files = {path: path.encode() for path in paths}
-    tree = overlay.build(root, tmp_path / "tree", files)
+    tree = linked(root, tmp_path / "tree", {**files}).place
     assert {path: (tree / path).read_bytes() for path in files} == files
     assert (tree / "ops/a.py").read_text() == "mine"
 
@@ -303,7 +305,7 @@ def test_a_link_of_the_project_leads_to_the_file_of_the_same_version(tmp_path: P
     (root / "whole").symlink_to("real")
     (root / "again").symlink_to("kernels")
     (root / "kernels/kept.py").symlink_to("../other/kept.py")
-    tree = overlay.build(root, tmp_path / "tree", {"real/norm.py": b"old"})
+    tree = linked(root, tmp_path / "tree", {"real/norm.py": b"old"}).place
     for path in ("kernels/norm.py", "whole/norm.py", "again/norm.py"):
         assert (tree / path).read_text() == "old"
         assert (tree / path).resolve() == tree / "real/norm.py"

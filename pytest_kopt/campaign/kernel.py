@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pytest_kopt.errors import BadInput, CannotFinish
-from pytest_kopt.versions import overlay
+from pytest_kopt.versions.tree import differs
 
 #: How the name of a file ends that is being written.
 _UNFINISHED = ".kopt-new"
@@ -224,11 +224,11 @@ class Built:
         """Put it into a tree in place of what `others` are; a library in use is not written to."""
         for other in others:
             for path in {*other.files}.difference(self.files):
-                if not overlay.differs(other.tree / path, target / path):
+                if not differs(other.tree / path, target / path):
                     (target / path).unlink(missing_ok=True)
         for path in self.files:
             place = target / path
-            if not overlay.differs(self.tree / path, place):
+            if not differs(self.tree / path, place):
                 continue
             place.parent.mkdir(parents=True, exist_ok=True)
             place.unlink(missing_ok=True)

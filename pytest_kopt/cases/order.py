@@ -59,7 +59,7 @@ class ArmsOrder:
     root: str = ""
     #: The tree in which this process runs ("": it runs in the project).
     tree: str = ""
-    #: The overlays of the other versions.
+    #: The trees of the other versions.
     trees: tuple[str, ...] = ()
     #: The paths below `root` that differ (none: whatever file a case's function stands in).
     changed: tuple[str, ...] = ()

@@ -35,7 +35,7 @@ from pytest_kopt.show.standing import tip_lines
 from pytest_kopt.standalone.cases import beyond_torch
 from pytest_kopt.standalone.child_session import tests_below
 from pytest_kopt.trials.harness import HarnessWatch, PytestSetup, declaring
-from pytest_kopt.versions.overlay import project_files
+from pytest_kopt.versions.tree import project_files
 
 #: The campaign's quick_test_bench.py; options of samples have a short name there.
 _QUICK_BENCH = '''\

@@ -11,7 +11,7 @@ from pytest_kopt.bundled import PACKAGE, SKILL, bundled
 from pytest_kopt.errors import BadInput
 from pytest_kopt.options.project import Project
 from pytest_kopt.trials.harness import pytest_section
-from pytest_kopt.versions import overlay
+from pytest_kopt.versions.tree import write
 
 _PACKAGE = "kernels/__init__.py"
 #: Files of a template by their path in conftest_templates/; a pair names another place for it.
@@ -76,7 +76,7 @@ def _copied(name: str, root: Path) -> list[str]:
         if target != _PACKAGE and (root / target).read_bytes() != content[target]:
             raise BadInput(f"{target} exists and differs", where="--template", fix="move it away")
     new = {target: content[target] for target in sorted(content.keys() - existing)}
-    overlay.write(new, root)
+    write(new, root)
     return [*new]
 
 

@@ -26,8 +26,8 @@ from pytest_kopt.paired.replica import (
 from pytest_kopt.paired.verifier_process import Refused, Verifier
 from pytest_kopt.processes.child import MAX_DEATHS, NO_MEMORY, Child, Children
 from pytest_kopt.processes.sites import Place
-from pytest_kopt.versions import overlay
 from pytest_kopt.versions.executed_files import BUILD_IN_PLACE
+from pytest_kopt.versions.tree import BUILDS, Tree
 
 #: Idle threads of waiting siblings would take the CPU from the one that is timed.
 _PASSIVE = {"OMP_WAIT_POLICY": "PASSIVE"}
@@ -66,28 +66,27 @@ class Versions:
     `trees` are two trees of the incumbent; `changed` the paths below `root` that may differ. If the
     trees were `rebuilt`, one process cannot hold both versions. `extensions` is where torch builds
     what the incumbent compiles (None: in each tree). In a race the project itself is the incumbent,
-    the first tree its copy, and the others hold the candidates in `raced`. `seals` are what the
-    trees were when they had been made. `own` is a tree of the project in which its own version
-    runs, with other tests around it (None: it runs in the project).
+    the first tree its copy, and the others hold the candidates in `raced`. `own` is a tree of the
+    project in which its own version runs, with other tests around it (None: it runs in the
+    project).
     """
 
-    root: Path
-    trees: tuple[Path, ...]
+    trees: tuple[Tree, ...]
     changed: tuple[str, ...]
     rebuilt: bool = False
     extensions: Path | None = None
     raced: tuple[str, ...] = ()
-    seals: tuple[Mapping[str, object], ...] = ()
-    own: Path | None = None
+    own: Tree | None = None
+
+    @property
+    def root(self) -> Path:
+        """The project's."""
+        return self.trees[0].root
 
     @property
     def written(self) -> str:
         """A path in a tree that was written since it was made, "" where there is none."""
-        for tree, then in zip(self.trees, self.seals, strict=False):
-            for path, now in {**dict.fromkeys(then), **overlay.seal(tree)}.items():
-                if now != then.get(path):
-                    return path
-        return ""
+        return next(filter(None, (tree.written for tree in self.trees)), "")
 
     @property
     def arms(self) -> tuple[str, ...]:
@@ -230,36 +229,36 @@ class Arms:
             order,
             names=tuple(names),
             root=str(site.path(versions.root)),
-            tree=str(site.tree(versions.root, versions.own)) if versions.own else "",
-            trees=tuple(str(site.tree(versions.root, tree)) for tree in versions.trees),
+            tree=str(site.tree(versions.root, versions.own.place)) if versions.own else "",
+            trees=tuple(str(site.tree(versions.root, tree.place)) for tree in versions.trees),
             changed=versions.changed,
             project_version=own_arm,
             tree_versions=tuple(tree_arms),
         )
         return dict.fromkeys(names, self._child(place, order, versions.own))
 
-    def _alone(self, place: Place, order: ArmsOrder, tree: Path | None) -> Child:
+    def _alone(self, place: Place, order: ArmsOrder, tree: Tree | None) -> Child:
         """Start a process that holds one arm, in a tree of the incumbent or in the project."""
         versions, site = self._versions, place.site
         order = replace(
             order,
             root=str(site.path(versions.root)),
-            tree=str(site.tree(versions.root, tree)) if tree else "",
+            tree=str(site.tree(versions.root, tree.place)) if tree else "",
             changed=versions.changed,
             # What a build makes of a change is not seen in the sources.
             concerning=() if versions.rebuilt else versions.changed,
         )
         return self._child(place, order, tree)
 
-    def _child(self, place: Place, order: ArmsOrder, tree: Path | None) -> Child:
+    def _child(self, place: Place, order: ArmsOrder, tree: Tree | None) -> Child:
         site, device, ids = place
         orders = self._orders if order.is_verifier else self._blind
         env = site.environment_on(device) | _PASSIVE
-        copy = site.copy(self._versions.root, tree)
+        copy = site.copy(self._versions.root, tree.place if tree else None)
         if tree is not None and copy is not None:
-            is_shared = copy[1] == tree and tree != self._versions.own
+            is_shared = copy[1] == tree.place and tree is not self._versions.own
             extensions = self._versions.extensions if is_shared else None
-            env["TORCH_EXTENSIONS_DIR"] = str(extensions or copy[1] / overlay.BUILDS)
+            env["TORCH_EXTENSIONS_DIR"] = str(extensions or copy[1] / BUILDS)
         orders = replace(orders, device=site.kind, arms=order)
         return Child(self.config, orders, env, ids, copy, site.starter)
 

@@ -9,19 +9,34 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import IO, Protocol
 
+from pytest_kopt.campaign.running import is_left_behind
 from pytest_kopt.cases.protocol import Order
 from pytest_kopt.cases.replies import Reply
 from pytest_kopt.process_tree import end_descendants
 from pytest_kopt.processes.channel import Channel, read_reply
 
 #: How the folders for what a process writes are called, before the id of who started it.
-SCRATCH = "kopt-scratch-"
+_SCRATCH = "kopt-scratch-"
+
+
+@contextlib.contextmanager
+def scratch() -> Iterator[Path]:
+    """Yield a folder that goes with this context, or with the next one after a process's end."""
+    for path in Path(tempfile.gettempdir()).glob(f"{_SCRATCH}*"):
+        with contextlib.suppress(FileNotFoundError):  # Another session has removed its own.
+            is_ours = path.lstat().st_uid == os.getuid()
+            if is_ours and is_left_behind(path.name, _SCRATCH):
+                shutil.rmtree(path, ignore_errors=True)
+    with tempfile.TemporaryDirectory(
+        prefix=f"{_SCRATCH}{os.getpid()}-", ignore_cleanup_errors=True
+    ) as directory:
+        yield Path(directory).resolve()
 
 
 class Process(Protocol):
@@ -96,7 +111,7 @@ class Ends:
             read_reply,
         )
         log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
-        scratch = Path(tempfile.mkdtemp(prefix=f"{SCRATCH}{os.getpid()}-")).resolve()
+        scratch = Path(tempfile.mkdtemp(prefix=f"{_SCRATCH}{os.getpid()}-")).resolve()
         return cls(channel, to_them[0], to_us[1], log, scratch)
 
     def hand_over(self, process: Process) -> Launched:

@@ -31,7 +31,7 @@ from pytest_kopt.libraries import session_path
 from pytest_kopt.processes.channel import Channel, read_reply
 from pytest_kopt.processes.launched import Launched
 from pytest_kopt.processes.launcher import Launcher
-from pytest_kopt.versions import overlay
+from pytest_kopt.versions.tree import current_folder, difference, linked
 
 _AGENT = "from pytest_kopt.processes.remote_host import serve; serve(channel)"
 #: So much of what a process printed is handed on at its end.
@@ -110,14 +110,12 @@ class RemoteHost:
     def tree(self, root: Path, tree: Path) -> Path:
         """Return a tree there that holds what one made here for the project does."""
         if tree not in self._trees:
-            files, absent = overlay.difference(root, tree)
             path = self.ask(
                 "tree",
                 root=str(self.path(root)),
                 name=str(len(self._trees)),
-                files=files,
-                absent=absent,
-                start=overlay.current_folder(root),
+                old=difference(root, tree),
+                start=current_folder(root),
             )
             self._trees[tree] = Path(path)
         return self._trees[tree]
@@ -321,12 +319,10 @@ class HostAgent:
     def unlock(self, device: str) -> None:
         self._locks.pop(device).close()
 
-    def tree(
-        self, root: str, name: str, files: Mapping[str, bytes], absent: Sequence[str], start: str
-    ) -> str:
+    def tree(self, root: str, name: str, old: Mapping[str, bytes | None], start: str) -> str:
         """Make a tree of the project with other contents of some files; return where it is."""
         target = self._scratch / name / Path(root).name
-        return str(overlay.build(Path(root), target, files, absent, start))
+        return str(linked(Path(root), target, old, start).place)
 
     def end(self) -> None:
         for launched in list(self._running):

@@ -22,7 +22,7 @@ from pytest_kopt.standalone.child_session import (
     place_of,
     tests_below,
 )
-from pytest_kopt.versions.overlay import project_files
+from pytest_kopt.versions.tree import project_files
 
 #: Modules of a source that computes in float64 if its inputs are float64.
 _PLAIN = frozenset(

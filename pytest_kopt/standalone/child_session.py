@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,22 +19,19 @@ import pytest
 from pydantic import ValidationError
 
 from pytest_kopt.campaign.git.repository import Repository
-from pytest_kopt.campaign.running import is_left_behind
 from pytest_kopt.decide.verdict import Verdict
 from pytest_kopt.errors import BadInput
 from pytest_kopt.imports import imports_from, is_imported
 from pytest_kopt.options.declare import IN_TREE, LOADED_BEFORE
 from pytest_kopt.process_tree import end_descendants, end_with_parent
-from pytest_kopt.processes.launched import SCRATCH
-from pytest_kopt.versions import overlay
-from pytest_kopt.versions.overlay import differs, project_files
+from pytest_kopt.processes.launched import scratch
+from pytest_kopt.versions.tree import copied, current_folder, differs, linked, project_files, write
 
 #: A runner's files are about the run as a whole, not about one of its comparisons.
 _NOT_INHERITED = ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY")
 #: So many bytes at the end of a session's output hold its summary.
 _LAST_BYTES = 1 << 20
 _RUN = "from pytest_kopt.standalone.child_session import {0}; {0}()"
-_PREFIX = "kopt-tree-"
 _NAMED = "--at PATH of the file that they import"
 
 
@@ -198,42 +194,26 @@ def tree_with(
     path's name. If a command of the project `builds` kernels, the tree is a copy that leads nowhere
     else.
     """
-    # What a kill leaves is removed with what other sessions left.
-    with tempfile.TemporaryDirectory(prefix=f"{SCRATCH}{os.getpid()}-") as directory:
-        home = Path(directory).resolve()
+    with scratch() as home:
         tree = home / "tree" / (root.name or "project")
         if builds:
-            overlay.copy(root, tree, files)
+            copied(root, tree, files)
         else:
-            overlay.build(root, tree, files, start=overlay.current_folder(root))
+            linked(root, tree, files, current_folder(root))
         if other is None:
             yield MadeTree(root, tree)
             return
         path_of_other, contents = other
         folder = home / (path_of_other.name or "base")
-        overlay.write(contents, folder)
+        write(contents, folder)
         yield MadeTree(root, tree, folder, str(path_of_other))
 
 
 @contextmanager
-def tree_of_refs(repository: Repository, old: str, new: str, name: str) -> Iterator[MadeTree]:
-    """Yield a work tree that holds what commit `new` does, whose one ancestor is commit `old`.
-
-    The user's name of the latter is `name`.
-    """
-    with other_tree(repository, repository.successor(old, new)) as tree:
-        yield MadeTree(repository.root.resolve(), tree.root, old, name)
-
-
-@contextmanager
 def other_tree(repository: Repository, commit: str) -> Iterator[Repository]:
-    """Yield a work tree of the repository, gone afterwards; those that kills left go first."""
-    for tree in repository.trees:
-        if is_left_behind(tree.parent.name, _PREFIX):
-            repository.remove_tree(tree)
-            tree.parent.rmdir()
-    with tempfile.TemporaryDirectory(prefix=f"{_PREFIX}{os.getpid()}-") as directory:
-        path = Path(directory).resolve() / repository.root.name
+    """Yield a work tree of the repository, gone afterwards."""
+    with scratch() as folder:
+        path = folder / repository.root.name
         repository.add_tree_at(path, commit)
         try:
             other = Repository.around(path)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from time import monotonic
@@ -14,7 +12,7 @@ from pytest_kopt.errors import BadInput
 from pytest_kopt.exit_codes import ExitCode
 from pytest_kopt.process_tree import adopt_orphans, end_descendants
 from pytest_kopt.processes.isolation import lacking
-from pytest_kopt.processes.launched import SCRATCH
+from pytest_kopt.processes.launched import scratch
 from pytest_kopt.standalone.cases import Cases
 from pytest_kopt.standalone.child_session import tree_with
 from pytest_kopt.standalone.two_versions import SessionEnd, check
@@ -43,9 +41,7 @@ def judged(
     # A process that the kernel detached would outlive its session.
     adopt_orphans()
     with (
-        tempfile.TemporaryDirectory(
-            prefix=f"{SCRATCH}{os.getpid()}-", ignore_cleanup_errors=True
-        ) as folder,
+        scratch() as folder,
         tree_with(cases.root, files, (place, baseline), builds=True) as made,
     ):
         words, variables = (*_CONFINED, *cases.within(made), *words), _private(folder)
@@ -66,11 +62,11 @@ def judged(
     }
 
 
-def _private(folder: str) -> dict[str, str]:
+def _private(folder: Path) -> dict[str, str]:
     """Return the variables by which a session keeps caches and temporary files in a folder."""
     import site
 
-    home, temporary = (Path(folder).resolve() / name for name in ("home", "tmp"))
+    home, temporary = (folder / name for name in ("home", "tmp"))
     home.mkdir()
     temporary.mkdir()
     return {

@@ -23,12 +23,12 @@ from pytest_kopt.standalone.cases import Cases
 from pytest_kopt.standalone.child_session import (
     MadeTree,
     last_words,
+    other_tree,
     run,
-    tree_of_refs,
     tree_with,
     verdict_in,
 )
-from pytest_kopt.versions.overlay import project_files
+from pytest_kopt.versions.tree import project_files
 
 #: So many characters at the end of what a command printed say why it has no document.
 _MOST = 2000
@@ -135,8 +135,9 @@ def both(old: str, new: str, paths: tuple[Path, Path], cases: Cases) -> Iterator
             what = f"has no file at a path that {new} or the project has a file at"
             raise BadInput(what, where=old, fix="two folders with versions of the same files")
     else:
-        with tree_of_refs(*_refs(old, new, cases.root), old) as made:
-            yield made
+        repository, before_it, commit = _refs(old, new, cases.root)
+        with other_tree(repository, repository.successor(before_it, commit)) as tree:
+            yield MadeTree(repository.root.resolve(), tree.root, before_it, old)
         return
     files, other = {**cases.files, **after}, (Path(old), before)
     with tree_with(cases.root, files, other, builds=cases.builds) as made:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from pytest_kopt.paired.noise import Scatter
 from pytest_kopt.paired.replica import Caught
 from pytest_kopt.paired.samples import CaseQuads, measured_under
 from pytest_kopt.trials.measurements import Measurements
-from pytest_kopt.trials.trees import overlays
+from pytest_kopt.trials.trees import Trees
 
 POWER = 0.9
 
@@ -32,7 +33,10 @@ def calibrate(
         raise BadInput("no case passed", where="--kopt-calibrate", fix=fix)
     try:
         ids = [result.nodeid for result in passed]
-        with overlays(root, {}) as versions, measurements.compare(ids, versions) as comparison:
+        with (
+            ExitStack() as held,
+            measurements.compare(ids, Trees(held, root).having({})) as comparison,
+        ):
             replicas = list(comparison.replicas(processes))
     except (Caught, NotComparable) as error:
         raise BadInput(str(error), where="--kopt-calibrate") from None

@@ -114,8 +114,10 @@ def _doubt_of_best(gathered: Gathered, best_ms: Mapping[str, float]) -> str:
     ids = [result.nodeid for result in gathered.results if result.nodeid in asked]
     current, baseline = campaign.incumbent().sources, campaign.baseline().sources
     touched = dict.fromkeys((*ran.begun.kernel.files, *current, *baseline))
-    best, first = (ran.begun.trees.having({**touched, **files}) for files in (current, baseline))
-    versions = replace(first, own=best.trees[0])
+    trees = ran.begun.trees
+    versions = replace(
+        trees.having({**touched, **baseline}), own=trees.tree({**touched, **current})
+    )
     phase = f"{COMPARING} the current best with the baseline"
     try:
         with ran.measurements.compare(ids, versions, _REPLICATES, phase) as comparison:

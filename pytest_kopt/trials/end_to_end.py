@@ -10,7 +10,6 @@ import math
 import os
 import statistics
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +19,8 @@ from pytest_kopt.decide.verdict import EndToEnd
 from pytest_kopt.libraries import session_path
 from pytest_kopt.paired.arms import NotComparable
 from pytest_kopt.trials.project_command import ProjectCommand
-from pytest_kopt.trials.trees import Builds, overlays
+from pytest_kopt.trials.trees import Trees
+from pytest_kopt.versions.tree import Tree
 
 #: So many turns of four runs at least and at most, and the half interval in percent that is enough.
 _LEAST, _MOST, _ENOUGH_PCT = 3, 6, 0.25
@@ -38,26 +38,22 @@ class InBoth:
     """A command to be run in the trees of two versions of a project."""
 
     command: ProjectCommand
-    builds: Builds | None
-    root: Path
+    trees: Trees
 
     def measure(self, before: KernelVersion, now: KernelVersion) -> EndToEnd:
         """Return both versions' figures; NoFigure where a run fails or prints no number."""
         files: dict[str, bytes | None] = dict.fromkeys((*before.files, *now.files))
-        with ExitStack() as stack:
-            trees = {}
-            for name, version in ((_BEFORE, before), (_NOW, now)):
-                made = overlays(
-                    self.root, {**files, **version.sources}, self.builds, copies_sources=True
-                )
-                try:
-                    trees[name] = stack.enter_context(made).trees[0]
-                except NotComparable as error:
-                    raise NoFigure(str(error)) from None
-            return in_turns(self.command.text, lambda name: self._run(trees[name]))
+        try:
+            trees = {
+                name: self.trees.tree({**files, **version.sources}, copies_sources=True)
+                for name, version in ((_BEFORE, before), (_NOW, now))
+            }
+        except NotComparable as error:
+            raise NoFigure(str(error)) from None
+        return in_turns(self.command.text, lambda name: self._run(trees[name]))
 
-    def _run(self, tree: Path) -> float:
-        done = self.command.run(tree, {"PYTHONPATH": _python_path(self.root, tree)})
+    def _run(self, tree: Tree) -> float:
+        done = self.command.run(tree.place, {"PYTHONPATH": _python_path(*tree.copy)})
         if done.failure:
             raise NoFigure(done.failure)
         return last_number(done.output)

@@ -125,8 +125,7 @@ def _end_to_end(judged: Judged) -> Judged:
     campaign, manifest = asked.campaign, asked.campaign.manifest
     if manifest.e2e_command is None or judged.paired is None:
         return judged
-    root = campaign.root.resolve()
-    runs = InBoth(asked.command(manifest.e2e_command), begun.trees.built, root)
+    runs = InBoth(asked.command(manifest.e2e_command), begun.trees)
     try:
         return judged.saying(e2e=runs.measure(campaign.baseline(), begun.kernel))
     except NoFigure as why:

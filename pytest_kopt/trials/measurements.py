@@ -32,7 +32,7 @@ from pytest_kopt.processes.sites import (
     local_workers,
 )
 from pytest_kopt.show.progress import Progress
-from pytest_kopt.versions.overlay import project_files
+from pytest_kopt.versions.tree import project_files
 
 _CHECKERS = 3
 #: Most of what a check on a GPU needs of the host is not its kernel's one thread.
@@ -285,7 +285,7 @@ class Measurements:
 
     def _compares_autotuned(self, versions: Versions) -> bool:
         """Say whether a version has an autotuned kernel, by its source or by its check."""
-        current_best = [tree / path for tree in versions.trees[:1] for path in versions.changed]
+        current_best = [versions.trees[0].place / path for path in versions.changed]
         is_mentioned = self._is_autotuned or _mention_autotuning(current_best)
         return is_mentioned or bool(self._choices_of(self._root))
 
@@ -294,9 +294,9 @@ class Measurements:
 
         A candidate has chosen in its check. The current best chooses in a process without any.
         """
-        trees = [self._root, *versions.trees[1:]]
+        trees = [self._root, *(tree.place for tree in versions.trees[1:])]
         if not versions.raced:
-            trees = [versions.trees[0], self._root]
+            trees = [versions.trees[0].place, self._root]
         results = self._collector.results if versions.raced else self._checked.get(trees[0], {})
         if missing := [nodeid for nodeid in ids if nodeid not in results]:
             copies = [(versions.root, trees[0])]

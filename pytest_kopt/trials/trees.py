@@ -10,10 +10,10 @@ import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from difflib import unified_diff
-from functools import partial
+from functools import cached_property, partial
 from importlib.metadata import version
 from pathlib import Path, PurePosixPath
 
@@ -30,17 +30,24 @@ from pytest_kopt.campaign.kernel import (
     sha256,
 )
 from pytest_kopt.campaign.manifest import split_command
-from pytest_kopt.campaign.running import is_left_behind
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.errors import BadInput
 from pytest_kopt.paired.arms import NotComparable, Versions
-from pytest_kopt.processes.launched import SCRATCH
+from pytest_kopt.processes.launched import scratch
 from pytest_kopt.sameness.sources import differing
 from pytest_kopt.trials.project_command import ProjectCommand
-from pytest_kopt.versions import overlay
 from pytest_kopt.versions.affected_modules import NATIVE_SUFFIXES
+from pytest_kopt.versions.tree import (
+    BUILDS,
+    Tree,
+    copied,
+    current_folder,
+    linked,
+    project_files,
+    seal,
+    write,
+)
 
-_PREFIX = "kopt-incumbent-"
 _LEDGER = "ledger.jsonl"
 #: Suffixes of what no build reads, unless git tracks it, and patterns of what none reads at all.
 _DOCUMENTS = frozenset({".md", ".rst", ".txt", ".yaml", ".yml", ".json", ".csv", ".log"})
@@ -52,56 +59,9 @@ _INSTALLS = frozenset({"install", "develop", "sync"})
 refused = partial(BadInput, where="--kopt-candidates")
 
 
-@contextmanager
-def overlays(
-    root: Path,
-    old: Mapping[str, bytes | None],
-    built: Builds | None = None,
-    inline: Path | None = None,
-    *,
-    copies_sources: bool = False,
-) -> Iterator[Versions]:
-    """Make two trees of the incumbent and remove them afterwards.
-
-    `old` are the files that differ, by path below `root`; None for those that only the candidate
-    has. With `built` the trees are full copies with what a command builds of the incumbent, or
-    NotComparable. Inline builds are kept in `inline`, one of each name: torch builds what is
-    not as it was. A tree that `copies_sources` holds all sources of the project.
-    """
-    incumbent = {path: content for path, content in old.items() if content is not None}
-    absent = [path for path, content in old.items() if content is None]
-    with scratch() as base:
-        first, second = (base / name / root.name for name in ("first", "second"))
-        if built is None:
-            start = overlay.current_folder(root)
-            for tree in (first, second):
-                overlay.build(root, tree, incumbent, absent, start, copies_sources=copies_sources)
-        else:
-            overlay.copy(root, first, incumbent, absent)
-            built.into_tree(old, first)
-            shutil.copytree(first, second, symlinks=True)
-        is_inline = built is None and builds_inline(incumbent)
-        yield Versions(
-            root,
-            (first, second),
-            tuple(sorted(old)),
-            rebuilt=built is not None,
-            extensions=_kept_builds(inline or base / "builds") if is_inline else None,
-            seals=(overlay.seal(first), overlay.seal(second)),
-        )
-
-
-@contextmanager
-def scratch() -> Iterator[Path]:
-    """Yield a folder that goes with this context, or with the next one after a process's end."""
-    _sweep()
-    with tempfile.TemporaryDirectory(prefix=f"{_PREFIX}{os.getpid()}-") as directory:
-        yield Path(directory).resolve()
-
-
-def builds_inline(sources: Mapping[str, bytes]) -> bool:
+def builds_inline(sources: Iterable[bytes]) -> bool:
     """Say whether a version builds text that stands in it: files lie elsewhere in each tree."""
-    text = b"".join(sources.values())
+    text = b"".join(sources)
     return b"load_inline" in text and b"cpp_extension.load(" not in text
 
 
@@ -140,9 +100,11 @@ def built_meanwhile(modules: Mapping[str, Path], builds: Path, *, confined: bool
 
 
 class Trees:
-    """Trees of the project in which some files are others; each is made once.
+    """Trees of a project in which some files are others; each is made once.
 
-    They last as long as what is `held`. The other arguments are those of `overlays`.
+    They last as long as what is `held`. With `built` they are full copies with what a command
+    builds of each version. Inline builds are kept in `inline`, one of each name: torch builds what
+    is not as it was.
     """
 
     def __init__(
@@ -152,18 +114,43 @@ class Trees:
         built: Builds | None = None,
         inline: Path | None = None,
     ) -> None:
-        self._held = held
         self.built = built
-        self._make = partial(overlays, root, built=built, inline=inline)
-        self._made: dict[tuple[bool, frozenset[tuple[str, bytes | None]]], Versions] = {}
+        self._held, self._root, self._inline = held, root, inline
+        self._made: dict[tuple[object, ...], Tree] = {}
 
-    def having(self, old: Mapping[str, bytes | None], *, copies_sources: bool = False) -> Versions:
-        """Return the trees that have `old` in place of the candidate's files."""
-        key = copies_sources, frozenset(old.items())
+    def tree(
+        self, old: Mapping[str, bytes | None], number: int = 0, *, copies_sources: bool = False
+    ) -> Tree:
+        """Return the tree of a number with `old` for the project's files; or NotComparable."""
+        key = number, copies_sources, *sorted(old.items())
         if key not in self._made:
-            made = self._make(old=old, copies_sources=copies_sources)
-            self._made[key] = self._held.enter_context(made)
+            root = self._root
+            place = Path(tempfile.mkdtemp(dir=self._folder), root.name)
+            if built := self.built:
+                made = copied(root, place, old, partial(built.into_tree, old))
+            else:
+                start = current_folder(root)
+                made = linked(root, place, old, start, copies_sources=copies_sources)
+            self._made[key] = made
         return self._made[key]
+
+    def having(self, old: Mapping[str, bytes | None]) -> Versions:
+        """Return two trees of the incumbent: `old` are its files that differ, None for none."""
+        known = (content for content in old.values() if content is not None)
+        return Versions(
+            (self.tree(old), self.tree(old, 1)),
+            tuple(sorted(old)),
+            rebuilt=self.built is not None,
+            extensions=self._extensions if not self.built and builds_inline(known) else None,
+        )
+
+    @cached_property
+    def _folder(self) -> Path:
+        return self._held.enter_context(scratch())
+
+    @cached_property
+    def _extensions(self) -> Path:
+        return _kept_builds(self._inline or self._folder / "builds")
 
 
 def why_not_in_place(command: str) -> str:
@@ -242,10 +229,10 @@ class Builds:
         for copy in (sources.copy, sources.copy_all):
             shutil.rmtree(folder, ignore_errors=True)
             copy(tree)
-            before = overlay.seal(tree)
-            result = self._command.run(tree, {"TORCH_EXTENSIONS_DIR": str(tree / overlay.BUILDS)})
+            before = seal(tree)
+            result = self._command.run(tree, {"TORCH_EXTENSIONS_DIR": str(tree / BUILDS)})
             if not (failure := result.failure):
-                after = overlay.seal(tree).items()
+                after = seal(tree).items()
                 return Built.keep(tree, [path for path, file in after if file != before.get(path)])
         shutil.rmtree(folder)
         raise _NotBuilt(failure)
@@ -273,7 +260,7 @@ class _Sources:
         products = {path for built in kept for path in built.files}
         tracked: Sequence[str] = ()
         if repository is None:
-            others = [path.as_posix() for path in overlay.project_files(root)]
+            others = [path.as_posix() for path in project_files(root)]
         else:
             tracked, others = repository.listed(root)
             prefix = f"{repository.relative(root, '.')}/".removeprefix("./")
@@ -321,7 +308,7 @@ class _Sources:
 
     def copy_all(self, tree: Path) -> None:
         """Copy the project to a tree, products included, with files of git's newer than these."""
-        overlay.copy(self.root, tree, {}, self.old)
+        copied(self.root, tree, dict.fromkeys(self.old))
         for path in (*self.tracked, *self.others):
             if (tree / path).is_file():
                 os.utime(tree / path)
@@ -329,7 +316,7 @@ class _Sources:
 
     def _write(self, tree: Path) -> None:
         tree.mkdir(parents=True, exist_ok=True)
-        overlay.write({k: content for k, content in self.old.items() if content is not None}, tree)
+        write(self.old, tree)
 
 
 def _content(path: Path, size: int = -1) -> bytes | None:
@@ -338,22 +325,12 @@ def _content(path: Path, size: int = -1) -> bytes | None:
     A folder, which is a submodule, stands for its files' names, sizes and times.
     """
     if path.is_dir():
-        files = ((file, (path / file).stat()) for file in overlay.project_files(path))
+        files = ((file, (path / file).stat()) for file in project_files(path))
         return repr([(str(file), stat.st_size, stat.st_mtime_ns) for file, stat in files]).encode()
     if not path.is_file():
         return None
     with path.open("rb") as stream:
         return stream.read(size)
-
-
-def _sweep() -> None:
-    """Remove what processes left that were killed before they could."""
-    for prefix in (_PREFIX, SCRATCH):
-        for path in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
-            with suppress(FileNotFoundError):  # Another session has removed its own.
-                is_ours = path.lstat().st_uid == os.getuid()
-                if is_ours and is_left_behind(path.name, prefix):
-                    shutil.rmtree(path, ignore_errors=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from pytest_kopt.versions.affected_modules import (
     project_modules,
     resolved,
 )
-from pytest_kopt.versions.overlay import differs
+from pytest_kopt.versions.tree import differs
 
 #: How many folders deep a project keeps its packages, at most.
 _DEPTH = 2

@@ -891,7 +891,7 @@ def test_interrupted_in_the_middle_of_the_comparison(gate: Gate) -> None:
 
 def test_trees_of_a_killed_run_are_removed_by_the_next(gate: Gate) -> None:
     """Only those of processes that are gone."""
-    dead, alive = (gate.tmp / f"kopt-incumbent-{pid}-x" for pid in (2**22 + 1, os.getpid()))
+    dead, alive = (gate.tmp / f"kopt-scratch-{pid}-x" for pid in (2**22 + 1, os.getpid()))
     for path in (dead, alive):
         (path / "first").mkdir(parents=True)
     gate.project.write("tests/test_plain.py", PLAIN_CASES + "\n\nTIDIER = True\n")

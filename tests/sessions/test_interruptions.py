@@ -254,10 +254,10 @@ def test_in_the_middle_of_the_comparison(
     assert ledger.read_text() == before, "nothing is decided"
     assert compared.read(PLAIN) == kernel(FASTER, "new")
     if interrupt is not sigkill:
-        assert not list(temporary.glob("kopt-incumbent-*"))
+        assert not list(temporary.glob("kopt-scratch-*"))
     run = compared.pytest("--kopt-round", "next", **variables)
     assert run.code == 0 and "ACCEPTED" in run.out, run.text
-    assert not list(temporary.glob("kopt-incumbent-*"))
+    assert not list(temporary.glob("kopt-scratch-*"))
 
 
 @LONG

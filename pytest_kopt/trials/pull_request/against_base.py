@@ -32,6 +32,7 @@ from pytest_kopt.paired.arms import CandidateDied, NotComparable, Versions
 from pytest_kopt.paired.noise import NoiseHistory
 from pytest_kopt.paired.pairing import Criteria, PairedResult, judge
 from pytest_kopt.paired.replica import Caught
+from pytest_kopt.processes.launched import scratch
 from pytest_kopt.processes.launcher import launcher_of
 from pytest_kopt.sameness.sources import differing
 from pytest_kopt.schema.metrics import STEP
@@ -60,7 +61,7 @@ from pytest_kopt.trials.pull_request.own_rules import (
     plugin_files,
     settings_of,
 )
-from pytest_kopt.trials.trees import Builds, Trees, overlays, scratch, why_not_in_place
+from pytest_kopt.trials.trees import Builds, Trees, why_not_in_place
 
 #: What to do after a decision.
 NEXT = {
@@ -107,6 +108,8 @@ class PullRequestGate:
             rebuild = ProjectCommand(command, is_confined=settings.isolates)
             self._builds = Builds(base.root, rebuild, self._held.enter_context(scratch()))
         self._trees = Trees(self._held, base.root, self._builds)
+        #: Trees that lead to what is built in the project.
+        self._linked = Trees(self._held, base.root) if command else self._trees
         #: Sources that git ignores, as far as no build makes them for each version.
         asks_git = base.commit and not command
         self._ignored = ignored_code(base.root, settings.workspace) if asks_git else frozenset()
@@ -139,6 +142,7 @@ class PullRequestGate:
         if self._builds:
             # The base's cases may import what it makes, which a fresh check-out lacks.
             self._unbuilt = self._builds.into_project()
+            self._linked = Trees(self._held, base.root)
         if base.old and not self._unbuilt:
             self._then = take_inventory(self.config, self._orders, base, self._base_copy)
         return self._unbuilt
@@ -248,9 +252,8 @@ class PullRequestGate:
         ids = [result.nodeid for result in results if result.nodeid in self._then.order]
         if not (touched and ids):
             return None
-        versions = self._trees.having(touched, copies_sources=True)
-        copies = [(versions.root, versions.trees[0])]
-        (there,) = measurements.run_in(InCopies(copies, ids), "checking by the base's cases")
+        tree = self._trees.tree(touched, copies_sources=True)
+        (there,) = measurements.run_in(InCopies([tree.copy], ids), "checking by the base's cases")
         return there
 
     def _broken_at_base(
@@ -265,11 +268,10 @@ class PullRequestGate:
         if not ids or not self.other.old:
             return set()
         try:
-            versions = self._trees.having(self.other.old)
+            tree = self._trees.tree(self.other.old)
         except NotComparable:
             return set()
-        copies = [(versions.root, versions.trees[0])]
-        (there,) = measurements.run_in(InCopies(copies, ids), "checking the base")
+        (there,) = measurements.run_in(InCopies([tree.copy], ids), "checking the base")
         checks = {nodeid: result.check for nodeid, result in there.results.items()}
         broken = [result for result in failed if checks.get(result.nodeid) == result.check]
         if broken and len(broken) == len(failed):
@@ -353,17 +355,14 @@ class PullRequestGate:
         read = {path for path, readers in opened if self._reads(harness, readers)}
         return harness, read.union(map(self._reach.in_tree, needed))
 
-    @cached_property
+    @property
     def _base_copy(self) -> tuple[Path, Path]:
         """The project's root and a tree of the whole base, its tests included."""
-        versions = self._held.enter_context(overlays(self.other.root, self.other.old))
-        return versions.root, versions.trees[0]
+        return self._linked.tree(self.other.old).copy
 
     @cached_property
     def _settings_then(self) -> Mapping[str, Any]:
-        # The tree of the cases is made later: it has what the project's build makes.
-        with overlays(self.other.root, self.other.old) as versions:
-            return settings_of(self.config, (versions.root, versions.trees[0]))
+        return settings_of(self.config, self._base_copy)
 
     def _versions(self, kernels: Sequence[str], around: Mapping[str, bytes | None]) -> Versions:
         """Return trees of the base's kernels, and one of today's if what is `around` them differs.
@@ -374,7 +373,7 @@ class PullRequestGate:
         versions = replace(self._trees.having(old | {**around}), changed=tuple(sorted(kernels)))
         if not around:
             return versions
-        return replace(versions, own=self._trees.having(around, copies_sources=True).trees[0])
+        return replace(versions, own=self._trees.tree(around, copies_sources=True))
 
     def _audit(self, results: Sequence[CaseResult], kernels: Collection[str]) -> list[Finding]:
         loaded = {self._reach.in_tree(file) for file in loaded_by(results)}

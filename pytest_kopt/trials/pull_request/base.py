@@ -28,7 +28,7 @@ from pytest_kopt.processes.child import Child, mover
 from pytest_kopt.trials.harness import PytestSetup
 from pytest_kopt.trials.judging import under
 from pytest_kopt.trials.measurements import InCopies, Measurements
-from pytest_kopt.versions.overlay import contents_of
+from pytest_kopt.versions.tree import contents_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,7 +65,7 @@ class Baseline(CampaignTrial):
         """Have torch build for the comparisons to come, next to what it builds for the cases."""
         campaign = self.campaign
         sources = campaign.candidate().sources
-        if builds_inline(sources) and not campaign.manifest.rebuild_command:
+        if builds_inline(sources.values()) and not campaign.manifest.rebuild_command:
             modules = self.asked.watch.modules(sources)
             confined = self.asked.settings.isolates
             stack.enter_context(built_meanwhile(modules, campaign.layout.builds, confined=confined))

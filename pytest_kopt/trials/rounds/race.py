@@ -58,6 +58,7 @@ from pytest_kopt.trials.stages import (
     gather,
 )
 from pytest_kopt.trials.trees import RaceEntrant, candidates_of, refused
+from pytest_kopt.versions.tree import Tree
 
 #: What the best of a race may turn out to be, and the next best is judged in its place.
 _FOUND_OUT = (Decision.REPAIR, Decision.REJECTED_OVERFIT)
@@ -91,35 +92,32 @@ class RaceTrees:
     """
 
     ids: tuple[str, ...]
-    root: Path
     changed: tuple[str, ...]
-    incumbent: Path
-    by_name: Mapping[str, Path]
+    incumbent: Tree
+    by_name: Mapping[str, Tree]
 
     @classmethod
     def of(cls, begun: Begun) -> RaceTrees:
         versions = {"": begun.kernel}
         versions |= {raced.name: raced.kernel for raced in begun.opened.candidates}
         changed = sorted({path for version in versions.values() for path in version.files})
-        pairs = {
-            name: begun.trees.having({path: version.sources.get(path) for path in changed})
+        trees = {
+            name: begun.trees.tree({path: version.sources.get(path) for path in changed})
             for name, version in versions.items()
         }
-        trees = {name: pair.trees[0] for name, pair in pairs.items()}
-        ids = tuple(begun.opened.frozen)
-        return cls(ids, pairs[""].root, tuple(changed), trees.pop(""), trees)
+        return cls(tuple(begun.opened.frozen), tuple(changed), trees.pop(""), trees)
 
     def checked(self) -> InCopies:
         """Return what checks all candidates."""
-        return InCopies([(self.root, tree) for tree in self.by_name.values()], self.ids)
+        return InCopies([tree.copy for tree in self.by_name.values()], self.ids)
 
     def timed(self, name: str) -> InCopies:
         """Return what checks and times a candidate as a lone one is."""
-        return InCopies([(self.root, self.by_name[name])], self.ids, Depth.TIMES)
+        return InCopies([self.by_name[name].copy], self.ids, Depth.TIMES)
 
     def together(self, names: Sequence[str]) -> Versions:
         trees = (self.incumbent, *(self.by_name[name] for name in names))
-        return Versions(self.root, trees, self.changed, raced=tuple(names))
+        return Versions(trees, self.changed, raced=tuple(names))
 
 
 class Race(CampaignTrial):

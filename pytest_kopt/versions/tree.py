@@ -5,41 +5,67 @@ from __future__ import annotations
 import filecmp
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
 
 from pytest_kopt.errors import BadInput
 
-#: Never mirrored: they would let a process write into the user's caches through the overlay.
+#: Never mirrored: they would let a process write into the user's caches through the tree.
 _LEFT_OUT = frozenset({"__pycache__", ".pytest_cache", ".git"})
 #: A folder with such a file is an environment, or a campaign, which keeps versions of its kernels.
 _MARKS = ("pyvenv.cfg", "ledger.jsonl")
 #: Where torch builds what a version of a tree compiles.
 BUILDS = ".torch_extensions"
+#: Inode, bytes and time of the last change of a file.
+_Seal = tuple[int, int, int]
 
 
-def build(
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """A folder that stands for a project with other contents of some files, sealed when made.
+
+    `linked` and `copied` make it. The contents are given by path relative to the project's `root`,
+    None for a file that it does not have.
+    """
+
+    root: Path
+    place: Path
+    _sealed: Mapping[str, _Seal]
+
+    @property
+    def copy(self) -> tuple[Path, Path]:
+        """The project's root, and what stands for it."""
+        return self.root, self.place
+
+    @property
+    def written(self) -> str:
+        """A path in it that was written since it was made, "" where there is none."""
+        for path, now in {**dict.fromkeys(self._sealed), **seal(self.place)}.items():
+            if now != self._sealed.get(path):
+                return path
+        return ""
+
+
+def linked(
     root: Path,
-    target: Path,
-    files: Mapping[str, bytes],
-    absent: Iterable[str] = (),
+    place: Path,
+    old: Mapping[str, bytes | None],
     start: str = ".",
     *,
     copies_sources: bool = False,
-) -> Path:
-    """Fill `target` with links to the project's entries, and `files` as real files on top.
+) -> Tree:
+    """Fill `place` with links to the project's entries, and with `old` as real files on top.
 
-    `files` are the contents by path relative to `root`; `absent` are paths that the other version
-    does not have. Only the folders on the way to one of them are real, and in them the sources. So
-    code that resolves its own path, and then reads a file next to it, stays in this version. If one
-    of them is no source, all folders with sources are real too, since code may look for it
-    anywhere. So they are with `copies_sources`. The project's links to them lead to the real ones.
-    Everything else is a link: data files and sources stay reachable from either version. The folder
-    `start`, in which a process shall start, is real too: through a link it would start in the
-    project.
+    Only the folders on the way to one of `old` are real, and in them the sources. So code that
+    resolves its own path, and then reads a file next to it, stays in this version. If one of them
+    is no source, all folders with sources are real too, since code may look for it anywhere. So
+    they are with `copies_sources`. The project's links to them lead to the real ones. Everything
+    else is a link: data files and sources stay reachable from either version. The folder `start`,
+    in which a process shall start, is real too: through a link it would start in the project.
     """
-    touched = {PurePosixPath(path) for path in (*files, *absent)}
+    touched = {*map(PurePosixPath, old)}
     real = {folder for path in touched for folder in path.parents}
     real |= {PurePosixPath(start), *PurePosixPath(start).parents}
     if copies_sources or any(path.suffix != ".py" for path in touched):
@@ -52,34 +78,65 @@ def build(
         real |= {folder for path in more for folder in path.parents}
 
     def fill(folder: PurePosixPath) -> None:
-        (target / folder).mkdir(parents=True, exist_ok=True)
+        (place / folder).mkdir(parents=True, exist_ok=True)
         source = root / folder
         for name in sorted(os.listdir(source)) if source.is_dir() else ():
             path = folder / name
-            if name in _LEFT_OUT or path in touched or target.is_relative_to(root / path):
+            if name in _LEFT_OUT or path in touched or place.is_relative_to(root / path):
                 continue
-            here, there = root / path, target / path
+            here, there = root / path, place / path
             if path in real:
                 fill(path)
             elif path in within:
-                there.symlink_to(target / within[path])
+                there.symlink_to(place / within[path])
             elif path.suffix == ".py" and not here.is_symlink() and here.is_file():
                 shutil.copyfile(here, there)
             else:
                 there.symlink_to(here)
 
     fill(PurePosixPath())
-    write(files, target)
-    return target
+    write(old, place)
+    return Tree(root, place, seal(place))
 
 
-def write(files: Mapping[str, bytes], folder: Path) -> None:
-    """Write files to their paths below a folder; what a link there leads to stays as it is."""
-    for path, content in files.items():
+def copied(
+    root: Path,
+    place: Path,
+    old: Mapping[str, bytes | None],
+    build: Callable[[Path], None] = lambda place: None,
+) -> Tree:
+    """Fill `place` with a copy of the project and `old` on top, and `build` there.
+
+    Unlike in `linked` nothing leads back, so that a build there leaves the project alone.
+    """
+
+    def left_out(folder: str, names: list[str]) -> set[str]:
+        here = Path(folder)
+        return {
+            name
+            for name in names
+            if name in _LEFT_OUT
+            or (here / name / "pyvenv.cfg").exists()
+            or place.is_relative_to(here / name)
+        }
+
+    shutil.copytree(root, place, symlinks=True, ignore=left_out)
+    write(old, place)
+    build(place)
+    return Tree(root, place, seal(place))
+
+
+def write(files: Mapping[str, bytes | None], folder: Path) -> None:
+    """Write files to their paths below a folder, None removes one.
+
+    The target of a link there stays as it is.
+    """
+    for path, content in sorted(files.items(), key=lambda item: item[1] is not None):
         place = folder / path
-        place.parent.mkdir(parents=True, exist_ok=True)
         place.unlink(missing_ok=True)
-        place.write_bytes(content)
+        if content is not None:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_bytes(content)
 
 
 def project_files(
@@ -129,16 +186,16 @@ def current_folder(root: Path) -> str:
     return here.relative_to(root).as_posix() if here.is_relative_to(root) else "."
 
 
-def seal(tree: Path) -> dict[str, tuple[int, int, int]]:
+def seal(place: Path) -> dict[str, _Seal]:
     """Return inode, bytes and time of the last change of every file of a tree, by path in it.
 
     Nobody but the system's administrator can set back the time of a change. A folder is only there:
     compilers put their own into it while a version runs, which are left out.
     """
-    sealed: dict[str, tuple[int, int, int]] = {}
-    for folder, names, files in os.walk(tree):
+    sealed: dict[str, _Seal] = {}
+    for folder, names, files in os.walk(place):
         names[:] = [name for name in names if name not in (*_LEFT_OUT, BUILDS)]
-        here = Path(folder).relative_to(tree)
+        here = Path(folder).relative_to(place)
         sealed |= dict.fromkeys(((here / name).as_posix() for name in names), (0, 0, 0))
         for name in files:
             stat = Path(folder, name).lstat()
@@ -146,45 +203,21 @@ def seal(tree: Path) -> dict[str, tuple[int, int, int]]:
     return sealed
 
 
-def difference(root: Path, tree: Path) -> tuple[dict[str, bytes], list[str]]:
-    """Return what a tree of the project has otherwise: contents by path, and paths it lacks."""
-    files: dict[str, bytes] = {}
-    absent: list[str] = []
-    for folder, _, names in os.walk(tree):
+def difference(root: Path, place: Path) -> dict[str, bytes | None]:
+    """Return what a tree of the project has otherwise: contents by path, None for one it lacks."""
+    old: dict[str, bytes | None] = {}
+    for folder, _, names in os.walk(place):
         here = Path(folder)
-        there = root / here.relative_to(tree)
+        there = root / here.relative_to(place)
         for name in names:
             mine, theirs = here / name, there / name
             same = theirs.is_file() and filecmp.cmp(mine, theirs, shallow=False)
             if not mine.is_symlink() and not same:
-                files[mine.relative_to(tree).as_posix()] = mine.read_bytes()
+                old[mine.relative_to(place).as_posix()] = mine.read_bytes()
         in_project = set(os.listdir(there)) if there.is_dir() else set()
         gone = in_project - {*os.listdir(here)} - _LEFT_OUT
-        absent += [(there / name).relative_to(root).as_posix() for name in sorted(gone)]
-    return files, absent
-
-
-def copy(root: Path, target: Path, files: Mapping[str, bytes], absent: Iterable[str] = ()) -> Path:
-    """Fill `target` with a copy of the project and `files` on top, for a build to write into.
-
-    Unlike `build` nothing in it leads back, so that a build there leaves the project alone.
-    """
-
-    def left_out(folder: str, names: list[str]) -> set[str]:
-        here = Path(folder)
-        return {
-            name
-            for name in names
-            if name in _LEFT_OUT
-            or (here / name / "pyvenv.cfg").exists()
-            or target.is_relative_to(here / name)
-        }
-
-    shutil.copytree(root, target, symlinks=True, ignore=left_out)
-    for path in absent:
-        (target / path).unlink(missing_ok=True)
-    write(files, target)
-    return target
+        old |= dict.fromkeys((there / name).relative_to(root).as_posix() for name in sorted(gone))
+    return old
 
 
 def differs(one: Path, other: Path) -> bool:
