@@ -34,6 +34,21 @@ def adopt_orphans() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
+def is_alive(process: int) -> bool:
+    """Say whether a process is there, whichever user owns it."""
+    try:
+        os.kill(process, 0)
+    except OSError as error:
+        return isinstance(error, PermissionError)
+    return True
+
+
+def is_left_behind(name: str, prefix: str) -> bool:
+    """Say whether what is called by a prefix and a process's number has outlived that process."""
+    owner = name.removeprefix(prefix).partition("-")[0]
+    return name.startswith(prefix) and owner.isdecimal() and not is_alive(int(owner))
+
+
 def children(pid: int | None = None) -> frozenset[int]:
     """Return the children of a process (default: this one); none where /proc does not tell."""
     pids: set[int] = set()

@@ -18,6 +18,7 @@ from pytest_kopt.campaign import running
 from pytest_kopt.decide.inference import FINAL_LOOK
 from pytest_kopt.decide.verdict import ActionWord
 from pytest_kopt.errors import BadInput, KernelError
+from pytest_kopt.process_tree import is_alive
 from pytest_kopt.show import progress as module
 from pytest_kopt.show.progress import Progress, Span
 
@@ -245,7 +246,7 @@ def test_another_users_session_runs_too(monkeypatch: pytest.MonkeyPatch) -> None
     def refuse(process: int, number: int) -> None:
         raise PermissionError
 
-    assert running.is_alive(os.getpid()) and not running.is_alive(1 << 22)
+    assert is_alive(os.getpid()) and not is_alive(1 << 22)
     monkeypatch.setattr(os, "kill", refuse)
     assert running.is_live({"pid": 1, "phase": "check"})
 

@@ -19,6 +19,7 @@ from pytest_kopt.campaign.layout import Layout
 from pytest_kopt.cases.details import place_of
 from pytest_kopt.clock import now
 from pytest_kopt.errors import BadInput, NoVerdict, storage_told
+from pytest_kopt.process_tree import is_alive
 from pytest_kopt.schema.table import write_atomically
 
 RUNNING_VERSION = 1
@@ -34,21 +35,6 @@ def read(file: Path) -> dict[str, Any] | None:
         return document if {"phase", "pid"} <= document.keys() else None
     except (OSError, ValueError, AttributeError):
         return None
-
-
-def is_alive(process: int) -> bool:
-    """Say whether a process is there, whichever user owns it."""
-    try:
-        os.kill(process, 0)
-    except OSError as error:
-        return isinstance(error, PermissionError)
-    return True
-
-
-def is_left_behind(name: str, prefix: str) -> bool:
-    """Say whether what is called by a prefix and a process's number has outlived that process."""
-    owner = name.removeprefix(prefix).partition("-")[0]
-    return name.startswith(prefix) and owner.isdecimal() and not is_alive(int(owner))
 
 
 def is_live(document: dict[str, Any]) -> bool:

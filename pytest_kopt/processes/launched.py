@@ -15,10 +15,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import IO, Protocol
 
-from pytest_kopt.campaign.running import is_left_behind
 from pytest_kopt.cases.protocol import Order
 from pytest_kopt.cases.replies import Reply
-from pytest_kopt.process_tree import end_descendants
+from pytest_kopt.process_tree import end_descendants, is_left_behind
 from pytest_kopt.processes.channel import Channel, read_reply
 
 #: How the folders for what a process writes are called, before the id of who started it.
