@@ -63,10 +63,14 @@ def _peak(table: Table, metric: Metric) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """A product of paired gains; at the quick level it is over the representative cases."""
+    """A product of paired gains; at the quick level it is over the representative cases.
+
+    `low_pct` is a step's in percent, with each round at the low end of its interval.
+    """
 
     change: PairedChange
     level: Level
+    low_pct: float
 
 
 def chain_to(state: CampaignState, last: Decided, level: Level = "full") -> Chain | None:
@@ -93,7 +97,13 @@ def chain_to(state: CampaignState, last: Decided, level: Level = "full") -> Chai
         forward_pct=compounded(change.forward_pct for change in paired),
         backward_pct=compounded(backward) if len(backward) == len(paired) else None,
     )
-    return Chain(product, level)
+    ratios = [
+        (1 + total.low_pct / 100) / (1 + (total.change_pct or 0.0) / 100)
+        for link in links
+        if (total := link.aggregate) and total.low_pct is not None
+    ]
+    low_pct = ((1 + product.step_pct / 100) * math.prod(ratios) - 1) * 100
+    return Chain(product, level, low_pct)
 
 
 def chain_of_best(state: CampaignState, level: Level = "full") -> Chain | None:
