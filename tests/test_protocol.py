@@ -27,6 +27,7 @@ from pytest_kopt.cases.protocol import (
     Prepare,
     Profile,
     Recompute,
+    SayReach,
     Settle,
     StopWorker,
     Time,
@@ -49,7 +50,7 @@ EVERY: tuple[Order, ...] = (
     Begin(ORDERS, [], [], []),
     *(kind(CASE) for kind in (CheckCase, Profile, LoadVersions, TryNearby, LoadReference)),
     *(Leave(), Prepare(), Agree("wall", [2]), Write(CANDIDATE, 5), Time(), HandOver(1)),
-    *(Settle(), Judge(LOOKS), Recompute(LOOKS), StopWorker()),
+    *(Settle(), Judge(LOOKS), Recompute(LOOKS), SayReach(), StopWorker()),
 )
 BLOCKS: list[Order] = [LoadVersions(CASE), Prepare(), Agree("wall", [2])]
 #: By its name, what a client has sent when a worker is in a state.
@@ -74,7 +75,11 @@ _NEXT_CASE: dict[type[Any], str] = {
     LoadReference: "Loaded",
 }
 _NEXT_BLOCK: dict[type[Any], str] = {Write: "Written", HandOver: "HandedOver"}
-_NEXT_LOOKS: dict[type[Any], str] = {Judge: "Verification", Recompute: "HandedOver"}
+_NEXT_LOOKS: dict[type[Any], str] = {
+    Judge: "Verification",
+    Recompute: "HandedOver",
+    SayReach: "Loaded",
+}
 #: By state, the reply to each order that has its turn there.
 TURNS: dict[str, dict[type[Any], str]] = {
     "between cases": _NEXT_CASE,

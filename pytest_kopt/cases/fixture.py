@@ -260,10 +260,10 @@ class Kopt:
                 from pytest_kopt.cases.running.profile_region import profile_case
 
                 client.send(Profiled(profile_case(case, bench, marked_steps=steps)))
-            case LoadReference(asks_reach=asks_reach):
+            case LoadReference():
                 from pytest_kopt.cases.running.verifier import serve_verifier
 
-                serve_verifier(case, bench, arms, client, asks_reach=asks_reach)
+                serve_verifier(case, bench, arms, client)
             case LoadVersions(out=out):
                 from pytest_kopt.cases.running.timed_versions import serve_arms
 

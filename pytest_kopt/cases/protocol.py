@@ -21,6 +21,7 @@ TryNearby       any number of TriedShape and Reached, then Findings; or Loaded i
 LoadReference   Loaded or CannotLoad
   Judge           Verification, then Loaded
   Recompute       HandedOver, then Loaded
+  SayReach        Loaded
   Leave           CaseFinished
 StopWorker      nothing: the worker ends
 ```
@@ -109,12 +110,7 @@ class TryNearby(OfCase):
 
 @dataclass(frozen=True, slots=True)
 class LoadReference(OfCase):
-    """Load a case of the current best, to judge what other workers' timed calls gave.
-
-    With `asks_reach` the worker says whether the change reaches the case: it has no candidate.
-    """
-
-    asks_reach: bool = False
+    """Load a case of the current best, to judge what other workers' timed calls gave."""
 
 
 class WithinCase:
@@ -228,13 +224,18 @@ class Recompute(WithinCase):
 
 
 @dataclass(frozen=True, slots=True)
+class SayReach(WithinCase):
+    """Say, in a worker without the candidate, whether the change reaches the case."""
+
+
+@dataclass(frozen=True, slots=True)
 class StopWorker:
     """End."""
 
 
 CaseOrder = CheckCase | Profile | LoadVersions | TryNearby | LoadReference
 _Comparing = Leave | Prepare | Agree | Write | Time | HandOver | Settle
-Order = Begin | CaseOrder | _Comparing | Judge | Recompute | StopWorker
+Order = Begin | CaseOrder | _Comparing | Judge | Recompute | SayReach | StopWorker
 
 
 class Client(Protocol):

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pytest_kopt.cases.order import PLACES, RESULTS
-from pytest_kopt.cases.protocol import Judge, Leave, LoadReference, Looks, Recompute
+from pytest_kopt.cases.protocol import Judge, Leave, LoadReference, Looks, Recompute, SayReach
 from pytest_kopt.cases.replies import (
     CannotLoad,
     CaseFinished,
@@ -78,12 +78,8 @@ class Verifier(Children):
 
         The word of the candidate's process counts for nothing.
         """
-        (child,) = self.children
-        if self._case:
-            child.send(Leave())
-            self._wait(CaseFinished)
-        child.send(LoadReference(nodeid, asks_reach=True))
-        self._case, self._is_loaded = nodeid, True
+        self.await_loaded(nodeid)
+        self.children[0].send(SayReach())
         return not self._wait(Loaded).reached
 
     def await_loaded(self, nodeid: str) -> None:

@@ -11,7 +11,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -32,6 +32,8 @@ from pytest_kopt.numerics.nested import fresh_copies, tensors
 
 #: Takes from an expected result, by its name, the part of it that is judged.
 Drawn = Callable[[str, Any], Any]
+#: Gives what the reference returns for a spot's inputs, and what gives that once more in float64.
+Expect = Callable[["Spot"], tuple[Pass, InFloat64]]
 #: SNR in dB below which a result is plainly wrong where nothing is known of its accuracy.
 _WRONG_DB = 5.0
 #: How far below its SNR on the case's own content, in dB, a result that misses its gate may lie on
@@ -66,11 +68,28 @@ class Spot:
     own_content: Spot | None = None
 
 
+def expecting(case: Case, drawn: Drawn = lambda _, result: result) -> Expect:
+    """Return what calls the reference once for all calls on the same inputs.
+
+    `drawn` takes from its results what is judged.
+    """
+    known: dict[int, tuple[Spot, tuple[Pass, InFloat64]]] = {}
+
+    def expect(spot: Spot) -> tuple[Pass, InFloat64]:
+        place = id(spot.inputs)
+        if place not in known:
+            # With the spot: inputs that are gone would leave their id to others.
+            known[place] = spot, _expected(case, spot, drawn)
+        return known[place][1]
+
+    return expect
+
+
 def plainly_wrong(
-    case: Case, spot: Spot, floors: Mapping[str, float], drawn: Drawn = lambda _, result: result
+    case: Case, spot: Spot, floors: Mapping[str, float], expect: Expect
 ) -> Comparison | None:
-    """Return a result below its floor, an SNR in dB by name; `drawn` takes what is judged."""
-    return _below(_judged(case, spot, drawn), floors)
+    """Return a result below its floor, an SNR in dB by name."""
+    return _below(_judged(case, spot, expect), floors)
 
 
 def _below(comparisons: Iterable[Comparison], floors: Mapping[str, float]) -> Comparison | None:
@@ -79,7 +98,7 @@ def _below(comparisons: Iterable[Comparison], floors: Mapping[str, float]) -> Co
 
 
 def judge_spot(
-    case: Case, spot: Spot, floors: Mapping[str, float], drawn: Drawn = lambda _, result: result
+    case: Case, spot: Spot, floors: Mapping[str, float], expect: Expect
 ) -> tuple[Comparison | None, Mapping[str, float] | None]:
     """Judge a call and those after the blocks; return what is plainly wrong.
 
@@ -89,8 +108,8 @@ def judge_spot(
     misses are returned as well. No test has said that the kernel can work with such content.
     """
     if spot.own_content is None or spot.again is None:
-        return plainly_wrong(case, spot, floors, drawn), None
-    comparisons = _judged(case, spot.own_content, drawn)
+        return plainly_wrong(case, spot, floors, expect), None
+    comparisons = _judged(case, spot.own_content, expect)
     if wrong := _below(comparisons, floors):
         return wrong, None
     reached = {comparison.name: comparison.snr_db for comparison in comparisons}
@@ -100,17 +119,17 @@ def judge_spot(
         if getattr(spot.own_content.results.get(name), "is_floating_point", lambda: True)()
     }
     floors = {**floors, **near}
-    wrong = plainly_wrong(case, spot, floors, drawn)
+    wrong = plainly_wrong(case, spot, floors, expect)
     again = replace(spot, results=spot.again)
-    if wrong is None or plainly_wrong(case, again, floors, drawn) is None:
+    if wrong is None or plainly_wrong(case, again, floors, expect) is None:
         return wrong, None
     return wrong, floors
 
 
-def _judged(case: Case, spot: Spot, drawn: Drawn) -> list[Comparison]:
+def _judged(case: Case, spot: Spot, expect: Expect) -> list[Comparison]:
     if (run := _as_pass(spot, spot.results)) is None:
         return [Comparison("grad", False, "a gradient of each input", "gives others")]
-    expected, exact = _expected(case, spot, drawn)
+    expected, exact = expect(spot)
     return judge_twice(case, expected, run, exact)[1]
 
 
@@ -119,36 +138,32 @@ def less_exact(
     spot: Spot,
     best: Mapping[str, Any],
     frozen: Mapping[str, Accuracy],
-    drawn: Drawn = lambda _, result: result,
+    expect: Expect,
 ) -> list[Finding]:
     """Return where a call is far less exact than the current best, or of another dtype.
 
-    The rule: a timed result is as exact as a checked one. `best` are the current best's results on
-    what the case draws, if the spot has that. A call that was timed may not be less exact than one
-    on the same content that was not. The `frozen` accuracy knows how many terms results add up.
+    The rule: a timed result is as exact as a checked one. `best` are what is judged of the current
+    best's results on what the case draws, if the spot has that. A call that was timed may not be
+    less exact than one on the same content that was not. The `frozen` accuracy knows how many terms
+    results add up.
     """
     if case.is_statistical:
         return []
     checked = spot.own_content or spot
-    best = {name: drawn(name, result) for name, result in best.items()}
-    before, now = _accuracies(case, checked, (best, checked.results), frozen, drawn)
+    before, now = _accuracies(checked, (best, checked.results), frozen, expect)
     inputs = Inputs.of(tensors([*checked.inputs]))
     found = [one for one in downgrades(now, before, inputs) if one.rejects or one.repairs]
     if spot.again is not None:
-        untimed, timed = _accuracies(case, spot, (spot.again, spot.results), frozen, drawn)
+        untimed, timed = _accuracies(spot, (spot.again, spot.results), frozen, expect)
         found += downgrades_when_timed(timed, untimed)
     return [replace(one, where=case.nodeid) for one in found]
 
 
 def _accuracies(
-    case: Case,
-    spot: Spot,
-    calls: Sequence[Mapping[str, Any]],
-    frozen: Mapping[str, Accuracy],
-    drawn: Drawn,
+    spot: Spot, calls: Sequence[Mapping[str, Any]], frozen: Mapping[str, Accuracy], expect: Expect
 ) -> list[dict[str, Accuracy]]:
     """Return how exact the results of calls on the content of a spot are, by name."""
-    expected, exact = _expected(case, spot, drawn)
+    expected, exact = expect(spot)
     computed_in, found = least_exact(expected.all), list[dict[str, Accuracy]]()
     for results in calls:
         run, reached = _as_pass(spot, results), dict[str, Accuracy]()
@@ -192,7 +207,7 @@ def _expected(case: Case, spot: Spot, drawn: Drawn) -> tuple[Pass, InFloat64]:
         )
         return replace(reference_pass, outputs=outputs, before=before)
 
-    exact = partial(reference.in_float64, spot.inputs, expected)
+    exact = cache(partial(reference.in_float64, spot.inputs, expected))
     return expected(fresh_copies(spot.inputs)), exact
 
 

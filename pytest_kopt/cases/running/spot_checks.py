@@ -19,7 +19,12 @@ from dataclasses import replace
 from typing import Any
 
 from pytest_kopt.cases.order import PLACES, RESULTS
-from pytest_kopt.cases.running.inspected_results import Spot, judge_spot, wrong_result
+from pytest_kopt.cases.running.inspected_results import (
+    Spot,
+    expecting,
+    judge_spot,
+    wrong_result,
+)
 from pytest_kopt.cases.running.timed_calls import (
     Backward,
     Content,
@@ -301,7 +306,8 @@ def wrong_results(blocks: Sequence[Spotted], floors: Mapping[str, float]) -> lis
     """Judge what was kept; return a finding for each block with a result that is plainly wrong."""
     findings = []
     for block in blocks:
-        judged = (judge_spot(block.case, spot, floors) for spot in block.spots)
+        expect = expecting(block.case)
+        judged = (judge_spot(block.case, spot, floors, expect) for spot in block.spots)
         wrong = next((wrong for wrong, beyond in judged if wrong and beyond is None), None)
         if wrong:
             findings.append(wrong_result(wrong))

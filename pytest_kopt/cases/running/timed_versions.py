@@ -39,6 +39,7 @@ from pytest_kopt.cases.protocol import (
     OfCase,
     Prepare,
     Recompute,
+    SayReach,
     Settle,
     StopWorker,
     Time,
@@ -139,7 +140,7 @@ class _Arms:
                         break
                     case Begin() | OfCase() | Leave() | Prepare() | Agree() | Time() | Settle():
                         raise _Left
-                    case Judge() | Recompute() | StopWorker():
+                    case Judge() | Recompute() | SayReach() | StopWorker():
                         raise _Left
             _leave(last, order.keep)
             findings = new_operators(bench)

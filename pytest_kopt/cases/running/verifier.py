@@ -26,6 +26,7 @@ from pytest_kopt.cases.protocol import (
     Looks,
     OfCase,
     Recompute,
+    SayReach,
     StopWorker,
     WithinVersions,
 )
@@ -34,6 +35,7 @@ from pytest_kopt.cases.running.against_reference import with_gates
 from pytest_kopt.cases.running.execution import grad_out, make_inputs
 from pytest_kopt.cases.running.inspected_results import (
     Spot,
+    expecting,
     floors,
     hand_over,
     in_memory,
@@ -77,11 +79,8 @@ _SAME_DB = 20.0
 _BEYOND = RENEWED.excluded_by
 
 
-def serve_verifier(
-    case: Case, bench: Bench, arms: ArmsOrder, client: Client, *, asks_reach: bool = False
-) -> None:
+def serve_verifier(case: Case, bench: Bench, arms: ArmsOrder, client: Client) -> None:
     """Load a case of the incumbent's tree; judge what a runner handed over, or answer it."""
-    is_reached = True
     try:
         with one_thread(), checking_lock(bench.uuid, bench.waiting):
             case = observed(case, derive(bench.session_seed, case.nodeid, "verifier"))
@@ -90,11 +89,10 @@ def serve_verifier(
                 tree = Path(arms.tree)
                 # Of machine code that both versions share a candidate's tree has no other.
                 check_moved(lambda: None, Path(arms.root), tree, arms.changed, is_own=True)
-            if asks_reach:
-                is_reached = is_concerned(case, arms, bench.session_seed)
     except NotLoadable as reason:
         client.send(CannotLoad(str(reason)))
         return
+    is_reached = True
     while True:
         with bench.waiting():
             client.send(Loaded(reached=is_reached))
@@ -113,6 +111,9 @@ def serve_verifier(
                         for look in looks.looks
                     ]
                     client.send(HandedOver(handed_over))
+            case SayReach():
+                with one_thread(), checking_lock(bench.uuid, bench.waiting):
+                    is_reached = is_concerned(case, arms, bench.session_seed)
             case Begin() | OfCase() | Leave() | WithinVersions() | StopWorker():
                 return
 
@@ -161,17 +162,20 @@ def _wrong(
                     return [_amiss(f"of a {way} was not in memory when its block was over")]
                 spot = replace(spot, results={**spot.results, **held})
             drawn = judged_elements(look, looked_at.secret)
-            wrong, beyond = judge_spot(case, spot, floors, drawn)
+            expect = expecting(case, drawn)
+            wrong, beyond = judge_spot(case, spot, floors, expect)
             if wrong is None:
                 checked = {**look, "call": 0} if spot.own_content else look
-                best = content.answer(checked).results
-                if inexact := less_exact(case, spot, best, frozen, drawn):
+                answered = content.answer(checked).results
+                best = {name: drawn(name, result) for name, result in answered.items()}
+                if inexact := less_exact(case, spot, best, frozen, expect):
                     return inexact
                 continue
             if beyond is None:
                 return [wrong_result(wrong)]
             recomputed = replace(spot, results=content.answer(look).results)
-            if _BEYOND not in case.domain and plainly_wrong(case, recomputed, beyond) is None:
+            is_right = plainly_wrong(case, recomputed, beyond, expecting(case)) is None
+            if _BEYOND not in case.domain and is_right:
                 return [Finding("held-out-range", wrong.line)]
     return []
 
