@@ -223,6 +223,7 @@ def paired() -> Rows:
         ("paired_placed_h200", "H200, 5 cases, results at the same addresses"),
         ("paired_median_h200", "H200, 5 cases, medians of short blocks"),
         ("paired_rounds_h200", "H200, 5 cases, two replicates at the first look"),
+        ("paired_promise_h200", "H200, 5 cases, accuracy by the current best"),
         ("paired_cpu", "CPU, 3 cases, every core kept busy"),
     ):
         found = read(name)
@@ -251,6 +252,7 @@ def resolution() -> Rows:
         ("paired_known_h200", ""),
         ("paired_median_h200", "; medians"),
         ("paired_rounds_h200", "; two replicates at the first look"),
+        ("paired_promise_h200", "; accuracy by the current best"),
     ):
         for entry in filter(lambda entry: entry["truth_pct"], read(name)["verdicts"]):
             truth = ", ".join(f"{pct:+.2f}" for pct in entry["truth_pct"].values())
