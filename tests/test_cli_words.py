@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from importlib.metadata import version
 from pathlib import Path
 
@@ -300,3 +301,13 @@ def test_the_demo_shows_what_a_round_changes_in_three_lines() -> None:
     ]
     long = _difference(old, "\n".join(f"line {i}" for i in range(9)))
     assert len(long) == 3 and long[-1] == "… and 9 lines more"
+
+
+@pytest.mark.parametrize("missing", ["anyio", "mcp"])
+def test_a_server_without_its_sdk_names_the_extra(
+    missing: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delitem(sys.modules, "pytest_kopt.cli.agent_tools", raising=False)
+    monkeypatch.setitem(sys.modules, missing, None)
+    assert main(["mcp"]) == 4
+    assert "Fix: pip install 'pytest-kopt[mcp]'" in capsys.readouterr().err
