@@ -110,46 +110,35 @@ def test_shapes_are_frozen_by_the_first_quick_round(
         levels.check_unchanged(shapes, THREE, since)
 
 
-def played(*rounds: tuple[Level, float, float | None]) -> Sequence[AnyEvent]:
-    """A baseline and accepted rounds: level, paired gain, and that over the representative."""
+def played(*rounds: tuple[Level, float]) -> Sequence[AnyEvent]:
+    """A baseline and accepted rounds: level and paired gain."""
     start = trend.figures(gemm_table([100.0, 200.0]))
     events: list[AnyEvent] = list(attempt_events(1, Decision.BASELINE, trend=start))
-    for number, (level, gain, quick) in enumerate(rounds, start=2):
-        update: dict[str, Any] = {"level": level}
-        if quick is not None:
-            update["paired_quick"] = PairedChange(step_pct=quick, forward_pct=quick)
+    for number, (level, gain) in enumerate(rounds, start=2):
         change = PairedChange(step_pct=gain, forward_pct=gain)
         for event in attempt_events(number, Decision.ACCEPTED, paired=change):
             if isinstance(event, Decided):
-                event = event.model_copy(update=update)
+                event = event.model_copy(update={"level": level})
             events.append(event)
     return events
 
 
 class TestChain:
     def test_full_rounds_multiply_over_all_cases(self) -> None:
-        chain = chain_of_best(fold(played(("full", 10.0, 50.0), ("full", 10.0, 50.0))))
-        assert chain and chain.level == "full"
-        assert chain.change.step_pct == pytest.approx(21.0)
+        chain = chain_of_best(fold(played(("full", 10.0), ("full", 10.0))))
+        assert chain and chain.change.step_pct == pytest.approx(21.0)
 
-    def test_one_quick_round_makes_every_link_one_over_the_representative_cases(self) -> None:
-        events = played(("full", 10.0, 20.0), ("quick", 50.0, None), ("full", 1.0, 0.0))
-        state = fold(events)
-        chain = chain_of_best(state)
-        assert chain and chain.level == "quick"
-        assert chain.change.step_pct == pytest.approx(80.0), "1.2 · 1.5 · 1.0"
+    def test_there_is_no_chain_over_all_cases_with_a_quick_link(self) -> None:
+        state = fold(played(("full", 10.0), ("quick", 50.0), ("full", 1.0)))
+        assert chain_of_best(state) is None
         before = state.rounds[2].verdict
         assert before is not None
         first = chain_to(state, before)
-        assert first and first.level == "full"
-        assert first.change.step_pct == pytest.approx(10.0)
+        assert first and first.change.step_pct == pytest.approx(10.0)
         rows = missing_text("", state).splitlines()[-3:]
         assert "step +10.000%" in rows[0] and "(quick)" not in rows[0]
-        assert "not described (quick)" in rows[1] and "step +80.000%" in rows[1]
-        assert "not described |" in rows[2] and "bwd — (quick) |" in rows[2]
-
-    def test_there_is_no_chain_where_a_full_link_says_nothing_of_the_representative(self) -> None:
-        assert chain_of_best(fold(played(("full", 10.0, None), ("quick", 50.0, None)))) is None
+        assert "not described (quick)" in rows[1]
+        assert "not described |" in rows[2]
 
 
 def test_a_quick_round_is_held_against_the_same_cases_of_the_baseline() -> None:
@@ -170,13 +159,12 @@ def test_a_quick_round_is_held_against_the_same_cases_of_the_baseline() -> None:
 @pytest.mark.parametrize(
     ("rounds", "first"),
     [
-        ([("full", 10.0, None)], None),
-        ([("full", 10.0, None), ("quick", 10.0, None), ("quick", 10.0, None)], 3),
-        ([("full", 10.0, 10.0), ("quick", 10.0, None)], 2),
+        ([("full", 10.0)], None),
+        ([("full", 10.0), ("quick", 10.0), ("quick", 10.0)], 3),
     ],
 )
-def test_the_first_figures_of_representative_cases_freeze_them(
-    rounds: list[tuple[Level, float, float | None]], first: int | None
+def test_the_first_quick_round_freezes_the_representative_cases(
+    rounds: list[tuple[Level, float]], first: int | None
 ) -> None:
     assert fold(played(*rounds)).first_quick_round == first
 

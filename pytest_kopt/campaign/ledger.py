@@ -67,8 +67,7 @@ class PairedChange(Document):
 class Decided(AttemptEvent):
     """The verdict in short; `kernel` are the SHA-256 of the candidate's files.
 
-    `baseline` is round 1's trend over the same cases, for a quick round; `paired_quick` the paired
-    gain over the representative cases, for a full one.
+    `baseline` is round 1's trend over the same cases, for a quick round.
     `stops` are the conditions that end the campaign once this is decided, each with why it holds.
     """
 
@@ -82,7 +81,6 @@ class Decided(AttemptEvent):
     trend: Trend | None = None
     baseline: Trend | None = None
     paired: PairedChange | None = None
-    paired_quick: PairedChange | None = None
     kernel_time: KernelTime | None = None
     efficiency: Efficiency | None = None
     stops: dict[str, str] = {}

@@ -44,7 +44,7 @@ def record_attempt(
     """Write the evidence of an attempt, then its events; with the decided event it counts.
 
     `policy` is the one it was judged by, None for the manifest's. `figures` are those of the
-    decided event: `trend`, `paired`, `paired_quick` and `baseline`.
+    decided event: `trend`, `paired` and `baseline`.
 
     A baseline freezes the schema into the manifest, and proposes representative shapes there unless
     some are set.

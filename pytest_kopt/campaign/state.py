@@ -155,15 +155,9 @@ class CampaignState:
 
     @property
     def first_quick_round(self) -> int | None:
-        """The first round with figures of the representative cases, which are frozen since then."""
-        return next(
-            (
-                decided.round
-                for _, _, decided in self.decided()
-                if decided.level == "quick" or decided.paired_quick
-            ),
-            None,
-        )
+        """The first round over the representative cases, which are frozen since then."""
+        quick = (decided.round for _, _, decided in self.decided() if decided.level == "quick")
+        return next(quick, None)
 
     def incumbent_as_of(self, number: int) -> int | None:
         """Return the last accepted round up to and including `number`."""

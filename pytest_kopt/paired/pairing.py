@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias, TypedDict
 
@@ -77,9 +77,9 @@ class PairedResult:
         is_slower = self.verdict.decision is Decision.ROLLED_BACK
         return [] if is_slower else [finding for finding in self.nearby if finding.rejects]
 
-    def change(self, ids: Collection[str] | None = None) -> PairedChange:
-        """Return the gain over the cases with these node ids, over all when None."""
-        names = [r.nodeid for r in self.results if ids is None or r.nodeid in ids]
+    def change(self) -> PairedChange:
+        """Return the gain over all cases."""
+        names = [result.nodeid for result in self.results]
 
         def mean(way: str) -> float:
             ratios = [replica[name].ratio(way) for replica in self.replicas for name in names]
@@ -107,7 +107,8 @@ class Criteria:
     noise. `rows` are the candidate's, for display. `core` are the cases that the gate guards (None:
     all), `classes` those of the campaign, `facts` what is known of the version before it is timed.
     With `reached_only` cases that the change does not reach are not in the verdict. The final
-    comparison measures the other operating point whatever it decides, and at length.
+    comparison measures the other operating point whatever it decides, and at length. Without
+    `examines` the rule alone decides, as another comparison follows if it keeps the version.
     `doubt_of_best` says, by the current best's milliseconds a call by node id, why it is not as
     fast as when it was accepted.
     """
@@ -122,6 +123,7 @@ class Criteria:
     facts: VersionFacts = NO_FACTS
     reached_only: bool = False
     is_final: bool = False
+    examines: bool = True
     doubt_of_best: Callable[[Mapping[str, float]], str] = no_doubt
 
 
@@ -156,19 +158,21 @@ def judge(
     assert verdict is not None
     same = {name: case.same or "source" for name, case in replicas[0].items() if case.is_same}
     is_compared = len(same) < len(results)
-    if verdict.decision.keeps and not criteria.is_final:
+    is_kept = verdict.decision.keeps and criteria.examines
+    if is_kept and not criteria.is_final:
         comparison.finish_nearby()
-    if verdict.decision.keeps and is_compared:
+    if is_kept and is_compared:
         credit = _credit(comparison, replicas, verdict, criteria, results)
         for case in (case for replica in replicas for case in replica.values()):
             case.excess = credit.excess
     nearby = _nearby(comparison, replicas)
-    if verdict.decision.keeps:
+    if is_kept:
         narrower = names_of(finding for finding in nearby if finding.repairs)
         doubt = credit.doubt or criteria.doubt_of_best(_best_ms(replicas))
         facts = replace(facts, doubt=doubt, narrower=narrower)
         verdict = examined(facts)
-    if is_compared and comparison.asks_more and (verdict.decision.keeps or criteria.is_final):
+        is_kept = verdict.decision.keeps
+    if is_compared and comparison.asks_more and (is_kept or criteria.is_final):
         _load(comparison, replicas, AT_LENGTH if criteria.is_final else 1)
         verdict = examined(facts)
     engines = sorted({case.engine for case in replicas[0].values() if not case.is_same})

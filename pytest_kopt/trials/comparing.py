@@ -71,6 +71,8 @@ def compare_paired(
             classes=opened.classes,
             facts=_facts(gathered),
             is_final=is_final,
+            # All cases decide on what a quick round would keep.
+            examines=gathered.level == "full",
             doubt_of_best=no_doubt if is_final else partial(_doubt_of_best, gathered),
         )
         ids = [result.nodeid for result in results]
@@ -100,7 +102,7 @@ def _doubt_of_best(gathered: Gathered, best_ms: Mapping[str, float]) -> str:
     """
     opened, ran = gathered.opened, gathered.ran
     campaign = opened.campaign
-    chain = chain_of_best(campaign.state, opened.level)
+    chain = chain_of_best(campaign.state)
     if chain is None or campaign.state.incumbent_round == 1 or elsewhere(campaign.best.session()):
         return ""
     slower = [
@@ -110,9 +112,7 @@ def _doubt_of_best(gathered: Gathered, best_ms: Mapping[str, float]) -> str:
     ]
     if not slower or statistics.fmean(slower) <= _SLOWER:
         return ""
-    # A quick chain says nothing of the other cases.
-    asked = opened.representative if chain.level == "quick" else opened.frozen
-    ids = [result.nodeid for result in gathered.results if result.nodeid in asked]
+    ids = [result.nodeid for result in gathered.results]
     current, baseline = campaign.incumbent().sources, campaign.baseline().sources
     touched = dict.fromkeys((*ran.begun.kernel.files, *current, *baseline))
     trees = ran.begun.trees

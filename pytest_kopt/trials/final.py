@@ -107,8 +107,7 @@ def _judge(gathered: Gathered) -> Judged:
     verdict, flags = judged.verdict, list(judged.verdict.flags)
     chain = chain_of_best(opened.campaign.state)
     if chain:
-        where = " over the representative cases" if chain.level == "quick" else ""
-        flags.append(f"the rounds' gains multiply to {changed(chain.change.step_pct)}{where}")
+        flags.append(f"the rounds' gains multiply to {changed(chain.change.step_pct)}")
     # A final round tries no inputs near the cases, where a version may support less.
     flags += (
         f"round {kept.number} is {noted.decision}: {in_a_line(noted.reason)}"

@@ -224,10 +224,6 @@ def test_a_paired_promotion_compares_all_cases_in_fresh_processes(tmp_path: Path
     ]
     of_first = {span["phase"] for span in timeline if span["process"] == "replicate 1"}
     assert of_first == {"start", "load", "wait for the device", "time", "settle", "judge"}
-    decided = project.ledger()[-3]
-    assert decided["event"] == "decided"
-    assert decided["paired_quick"]["step_pct"] == pytest.approx(100 * (OLD / 242.1875 - 1))
-    assert decided["paired"]["step_pct"] < decided["paired_quick"]["step_pct"]
 
     write(125.0, 250.0, "newer")
     run = project.round("next", **variables)

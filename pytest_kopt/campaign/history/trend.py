@@ -10,7 +10,7 @@ from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.ledger import Audited, Decided, FinalReport, PairedChange, Trend
 from pytest_kopt.campaign.manifest import Manifest
 from pytest_kopt.campaign.state import CampaignState, Round
-from pytest_kopt.decide.verdict import Decision, Level, Verdict
+from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.figures import changed
 from pytest_kopt.honesty.transfer import ACCEPT_ASTERISK, ACCEPT_REAL, Claim
 from pytest_kopt.knowledge.routing import Direction, Route, route
@@ -63,29 +63,24 @@ def _peak(table: Table, metric: Metric) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """A product of paired gains; at the quick level it is over the representative cases.
+    """A product of paired gains over all cases.
 
     `low_pct` is a step's in percent, with each round at the low end of its interval.
     """
 
     change: PairedChange
-    level: Level
     low_pct: float
 
 
-def chain_to(state: CampaignState, last: Decided, level: Level = "full") -> Chain | None:
+def chain_to(state: CampaignState, last: Decided) -> Chain | None:
     """Return the gain over round 1 with this round as the last link.
 
-    A quick round says nothing of the other cases: with one among the links, every link is taken
-    over the representative cases. None where a link was not paired over them.
+    None where a link was not paired over all cases.
     """
     accepted = (round.verdict for round in state.kept_rounds() if 1 < round.number < last.round)
     links = [*filter(None, accepted), last]
-    if any(link.level == "quick" for link in links):
-        level = "quick"
-    changes = [link.paired if link.level == level else link.paired_quick for link in links]
-    paired = [change for change in changes if change]
-    if len(paired) < len(changes):
+    paired = [link.paired for link in links if link.paired and link.level == "full"]
+    if len(paired) < len(links):
         return None
 
     def compounded(parts: Iterable[float]) -> float:
@@ -103,13 +98,13 @@ def chain_to(state: CampaignState, last: Decided, level: Level = "full") -> Chai
         if (total := link.aggregate) and total.low_pct is not None
     ]
     low_pct = ((1 + product.step_pct / 100) * math.prod(ratios) - 1) * 100
-    return Chain(product, level, low_pct)
+    return Chain(product, low_pct)
 
 
-def chain_of_best(state: CampaignState, level: Level = "full") -> Chain | None:
+def chain_of_best(state: CampaignState) -> Chain | None:
     """Return the last accepted round's gain over round 1, None where a link was not paired."""
     best = state.incumbent
-    return chain_to(state, best.decided, level) if best and best.decided else None
+    return chain_to(state, best.decided) if best and best.decided else None
 
 
 @dataclass(frozen=True, slots=True)

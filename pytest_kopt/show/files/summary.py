@@ -289,8 +289,7 @@ def versus(trend: ledger.Trend, baseline: ledger.Trend) -> str:
 
 def chained(chain: Chain) -> str:
     change = chain.change
-    text = _by_direction((change.step_pct, change.forward_pct, change.backward_pct))
-    return f"{text}{mark(chain.level)}"
+    return _by_direction((change.step_pct, change.forward_pct, change.backward_pct))
 
 
 def _by_direction(changes: Iterable[float | None]) -> str:

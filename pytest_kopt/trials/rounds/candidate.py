@@ -214,16 +214,15 @@ def _judge_by_all(quick: Judged, examination: Examination) -> Judged:
 
 
 def record(judged: Judged) -> Closing:
-    """Record with the paired change, at a full round over the representative cases as well."""
+    """Record with the paired change."""
     table, opened, paired = judged.gathered.table, judged.gathered.opened, judged.paired
-    is_full, quickly = judged.gathered.level == "full", opened.representative
+    is_full = judged.gathered.level == "full"
     is_kept_as_same = judged.gathered.ran.is_same and judged.verdict.decision.keeps
     none = _no_change(judged.gathered.results) if is_kept_as_same else None
     campaign, rows = opened.campaign, table.by_key() if table else ()
     return record_round(
         judged,
         paired=paired.change() if paired else none,
-        paired_quick=paired.change(quickly) if paired and is_full and quickly else none,
         baseline=None if is_full or not table else trend.figures(campaign.first.table().only(rows)),
     )
 
