@@ -203,7 +203,8 @@ def _tried(round: Round) -> str:
 
 def _next_directions(campaign: Campaign, rounds: list[Round]) -> list[str]:
     """Return what the last rounds' authors would try next, then what knowledge has untried."""
-    planned = [round.notes.next.splitlines()[0] for round in reversed(rounds) if round.notes.next]
+    texts = (round.notes.next or "" for round in reversed(rounds))
+    planned = [line for text in texts for line in text.splitlines() if line.strip()]
     left = untried(route_of(campaign.manifest), rounds, NEXT_DIRECTIONS)
     suggested = [*planned, *(f"{way.id} {way.title}: {way.change}" for way in left)]
     return list(dict.fromkeys(suggested))[:NEXT_DIRECTIONS]
