@@ -40,22 +40,17 @@ _BUILT = frozenset({"build", "dist"})
 
 def files_run(call: Callable[[], object]) -> set[str]:
     """Return the source files whose code ran during `call`, Triton's kernels included."""
-    return {file for file, _ in functions_run(call)}
-
-
-def functions_run(call: Callable[[], object]) -> set[tuple[str, str]]:
-    """Return file and name of the functions that ran during `call`, Triton's kernels included."""
-    seen: set[tuple[str, str]] = set()
+    seen: set[str] = set()
 
     def hook(frame: FrameType, event: str, argument: Any) -> None:
         if event != "call":
             return
-        seen.add((frame.f_code.co_filename, frame.f_code.co_name))
+        seen.add(frame.f_code.co_filename)
         if str(frame.f_globals.get("__name__", "")).startswith("triton."):
             # An object that is still being made may raise, or never end, in its own __getattr__.
             with suppress(AttributeError):
                 launched = object.__getattribute__(frame.f_locals.get("self"), "fn")
-                seen.add((launched.__code__.co_filename, launched.__code__.co_name))
+                seen.add(launched.__code__.co_filename)
 
     with profile_hook(hook):
         call()

@@ -49,36 +49,6 @@ def test_only_the_cases_whose_code_differs_are_compared(tmp_path: Path) -> None:
     assert "1 of 2 cases run the same code" in comment
 
 
-BOTH = "kernels/both.py"
-BOTH_TEXT = """\
-from clock import spend
-
-
-def plain(x):
-    spend({plain}, "plain")
-    return 2 * x
-
-
-def other(x):
-    spend({other}, "other")
-    return 2 * x
-"""
-
-
-def test_of_two_kernels_in_a_file_only_the_changed_one_is_compared(tmp_path: Path) -> None:
-    project = project_at(tmp_path / "project")
-    project.write(BOTH, BOTH_TEXT.format(plain=OLD, other=OLD))
-    project.write("tests/test_both.py", cases(("kernels.both", "plain"), ("kernels.both", "other")))
-    project.git("rm", "--quiet", "tests/test_plain.py")
-    project.commit_all("Two kernels")
-    project.write(BOTH, BOTH_TEXT.format(plain=OLD, other=FASTER))
-    done = Gate(project)()
-    assert done.run.code == 0, done.run.text
-    shapes = done.shapes
-    assert (shapes[1]["same"], shapes[2]["same"]) == ("source", None)
-    assert shapes[2]["change_pct"] == pytest.approx(100 * (OLD / FASTER - 1))
-
-
 def test_a_round_of_the_same_code_is_refused(started: Project) -> None:
     """Nothing is consumed: the next edit is still round 2."""
     started.write(KERNEL, "# A comment.\n" + started.read(KERNEL))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,6 @@ from pytest_kopt.honesty.audit_hook import AuditHook
 from pytest_kopt.honesty.inputs import RestoredArguments
 from pytest_kopt.honesty.outputs import in_order
 from pytest_kopt.numerics.nested import backward, fresh_copies, tensors
-from pytest_kopt.sameness.sources import unreached
 from pytest_kopt.versions import executed_files, twin
 from pytest_kopt.versions.affected_modules import (
     NATIVE_SUFFIXES,
@@ -72,17 +71,6 @@ def load_versions(
     changed = {(root / path).resolve() for path in order.changed} or twin.own_file(case.function)
     functions: dict[str, Callable[..., Any]] = {order.project_version: case.function}
     files: dict[str, set[str]] = {}
-    if order.changed and INCUMBENT in order.tree_versions:
-        base = Path(order.trees[order.tree_versions.index(INCUMBENT)])
-        read = [
-            path
-            for path in order.changed
-            if path.endswith(".py")
-            or Path(path).suffix in NATIVE_SUFFIXES
-            or readers((root / path).resolve(), project_modules(root), opened)
-        ]
-        if _runs_no_change(case, inputs, read, root, base):
-            raise Unreached("the function runs none of the functions that changed")
     for name, tree in zip(order.tree_versions, trees, strict=True):
         try:
             functions[name], version = twin.find(case.function, changed, root, tree, opened)
@@ -125,19 +113,6 @@ def is_reached(case: Case, order: ArmsOrder, seed: int, hook: AuditHook | None) 
     )
 
 
-def is_concerned(case: Case, order: ArmsOrder, seed: int) -> bool:
-    """Say whether the change concerns a case, in a process that holds no candidate.
-
-    It runs the current best, and reads of the candidate what its sources say. A file that other
-    cases opened here does not count: only sources tell who reads it.
-    """
-    if not is_reached(case, order, seed, None):
-        return False
-    here, candidates = Path(order.tree or order.root), Path(order.root)
-    inputs = make_inputs(case, seed)
-    return not _runs_no_change(case, inputs, order.concerning, here, candidates)
-
-
 def files_used(case: Case, root: Path, seed: int) -> set[Path]:
     """Return the files below `root` that a case's function can import, and all that a call runs."""
     module = home(case.function)
@@ -156,36 +131,6 @@ def in_one_order(functions: Versions, case: Case, inputs: Sequence[Any]) -> Vers
         return functions
     results = {k: case.positional(f)(*fresh_copies(inputs)) for k, f in functions.items()}
     return {k: in_order(f, results[INCUMBENT], results[k]) for k, f in functions.items()}
-
-
-def _runs_no_change(
-    case: Case, inputs: Sequence[Any], changed: Sequence[str], root: Path, tree: Path
-) -> bool:
-    """Say whether the sources, and a call, show that a case runs none of the changed functions."""
-    if not all(
-        path.endswith(".py") and (root / path).is_file() and (tree / path).is_file()
-        for path in changed
-    ):
-        return False
-    module, name = twin.place(case.function)
-
-    def unreached_in(paths: Iterable[str]) -> frozenset[tuple[str, str]] | None:
-        old, new = ({path: (top / path).read_bytes() for path in paths} for top in (tree, root))
-        return unreached(name.partition(".")[0], old, new, old.keys() & {*changed})
-
-    # Most changes are seen in the function's own file, and others only add to what may be run.
-    places = twin.own_file(case.function)
-    own_paths = {str(path.relative_to(root)) for path in places if path.is_relative_to(root)}
-    if own_paths <= {*changed} and unreached_in(own_paths) is None:
-        return False
-    imported = {str(path.relative_to(root)) for path in imported_by(module, root)}
-    unreached_functions = unreached_in(imported) if imported & {*changed} else None
-    if unreached_functions is None:
-        return False
-    ran = executed_files.functions_run(one_call(case, case.function, inputs))
-    strangers = {str(root / path) for path in {*changed} - imported}
-    functions = {(str(root / path), name) for path, name in unreached_functions}
-    return functions.isdisjoint(ran) and strangers.isdisjoint(file for file, _ in ran)
 
 
 def one_call(case: Case, function: Callable[..., Any], inputs: Sequence[Any]) -> Callable[[], Any]:

@@ -48,7 +48,7 @@ from pytest_kopt.cases.running.inspected_results import (
     read,
     wrong_result,
 )
-from pytest_kopt.cases.running.loaded_versions import is_concerned
+from pytest_kopt.cases.running.loaded_versions import is_reached
 from pytest_kopt.cases.running.reference import observed
 from pytest_kopt.cases.running.timed_calls import (
     Content,
@@ -92,10 +92,10 @@ def serve_verifier(case: Case, bench: Bench, arms: ArmsOrder, client: Client) ->
     except NotLoadable as reason:
         client.send(CannotLoad(str(reason)))
         return
-    is_reached = True
+    reached = True
     while True:
         with bench.waiting():
-            client.send(Loaded(reached=is_reached))
+            client.send(Loaded(reached=reached))
             order = client.receive()
         match order:
             case Judge(looks):
@@ -113,7 +113,7 @@ def serve_verifier(case: Case, bench: Bench, arms: ArmsOrder, client: Client) ->
                     client.send(HandedOver(handed_over))
             case SayReach():
                 with one_thread(), checking_lock(bench.uuid, bench.waiting):
-                    is_reached = is_concerned(case, arms, bench.session_seed)
+                    reached = is_reached(case, arms, bench.session_seed, None)
             case Begin() | OfCase() | Leave() | WithinVersions() | StopWorker():
                 return
 
