@@ -112,6 +112,14 @@ def test_other_inputs_are_named_for_what_they_are() -> None:
     assert findings(tried("wrong", "wrong", "values")) == []
 
 
+def test_the_reference_alone_says_what_a_version_without_another_has_to_support() -> None:
+    both = [tried("raises", None), tried("wrong", None, "aligned"), tried("right", None)]
+    (finding,) = held_out_findings(both, "new", "", {})
+    assert str(finding).startswith("held-out-shape: wrong at M=65, near the declared shape, where ")
+    assert "incumbent" not in str(finding)
+    assert finding.advice.endswith("exclude it with domain='declared shapes' in the case")
+
+
 def test_a_case_has_one_finding_the_worst() -> None:
     both = [tried("raises", "right"), tried("wrong", "right", "aligned"), tried("right", "right")]
     assert findings(*both) == [("held-out-shape", True)]
@@ -179,6 +187,9 @@ def test_axes_that_were_not_tried_are_named_once_for_each_reason() -> None:
         "kopt did not try inputs of another dtype in 1 case: the time was over"
     )
     assert of_dtypes.details == ("t.py::t[0]: inputs of another dtype",)
+    (of_all,) = untried(trials, in_one=True)
+    reasons = "it has no sizes; the time was over"
+    assert of_all.message == f"kopt did not try 2 kinds of near inputs in 3 cases: {reasons}"
 
 
 TESTS = """
@@ -189,7 +200,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from pytest_kopt.cases.order import Bench
+from pytest_kopt.cases.order import Bench, Depth
 from pytest_kopt.cases.running import heldout
 
 
@@ -218,7 +229,7 @@ def kopt(request, monkeypatch):
         case = declare(request.node.nodeid, "single", fn, **declared)
         monkeypatch.setattr(heldout, "checking_lock", lambda *_: nullcontext())
         monkeypatch.setattr(heldout, "timing_lock", lambda *_: nullcontext())
-        bench = SimpleNamespace(device="cpu", uuid="", waiting=None)
+        bench = SimpleNamespace(device="cpu", uuid="", waiting=None, depth=Depth.TIMES)
         versions = {"incumbent": good, "candidate": VERSION[-1]}
         trials = [*heldout.try_case(request.node, case, versions, bench, 5)]
         assert not [trial for trial in trials if trial.nodeid != request.node.nodeid]

@@ -160,13 +160,16 @@ def held_out_findings(
 ) -> list[Finding]:
     """Return what the trials say about the candidate, at most one finding a case.
 
-    `gains` are the speed-ups of a forward that the comparison found, as ratios of times by node id.
+    Without an `incumbent` ("") the reference alone says which inputs are supported. `gains` are the
+    speed-ups of a forward that the comparison found, as ratios of times by node id.
     Wrong where the incumbent is right is to be repaired, in another use than the case's a note.
     Raising is a note, since a kernel may say what it does not support; in another use it is none. A
     speed-up that is gone nearby is a note: dispatching by shape is honest. A candidate that is
     slower than the incumbent near every shape where it was to be faster rejects.
     """
-    comparable = [trial for trial in tried if trial.outcomes.get(incumbent) == "right"]
+    comparable = [
+        trial for trial in tried if not incumbent or trial.outcomes.get(incumbent) == "right"
+    ]
     speedups = [trial.speedups(candidate, incumbent, gains) for trial in comparable]
     nearby = [near for declared, near in filter(None, speedups) if declared >= _SPEEDUP]
     slower = (
@@ -178,7 +181,8 @@ def held_out_findings(
     for trial, measured in zip(comparable, speedups, strict=True):
         if candidate not in trial.outcomes:
             continue
-        finding = _finding(trial, trial.outcomes[candidate], trial.what.get(candidate, ""))
+        problem = trial.what.get(candidate, "")
+        finding = _finding(trial, trial.outcomes[candidate], problem, bool(incumbent))
         finding = finding or _lost_speed(trial, measured, rejects=slower)
         earlier = findings.get(trial.nodeid)
         if finding and (earlier is None or finding.rejects > earlier.rejects):
@@ -186,20 +190,25 @@ def held_out_findings(
     return list(findings.values())
 
 
-def untried(tried: Iterable[Tried]) -> Iterator[Finding]:
-    """Name once for each reason the axes that could not be tried, and in how many cases."""
+def untried(tried: Iterable[Tried], *, in_one: bool = False) -> Iterator[Finding]:
+    """Name once for each reason the axes that could not be tried, and in how many cases.
+
+    With `in_one` count them once for all reasons.
+    """
     reasons: dict[str, list[Tried]] = {}
     for trial in tried:
         if trial.untried:
-            reasons.setdefault(trial.untried, []).append(trial)
-    for reason, trials in reasons.items():
+            reasons.setdefault("" if in_one else trial.untried, []).append(trial)
+    for trials in reasons.values():
         count = len({trial.nodeid for trial in trials})
         axes = dict.fromkeys(AXES[trial.kind].description for trial in trials)
         places = dict.fromkeys(
             f"{trial.nodeid}: {AXES[trial.kind].description} {trial.variant}".rstrip()
             for trial in trials
         )
-        message = f"kopt did not try {', '.join(axes)} in {count} case{'s'[: count != 1]}: {reason}"
+        kinds = f"{len(axes)} kinds of near inputs" if in_one else ", ".join(axes)
+        why = "; ".join(dict.fromkeys(trial.untried for trial in trials))
+        message = f"kopt did not try {kinds} in {count} case{'s'[: count != 1]}: {why}"
         yield Finding("held-out-untried", message, where=trials[0].nodeid, details=tuple(places))
 
 
@@ -213,7 +222,7 @@ def merged(tried: Iterable[Tried]) -> list[Tried]:
     return list(by_shape.values())
 
 
-def _finding(trial: Tried, outcome: Outcome, problem: str) -> Finding | None:
+def _finding(trial: Tried, outcome: Outcome, problem: str, compared: bool) -> Finding | None:
     # In another use than the case's a kernel may say that it does not support it.
     if outcome == "right" or (outcome == "raises" and not trial.required):
         return None
@@ -224,9 +233,14 @@ def _finding(trial: Tried, outcome: Outcome, problem: str) -> Finding | None:
         example = "the declared shapes are examples"
         if not trial.variant:
             place = f"at {_shape(trial)}, near the declared shape"
+    if compared:
+        where, supported = "where the incumbent is right", "what the incumbent supports"
+        begin = ", in a new campaign or at the base first"
+    else:
+        where, supported, begin = "where the reference gives a result", "it", ""
     advice = (
-        f"support what the incumbent supports ({example}), or exclude it with "
-        f"domain={axis.excluded_by!r} in the case, in a new campaign or at the base first"
+        f"support {supported} ({example}), or exclude it with domain={axis.excluded_by!r} in the "
+        f"case{begin}"
     )
     if not trial.required:
         advice = (
@@ -235,7 +249,7 @@ def _finding(trial: Tried, outcome: Outcome, problem: str) -> Finding | None:
         )
     return Finding(
         axis.check,
-        f"{outcome} {place}, where the incumbent is right: {problem}",
+        f"{outcome} {place}, {where}: {problem}",
         where=trial.nodeid,
         advice=advice,
         rejects=outcome == "wrong" and trial.required,

@@ -25,7 +25,7 @@ from pytest_kopt.cases.case import Case, declare
 from pytest_kopt.cases.groups import SKEWED, has_skew, is_integer, redrawn
 from pytest_kopt.cases.nearby.near_inputs import stepped, variants
 from pytest_kopt.cases.nearby.variant import PLAINLY_RIGHT_DB, Variant, beside
-from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, Bench, derive
+from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, Bench, Depth, derive
 from pytest_kopt.cases.running.against_reference import judge_twice, nearest, nearly_right, pairs
 from pytest_kopt.cases.running.autotuning import nearest_choices
 from pytest_kopt.cases.running.execution import (
@@ -96,7 +96,7 @@ def try_case(
                         missed[part] = variant.untried
                     elif tried := try_variant(variant, versions, bench.device, seed):
                         judged |= {part} if "right" in tried.outcomes.values() else set()
-                        if tried.asks_for_times:
+                        if tried.asks_for_times and bench.depth is Depth.TIMES:
                             to_time.append((tried, variant.case))
                         else:
                             yield tried
