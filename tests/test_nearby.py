@@ -11,6 +11,7 @@ import pytest
 from pytest_kopt.cases.protocol import TryNearby
 from pytest_kopt.cases.replies import (
     CaseFinished,
+    CaseStarted,
     Collected,
     Findings,
     Loaded,
@@ -19,7 +20,7 @@ from pytest_kopt.cases.replies import (
     TriedShape,
 )
 from pytest_kopt.honesty.nearby_shapes import NO_MEMORY_LEFT, Tried, tried_axes
-from pytest_kopt.paired.nearby import AHEAD, Nearby
+from pytest_kopt.paired.nearby import AHEAD, Nearby, notes_nearby
 from pytest_kopt.processes.child import ChildDied
 
 from .waiting import until
@@ -27,6 +28,8 @@ from .waiting import until
 
 class Process:
     """Tries what it is asked for, but dies at one case and has others that do not concern it."""
+
+    is_begun = True
 
     def __init__(
         self,
@@ -51,10 +54,17 @@ class Process:
     def receive(self) -> Reply:
         return next(self._messages)
 
+    def kill(self) -> None:
+        """Do nothing, as it has ended."""
+
+    def stop(self) -> None:
+        """Do nothing, as it has ended."""
+
     def _talk(self) -> Iterator[Reply]:
         yield Collected([])
         while True:
             nodeid = self.asked[self.answered]
+            yield from [CaseStarted(nodeid, ("t.py", 1, nodeid))] * self.is_begun
             if nodeid == self._dies_at:
                 raise ChildDied("the process was ended by signal SIGSEGV\nand more")
             is_broken = nodeid == self._breaks_off
@@ -69,6 +79,12 @@ class Process:
                 yield from [Findings([])] * (not is_broken)
             self.answered += 1
             yield CaseFinished(nodeid)
+
+
+class Unstarted(Process):
+    """Ends while it collects."""
+
+    is_begun = False
 
 
 IDS = [f"case{i}" for i in range(3 * AHEAD)]
@@ -166,3 +182,25 @@ def test_cases_that_were_not_gone_through_when_it_was_halted_are_left(
     assert trying.died == ""
     assert trying.through == {*IDS[:through]}
     assert [shape.nodeid for shape in tried] == sorted(IDS[:through] * 2, key=IDS.index)
+
+
+def test_the_tests_behind_two_that_end_their_process_are_not_tried() -> None:
+    """Each may take as long as the limit of a case that hangs."""
+    ids = [f"t.py::test_{test}[{n}]" for test in "abcd" for n in (1, 2)]
+    processes = [Process(dies_at=ids[2]), Process(dies_at=ids[5])]
+    started: list[list[str]] = []
+
+    def start(left: list[str]) -> Any:
+        started.append(left)
+        return processes[len(started) - 1]
+
+    untried, *deaths = notes_nearby(start, ids, 7)
+    assert started == [ids, ids[4:]]
+    assert [death.where for death in deaths] == [ids[2], ids[5]]
+    assert not any(death.rejects for death in deaths)
+    assert {place.partition(": ")[0] for place in untried.details} == {*ids[2:4], *ids[5:]}
+
+
+def test_a_process_that_never_began_a_case_accuses_no_kernel() -> None:
+    (untried,) = notes_nearby(lambda _: cast("Any", Unstarted(dies_at="case0")), IDS[:2], 7)
+    assert untried.message.endswith(" in 2 cases: the process ended before")

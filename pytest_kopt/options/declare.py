@@ -49,8 +49,8 @@ _OPTIONS = {
     "--kopt-allow-removed": "let --kopt-base pass though cases of the base are gone, or "
     "changed together with what they call",
     "--kopt-measure-same": "also time cases in which the GPU does the same work for both versions",
-    "--kopt-check-only": "check the cases, as without any option, and list what they do not test; "
-    "--summary-csv has rows without times",
+    "--kopt-check-only": "check the cases, as without any option, try them near their inputs, and "
+    "list what they do not test; --summary-csv has rows without times",
     "--kopt-sanitize TOOLS": "run the cases once under tools of NVIDIA's compute-sanitizer, "
     "memcheck,racecheck,initcheck for example; time and compare nothing",
     "--kopt-candidates PATH|REF": "a version that races in one round, repeatable; the best is "

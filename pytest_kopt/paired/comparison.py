@@ -432,14 +432,7 @@ class Lane:
             alone.wait()
         finally:
             alone.end()
-        if alone.died:
-            return None
-        return Finding(
-            "held-out-death",
-            f"the kernel ended its process for inputs near the declared ones ({nearby.died})",
-            where=nearby.died_in,
-            advice="support sizes and values that the current best supports, or raise for others",
-        )
+        return None if alone.died else nearby.death
 
 
 def _merged(parts: Iterable[Mapping[str, CaseQuads]]) -> dict[str, CaseQuads]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -12,6 +12,7 @@ from pytest_kopt.cases.protocol import TryNearby
 from pytest_kopt.cases.replies import (
     CannotLoad,
     CaseFinished,
+    CaseStarted,
     CollectError,
     Findings,
     Loaded,
@@ -31,7 +32,7 @@ from pytest_kopt.honesty.nearby_shapes import (
     untried,
 )
 from pytest_kopt.paired.verifier_process import why_ended
-from pytest_kopt.processes.child import Child, ChildDied, Children
+from pytest_kopt.processes.child import MAX_DEATHS, Child, ChildDied, Children
 
 #: So many cases are asked for before an answer is read: a pipe holds a few hundred orders, and
 #: who fills it waits for a process that may wait for its own answers to be read.
@@ -59,6 +60,8 @@ class Nearby(Children):
         self.seed = seed
         #: How one of them ended by itself, and in which case; "" as long as none did.
         self.died = self.died_in = ""
+        #: Whether one of them got as far as a case: what ends before is no kernel's doing.
+        self._has_begun = False
         #: What the candidate changed that the incumbent stands on, or returns otherwise than it.
         self.caught: list[Finding] = []
         #: The cases that a process has gone through, once for each process, or could not load.
@@ -83,6 +86,18 @@ class Nearby(Children):
         asked = Counter(nodeid for ids in self._asked.values() for nodeid in ids)
         through = {i for i, n in Counter(self._through).items() if n == asked[i]}
         return through - self.unloaded - self.short_of_memory
+
+    @property
+    def death(self) -> Finding | None:
+        """The finding about the kernel, None unless one of them ended by itself in a case."""
+        if not (self.died and self._has_begun):
+            return None
+        return Finding(
+            "held-out-death",
+            f"the kernel ended its process for inputs near the declared ones ({self.died})",
+            where=self.died_in,
+            advice="support such sizes and values, or raise for them",
+        )
 
     def halt(self) -> None:
         """End before all is tried; cases that are not gone through are as if not asked for."""
@@ -153,6 +168,8 @@ class Nearby(Children):
                     is_whole = True
                 case Report() | CollectError():
                     why = why or why_ended(reply)
+                case CaseStarted():
+                    self._has_begun = True
                 case OfSession() | OfBlocks():
                     pass
         if not is_whole:
@@ -174,3 +191,31 @@ def findings_nearby(
     yield from untried(tried)
     if death:
         yield death
+
+
+def notes_nearby(
+    start: Callable[[list[str]], Child], ids: Sequence[str], seed: int
+) -> Iterator[Finding]:
+    """Yield what one version shows near the declared inputs: notes, as no current best says more.
+
+    The process that `start` returns tries its cases one after the other. If one ends it, a second
+    goes on with the tests behind that of the case.
+    """
+    left, tried, deaths = [*ids], list[Tried](), list[Finding]()
+    while left and len(deaths) < MAX_DEATHS:
+        nearby = Nearby({start(left): left}, "", left, seed)
+        try:
+            tried = [shape for shape in tried if shape.nodeid not in left] + nearby.wait()
+        finally:
+            nearby.end()
+        if not nearby.death:
+            break
+        deaths.append(nearby.death)
+        (test, *_), place = nearby.died_in.split("["), left.index(nearby.died_in)
+        left = [nodeid for nodeid in left[place + 1 :] if nodeid.split("[")[0] != test]
+    for finding in (
+        *held_out_findings(tried, CANDIDATE, "", {}),
+        *untried(tried, in_one=True),
+        *deaths,
+    ):
+        yield replace(finding, rejects=False)

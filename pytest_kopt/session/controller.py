@@ -6,6 +6,7 @@ import json
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
@@ -26,6 +27,7 @@ from pytest_kopt.trials.measurements import Measurements
 
 if TYPE_CHECKING:
     from pytest_kopt.decide.verdict import Verdict
+    from pytest_kopt.honesty.finding import Finding
     from pytest_kopt.roofline import Roofline
     from pytest_kopt.show.standing import Closing
     from pytest_kopt.trials.campaign_trial import CampaignTrial
@@ -69,6 +71,8 @@ class Controller:
         self._rooflines: Sequence[Roofline] = ()
         self._interruption = Interruption()
         self._published: list[str] = []
+        #: What cases that pass show near their declared inputs, of a check alone.
+        self._near: list[Finding] = []
 
     @property
     def orders(self) -> WorkerOrders:
@@ -227,7 +231,7 @@ class Controller:
         from pytest_kopt.show.lines import write
 
         results = self.collector.in_order()
-        flags = [] if self._closing else self.collector.never_called()
+        flags = [] if self._closing else [*self.collector.never_called(), *self._near]
         if not results and self._closing is None and not flags:
             return
         lines = list(
@@ -287,7 +291,11 @@ class Controller:
                 judging.refuse(self.collector.refusals())
             if self.settings.calibrate and not interrupted:
                 self.noise = self._calibrate(self.settings.calibrate)
-            self._write_rows()
+            try:
+                if self.settings.check_only and not interrupted:
+                    self._try_nearby()
+            finally:
+                self._write_rows()
         self.progress.stop()
 
     def _write_rows(self) -> None:
@@ -299,6 +307,14 @@ class Controller:
         self._rooflines = recorded or rooflines(results, settings.workspace)
         if (path := settings.summary_csv) and results:
             write_rows(rows_by_test(path, results) if settings.csv_is_folder else {path: results})
+
+    def _try_nearby(self) -> None:
+        """Have cases that pass tried near their inputs; what shows there is a note of the case."""
+        self._near = self.measurements.try_nearby(self.collector.passed())
+        results = self.collector.results
+        for finding in self._near:
+            case = results[finding.where]
+            results[finding.where] = replace(case, findings=(*case.findings, finding))
 
     def _calibrate(self, processes: int) -> dict[str, Any]:
         from pytest_kopt.trials.calibration import calibrate

@@ -15,7 +15,7 @@ import pytest
 
 from pytest_kopt.campaign.running import COMPARING
 from pytest_kopt.cases.details import choices_of, merged_choices
-from pytest_kopt.cases.order import Choices, Depth, WorkerOrders
+from pytest_kopt.cases.order import CANDIDATE, ArmsOrder, Choices, Depth, WorkerOrders
 from pytest_kopt.cases.result import CaseResult, Collector
 from pytest_kopt.devices.pinning import Placement, place
 from pytest_kopt.imports import libraries_and_files
@@ -44,6 +44,7 @@ _AUTOTUNED = b"autotune"
 
 if TYPE_CHECKING:
     from pytest_kopt.devices.vendor import Device
+    from pytest_kopt.honesty.finding import Finding
     from pytest_kopt.paired.arms import Versions
     from pytest_kopt.paired.comparison import Comparison
     from pytest_kopt.processes.case_processes import Rerun, SideBySide
@@ -356,6 +357,24 @@ class Measurements:
         modules += sorted(self._reached[0])
         directory = str(config.invocation_params.dir)
         launcher_of(config).warm(self.sites.here.environment, directory, modules)
+
+    def try_nearby(self, ids: Sequence[str]) -> list[Finding]:
+        """Return what the project's version shows near the cases' inputs, in a process of its own.
+
+        An interpreted kernel may end its process at another size.
+        """
+        from pytest_kopt.paired.nearby import notes_nearby
+
+        if not (ids and has_local_workers(self._config)) or self._settings.suite == "multigpu":
+            return []
+        arms, choices = ArmsOrder((CANDIDATE,), str(self._root)), self._choices_of(self._root)
+
+        def start(left: list[str]) -> Child:
+            where = Place(self.sites.here, self._devices[0], left)
+            return self._starts(where, arms=arms, candidate_choices=choices)()
+
+        self.progress.begin("trying near inputs", says=True)
+        return [*notes_nearby(start, ids, self.orders.session_seed)]
 
     def get_ahead(self, ids: Sequence[str], versions: Versions) -> None:
         """Have what compares these cases wake while they are checked, where that disturbs none."""

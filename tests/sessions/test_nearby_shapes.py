@@ -219,3 +219,76 @@ def test_files_that_failed_are_not_right_without_an_edit_or_a_reason(started: Pr
     assert run.code == 0, run.text
     verdict = started.verdict(2)
     assert verdict["decision"] == "ACCEPTED_WITH_NOTE" and why in verdict["reason"]
+
+
+ALONE = """\
+import os
+
+import torch
+
+
+def tiled(x):
+    whole = len(x) // 32 * 32
+    return torch.cat([x[:whole] + x[:whole], torch.zeros_like(x[whole:])])
+
+
+def honest(x):
+    return x + x
+
+
+def aborts(x):
+    if len(x) % 32:
+        os.abort()
+    return x + x
+"""
+ALONE_CASES = """\
+import kernels.alone
+import pytest
+import torch
+
+
+@pytest.mark.kopt
+@pytest.mark.parametrize("rows", [64, 96])
+def test_aborts(kopt, rows):
+    case(kopt, kernels.alone.aborts, rows)
+
+
+@pytest.mark.kopt
+def test_honest(kopt):
+    case(kopt, kernels.alone.honest, 64)
+
+
+@pytest.mark.kopt
+def test_tiled(kopt):
+    case(kopt, kernels.alone.tiled, 64)
+
+
+def case(kopt, fn, rows):
+    kopt(
+        fn,
+        inputs=lambda: (torch.randn(rows, 48),),
+        reference=lambda x: 2 * x.double(),
+        dims={"rows": rows, "columns": 48},
+    )
+"""
+
+
+def test_a_check_alone_notes_what_cases_that_pass_do_nearby(empty: Project) -> None:
+    """Nobody knows without a current best what a kernel has to support, so that nothing fails."""
+    empty.write("kernels/alone.py", ALONE)
+    empty.write("tests/test_alone.py", ALONE_CASES)
+    run = empty.pytest("--kopt-check-only", "--summary-csv", "rows.csv", "tests/test_alone.py")
+    assert run.code == 0, run.text
+    flags = [line for line in run.out.splitlines() if line.startswith("flag: ")]
+    wrong, untried, death = flags
+    assert wrong.startswith("flag: held-out-shape: wrong ") and "::test_tiled)" in wrong
+    assert ", where the reference gives a result: out: " in wrong
+    assert wrong.endswith("or exclude it with domain='declared shapes' in the case")
+    assert untried.startswith("flag: held-out-untried: kopt did not try ") and " 2 cases" in untried
+    assert death.startswith("flag: held-out-death: ") and "::test_aborts[64]: " in death
+    assert "SIGABRT" in death
+    rows = json.loads(empty.read("rows.csv.evidence.json"))
+    found = {row["dims"]["rows"]: row["findings"] for row in rows if "aborts" in row["label"]}
+    assert [finding["check"] for finding in found[64]] == ["held-out-untried", "held-out-death"]
+    assert {row["check"] for row in rows} == {"PASS"} and found[96] == []
+    assert not any(finding["rejects"] for row in rows for finding in row["findings"])
