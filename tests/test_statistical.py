@@ -14,8 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from pytest_kopt.cases.order import CANDIDATE
 from pytest_kopt.cases.result import CaseResult
-from pytest_kopt.cases.running.heldout import held_out_cases
+from pytest_kopt.cases.running.heldout import held_out_cases, try_variant
 from pytest_kopt.cases.running.reference import observed
 from pytest_kopt.errors import BadInput
 from pytest_kopt.models import known, read
@@ -250,3 +251,6 @@ def test_near_the_declared_inputs_distributions_are_not_compared_by_elements() -
     test: Any = SimpleNamespace(funcargs={})
     variants = [*held_out_cases(test, case, "cpu", 1, ExitStack())]
     assert variants and all(variant.case.is_statistical for variant in variants)
+    (dominated,) = (variant for variant in variants if variant.judged == "each row")
+    trial = try_variant(dominated, {CANDIDATE: dropout}, "cpu", 1)
+    assert trial and trial.outcomes == {CANDIDATE: "right"}
