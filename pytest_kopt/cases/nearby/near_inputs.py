@@ -26,13 +26,13 @@ from pytest_kopt.cases.nearby.variant import (
     LOOSE,
     Drawn,
     Leaf,
+    Rewrite,
     Variant,
     floating,
     is_float,
     kept_leaf,
     laid,
     leafwise,
-    replaced,
     signs_like,
 )
 from pytest_kopt.cases.order import seed_everything
@@ -258,10 +258,7 @@ def into_the_input(drawn: Drawn) -> Iterator[Variant]:
     for place, written in itertools.product(range(len(drawn.inputs)), case.writes):
         if place not in case.rewritten and _are_alike(drawn.inputs[place], drawn.inputs[written]):
             yield Variant(
-                drawn.rewritten(
-                    functools.partial(_one_as_two, place, written),
-                    consumes=(*case.consumes, place),
-                ),
+                drawn.rewritten(_one_as_two(place, written), consumes=(*case.consumes, place)),
                 f"inputs {place} and {written}",
             )
 
@@ -273,7 +270,7 @@ def into_two_inputs(drawn: Drawn) -> Iterator[Variant]:
         earlier = (i for i in reversed(range(second)) if i in read)
         alike = (i for i in earlier if _are_alike(drawn.inputs[i], drawn.inputs[second]))
         if (first := next(alike, None)) is not None:
-            case = drawn.rewritten(functools.partial(_one_as_two, first, second))
+            case = drawn.rewritten(_one_as_two(first, second))
             yield Variant(case, f"inputs {first} and {second}")
 
 
@@ -284,10 +281,8 @@ def _are_alike(x: Any, y: Any) -> bool:
     )
 
 
-def _one_as_two(
-    place: int, by: int, arguments: Sequence[Any], generator: torch.Generator
-) -> list[Any]:
-    return replaced(by, arguments[place])(arguments, generator)
+def _one_as_two(place: int, by: int) -> Rewrite:
+    return lambda arguments, _: [arguments[place if i == by else i] for i in range(len(arguments))]
 
 
 # Gradients and dtypes
