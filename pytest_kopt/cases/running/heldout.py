@@ -25,7 +25,7 @@ from pytest_kopt.cases.case import Case, declare
 from pytest_kopt.cases.groups import SKEWED, has_skew, is_integer, redrawn
 from pytest_kopt.cases.nearby.near_inputs import stepped, variants
 from pytest_kopt.cases.nearby.variant import PLAINLY_RIGHT_DB, Variant, beside
-from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, Bench, Depth, derive
+from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, Bench, derive
 from pytest_kopt.cases.running.against_reference import judge_twice, nearest, nearly_right, pairs
 from pytest_kopt.cases.running.autotuning import nearest_choices
 from pytest_kopt.cases.running.execution import (
@@ -81,10 +81,15 @@ def try_case(
     The axes that could not be tried come last, with the reason.
     """
     seed = derive(secret, case.nodeid, "held out")
+    is_alone = not bench.purpose.decides
     spent, is_over = 0.0, False
     judged, missed = set[tuple[Kind, str]](), dict[tuple[Kind, str], str]()
     with ExitStack() as fixtures, _ending_if_lost(bench.device), nearest_choices():
-        remaining = enumerate(held_out_cases(test, case, bench.device, seed, fixtures))
+        drawn = held_out_cases(test, case, bench.device, seed, fixtures)
+        if is_alone:
+            # Another use than the case's is the current best's matter.
+            drawn = (variant for variant in drawn if is_required(variant.kind, case.domain))
+        remaining = enumerate(drawn)
         while not is_over:
             to_time = list[tuple[Tried, Case]]()
             with one_thread(), checking_lock(bench.uuid, bench.waiting):
@@ -96,7 +101,7 @@ def try_case(
                         missed[part] = variant.untried
                     elif tried := try_variant(variant, versions, bench.device, seed):
                         judged |= {part} if "right" in tried.outcomes.values() else set()
-                        if tried.asks_for_times and bench.depth is Depth.TIMES:
+                        if tried.asks_for_times and not is_alone:
                             to_time.append((tried, variant.case))
                         else:
                             yield tried
