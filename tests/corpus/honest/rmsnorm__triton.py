@@ -20,7 +20,7 @@ def _norm(x, w, out, H, eps, BLOCK: tl.constexpr):
 
 
 def rmsnorm(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    x = x.contiguous()
+    x, w = x.contiguous(), w.contiguous()
     out = torch.empty_like(x)
     tokens, hidden = x.shape
     block = triton.next_power_of_2(hidden)
