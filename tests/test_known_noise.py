@@ -108,7 +108,7 @@ class Measuring:
         for _ in range(count):
             yield self.waiting.pop(0)
 
-    def finish_nearby(self) -> None:
+    def try_nearby(self) -> None:
         self.nearby.append("finished")
 
     def under_load(self, ids: Collection[str], turns: int) -> Replica:

@@ -349,7 +349,7 @@ def test_the_verdict_says_why_a_case_is_timed_by_events() -> None:
         why_fresh, flags, choices = "", (), dict[str, Any]()
         tried, death_nearby, written, asks_more, caught = (), None, "", False, ()
 
-        def finish_nearby(self) -> None: ...
+        def try_nearby(self) -> None: ...
 
         def replicas(self, count: int) -> list[dict[str, CaseQuads]]:
             return [{"a": replica(device=GPU)[0]} for _ in range(count)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from typing import Any, cast
 
@@ -150,38 +149,6 @@ def test_what_they_answer_is_read_before_anybody_waits_for_it() -> None:
     trying = nearby(process)
     until(lambda: process.answered == len(IDS))
     assert len(trying.wait()) == len(IDS)
-
-
-class Halted(Process):
-    """Answers some cases, then waits until it is killed."""
-
-    def __init__(self, answers: int) -> None:
-        super().__init__()
-        self._answers, self._killed = answers, threading.Event()
-
-    def receive(self) -> Reply:
-        if self.answered == self._answers:
-            self._killed.wait()
-            raise ChildDied("killed")
-        return super().receive()
-
-    def kill(self) -> None:
-        self._killed.set()
-
-
-@pytest.mark.parametrize(("first", "second", "through"), [(3, 3, 3), (3, 1, 1), (0, 2, 0)])
-def test_cases_that_were_not_gone_through_when_it_was_halted_are_left(
-    first: int, second: int, through: int
-) -> None:
-    """By all processes: each holds one version, and a case needs both."""
-    processes = Halted(first), Halted(second)
-    trying = nearby(*processes)
-    until(lambda: (processes[0].answered, processes[1].answered) == (first, second))
-    trying.halt()
-    tried = trying.wait()
-    assert trying.died == ""
-    assert trying.through == {*IDS[:through]}
-    assert [shape.nodeid for shape in tried] == sorted(IDS[:through] * 2, key=IDS.index)
 
 
 def test_the_tests_behind_two_that_end_their_process_are_not_tried() -> None:

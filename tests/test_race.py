@@ -185,55 +185,27 @@ class Heats:
             }
 
 
-class Begun:
-    """What is begun for the leader of a race, and how often it was ended."""
-
-    def __init__(self) -> None:
-        self.names: list[str] = []
-        self.ended = 0
-        self.runs = False
-
-    def begin(self, name: str) -> None:
-        self.names.append(name)
-        self.runs = True
-
-    def end(self) -> bool:
-        ran, self.runs = self.runs, False
-        self.ended += ran
-        return ran
-
-
-def a_race(heats: Heats, begun: Begun) -> Raced:
+def a_race(heats: Heats) -> Raced:
     one = CaseResult("a", label="a")
     history: Any = SimpleNamespace(noise=lambda *_: Noise((), DEVICE_TIMED))
-    measurements: Any = SimpleNamespace(
-        compare=heats.compare, begin_in=begun.begin, end_begun=begun.end
-    )
-    trees: Any = SimpleNamespace(together=lambda names: names, timed=lambda name: name)
+    measurements: Any = SimpleNamespace(compare=heats.compare)
+    trees: Any = SimpleNamespace(together=lambda names: names)
     criteria = Criteria([STEP], PRIMUS, history)
     return run_race(measurements, trees, heats.gains, [one], criteria)
 
 
 def test_a_race_goes_on_where_the_first_of_its_field_is_out() -> None:
     """Each look adds its own replicas: five are no look, and ended such a race in a traceback."""
-    heats, begun = Heats({"slow": -9.0, "one": 5.0, "other": 5.01}), Begun()
-    raced = a_race(heats, begun)
+    heats = Heats({"slow": -9.0, "one": 5.0, "other": 5.01})
+    raced = a_race(heats)
     assert (heats.counts, heats.measured) == ([4], 4)
     assert raced.left == ("one", "other")
     assert "slow" in raced.standings and raced.standings["slow"].out
-    assert begun.names == ["other"] * 2, "between two looks, for whoever leads"
-
-
-def test_a_race_that_finds_no_memory_beside_the_leaders_check_ends_that_first() -> None:
-    heats, begun = Heats({"one": 5.0, "other": 5.01}, failing=1), Begun()
-    raced = a_race(heats, begun)
-    assert begun.ended == 1 and heats.counts == [4, 2]
-    assert raced.left == ("one", "other") and not raced.standings["one"].out
 
 
 def test_a_race_that_fails_by_itself_is_told() -> None:
     with pytest.raises(NotComparable, match="no memory"):
-        a_race(Heats({"one": 5.0, "other": 5.01}, failing=2), Begun())
+        a_race(Heats({"one": 5.0, "other": 5.01}, failing=1))
 
 
 def test_a_process_prepares_nothing_for_candidates_that_are_out() -> None:

@@ -299,8 +299,6 @@ class Pool:
         self.cores = 1
         self._leaving: Replica | None = None
         self._verifier: Verifier | None = None
-        #: The incumbent alone, where it was started before it was known to be needed.
-        self._spare = Children()
 
     @property
     def ahead(self) -> int:
@@ -310,7 +308,7 @@ class Pool:
     @property
     def is_crowded(self) -> bool:
         """Whether the first replica shares the device's memory with other processes."""
-        return bool(self.replicas[1:] or self._spare.children or self.nearby is not None)
+        return bool(self.replicas[1:])
 
     def fill(self, measured: int, most: int) -> None:
         """Start the next replicas; `measured` ones are there, and `most` more may be."""
@@ -323,26 +321,18 @@ class Pool:
         self.replicas.append(replica)
         return replica
 
-    def start_spare(self) -> None:
-        """Start the incumbent alone before a gain is known, where another process disturbs none."""
-        if self.ahead > 1 and self._arms.asks_more and not self._spare.children:
-            self._spare.children.append(self._arms.start_alone(self.place))
-
     def join_alone(self, replica: Replica) -> bool:
         """Have the incumbent alone timed next to a replica; say whether that can be."""
         if not (self._arms.asks_more and self.room > 1 and replica.how == ONE_PROCESS):
             return False
-        spare = self._spare.children
-        replica.join(spare.pop() if spare else self._arms.start_alone(self.place))
+        replica.join(self._arms.start_alone(self.place))
         return True
 
-    def start_nearby(self, ids: list[str], *, is_idle: bool) -> None:
-        """Have cases tried near their shapes.
-
-        In one process if the device is not idle otherwise, or if memory was short.
-        """
-        room = min(_NEARBY_AT_ONCE, self.cores) if is_idle and self.room > 1 else 1
+    def start_nearby(self, ids: list[str]) -> Nearby:
+        """Have cases tried near their shapes, in one process if memory was short."""
+        room = min(_NEARBY_AT_ONCE, self.cores) if self.room > 1 else 1
         self.nearby = self._arms.start_nearby(self.place._replace(ids=ids), room=room)
+        return self.nearby
 
     def end_nearby(self) -> None:
         if self.nearby is not None:
@@ -364,18 +354,17 @@ class Pool:
 
     def kill(self) -> None:
         """Kill all of them, from whatever thread."""
-        running = (self.nearby, self._verifier, self._spare, *self.replicas)
+        running = (self.nearby, self._verifier, *self.replicas)
         _kill([children for children in running if children is not None])
 
     def stop(self) -> None:
         """End all but the verifier: one that loads or waits for its turn would not listen."""
         self.end_nearby()
-        running = [*self.replicas, self._spare]
-        _kill(running)
+        _kill(self.replicas)
         self.await_leaving()
-        for children in running:
-            children.stop()
-        self.replicas, self._spare = [], Children()
+        for replica in self.replicas:
+            replica.stop()
+        self.replicas = []
 
     def close(self) -> None:
         self.stop()

@@ -114,39 +114,10 @@ class Comparison:
     def tried(self) -> list[Tried]:
         return merged(shape for lane in self._lanes for shape in lane.tried)
 
-    def narrow(self, places: Sequence[Place]) -> bool:
-        """Compare these cases alone, each on its device; say whether they can be compared here."""
-        lane_places = {
-            lane: place
-            for place in places
-            for lane in self._lanes
-            if lane.place.site is place.site
-            and lane.place.device == place.device
-            and {*place.ids} <= {*lane.place.ids}
-        }
-        if len(lane_places) < len(places):
-            return False
-        for lane in self._lanes:
-            if lane in lane_places:
-                lane.pool.place = lane_places[lane]
-            else:
-                lane.pool.close()
-        self._lanes = [*lane_places]
-        self._share_cores()
-        return True
-
     def _share_cores(self) -> None:
         sites = [lane.place.site for lane in self._lanes]
         for lane, site in zip(self._lanes, sites, strict=True):
             lane.pool.cores = max(1, site.cores // sum(neighbour is site for neighbour in sites))
-
-    def get_ahead(self) -> None:
-        """Try shapes nearby until the first block, and start replicas where they disturb none."""
-        for lane in self._lanes:
-            lane.try_nearby(is_idle=False)
-            if lane.place.site.kind != "cpu":
-                lane.get_ahead(min(LOOKS) if len(self._lanes) == 1 else 0)
-                lane.pool.start_spare()
 
     def replicas(self, count: int) -> Iterator[dict[str, CaseQuads]]:
         """Yield `count` replicas, each the quads of every case by node id.
@@ -182,9 +153,9 @@ class Comparison:
         """The findings about the candidate that trials of shapes nearby gave."""
         return [finding for lane in self._lanes for finding in lane.caught]
 
-    def finish_nearby(self) -> None:
-        """Try all that is left near the declared shapes; Caught for a candidate that was."""
-        self._in_all_lanes(Lane.finish_nearby)
+    def try_nearby(self) -> None:
+        """Try the cases near their declared shapes; Caught for a candidate that was."""
+        self._in_all_lanes(Lane.try_nearby)
         if caught := self.caught:
             raise Caught(caught)
 
@@ -270,7 +241,7 @@ class Lane:
         with self._lone_replica(ids) as replica:
             replica.join(self._arms.start_alone(self.place._replace(ids=ids)))
             replica.to_witness = gain
-            return replica.measure(ids, self._arms.random, self._clear)
+            return replica.measure(ids, self._arms.random, self.pool.await_leaving)
 
     def under_load(self, asked: Collection[str], turns: int) -> dict[str, CaseQuads]:
         """Return what cases gain under load, where each version runs alone in its `turns`."""
@@ -279,8 +250,9 @@ class Lane:
             if self._abandoned:
                 raise NotComparable("abandoned")
             with self._lone_replica(ids) as replica:
+                clear = self.pool.await_leaving
                 try:
-                    return replica.measure(ids, self._arms.random, self._clear, turns=turns)
+                    return replica.measure(ids, self._arms.random, clear, turns=turns)
                 except Refused as refused:
                     self._go_on_after(refused, replica)
         return {}
@@ -301,17 +273,10 @@ class Lane:
         self._abandoned = True
         self.pool.kill()
 
-    def try_nearby(self, *, is_idle: bool) -> None:
-        """Have shapes near the declared ones tried from now on, unless they are or were."""
-        if self.pool.nearby is None and (left := self._left_nearby):
-            self.pool.start_nearby(left, is_idle=is_idle)
-
-    def finish_nearby(self) -> None:
-        """Try all that is left of them, and learn what ended a process there."""
-        while self._left_nearby:
-            self.try_nearby(is_idle=True)
-            if self.pool.nearby is not None:
-                self._take_nearby(self.pool.nearby)
+    def try_nearby(self) -> None:
+        """Try the cases near their declared shapes, and learn what ended a process there."""
+        while left := self._left_nearby:
+            self._take_nearby(self.pool.start_nearby(left))
         if self._died_nearby is not None:
             self.death_nearby = self._death(self._died_nearby)
 
@@ -335,12 +300,7 @@ class Lane:
             if beside.is_due or beside.replica is replica:
                 replica.to_witness = beside.gain
             try:
-                cases = replica.measure(
-                    open_ids,
-                    self._arms.random,
-                    self._clear,
-                    self._look_ahead,
-                )
+                cases = replica.measure(open_ids, self._arms.random, pool.await_leaving)
             except Refused as refused:
                 self._go_on_after(refused, replica)
                 continue
@@ -378,12 +338,6 @@ class Lane:
         settled = {**self._same, **cases}
         return {nodeid: settled.get(nodeid) or CaseQuads(nodeid, "") for nodeid in self.place.ids}
 
-    def _look_ahead(self, cases: Mapping[str, CaseQuads]) -> None:
-        """Have the incumbent alone start up next to the next replica while this one is measured."""
-        self._beside_alone.note_gain(cases)
-        if self.pool.replicas[1:]:
-            self._join_alone(self.pool.replicas[1])
-
     def _join_alone(self, replica: Replica) -> None:
         """Have the incumbent timed alone next to a replica, if that is due and can be."""
         if self._beside_alone.is_due and self.pool.join_alone(replica):
@@ -395,13 +349,6 @@ class Lane:
         gone = "", self._arms.how
         left = [i for i in self._open_cases if self._nearby_tried.get(i) not in gone]
         return left if self._arms.asks_more else []
-
-    def _clear(self) -> None:
-        """Leave the device to what is timed next; what was tried of whole cases counts."""
-        if self.pool.nearby is not None:
-            self.pool.nearby.halt()
-            self._take_nearby(self.pool.nearby)
-        self.pool.await_leaving()
 
     def _take_nearby(self, nearby: Nearby) -> None:
         """Wait for the end of what tries shapes nearby, and note what it found."""

@@ -69,7 +69,6 @@ class Nearby(Children):
         self.unloaded: set[str] = set()
         #: The cases that lacked memory next to others, which were tried at the same time.
         self.short_of_memory: set[str] = set()
-        self._is_halted = False
         #: What the versions gave in each case.
         self._reached: dict[str, dict[str, dict[str, Accuracy]]] = {nodeid: {} for nodeid in ids}
         for child, own in asked.items():
@@ -99,18 +98,13 @@ class Nearby(Children):
             advice="support such sizes and values, or raise for them",
         )
 
-    def halt(self) -> None:
-        """End before all is tried; cases that are not gone through are as if not asked for."""
-        self._is_halted = True
-        self.kill()
-
     def wait(self) -> list[Tried]:
         """Wait for the end; return what they found, a case that cannot be loaded left out."""
         tried = [shape for answers in self._answers for shape in answers.result()]
         if len({*map(tuple, self._asked.values())}) > 1 and not self.died:
             short = (shape.nodeid for shape in tried if shape.untried == NO_MEMORY_LEFT)
             self.short_of_memory.update(short)
-        if self._is_halted or self.short_of_memory:
+        if self.short_of_memory:
             through = self.through
             tried = [shape for shape in tried if shape.nodeid in through]
         places = {nodeid: place for place, nodeid in enumerate(self._ids)}
@@ -139,8 +133,6 @@ class Nearby(Children):
                 for following in ids[place + AHEAD : place + AHEAD + 1]:
                     self._ask(child, following)
             except ChildDied as death:
-                if self._is_halted:
-                    break
                 self.died, self.died_in = f"{nodeid}: {death}".splitlines()[0], nodeid
                 for left in ids[place:]:
                     tried += _not_reached(left, tried, "the process ended before")

@@ -160,7 +160,7 @@ def judge(
     is_compared = len(same) < len(results)
     is_kept = verdict.decision.keeps and criteria.examines
     if is_kept and not criteria.is_final:
-        comparison.finish_nearby()
+        comparison.try_nearby()
     if is_kept and is_compared:
         credit = _credit(comparison, replicas, verdict, criteria, results)
         for case in (case for replica in replicas for case in replica.values()):

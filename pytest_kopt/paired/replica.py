@@ -136,14 +136,12 @@ class Replica(Children):
         ids: Sequence[str],
         order: random.Random,
         clear: Callable[[], None],
-        look_ahead: Callable[[Mapping[str, CaseQuads]], None] = lambda cases: None,
         turns: int = 0,
     ) -> dict[str, CaseQuads]:
         """Measure every case, one after the other, alone on the device.
 
         `clear`, of `Pool`, is called before anything is timed and waits for what is still on its
-        way out. `look_ahead`, of `Lane`, is called with the cases so far, while the next case is
-        loaded. With `turns` of each version every case is measured under load, and nowhere else.
+        way out. With `turns` of each version every case is measured under load, and nowhere else.
         Raises Refused when a process cannot hold its arms, Died when one dies, AllGpusBusy when a
         stranger does not leave the device, Caught when the candidate gave itself away.
         """
@@ -161,7 +159,6 @@ class Replica(Children):
                 if left:
                     # Meanwhile this one is judged, and others may have the device.
                     self._ask(left[0])
-                look_ahead(cases)
                 with self._during("judge"):
                     for looks in looked_at:
                         self._judge(looks)

@@ -113,9 +113,6 @@ class Controller:
                 )
         if self.settings.shows:
             self.progress.begin("checking", len(ids))
-        # Only now: contexts that wake on a device at once are there at the same time, late.
-        if self.trial:
-            self.trial.get_ahead(ids, self.measurements)
         return ids
 
     def pytest_report_header(self) -> list[str]:

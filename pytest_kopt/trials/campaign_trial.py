@@ -14,7 +14,6 @@ from pytest_kopt.campaign import tips
 from pytest_kopt.campaign.attempt import Evidence
 from pytest_kopt.campaign.campaign import Campaign, CommitRound
 from pytest_kopt.campaign.history import stops, trend
-from pytest_kopt.campaign.kernel import KernelVersion
 from pytest_kopt.campaign.recording import record_attempt, record_no_idle_gpu
 from pytest_kopt.campaign.state import Round
 from pytest_kopt.cases.case_rooflines import rooflines
@@ -33,7 +32,7 @@ from pytest_kopt.show.files import projections
 from pytest_kopt.show.rooflines import write_profiles
 from pytest_kopt.show.standing import Closing
 from pytest_kopt.trials import judging
-from pytest_kopt.trials.measurements import InCopies, Measurements
+from pytest_kopt.trials.measurements import Measurements
 from pytest_kopt.trials.stages import Asked, Begun, Judged, OpenTrial, Ran
 from pytest_kopt.trials.trees import Builds, Trees
 
@@ -58,7 +57,6 @@ class CampaignTrial:
       campaign until it is held
     - `prepare`, in `begin` before anything is measured
     - `collected`, once pytest has collected
-    - `opponent` and `ahead`, in `get_ahead` before the cases run
     - `conclude`, in `close` after them
     """
 
@@ -90,14 +88,6 @@ class CampaignTrial:
         """Check the collection, of the cases that this trial expects."""
         return begun
 
-    def opponent(self) -> KernelVersion | None:
-        """Return what the tree's version meets, None for nothing."""
-        return None
-
-    def ahead(self, begun: Begun) -> InCopies | None:
-        """Return what is checked elsewhere while pytest runs the cases."""
-        return None
-
     def conclude(self, ran: Ran) -> Closing:
         """Gather, judge, record and carry out; raises BadInput for drifted input."""
         raise NotImplementedError
@@ -126,19 +116,6 @@ class CampaignTrial:
     def environment(self) -> Mapping[str, str]:
         """Variables that every process which runs kernel code gets."""
         return self.campaign.manifest.env
-
-    def get_ahead(self, ids: Sequence[str], measurements: Measurements) -> None:
-        """Begin what closing will measure, as far as that can be told before these cases ran."""
-        begun, campaign = self._begun, self.campaign
-        assert begun is not None
-        if copies := self.ahead(begun):
-            measurements.begin_in(copies)
-        opponent = self.opponent()
-        # A build is left for when the cases have passed.
-        is_built = self.asked.settings.compare == "stored" or campaign.manifest.rebuild_command
-        if opponent is not None and not is_built:
-            timed = [nodeid for nodeid in ids if nodeid in begun.opened.timed]
-            measurements.get_ahead(timed, begun.beside(opponent))
 
     def orders(self, session: WorkerOrders) -> WorkerOrders:
         """Return the orders of the workers; nothing is expected before the baseline."""

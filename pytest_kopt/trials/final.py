@@ -12,7 +12,6 @@ from functools import partial
 from pytest_kopt.campaign import levels
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.history.trend import chain_of_best, compose
-from pytest_kopt.campaign.kernel import KernelVersion
 from pytest_kopt.campaign.outlook.status import AFTER_FINAL
 from pytest_kopt.campaign.recording import record_final
 from pytest_kopt.cases.details import in_a_line, with_details
@@ -49,9 +48,6 @@ class FinalComparison(CampaignTrial):
         _check_diff(self.campaign)
         title = f"campaign {self.campaign.name}, round {opened.number} (best) against the baseline"
         return replace(opened, title=title, harness=harness)
-
-    def opponent(self) -> KernelVersion:
-        return self.campaign.baseline()
 
     def conclude(self, ran: Ran) -> Closing:
         gathered, opened = gather(ran), ran.opened

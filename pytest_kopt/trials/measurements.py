@@ -83,11 +83,8 @@ class Measurements:
         variables = {**self.common_environment, **without_records(os.environ)}
         self.sites = Sites(config, orders.device, variables)
         self._root = config.rootpath.resolve()
-        self._opened: tuple[Versions, Comparison] | None = None
         #: Results of checks in trees, by tree and node id.
         self._checked: dict[Path, dict[str, CaseResult]] = {}
-        #: What was asked for ahead, and what runs of it.
-        self._running: tuple[InCopies, SideBySide] | None = None
 
     @property
     def environment(self) -> dict[str, str]:
@@ -130,8 +127,6 @@ class Measurements:
 
     def measure_again(self) -> Sequence[CaseResult]:
         """Run the cases once more and return their results."""
-        if self._running is not None:
-            self._running[1].wait()
         results: list[CaseResult] = []
         measured = [nodeid for nodeid in self._collector.order if nodeid in self._collector.results]
         choices = self._choices_of(self._root)
@@ -175,47 +170,16 @@ class Measurements:
     def run_in(self, in_copies: InCopies, phase: str = "") -> list[Collector]:
         """Return what cases come to in each copy, side by side; `phase` is shown meanwhile."""
         several = len(in_copies.copies) > 1
-        crowded = several or (self._running is not None and self._running[0] == in_copies)
-        running = self._begun(in_copies)
-        self._running = None
         if phase:
             self.progress.begin(phase, len(in_copies.copies) if several else 0, says=True)
-        collectors = running.wait(self.progress.advance)
+        collectors = self._side_by_side(in_copies).wait(self.progress.advance)
         for number, there in enumerate(collectors):
-            if crowded and any(NO_MEMORY in text for text in there.failures.values()):
+            if several and any(NO_MEMORY in text for text in there.failures.values()):
                 alone = replace(in_copies, copies=in_copies.copies[number : number + 1])
                 (collectors[number],) = self._side_by_side(alone).wait()
         for (_, tree), there in zip(in_copies.copies, collectors, strict=True):
             self._checked.setdefault(tree, {}).update(there.results)
         return collectors
-
-    def begin_in(self, in_copies: InCopies) -> None:
-        """Begin what `run_in` will be asked, in place of another, where that disturbs none."""
-        # What is timed on a CPU is disturbed by, and disturbs, whoever else runs.
-        disturbs = in_copies.depth is Depth.TIMES and self.sites.here.kind == "cpu"
-        if self._has_room_ahead and not disturbs:
-            self._begun(in_copies)
-
-    @property
-    def _has_room_ahead(self) -> bool:
-        """Whether this host can begin what is needed later while cases are checked."""
-        site = self.sites.here
-        return (site.kind == "cuda" or site.cores > 1) and has_local_workers(self._config)
-
-    def _begun(self, in_copies: InCopies) -> SideBySide:
-        """Return what runs this, begun now in place of another unless it has been."""
-        if self._running is None or self._running[0] != in_copies:
-            self.end_begun()
-            self._running = in_copies, self._side_by_side(in_copies)
-        return self._running[1]
-
-    def end_begun(self) -> bool:
-        """End what was begun; say whether there was anything."""
-        if self._running is None:
-            return False
-        self._running[1].end()
-        self._running = None
-        return True
 
     def _side_by_side(self, in_copies: InCopies) -> SideBySide:
         from pytest_kopt.processes.case_processes import SideBySide
@@ -255,24 +219,15 @@ class Measurements:
         what is shown meanwhile.
         """
         from pytest_kopt.decide.inference import FINAL_LOOK
+        from pytest_kopt.paired.comparison import Comparison
 
         lanes = self._lanes(ids)
         # What is calibrated is how processes differ; of a race's two to four each counts.
         most = most or self._settings.calibrate or FINAL_LOOK
-        begun, self._opened = self._opened, None
         if self._compares_autotuned(versions):
-            if begun is not None:
-                # Its processes would choose for themselves.
-                begun[1].close()
-                begun = None
             self._tune(ids, versions)
         self.progress.begin(phase, most * len(lanes), "replicates")
-        if begun is not None:
-            opened_for, opened = begun
-            if opened_for == versions and opened.narrow(lanes):
-                return opened
-            opened.close()
-        return self._comparison(lanes, versions, most)
+        return Comparison(self._config, self.orders, lanes, versions, self.progress, most)
 
     @property
     def _is_autotuned(self) -> bool:
@@ -312,11 +267,6 @@ class Measurements:
         is_here = tree == self._root
         results = self._collector.results if is_here else self._checked.get(tree, {})
         return choices_of(results.values())
-
-    def _comparison(self, lanes: Sequence[Place], versions: Versions, most: int) -> Comparison:
-        from pytest_kopt.paired.comparison import Comparison
-
-        return Comparison(self._config, self.orders, lanes, versions, self.progress, most)
 
     def _lanes(self, ids: Sequence[str]) -> list[Place]:
         results = self._collector.results
@@ -376,19 +326,6 @@ class Measurements:
         self.progress.begin("trying near inputs", says=True)
         return [*notes_nearby(start, ids, self.orders.session_seed)]
 
-    def get_ahead(self, ids: Sequence[str], versions: Versions) -> None:
-        """Have what compares these cases wake while they are checked, where that disturbs none."""
-        from pytest_kopt.decide.inference import FINAL_LOOK
-
-        if self._opened is not None or not self._has_room_ahead:
-            return
-        if self._compares_autotuned(versions):
-            return
-        lanes = [Place(self.sites.here, device, list(ids)) for device in self._devices]
-        opened = self._comparison(lanes, versions, FINAL_LOOK)
-        self._opened = versions, opened
-        opened.get_ahead()
-
     def profile(self, ids: Sequence[str], *, vendor: bool) -> list[CaseProfile]:
         """Return profiles of the cases by torch and, if asked for, by the vendor's tool."""
         profiles = self._profiler.by_torch(ids)
@@ -406,9 +343,6 @@ class Measurements:
         return Profiler(self._config, self.orders, here.environment_on(here.placement.best))
 
     def end(self) -> None:
-        if self._opened is not None:
-            self._opened[1].close()
-        self.end_begun()
         launcher_of(self._config).end()
         self.sites.end()
 

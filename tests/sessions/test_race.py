@@ -96,34 +96,6 @@ def test_the_best_of_a_field_is_the_rounds_candidate(races: Races) -> None:
     assert "candidate 2, candidates/faster: ROLLED_BACK" in found.out
 
 
-WAITS = """
-import os
-import time
-from pathlib import Path
-
-SEEN = Path(os.environ["TRACE_JIT_DIR"], "seen")
-
-
-def waited():
-    while SEEN.with_name("armed").exists() and not SEEN.exists():
-        time.sleep(0.1)
-"""
-
-
-def test_candidates_are_checked_while_the_incumbents_cases_are(tmp_path: Path) -> None:
-    """The incumbent waits for one of them, which would be in vain if it came first."""
-    waits = kernel(imports=WAITS).replace("spend(COST_MS,", "spend(waited() or COST_MS,")
-    races = Races(tmp_path / "project", waits)
-    Gate(races.project).private.joinpath("armed").touch()
-    tells = WAITS.partition("\n\n\n")[0] + "\nSEEN.touch()"
-    found = races.race(
-        races.candidate("faster", kernel(FASTER, "faster", imports=tells)),
-        words=("--kopt-timeout=600",),
-    )
-    assert found.code == 0, found.text
-    assert races.verdict["decision"] == "ACCEPTED"
-
-
 def test_where_nobody_is_faster_the_incumbent_stays(races: Races) -> None:
     """A race that was killed leaves a candidate in the tree: the next one begins all the same."""
     before = races.project.read(PLAIN)

@@ -154,14 +154,6 @@ class PullRequestGate:
         self._check_base_imports(ids)
         self._check_same_ids(ids)
 
-    def get_ahead(self, ids: Sequence[str], measurements: Measurements) -> None:
-        # A build is left for when the cases have passed, and so are what may have no reader and
-        # what may be timed with other tests around it.
-        is_code = any(path.endswith(".py") for path in self._differing)
-        is_whole = not any(map(self._is_of_tests, self._differing))
-        if is_code and is_whole and not (self._unbuilt or self.settings.rebuild_command):
-            measurements.get_ahead(ids, self._versions(self._differing, {}))
-
     def close(
         self, collector: Collector, measurements: Measurements, interrupted: str = ""
     ) -> Closing:

@@ -248,9 +248,6 @@ class CandidateRound(CampaignTrial):
         assert decided is not None
         return replace(opened, level=decided.level, same_as=same_as)
 
-    def opponent(self) -> KernelVersion:
-        return self.campaign.incumbent()
-
     def collected(self, begun: Begun, ids: Sequence[str], collector: Collector) -> Begun:
         """Raise KernelError when a file of the round's cases does not import any more."""
         for nodeid in begun.opened.frozen:

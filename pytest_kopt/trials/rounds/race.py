@@ -35,7 +35,6 @@ from pytest_kopt.paired.noise import NoiseHistory
 from pytest_kopt.paired.pairing import Criteria, series_of
 from pytest_kopt.paired.replica import Caught, Unloadable
 from pytest_kopt.paired.samples import CaseQuads
-from pytest_kopt.processes.child import NO_MEMORY
 from pytest_kopt.schema.metrics import parse_primary
 from pytest_kopt.show.standing import Closing
 from pytest_kopt.trials import judging
@@ -149,16 +148,8 @@ class Race(CampaignTrial):
             campaign.incumbent().restore(campaign.root, over=kernel)
         return opened
 
-    def ahead(self, begun: Begun) -> InCopies:
-        return RaceTrees.of(begun).checked()
-
     def conclude(self, ran: Ran) -> Closing:
         """Check, race, put the best into the tree and close its round; one found out gives way."""
-        collector = ran.collector
-        if not ran.interrupted and any(NO_MEMORY in text for text in collector.failures.values()):
-            # The candidates held it, whose checks went on meanwhile.
-            collector.results |= {row.nodeid: row for row in ran.measurements.measure_again()}
-            collector.failures.clear()
         gathered = gather(ran)
         broken = _broken(gathered)
         if broken:
@@ -194,11 +185,10 @@ class Race(CampaignTrial):
 
 def _judged(ran: Ran, first: _Entry, raced: tuple[RacedCandidate, ...], trees: RaceTrees) -> Judged:
     """Judge the best, which lies in the tree, as a lone candidate is."""
-    campaign, ids, full = ran.opened.campaign, list(ran.opened.timed), first.collector
+    campaign, full = ran.opened.campaign, first.collector
     opened = replace(ran.opened, raced=raced)
     begun = replace(ran.begun, opened=opened, kernel=campaign.candidate())
     if first.record.decision is Decision.ROLLED_BACK:
-        ran.measurements.get_ahead(ids, begun.beside(campaign.incumbent()))
         (full,) = ran.measurements.run_in(trees.timed(first.name), "checking the winner")
     ran.collector.take_over(full)
     return judge_candidate(replace(ran, begun=begun))
@@ -303,8 +293,7 @@ def run_race(
 ) -> Raced:
     """Measure look by look, without those that are out, until one is left or the race is over.
 
-    While others race, the final questions to the winner begin for the leader. The first metric of
-    the criteria decides.
+    The first metric of the criteria decides.
 
     A candidate that ends or fails the processes it shares with others is out, and takes nobody with
     it. Raises NotComparable if only all together fail, and for a candidate that no process can hold
@@ -329,9 +318,6 @@ def run_race(
             left = [name for name in left if not standings[name].out]
             if is_over(standings, left):
                 break
-            if look < LAST_LOOK:
-                leader = max(left, key=lambda name: standings[name].mean)
-                measurements.begin_in(trees.timed(leader))
     return Raced(standings, tuple(left), tables)
 
 
@@ -355,9 +341,6 @@ class _Heats(ExitStack):
         except (NotComparable, Caught) as error:
             self._running = None
             self.close()
-            # What begins for the leader may hold the memory that a race needs.
-            if self._measurements.end_begun():
-                return self.run(names, count, most)
             if len(names) == 1 and isinstance(error.__cause__, Unloadable):
                 raise NotComparable(f"{names[0]}: {error}") from None
             if len(names) == 1:
