@@ -104,6 +104,26 @@ def watched(
     return Spotted(WallBlock(recorders, SETS), recorders, content, dice=random.Random(5))
 
 
+def test_a_call_is_looked_at_that_the_block_runs() -> None:
+    """A block of fewer calls than sets goes on where the last one ended, on a GPU too."""
+    case = declare(
+        "t.py::test_it",
+        "single",
+        torch.neg,
+        inputs=lambda: (torch.randn(64),),
+        reference=torch.neg,
+        dims={"n": 64},
+    )
+    sets = input_sets([case], 0, range(SETS))
+    recorders = recorded([Forward(case, torch.neg, RestoredArguments(s, ())) for s in sets])
+    spotted = Spotted(WallBlock(recorders, SETS // 2), recorders)
+    for seed in range(SETS):
+        spotted.write(seed, is_looked_at=True)
+        spotted.run_written()
+        spotted.look()
+    assert len(spotted.spots) == SETS
+
+
 def blocks_on(spotted: Spotted, *seeds: int) -> None:
     """Run a block on the content of each seed, and keep a call of each."""
     dice = random.Random(3)

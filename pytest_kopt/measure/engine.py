@@ -79,10 +79,12 @@ class Block(ABC):
 
     `queue_full` says, for an engine that launches call by call, whether the device never waited for
     the launcher in the last run. `not_captured` says why an engine chosen by itself is no graph.
+    `first` is the set of inputs that the next run begins with.
     """
 
     engine: str
     calls: int
+    first: int = 0
     queue_full: bool | None = None
     not_captured: str = ""
     before: Before = None

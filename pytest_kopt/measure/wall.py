@@ -90,6 +90,7 @@ class WallBlock(Block):
                 next(self._next)()
             self._synchronize()
             seconds += perf_counter() - start
+        self.first = (self.first + self.calls) % len(self._calls)
         return seconds * 1e3 / self.calls
 
 

@@ -175,7 +175,8 @@ class Spotted(Block):
             if self._forward is not None:
                 self._follow(self._forward, seed)
         elif is_looked_at:
-            self._number = random.Random(seed).randrange(min(len(self._recorders), self.calls))
+            place = random.Random(seed).randrange(min(len(self._recorders), self.calls))
+            self._number = (self._inner.first + place) % len(self._recorders)
             write_content(self.case, self._recorders[self._number].call, seed)
 
     def _follow(self, forward: Spotted, seed: int) -> None:
