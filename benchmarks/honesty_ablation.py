@@ -43,7 +43,7 @@ from tests.corpus import through_plugin  # noqa: E402
 GROUPS = {
     "process": "cases.running.switches:left_switches",
     "caches": (
-        "honesty.outputs:stale cases.running.training_loop:caches "
+        "honesty.outputs:stale cases.running.steps.contents:few_of_a_weight "
         "cases.running.spot_checks:known_content"
     ),
     "audit": "honesty.audit:audit",

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from pytest_kopt.cases.order import Depth
-from pytest_kopt.cases.running import check, execution, timing, training_loop
+from pytest_kopt.cases.running import check, execution, timing
 from pytest_kopt.cases.running.runner import run_case
 from pytest_kopt.cases.running.steps import contents
 from pytest_kopt.cases.running.switches import switches_kept
@@ -27,12 +27,12 @@ PARTS: dict[str, list[tuple[Any, str]]] = {
         (check, "fresh_content"),
         (contents, "same_addresses"),
         (contents, "few_elements"),
+        (contents, "few_of_a_weight"),
         (contents, "after_many_calls"),
         (contents, "other_addresses"),
     ],
     "memory": [(contents, "recycled")],
     "equal calls": [(check, "equal_calls")],
-    "training": [(training_loop, "_simulated")],
     "clock": [(timing, "pool_of")],
     "samples": [(timing, "time_block"), (timing, "wrong_results"), (timing, "known_content")],
 }

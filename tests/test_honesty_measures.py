@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import cProfile
 import json
 import math
-import os
-import sys
 from collections.abc import Callable
 from dataclasses import asdict, replace
-from functools import partial
-from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
@@ -30,112 +25,15 @@ from pytest_kopt.honesty.outputs import accuracy_of, but_for_few, most_terms
 from pytest_kopt.numerics.compare import compute_snr, rounding_snr
 from pytest_kopt.numerics.gates import Gate
 from pytest_kopt.numerics.nested import storages
-from tests import nursery
 from tests.builders import few_examples
 
-# --- work ----------------------------------------------------------------------------------------
+# --- operators -----------------------------------------------------------------------------------
 
 
-def test_work_counts_operators_and_not_views_or_allocations() -> None:
-    x = torch.randn(8, 8)
-    counted = work.work_of(lambda: torch.empty(3).fill_(1) + x.t()[0, :3].exp())
-    assert (counted.ops, counted.launches) == (3, 0)
-    assert counted.nbytes == 4 * 3 * (2 + 2 + 3)
-
-
-def test_work_counts_the_backward() -> None:
-    x = torch.randn(8, requires_grad=True)
-    forward = work.work_of(lambda: x.exp().sum())
-    both = work.work_of(lambda: torch.autograd.grad(x.exp().sum(), x))
-    assert both.ops > forward.ops
-
-
-def test_the_same_call_is_the_same_work_and_a_memo_is_less() -> None:
-    x, kept = torch.randn(8, 8), {}
-
-    def memo() -> Tensor:
-        if 0 not in kept:
-            kept[0] = torch.softmax(x, -1)
-        return kept[0]
-
-    plain = [work.work_of(lambda: torch.softmax(x, -1)) for _ in range(2)]
-    assert not work.saves(*plain)
-    fresh, known = work.work_of(memo), work.work_of(memo)
-    assert work.saves(known, fresh)
-
-
-def test_a_memo_of_what_numpy_computes_is_less_work_too() -> None:
-    import numpy as np
-
-    x, kept = np.ones(64), {}
-
-    def memo() -> Any:
-        if 0 not in kept:
-            kept[0] = [np.exp(x), np.sum(x), np.sqrt(x), x.max(), x.min(), x.mean()]
-        return kept[0]
-
-    fresh, known = work.work_of(memo), work.work_of(memo)
-    assert work.saves(known, fresh)
-
-
-def test_what_tritons_interpreter_calls_is_no_work_that_a_cache_could_save() -> None:
-    """It depends on the content: a smaller group of rows is fewer programs that do anything."""
-    interpreter: dict[str, Any] = {"__name__": "triton.runtime.interpreter", "max": max}
-    exec("def run(rows):\n    for row in range(rows):\n        max(row, 1)\n", interpreter)
-    many, few = (work.work_of(partial(interpreter["run"], rows)) for rows in (100, 3))
-    assert not work.saves(few, many)
-
-
-#: A kernel that calls another function as often as its second argument's content says.
-_LOOP = """
-import torch, triton, triton.language as tl
-from pytest_kopt.honesty.work import work_of
-
-@triton.jit
-def more(x):
-    return x + 1
-
-@triton.jit
-def kernel(out, count, BLOCK: tl.constexpr):
-    total = tl.zeros((BLOCK,), tl.float32)
-    for _ in range(tl.load(count)):
-        total = more(total)
-    tl.store(out + tl.arange(0, BLOCK), total)
-
-for count in (5, 2):
-    given = (torch.empty(16), torch.tensor(count), 16)
-    print(work_of(lambda: kernel[(1,)](*given)).launches)
-"""
-
-
-def test_a_function_that_an_interpreted_kernel_calls_is_no_launch(tmp_path: Path) -> None:
-    """How often it is called depends on the content: a loop over the rows of a group."""
-    pytest.importorskip("triton")
-    (tmp_path / "loop.py").write_text(_LOOP)
-    interpreted = nursery.run(
-        [sys.executable, str(tmp_path / "loop.py")],
-        cwd=tmp_path,
-        env={**os.environ, "TRITON_INTERPRET": "1"},
-        timeout=600,
-        check=True,
-    )
-    assert interpreted.stdout.split() == ["1", "1"]
-
-
-def test_counting_goes_on_under_a_profiler() -> None:
-    profiler = cProfile.Profile()
-    profiler.enable()
-    try:
-        assert work.work_of(lambda: torch.ones(3).exp()).ops == 2
-        assert cast(object, sys.getprofile()) is profiler
-    finally:
-        profiler.disable()
-
-
-def test_an_exception_leaves_no_counter_behind() -> None:
+def test_an_exception_leaves_no_listener_behind() -> None:
     with pytest.raises(ZeroDivisionError):
-        work.work_of(lambda: 1 / 0)
-    assert work.work_of(lambda: None).ops == 0
+        work.operators_of(lambda: 1 / 0)
+    assert work.operators_of(lambda: None) == (None, [])
 
 
 # --- inputs --------------------------------------------------------------------------------------
@@ -169,6 +67,16 @@ def test_integers_and_weights_are_not_disturbed() -> None:
     assert not torch.equal(moved[2], given_[2])
     assert inputs.can_be_disturbed(given_, (1,))
     assert not inputs.can_be_disturbed(given_, (1, 2))
+
+
+@pytest.mark.parametrize("most", [None, 4])
+def test_an_update_of_a_weight_leaves_most_of_it(most: int | None) -> None:
+    x, w = torch.randn(64, 64), torch.randn(64, 64)
+    generator = torch.Generator().manual_seed(1)
+    same, updated = inputs.updated([x, w], (1,), generator, most)
+    assert torch.equal(same, x)
+    changed = int((updated != w).sum())
+    assert 0 < changed <= (most or w.numel() // 50)
 
 
 def test_new_content_comes_without_a_version_but_to_weights() -> None:

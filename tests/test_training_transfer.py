@@ -16,9 +16,8 @@ from pytest_kopt.honesty.transfer import (
     REJECT,
     UNCLASSIFIED,
     Claim,
-    Trace,
 )
-from pytest_kopt.show.files.summary import trace_text, transfer
+from pytest_kopt.show.files.summary import transfer
 
 from .builders import few_examples
 
@@ -27,7 +26,6 @@ NAMES = [
     *("Workload distribution robustness", "Benchmark gain", "Estimated real-training gain"),
     "Decision",
 ]
-WEIGHTS = Trace(("weight",), ({"weight": (1, 2)},))
 
 
 VERDICT = Verdict(
@@ -64,11 +62,11 @@ def test_what_a_round_is_credited_with(
 
 def test_the_lines_say_what_was_seen() -> None:
     skew = Aggregate(metric=f"Forward TFLOPS {UNDER_SKEW}", change_pct=4.0)
-    flags = ["weight-cache: it keeps w"]
+    flags = ["memoised-tensors: it keeps w"]
     seen = VERDICT.model_copy(update={"flags": flags, "secondary": [skew]})
     lines = transfer(Claim("W1", "(id(w), w._version)", 0.5, 20.0), [], seen)
     assert lines["Cache key"] == "(id(w), w._version)"
-    assert lines["id(...) audit"] == "weight-cache: it keeps w"
+    assert lines["id(...) audit"] == "memoised-tensors: it keeps w"
     assert lines["Workload distribution robustness"].endswith("gain under skew +4.00 %")
     assert lines["Estimated real-training gain"] == "at most quant time / step time = 2.500 %"
 
@@ -83,13 +81,6 @@ def test_the_lines_say_what_was_seen() -> None:
 def test_a_round_that_is_not_kept_has_nothing_to_transfer(decision: Decision, said: str) -> None:
     lines = transfer(Claim("K1"), [], VERDICT.model_copy(update={"decision": decision}))
     assert lines["Decision"] == said
-
-
-def test_traces_in_words() -> None:
-    assert trace_text([]) == "not measured"
-    assert trace_text([None]).startswith("no cache seen")
-    low = Trace(("weight", "activation"), ({"weight": (1, 4), "activation": (0, 4)},))
-    assert trace_text([WEIGHTS, low]) == "activation 0%, weight 25%"
 
 
 rounds = st.lists(

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from pytest_kopt.devices.conditions import Conditions
 from pytest_kopt.honesty.accuracy import Accuracy
-from pytest_kopt.honesty.transfer import Trace
 from pytest_kopt.numerics.gates import Gate
 from pytest_kopt.schema.columns import Better, Scalar
 
@@ -57,18 +56,6 @@ class ColdCache:
     @classmethod
     def of(cls, pool: InputPool) -> ColdCache:
         return cls(len(pool.sets), pool.set_bytes, pool.cache_bytes, pool.flush is not None)
-
-
-@dataclass(frozen=True, slots=True)
-class Training:
-    """The results of the simulated training loop.
-
-    `trace` is None where no cache was suspected and the loop did not run; `uncounted` says why work
-    could not be counted.
-    """
-
-    trace: Trace | None = None
-    uncounted: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +118,6 @@ class CaseEvidence:
     torch: str | None = None
     accuracy: dict[str, Accuracy] | None = None
     bitwise_stable: bool | None = None
-    training: Training | None = None
     engine: str | None = None
     threads: int | None = None
     cold_cache: ColdCache | None = None

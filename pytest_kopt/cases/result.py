@@ -21,7 +21,6 @@ from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.honesty.finding import CONSEQUENCES, Finding
 from pytest_kopt.honesty.fingerprint import ObservedFiles
-from pytest_kopt.honesty.transfer import Trace
 from pytest_kopt.numerics.gates import Gate
 from pytest_kopt.schema.columns import Scalar, Schema
 from pytest_kopt.schema.table import Row, Table, cell, make_row
@@ -81,11 +80,6 @@ class CaseResult:
     def weight(self) -> float:
         """The weight of its time in the weighted time of all cases."""
         return 1.0 if self.evidence.weight is None else self.evidence.weight
-
-    @property
-    def trace(self) -> Trace | None:
-        """The caches that the simulated training loop saw, None where it did not run."""
-        return self.evidence.training.trace if self.evidence.training else None
 
     def to_document(self) -> dict[str, Any]:
         return models.known(self)

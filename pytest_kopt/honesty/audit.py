@@ -64,11 +64,6 @@ def audit(candidate: Mapping[str, bytes], incumbent: Mapping[str, bytes]) -> lis
     return findings
 
 
-def suspects_a_cache(source: bytes) -> bool:
-    """Say whether a file has what looks like a cache of activations or results."""
-    return any(finding.check in (_CACHED, _MEMOISED) for finding in audit({"k.py": source}, {}))
-
-
 def _notes(sources: Mapping[str, bytes]) -> Iterator[tuple[str, str, ast.AST]]:
     for path, content in sources.items():
         try:

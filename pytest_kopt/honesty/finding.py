@@ -26,13 +26,12 @@ _NAMES = {
         "harness-edit harness-written process-state "
         "late-result background-work hidden-time faster-than-physics "
         "stale-result output-shared inflation "
-        "activation-cache grad-out-cache hit-rate "
         "vendor-operator precision-downgrade uneven-groups "
         "held-out-speed incumbent-slowed"
     ),
     Consequence.REPAIRS: (
         # A kernel without any state may be wrong for some inputs only.
-        "timed-result stale-weight training-loop "
+        "timed-result "
         "output-type output-dtype output-layout constant-result not-deterministic batch-variant "
         "empty-capture "
         "unwritten-output input-mutated input-moved generator-left switch-left "
@@ -40,7 +39,7 @@ _NAMES = {
         "held-out-death"
     ),
     Consequence.NOTES: (
-        "global-generator narrow-reference other-bits output-order weight-cache "
+        "global-generator narrow-reference other-bits output-order "
         "not-captured held-out-untried never-called "
         # The audit's.
         "identity-keyed-cache memoised-tensors "
@@ -58,7 +57,7 @@ CONSEQUENCES = {
 class Finding:
     """One named finding about a candidate.
 
-    `check` is the short name of the check that made it (`stale-result`, `weight-cache`), `where` a
+    `check` is the short name of the check that made it (`stale-result`), `where` a
     file and line or a case. `advice` is what an honest author should do. `rejects` says of this
     finding whether its name's consequence follows where that may be a note; a name that means
     REPAIR fails a check either way. `details` is a list that the text leaves out: verdict.json has

@@ -147,6 +147,23 @@ def disturbed(
     return result
 
 
+def updated(
+    arguments: Sequence[Any],
+    weights: Container[int],
+    generator: torch.Generator,
+    most: int | None = None,
+) -> list[Any]:
+    """Return inputs in which a few elements of the weights, `most` at most, changed places."""
+    result = fresh_copies(arguments)
+    for position, value in enumerate(result):
+        for tensor in tensors(value) if position in weights else ():
+            if has_room(tensor):
+                drawn = places(tensor.numel(), generator)
+                chosen = torch.randperm(len(drawn), generator=generator)[:most]
+                exchange(tensor.data, drawn[chosen])
+    return result
+
+
 def can_be_disturbed(arguments: Sequence[Any], weights: Container[int]) -> bool:
     """Say whether some activation has enough elements to change a few unnoticed."""
     return any(map(has_room, activations(arguments, weights)))

@@ -8,14 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pydantic import computed_field
-
 REAL = ("K1", "K2", "K3", "K4")
 BOUNDED = "W1"
 OVERFIT = ("W2", "W3")
 ACCEPT_REAL, ACCEPT_ASTERISK = "ACCEPT-as-real", "ACCEPT-with-asterisk"
 REJECT, UNCLASSIFIED = "REJECT-as-overfit", "not classified"
-ACTIVATION, GRAD_OUT, WEIGHT = "activation", "grad_out", "weight"
 UNSTATED, NO_CACHE_KEY = "_not stated; `kopt note` adds it_", "none declared"
 
 
@@ -51,26 +48,3 @@ class Claim:
         if self.bucket is None or gain_pct is None:
             return None
         return min(gain_pct, self.bound_pct) if self.bucket == BOUNDED else gain_pct
-
-
-@dataclass(frozen=True, slots=True)
-class Trace:
-    """The last four steps of the training loop, and for which kinds something is cached.
-
-    A step maps a kind to its hits and the calls that could have hit.
-    """
-
-    cached: tuple[str, ...]
-    steps: tuple[dict[str, tuple[int, int]], ...]
-
-    def rate(self, kind: str) -> float:
-        """Return a kind's hits per lookup over these steps."""
-        pairs = [step[kind] for step in self.steps if kind in step]
-        lookups = sum(pair[1] for pair in pairs)
-        return sum(pair[0] for pair in pairs) / lookups if lookups else 0.0
-
-    @computed_field  # type: ignore[prop-decorator]
-    @property
-    def rates(self) -> dict[str, float]:
-        """The rates of what is cached."""
-        return {kind: self.rate(kind) for kind in self.cached}

@@ -1,4 +1,4 @@
-"""The work of a call, counted and not timed, and the least time that it can take.
+"""The operators of a call, and the least time that it can take.
 
 The limits are the best that this device was seen to do on the spot, with a margin that no better
 kernel makes up. Only bytes and FLOPs that no kernel can save are counted.
@@ -11,28 +11,16 @@ import math
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from time import perf_counter
-from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_kopt.honesty.finding import Finding
-from pytest_kopt.numerics.nested import tensors
-from pytest_kopt.profile_hook import profile_hook
 
 INTERPRETER = "triton.runtime.interpreter"
-_LAUNCHERS = {
-    "triton.runtime.jit": "run",
-    INTERPRETER: "__call__",
-    "torch._inductor.runtime.triton_heuristics": "run",
-}
-#: Operators that move no data: views, metadata, and allocations.
-_FREE = ("view", "alias", "detach", "slice", "select", "expand", "permute", "transpose", "t", "as_")
-_FEWER_CALLS = 0.7
-_ALLOCATIONS = ("empty", "new_empty", "empty_like", "empty_strided", "new_empty_strided")
 #: How much faster than its best copy or product a device might be. On a GPU that product is in
 #: bfloat16, and fp4 has four times its rate.
 _MARGIN = 4.0
@@ -41,29 +29,6 @@ PRODUCT_MARGIN = {"cpu": 4.0, "cuda": 8.0}
 _COPY_BYTES = {"cpu": (1 << 15, 1 << 20), "cuda": (1 << 25,)}
 _SIDE = {"cpu": 256, "cuda": 4096}
 _SECONDS, _AGAIN = 0.004, 10
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """The work of one call.
-
-    `ops` are dispatched ATen operators that compute or move data (views and allocations left out),
-    `launches` starts of Triton kernels, `nbytes` the bytes of the operators' tensor arguments and
-    results. `calls` are C functions called from Python (numpy's and compiled ones are seen nowhere
-    else; 0 where Triton's interpreter ran). `code` holds the code objects of all Python functions
-    that ran.
-    """
-
-    ops: int
-    launches: int
-    nbytes: int
-    calls: int
-    code: frozenset[CodeType] = field(default=frozenset(), repr=False)
-
-    @property
-    def is_compiling(self) -> bool:
-        """Whether the compiler of torch ran, which it does at first calls only."""
-        return any("torch/_dynamo/convert_frame" in code.co_filename for code in self.code)
 
 
 class Operator(NamedTuple):
@@ -95,101 +60,37 @@ class QuietMode(TorchDispatchMode):
         return "torch._dynamo" in sys.modules
 
 
-class _Counter(QuietMode):
+class _Listener(QuietMode):
     def __init__(self) -> None:
         super().__init__()
-        self.ops = 0
-        self.nbytes = 0
-        self.seen: list[Operator] | None = None
+        self.seen: list[Operator] = []
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         result = func(*args, **(kwargs or {}))
-        if not isinstance(func, torch._ops.OpOverload):
-            return result
-        if self.seen is not None:
+        if isinstance(func, torch._ops.OpOverload):
             self.seen.append(Operator(func, args, kwargs or {}, result))
-        name = func.name().partition("::")[2].partition(".")[0]
-        if not func.is_view and name not in _ALLOCATIONS and not name.startswith(_FREE):
-            self.ops += 1
-            moved = tensors([args, kwargs or {}, result])
-            self.nbytes += sum(t.numel() * t.element_size() for t in moved)
         return result
 
 
-def _counter() -> _Counter:
-    """Return a counter, of a new class once the compiler is loaded: torch hides then."""
+def _listener() -> _Listener:
+    """Return a listener, of a new class once the compiler is loaded: torch hides then."""
     if "torch._dynamo" not in sys.modules:
-        return _Counter()
+        return _Listener()
 
-    class Hidden(_Counter):
-        __torch_dispatch__ = _Counter.__torch_dispatch__
+    class Hidden(_Listener):
+        __torch_dispatch__ = _Listener.__torch_dispatch__
 
     return Hidden()
 
 
-def work_of(call: Callable[[], object]) -> Work:
-    """Run `call` once and return what it did; whatever it raises is passed on.
-
-    A compiled function runs its compiled code, of which only the calls are counted.
-    """
-    counter = _counter()
-    launches = calls = 0
-    interpreted = False
-    code: set[CodeType] = set()
-    # Whether a line of Triton's own modules begins a launcher. Its interpreter calls a hundred
-    # thousand functions for a launch, and to read a frame's code or an id is an audit event.
-    lines: dict[tuple[str, int], bool] = {}
-
-    def hook(frame: FrameType, event: str, argument: Any) -> None:
-        nonlocal launches, calls, interpreted
-        if event == "c_call":
-            calls += 1
-        elif event == "call":
-            home = str(frame.f_globals.get("__name__"))
-            where = home, frame.f_lineno
-            starts = lines.get(where)
-            if starts is None:
-                code.add(frame.f_code)
-                starts = _LAUNCHERS.get(home) == frame.f_code.co_name
-                interpreted |= home == INTERPRETER
-                if home.startswith("triton."):
-                    lines[where] = starts
-            # A function that a kernel calls, which the interpreter runs, is no launch.
-            if starts and type(frame.f_locals.get("self")).__name__ != "InterpretedFunction":
-                launches += 1
-
-    with counter, profile_hook(hook):
-        call()
-    # What Triton's interpreter calls depends on the content: on a mask, or on the size of a group.
-    calls = 0 if interpreted else calls
-    return Work(counter.ops, launches, counter.nbytes, calls, frozenset(code))
-
-
 def operators_of(call: Callable[[], Any]) -> tuple[Any, list[Operator]]:
     """Run `call` once; return its result and every operator that it had torch run, in order."""
-    counter = _counter()
-    counter.seen = []
-    with counter:
+    listener = _listener()
+    with listener:
         result = call()
-    return result, counter.seen
-
-
-def saves(repeated: Work, fresh: Work) -> bool:
-    """Say whether a call on known content did less than one on fresh content.
-
-    Trading one kind of work for another saves nothing. Operators, launches and bytes are exact. C
-    functions are counted where a kernel computes by other means (numpy, an extension), and only a
-    large difference says something: finalisers call some too.
-    """
-    if repeated.is_compiling or fresh.is_compiling:
-        return False
-    pair = (repeated.ops, repeated.launches, repeated.nbytes)
-    against = (fresh.ops, fresh.launches, fresh.nbytes)
-    if not all(a <= b for a, b in zip(pair, against, strict=True)):
-        return False
-    return pair != against or repeated.calls < _FEWER_CALLS * fresh.calls
+    return result, listener.seen
 
 
 @dataclass(frozen=True, slots=True)

@@ -154,6 +154,8 @@ def _steps_on_values(checking: Checking) -> Iterator[CheckStep]:
     """Yield those that hold the results of calls against each other, or against the reference's."""
     yield contents.other_groups
     yield contents.few_elements
+    if checking.case.weights:
+        yield contents.few_of_a_weight
     if checking.is_short:
         yield contents.recycled
     if checking.bench.language not in ("", "TORCH"):

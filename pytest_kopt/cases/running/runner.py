@@ -19,7 +19,6 @@ from pytest_kopt.cases.running.check import (
 )
 from pytest_kopt.cases.running.switches import new_operators
 from pytest_kopt.cases.running.timing import judge_timed, time_case
-from pytest_kopt.cases.running.training_loop import caches
 from pytest_kopt.devices.lock import checking_lock, timing_lock
 from pytest_kopt.errors import BadInput
 from pytest_kopt.measure.engine import Timing
@@ -58,8 +57,6 @@ def run_case(case: Case, bench: Bench) -> Outcome:
     with one_thread(), checking_lock(bench.uuid, bench.waiting):
         checked = check_case(case, bench)
         checked.findings[:0] = new_operators(bench)
-        if checked.goes_on:
-            checked.findings += caches(checked)
     if bench.times(case.nodeid, bool(checked.evidence.interpreted)) and checked.goes_on:
         with one_thread():
             _time(checked)

@@ -29,7 +29,6 @@ from pytest_kopt.honesty.transfer import (
     UNCLASSIFIED,
     UNSTATED,
     Claim,
-    Trace,
 )
 from pytest_kopt.knowledge.facts import Fact, product_facts
 from pytest_kopt.roofline import TARGET_PCT, Roofline, efficiency
@@ -100,7 +99,6 @@ def transfer(claim: Claim, results: Sequence[CaseResult], verdict: Verdict) -> d
     """Return the lines of the transfer check, by the notes' claim and what was measured."""
     labels = [case.label for case in verdict.shapes]
     findings = [flag for flag in verdict.flags if is_finding(flag, labels)]
-    traces = [result.trace for result in results if result.evidence.training]
     drawn = sorted({name for result in results for name in result.evidence.groups or ()})
     spread = f"group sizes drawn from {', '.join(drawn)}" if drawn else "every case of the level"
     gains = {total.metric: total.change_pct for total in verdict.secondary}
@@ -118,25 +116,12 @@ def transfer(claim: Claim, results: Sequence[CaseResult], verdict: Verdict) -> d
         "Bucket": claim.bucket or UNSTATED,
         "Cache key": claim.cache_key or NO_CACHE_KEY,
         "id(...) audit": "; ".join(findings) or "no finding",
-        "4-step trace hit rate": trace_text(traces),
+        "4-step trace hit rate": "not simulated: judged calls have inputs of their own",
         "Workload distribution robustness": spread,
         "Benchmark gain": changed(verdict.aggregate.change_pct if verdict.aggregate else None),
         "Estimated real-training gain": _STEP_GAINS.get(decision, "-").format(claim.bound_pct),
         "Decision": decision,
     }
-
-
-def trace_text(traces: Sequence[Trace | None]) -> str:
-    """Say what the simulated training loop showed, the worst case of each kind of cache."""
-    if not traces:
-        return "not measured"
-    rates: dict[str, float] = {}
-    for trace in traces:
-        for kind, rate in (trace.rates if trace else {}).items():
-            rates[kind] = min(rate, rates.get(kind, 1.0))
-    if not rates:
-        return "no cache seen in a simulated training loop"
-    return ", ".join(f"{kind} {rate:.0%}" for kind, rate in sorted(rates.items()))
 
 
 def campaign_readme(manifest: Manifest, policy: Policy) -> str:

@@ -50,6 +50,8 @@ _LOOK_SECONDS, _TICKING_SECONDS, _LOOKS = 0.02, 0.05, 25
 _IDLE_LOOKS = 2
 #: The share of elements that two references may round otherwise.
 _STEPS = 1e-3
+#: So few elements of a weight change that samples of one in a hundred miss them.
+_FEW = 4
 
 
 def same_addresses(checking: Checking) -> None:
@@ -83,6 +85,14 @@ def few_elements(checking: Checking) -> None:
     checking.is_disturbable = False
     checking.renew(make_inputs(checking.case, seed))
     checking.call("new content at the same addresses", seed)
+
+
+def few_of_a_weight(checking: Checking) -> None:
+    """Change a few elements of the weights in place: one in a hundred, then too few for samples."""
+    for most in (None, _FEW):
+        fresh = inputs.updated(checking.pristine, checking.case.weights, checking.generator, most)
+        checking.renew(fresh)
+        checking.call("a few elements of the weights changed in place", checking.seeds["last"])
 
 
 def other_groups(checking: Checking) -> Iterator[Finding]:
