@@ -448,7 +448,12 @@ def test_the_check_of_a_version_needs_no_engine_of_the_baseline(
         collector=None,
     )
     gathered = SimpleNamespace(
-        opened=opened, results=[events], policy=policies.load("primus"), rows=Table((), ()), ran=ran
+        opened=opened,
+        results=[events],
+        policy=policies.load("primus"),
+        rows=Table((), ()),
+        ran=ran,
+        level="full",
     )
     found = cast("Any", SimpleNamespace(verdict=object()))
     monkeypatch.setattr(comparing, "parse_primary", lambda *given: [])
