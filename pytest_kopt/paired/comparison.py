@@ -62,7 +62,9 @@ class Comparison:
         self._arms = Arms(config, orders, versions, progress.during)
         self._progress = progress
         self._lanes = [Lane(self._arms, place, progress, most) for place in lanes]
-        self._share_cores()
+        sites = [place.site for place in lanes]
+        for lane, site in zip(self._lanes, sites, strict=True):
+            lane.pool.cores = max(1, site.cores // sum(neighbour is site for neighbour in sites))
         # A process that one of its threads started ends with that thread: they stay to the end.
         self._pool = ThreadPoolExecutor(len(self._lanes))
 
@@ -113,11 +115,6 @@ class Comparison:
     @property
     def tried(self) -> list[Tried]:
         return merged(shape for lane in self._lanes for shape in lane.tried)
-
-    def _share_cores(self) -> None:
-        sites = [lane.place.site for lane in self._lanes]
-        for lane, site in zip(self._lanes, sites, strict=True):
-            lane.pool.cores = max(1, site.cores // sum(neighbour is site for neighbour in sites))
 
     def replicas(self, count: int) -> Iterator[dict[str, CaseQuads]]:
         """Yield `count` replicas, each the quads of every case by node id.
