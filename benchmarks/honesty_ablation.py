@@ -111,12 +111,11 @@ verifier = SimpleNamespace(has_died=False, folder=None, **dict.fromkeys(methods,
 replace(arms.Arms, "start_verifier", lambda *given: verifier)
 
 if runs_cases:
-    from pytest_kopt.cases.running import check, checking, runner, timed_versions, timing
+    from pytest_kopt.cases.running import check, checking, timed_versions, timing
     replace(check, "_steps", lambda checking: [check.fresh_content])
     for owner, names in (
         (check, "equal_calls _after_steps"),
         (checking.Checking, "_findings_of_call"),
-        (runner, "caches"),
         (timing, "too_fast uncaptured wrong_results known_content"),
         (timed_versions, "known_content"),
     ):

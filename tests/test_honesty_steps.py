@@ -105,6 +105,61 @@ def test_a_memo_that_serves_one_content_for_another_is_stale(key: str) -> None:
     assert names(report) == (set() if key in ("corners", "sum", "extremes") else {"stale-result"})
 
 
+#: A case whose weight has room for a change of a few elements.
+WIDE: dict[str, Any] = {
+    "inputs": lambda: (torch.randn(4, 64), torch.randn(64, 64)),
+    "reference": lambda x, w: x.double() @ w.double(),
+}
+
+
+@pytest.mark.parametrize(
+    ("key", "passes"),
+    [
+        (lambda w: tuple(w.flatten()[::47].tolist()), False),
+        (lambda w: (w.data_ptr(), w.shape), False),
+        (lambda w: (id(w), w._version), True),
+    ],
+    ids=["samples", "address", "version"],
+)
+def test_a_kept_weight_has_to_follow_an_update_of_a_few_elements(
+    key: Callable[[Tensor], object], passes: bool
+) -> None:
+    kept: dict[object, Tensor] = {}
+
+    def kernel(x: Tensor, w: Tensor) -> Tensor:
+        found = key(w)
+        if found not in kept:
+            kept[found] = w.t().contiguous()
+        return x @ kept[found].t()
+
+    assert (check(kernel, **WIDE).check == "PASS") == passes
+
+
+def test_a_weight_whose_order_means_something_may_be_read_in_part() -> None:
+    """Both halves of a table of angles are equal: an honest kernel reads one."""
+
+    def table() -> tuple[Tensor, Tensor]:
+        half = torch.randn(64, 32)
+        return torch.randn(64, 64), torch.cat([half, half], -1)
+
+    def sorted_table() -> tuple[Tensor, Tensor]:
+        return torch.rand(4, 64), torch.rand(4096).sort().values
+
+    def half_read(x: Tensor, w: Tensor) -> Tensor:
+        return x * torch.cat([w[:, :32], w[:, :32]], -1)
+
+    def looked_up(x: Tensor, w: Tensor) -> Tensor:
+        return torch.searchsorted(w, x)
+
+    def counted(x: Tensor, w: Tensor) -> Tensor:
+        return (w[None, None] < x[..., None]).sum(-1)
+
+    case: dict[str, Any] = {"inputs": table, "reference": lambda x, w: x.double() * w.double()}
+    assert check(half_read, **case).check == "PASS"
+    case = {"inputs": sorted_table, "reference": counted}
+    assert check(looked_up, **case).check == "PASS"
+
+
 def test_a_kernel_that_reads_half_of_its_input_is_wrong_and_no_cheat() -> None:
     def half(x: Tensor, w: Tensor) -> Tensor:
         return honest(torch.cat([x[: len(x) // 2]] * 2), w)

@@ -171,3 +171,10 @@ def test_the_tests_behind_two_that_end_their_process_are_not_tried() -> None:
 def test_a_process_that_never_began_a_case_accuses_no_kernel() -> None:
     (untried,) = notes_nearby(lambda _: cast("Any", Unstarted(dies_at="case0")), IDS[:2], 7)
     assert untried.message.endswith(" in 2 cases: the process ended before")
+
+
+def test_an_end_before_the_first_case_is_told_where_a_current_best_stands_against_it() -> None:
+    """A kernel may end its process while it is imported."""
+    trying = nearby(Unstarted(dies_at=IDS[0]))
+    trying.wait()
+    assert trying.death is not None and not trying.has_begun

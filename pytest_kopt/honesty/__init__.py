@@ -1,1 +1,1 @@
-"""Telling real gains from cheats: static audit, dynamic checks, training simulation."""
+"""Telling real gains from cheats: notes on sources, and what calls and their results show."""

@@ -147,6 +147,11 @@ def disturbed(
     return result
 
 
+def can_be_updated(weight: torch.Tensor) -> bool:
+    """Say whether a few elements of a weight can change places and leave it what it is."""
+    return has_room(weight) and not says_twice(weight)
+
+
 def updated(
     arguments: Sequence[Any],
     weights: Container[int],
@@ -157,7 +162,7 @@ def updated(
     result = fresh_copies(arguments)
     for position, value in enumerate(result):
         for tensor in tensors(value) if position in weights else ():
-            if has_room(tensor):
+            if can_be_updated(tensor):
                 drawn = places(tensor.numel(), generator)
                 chosen = torch.randperm(len(drawn), generator=generator)[:most]
                 exchange(tensor.data, drawn[chosen])

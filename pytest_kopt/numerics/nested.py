@@ -164,10 +164,6 @@ def fresh_copies(arguments: Sequence[Any]) -> list[Any]:
     return [mapped(with_own_containers(argument), copied_leaf) for argument in arguments]
 
 
-def fresh_copy(tree: Any) -> Any:
-    return fresh_copies([tree])[0]
-
-
 def storages(tree: Any) -> frozenset[int]:
     """Return the addresses of the memory that tensors among arguments lie in."""
     return frozenset(t.untyped_storage().data_ptr() for t in tensors(tree))

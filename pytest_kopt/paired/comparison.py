@@ -358,12 +358,9 @@ class Lane:
             return
         if nearby.short_of_memory:
             self.pool.room = 1
-        self.tried += [shape for shape in tried if shape.nodeid in self.place.ids]
+        self.tried += tried
         self.caught += nearby.caught
         self._nearby_tried |= dict.fromkeys(nearby.unloaded, nearby.how)
-        if nearby.died and nearby.died_in not in self.place.ids:
-            # What ended it is not compared here.
-            return
         self._nearby_tried |= dict.fromkeys(nearby.through, "")
         if nearby.died:
             self._died_nearby = nearby

@@ -1,4 +1,4 @@
-"""Both versions near the declared shapes: tried in processes of their own, while nobody times."""
+"""Versions near the declared shapes: tried in processes of their own."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ AHEAD = 16
 class Nearby(Children):
     """Processes that try cases at shapes near the declared ones, each one case after the other.
 
-    Replies are read at once: a process that waits to be read holds its lock on the device, and
-    timing waits for that lock.
+    Replies are read at once: a process that waits to be read holds its lock on the device, for
+    which other sessions wait.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Nearby(Children):
         #: How one of them ended by itself, and in which case; "" as long as none did.
         self.died = self.died_in = ""
         #: Whether one of them got as far as a case: what ends before is no kernel's doing.
-        self._has_begun = False
+        self.has_begun = False
         #: What the candidate changed that the incumbent stands on, or returns otherwise than it.
         self.caught: list[Finding] = []
         #: The cases that a process has gone through, once for each process, or could not load.
@@ -88,8 +88,8 @@ class Nearby(Children):
 
     @property
     def death(self) -> Finding | None:
-        """The finding about the kernel, None unless one of them ended by itself in a case."""
-        if not (self.died and self._has_begun):
+        """The finding about the kernel, None unless one of them ended by itself."""
+        if not self.died:
             return None
         return Finding(
             "held-out-death",
@@ -161,7 +161,7 @@ class Nearby(Children):
                 case Report() | CollectError():
                     why = why or why_ended(reply)
                 case CaseStarted():
-                    self._has_begun = True
+                    self.has_begun = True
                 case OfSession() | OfBlocks():
                     pass
         if not is_whole:
@@ -200,9 +200,10 @@ def notes_nearby(
             tried = [shape for shape in tried if shape.nodeid not in left] + nearby.wait()
         finally:
             nearby.end()
-        if not nearby.death:
+        # What ends before it begins a case may be the machine's doing: nothing else was tried.
+        if not (nearby.has_begun and (death := nearby.death)):
             break
-        deaths.append(nearby.death)
+        deaths.append(death)
         (test, *_), place = nearby.died_in.split("["), left.index(nearby.died_in)
         left = [nodeid for nodeid in left[place + 1 :] if nodeid.split("[")[0] != test]
     for finding in (

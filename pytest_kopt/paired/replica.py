@@ -345,16 +345,12 @@ class BesideAlone:
         self.replica: Replica | None = None
         #: By node id, the incumbent alone and the candidate as they were timed there.
         self.quads: dict[str, CaseQuads] = {}
-        #: The gain in the cases that a replica has measured so far, as a log-ratio.
+        #: The gain in the last replica, as a log-ratio.
         self.gain = 0.0
 
     @property
     def is_due(self) -> bool:
         return self.replica is None and self.gain > math.log1p(_GAIN_PCT / 100)
-
-    def note_gain(self, cases: Mapping[str, CaseQuads]) -> None:
-        gains = [case.ratio("step") for case in cases.values() if CANDIDATE in case.quads]
-        self.gain = fmean(gains) if gains else 0.0
 
     def take(self, cases: Mapping[str, CaseQuads]) -> None:
         """Take out what was timed of the incumbent alone, and note whether there was a gain."""
@@ -362,7 +358,8 @@ class BesideAlone:
             if alone := quads.quads.pop("alone", None):
                 pairs = {"alone": alone, CANDIDATE: quads.quads[CANDIDATE]}
                 self.quads[quads.nodeid] = replace(quads, quads=pairs, outside=())
-        self.note_gain(cases)
+        gains = [case.ratio("step") for case in cases.values() if CANDIDATE in case.quads]
+        self.gain = fmean(gains) if gains else 0.0
 
 
 def _wait(child: Child, kind: type[_Kind]) -> _Kind:

@@ -373,7 +373,7 @@ class Rerun(Listener):
 
 
 class SideBySide:
-    """Runs that go on, a limited number at a time, while others are waited for."""
+    """Runs that go on, a limited number at a time."""
 
     def __init__(self, runs: Sequence[Rerun], places: int) -> None:
         self._runs = runs
@@ -391,10 +391,7 @@ class SideBySide:
             for future in ended:
                 future.result()
         finally:
-            self.end()
+            for run in self._runs:
+                run.abandon()
+            self._pool.shutdown(cancel_futures=True)
         return [future.result() for future in self._futures]
-
-    def end(self) -> None:
-        for run in self._runs:
-            run.abandon()
-        self._pool.shutdown(cancel_futures=True)

@@ -205,7 +205,7 @@ def find(
     them. Raises Unreached when the change does not concern the function, NotLoadable for lambdas,
     closures and instances, and for what cannot be imported a second time.
     """
-    module, name = place(function)
+    module, name = _place(function)
     modules = universe(module, changed, root, opened)
     if not modules:
         raise Unreached(f"the change does not reach {module!r} through its imports")
@@ -220,7 +220,7 @@ def find(
 
 def own_file(function: Callable[..., Any]) -> set[Path]:
     """Return the file in which a function stands, for a comparison of a version with itself."""
-    module, _ = place(function)
+    module, _ = _place(function)
     return {Path(str(sys.modules[module].__file__)).resolve()}
 
 
@@ -286,13 +286,13 @@ def _fields(argument: Any) -> tuple[str, ...]:
     return tuple(getattr(argument, "_fields", ()))
 
 
-def place(function: Callable[..., Any]) -> tuple[str, str]:
+def _place(function: Callable[..., Any]) -> tuple[str, str]:
     """Return module and dotted name of a case's function; NotLoadable if it has none."""
     while isinstance(function, functools.partial):
         function = function.func
     owner = getattr(function, "__self__", None)
     if isinstance(owner, type):
-        module, name = place(owner)
+        module, name = _place(owner)
         return module, f"{name}.{function.__name__}"
     module_of = home(function)
     candidates = [module_of] if module_of else []

@@ -34,6 +34,7 @@ from pytest_kopt.errors import REPORT, BadInput
 from pytest_kopt.honesty.accuracy import Accuracy, Inputs, downgrades, other_results
 from pytest_kopt.honesty.audit_hook import MAY_WRITE
 from pytest_kopt.honesty.finding import Finding
+from pytest_kopt.honesty.inputs import can_be_updated
 from pytest_kopt.honesty.outputs import most_terms
 from pytest_kopt.libraries import own_fault
 from pytest_kopt.measure.engine import Timing
@@ -154,7 +155,8 @@ def _steps_on_values(checking: Checking) -> Iterator[CheckStep]:
     """Yield those that hold the results of calls against each other, or against the reference's."""
     yield contents.other_groups
     yield contents.few_elements
-    if checking.case.weights:
+    weights = (checking.pristine[place] for place in checking.case.weights)
+    if any(map(can_be_updated, tensors([*weights]))):
         yield contents.few_of_a_weight
     if checking.is_short:
         yield contents.recycled

@@ -307,8 +307,8 @@ def wrong_results(blocks: Sequence[Spotted], floors: Mapping[str, float]) -> lis
     """Judge what was kept; return a finding for each block with a result that is plainly wrong."""
     findings = []
     for block in blocks:
-        expect = expecting(block.case)
-        judged = (judge_spot(block.case, spot, floors, expect) for spot in block.spots)
+        case = block.case
+        judged = (judge_spot(case, spot, floors, expecting(case)) for spot in block.spots)
         wrong = next((wrong for wrong, beyond in judged if wrong and beyond is None), None)
         if wrong:
             findings.append(wrong_result(wrong))
