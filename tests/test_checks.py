@@ -21,6 +21,8 @@ def test_what_makes_findings_where_kernels_run_is_loaded_before_them() -> None:
     """So that it comes from what is installed, and a fork of the warm parent need not load it."""
     files = [*(PACKAGE / "honesty").rglob("*.py"), *(PACKAGE / "cases" / "running").rglob("*.py")]
     making = [path for path in files if "honesty.finding import" in path.read_text()]
+    # Notes on sources are made where the round is decided.
+    making.remove(PACKAGE / "honesty" / "audit.py")
     names = [".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts) for path in making]
     program = (
         "import importlib, sys\n"

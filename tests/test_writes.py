@@ -15,6 +15,7 @@ from pytest_kopt.cases.order import Bench
 from pytest_kopt.cases.running import runner, timing
 from pytest_kopt.cases.running.check import CheckedCase, check_case
 from pytest_kopt.cases.running.runner import Outcome, run_case
+from pytest_kopt.cases.running.timed_calls import Content, input_sets
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.inputs import RestoredArguments
 from pytest_kopt.measure.wall import WallEngine
@@ -447,27 +448,19 @@ def test_kernel_and_reference_draw_alike_from_a_generator() -> None:
     assert (outcome.result.check, outcome.result.findings) == ("PASS", ())
 
 
-@pytest.mark.parametrize(
-    "known_by", [torch.Generator.initial_seed, lambda g: g.get_state().numpy().tobytes()]
-)
-def test_what_a_generator_draws_is_content(known_by: Callable[[torch.Generator], object]) -> None:
+def test_what_a_generator_draws_is_content_of_each_timed_call() -> None:
     """`inputs()` makes a generator of one seed always, so that what it draws could be kept."""
-    kept: dict[object, tuple[Tensor, Tensor]] = {}
-
-    def memo(x: Tensor, generator: torch.Generator) -> Tensor:
-        key = known_by(generator)
-        if key not in kept:
-            kept[key] = torch.rand(x.shape, generator=generator) > 0.25, generator.get_state()
-        generator.set_state(kept[key][1])
-        return x * kept[key][0] / 0.75
-
-    outcome = timed(
-        memo,
+    case = case_of(
+        dropped,
         inputs=lambda: (torch.randn(ROWS, COLUMNS), torch.Generator().manual_seed(7)),
         reference=lambda x, g: dropped(x.double(), g),
     )
-    refused = {finding.check for finding in outcome.result.findings if finding.rejects}
-    assert outcome.result.check == "FAIL" or refused
+    sets = dict(enumerate(input_sets([case], 0, range(3))))
+    content, states = Content([case], sets, 3), set[bytes]()
+    for seed in range(4):
+        content.write(seed, "candidate")
+        states |= {arguments[1].get_state().numpy().tobytes() for arguments in sets.values()}
+    assert len(states) == 12
 
 
 def test_a_generator_that_is_left_where_it_was_draws_the_same_again() -> None:
