@@ -8,10 +8,11 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from time import perf_counter
+from typing import Any
 
 import torch
 
@@ -70,12 +71,8 @@ def few_elements(checking: Checking) -> None:
     before = list(checking.comparisons), list(checking.findings)
     if inputs.can_be_disturbed(checking.pristine, weights):
         fresh = make_inputs(checking.case, seed)
-        checking.renew(inputs.disturbed(fresh, weights, checking.generator))
-        try:
-            checking.call("content in another order", seed)
-            works = checking.passed
-        except Exception:
-            works = False
+        disturbed = inputs.disturbed(fresh, weights, checking.generator)
+        works = _works(checking, disturbed, "content in another order", seed)
         if works or len(checking.findings) > len(before[1]):
             if works:
                 checking.renew_a_little()
@@ -87,6 +84,16 @@ def few_elements(checking: Checking) -> None:
     checking.call("new content at the same addresses", seed)
 
 
+def _works(checking: Checking, fresh: Sequence[Any], call_name: str, seed: int) -> bool:
+    """Say whether kernel and reference can work with some content, and agree on it."""
+    checking.renew(fresh)
+    try:
+        checking.call(call_name, seed)
+    except Exception:
+        return False
+    return checking.passed
+
+
 def few_of_a_weight(checking: Checking) -> None:
     """Change a few elements of the weights in place: one in a hundred, then too few for samples.
 
@@ -96,13 +103,8 @@ def few_of_a_weight(checking: Checking) -> None:
     seed, weights = checking.seeds["last"], checking.case.weights
     before = list(checking.comparisons), list(checking.findings), list(checking.broken)
     fresh = make_inputs(checking.case, seed)
-    checking.renew(inputs.updated(fresh, weights, checking.generator))
-    try:
-        checking.call("weights in another order", seed)
-        works = checking.passed
-    except Exception:
-        works = False
-    if not works:
+    updated = inputs.updated(fresh, weights, checking.generator)
+    if not _works(checking, updated, "weights in another order", seed):
         checking.comparisons, checking.findings, checking.broken = before
         checking.renew(fresh)
         checking.call("new content at the same addresses", seed)
