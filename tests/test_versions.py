@@ -46,7 +46,9 @@ class Tree:
         place = self.root.parent / f"old-{number}"
         tree = linked(self.root, place, {kernel: old.encode()}).place
         changed = {self.root / kernel}
-        incumbent, version = twin.find(function, changed, self.root, tree)
+        # A file that is no module belongs to the source of the function, which had it opened.
+        opened = {str(path): {str(twin.own_file(function).pop())} for path in changed}
+        incumbent, version = twin.find(function, changed, self.root, tree, opened)
         return function, incumbent, version
 
 

@@ -84,11 +84,6 @@ class ArmsOrder:
         """Whether this process holds no arm and judges what others' gave."""
         return not self.names
 
-    def changed_data(self) -> list[Path]:
-        """Return the changed files of this process's own version that are no Python source."""
-        here = self.tree or self.root
-        return [Path(here, path).resolve() for path in self.changed if not path.endswith(".py")]
-
     def without(self, out: Collection[str]) -> ArmsOrder:
         """Return the order of the arms that are not `out`, whose trees are not looked at."""
         if not out:

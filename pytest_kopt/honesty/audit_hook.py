@@ -1,19 +1,16 @@
 """The files of the project that a process opened: an audit hook (PEP 578).
 
 It hears of files that Python opens, whatever library the call goes through, and names the code that
-did. No code can take it away. Linux's inotify reports files that a library in another language
-maps, or that another process reads.
+did. No code can take it away. It does not hear of files that another process opens, or a library in
+another language.
 """
 
 from __future__ import annotations
 
-import ctypes
 import os
 import re
-import struct
 import sys
 from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -44,11 +41,6 @@ _LOADER = "<frozen importlib._bootstrap_external>"
 #: Pytest and what distributes its tests.
 _PYTEST = re.compile(r"[/\\](_pytest|pluggy|xdist)[/\\]")
 _PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
-#: Of inotify(7).
-_IN_OPEN, _IN_NONBLOCK, _IN_CLOEXEC = 0x20, os.O_NONBLOCK, os.O_CLOEXEC
-#: An event: watch, mask, cookie and length of a name, which files do not have.
-_EVENT = struct.Struct("iIII")
-_READ_BYTES = 1 << 16
 
 
 def _place(event: str, arguments: tuple[Any, ...]) -> str:
@@ -67,17 +59,11 @@ class AuditHook:
     def __init__(
         self,
         root: Path,
-        followed: Iterable[Path] = (),
         caches: Iterable[Path] = (),
         *,
         is_confined: bool = False,
     ) -> None:
-        """Let inotify report the files `followed` as well, without an event of Python's.
-
-        Files in compilers' `caches` below the project's `root` belong to no version: other
-        processes write them.
-        """
-        self._watch = FileWatch(map(str, followed))
+        """Leave out compilers' `caches` below the project's `root`: other processes write them."""
         start = str(root.resolve()) + os.sep
         folders = (f"{path.resolve()}{os.sep}" for path in caches)
         self._caches = tuple(path for path in folders if path.startswith(start) and path != start)
@@ -95,14 +81,12 @@ class AuditHook:
     def opened(self) -> dict[str, set[str]]:
         """The files outside of packages that were opened for reading, with the sources that did.
 
-        "" stands for a thread, an import, a library in another language, another process. None that
-        the process made itself, and none of a compiler's cache.
+        "" stands for a thread or an import. None that the process made itself, and none of a
+        compiler's cache.
         """
-        unheard = self._watch.opened() - self._opened.keys()
-        opened = self._opened | {name: {""} for name in unheard}
         return {
             name: authors
-            for name, authors in opened.items()
+            for name, authors in self._opened.items()
             if name not in self._made and not name.startswith(self._caches)
         }
 
@@ -158,27 +142,3 @@ def _author_here(frame: FrameType) -> bool:
 
 def _is_ours(frame: FrameType) -> bool:
     return frame.f_code.co_filename.startswith(_PACKAGE)
-
-
-class FileWatch:
-    """Watches single files from its making on; none where the system has no inotify."""
-
-    def __init__(self, paths: Iterable[str]) -> None:
-        self._names: dict[int, str] = {}
-        self._opened: set[str] = set()
-        self._descriptor = -1
-        with suppress(AttributeError, OSError):
-            libc = ctypes.CDLL(None, use_errno=True)
-            self._descriptor = libc.inotify_init1(_IN_NONBLOCK | _IN_CLOEXEC)
-            for path in paths if self._descriptor >= 0 else ():
-                watch = libc.inotify_add_watch(self._descriptor, os.fsencode(path), _IN_OPEN)
-                if watch >= 0:
-                    self._names[watch] = path
-
-    def opened(self) -> frozenset[str]:
-        """Return the files that were opened since, by whatever process."""
-        with suppress(OSError):
-            while self._names and (events := os.read(self._descriptor, _READ_BYTES)):
-                for watch, *_ in _EVENT.iter_unpack(events):
-                    self._opened.add(self._names.get(watch, ""))
-        return frozenset(self._opened - {""})

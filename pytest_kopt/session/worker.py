@@ -317,7 +317,6 @@ def audit_hook_of(config: pytest.Config) -> AuditHook:
             arms = serve.orders.arms if serve is not None else None
             config.stash[_HOOK] = hook = AuditHook(
                 config.rootpath,
-                arms.changed_data() if arms is not None else (),
                 # As the environment names them before kernel code can.
                 compilers_caches(),
                 is_confined=getattr(serve, "is_confined", False),

@@ -35,6 +35,11 @@ _BUILDS = {
     *("BUILD", "BUILD.bazel", "SConstruct"),
 }
 _BUILD_SUFFIXES = {".mk", ".cmake", ".ninja", ".bzl"}
+#: Suffixes of texts: what reads one does so in Python, whose audit events tell of it.
+_TEXTS = {
+    *(".py", ".md", ".rst", ".txt", ".json", ".csv", ".yaml", ".yml", ".toml", ".ini"),
+    *(".cfg", ".lock", ".log", ".sh", ".html", ".css", ".js", ".svg", ".png", ".ipynb"),
+}
 #: Paths of files that a process opened, each with the sources that had them opened.
 Opened: TypeAlias = Mapping[str, Collection[str]]
 
@@ -49,8 +54,11 @@ class Unreached(NotLoadable):
 
 def is_built(path: Path) -> bool:
     """Say whether a file is compiled, or says how others are: no process that runs it opens it."""
-    is_build = path.name in _BUILDS or path.suffix in _BUILD_SUFFIXES
-    return is_build or path.suffix in NATIVE_SUFFIXES
+    return _says_how(path) or path.suffix in NATIVE_SUFFIXES
+
+
+def _says_how(path: Path) -> bool:
+    return path.name in _BUILDS or path.suffix in _BUILD_SUFFIXES
 
 
 def project_modules(root: Path) -> dict[str, Path]:
@@ -85,17 +93,17 @@ def _real(folder: str) -> str:
     return os.path.realpath(folder)
 
 
-def readers(path: Path, modules: Mapping[str, Path], opened: Opened) -> set[str]:
-    """Return the modules that read a file: those that had it opened, and those that name it.
+def is_read_unheard(path: Path) -> bool:
+    """Say whether no event tells who opens a file: a compiler, a library in another language."""
+    is_text = path.suffix in _TEXTS or path.name.startswith(".") or _says_how(path)
+    return not is_text
 
-    Files that a library in another language or a process of its own opens are not heard of. ""
-    stands for somebody who is no module here.
-    """
-    authors = opened.get(str(path), ())
-    sources, word = {str(file) for file in modules.values()}, path.name.encode()
-    names = {
-        name for name, file in modules.items() if str(file) in authors or word in _content(file)
-    }
+
+def readers(path: Path, modules: Mapping[str, Path], opened: Opened) -> set[str]:
+    """Return the modules that had a file opened; "" stands for somebody who is none of them."""
+    authors = opened.get(str(path), [""] if is_read_unheard(path) else [])
+    sources = {str(file) for file in modules.values()}
+    names = {name for name, file in modules.items() if str(file) in authors}
     return names | ({""} if not sources.issuperset(authors) else set())
 
 
@@ -124,7 +132,7 @@ def universe(
     for path in sorted(different.difference(modules.values())):
         read |= (by := readers(path, modules, opened or {}))
         if "" in by:
-            raise NotLoadable(f"{path.name} is read, and no module of the project reads it")
+            raise NotLoadable(f"it is not known which module reads {path.name}")
     reached = _closure({start}, imports)
     dependents: dict[str, set[str]] = {name: set() for name in modules}
     for name, targets in imports.items():

@@ -252,9 +252,9 @@ def test_a_pointer_of_git_lfs_is_no_version(
 
 
 def test_a_pointer_that_no_case_reads_is_nobodys_business(gate: Gate) -> None:
-    gate.project.write("docs/picture.dat", POINTER.format(1))
+    gate.project.write("docs/picture.png", POINTER.format(1))
     gate.project.commit_all("A picture")
-    gate.project.write("docs/picture.dat", POINTER.format(2))
+    gate.project.write("docs/picture.png", POINTER.format(2))
     done = gate()
     assert done.run.code == 0 and "reaches no case" in done.judged["reason"], done.run.text
     assert len(done.processes) == 1, "the case is checked, and nothing is compared"

@@ -21,7 +21,6 @@ from pytest_kopt.honesty.outputs import in_order
 from pytest_kopt.numerics.nested import backward, fresh_copies, tensors
 from pytest_kopt.versions import executed_files, twin
 from pytest_kopt.versions.affected_modules import (
-    NATIVE_SUFFIXES,
     NotLoadable,
     Unreached,
     home,
@@ -107,10 +106,7 @@ def is_reached(case: Case, order: ArmsOrder, seed: int, hook: AuditHook | None) 
     used, modules = files_used(case, here, seed), project_modules(here)
     by = {"", *(name for name, path in modules.items() if path in used)}
     opened = hook.opened if hook else {}
-    return any(
-        path in used or path.suffix in NATIVE_SUFFIXES or by & readers(path, modules, opened)
-        for path in files
-    )
+    return any(path in used or by & readers(path, modules, opened) for path in files)
 
 
 def files_used(case: Case, root: Path, seed: int) -> set[Path]:

@@ -113,7 +113,7 @@ class PullRequestGate:
         #: Sources that git ignores, as far as no build makes them for each version.
         asks_git = base.commit and not command
         self._ignored = ignored_code(base.root, settings.workspace) if asks_git else frozenset()
-        self._reach = Reach(base.root, settings.root, self._differing, rebuilds=bool(command))
+        self._reach = Reach(base.root, settings.root, rebuilds=bool(command))
 
     @property
     def title(self) -> str:
@@ -160,6 +160,8 @@ class PullRequestGate:
         if not (interrupted or self.is_settled):
             failed = judging.not_imported(collector, self._then.order, self.config.rootpath)
             self._check_base_imports(failed)
+            # A file that does not import tells of nothing that it opened.
+            check_known(self.other, (), self._differing if failed else ())
             self._check_known(collector.in_order())
         verdict = self._cut_off(collector, interrupted)
         detail = self._unbuilt

@@ -19,14 +19,13 @@ from _pytest.config.findpaths import get_common_ancestor, locate_config
 from pytest_kopt.campaign.git.repository import Repository
 from pytest_kopt.cases.result import CaseResult, loaded_by, opened_by
 from pytest_kopt.errors import BadInput
-from pytest_kopt.honesty.audit_hook import FileWatch
 from pytest_kopt.options.declare import CHOICES, NAMED, options, settings_keys
 from pytest_kopt.options.settings import Settings
 from pytest_kopt.paired import noise
 from pytest_kopt.processes.child import mover
 from pytest_kopt.trials.harness import pytest_section
 from pytest_kopt.trials.pull_request.base import Base, is_conftest
-from pytest_kopt.versions.affected_modules import is_built, project_modules
+from pytest_kopt.versions.affected_modules import is_built, is_read_unheard, project_modules
 
 #: Where pytest looks for its settings.
 _SETTINGS_FILES = (
@@ -173,15 +172,12 @@ def _plain(given: Mapping[str, Any], section: Mapping[str, Any]) -> dict[str, st
 class Reach:
     """Tells who uses changed files; a path is one in the work tree, a case's are below the root."""
 
-    def __init__(self, tree: Path, root: Path, changed: Iterable[str], *, rebuilds: bool) -> None:
-        """Watch the changed files of a work tree from now on; `root` is pytest's.
+    def __init__(self, tree: Path, root: Path, *, rebuilds: bool) -> None:
+        """Take a work tree, and pytest's `root` in it.
 
-        A command that `rebuilds` kernels may read any of them.
+        A command that `rebuilds` kernels may read any of its files.
         """
         self._tree, self._root, self._rebuilds = tree, root.resolve(), rebuilds
-        data = (path for path in changed if not path.endswith(".py"))
-        self._places = {path: str((tree / path).resolve()) for path in data}
-        self._watch = FileWatch(self._places.values())
 
     def in_tree(self, path: str) -> str:
         """Return a path below the root as one in the work tree."""
@@ -193,14 +189,8 @@ class Reach:
         return {*map(self.in_tree, loaded_by(results)), *self.opened(results)}
 
     def opened(self, results: Sequence[CaseResult]) -> dict[str, set[str]]:
-        """Return what was opened, each with the sources below the root that had it opened.
-
-        Python's audit events tell of most files that these cases' processes opened; of a changed
-        one that anybody else opened it is not known who did ("").
-        """
-        watched = self._watch.opened()
-        opened = {path: {""} for path, place in self._places.items() if place in watched}
-        return opened | {self.in_tree(path): by for path, by in opened_by(results).items()}
+        """Return what was opened, each with the sources below the root that had it opened."""
+        return {self.in_tree(path): by for path, by in opened_by(results).items()}
 
     def any_used(self, changed: Iterable[str], results: Sequence[CaseResult]) -> bool:
         """Say whether these cases may use one of the changed files."""
@@ -223,12 +213,8 @@ class Reach:
         is_heard_of = place.is_file() and place.is_relative_to(self._root)
         if self._rebuilds or not is_heard_of or path in opened:
             return True
-        name = place.name.encode()
-        return (
-            is_built(place)
-            or place.relative_to(self._root).as_posix() in loaded
-            or any(name in (self._root / file).read_bytes() for file in loaded)
-        )
+        is_unheard = is_built(place) or is_read_unheard(place)
+        return is_unheard or place.relative_to(self._root).as_posix() in loaded
 
 
 def ignored_code(root: Path, workspace: Path) -> frozenset[str]:
