@@ -122,7 +122,7 @@ def test_a_refusal_of_compare_is_a_document(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "full.py")
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(two_versions, "tree_with", full)
+    monkeypatch.setattr(two_versions, "two_with", full)
     (tmp_path / "full.py").write_text("")
     (tmp_path / "test_full.py").write_text("import full\n")
     assert main(["compare", "--json", *words.split()]) == code

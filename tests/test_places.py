@@ -9,7 +9,8 @@ import pytest
 from pytest_kopt.errors import BadInput
 from pytest_kopt.imports import names_in
 from pytest_kopt.standalone.cases import Cases
-from pytest_kopt.standalone.child_session import MadeTree, last_words, place_of
+from pytest_kopt.standalone.child_session import last_words, place_of
+from pytest_kopt.versions.tree import Tree
 
 from .test_elsewhere import write
 
@@ -79,15 +80,15 @@ def test_words_name_the_same_cases_in_a_tree(
     root = write(tmp_path / "project", tests__test_x="", tests__sub__test_y="")
     (root / "pytest.ini").write_text("[pytest]\ntestpaths = tests\n")
     monkeypatch.chdir(root / "tests")
-    made = MadeTree(root, tmp_path / "tree")
-    assert made.directory == tmp_path / "tree/tests"
+    tree = Tree(root, tmp_path / "tree", {})
+    assert tree.folder == tmp_path / "tree/tests"
     folder = [root]
     cases = Cases.named(["test_x.py::test_x[1]", str(root / "tests/sub")], folder, None)
-    assert cases.within(made) == [
+    assert cases.within(tree) == [
         f"{tmp_path}/tree/tests/test_x.py::test_x[1]",
         f"{tmp_path}/tree/tests/sub",
     ]
-    assert Cases.named([], folder, None).within(made) == [f"{tmp_path}/tree/tests"]
+    assert Cases.named([], folder, None).within(tree) == [f"{tmp_path}/tree/tests"]
     by_settings = Cases.named([], folder, None).files
     assert sorted(by_settings) == ["tests/sub/test_y.py", "tests/test_x.py"] == sorted(cases.files)
     with pytest.raises(BadInput, match="no such file"):

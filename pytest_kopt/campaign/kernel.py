@@ -191,8 +191,9 @@ class Built:
 
     @classmethod
     def keep(cls, tree: Path, files: Iterable[str]) -> Built:
-        """Reduce a tree to these files."""
-        kept = {path for path in files if not (tree / path).is_dir()}
+        """Reduce a tree to these files, as far as they are there."""
+        places = {path: tree / path for path in files}
+        kept = {p for p, at in places.items() if os.path.lexists(at) and not at.is_dir()}
         for folder, _, names in os.walk(tree, topdown=False):
             for name in names:
                 path = Path(folder, name)

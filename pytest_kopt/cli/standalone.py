@@ -73,9 +73,9 @@ def compare(arguments: argparse.Namespace) -> int:
     # Made cases are run in another folder.
     paths = Path(arguments.old).resolve(), Path(arguments.new).resolve()
     cases = _cases(arguments, paths)
-    with two_versions.both(arguments.old, arguments.new, paths, cases) as made:
-        words = [*cases.within(made), *arguments.words]
-        outcome = two_versions.check(made, words, silent=arguments.json)
+    with two_versions.both(arguments.old, arguments.new, paths, cases) as versions:
+        words = [*cases.within(versions.tree), *arguments.words]
+        outcome = two_versions.check(versions, words, silent=arguments.json)
     if arguments.json:
         verdict = outcome.verdict and outcome.verdict.model_dump(mode="json")
         _print(outcome, cases, verdict=verdict)
@@ -96,9 +96,9 @@ def time(arguments: argparse.Namespace) -> int:
         raise BadInput("there is no such file", where=str(arguments.file))
     file = arguments.file.resolve()
     cases = _cases(arguments, [file]).of_its_place()
-    with two_versions.alone(file, cases) as made:
-        words = [*cases.within(made), *arguments.words]
-        outcome = two_versions.time(made, words, silent=arguments.json)
+    with two_versions.alone(file, cases) as tree:
+        words = [*cases.within(tree), *arguments.words]
+        outcome = two_versions.time(tree, words, silent=arguments.json)
     if arguments.json:
         _print(outcome, cases, rows=list(outcome.rows))
     return outcome.code

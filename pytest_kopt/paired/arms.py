@@ -86,7 +86,7 @@ class Versions:
     @property
     def written(self) -> str:
         """A path in a tree that was written since it was made, "" where there is none."""
-        return next(filter(None, (tree.written for tree in self.trees)), "")
+        return next((path for tree in self.trees for path in tree.written), "")
 
     @property
     def arms(self) -> tuple[str, ...]:

@@ -17,7 +17,8 @@ from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.errors import BadInput, CannotFinish
 from pytest_kopt.exit_codes import ExitCode
 from pytest_kopt.process_tree import end_with_parent
-from pytest_kopt.standalone.child_session import MadeTree, last_words, other_tree, run, verdict_in
+from pytest_kopt.standalone.child_session import last_words, run, tree_at, verdict_in
+from pytest_kopt.versions.tree import Tree
 
 _refused = partial(BadInput, where="kopt bisect")
 _CHECK = ("--kopt-gate", "improve", "--kopt-allow-removed")
@@ -29,17 +30,18 @@ _CODES = {"not slower": 0, "slower": 1, "skipped": 125, "no idle GPU": 128}
 def bisect(root: Path, good: str, bad: str, arguments: Sequence[str]) -> dict[str, Any]:
     """Return the document that `--json` prints; BadInput if the ends cannot be compared."""
     repository, base, last = _ends(root, good, bad)
-    with other_tree(repository, last) as tree, tempfile.TemporaryDirectory() as folder:
-        top, file = str(repository.root.resolve()), Path(folder, "rows")
-        step = (sys.executable, "-c", _STEP, os.getcwd(), top, base, folder, *arguments)
-        subprocess.run(step, cwd=tree.root, check=False)
+    with tree_at(repository, last) as tree, tempfile.TemporaryDirectory() as folder:
+        file, there = Path(folder, "rows"), Repository.around(tree.place)
+        assert there is not None, "git made the tree"
+        step = (sys.executable, "-c", _STEP, os.getcwd(), str(tree.root), base, folder, *arguments)
+        subprocess.run(step, cwd=tree.place, check=False)
         suspects = []
         if _rows(file)[0]["standing"] == "slower":
-            tree.begin_bisection(base, last)
+            there.begin_bisection(base, last)
             # The steps print their progress to stderr.
             git = ("git", "bisect", "run", *step)
-            subprocess.run(git, cwd=tree.root, stdout=subprocess.DEVNULL, check=False)
-            suspects = tree.suspects()
+            subprocess.run(git, cwd=tree.place, stdout=subprocess.DEVNULL, check=False)
+            suspects = there.suspects()
         rows = {row["commit"]: row for row in _rows(file)}
     if lost := [row["reason"] for row in rows.values() if row["standing"] == "no idle GPU"]:
         raise CannotFinish(lost[0])
@@ -62,25 +64,26 @@ def step() -> NoReturn:
     """
     end_with_parent()
     start, root, base, folder, *arguments = sys.argv[1:]
-    tree = Repository.around(Path.cwd())
-    assert tree is not None, "bisect starts it in a work tree"
-    commit = tree.commit_of("BISECT_HEAD") or tree.commit_of("HEAD")
+    repository = Repository.around(Path.cwd())
+    assert repository is not None, "bisect starts it in a work tree"
+    commit = repository.commit_of("BISECT_HEAD") or repository.commit_of("HEAD")
     assert commit is not None, "the work tree is at BAD until git chooses a commit"
-    tree.move_to(commit)
+    repository.move_to(commit)
     # The project may be a folder of its repository.
     os.chdir(start)
-    made, log, file = (MadeTree(Path(root), tree.root), Path(folder, "log"), Path(folder, commit))
+    tree = Tree.at(Path(root), repository.root)
+    log, file = Path(folder, "log"), Path(folder, commit)
     verdict, code, reason = None, 0, "it has no such folder as the current one"
-    if made.directory.is_dir():
+    if tree.folder.is_dir():
         words = ("--kopt-base", base, *_CHECK, f"--kopt-verdict={file}", *arguments)
-        code, verdict = run(words, made, log), verdict_in(file)
+        code, verdict = run(words, tree, log), verdict_in(file)
         reason = verdict.reason if verdict else last_words(log)
     standing = "no idle GPU" if code == ExitCode.NO_IDLE_GPU else "skipped"
     if verdict and not verdict.decision.leaves_open:
         is_slower = verdict.decision is Decision.ROLLED_BACK
         is_cheat = verdict.decision is Decision.REJECTED_OVERFIT
         standing = "skipped" if is_cheat else "slower" if is_slower else "not slower"
-    subject = tree.subject_of(commit)
+    subject = repository.subject_of(commit)
     row = {
         "commit": commit,
         "subject": subject,

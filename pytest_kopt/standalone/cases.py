@@ -16,13 +16,12 @@ from pytest_kopt.errors import BadInput
 from pytest_kopt.imports import imports_from, is_imported, module_parts, names_in
 from pytest_kopt.options.project import Project
 from pytest_kopt.standalone.child_session import (
-    MadeTree,
     place_below,
     place_inside,
     place_of,
     tests_below,
 )
-from pytest_kopt.versions.tree import project_files
+from pytest_kopt.versions.tree import Tree, project_files
 
 #: Modules of a source that computes in float64 if its inputs are float64.
 _PLAIN = frozenset(
@@ -188,16 +187,16 @@ class Cases:
         ]
         return self if self.words else replace(self, words=tuple(words))
 
-    def within(self, made: MadeTree) -> list[str]:
+    def within(self, tree: Tree) -> list[str]:
         """Return the words as they name the same in a tree."""
         # Pytest looks into the folders of its settings only if it starts in its root directory.
-        is_elsewhere = made.directory != made.tree
+        is_elsewhere = tree.folder != tree.place
         all_tests = [str(self.root / path) for path in self.test_paths or (".",)]
         words = []
         for word in self.words or (all_tests if is_elsewhere else ()):
             path, *case = word.split("::")
-            place = Path(path).resolve().relative_to(made.root)
-            words.append("::".join([str(made.tree / place), *case]))
+            place = Path(path).resolve().relative_to(tree.root)
+            words.append("::".join([str(tree.place / place), *case]))
         return words
 
 

@@ -25,7 +25,7 @@ from pytest_kopt.imports import imports_from, is_imported
 from pytest_kopt.options.declare import IN_TREE, LOADED_BEFORE
 from pytest_kopt.process_tree import end_descendants, end_with_parent
 from pytest_kopt.processes.launched import scratch
-from pytest_kopt.versions.tree import copied, current_folder, differs, linked, project_files, write
+from pytest_kopt.versions.tree import Tree, copied, differs, linked, project_files, write
 
 #: A runner's files are about the run as a whole, not about one of its comparisons.
 _NOT_INHERITED = ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY")
@@ -37,7 +37,7 @@ _NAMED = "--at PATH of the file that they import"
 
 def run(
     words: Sequence[str],
-    made: MadeTree,
+    tree: Tree,
     output: Path | None,
     entry: str = "main",
     *,
@@ -49,7 +49,7 @@ def run(
     It prints to `output`, or (None) where we do, and has these environment variables more.
     KeyboardInterrupt if it was interrupted; TimeoutExpired if it was ended after `seconds`.
     """
-    process = _start(words, made, output, entry, variables or {})
+    process = _start(words, tree, output, entry, variables or {})
     try:
         code = process.wait(seconds)
     except KeyboardInterrupt as interrupt:
@@ -70,20 +70,18 @@ def run(
 
 def _start(
     words: Sequence[str],
-    made: MadeTree,
+    tree: Tree,
     output: Path | None,
     entry: str,
     variables: Mapping[str, str],
 ) -> subprocess.Popen[bytes]:
-    if made.base_name:
-        entry, words = "comparison", (made.base_name, *words)
     with contextlib.ExitStack() as files:
         log = None if output is None else files.enter_context(output.open("wb"))
         return subprocess.Popen(
             [sys.executable, "-c", _RUN.format(entry), *words],
-            cwd=made.directory,
+            cwd=tree.folder,
             # Its two streams share a file: a refusal would stand in the middle of a line.
-            env={**_environment(made.root, made.tree), "PYTHONUNBUFFERED": "1", **variables},
+            env={**_environment(tree.root, tree.place), "PYTHONUNBUFFERED": "1", **variables},
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT if log else None,
@@ -159,68 +157,53 @@ def _editable() -> Iterator[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class MadeTree:
-    """A tree of a project that holds one version, and where the PR check finds the other."""
+class TwoVersions:
+    """A tree that holds one version, and the other as the PR check finds it."""
 
-    #: The user's project.
-    root: Path
-    #: What stands for it.
-    tree: Path
-    #: A ref or a folder, the value of `--kopt-base`; "" where there is no other version.
-    base: str | Path = ""
+    tree: Tree
+    #: The value of `--kopt-base`: a ref, or a path relative to the folder where the session starts.
+    base: str
     #: The user's name of the other version.
-    base_name: str = ""
-
-    @property
-    def directory(self) -> Path:
-        """The folder in which a session starts: for the current folder, or the tree itself."""
-        here = Path.cwd().resolve()
-        return (
-            self.tree / here.relative_to(self.root) if here.is_relative_to(self.root) else self.tree
-        )
+    name: str
 
 
 @contextmanager
-def tree_with(
-    root: Path,
-    files: Mapping[str, bytes],
-    other: tuple[Path, Mapping[str, bytes]] | None = None,
-    *,
-    builds: bool = False,
-) -> Iterator[MadeTree]:
+def tree_with(root: Path, files: Mapping[str, bytes], *, builds: bool = False) -> Iterator[Tree]:
     """Yield a tree of a project with these files in it, by path below its root; gone afterwards.
 
-    `other` is the user's path of another version and its files, which lie in a folder of that
-    path's name. If a command of the project `builds` kernels, the tree is a copy that leads nowhere
-    else.
+    If a command of the project `builds` kernels, the tree is a copy that leads nowhere else.
     """
     with scratch() as home:
-        tree = home / "tree" / (root.name or "project")
-        if builds:
-            copied(root, tree, files)
-        else:
-            linked(root, tree, files, current_folder(root))
-        if other is None:
-            yield MadeTree(root, tree)
-            return
-        path_of_other, contents = other
-        folder = home / (path_of_other.name or "base")
-        write(contents, folder)
-        yield MadeTree(root, tree, folder, str(path_of_other))
+        make = copied if builds else linked
+        yield make(root, home / "tree" / (root.name or "project"), files)
 
 
 @contextmanager
-def other_tree(repository: Repository, commit: str) -> Iterator[Repository]:
-    """Yield a work tree of the repository, gone afterwards."""
-    with scratch() as folder:
-        path = folder / repository.root.name
-        repository.add_tree_at(path, commit)
+def two_with(
+    root: Path,
+    files: Mapping[str, bytes],
+    path: Path,
+    other: Mapping[str, bytes],
+    *,
+    builds: bool = False,
+) -> Iterator[TwoVersions]:
+    """Yield such a tree, and the `other` files in a folder that has the name of the user's path."""
+    with tree_with(root, files, builds=builds) as tree, scratch() as home:
+        folder = home / (path.name or "base")
+        write(other, folder)
+        yield TwoVersions(tree, os.path.relpath(folder, tree.folder), str(path))
+
+
+@contextmanager
+def tree_at(repository: Repository, commit: str) -> Iterator[Tree]:
+    """Yield a work tree of the repository that holds a commit, gone afterwards."""
+    with scratch() as home:
+        place = home / repository.root.name
+        repository.add_tree_at(place, commit)
         try:
-            other = Repository.around(path)
-            assert other is not None
-            yield other
+            yield Tree.at(repository.root.resolve(), place)
         finally:
-            repository.remove_tree(path)
+            repository.remove_tree(place)
 
 
 def place_inside(root: Path, path: str) -> str:

@@ -14,7 +14,7 @@ from pytest_kopt.process_tree import adopt_orphans, end_descendants
 from pytest_kopt.processes.isolation import lacking
 from pytest_kopt.processes.launched import scratch
 from pytest_kopt.standalone.cases import Cases
-from pytest_kopt.standalone.child_session import tree_with
+from pytest_kopt.standalone.child_session import two_with
 from pytest_kopt.standalone.two_versions import SessionEnd, check
 
 #: The session's own; whatever the project's settings say.
@@ -42,11 +42,11 @@ def judged(
     adopt_orphans()
     with (
         scratch() as folder,
-        tree_with(cases.root, files, (place, baseline), builds=True) as made,
+        two_with(cases.root, files, place, baseline, builds=True) as versions,
     ):
-        words, variables = (*_CONFINED, *cases.within(made), *words), _private(folder)
+        words, variables = (*_CONFINED, *cases.within(versions.tree), *words), _private(folder)
         try:
-            ended = check(made, words, silent=True, seconds=seconds, variables=variables)
+            ended = check(versions, words, silent=True, seconds=seconds, variables=variables)
             outcome = ended.verdict.outcome if ended.verdict else "not judged"
         except subprocess.TimeoutExpired:
             why = f"it takes more than {seconds:g} s"

@@ -21,14 +21,15 @@ from pytest_kopt.schema.columns import Scalar
 from pytest_kopt.schema.table import typed
 from pytest_kopt.standalone.cases import Cases
 from pytest_kopt.standalone.child_session import (
-    MadeTree,
+    TwoVersions,
     last_words,
-    other_tree,
     run,
+    tree_at,
     tree_with,
+    two_with,
     verdict_in,
 )
-from pytest_kopt.versions.tree import project_files
+from pytest_kopt.versions.tree import Tree, project_files
 
 #: So many characters at the end of what a command printed say why it has no document.
 _MOST = 2000
@@ -122,7 +123,7 @@ class SessionEnd:
 
 
 @contextmanager
-def both(old: str, new: str, paths: tuple[Path, Path], cases: Cases) -> Iterator[MadeTree]:
+def both(old: str, new: str, paths: tuple[Path, Path], cases: Cases) -> Iterator[TwoVersions]:
     """Yield a tree with version `new` in it and one with `old`; BadInput for what is none.
 
     They are two files or two folders, whose absolute `paths` these are, or two git refs.
@@ -136,31 +137,24 @@ def both(old: str, new: str, paths: tuple[Path, Path], cases: Cases) -> Iterator
             raise BadInput(what, where=old, fix="two folders with versions of the same files")
     else:
         repository, before_it, commit = _refs(old, new, cases.root)
-        with other_tree(repository, repository.successor(before_it, commit)) as tree:
-            yield MadeTree(repository.root.resolve(), tree.root, before_it, old)
+        with tree_at(repository, repository.successor(before_it, commit)) as tree:
+            yield TwoVersions(tree, before_it, old)
         return
-    files, other = {**cases.files, **after}, (Path(old), before)
-    with tree_with(cases.root, files, other, builds=cases.builds) as made:
-        yield made
+    files = {**cases.files, **after}
+    with two_with(cases.root, files, Path(old), before, builds=cases.builds) as versions:
+        yield versions
 
 
 @contextmanager
-def alone(file: Path, cases: Cases) -> Iterator[MadeTree]:
+def alone(file: Path, cases: Cases) -> Iterator[Tree]:
     """Yield a tree with one version of a file."""
     files = {**cases.files, cases.place: file.read_bytes()}
-    with tree_with(cases.root, files, builds=cases.builds) as made:
-        yield made
-
-
-def check_words(made: MadeTree, verdict_file: Path) -> tuple[str, ...]:
-    """Return the options of the PR check there."""
-    is_path = isinstance(made.base, Path)
-    base = os.path.relpath(made.base, made.directory) if is_path else made.base
-    return f"--kopt-base={base}", f"--kopt-verdict={verdict_file}", "--no-header"
+    with tree_with(cases.root, files, builds=cases.builds) as tree:
+        yield tree
 
 
 def check(
-    made: MadeTree,
+    versions: TwoVersions,
     words: Sequence[str],
     *,
     silent: bool,
@@ -173,19 +167,27 @@ def check(
     """
     with tempfile.TemporaryDirectory() as directory:
         verdict_file, log = Path(directory) / "verdict.json", Path(directory) / "output"
-        words = (*check_words(made, verdict_file), *words)
-        code = run(words, made, log if silent else None, seconds=seconds, variables=variables)
+        options = f"--kopt-base={versions.base}", f"--kopt-verdict={verdict_file}", "--no-header"
+        # The first word is the entry's own.
+        code = run(
+            (versions.name, *options, *words),
+            versions.tree,
+            log if silent else None,
+            "comparison",
+            seconds=seconds,
+            variables=variables,
+        )
         verdict = verdict_in(verdict_file)
         reason = verdict.reason if verdict else last_words(log) if silent else ""
         return SessionEnd(code, verdict, reason)
 
 
-def time(made: MadeTree, words: Sequence[str], *, silent: bool) -> SessionEnd:
+def time(tree: Tree, words: Sequence[str], *, silent: bool) -> SessionEnd:
     """Check and time the cases there; it prints what it shows unless `silent`."""
     with tempfile.TemporaryDirectory() as directory:
         tables, log = Path(directory) / "rows", Path(directory) / "output"
         words = [f"--kopt-summary-csv={tables}/", "--no-header", *words]
-        code = run(words, made, log if silent else None)
+        code = run(words, tree, log if silent else None)
         rows: list[dict[str, Scalar]] = []
         for file in sorted(tables.glob("*.csv")):
             with file.open(newline="", encoding="utf-8") as table:

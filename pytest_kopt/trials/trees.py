@@ -41,11 +41,8 @@ from pytest_kopt.versions.tree import (
     BUILDS,
     Tree,
     copied,
-    current_folder,
     linked,
     project_files,
-    seal,
-    write,
 )
 
 _LEDGER = "ledger.jsonl"
@@ -129,8 +126,7 @@ class Trees:
             if built := self.built:
                 made = copied(root, place, old, partial(built.into_tree, old))
             else:
-                start = current_folder(root)
-                made = linked(root, place, old, start, copies_sources=copies_sources)
+                made = linked(root, place, old, copies_sources=copies_sources)
             self._made[key] = made
         return self._made[key]
 
@@ -225,15 +221,13 @@ class Builds:
         folder = self._folder / sources.digest(self._command)
         if built := Built.kept(folder):
             return built
-        failure, tree = "", folder / self._root.name
-        for copy in (sources.copy, sources.copy_all):
+        failure, place = "", folder / self._root.name
+        for only in (sources.paths, None):
             shutil.rmtree(folder, ignore_errors=True)
-            copy(tree)
-            before = seal(tree)
-            result = self._command.run(tree, {"TORCH_EXTENSIONS_DIR": str(tree / BUILDS)})
+            tree = copied(self._root, place, sources.old, sources.renew, only)
+            result = self._command.run(place, {"TORCH_EXTENSIONS_DIR": str(place / BUILDS)})
             if not (failure := result.failure):
-                after = seal(tree).items()
-                return Built.keep(tree, [path for path, file in after if file != before.get(path)])
+                return Built.keep(place, tree.written)
         shutil.rmtree(folder)
         raise _NotBuilt(failure)
 
@@ -247,7 +241,7 @@ class _Sources:
     """The files that a version is built from, by path below `root`; no product is among them."""
 
     root: Path
-    #: The contents of files that differ from the project's, None for those that go.
+    #: The contents of files that differ from the project's, None for those that go, as products do.
     old: Mapping[str, bytes | None]
     #: The other files that git tracks; a submodule is one path.
     tracked: Sequence[str]
@@ -277,7 +271,7 @@ class _Sources:
             left = (path for path in paths if path not in products and path not in old)
             return sorted(path for path in left if not path.startswith((*records, ".git/")))
 
-        own = {path: content for path, content in old.items() if path not in products}
+        own = {path: None if path in products else content for path, content in old.items()}
         return cls(root, own, wanted(tracked), wanted(others))
 
     def digest(self, command: ProjectCommand) -> str:
@@ -286,37 +280,23 @@ class _Sources:
         A file that git does not track may be the notes of a round.
         """
         digest = hashlib.sha256(repr((command.text, sorted(command.env.items()), _abi())).encode())
-        present = {path: _content(self.root / path) for path in (*self.tracked, *self.others)}
+        present = {path: _content(self.root / path) for path in self.paths}
         for path, content in sorted({**present, **self.old}.items()):
             name = PurePosixPath(path)
             is_document = name.suffix in _DOCUMENTS and path not in self.tracked
-            if not (is_document or any(map(name.match, _TESTS))):
-                digest.update(f"{path}\0{sha256(content or b'')}\0".encode())
+            if content is not None and not (is_document or any(map(name.match, _TESTS))):
+                digest.update(f"{path}\0{sha256(content)}\0".encode())
         return digest.hexdigest()[:16]
 
-    def copy(self, tree: Path) -> None:
-        """Copy the files to a tree; what git tracks is newer there than whatever it does not."""
-        for path in (*self.others, *self.tracked):
-            place = tree / path
-            place.parent.mkdir(parents=True, exist_ok=True)
-            if (self.root / path).is_dir():
-                shutil.copytree(self.root / path, place, symlinks=True)
-            elif os.path.lexists(self.root / path):
-                copy = shutil.copy if path in self.tracked else shutil.copy2
-                copy(self.root / path, place, follow_symlinks=False)
-        self._write(tree)
+    @property
+    def paths(self) -> list[str]:
+        return [*self.tracked, *self.others]
 
-    def copy_all(self, tree: Path) -> None:
-        """Copy the project to a tree, products included, with files of git's newer than these."""
-        copied(self.root, tree, dict.fromkeys(self.old))
-        for path in (*self.tracked, *self.others):
+    def renew(self, tree: Path) -> None:
+        """Make the files of a tree newer than whatever a command made of others."""
+        for path in (*self.paths, *self.old):
             if (tree / path).is_file():
                 os.utime(tree / path)
-        self._write(tree)
-
-    def _write(self, tree: Path) -> None:
-        tree.mkdir(parents=True, exist_ok=True)
-        write(self.old, tree)
 
 
 def _content(path: Path, size: int = -1) -> bytes | None:

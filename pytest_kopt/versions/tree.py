@@ -5,7 +5,7 @@ from __future__ import annotations
 import filecmp
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -26,13 +26,18 @@ _Seal = tuple[int, int, int]
 class Tree:
     """A folder that stands for a project with other contents of some files, sealed when made.
 
-    `linked` and `copied` make it. The contents are given by path relative to the project's `root`,
-    None for a file that it does not have.
+    `linked` and `copied` make it, and git a work tree of a commit. The contents are given by path
+    relative to the project's `root`, None for a file that it does not have.
     """
 
     root: Path
     place: Path
     _sealed: Mapping[str, _Seal]
+
+    @classmethod
+    def at(cls, root: Path, place: Path) -> Tree:
+        """Seal what lies at `place` as a tree of the project."""
+        return cls(root, place, _seal(place))
 
     @property
     def copy(self) -> tuple[Path, Path]:
@@ -40,19 +45,23 @@ class Tree:
         return self.root, self.place
 
     @property
-    def written(self) -> str:
-        """A path in it that was written since it was made, "" where there is none."""
-        for path, now in {**dict.fromkeys(self._sealed), **seal(self.place)}.items():
-            if now != self._sealed.get(path):
-                return path
-        return ""
+    def folder(self) -> Path:
+        """The folder that stands for the current one, or for the root if that lies elsewhere."""
+        return self.place / current_folder(self.root)
+
+    @property
+    def written(self) -> list[str]:
+        """The paths in it that were written or removed since it was made."""
+        now = _seal(self.place)
+        paths = {**self._sealed, **now}
+        return [path for path in paths if now.get(path) != self._sealed.get(path)]
 
 
 def linked(
     root: Path,
     place: Path,
     old: Mapping[str, bytes | None],
-    start: str = ".",
+    start: str = "",
     *,
     copies_sources: bool = False,
 ) -> Tree:
@@ -62,9 +71,10 @@ def linked(
     resolves its own path, and then reads a file next to it, stays in this version. If one of them
     is no source, all folders with sources are real too, since code may look for it anywhere. So
     they are with `copies_sources`. The project's links to them lead to the real ones. Everything
-    else is a link: data files and sources stay reachable from either version. The folder `start`,
-    in which a process shall start, is real too: through a link it would start in the project.
+    else is a link: data files and sources stay reachable from either version. The folder `start`
+    (default: the current one) is real too: through a link a process would start in the project.
     """
+    start = start or current_folder(root)
     touched = {*map(PurePosixPath, old)}
     real = {folder for path in touched for folder in path.parents}
     real |= {PurePosixPath(start), *PurePosixPath(start).parents}
@@ -96,7 +106,7 @@ def linked(
 
     fill(PurePosixPath())
     write(old, place)
-    return Tree(root, place, seal(place))
+    return Tree.at(root, place)
 
 
 def copied(
@@ -104,10 +114,12 @@ def copied(
     place: Path,
     old: Mapping[str, bytes | None],
     build: Callable[[Path], None] = lambda place: None,
+    only: Iterable[str] | None = None,
 ) -> Tree:
     """Fill `place` with a copy of the project and `old` on top, and `build` there.
 
-    Unlike in `linked` nothing leads back, so that a build there leaves the project alone.
+    `only` names the files and folders to copy, None stands for all. Unlike in `linked` nothing
+    leads back, so that a build there leaves the project alone.
     """
 
     def left_out(folder: str, names: list[str]) -> set[str]:
@@ -120,10 +132,18 @@ def copied(
             or place.is_relative_to(here / name)
         }
 
-    shutil.copytree(root, place, symlinks=True, ignore=left_out)
+    if only is None:
+        shutil.copytree(root, place, symlinks=True, ignore=left_out)
+    place.mkdir(parents=True, exist_ok=True)
+    for path in only or ():
+        (place / path).parent.mkdir(parents=True, exist_ok=True)
+        if (root / path).is_dir():
+            shutil.copytree(root / path, place / path, symlinks=True)
+        elif os.path.lexists(root / path):
+            shutil.copy2(root / path, place / path, follow_symlinks=False)
     write(old, place)
     build(place)
-    return Tree(root, place, seal(place))
+    return Tree.at(root, place)
 
 
 def write(files: Mapping[str, bytes | None], folder: Path) -> None:
@@ -186,7 +206,7 @@ def current_folder(root: Path) -> str:
     return here.relative_to(root).as_posix() if here.is_relative_to(root) else "."
 
 
-def seal(place: Path) -> dict[str, _Seal]:
+def _seal(place: Path) -> dict[str, _Seal]:
     """Return inode, bytes and time of the last change of every file of a tree, by path in it.
 
     Nobody but the system's administrator can set back the time of a change. A folder is only there:
