@@ -30,9 +30,8 @@ from pytest_kopt.paired.arms import NotComparable
 from pytest_kopt.paired.pairing import Criteria
 from pytest_kopt.schema.metrics import STEP
 from pytest_kopt.trials.rounds.candidate import _same_machine_code
-from pytest_kopt.trials.rounds.race import Raced, run_race
+from pytest_kopt.trials.rounds.race import Raced, candidates_of, run_race
 from pytest_kopt.trials.stages import Judged
-from pytest_kopt.trials.trees import candidates_of
 from tests.builders import paired_evidence, series_table
 from tests.whole_campaign import KERNEL, a_campaign
 

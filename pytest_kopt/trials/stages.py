@@ -33,9 +33,18 @@ from pytest_kopt.trials import judging
 from pytest_kopt.trials.harness import HarnessWatch
 from pytest_kopt.trials.measurements import Measurements
 from pytest_kopt.trials.project_command import ProjectCommand
-from pytest_kopt.trials.trees import RaceEntrant, Trees
+from pytest_kopt.trials.trees import Trees
 
 _INTERVAL = ("change_pct", "low_pct", "high_pct")
+
+
+@dataclass(frozen=True, slots=True)
+class RaceEntrant:
+    """A version to race; `size` is how many lines it changes."""
+
+    name: str
+    kernel: KernelVersion
+    size: int
 
 
 @dataclass(frozen=True, slots=True)

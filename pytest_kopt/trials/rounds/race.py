@@ -10,9 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from pathlib import Path
+from difflib import unified_diff
+from functools import partial
+from pathlib import Path, PurePosixPath
 from typing import Any
 
+from pytest_kopt.campaign.campaign import Campaign
+from pytest_kopt.campaign.git import worktrees
+from pytest_kopt.campaign.kernel import KernelFile, KernelVersion, files_of
 from pytest_kopt.cases.details import in_a_line
 from pytest_kopt.cases.order import Depth
 from pytest_kopt.cases.result import CaseResult, Collector
@@ -29,12 +34,14 @@ from pytest_kopt.decide.race_rule import (
 )
 from pytest_kopt.decide.series import SeriesTable
 from pytest_kopt.decide.verdict import Decision, RaceCandidate, Verdict
+from pytest_kopt.errors import BadInput
 from pytest_kopt.paired.arms import NotComparable, Versions
 from pytest_kopt.paired.comparison import Comparison
 from pytest_kopt.paired.noise import NoiseHistory
 from pytest_kopt.paired.pairing import Criteria, series_of
 from pytest_kopt.paired.replica import Caught, Unloadable
 from pytest_kopt.paired.samples import CaseQuads
+from pytest_kopt.sameness.sources import differing
 from pytest_kopt.schema.metrics import parse_primary
 from pytest_kopt.show.standing import Closing
 from pytest_kopt.trials import judging
@@ -52,15 +59,16 @@ from pytest_kopt.trials.stages import (
     Judged,
     OpenTrial,
     RacedCandidate,
+    RaceEntrant,
     Ran,
     add_error_rows,
     gather,
 )
-from pytest_kopt.trials.trees import RaceEntrant, candidates_of, refused
 from pytest_kopt.versions.tree import Tree
 
 #: What the best of a race may turn out to be, and the next best is judged in its place.
 _FOUND_OUT = (Decision.REPAIR, Decision.REJECTED_OVERFIT)
+_refused = partial(BadInput, where="--kopt-candidates")
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +143,7 @@ class Race(CampaignTrial):
             ),
         ):
             if wrong:
-                raise refused("this option does not fit a race", fix=fix)
+                raise _refused("this option does not fit a race", fix=fix)
         opened = open_against_incumbent(self.asked)
         candidates = candidates_of(campaign, settings.candidates, Path.cwd())
         names = ", ".join(candidate.name for candidate in candidates)
@@ -269,7 +277,7 @@ def _race(gathered: Gathered, passed: Sequence[RaceEntrant], trees: RaceTrees) -
         return run_race(gathered.ran.measurements, trees, names, results, criteria)
     except NotComparable as error:
         what = f"the candidates cannot be measured in one process: {error}"
-        raise refused(what, fix="measure each in a round of its own") from None
+        raise _refused(what, fix="measure each in a round of its own") from None
 
 
 _Replicas = list[dict[str, CaseQuads]]
@@ -357,3 +365,98 @@ class _Heats(ExitStack):
             return [], broken
         replicas, more = self.run(rest, count, most)
         return replicas, broken | more
+
+
+def candidates_of(campaign: Campaign, paths: Iterable[str], here: Path) -> tuple[RaceEntrant, ...]:
+    """Return what is to race, each version once; `paths` are folders, relative to `here`, and refs.
+
+    Raises BadInput for what cannot race, and for an edit in the tree that the winner would replace.
+    """
+    number, following = campaign.state.incumbent_round, campaign.state.next_round
+    begun = campaign.state.rounds.get(following)
+    decided = begun.last.decided if begun else None
+    if decided and decided.decision is Decision.REPAIR:
+        raise _refused(
+            f"round {following} is open", fix=f"pytest --kopt-round {following}, or kopt discard"
+        )
+    if campaign.manifest.rebuild_command:
+        what = "versions that rebuild_command builds cannot race in one process"
+        raise _refused(what, fix="measure each in a round of its own")
+    incumbent = campaign.incumbent()
+    versions: dict[str, KernelVersion] = {}
+    for name in paths:
+        version = _version(campaign, incumbent, name, here)
+        if not differing(incumbent.sources, version.sources):
+            what = f"{name!r} is the same code as round {number}"
+            raise _refused(what, fix="change its code, or leave it out")
+        same = (n for n, raced in versions.items() if not differing(raced.sources, version.sources))
+        twin = next(same, None)
+        if twin is None:
+            versions[name] = version
+        elif name not in twin.split(", "):
+            versions[f"{twin}, {name}"] = versions.pop(twin)
+    edited = worktrees.edited(campaign.root, campaign.manifest, campaign.state)
+    if edited and not any(campaign.candidate().same_content(v) for v in versions.values()):
+        raise _refused(
+            f"{', '.join(edited)} differs from round {number}, and the winner would replace it",
+            fix=f"make the edit a candidate, or kopt restore {campaign.name} {number}",
+        )
+    return tuple(
+        RaceEntrant(name, version, _size(version, incumbent)) for name, version in versions.items()
+    )
+
+
+def _version(campaign: Campaign, incumbent: KernelVersion, name: str, here: Path) -> KernelVersion:
+    folder = here / name
+    sources = campaign.manifest.kernel_source
+    if folder.is_dir():
+        known = {p.relative_to(folder).as_posix(): p.read_bytes() for p in files_of(folder)}
+        foreign = [path for path in known if not _belongs(path, sources)]
+        if foreign or not known:
+            what = f"{foreign[0]!r}, which is no kernel file" if foreign else "no file"
+            legal = f"files of kernel_source: {', '.join(sources)}"
+            raise _refused(f"{name!r} holds {what}", legal=legal)
+        files = {path: file for path, file in incumbent.files.items() if path not in known}
+    else:
+        known, files = _at(campaign, name), {}
+    modes = {path: file.mode for path, file in incumbent.files.items()}
+    for path, content in known.items():
+        files[path] = KernelFile(content, modes.get(path, 0o644))
+    return KernelVersion(files)
+
+
+def _at(campaign: Campaign, ref: str) -> dict[str, bytes]:
+    repository = campaign.repository
+    commit = repository.commit_of(ref) if repository else None
+    if repository is None or commit is None:
+        raise _refused(f"{ref!r} is neither a folder nor a ref", legal="a folder, or a commit")
+    inside = repository.relative(campaign.root, ".")
+    prefix = "" if inside == "." else f"{inside}/"
+    below = (p.removeprefix(prefix) for p in repository.blobs(commit) if p.startswith(prefix))
+    found = {
+        path: repository.content(commit, prefix + path)
+        for path in below
+        if _belongs(path, campaign.manifest.kernel_source)
+    }
+    if not found:
+        raise _refused(f"{ref!r} has no kernel file", fix="name a commit that has one")
+    return found
+
+
+def _belongs(path: str, sources: Iterable[str]) -> bool:
+    place = PurePosixPath(path)
+    return any(place.is_relative_to(source) for source in sources)
+
+
+def _size(version: KernelVersion, other: KernelVersion) -> int:
+    """Return how many lines two versions differ in, a file that only one has as a whole."""
+    return sum(
+        line[:1] in "+-"
+        for path in version.files.keys() | other.files.keys()
+        for line in list(unified_diff(_lines(other, path), _lines(version, path), lineterm=""))[2:]
+    )
+
+
+def _lines(version: KernelVersion, path: str) -> list[str]:
+    file = version.files.get(path)
+    return file.content.decode(errors="replace").splitlines() if file else []
