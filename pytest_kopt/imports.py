@@ -162,7 +162,9 @@ class Finder:
             self._ours[folder] = is_own and (not is_inside or self._is_own_folder(above))
         return self._ours[folder]
 
-    def reached(self, start: Iterable[Path], stop: Callable[[Path], bool]) -> set[Path]:
+    def reached(
+        self, start: Iterable[Path], stop: Callable[[Path], bool] = lambda path: False
+    ) -> set[Path]:
         """Return the project files that `start` and its imports run, not going into `stop`'s."""
         reached: set[Path] = set()
         waiting = [path.resolve() for path in start]
@@ -201,33 +203,19 @@ class Finder:
             self._imported[path] = [*dict.fromkeys(chain.from_iterable(files))]
         return self._imported[path]
 
-
-def libraries_and_files(
-    starts: Iterable[Path], folders: Sequence[Path]
-) -> tuple[set[str], set[Path]]:
-    """Return the modules outside of a project that its files import, and the files they reach.
-
-    The project's modules are those in `folders`, from which its packages are imported. A function's
-    own imports are left out.
-    """
-    waiting, seen, libraries = [*starts], set[Path](), set[str]()
-    while waiting:
-        path = waiting.pop()
-        if path in seen:
-            continue
-        seen.add(path)
-        # The import of a file that is no Python says so itself.
-        with suppress(OSError, SyntaxError, ValueError):
-            for imported in imports_in(path.read_bytes(), called=False):
-                start, head = imported.start(path), imported.module.partition(".")[0]
-                # A folder may be a namespace.
-                begins = (f for f in folders if (f / head).is_dir() or file_of(f, head))
-                homes = [start] if start else [*begins]
-                files = ([*_chain(home, imported.names[-1].split("."))] for home in homes)
-                waiting += next(filter(None, files), [])
-                if not homes:
-                    libraries.add(imported.module)
-    return libraries, seen
+    def libraries(self, files: Iterable[Path]) -> set[str]:
+        """Return the modules that files import from elsewhere, outside of their functions."""
+        libraries: set[str] = set()
+        for path in files:
+            # The import of a file that is no Python says so itself.
+            with suppress(SyntaxError, ValueError):
+                for imported in imports_in(path.read_bytes(), called=False):
+                    head = imported.module.partition(".")[0]
+                    # A folder may be a namespace.
+                    begins = ((f / head).is_dir() or file_of(f, head) for f in self.folders)
+                    if not (imported.level or any(begins)):
+                        libraries.add(imported.module)
+        return libraries
 
 
 def _named_in(path: Path) -> list[tuple[Path | None, str]]:

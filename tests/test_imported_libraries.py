@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pytest_kopt.imports import libraries_and_files
+from pytest_kopt.imports import Finder
 
 FILES = {
     "tests/test_norm.py": "import kernels.norm\nfrom kernels import softmax\nimport torch\n",
@@ -34,10 +34,11 @@ def test_libraries_are_those_that_files_reach_outside_the_project(tmp_path: Path
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     starts = [tmp_path / "tests/test_norm.py", tmp_path / "tests/gone.py"]
-    libraries, files = libraries_and_files(starts, [tmp_path, tmp_path / "src"])
-    assert libraries == {
+    finder = Finder(tmp_path, [tmp_path, tmp_path / "src"])
+    files = finder.reached(starts)
+    assert finder.libraries(files) == {
         *("torch", "triton", "numpy", "packaging.version", "liger_kernel.ops.utils"),
     }
-    assert files - {*starts} == {
+    assert files - {starts[0]} == {
         tmp_path / name for name in FILES if "kernels" in name and "unused" not in name
     } | {tmp_path / "src/pkg/__init__.py", tmp_path / "src/pkg/deep.py"}

@@ -18,7 +18,7 @@ from pytest_kopt.cases.details import choices_of, merged_choices
 from pytest_kopt.cases.order import CANDIDATE, ArmsOrder, Choices, Depth, WorkerOrders
 from pytest_kopt.cases.result import CaseResult, Collector
 from pytest_kopt.devices.pinning import Placement, place
-from pytest_kopt.imports import libraries_and_files
+from pytest_kopt.imports import Finder
 from pytest_kopt.options.declare import EARLY_LOOK
 from pytest_kopt.options.settings import Settings
 from pytest_kopt.processes.child import NO_MEMORY, Child, without_records
@@ -292,8 +292,10 @@ class Measurements:
     @cached_property
     def _reached(self) -> tuple[set[str], set[Path]]:
         """The libraries that the tests' files import, and the project's files."""
-        folders = [self._root, *self._config.getini("pythonpath"), self._root / "src"]
-        return libraries_and_files(_test_files(self._config), folders)
+        root = self._root.resolve()
+        finder = Finder(root, [root, *self._config.getini("pythonpath"), root / "src"])
+        files = finder.reached(_test_files(self._config))
+        return finder.libraries(files), files
 
     def warm_up(self) -> None:
         """Have the processes to come start sooner; what they import is imported meanwhile."""
