@@ -10,7 +10,7 @@ from pytest_kopt import policies
 from pytest_kopt.cases.evidence import CaseEvidence
 from pytest_kopt.cases.result import CaseResult, Check, Collector
 from pytest_kopt.numerics.gates import Gate, bitwise, snr, tolerance
-from pytest_kopt.trials.pull_request.base import changed_cases, differences
+from pytest_kopt.trials.pull_request.own_rules import changed_cases, differences
 
 PRIMUS = policies.load("primus")
 CLOSE, FAR = tolerance(rtol=1e-4, atol=1e-4), tolerance(rtol=1e-2, atol=1e-4)

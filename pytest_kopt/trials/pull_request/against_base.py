@@ -44,20 +44,20 @@ from pytest_kopt.trials.measurements import InCopies, Measurements
 from pytest_kopt.trials.project_command import ProjectCommand
 from pytest_kopt.trials.pull_request.base import (
     Base,
-    changed_cases,
+    Reach,
+    check_known,
     harness_of,
+    ignored_among,
+    ignored_code,
     is_conftest,
     removed,
     take_inventory,
 )
 from pytest_kopt.trials.pull_request.own_rules import (
-    Reach,
-    check_known,
+    changed_cases,
     check_rules,
     edited_around,
     edited_settings,
-    ignored_among,
-    ignored_code,
     plugin_files,
     settings_of,
 )

@@ -1,7 +1,7 @@
-"""A pull request does not choose what judges it: options, the policy's file, files of its cases.
+"""A pull request does not choose what judges it: options, the policy's file, what cases declare.
 
 Conftest files and plugins may edit `config.option` and pytest's ini values as they like: only the
-command and the settings files count. git does not know what ignored files were at the base.
+command and the settings files count.
 """
 
 from __future__ import annotations
@@ -9,23 +9,29 @@ from __future__ import annotations
 import os
 import shlex
 from argparse import ArgumentParser
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from pathlib import Path, PurePosixPath
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
 from _pytest.config.findpaths import get_common_ancestor, locate_config
 
-from pytest_kopt.campaign.git.repository import Repository
-from pytest_kopt.cases.result import CaseResult, loaded_by, opened_by
+from pytest_kopt.cases.details import in_a_line
+from pytest_kopt.cases.result import CaseResult, Collector
+from pytest_kopt.decide.hard_gates import some
+from pytest_kopt.decide.policy import Policy
+from pytest_kopt.devices.states import COLD
 from pytest_kopt.errors import BadInput
+from pytest_kopt.honesty.nearby_shapes import USES
 from pytest_kopt.options.declare import CHOICES, NAMED, options, settings_keys
 from pytest_kopt.options.settings import Settings
 from pytest_kopt.paired import noise
 from pytest_kopt.processes.child import mover
 from pytest_kopt.trials.harness import pytest_section
+from pytest_kopt.trials.judging import under
 from pytest_kopt.trials.pull_request.base import Base, is_conftest
-from pytest_kopt.versions.affected_modules import is_built, is_read_unheard, project_modules
+from pytest_kopt.versions.affected_modules import project_modules
 
 #: Where pytest looks for its settings.
 _SETTINGS_FILES = (
@@ -35,10 +41,6 @@ _SETTINGS_FILES = (
 #: Options that decide nothing.
 _IDLE = frozenset({"kopt_summary_csv", "kopt_gpu_wait", "kopt_campaign"})
 _DEFAULTS = {name: legal[0] for name, legal in CHOICES.items()} | {"kopt_policy": "primus"}
-#: How a file begins that git-lfs put in place of a large one.
-_POINTER = b"version https://git-lfs.github.com/spec/"
-#: Folders of builds and environments, which hold copies.
-_COPIES = frozenset({"build", "dist", "site-packages"})
 
 
 def check_rules(
@@ -169,103 +171,159 @@ def _plain(given: Mapping[str, Any], section: Mapping[str, Any]) -> dict[str, st
     }
 
 
-class Reach:
-    """Tells who uses changed files; a path is one in the work tree, a case's are below the root."""
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The change of a case's declaration since the base; one that `loosens` lets more pass."""
 
-    def __init__(self, tree: Path, root: Path, *, rebuilds: bool) -> None:
-        """Take a work tree, and pytest's `root` in it.
-
-        A command that `rebuilds` kernels may read any of its files.
-        """
-        self._tree, self._root, self._rebuilds = tree, root.resolve(), rebuilds
-
-    def in_tree(self, path: str) -> str:
-        """Return a path below the root as one in the work tree."""
-        inside = self._root.relative_to(self._tree)
-        return str(PurePosixPath(inside.as_posix()) / path)
-
-    def used(self, results: Sequence[CaseResult]) -> set[str]:
-        """Return what the processes of these cases imported and opened."""
-        return {*map(self.in_tree, loaded_by(results)), *self.opened(results)}
-
-    def opened(self, results: Sequence[CaseResult]) -> dict[str, set[str]]:
-        """Return what was opened, each with the sources below the root that had it opened."""
-        return {self.in_tree(path): by for path, by in opened_by(results).items()}
-
-    def any_used(self, changed: Iterable[str], results: Sequence[CaseResult]) -> bool:
-        """Say whether these cases may use one of the changed files."""
-        loaded, opened = loaded_by(results), self.opened(results)
-        return any(self._may_be_used(path, loaded, opened) for path in changed)
-
-    def any_called(self, changed: Iterable[str], case: CaseResult) -> bool:
-        """Say whether the function of a case, whose files are in evidence, may use one of them."""
-        used = {*(case.evidence.used or ())}
-        strangers = loaded_by([case]) - used
-        opened = {path for path, by in self.opened([case]).items() if not strangers.issuperset(by)}
-        return any(self._may_be_used(path, used, opened) for path in changed)
-
-    def _may_be_used(self, path: str, loaded: Collection[str], opened: Collection[str]) -> bool:
-        """Say whether it is not shown that who `loaded` and `opened` files leaves one alone.
-
-        Files that are gone, or lie outside of the root, were not looked for.
-        """
-        place = self._tree / path
-        is_heard_of = place.is_file() and place.is_relative_to(self._root)
-        if self._rebuilds or not is_heard_of or path in opened:
-            return True
-        is_unheard = is_built(place) or is_read_unheard(place)
-        return is_unheard or place.relative_to(self._root).as_posix() in loaded
+    text: str
+    loosens: bool = True
 
 
-def ignored_code(root: Path, workspace: Path) -> frozenset[str]:
-    """Return the sources of a work tree that define functions and that git ignores.
+@dataclass(frozen=True, slots=True)
+class ChangedCases:
+    """The cases as they are `judged`, and what of them is not as at the base.
 
-    The versions of kernels that campaigns keep in the `workspace` are no sources.
+    Those `by_base` are judged by the base's tests. `together` are those of the base that only their
+    changed tests can run. `looser` says what cases declare less than they did.
     """
-    repository = Repository.around(root)
-    assert repository is not None
-    return frozenset(
-        path
-        for path in repository.ignored_sources()
-        if not _is_copy(Path(path), root, workspace) and b"def " in (root / path).read_bytes()
+
+    judged: Sequence[CaseResult]
+    by_base: Collection[str]
+    new: Sequence[str]
+    together: Sequence[str]
+    looser: Sequence[str]
+    flags: Sequence[str]
+
+
+def changed_cases(
+    results: Sequence[CaseResult],
+    there: Collector | None,
+    known: Collection[str],
+    policy: Policy,
+    *,
+    other: bool,
+) -> ChangedCases:
+    """Return which cases changed; `there` is what the base's tests say of the base's `known` ones.
+
+    It is None where both have the same tests. If no kernel is an `other` one, a case that the base
+    fails as well is judged by its own test.
+    """
+    by_base, together, flags = dict[str, CaseResult](), list[str](), list[str]()
+    declared: dict[Difference, list[str]] = {}
+    then_of = {result.nodeid: result for result in there.in_order()} if there else {}
+    for now in (result for result in results if there and result.nodeid in known):
+        then = then_of.get(now.nodeid)
+        another = _other_function(then, now) if then and other and then.check == "PASS" else ""
+        if then is None or then.check == "ERROR" or another:
+            errors = {**there.collect_errors, **there.failures} if there else {}
+            error = another or (then.diagnosis if then else under(now.nodeid, errors))
+            why = f" ({in_a_line(error)})" if error else ""
+            together += [now.nodeid] if other else []
+            what = "changed together: not compared" if other else "not run by the base's test"
+            flags.append(f"{what}: {now.nodeid}{why}")
+            continue
+        for difference in differences(then, now, policy) if now.check == "PASS" else ():
+            declared.setdefault(difference, []).append(now.label)
+        if then.check == "PASS" != now.check:
+            text = f"{now.nodeid}: {in_a_line(now.diagnosis)}"
+            flags.append(f"fails by its changed test: {text}")
+        if other or then.check == "PASS":
+            by_base[now.nodeid] = then
+    looser = [f"{some(labels)} {d.text}" for d, labels in declared.items() if d.loosens]
+    flags += [f"declares less than at the base: {text}" for text in looser]
+    same = "declared otherwise than at the base, and no looser"
+    flags += [f"{same}: {some(on)} {d.text}" for d, on in declared.items() if not d.loosens]
+    judged = [by_base.get(result.nodeid, result) for result in results]
+    new = [result.nodeid for result in results if result.nodeid not in known]
+    flags += [f"new case, not compared: {nodeid}" for nodeid in new]
+    return ChangedCases(judged, by_base.keys(), new, together, looser, flags)
+
+
+def _other_function(then: CaseResult, now: CaseResult) -> str:
+    """Say which function a case calls and which it called, "" for the same one.
+
+    The name of what a test defines itself depends on how its file is imported.
+    """
+    before, after = then.evidence, now.evidence
+    if before.function == after.function or after.home == now.nodeid.partition("::")[0]:
+        return ""
+    return f"calls {after.function}, the base {before.function}"
+
+
+def differences(then: CaseResult, now: CaseResult, policy: Policy) -> Iterator[Difference]:
+    """Yield what a case declares otherwise than it did, or what else it draws.
+
+    The policy has the regression limit of a case without its own.
+    """
+    before, after = then.evidence, now.evidence
+    if another := _other_function(then, now):
+        yield Difference(another)
+    gates, gates_now = before.tolerances or {}, after.tolerances or {}
+    for name, gate in gates.items():
+        if name not in gates_now:
+            yield Difference(f"does not check {name} any more")
+        elif gates_now[name] != gate:
+            text = f"accepts {gates_now[name].describe()} for {name}, the base {gate.describe()}"
+            yield Difference(text, not gates_now[name].implies(gate))
+    for name in gates_now if gates else ():
+        if name not in gates:
+            yield Difference(f"checks {name} as well", loosens=False)
+    for text, old, new in (
+        (
+            "excludes {} by its domain",
+            {*(before.domain or ())}.difference(USES),
+            {*(after.domain or ())}.difference(USES),
+        ),
+        ("declares input {} a weight", before.weights, after.weights),
+        ("lets input {} hold results after a call (writes)", before.writes, after.writes),
+        ("lets input {} hold anything after a call (consumes)", before.consumes, after.consumes),
+    ):
+        if more := sorted(map(str, {*(new or ())} - {*(old or ())})):
+            yield Difference(text.format(", ".join(more)))
+        if less := sorted(map(str, {*(old or ())} - {*(new or ())})):
+            yield Difference(f"no longer {text.format(', '.join(less))}", loosens=False)
+    uses, uses_now = (
+        {*(domain or ())}.intersection(USES) for domain in (before.domain, after.domain)
     )
-
-
-def ignored_among(root: Path, paths: Collection[str]) -> frozenset[str]:
-    """Return those of some paths of a work tree that git ignores."""
-    repository = Repository.around(root)
-    assert repository is not None
-    return frozenset(repository.ignored(paths))
-
-
-def check_known(base: Base, ignored: Collection[str], used: Iterable[str]) -> None:
-    """Raise BadInput where paths that cases `used` cannot be what they were at the base."""
-    for path in sorted(used):
-        if path in ignored:
-            raise BadInput(
-                f"a case uses {path}, which git ignores: its content at the base is unknown",
-                where=str(base),
-                fix="git add --force; or kopt_rebuild_command, which makes the file for each "
-                "version; or let the test read it and pass it to the kernel",
-            )
-        place = base.root / path
-        here = place.read_bytes() if place.is_file() else b""
-        there = base.old.get(path) or b""
-        for content, where in ((here, "here"), (there, "at the base")):
-            if content.startswith(_POINTER):
-                raise BadInput(
-                    f"a case uses {path}, and {where} it is only a pointer of git-lfs",
-                    where=str(base),
-                    fix="git lfs install; git lfs pull (in CI: lfs: true)",
-                )
-
-
-def _is_copy(path: Path, root: Path, workspace: Path) -> bool:
-    """Say whether a source lies in a build, an environment, a tool's folder or the `workspace`."""
-    folders = path.parts[:-1]
-    return (
-        not _COPIES.isdisjoint(folders)
-        or any(name.startswith(".") for name in folders)
-        or (root / path).is_relative_to(workspace)
-        or any((root / folder / "pyvenv.cfg").exists() for folder in path.parents)
+    if dropped := ", ".join(sorted(uses - uses_now)):
+        yield Difference(f"no longer requires {dropped} by its domain")
+    if added := ", ".join(sorted(uses_now - uses)):
+        yield Difference(f"requires {added} by its domain", loosens=False)
+    if before.nan != after.nan:
+        yield Difference(f"declares nan={after.nan!r}, the base {before.nan!r}", bool(after.nan))
+    for name in ("deterministic", "batch_invariant"):
+        asked, asks = bool(getattr(before, name)), bool(getattr(after, name))
+        if asked != asks:
+            yield Difference(f"declares {name}={asks}, the base {asked}", asked)
+    multiples = before.group_multiple or 1, after.group_multiple or 1
+    if multiples[0] != multiples[1]:
+        text = "draws group sizes in multiples of {1}, the base of {0}".format(*multiples)
+        yield Difference(text, multiples[0] % multiples[1] != 0)
+    if before.groups and not after.groups:
+        yield Difference("draws no other group sizes")
+    # The time of a call is the same in both: any will do.
+    limit, limit_now = (
+        policy.limit(side.limit_pct, side.limit_us, 1.0) for side in (before, after)
     )
+    if limit != limit_now:
+        text = f"may be slower by {limit_now}, at the base by {limit}"
+        yield Difference(text, limit_now.pct > limit.pct or limit_now.us > limit.us)
+    if then.weight != now.weight:
+        text = f"has weight {now.weight:g}, at the base {then.weight:g}"
+        yield Difference(text, now.weight < then.weight)
+    for name, default in (("cache", COLD), ("operating_point", None)):
+        measured, measures = (getattr(side, name) or default for side in (before, after))
+        if measured != measures:
+            yield Difference(f"declares {name}={measures!r}, the base {measured!r}")
+    for unit in ("flops", "nbytes"):
+        old_work, new_work = getattr(before, unit), getattr(after, unit)
+        if old_work != new_work:
+            pairs = zip(new_work or (0.0, 0.0), old_work or (0.0, 0.0), strict=True)
+            text = f"declares {unit}={new_work}, the base {old_work}"
+            yield Difference(text, any(new < old for new, old in pairs))
+    if before.schema != after.schema:
+        yield Difference(f"has the schema {after.schema!r}, at the base {before.schema!r}")
+    if before.dims != after.dims:
+        yield Difference(f"has the dims {after.dims}, at the base {before.dims}")
+    elif before.drawn != after.drawn:
+        yield Difference("draws other inputs")
