@@ -1,9 +1,10 @@
 """Read what a GPU says of itself: the source of facts that no vendor document prints.
 
-python benchmarks/device_facts.py OUT.json [--pools]
+python benchmarks/device_facts.py OUT.json [--pools] [--load]
 
 With `--pools` also the time of three memory-bound kernels by the size of the pool of inputs, in
 largest shared caches: a pool is cold enough if a larger one makes no call slower. About a minute.
+With `--load` also the time of a product under load without rests, after a rest of two seconds.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import json
 import math
 import statistics
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -89,8 +91,26 @@ def pools() -> list[dict[str, Any]]:
     ]
 
 
+def under_load() -> dict[str, list[float]]:
+    """Return a product's microseconds by its size: medians of each 0.05 s of three seconds."""
+    found = {}
+    for size in (4096, 8192):
+        x, y = (torch.randn(size, size, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+        block = prepare("graph", "cuda", False, [lambda x=x, y=y: x @ y] * (2**16 // size))
+        block.run()
+        time.sleep(2)
+        begin, parts = time.monotonic(), list[list[float]]()
+        while (part := int((time.monotonic() - begin) / 0.05)) < 60:
+            parts += [[] for _ in range(part + 1 - len(parts))]
+            parts[part].append(block.run() * 1e3)
+        found[str(size)] = [round(statistics.median(each), 1) for each in parts if each]
+    return found
+
+
 if __name__ == "__main__":
     found = facts()
+    if "--load" in sys.argv:
+        found["microseconds_under_load"] = under_load()
     if "--pools" in sys.argv:
         found |= {"largest_cache_bytes": largest_cache_bytes(), "pools": pools()}
     Path(sys.argv[1]).write_text(json.dumps(found, indent=1) + "\n")

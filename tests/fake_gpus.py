@@ -50,7 +50,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU = 1, 2, 0
-NVML_PERF_POLICY_POWER, NVML_PERF_POLICY_THERMAL = 0, 1
 HERE = Path(__file__).parent
 
 
@@ -124,10 +123,6 @@ def nvmlDeviceGetTemperature(handle, sensor):
 
 def nvmlDeviceGetPowerUsage(handle):
     return 76520
-
-
-def nvmlDeviceGetViolationStatus(handle, policy):
-    return SimpleNamespace(violationTime=0)
 
 
 def nvmlDeviceGetCurrentClocksThrottleReasons(handle):

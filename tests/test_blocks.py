@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from pytest_kopt.cases.order import ALONE, CANDIDATE, INCUMBENT, PLACEBO
 from pytest_kopt.cases.replies import Reply, Written
-from pytest_kopt.devices.vendor import Monitor, Reading
+from pytest_kopt.devices.vendor import Reading
 from pytest_kopt.paired.blocks import Blocks
 from pytest_kopt.paired.samples import BlockTime
 from tests.fake_ends import BlockWorker
@@ -141,10 +141,10 @@ def test_the_outside_clock_takes_as_long_as_the_gain_needs(
 ) -> None:
     """Not beyond what the clock of a GPU that falls under load allows."""
     held = cast("Any", {CANDIDATE: Replayed(5, 5, 0), INCUMBENT: Replayed(5, 5, 0)})
-    limited = itertools.repeat(1.0) if is_steady else itertools.count()
-    monitor = Monitor(Reading, lambda: Reading(limited=next(limited)))
+    clocks = itertools.repeat(1980.0) if is_steady else itertools.count(1980, -10)
+    states = (Reading(sm_mhz=mhz) for mhz in clocks)
     calls = {arm: [2] for arm in held}
-    blocks = Blocks(held, random.Random(7), "cuda", 3, calls, monitor=monitor)
+    blocks = Blocks(held, random.Random(7), "cuda", 3, calls, glance=lambda: next(states))
     blocks.warm_up()
     quads = blocks.quads()[CANDIDATE]
     held[CANDIDATE].orders.clear()

@@ -27,7 +27,6 @@ class FakeNvml:
     """
 
     NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU = 1, 2, 0
-    NVML_PERF_POLICY_POWER, NVML_PERF_POLICY_THERMAL = 0, 1
     NVML_FI_DEV_POWER_INSTANT, NVML_SUCCESS = 186, 0
 
     class NVMLError(Exception):
@@ -95,11 +94,6 @@ class FakeNvml:
         known = handle == H200
         return [SimpleNamespace(nvmlReturn=0 if known else 3, value=SimpleNamespace(uiVal=691_500))]
 
-    def nvmlDeviceGetViolationStatus(self, handle: str, policy: int) -> Any:
-        """Say since when, in ns, a limit has held the clock down; an instance has no such count."""
-        assert handle not in PARTS
-        return SimpleNamespace(violationTime={0: 2_500_000_000, 1: 500_000_000}[policy])
-
     def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle: str) -> int:
         return 0x4 | 0x20
 
@@ -122,7 +116,6 @@ def test_nvml_reads_a_whole_gpu() -> None:
         temperature_c=61.0,
         power_w=691.5,
         throttle=("sw_power_cap", "sw_thermal_slowdown"),
-        limited=3e9,
     )
 
 
@@ -190,8 +183,7 @@ class FakeAmdSmi:
         return {"current_socket_power": "N/A", "average_socket_power": 141}
 
     def amdsmi_get_violation_status(self, handle: str) -> dict[str, Any]:
-        thermal = {"acc_socket_thrm": 2**64 - 1, "active_socket_thrm": "N/A"}
-        return {"acc_ppt_pwr": 99, "active_ppt_pwr": True, **thermal}
+        return {"acc_ppt_pwr": 99, "active_ppt_pwr": True, "active_socket_thrm": "N/A"}
 
 
 MI300X = Device("GPU-8d4a2e19c07f33b1", 0, "AMD Instinct MI300X", "gfx942", "0000:05:00.0")
@@ -209,7 +201,6 @@ def test_amdsmi_lists_and_reads_a_gpu() -> None:
         temperature_c=58.0,
         power_w=141.0,
         throttle=("ppt_pwr",),
-        limited=99.0,
     )
 
 
@@ -225,7 +216,6 @@ def test_amdsmi_of_an_older_release() -> None:
 
     reading = AmdSmi(Older()).read(MI300X)
     assert (reading.temperature_c, reading.utilisation_pct, reading.throttle) == (58.0, None, ())
-    assert reading.limited is None
 
 
 def test_no_tool_no_vendor(monkeypatch: pytest.MonkeyPatch) -> None:

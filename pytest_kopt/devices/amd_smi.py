@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 from pytest_kopt.devices.vendor import AMD, Device, Reading
-
-#: Counts that grow while a limit of power or temperature holds the clock down.
-_LIMITS, _UNTOLD = ("acc_ppt_pwr", "acc_socket_thrm"), 2**64 - 1
 
 
 def connect() -> AmdSmi | None:
@@ -73,7 +70,6 @@ class AmdSmi:
                 for name, value in status.items()
                 if name.startswith("active_") and value is True
             ),
-            limited=_sum(status.get(name) for name in _LIMITS),
         )
 
     def glance(self, device: Device) -> Reading:
@@ -97,12 +93,6 @@ class AmdSmi:
             return question(*arguments)
         except self._smi.AmdSmiException:
             return None
-
-
-def _sum(counts: Iterable[Any]) -> float | None:
-    """Return the sum of counts; one that is not supported is "N/A", or has all bits set."""
-    told = [float(count) for count in counts if isinstance(count, int) and count < _UNTOLD]
-    return sum(told) if told else None
 
 
 def _number(value: Any) -> float | None:

@@ -69,7 +69,6 @@ class Nvml:
                 part = instance
         ask = self._ask
         running = ask(lambda: nvml.nvmlDeviceGetComputeRunningProcesses(part))
-        limits = nvml.NVML_PERF_POLICY_POWER, nvml.NVML_PERF_POLICY_THERMAL
         return replace(
             self.glance(device),
             memory_mib=ask(lambda: nvml.nvmlDeviceGetMemoryInfo(part).used / _MIB),
@@ -78,11 +77,6 @@ class Nvml:
             memory_mhz=ask(lambda: float(nvml.nvmlDeviceGetClockInfo(whole, nvml.NVML_CLOCK_MEM))),
             temperature_c=ask(
                 lambda: float(nvml.nvmlDeviceGetTemperature(whole, nvml.NVML_TEMPERATURE_GPU))
-            ),
-            limited=ask(
-                lambda: float(
-                    sum(nvml.nvmlDeviceGetViolationStatus(whole, p).violationTime for p in limits)
-                )
             ),
         )
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import platform
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, Protocol
@@ -58,8 +58,7 @@ class Reading:
     Memory in MiB, utilisation in %, clocks in MHz (`sm_mhz` of a CPU is the mean of its cores'),
     temperature in degrees Celsius, power in W.
     `processes` are the pids that compute on it, as the vendor sees them. `throttle` names why the
-    clock is below its highest; `limited` is a count that grows while a limit of power or
-    temperature holds it down.
+    clock is below its highest.
     """
 
     memory_mib: float | None = None
@@ -70,20 +69,11 @@ class Reading:
     temperature_c: float | None = None
     power_w: float | None = None
     throttle: tuple[str, ...] = ()
-    limited: float | None = None
 
     @property
     def throttled(self) -> tuple[str, ...]:
         """The reasons in `throttle` that mean the device could not do its best."""
         return tuple(reason for reason in self.throttle if reason not in HARMLESS)
-
-
-@dataclass(frozen=True, slots=True)
-class Monitor:
-    """How to read the state of one device: what is fast to read of it, and all of it."""
-
-    glance: Callable[[], Reading] = Reading
-    read: Callable[[], Reading] = Reading
 
 
 class Vendor(Protocol):

@@ -13,9 +13,9 @@ from pytest_kopt.cases.order import ALONE, CANDIDATE, INCUMBENT, PLACEBO, UNEVEN
 from pytest_kopt.cases.protocol import Keep, Time, Write
 from pytest_kopt.cases.replies import Looked, Timed, Written
 from pytest_kopt.devices.processes import Unseen
-from pytest_kopt.devices.vendor import LOCKED, Monitor, Reading
+from pytest_kopt.devices.vendor import LOCKED, Reading
 from pytest_kopt.measure.engine import PAUSE_S
-from pytest_kopt.paired.samples import PAIRS, BlockTime, Kind, Quad, gain_in_turns
+from pytest_kopt.paired.samples import PAIRS, BlockTime, Kind, Quad
 from pytest_kopt.paired.verifier_process import SeenBlock
 from pytest_kopt.processes.child import Child
 
@@ -24,7 +24,6 @@ TRUSTED = frozenset({INCUMBENT, PLACEBO, ALONE, UNEVEN[INCUMBENT]})
 #: So many blocks of an arm are looked at.
 _LOOKS = 2
 #: Of a device that tells nothing of its state.
-_SILENT = Monitor()
 #: So many quads compare two arms, and more on a GPU whose blocks take less than so many ms each:
 #: there a clock that steps between two blocks is what scatters. The mean of more than so many cases
 #: is sharp without.
@@ -35,22 +34,15 @@ _QUADS, _MORE_QUADS, _SHORT_MS, _FEW_CASES = 3, 4, 12.0, 8
 _LEAST_MS, _LONGEST_MS, _GAINED_MS = 6.0, (40.0, 240.0), 0.6
 #: So often that clock is asked, over all cases, there and back in each.
 _ASKED = 8
-#: Under load for so long, in s, a version meets the power limit if it needs more than that. An H100
-#: begins to count 45 ms after a load begins.
-_LOAD_S = 0.12
-#: It goes on counting for up to so many s after a load, and stands still for less than so many s
-#: meanwhile (an H200 for 0.41 and 0.05): a case that follows a limited one would be taken for one.
-_COUNTING_S, _STANDING_S = 0.5, 0.08
+#: Under load for so long, in s, a clock falls below so much of its highest if the version needs
+#: more power than the device may take: an H200's is there after 0.11 s.
+_LOAD_S, _FALLEN = 0.2, 0.98
 #: Turns of each version where the sustained point decides, and at the final comparison.
 AT_LENGTH = 2
 #: In a turn of its own a version is loaded until the clock is its own, then timed, in several
-#: blocks; longer where there are more turns. More load comes before the first turn. With 0.2 s for
-#: each an H100 has both versions at one clock.
-_WARMING_S, _TURN_S, _LONG_TURN_S, _PARTS = 0.3, (0.3, 0.4), (0.4, 0.6), 4
-#: One turn of each is repeated the other way round after a loss of so much, as a log-ratio: on an
-#: H100 the version whose turn came second was up to 7 % slower for that. A smaller loss is no more
-#: than the error of one turn.
-_LOSS = 0.05
+#: blocks. An H200 corrects its power every 0.9 s, by up to 16 % of a call: turns of 0.7 s met that
+#: or missed it, and were apart by 4 %.
+_LEAD_S, _TIMED_S, _PARTS = 0.4, 0.6, 6
 
 
 def _together(blocks: Sequence[BlockTime]) -> BlockTime:
@@ -90,12 +82,12 @@ class Blocks:
         cases: int,
         calls: Mapping[str, Sequence[int]],
         places: Mapping[str, Sequence[int]] = {},
-        monitor: Monitor = _SILENT,
+        glance: Callable[[], Reading] = Reading,
     ) -> None:
         """Take a case's arms on a device of a kind; `cases` are measured like it.
 
         A block of an arm is `calls` calls of its forward, and then of its backward if any. The
-        places of their results are in `places` in its process. `monitor` reads the device's state.
+        places of their results are in `places` in its process. `glance` reads the device's state.
         """
         self.arms = arms
         self._calls = calls
@@ -114,7 +106,7 @@ class Blocks:
         #: The places of what processes are to keep of their last blocks.
         self._keeping: dict[Child, Keep] = {}
         self._seen: dict[tuple[str, int], SeenBlock] = {}
-        self._monitor = monitor
+        self._glance = glance
         #: The highest clock of a block so far, in MHz.
         self.top_mhz = 0.0
         #: Whether the owner's setting held the clock in a block so far.
@@ -158,9 +150,9 @@ class Blocks:
     def sustained(self, turns: int, *, has_control: bool = False) -> dict[Kind, list[Quad]] | None:
         """Compare versions, each at the clock that it gets where it alone keeps the device busy.
 
-        Each has one turn, or two of a second, there and back: the card is cooler at the first. None
-        where no limit of the device holds a version's clock down: what is measured with pauses
-        holds there as well. With `has_control` the A/A control is measured so too.
+        Each has one turn, or two, there and back: the card is cooler at the first. None where no
+        clock falls: what is measured with pauses holds there as well. With `has_control` the A/A
+        control is measured so too.
         """
         if not self._is_limited():
             return None
@@ -170,43 +162,21 @@ class Blocks:
             runs = range(self._runs[arm], self._runs[arm] + turns * (1 + _PARTS))
             self._chosen[arm] = [*self._chosen.get(arm, ()), self._order.choice(runs)]
 
-        lead_s, timed_s = _LONG_TURN_S if turns > 1 else _TURN_S
-
         def alone(arm: str, seed: int) -> BlockTime:
-            self.run(arm, seed, lead_s)
-            return _together([self.run(arm, seed, timed_s / _PARTS) for _ in range(_PARTS)])
+            self.run(arm, seed, _LEAD_S)
+            return _together([self.run(arm, seed, _TIMED_S / _PARTS) for _ in range(_PARTS)])
 
-        self.run(INCUMBENT, self._drawn(), _WARMING_S)
         if turns > 1:
             blocks = self._lap(arms, alone)
         else:
             seed, order = self._drawn(), self._order.sample(PAIRS[CANDIDATE], 2)
             blocks = [(arm, alone(arm, seed)) for arm in order]
-            if gain_in_turns([blocks]) < -_LOSS:
-                blocks += [(arm, alone(arm, seed)) for arm in reversed(order)]
         return {kind: [[block for block in blocks if block[0] in PAIRS[kind]]] for kind in kinds}
 
     def _is_limited(self) -> bool:
-        """Say whether a limit holds the clock of a version down, as far as the device tells."""
-        if (before := self._settled_count()) is None:
-            return True
-        for arm in (INCUMBENT, CANDIDATE):
-            self.run(arm, self._drawn(), _LOAD_S)
-            if self._monitor.read().limited != before:
-                return True
-        return False
-
-    def _settled_count(self) -> float | None:
-        """Return what the device counts of its limits once earlier loads add nothing to it."""
-        begin = since = time.monotonic()
-        count = self._monitor.read().limited
-        while (now := time.monotonic()) - begin < _COUNTING_S and now - since < _STANDING_S:
-            if count is None:
-                break
-            time.sleep(_STANDING_S / 8)
-            if (later := self._monitor.read().limited) != count:
-                count, since = later, time.monotonic()
-        return count
+        """Say whether the clock of a version falls under load, as far as the device tells."""
+        loads = (self.run(arm, self._drawn(), _LOAD_S) for arm in (INCUMBENT, CANDIDATE))
+        return any((load.mhz or 0.0) < _FALLEN * self.top_mhz or not load.mhz for load in loads)
 
     def _lap(
         self, arms: Collection[str], run: Callable[[str, int], BlockTime] | None = None
@@ -269,7 +239,7 @@ class Blocks:
             self._keeping[child] = Keep(place, block.calls)
         outside = waited if self._is_gpu else written + counted
         backward = per_call[1] if per_call[1:] else None
-        state = self._monitor.glance() if self._is_gpu else Reading()
+        state = self._glance() if self._is_gpu else Reading()
         self.top_mhz = max(self.top_mhz, state.sm_mhz or 0.0)
         self.is_locked |= LOCKED in state.throttle
         figures = (counted, outside, waited, state.sm_mhz, state.power_w)

@@ -29,7 +29,6 @@ from pytest_kopt.cases.replies import (
 )
 from pytest_kopt.devices.conditions import Steadily
 from pytest_kopt.devices.states import BOOST, SUSTAINED
-from pytest_kopt.devices.vendor import Monitor
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.nearby_shapes import Outcome, Tried
 from pytest_kopt.measure.engine import agreed
@@ -269,12 +268,11 @@ class Replica(Children):
         clear()
         folder = None if is_gpu else self._verifier.folder
         host, device = self._placement.host, self._device
-        monitor = Monitor(partial(host.glance, device), partial(host.read, device))
-        seen_places = places if folder else {}
-        blocks = Blocks(arms, order, device.kind, cases, calls, seen_places, monitor)
+        seen_places, glance = places if folder else {}, partial(host.glance, device)
+        blocks = Blocks(arms, order, device.kind, cases, calls, seen_places, glance)
         blocks.warm_up()
         if not turns:
-            steadily = Steadily(monitor.read)
+            steadily = Steadily(partial(host.read, device))
             for _ in steadily:
                 case.quads = blocks.quads()
             case.conditions = steadily.conditions
