@@ -60,3 +60,28 @@ def test_what_pytest_reads_is_no_file_of_the_kernels(tmp_path: Path) -> None:
     words = [sys.executable, "-c", READS, str(tmp_path)]
     done = subprocess.run(words, capture_output=True, text=True)
     assert done.stdout == "['others', 'built.txt']\n", done.stdout + done.stderr
+
+
+RETURNS = """
+import os, sys
+from pytest_kopt.honesty.audit_hook import AuditHook
+from pathlib import Path
+root = Path(sys.argv[1])
+hook = AuditHook(root)
+hook.install()
+open(root / "known", "a+").read()
+open(root / "edited", "r+").read()
+open(root / "cut", "w+").read()
+open(root / "made", "w").close()
+open(root / "made").read()
+open(root / "added", "a").close()
+print(sorted(Path(name).name for name in hook.opened))
+"""
+
+
+def test_a_file_that_was_there_is_read_even_if_it_may_be_written(tmp_path: Path) -> None:
+    for name in ("known", "edited", "cut", "added"):
+        (tmp_path / name).write_text("text")
+    words = [sys.executable, "-c", RETURNS, str(tmp_path)]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert done.stdout == "['edited', 'known']\n", done.stdout + done.stderr

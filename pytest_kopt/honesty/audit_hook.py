@@ -18,7 +18,6 @@ from urllib.parse import unquote, urlsplit
 
 from pytest_kopt.libraries import is_library
 
-_WRITING = os.O_WRONLY | os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC
 #: Where a path stands among an event's arguments, and the folder that it is relative to.
 _MOVED = {
     "os.rename": (1, 3),
@@ -51,6 +50,13 @@ def _place(event: str, arguments: tuple[Any, ...]) -> str:
         return ""
     start = "" if folder < 0 else f"/proc/self/fd/{folder}"
     return os.path.realpath(os.path.join(start, os.fsdecode(path)))
+
+
+def _makes(path: Any, flags: Any) -> bool:
+    """Say whether an open file holds only what the process writes: it was not there, or is cut."""
+    if not isinstance(flags, int) or not flags & (os.O_CREAT | os.O_TRUNC):
+        return False
+    return bool(flags & os.O_TRUNC) or not (isinstance(path, int) or os.path.exists(path))
 
 
 class AuditHook:
@@ -94,12 +100,11 @@ class AuditHook:
         if event not in _HEARD or self._is_busy:
             return
         flags = arguments[2] if event == "open" else 0
-        writes = event in _MOVED or (isinstance(flags, int) and bool(flags & _WRITING))
         self._is_busy = True
         try:
-            if writes:
+            if event in _MOVED or _makes(arguments[0], flags):
                 self._made.add(_place(event, arguments))
-            else:
+            elif not (isinstance(flags, int) and flags & os.O_WRONLY):
                 self._read(arguments[0])
         finally:
             self._is_busy = False
