@@ -16,7 +16,7 @@ import pytest
 from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, PLACEBO, ArmsOrder
 from pytest_kopt.cases.running import loaded_versions
 from pytest_kopt.versions import executed_files, twin
-from pytest_kopt.versions.affected_modules import NotLoadable
+from pytest_kopt.versions.affected_modules import NotLoadable, universe
 from pytest_kopt.versions.tree import linked
 from pytest_kopt.versions.twin import SecondVersion
 
@@ -107,6 +107,17 @@ LAYOUTS: dict[str, tuple[Layout, str, str, str]] = {
         "answer",
         "space/core.py",
     ),
+    "a module read through its package": (
+        {
+            "whole/__init__.py": "",
+            "whole/core.py": KERNEL.format(value="'new'"),
+            "whole/api.py": "import whole.core\n\n\ndef answer():\n"
+            "    return whole.core.answer()\n",
+        },
+        "whole.api",
+        "answer",
+        "whole/core.py",
+    ),
 }
 
 
@@ -120,6 +131,36 @@ def test_each_version_runs_its_own_code(tree: Tree, layout: str) -> None:
     assert (function(), incumbent(), function()) == ("new", "old", "new")
     executed_files.check(incumbent, version.files, version.first_files, "incumbent")
     executed_files.check(function, version.first_files, version.files, "candidate")
+
+
+@pytest.mark.parametrize(
+    ("edited", "imports", "reached"),
+    [
+        ("core", "from both.tools import value", ""),
+        ("core", "from .tools import value", ""),
+        ("core", "from . import tools\nvalue = tools.value", ""),
+        ("core", "import both.tools as t\nvalue = t.value", ""),
+        ("core", "import both.tools\nvalue = both.tools.value", "both both.api both.core"),
+        ("core", "from both import *\nvalue = 1", "both both.api both.core"),
+        ("tools", "from both.tools import value", "both both.api both.tools"),
+        ("__init__", "from both.tools import value", "both both.api both.core both.tools"),
+    ],
+)
+def test_a_module_is_of_a_change_only_if_it_reads_what_changed(
+    edited: str, imports: str, reached: str, tree: Tree
+) -> None:
+    """Its package may import more: that code runs before it, and gives it nothing."""
+    tree.write(
+        {
+            "both/__init__.py": "from .core import answer\nfrom .api import get\n",
+            "both/core.py": KERNEL.format(value="'new'"),
+            "both/tools.py": "value = 1\n",
+            "both/api.py": f"{imports}\n\n\ndef get():\n    return value\n",
+        }
+    )
+    importlib.import_module("both.api")
+    found = universe("both.api", [tree.root / f"both/{edited}.py"], tree.root)
+    assert sorted(found) == reached.split()
 
 
 @pytest.mark.parametrize(("replica", "proofs"), [(None, 3), (0, 3), (1, 0)])

@@ -9,8 +9,7 @@ import ast
 import functools
 import os
 import sys
-from collections.abc import Collection, Iterable, Mapping
-from itertools import accumulate
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import TypeAlias
@@ -118,11 +117,11 @@ def universe(
 ) -> dict[str, Path]:
     """Return the modules to load again, by name: what `start` reaches that depends on a change.
 
-    `changed` are resolved paths of files that differ between the versions. Packages above such a
-    module belong to it, since importing a submodule writes into its package. Empty when the change
-    does not reach `start`. A changed file that is no module belongs to those that read it; who had
-    which files `opened` is what this process heard. Raises NotLoadable when a module registers
-    something with torch, a file of a build changed, or it is not known who read a file.
+    `changed` are resolved paths of files that differ between the versions. Packages above a chosen
+    module are loaded with it, since importing a submodule writes into its package. Empty when the
+    change does not reach `start`. A changed file that is no module belongs to those that read it;
+    who had which files `opened` is what this process heard. Raises NotLoadable when a module
+    registers something with torch, a file of a build changed, or it is not known who read a file.
     """
     different = set(changed)
     if built := sorted(path.name for path in different if is_built(path)):
@@ -133,22 +132,20 @@ def universe(
         read |= (by := readers(path, modules, opened or {}))
         if "" in by:
             raise NotLoadable(f"it is not known which module reads {path.name}")
+    touched = {name for name, path in modules.items() if path in different}
+    for name, targets in imports.items():
+        # The code of packages above runs first.
+        targets |= touched.intersection(_packages_above(name))
     reached = _closure({start}, imports)
     dependents: dict[str, set[str]] = {name: set() for name in modules}
     for name, targets in imports.items():
         for target in targets:
             dependents[target].add(name)
-    for name in modules:
-        package = name.rpartition(".")[0]
-        if package in modules:
-            dependents[name].add(package)
-    touched = {name for name, path in modules.items() if path in different}
     affected = _closure(touched | read, dependents)
     chosen = {name: modules[name] for name in sorted(reached & affected)}
-    for name in list(chosen):
-        while name := name.rpartition(".")[0]:
-            if name in modules:
-                chosen[name] = modules[name]
+    for package in (package for name in [*chosen] for package in _packages_above(name)):
+        if package in modules:
+            chosen[package] = modules[package]
     for name, path in chosen.items():
         if (registration := _registration(path)) is not None:
             raise NotLoadable(f"module {name!r} calls {registration}")
@@ -171,16 +168,20 @@ def _registration(path: Path) -> str | None:
 
 
 def imported_by(start: str, root: Path) -> set[Path]:
-    """Return the files below `root` that importing a module can run, packages above included."""
+    """Return the files below `root` whose code a module can call, and of the packages above."""
     modules, imports = _imports_below(root)
-    for name in modules:
-        package = name.rpartition(".")[0]
-        imports[name] |= {package} & modules.keys()
-    return {modules[name] for name in _closure({start}, imports)}
+    reached = _closure({start}, imports)
+    above = (package for name in reached for package in _packages_above(name))
+    return {modules[name] for name in reached.union(above) & modules.keys()}
+
+
+def _packages_above(name: str) -> Iterator[str]:
+    while name := name.rpartition(".")[0]:
+        yield name
 
 
 def _imports_below(root: Path) -> tuple[dict[str, Path], dict[str, set[str]]]:
-    """Return the loaded modules below `root`, and what each of them imports there."""
+    """Return the loaded modules below `root`, and those that each of them reads names of."""
     modules = project_modules(root)
     return modules, {name: _imported(name, path, modules) for name, path in modules.items()}
 
@@ -198,15 +199,24 @@ def _closure(start: set[str], edges: Mapping[str, set[str]]) -> set[str]:
 def _imported(name: str, path: Path, modules: Mapping[str, Path]) -> set[str]:
     module = sys.modules[name]
     package = module.__name__ if hasattr(module, "__path__") else name.rpartition(".")[0]
-    names: list[str] = []
+    read, bound = set[str](), set[str]()
     for imported in imports_of(path):
         parts = package.split(".") if imported.level else []
         above = parts[: len(parts) - imported.level + 1]
-        names.append(".".join(filter(None, (*above, imported.module, imported.name))))
-    # What an import names may be a module or something in one; packages above are run as well.
-    return {way for name in names for way in accumulate(name.split("."), "{}.{}".format)} & {
-        *modules
-    }
+        source = ".".join(filter(None, (*above, imported.module)))
+        whole = f"{source}.{imported.name}"
+        if imported.name == "*" or not imported.name:
+            is_whole = imported.name or imported.alias
+            bound.add(source if is_whole else source.partition(".")[0])
+        elif whole in modules:
+            bound.add(whole)
+        else:
+            read.add(source)
+    # Through a package that it has a name for, a module reads whatever else was imported there.
+    packages = (name for name in bound if hasattr(sys.modules.get(name), "__path__"))
+    inside = tuple(f"{name}." for name in packages)
+    found = (read | bound) & modules.keys()
+    return found | {name for name in modules if inside and name.startswith(inside)}
 
 
 def imports_of(path: Path) -> tuple[Import, ...]:
