@@ -204,7 +204,7 @@ def test_candidates_that_differ_in_a_data_file(tmp_path: Path, table: str, reads
     if table == "cost.txt":
         assert found.code == 4, found.text
         assert "cannot be measured in one process: candidates/" in found.refusal
-        assert "which module reads cost.txt" in found.refusal
+        assert "a working folder of its own, to read cost.txt" in found.refusal
         assert "a round of its own" in found.refusal
         assert races.project.read(PLAIN) == kernel(cost) and races.project.read(table) == str(OLD)
     else:

@@ -53,7 +53,8 @@ def load_versions(
     # What a function imports or opens only when it is called has to be known before it is checked
     # and doubled.
     first_call(order.project_version if order.trees else next(iter(order.names), ""), call)
-    opened = hook.opened if hook else {}
+    # Other versions may open the same files from now on.
+    opened = {path: {*by} for path, by in (hook.opened if hook else {}).items()}
     if order.tree:
         is_own = order.project_version in order.names
         executed_files.check_moved(
@@ -91,6 +92,7 @@ def load_versions(
     for name, function in () if order.replica else functions.items():
         other_files = set().union(*(paths for version, paths in files.items() if version != name))
         executed_files.check(one_call(case, function, inputs), files[name], other_files, name)
+    opened = hook.opened if hook else {}
     for tree in trees:
         inside = f"{tree}{os.sep}"
         own_reads = {path for path, by in opened.items() if any(a.startswith(inside) for a in by)}
