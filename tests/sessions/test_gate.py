@@ -480,19 +480,16 @@ def test_a_kernel_that_is_called_otherwise_than_by_the_bases_test(gate: Gate, ke
     assert allowed.run.code == 0 and allowed.judged["flags"] == done.judged["flags"]
 
 
-def test_a_changed_test_does_not_judge_its_own_pull_request(gate: Gate) -> None:
-    """That it fails is named; the kernel is right by the base's test, and compared."""
-    gate.project.write(PLAIN, kernel(FASTER, "new"))
+@pytest.mark.parametrize("edits_kernel", [True, False])
+def test_a_case_that_its_changed_test_alone_fails_is_wrong(gate: Gate, edits_kernel: bool) -> None:
+    if edits_kernel:
+        gate.project.write(PLAIN, kernel(FASTER, "new"))
     gate.project.replace("tests/test_plain.py", "2 * x.double()", "3 * x.double()")
     done = gate()
-    assert done.run.code == 0, done.run.text
-    assert done.shapes[1]["change_pct"] == pytest.approx(100 * (OLD / FASTER - 1))
+    assert done.run.code == 1 and done.judged["outcome"] == "wrong", done.run.text
+    assert done.shapes[1]["change_pct"] is None
     (flag,) = done.judged["flags"]
     assert flag.startswith(f"fails by its changed test: {PLAIN_CASE}: ")
-    gate.project.write(PLAIN, kernel())
-    alone = gate()
-    assert alone.run.code == 0 and "no kernel code changed" in alone.judged["reason"]
-    assert alone.judged["flags"] == [flag]
 
 
 def test_ids_that_differ_in_each_process_are_no_cases_that_are_gone(gate: Gate) -> None:

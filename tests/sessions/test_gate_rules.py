@@ -304,7 +304,22 @@ def test_a_fixture_and_a_case_that_are_new_are_judged(gate: Gate) -> None:
         1: pytest.approx(100 * (OLD / FASTER - 1)),
         2: None,
     }
-    assert done.judged["flags"] == ["new case, not compared: tests/test_plain.py::test_rows"]
+    assert done.judged["flags"] == [
+        "new case, not compared: tests/test_plain.py::test_rows",
+        "the cases run with the base's conftest.py: what only the changed ones select is not timed",
+    ]
+
+
+def test_a_kernel_that_only_a_changed_conftest_file_selects_is_named_as_not_timed(
+    gate: Gate,
+) -> None:
+    text = f"import kernels.plain\n\nkernels.plain.COST_MS = {SLOWER}\n"
+    gate.project.write("conftest.py", text)
+    gate.project.write(PLAIN, kernel(who="new"))
+    done = gate()
+    assert done.run.code == 0 and done.shapes[1]["change_pct"] == pytest.approx(0.0)
+    (flag,) = done.judged["flags"]
+    assert flag.startswith("the cases run with the base's conftest.py: ")
 
 
 def test_what_the_bases_conftest_file_sets_is_the_bases(gate: Gate) -> None:

@@ -228,6 +228,11 @@ class PullRequestGate:
         # The base's tests check with the base's file, and what is timed has today's.
         shared = "a kernel shares a changed file with what judges it"
         flags += [f"{shared}: {path}" for path in touched if path in kernels]
+        # A case's own file is held against the base's by what the case declares.
+        theirs = [path for path in touched if path not in self._tests and path not in kernels]
+        if kernels and there and theirs:
+            what = "what only the changed ones select is not timed"
+            flags.append(f"the cases run with the base's {some(theirs)}: {what}")
         if cases.looser:
             less = f"the cases declare less than the base's: {'; '.join(cases.looser)}"
             verdict = verdict.model_copy(update={"reason": f"{less}; {verdict.reason}"})
@@ -246,8 +251,14 @@ class PullRequestGate:
         ids = [result.nodeid for result in results if result.nodeid in self._then.order]
         if not (touched and ids):
             return None
-        tree = self._trees.tree(touched, copies_sources=True)
-        (there,) = measurements.run_in(InCopies([tree.copy], ids), "checking by the base's cases")
+        tree, doing = self._trees.tree(touched, copies_sources=True), "checking by the base's cases"
+        (there,) = measurements.run_in(InCopies([tree.copy], ids), doing)
+        # Pytest runs none of the cases that are named where one of their files does not import.
+        errors = there.collect_errors
+        left = [nodeid for nodeid in ids if not judging.under(nodeid, errors)]
+        if errors and left and not there.results:
+            (there,) = measurements.run_in(InCopies([tree.copy], left), doing)
+            there.collect_errors |= errors
         return there
 
     def _broken_at_base(
@@ -407,11 +418,11 @@ class PullRequestGate:
             shapes = paired.verdict.shapes + rest
             decided = paired.verdict.model_copy(update={"shapes": shapes})
         elif rest:
-            why = f"every case is new since {self.other}"
+            why = f"no case can be compared with {self.other}"
             if paired and paired.has_same_machine_code:
                 why = f"the GPU does the same work as at {self.other}: the same machine code"
             elif both:
-                why = self._unreached(results, kernels)
+                why = self._unreached(results, kernels) + (" that is compared" if apart else "")
             decided = self._nothing(why, rest)
         untimed = judging.shapes(reached, {case.nodeid for case in reached})
         return with_untimed(decided, untimed, self.policy, *judging.INTERPRETED)

@@ -205,8 +205,8 @@ def changed_cases(
 ) -> ChangedCases:
     """Return which cases changed; `there` is what the base's tests say of the base's `known` ones.
 
-    It is None where both have the same tests. If no kernel is an `other` one, a case that the base
-    fails as well is judged by its own test.
+    It is None where both have the same tests. A case that its own test alone fails is judged by
+    that; if no kernel is an `other` one, so is a case that the base fails as well.
     """
     by_base, together, flags = dict[str, CaseResult](), list[str](), list[str]()
     declared: dict[Difference, list[str]] = {}
@@ -227,7 +227,7 @@ def changed_cases(
         if then.check == "PASS" != now.check:
             text = f"{now.nodeid}: {in_a_line(now.diagnosis)}"
             flags.append(f"fails by its changed test: {text}")
-        if other or then.check == "PASS":
+        elif other or then.check == "PASS":
             by_base[now.nodeid] = then
     looser = [f"{some(labels)} {d.text}" for d, labels in declared.items() if d.loosens]
     flags += [f"declares less than at the base: {text}" for text in looser]
