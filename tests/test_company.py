@@ -14,7 +14,7 @@ from pytest_kopt.cases.order import ALONE, CANDIDATE, INCUMBENT
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.devices.vendor import CPU
 from pytest_kopt.paired import credit
-from pytest_kopt.paired.comparison import Lane
+from pytest_kopt.paired.arms import Lane
 from pytest_kopt.paired.credit import Company, look_alone
 from pytest_kopt.paired.noise import NoiseHistory
 from pytest_kopt.paired.replica import ONE_PROCESS
@@ -154,7 +154,6 @@ class Arms:
 
     def _started(self, what: str) -> Any:
         self.started.append(what)
-        has_company: list[object] = []
 
         def measure(ids: Sequence[str], *given: Any, **named: Any) -> dict[str, CaseQuads]:
             found = {n: quads for n, quads in replica(0.0).items() if not quads.is_same}
@@ -165,9 +164,9 @@ class Arms:
                     (CANDIDATE, block_time(1 / (1 + self._gain_pct / 100))),
                 )
                 quads.quads["candidate"] = [[new, old, old, new]] * 3
-                if has_company:
+                if started.has_company:
                     quads.quads["alone"] = alone
-            if has_company and self._refuses and not self._refused:
+            if started.has_company and self._refuses and not self._refused:
                 self._refused = True
                 raise Refused("it does not load alone")
             return found
@@ -179,9 +178,10 @@ class Arms:
             "tried": [],
             "loads": 1,
             "are_orphans": False,
-            "to_witness": None,
         }
-        return SimpleNamespace(measure=measure, join=has_company.append, **known, **ignored)
+        started = SimpleNamespace(measure=measure, has_company=False, **known, **ignored)
+        started.join = lambda child: setattr(started, "has_company", True)
+        return started
 
 
 @pytest.mark.parametrize(
@@ -205,8 +205,7 @@ def test_after_a_gain_the_next_replica_has_company(
     kind = "cuda" if ahead > 1 else "cpu"
     site: Any = SimpleNamespace(kind=kind, starter=SimpleNamespace(why_fresh=""))
     place = Place(site, CPU, ["t.py::t[0]", "t.py::t[1]"])
-    lane = Lane(arms, place, Progress(None), 6)
-    lane.pool.cores = ahead
+    lane = Lane(arms, place, Progress(None), 6, cores=ahead)
     for quads in lane.measure(2):
         assert all([*found.quads] == ["candidate"] for found in quads.values())
     alone = lane.in_company(0.1)

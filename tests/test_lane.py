@@ -13,8 +13,7 @@ import pytest
 
 from pytest_kopt.cases.order import CANDIDATE, INCUMBENT
 from pytest_kopt.decide.inference import FINAL_LOOK
-from pytest_kopt.paired.arms import Then, after_refusal
-from pytest_kopt.paired.comparison import Lane
+from pytest_kopt.paired.arms import Lane
 from pytest_kopt.paired.replica import ONE_PROCESS, Died
 from pytest_kopt.paired.samples import CaseQuads
 from pytest_kopt.paired.verifier_process import Refused
@@ -31,23 +30,28 @@ class Carrier:
     """A replica's processes; the first of all may fail."""
 
     are_orphans = False
-    to_witness: float | None = None
 
     def __init__(self, how: str, fails: list[Refused], number: int | None = None) -> None:
         self.how, self.number = how, number
         self.held_seconds = 0.5
         self.tried: list[object] = []
         self.joined: list[object] = []
+        self.witnessed: float | None = None
         self.has_ended = False
         self._fails = fails
 
     def load(self, nodeid: str) -> None: ...
 
+    @property
+    def has_company(self) -> bool:
+        return bool(self.joined)
+
     def join(self, child: object) -> None:
         self.joined.append(child)
 
-    def measure(self, ids: Sequence[str], *rest: object) -> dict[str, CaseQuads]:
+    def measure(self, ids: Sequence[str], *rest: Any) -> dict[str, CaseQuads]:
         assert not self.has_ended
+        *_, self.witnessed = rest
         if self._fails:
             raise self._fails.pop()
         return {nodeid: CaseQuads(nodeid, "wall", {"placebo": [[]]}) for nodeid in ids}
@@ -93,6 +97,7 @@ class Gaining(Carrier):
     """Finds every case 10 % faster."""
 
     def measure(self, ids: Sequence[str], *rest: Any) -> dict[str, CaseQuads]:
+        super().measure(ids, *rest)
         old, new = (INCUMBENT, block_time(1.1)), (CANDIDATE, block_time(1.0))
         quads = {CANDIDATE: [[new, old, old, new]]}
         return {nodeid: CaseQuads(nodeid, "wall", quads) for nodeid in ids}
@@ -102,10 +107,8 @@ def lane_of(arms: Starting, kind: str = "cpu", most: int = FINAL_LOOK) -> Lane:
     starter = SimpleNamespace(why_fresh="")
     site: Any = SimpleNamespace(kind=kind, cores=16, starter=starter)
     device: Any = SimpleNamespace(uuid="GPU-1")
-    given: Any = (arms, Place(site, device, [*IDS]), Progress(None), most)
-    lane = Lane(*given)
-    lane.pool.cores = 16
-    return lane
+    given: Any = (arms, Place(site, device, [*IDS]), Progress(None), most, 16)
+    return Lane(*given)
 
 
 @pytest.mark.parametrize("kind", ["cpu", "cuda"])
@@ -114,34 +117,14 @@ def test_every_replica_has_a_process_of_its_own(kind: str) -> None:
     lane = lane_of(arms, kind)
     lane.measure(FINAL_LOOK)
     assert [process.number for process in arms.started] == [*range(FINAL_LOOK)]
-    lane.pool.close()
+    lane.close()
     assert all(process.has_ended for process in arms.started)
     assert lane.held_seconds == FINAL_LOOK * 0.5
 
 
-@pytest.mark.parametrize(
-    ("reason", "are_orphans", "is_crowded", "has_company", "then"),
-    [
-        (NO_MEMORY, True, True, True, Then.ALL_AGAIN),
-        (NO_MEMORY, False, True, True, Then.ONE_AT_A_TIME),
-        (NO_MEMORY, False, False, False, Then.OTHERWISE),
-        ("two extensions of one name", False, True, False, Then.OTHERWISE),
-        ("two extensions of one name", False, False, True, Then.THE_SAME_AGAIN),
-    ],
-)
-def test_what_follows_a_refusal(
-    reason: str, are_orphans: bool, is_crowded: bool, has_company: bool, then: Then
-) -> None:
-    facts = {"are_orphans": are_orphans, "is_crowded": is_crowded, "has_company": has_company}
-    assert after_refusal(reason, **facts) is then
-
-
 def test_a_first_look_needs_two_processes_and_no_third_is_started() -> None:
     arms = Starting()
-    lane = lane_of(arms, "cuda")
-    lane.get_ahead(2)
-    assert len(arms.started) == 2
-    lane.measure(2)
+    lane_of(arms, "cuda").measure(2)
     assert len(arms.started) == 2
 
 
@@ -155,12 +138,35 @@ def test_what_ended_with_its_parent_tells_nothing_of_the_versions(
     assert len(arms.fell_back) == (not are_orphans)
 
 
-def test_no_process_stays_where_there_is_no_memory_for_two() -> None:
-    arms = Starting(ONE_PROCESS, Refused(NO_MEMORY))
-    lane = lane_of(arms, "cuda")
-    lane.get_ahead(2)
+@pytest.mark.parametrize(
+    ("kind", "reason", "falls_back"),
+    [("cuda", NO_MEMORY, False), ("cpu", NO_MEMORY, True), ("cuda", "two of one name", True)],
+    ids=["no memory for two", "no memory for one", "another reason"],
+)
+def test_versions_are_held_otherwise_unless_there_was_no_memory_for_two_processes(
+    kind: str, reason: str, falls_back: bool
+) -> None:
+    arms = Starting(ONE_PROCESS, Refused(reason))
+    lane = lane_of(arms, kind)
     assert len(lane.measure(FINAL_LOOK)) == FINAL_LOOK
-    assert arms.fell_back == []
+    assert bool(arms.fell_back) == falls_back
+
+
+@pytest.mark.parametrize("gains", [True, False])
+def test_a_refusal_in_company_tells_nothing_of_the_versions(
+    gains: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be the doing of the current best alone, which is not started again."""
+    if gains:
+        monkeypatch.setattr(sys.modules[__name__], "Carrier", Gaining)
+    arms = Starting()
+    arms.asks_more = True
+    lane = lane_of(arms)
+    lane.measure(1)
+    arms.fails.append(Refused("it does not load"))
+    lane.measure(1)
+    assert bool(arms.fell_back) != gains
+    assert [len(carrier.joined) for carrier in arms.started] == [0, int(gains), 0]
 
 
 @pytest.mark.parametrize("kind", ["cuda", "cpu"])
@@ -173,7 +179,7 @@ def test_the_incumbent_alone_joins_the_replica_after_one_with_a_gain(
     lane_of(arms, kind).measure(2)
     assert [len(carrier.joined) for carrier in arms.started[:2]] == [0, 1]
     # That replica's gain is witnessed.
-    witnessed = [carrier.to_witness for carrier in arms.started[:2]]
+    witnessed = [carrier.witnessed for carrier in arms.started[:2]]
     assert witnessed == [None, pytest.approx(math.log(1.1))]
 
 

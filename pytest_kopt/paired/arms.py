@@ -1,19 +1,27 @@
-"""The versions of a paired comparison, the processes that hold them, and what ends these early."""
+"""The versions of a paired comparison, the processes that hold them, and the lane of a device.
+
+A lane measures one replica after the other, in fresh processes.
+"""
 
 from __future__ import annotations
 
+import math
 import random
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from enum import Enum
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 
 from pytest_kopt.cases.order import ALONE, CANDIDATE, INCUMBENT, PLACEBO, ArmsOrder, WorkerOrders
+from pytest_kopt.decide.inference import LOOKS
+from pytest_kopt.honesty.finding import Finding
+from pytest_kopt.honesty.nearby_shapes import Tried
 from pytest_kopt.paired.nearby import Nearby
 from pytest_kopt.paired.replica import (
     ONE_PROCESS,
@@ -23,9 +31,11 @@ from pytest_kopt.paired.replica import (
     Replica,
     untold,
 )
+from pytest_kopt.paired.samples import CaseQuads
 from pytest_kopt.paired.verifier_process import Refused, Verifier
 from pytest_kopt.processes.child import MAX_DEATHS, NO_MEMORY, Child, Children
 from pytest_kopt.processes.sites import Place
+from pytest_kopt.show.progress import Progress
 from pytest_kopt.versions.executed_files import BUILD_IN_PLACE
 from pytest_kopt.versions.tree import BUILDS, Tree
 
@@ -33,9 +43,11 @@ from pytest_kopt.versions.tree import BUILDS, Tree
 _PASSIVE = {"OMP_WAIT_POLICY": "PASSIVE"}
 #: At most so many processes share the cases that are tried near their shapes while nobody times.
 _NEARBY_AT_ONCE = 8
-#: Replicas that are there at once, so that one starts up while another is measured; on the CPU it
-#: would disturb that.
+#: Replicas that are there at once, so that one starts up while another is measured.
 AT_ONCE_ON_GPU = 2
+#: A version that gains so much in a replica, as a log-ratio, is likely to be kept: the next one is
+#: measured with the incumbent alone beside it, which is asked of whatever is kept.
+_GAIN = math.log1p(0.01)
 
 _BUILD = (
     "set kopt_rebuild_command in pytest's settings (at the base first), in a campaign "
@@ -263,124 +275,271 @@ class Arms:
         return Child(self.config, orders, env, ids, copy, site.starter)
 
 
-class Then(Enum):
-    """The step that follows if a replica's processes could not hold what they were asked for."""
+class Lane:
+    """The cases of one device, and the processes that measure them.
 
-    ALL_AGAIN = "whatever was forked ended with its parent: all of it is started again"
-    ONE_AT_A_TIME = "they lacked memory next to others: the same, with nothing next to them"
-    THE_SAME_AGAIN = "it may be the doing of the current best alone, which is not started again"
-    OTHERWISE = "the versions are held in another way, a process each at the end"
-
-
-def after_refusal(reason: str, *, are_orphans: bool, is_crowded: bool, has_company: bool) -> Then:
-    """Return what follows; `has_company` says that the current best alone was timed as well."""
-    if are_orphans:
-        return Then.ALL_AGAIN
-    if is_crowded and NO_MEMORY in reason:
-        return Then.ONE_AT_A_TIME
-    return Then.THE_SAME_AGAIN if has_company else Then.OTHERWISE
-
-
-class Pool:
-    """Replicas in the order in which they are measured, and the processes that run with them.
-
-    These are the verifier, the process that holds the incumbent alone, and the processes that try
-    shapes near the declared ones.
+    A thread uses it, since all it does is wait for processes; another thread may abandon it.
     """
 
-    def __init__(self, arms: Arms, place: Place) -> None:
-        self._arms = arms
+    def __init__(
+        self, arms: Arms, place: Place, progress: Progress, most: int, cores: int = 1
+    ) -> None:
+        """Measure the cases of a place; `cores` of its host are for them alone.
+
+        See Comparison for the rest.
+        """
         self.place = place
-        self.replicas: list[Replica] = []
-        self.nearby: Nearby | None = None
-        #: How many replicas may be there at once; one where they did not find the memory they need.
-        self.room = AT_ONCE_ON_GPU
-        #: So many of the host's cores are this pool's.
-        self.cores = 1
+        self._arms = arms
+        self._progress = progress
+        self._most = most
+        self._cores = cores
+        #: The replicas to come, in their order; one of them may be at work.
+        self._replicas: list[Replica] = []
         self._leaving: Replica | None = None
         self._verifier: Verifier | None = None
+        self._nearby: Nearby | None = None
+        #: Whether processes find the memory that they need next to others.
+        self._has_room = True
+        self._abandoned = False
+        #: Cases that the change does not concern.
+        self._same: dict[str, CaseQuads] = {}
+        self._measured = 0
+        #: The gain in the last replica, as a log-ratio.
+        self._gain = 0.0
+        self._had_company = False
+        #: By node id, the incumbent alone and the candidate as they were timed in company.
+        self._alone: dict[str, CaseQuads] = {}
+        #: By case, how the versions could not be held to try shapes nearby, "" where these are.
+        self._nearby_tried: dict[str, str] = {}
+        self.held_seconds = 0.0
+        self.tried: list[Tried] = []
+        #: What the candidate was seen to change or to return while shapes nearby were tried.
+        self.caught: list[Finding] = []
+        #: Why shapes near the declared ones were no longer tried: one of them ended a process.
+        self.death_nearby: Finding | None = None
+
+    def measure(self, count: int) -> list[dict[str, CaseQuads]]:
+        """Return that many replicas of all cases, one after the other.
+
+        Cases that the change does not concern need no clock after the first time. After a replica
+        with a gain the incumbent is timed alone next to one, and the outside clock is asked there.
+        """
+        replicas: list[dict[str, CaseQuads]] = []
+        while len(replicas) < count:
+            if not (ids := self._open_ids):
+                replicas.append(self._all({}))
+                continue
+            replica = self._next(count - len(replicas))
+            if self._abandoned:
+                raise NotComparable("abandoned")
+            gain = None
+            if not self._had_company and self._gain > _GAIN:
+                gain, self._had_company = self._gain, self._join_alone(replica)
+            try:
+                cases = self._run(replica, ids, to_witness=gain)
+            except Refused as refused:
+                self._go_on_after(refused, replica)
+                continue
+            self._measured += 1
+            self._dismiss(replica)
+            self._note(cases)
+            self._progress.advance()
+            replicas.append(self._all(cases))
+        return replicas
+
+    def in_company(self, gain: float) -> dict[str, CaseQuads]:
+        """Return one replica of what the change concerns, with the incumbent alone next to it.
+
+        The part that a replica with a gain has measured of it already comes first.
+        """
+        measured, self._alone = self._alone, {}
+        ids = self._open_ids
+        if measured.keys() >= {*ids}:
+            return measured
+        # With all arms, as in a round: what holds the incumbent up there does so here.
+        with self._lone_replica(ids) as replica:
+            replica.join(self._arms.start_alone(self.place._replace(ids=ids)))
+            return self._run(replica, ids, to_witness=gain)
+
+    def under_load(self, asked: Collection[str], turns: int) -> dict[str, CaseQuads]:
+        """Return what cases gain under load, where each version runs alone in its `turns`."""
+        ids = [nodeid for nodeid in self.place.ids if nodeid in asked]
+        while ids:
+            if self._abandoned:
+                raise NotComparable("abandoned")
+            with self._lone_replica(ids) as replica:
+                try:
+                    return self._run(replica, ids, turns=turns)
+                except Refused as refused:
+                    self._go_on_after(refused, replica)
+        return {}
+
+    def try_nearby(self) -> None:
+        """Try the cases near their declared shapes, and learn what ended a process there."""
+        died = None
+        while left := self._left_nearby:
+            room = min(_NEARBY_AT_ONCE, self._cores) if self._has_room else 1
+            place = self.place._replace(ids=left)
+            nearby = self._nearby = self._arms.start_nearby(place, room=room)
+            with self._progress.during("wait", "near shapes"):
+                tried = nearby.wait()
+            if self._abandoned:
+                raise NotComparable("abandoned")
+            self._end_nearby()
+            if nearby.are_orphans:
+                continue
+            self._has_room &= not nearby.short_of_memory
+            self.tried += tried
+            self.caught += nearby.caught
+            self._nearby_tried |= dict.fromkeys(nearby.unloaded, nearby.how)
+            self._nearby_tried |= dict.fromkeys(nearby.through, "")
+            died = nearby if nearby.died else died
+        if died is not None:
+            self.death_nearby = self._death(died)
+
+    def abandon(self) -> None:
+        """End all processes, from whatever thread."""
+        self._abandoned = True
+        running = (self._nearby, self._verifier, *self._replicas)
+        _kill([children for children in running if children is not None])
+
+    def close(self) -> None:
+        self._stop()
+        self._end_verifier()
 
     @property
-    def ahead(self) -> int:
-        """How many replicas are started before they are needed, the next one included."""
-        return min(AT_ONCE_ON_GPU, self.cores) if self.place.site.kind == "cuda" else 1
+    def _open_ids(self) -> list[str]:
+        return [nodeid for nodeid in self.place.ids if nodeid not in self._same]
 
-    @property
-    def is_crowded(self) -> bool:
-        """Whether the first replica shares the device's memory with other processes."""
-        return bool(self.replicas[1:])
+    def _all(self, cases: Mapping[str, CaseQuads]) -> dict[str, CaseQuads]:
+        """Return all cases: of those that were not timed, that they were not."""
+        settled = {**self._same, **cases}
+        return {nodeid: settled.get(nodeid) or CaseQuads(nodeid, "") for nodeid in self.place.ids}
 
-    def fill(self, measured: int, most: int) -> None:
-        """Start the next replicas; `measured` ones are there, and `most` more may be."""
-        while len(self.replicas) < max(1, min(self.room, self.ahead, most)):
-            self.start(self.place, measured + len(self.replicas))
+    def _next(self, left: int) -> Replica:
+        """Return the next replica; others of the `left` ones start and load meanwhile."""
+        # Most comparisons end with their first look: what that does not need is not started.
+        most = min(LOOKS) if self._measured < min(LOOKS) else self._most
+        # On the CPU one that starts would disturb the one that is timed.
+        is_ahead = self.place.site.kind == "cuda" and self._has_room
+        at_once = min(AT_ONCE_ON_GPU, self._cores, most - self._measured) if is_ahead else 1
+        while len(self._replicas) < max(1, at_once):
+            self._start(self.place, self._measured + len(self._replicas))
+        for replica in self._replicas[:left]:
+            replica.load(self._open_ids[0])
+        return self._replicas[0]
 
-    def start(self, place: Place, number: int) -> Replica:
-        """Start a replica of this number in the comparison."""
-        replica = self._arms.start(place, self._judge(), number)
-        self.replicas.append(replica)
-        return replica
+    def _start(self, place: Place, number: int) -> Replica:
+        """Start a replica of this number in the comparison, and what judges it if that has died."""
+        if self._verifier is None or self._verifier.has_died:
+            self._end_verifier()
+            self._verifier = self._arms.start_verifier(self.place)
+        self._replicas.append(self._arms.start(place, self._verifier, number))
+        return self._replicas[-1]
 
-    def join_alone(self, replica: Replica) -> bool:
+    def _join_alone(self, replica: Replica) -> bool:
         """Have the incumbent alone timed next to a replica; say whether that can be."""
-        if not (self._arms.asks_more and self.room > 1 and replica.how == ONE_PROCESS):
+        if not (self._arms.asks_more and self._has_room and replica.how == ONE_PROCESS):
             return False
         replica.join(self._arms.start_alone(self.place))
         return True
 
-    def start_nearby(self, ids: list[str]) -> Nearby:
-        """Have cases tried near their shapes, in one process if memory was short."""
-        room = min(_NEARBY_AT_ONCE, self.cores) if self.room > 1 else 1
-        self.nearby = self._arms.start_nearby(self.place._replace(ids=ids), room=room)
-        return self.nearby
+    def _run(
+        self,
+        replica: Replica,
+        ids: Sequence[str],
+        turns: int = 0,
+        to_witness: float | None = None,
+    ) -> dict[str, CaseQuads]:
+        """Have a replica measure cases once the one before it is gone."""
+        try:
+            order = self._arms.random
+            return replica.measure(ids, order, self._await_leaving, turns, to_witness)
+        finally:
+            self.held_seconds += replica.held_seconds
+            self.tried += replica.tried
 
-    def end_nearby(self) -> None:
-        if self.nearby is not None:
-            self.nearby.end()
-            self.nearby = None
+    def _note(self, cases: Mapping[str, CaseQuads]) -> None:
+        """Note what is the same, what was gained, and what was timed of the incumbent alone."""
+        self._same |= {nodeid: quads for nodeid, quads in cases.items() if quads.is_same}
+        for quads in cases.values():
+            if alone := quads.quads.pop("alone", None):
+                pairs = {"alone": alone, CANDIDATE: quads.quads[CANDIDATE]}
+                self._alone[quads.nodeid] = replace(quads, quads=pairs, outside=())
+        gains = [case.ratio("step") for case in cases.values() if CANDIDATE in case.quads]
+        self._gain = fmean(gains) if gains else 0.0
 
-    def dismiss(self, replica: Replica) -> None:
+    def _go_on_after(self, refused: Refused, replica: Replica) -> None:
+        """Prepare for what a replica could not do to be tried again, perhaps in another way."""
+        if replica.are_orphans:
+            # Whatever was forked ended with its parent: all of it is started again.
+            self.close()
+            return
+        is_crowded = bool(self._replicas[1:])
+        self._stop()
+        if is_crowded and NO_MEMORY in str(refused):
+            self._has_room = False
+        elif not (replica.has_company or self._abandoned):
+            # What has company may have failed for that: the incumbent alone is not started again.
+            self._arms.fall_back(replica.how, refused)
+
+    @contextmanager
+    def _lone_replica(self, ids: Sequence[str]) -> Iterator[Replica]:
+        """Start a replica of these cases, and end all processes but the verifier."""
+        self._stop()
+        try:
+            yield self._start(self.place._replace(ids=[*ids]), self._measured)
+        finally:
+            self._stop()
+
+    def _dismiss(self, replica: Replica) -> None:
         """Have a measured replica end while others go on."""
-        self.replicas.remove(replica)
-        self.await_leaving()
+        self._replicas.remove(replica)
+        self._await_leaving()
         replica.dismiss()
         self._leaving = replica
 
-    def await_leaving(self) -> None:
+    def _await_leaving(self) -> None:
         """Wait for the last replica to be gone: what ends on a device disturbs a timing there."""
         if self._leaving:
             self._leaving.stop()
             self._leaving = None
 
-    def kill(self) -> None:
-        """Kill all of them, from whatever thread."""
-        running = (self.nearby, self._verifier, *self.replicas)
-        _kill([children for children in running if children is not None])
-
-    def stop(self) -> None:
+    def _stop(self) -> None:
         """End all but the verifier: one that loads or waits for its turn would not listen."""
-        self.end_nearby()
-        _kill(self.replicas)
-        self.await_leaving()
-        for replica in self.replicas:
+        self._end_nearby()
+        _kill(self._replicas)
+        self._await_leaving()
+        for replica in self._replicas:
             replica.stop()
-        self.replicas = []
-
-    def close(self) -> None:
-        self.stop()
-        self._end_verifier()
-
-    def _judge(self) -> Verifier:
-        """Return what judges the replicas; one that died is replaced."""
-        if self._verifier is None or self._verifier.has_died:
-            self._end_verifier()
-            self._verifier = self._arms.start_verifier(self.place)
-        return self._verifier
+        self._replicas = []
 
     def _end_verifier(self) -> None:
         if self._verifier is not None:
             self._verifier.end()
             self._verifier = None
+
+    def _end_nearby(self) -> None:
+        if self._nearby is not None:
+            self._nearby.end()
+            self._nearby = None
+
+    @property
+    def _left_nearby(self) -> list[str]:
+        """The cases that are still to be tried nearby, as the versions are held now."""
+        gone = "", self._arms.how
+        left = [i for i in self._open_ids if self._nearby_tried.get(i) not in gone]
+        return left if self._arms.asks_more else []
+
+    def _death(self, nearby: Nearby) -> Finding | None:
+        """Return what the end of a process says, None if the current best alone ends one too."""
+        place = self.place._replace(ids=[nearby.died_in])
+        alone = self._arms.start_nearby(place, nearby.seed, of=[INCUMBENT])
+        try:
+            alone.wait()
+        finally:
+            alone.end()
+        return None if alone.died else nearby.death
 
 
 def _kill(running: Collection[Children]) -> None:

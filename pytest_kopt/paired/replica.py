@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import math
 import random
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from statistics import fmean
 from typing import TypeVar
 
 from pytest_kopt.cases import replies
@@ -39,9 +37,6 @@ from pytest_kopt.processes.child import Child, ChildDied, Children
 from pytest_kopt.processes.sites import Place
 from pytest_kopt.sameness.launch_recording import differences_later
 
-#: A version that gains so much in a replica is likely to be kept: the next one is measured with the
-#: incumbent alone beside it, which is asked of whatever is kept.
-_GAIN_PCT = 1.0
 #: What the verifier finds in a result that the reference's gate lets pass.
 _BELOW_THE_BEST = ("precision-downgrade", "output-dtype")
 ONE_PROCESS, TWO_PROCESSES = "one process", "two processes"
@@ -109,11 +104,10 @@ class Replica(Children):
         self._verifier = verifier
         self._device, self._placement = place.device, place.site.placement
         self.how = ONE_PROCESS if alone is None else TWO_PROCESSES
+        #: Whether another process's arm is timed together with these.
+        self.has_company = False
         self._asked: str | None = None
         self.held_seconds = 0.0
-        #: The gain over all cases, as a log-ratio, that the outside clock has to tell (None: it is
-        #: not asked).
-        self.to_witness: float | None = None
         #: Of what blocks met, what the candidate is wrong for and the incumbent is not.
         self.tried: list[Tried] = []
 
@@ -126,6 +120,7 @@ class Replica(Children):
 
     def join(self, child: Child) -> None:
         """Have another process's arm timed together with these from now on."""
+        self.has_company = True
         self.children.append(child)
         if self._asked is not None:
             self._tell_asked(child)
@@ -136,14 +131,24 @@ class Replica(Children):
         order: random.Random,
         clear: Callable[[], None],
         turns: int = 0,
+        to_witness: float | None = None,
     ) -> dict[str, CaseQuads]:
         """Measure every case, one after the other, alone on the device.
 
-        `clear`, of `Pool`, is called before anything is timed and waits for what is still on its
-        way out. With `turns` of each version every case is measured under load, and nowhere else.
+        `clear` is called before anything is timed and waits for what is still on its way out. With
+        `turns` of each version every case is measured under load, and nowhere else. The outside
+        clock has to tell a gain `to_witness`, as a log-ratio over all cases (None: nobody asks it).
         Raises Refused when a process cannot hold its arms, Died when one dies, AllGpusBusy when a
         stranger does not leave the device, Caught when the candidate gave itself away.
         """
+        timed = partial(
+            self._timed,
+            order=order,
+            clear=clear,
+            cases=len(ids),
+            turns=turns,
+            to_witness=to_witness,
+        )
         cases: dict[str, CaseQuads] = {}
         nodeid = None
         try:
@@ -154,7 +159,7 @@ class Replica(Children):
             left = deque(dict.fromkeys([self._asked or ids[0], *ids]))
             while left:
                 nodeid = left.popleft()
-                cases[nodeid], looked_at = self._case(nodeid, order, clear, len(ids), turns)
+                cases[nodeid], looked_at = self._case(nodeid, timed)
                 if left:
                     # Meanwhile this one is judged, and others may have the device.
                     self._ask(left[0])
@@ -177,14 +182,9 @@ class Replica(Children):
         child.send(LoadVersions(self._asked, seed=self._seed, out=(*self._out,)))
 
     def _case(
-        self,
-        nodeid: str,
-        order: random.Random,
-        clear: Callable[[], None],
-        cases: int,
-        turns: int,
+        self, nodeid: str, timed: Callable[[CaseQuads], list[Looks]]
     ) -> tuple[CaseQuads, list[Looks]]:
-        """Measure one of this many `cases`; return it with what is still to be judged."""
+        """Measure one case; return it with what is still to be judged."""
         if nodeid != self._asked:
             self._ask(nodeid)
         with self._during("load"):
@@ -200,7 +200,7 @@ class Replica(Children):
                 placement.keep_strangers_off(device)
             since = time.time()
             with self._during("time"):
-                looks = self._timed(case, order, clear, cases, turns)
+                looks = timed(case)
             case.timed = (since, time.time())
         self.held_seconds += case.timed[1] - case.timed[0]
         with self._during("settle"):
@@ -238,14 +238,16 @@ class Replica(Children):
     def _timed(
         self,
         case: CaseQuads,
+        *,
         order: random.Random,
         clear: Callable[[], None],
         cases: int,
         turns: int,
+        to_witness: float | None,
     ) -> list[Looks]:
         """Time the blocks of a loaded case, the device being this replica's alone.
 
-        Returns what was looked at in each process.
+        `cases` are measured like it. Returns what was looked at in each process.
         """
         for child in self.children:
             child.send(Prepare())
@@ -286,8 +288,8 @@ class Replica(Children):
                 self._steady.add(case.nodeid)
         case.is_steady = case.nodeid in self._steady
         is_replayed = {*engine.split("+")} == {"graph"} and has_candidate
-        if is_replayed and self.to_witness is not None:
-            case.outside = blocks.seen_outside(case.quads[CANDIDATE], self.to_witness)
+        if is_replayed and to_witness is not None:
+            case.outside = blocks.seen_outside(case.quads[CANDIDATE], to_witness)
         case.engine = "+".join(dict.fromkeys(engine.split("+")))
         case.not_captured = {
             direction: why for reply in prepared for direction, why in reply.not_captured.items()
@@ -334,30 +336,6 @@ class Replica(Children):
         outcomes: dict[str, Outcome] = {INCUMBENT: "right", CANDIDATE: "wrong"}
         why = {CANDIDATE: wrong[0].message}
         self.tried.append(Tried(looks.nodeid, "renewed", {}, outcomes, why))
-
-
-class BesideAlone:
-    """The incumbent timed alone next to the first new replica after one with a gain."""
-
-    def __init__(self) -> None:
-        self.replica: Replica | None = None
-        #: By node id, the incumbent alone and the candidate as they were timed there.
-        self.quads: dict[str, CaseQuads] = {}
-        #: The gain in the last replica, as a log-ratio.
-        self.gain = 0.0
-
-    @property
-    def is_due(self) -> bool:
-        return self.replica is None and self.gain > math.log1p(_GAIN_PCT / 100)
-
-    def take(self, cases: Mapping[str, CaseQuads]) -> None:
-        """Take out what was timed of the incumbent alone, and note whether there was a gain."""
-        for quads in cases.values():
-            if alone := quads.quads.pop("alone", None):
-                pairs = {"alone": alone, CANDIDATE: quads.quads[CANDIDATE]}
-                self.quads[quads.nodeid] = replace(quads, quads=pairs, outside=())
-        gains = [case.ratio("step") for case in cases.values() if CANDIDATE in case.quads]
-        self.gain = fmean(gains) if gains else 0.0
 
 
 def _wait(child: Child, kind: type[_Kind]) -> _Kind:
