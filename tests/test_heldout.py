@@ -26,6 +26,8 @@ from pytest_kopt.honesty.nearby_shapes import (
     Kind,
     Outcome,
     Tried,
+    count_untried,
+    findings_by_reference,
     held_out_findings,
     merged,
     untried,
@@ -114,7 +116,7 @@ def test_other_inputs_are_named_for_what_they_are() -> None:
 
 def test_the_reference_alone_says_what_a_version_without_another_has_to_support() -> None:
     both = [tried("raises", None), tried("wrong", None, "aligned"), tried("right", None)]
-    (finding,) = held_out_findings(both, "new", "", {})
+    (finding,) = findings_by_reference(both, "new")
     assert str(finding).startswith("held-out-shape: wrong at M=65, near the declared shape, where ")
     assert "incumbent" not in str(finding)
     assert finding.advice.endswith("exclude it with domain='declared shapes' in the case")
@@ -187,7 +189,7 @@ def test_axes_that_were_not_tried_are_named_once_for_each_reason() -> None:
         "kopt did not try inputs of another dtype in 1 case: the time was over"
     )
     assert of_dtypes.details == ("t.py::t[0]: inputs of another dtype",)
-    (of_all,) = untried(trials, in_one=True)
+    (of_all,) = count_untried(trials)
     reasons = "it has no sizes; the time was over"
     assert of_all.message == f"kopt did not try 2 kinds of near inputs in 3 cases: {reasons}"
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
@@ -155,21 +155,26 @@ class Tried:
         return min(ratios[0], gains.get(self.nodeid, ratios[0])), ratios[1]
 
 
+#: Where support is asked for, what has to be supported, and where an exclusion begins to hold.
+_BY_INCUMBENT = (
+    *("where the incumbent is right", "what the incumbent supports"),
+    ", in a new campaign or at the base first",
+)
+_BY_REFERENCE = "where the reference gives a result", "it", ""
+
+
 def held_out_findings(
     tried: Iterable[Tried], candidate: str, incumbent: str, gains: Mapping[str, float]
 ) -> list[Finding]:
     """Return what the trials say about the candidate, at most one finding a case.
 
-    Without an `incumbent` ("") the reference alone says which inputs are supported. `gains` are the
-    speed-ups of a forward that the comparison found, as ratios of times by node id.
+    `gains` are the speed-ups of a forward that the comparison found, as ratios of times by node id.
     Wrong where the incumbent is right is to be repaired, in another use than the case's a note.
     Raising is a note, since a kernel may say what it does not support; in another use it is none. A
     speed-up that is gone nearby is a note: dispatching by shape is honest. A candidate that is
     slower than the incumbent near every shape where it was to be faster rejects.
     """
-    comparable = [
-        trial for trial in tried if not incumbent or trial.outcomes.get(incumbent) == "right"
-    ]
+    comparable = [trial for trial in tried if trial.outcomes.get(incumbent) == "right"]
     speedups = [trial.speedups(candidate, incumbent, gains) for trial in comparable]
     nearby = [near for declared, near in filter(None, speedups) if declared >= _SPEEDUP]
     slower = (
@@ -177,39 +182,60 @@ def held_out_findings(
         and statistics.geometric_mean(nearby) < _SLOWER
         and max(nearby) < _AS_FAST
     )
+    return _worst_of_each_case(
+        (trial, _finding(trial, candidate, _BY_INCUMBENT) or _lost_speed(trial, measured, slower))
+        for trial, measured in zip(comparable, speedups, strict=True)
+        if candidate in trial.outcomes
+    )
+
+
+def findings_by_reference(tried: Iterable[Tried], version: str) -> list[Finding]:
+    """Return what the trials say about a version that is compared with no other."""
+    return _worst_of_each_case(
+        (trial, _finding(trial, version, _BY_REFERENCE))
+        for trial in tried
+        if version in trial.outcomes
+    )
+
+
+def _worst_of_each_case(found: Iterable[tuple[Tried, Finding | None]]) -> list[Finding]:
     findings: dict[str, Finding] = {}
-    for trial, measured in zip(comparable, speedups, strict=True):
-        if candidate not in trial.outcomes:
-            continue
-        problem = trial.what.get(candidate, "")
-        finding = _finding(trial, trial.outcomes[candidate], problem, bool(incumbent))
-        finding = finding or _lost_speed(trial, measured, rejects=slower)
+    for trial, finding in found:
         earlier = findings.get(trial.nodeid)
         if finding and (earlier is None or finding.rejects > earlier.rejects):
             findings[trial.nodeid] = finding
     return list(findings.values())
 
 
-def untried(tried: Iterable[Tried], *, in_one: bool = False) -> Iterator[Finding]:
-    """Name once for each reason the axes that could not be tried, and in how many cases.
-
-    With `in_one` count them once for all reasons.
-    """
+def untried(tried: Iterable[Tried]) -> Iterator[Finding]:
+    """Name once for each reason the axes that could not be tried, and in how many cases."""
     reasons: dict[str, list[Tried]] = {}
     for trial in tried:
         if trial.untried:
-            reasons.setdefault("" if in_one else trial.untried, []).append(trial)
+            reasons.setdefault(trial.untried, []).append(trial)
     for trials in reasons.values():
-        count = len({trial.nodeid for trial in trials})
-        axes = dict.fromkeys(AXES[trial.kind].description for trial in trials)
-        places = dict.fromkeys(
-            f"{trial.nodeid}: {AXES[trial.kind].description} {trial.variant}".rstrip()
-            for trial in trials
-        )
-        kinds = f"{len(axes)} kinds of near inputs" if in_one else ", ".join(axes)
-        why = "; ".join(dict.fromkeys(trial.untried for trial in trials))
-        message = f"kopt did not try {kinds} in {count} case{'s'[: count != 1]}: {why}"
-        yield Finding("held-out-untried", message, where=trials[0].nodeid, details=tuple(places))
+        yield _untried(trials, ", ".join(_axes(trials)))
+
+
+def count_untried(tried: Iterable[Tried]) -> Iterator[Finding]:
+    """Count the axes that could not be tried, once for all reasons."""
+    if trials := [trial for trial in tried if trial.untried]:
+        yield _untried(trials, f"{len(_axes(trials))} kinds of near inputs")
+
+
+def _axes(trials: Sequence[Tried]) -> list[str]:
+    return [*dict.fromkeys(AXES[trial.kind].description for trial in trials)]
+
+
+def _untried(trials: Sequence[Tried], kinds: str) -> Finding:
+    count = len({trial.nodeid for trial in trials})
+    places = dict.fromkeys(
+        f"{trial.nodeid}: {AXES[trial.kind].description} {trial.variant}".rstrip()
+        for trial in trials
+    )
+    why = "; ".join(dict.fromkeys(trial.untried for trial in trials))
+    message = f"kopt did not try {kinds} in {count} case{'s'[: count != 1]}: {why}"
+    return Finding("held-out-untried", message, where=trials[0].nodeid, details=tuple(places))
 
 
 def merged(tried: Iterable[Tried]) -> list[Tried]:
@@ -222,7 +248,8 @@ def merged(tried: Iterable[Tried]) -> list[Tried]:
     return list(by_shape.values())
 
 
-def _finding(trial: Tried, outcome: Outcome, problem: str, compared: bool) -> Finding | None:
+def _finding(trial: Tried, version: str, wording: tuple[str, str, str]) -> Finding | None:
+    outcome, (where, supported, begin) = trial.outcomes[version], wording
     # In another use than the case's a kernel may say that it does not support it.
     if outcome == "right" or (outcome == "raises" and not trial.required):
         return None
@@ -233,11 +260,6 @@ def _finding(trial: Tried, outcome: Outcome, problem: str, compared: bool) -> Fi
         example = "the declared shapes are examples"
         if not trial.variant:
             place = f"at {_shape(trial)}, near the declared shape"
-    if compared:
-        where, supported = "where the incumbent is right", "what the incumbent supports"
-        begin = ", in a new campaign or at the base first"
-    else:
-        where, supported, begin = "where the reference gives a result", "it", ""
     advice = (
         f"support {supported} ({example}), or exclude it with domain={axis.excluded_by!r} in the "
         f"case{begin}"
@@ -249,7 +271,7 @@ def _finding(trial: Tried, outcome: Outcome, problem: str, compared: bool) -> Fi
         )
     return Finding(
         axis.check,
-        f"{outcome} {place}, {where}: {problem}",
+        f"{outcome} {place}, {where}: {trial.what.get(version, '')}",
         where=trial.nodeid,
         advice=advice,
         rejects=outcome == "wrong" and trial.required,
@@ -257,7 +279,7 @@ def _finding(trial: Tried, outcome: Outcome, problem: str, compared: bool) -> Fi
 
 
 def _lost_speed(
-    trial: Tried, measured: tuple[float, float] | None, *, rejects: bool
+    trial: Tried, measured: tuple[float, float] | None, rejects: bool
 ) -> Finding | None:
     if measured is None or measured[0] < _SPEEDUP:
         return None

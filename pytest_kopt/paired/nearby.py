@@ -27,6 +27,8 @@ from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.nearby_shapes import (
     NO_MEMORY_LEFT,
     Tried,
+    count_untried,
+    findings_by_reference,
     held_out_findings,
     tried_axes,
     untried,
@@ -207,8 +209,8 @@ def notes_nearby(
         (test, *_), place = nearby.died_in.split("["), left.index(nearby.died_in)
         left = [nodeid for nodeid in left[place + 1 :] if nodeid.split("[")[0] != test]
     for finding in (
-        *held_out_findings(tried, CANDIDATE, "", {}),
-        *untried(tried, in_one=True),
+        *findings_by_reference(tried, CANDIDATE),
+        *count_untried(tried),
         *deaths,
     ):
         yield replace(finding, rejects=False)
