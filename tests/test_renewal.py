@@ -148,7 +148,10 @@ def test_what_is_wrong_on_timed_content_whether_timed_or_not_is_no_finding() -> 
 
 
 def test_a_wrong_result_at_any_call_is_seen() -> None:
-    spotted = watched(lambda x: -x, lambda: (torch.randn(64),), lambda x: 2 * x)
+    def wrong_when_timed(x: torch.Tensor) -> torch.Tensor:
+        return -x if "run_written" in {frame.function for frame in inspect.stack(0)} else 2 * x
+
+    spotted = watched(wrong_when_timed, lambda: (torch.randn(64),), lambda x: 2 * x)
     spotted.run()
     assert [found.check for found in wrong_results([spotted], {})] == ["timed-result"]
 

@@ -323,19 +323,19 @@ class Replica(Children):
         """Have the verifier judge what was looked at.
 
         Caught where a wrong result is the doing of the timed process, or is less exact than the
-        current best's. Wrong in any process is what other inputs would show.
+        current best's. Wrong in any process is what other inputs would show, unless the case
+        excludes them.
         """
-        wrong = self._verifier.judge(looks)
-        if not wrong:
+        if not (wrong := self._verifier.judge(looks)):
             return
-        check = wrong[0].check
-        if check != "held-out-range" and self._verifier.accuses(looks):
+        if self._verifier.accuses(looks):
             raise Caught(wrong, accuses=True)
-        if check in _BELOW_THE_BEST:
+        if wrong[0].check in _BELOW_THE_BEST:
             raise Caught(wrong)
-        outcomes: dict[str, Outcome] = {INCUMBENT: "right", CANDIDATE: "wrong"}
-        why = {CANDIDATE: wrong[0].message}
-        self.tried.append(Tried(looks.nodeid, "renewed", {}, outcomes, why))
+        if wrong[0].rejects:
+            outcomes: dict[str, Outcome] = {INCUMBENT: "right", CANDIDATE: "wrong"}
+            why = {CANDIDATE: wrong[0].message}
+            self.tried.append(Tried(looks.nodeid, "renewed", {}, outcomes, why))
 
 
 def _wait(child: Child, kind: type[_Kind]) -> _Kind:

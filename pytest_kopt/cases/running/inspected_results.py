@@ -32,20 +32,20 @@ from pytest_kopt.numerics.nested import fresh_copies, tensors
 
 #: Takes from an expected result, by its name, the part of it that is judged.
 Drawn = Callable[[str, Any], Any]
-#: Gives what the reference returns for a spot's inputs, and what gives that once more in float64.
-Expect = Callable[["Spot"], tuple[Pass, InFloat64]]
+#: What the reference returns for a spot's inputs, and what gives that once more in float64.
+Expected = tuple[Pass, InFloat64]
 #: SNR in dB below which a result is plainly wrong where nothing is known of its accuracy.
 _WRONG_DB = 5.0
-#: How far below its SNR on the case's own content, in dB, a result that misses its gate may lie on
-#: timed content, and from where on that SNR says no more.
-_BELOW_OWN_DB, _EXACT_DB = 10.0, 60.0
+#: So far below another call's SNR on the same inputs, in dB, a result that misses its gate may lie;
+#: and the SNR that is exact enough for that.
+_BELOW_OTHER_DB, _EXACT_DB = 10.0, 60.0
 #: Of a larger tensor so many elements are judged: what is wrong in 1 of 200,000 shows.
 _JUDGED = 1 << 20
 #: What JSON carries as it is.
 _PLAIN = (bool, int, float, str, type(None))
-#: What is handed over of a look: what its call gave, and what calls on the same content and on the
-#: case's own gave afterwards.
-_CALLS = ("results", "again", "own")
+#: What is handed over of a look: what its call gave, and what one on the same content gave
+#: afterwards.
+_CALLS = ("results", "again")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Spot:
     A backward has incoming gradients by name of the output, and its gradients in order as results.
     `seed` is that of its block, `number` says which set of inputs it worked on, `call` which call
     of the block it was (0: one on content of its own). `again` is what a call gave on the same
-    content after the blocks, `own_content` a call then on what the case draws.
+    content after the blocks.
     """
 
     inputs: Sequence[Any]
@@ -65,31 +65,36 @@ class Spot:
     number: int = 0
     call: int = 0
     again: Mapping[str, Any] | None = None
-    own_content: Spot | None = None
-
-
-def expecting(case: Case, drawn: Drawn = lambda _, result: result) -> Expect:
-    """Return what calls the reference once for all calls on the same inputs.
-
-    `drawn` takes from its results what is judged.
-    """
-    known: dict[int, tuple[Spot, tuple[Pass, InFloat64]]] = {}
-
-    def expect(spot: Spot) -> tuple[Pass, InFloat64]:
-        place = id(spot.inputs)
-        if place not in known:
-            # With the spot: inputs that are gone would leave their id to others.
-            known[place] = spot, _expected(case, spot, drawn)
-        return known[place][1]
-
-    return expect
 
 
 def plainly_wrong(
-    case: Case, spot: Spot, floors: Mapping[str, float], expect: Expect
+    case: Case,
+    spot: Spot,
+    other: Mapping[str, Any] | None,
+    floors: Mapping[str, float],
+    expected: Expected,
 ) -> Comparison | None:
-    """Return a result below its floor, an SNR in dB by name."""
-    return _below(_judged(case, spot, expect), floors)
+    """Return a result below its floor, an SNR in dB by name.
+
+    Blocks meet content that is like the content before: an old answer is a few percent off. So a
+    result that misses its gate may not lie far below what the `other` call on the same inputs gave,
+    None: there is none. Nothing is asked where that one is wrong: no test has said that the kernel
+    can work with such content.
+    """
+    comparisons = _judged(case, spot.results, spot, expected)
+    if other is None or all(comparison.passed for comparison in comparisons):
+        return _below(comparisons, floors)
+    reached = _judged(case, other, spot, expected)
+    if _below(reached, floors):
+        return None
+    near = {
+        each.name: max(
+            floors.get(each.name, _WRONG_DB), min(each.snr_db, _EXACT_DB) - _BELOW_OTHER_DB
+        )
+        for each in reached
+        if getattr(other.get(each.name), "is_floating_point", lambda: True)()
+    }
+    return _below(comparisons, {**floors, **near})
 
 
 def _below(comparisons: Iterable[Comparison], floors: Mapping[str, float]) -> Comparison | None:
@@ -97,40 +102,12 @@ def _below(comparisons: Iterable[Comparison], floors: Mapping[str, float]) -> Co
     return next((i for i in missed if not i.snr_db >= floors.get(i.name, _WRONG_DB)), None)
 
 
-def judge_spot(
-    case: Case, spot: Spot, floors: Mapping[str, float], expect: Expect
-) -> tuple[Comparison | None, Mapping[str, float] | None]:
-    """Judge a call and those after the blocks; return what is plainly wrong.
-
-    Blocks meet content that is like the content before: an old answer is a few percent off. So
-    where a result misses its gate it may not lie far below what the function reaches on the content
-    that the case draws. If it is wrong on scaled content only, timed or not, the floors that it
-    misses are returned as well. No test has said that the kernel can work with such content.
-    """
-    if spot.own_content is None or spot.again is None:
-        return plainly_wrong(case, spot, floors, expect), None
-    comparisons = _judged(case, spot.own_content, expect)
-    if wrong := _below(comparisons, floors):
-        return wrong, None
-    reached = {comparison.name: comparison.snr_db for comparison in comparisons}
-    near = {
-        name: max(floors.get(name, _WRONG_DB), min(snr_db, _EXACT_DB) - _BELOW_OWN_DB)
-        for name, snr_db in reached.items()
-        if getattr(spot.own_content.results.get(name), "is_floating_point", lambda: True)()
-    }
-    floors = {**floors, **near}
-    wrong = plainly_wrong(case, spot, floors, expect)
-    again = replace(spot, results=spot.again)
-    if wrong is None or plainly_wrong(case, again, floors, expect) is None:
-        return wrong, None
-    return wrong, floors
-
-
-def _judged(case: Case, spot: Spot, expect: Expect) -> list[Comparison]:
-    if (run := _as_pass(spot, spot.results)) is None:
+def _judged(
+    case: Case, results: Mapping[str, Any], spot: Spot, expected: Expected
+) -> list[Comparison]:
+    if (run := _as_pass(spot, results)) is None:
         return [Comparison("grad", False, "a gradient of each input", "gives others")]
-    expected, exact = expect(spot)
-    return judge_twice(case, expected, run, exact)[1]
+    return judge_twice(case, expected[0], run, expected[1])[1]
 
 
 def less_exact(
@@ -138,39 +115,39 @@ def less_exact(
     spot: Spot,
     best: Mapping[str, Any],
     frozen: Mapping[str, Accuracy],
-    expect: Expect,
+    expected: Expected,
 ) -> list[Finding]:
     """Return where a call is far less exact than the current best, or of another dtype.
 
-    The rule: a timed result is as exact as a checked one. `best` are what is judged of the current
-    best's results on what the case draws, if the spot has that. A call that was timed may not be
-    less exact than one on the same content that was not. The `frozen` accuracy knows how many terms
-    results add up.
+    The rule: a timed result is as exact as a checked one. `best` are the current best's results on
+    the same inputs, as far as they are judged. A call that was timed may not be less exact than one
+    that was not. The `frozen` accuracy knows how many terms results add up.
     """
     if case.is_statistical:
         return []
-    checked = spot.own_content or spot
-    before, now = _accuracies(checked, (best, checked.results), frozen, expect)
-    inputs = Inputs.of(tensors([*checked.inputs]))
-    found = [one for one in downgrades(now, before, inputs) if one.rejects or one.repairs]
+    before, now = _accuracies(spot, (best, spot.results), frozen, expected)
+    found = [*downgrades(now, before, Inputs.of(tensors([*spot.inputs])))]
     if spot.again is not None:
-        untimed, timed = _accuracies(spot, (spot.again, spot.results), frozen, expect)
+        untimed, timed = _accuracies(spot, (spot.again, spot.results), frozen, expected)
         found += downgrades_when_timed(timed, untimed)
-    return [replace(one, where=case.nodeid) for one in found]
+    return [replace(one, where=case.nodeid) for one in found if one.rejects or one.repairs]
 
 
 def _accuracies(
-    spot: Spot, calls: Sequence[Mapping[str, Any]], frozen: Mapping[str, Accuracy], expect: Expect
+    spot: Spot,
+    calls: Sequence[Mapping[str, Any]],
+    frozen: Mapping[str, Accuracy],
+    expected: Expected,
 ) -> list[dict[str, Accuracy]]:
     """Return how exact the results of calls on the content of a spot are, by name."""
-    expected, exact = expect(spot)
-    computed_in, found = least_exact(expected.all), list[dict[str, Accuracy]]()
+    by_reference, exact = expected
+    computed_in, found = least_exact(by_reference.all), list[dict[str, Accuracy]]()
     for results in calls:
         run, reached = _as_pass(spot, results), dict[str, Accuracy]()
         found.append(reached)
-        if run is None or run.outputs.keys() != expected.outputs.keys():
+        if run is None or run.outputs.keys() != by_reference.outputs.keys():
             continue
-        for name, ref, out in nearest(expected, run, exact):
+        for name, ref, out in nearest(by_reference, run, exact):
             accuracy = accuracy_of(ref, out, computed_in)
             accuracy = but_for_few(accuracy, found[0].get(name), ref, out)
             terms = frozen[name].terms if name in frozen else None
@@ -188,8 +165,11 @@ def _as_pass(spot: Spot, results: Mapping[str, Any]) -> Pass | None:
     return Pass({}, dict(zip(positions, results.values(), strict=True)))
 
 
-def _expected(case: Case, spot: Spot, drawn: Drawn) -> tuple[Pass, InFloat64]:
-    """Return what the reference gives for a call, and what gives that once more in float64."""
+def expected_of(case: Case, spot: Spot, drawn: Drawn = lambda _, result: result) -> Expected:
+    """Return what the reference gives for a call, and what gives that once more in float64.
+
+    `drawn` takes from its results what is judged.
+    """
     reference, incoming = Reference(case), spot.incoming
     names = dict(zip(leaves(spot.inputs), spot.results, strict=False))
 
@@ -211,7 +191,7 @@ def _expected(case: Case, spot: Spot, drawn: Drawn) -> tuple[Pass, InFloat64]:
     return expected(fresh_copies(spot.inputs)), exact
 
 
-def wrong_result(comparison: Comparison) -> Finding:
+def wrong_result(comparison: Comparison, *, rejects: bool = True) -> Finding:
     return Finding(
         "timed-result",
         (
@@ -219,6 +199,7 @@ def wrong_result(comparison: Comparison) -> Finding:
             f"{comparison.reason}, SNR {comparison.snr_db:.1f} dB"
         ),
         advice="be right for all input values of the case, in timed calls as in checked ones",
+        rejects=rejects,
     )
 
 
@@ -242,11 +223,7 @@ def hand_over(arm: str, way: str, spot: Spot, folder: Path, secret: int) -> dict
             None
             if results is None
             else [{"name": n, **_written(result, file, secret)} for n, result in results.items()]
-            for results in (
-                spot.results,
-                spot.again,
-                spot.own_content.results if spot.own_content else None,
-            )
+            for results in (spot.results, spot.again)
         ]
     incoming = [
         {"name": n, **_tensor_description(gradient)}

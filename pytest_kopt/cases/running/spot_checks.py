@@ -21,8 +21,8 @@ from typing import Any
 from pytest_kopt.cases.order import PLACES, RESULTS
 from pytest_kopt.cases.running.inspected_results import (
     Spot,
-    expecting,
-    judge_spot,
+    expected_of,
+    plainly_wrong,
     wrong_result,
 )
 from pytest_kopt.cases.running.timed_calls import (
@@ -236,7 +236,14 @@ class Spotted(Block):
     @property
     def spots(self) -> list[Spot]:
         """The spots to judge; writes to the inputs, and calls once more on each content."""
-        return [*self._spots, *map(self._spot, self._kept_calls.values())]
+        return [*self._spots, *(timed for _, timed in map(self._again, self._kept_calls.values()))]
+
+    def spots_with(self, floors: Mapping[str, float]) -> Iterator[tuple[Spot, Mapping[str, float]]]:
+        """Yield the spots to judge, and calls that nobody timed, which may only be inexact."""
+        yield from ((spot, floors) for spot in self._spots)
+        for own, timed in map(self._again, self._kept_calls.values()):
+            yield own, {}
+            yield timed, floors
 
     def known_gain(self) -> float:
         """Return how much faster calls are for content that they know; writes to the inputs."""
@@ -245,20 +252,16 @@ class Spotted(Block):
         in_order = self.case.keeps_order
         return known_content_gain(self._inner, changing, seed, in_order=in_order)
 
-    def _spot(self, kept_call: _Kept) -> Spot:
+    def _again(self, kept_call: _Kept) -> tuple[Spot, Spot]:
+        """Return a call on what the case draws, and a kept one with what a call gives there now."""
         seed, number, results = kept_call
         recorder = self._recorders[number]
         # What knows content as a multiple of its last call's must not find that one there.
         self._write_own(number, seed ^ 1)
-        self._results_now(number)
+        own = replace(recorder.spot({}, seed, number), results=self._results_now(number))
         self._write_timed(number, seed)
-        spot = recorder.spot(results, seed, number, number + 1)
-        again = self._results_now(number)
-        self._write_own(number, seed)
-        own_content = recorder.spot({}, seed, number)
-        return replace(
-            spot, again=again, own_content=replace(own_content, results=self._results_now(number))
-        )
+        timed = recorder.spot(results, seed, number, number + 1)
+        return own, replace(timed, again=self._results_now(number))
 
     def _write_own(self, number: int, seed: int) -> None:
         """Write what the case draws under a seed where a call looks."""
@@ -307,11 +310,11 @@ def wrong_results(blocks: Sequence[Spotted], floors: Mapping[str, float]) -> lis
     """Judge what was kept; return a finding for each block with a result that is plainly wrong."""
     findings = []
     for block in blocks:
-        case = block.case
-        judged = (judge_spot(case, spot, floors, expecting(case)) for spot in block.spots)
-        wrong = next((wrong for wrong, beyond in judged if wrong and beyond is None), None)
-        if wrong:
-            findings.append(wrong_result(wrong))
+        for spot, least in block.spots_with(floors):
+            expected = expected_of(block.case, replace(spot, results=spot.again or spot.results))
+            if wrong := plainly_wrong(block.case, spot, spot.again, least, expected):
+                findings.append(wrong_result(wrong))
+                break
     return findings
 
 

@@ -35,12 +35,11 @@ from pytest_kopt.cases.running.against_reference import with_gates
 from pytest_kopt.cases.running.execution import grad_out, make_inputs
 from pytest_kopt.cases.running.inspected_results import (
     Spot,
-    expecting,
+    expected_of,
     floors,
     hand_over,
     in_memory,
     input_descriptions,
-    judge_spot,
     judged_elements,
     less_exact,
     like,
@@ -139,8 +138,8 @@ def _wrong(
 ) -> list[Finding]:
     """Return a finding for the first look that is wrong or less exact, or that is not there.
 
-    A result that is only wrong beyond what the case draws is `held-out-range`, if the function here
-    is right. A block that was timed by events may have ended before its turn came.
+    A finding for inputs that the case excludes does not reject by itself: another process of the
+    version has to be right there. A block that was timed by events may end before its turn comes.
     """
     looks, memories = (
         {(look["arm"], look["seed"], look["way"]): look for look in documents}
@@ -162,21 +161,13 @@ def _wrong(
                     return [_amiss(f"of a {way} was not in memory when its block was over")]
                 spot = replace(spot, results={**spot.results, **held})
             drawn = judged_elements(look, looked_at.secret)
-            expect = expecting(case, drawn)
-            wrong, beyond = judge_spot(case, spot, floors, expect)
-            if wrong is None:
-                checked = {**look, "call": 0} if spot.own_content else look
-                answered = content.answer(checked).results
-                best = {name: drawn(name, result) for name, result in answered.items()}
-                if inexact := less_exact(case, spot, best, frozen, expect):
-                    return inexact
-                continue
-            if beyond is None:
-                return [wrong_result(wrong)]
-            recomputed = replace(spot, results=content.answer(look).results)
-            is_right = plainly_wrong(case, recomputed, beyond, expecting(case)) is None
-            if _BEYOND not in case.domain and is_right:
-                return [Finding("held-out-range", wrong.line)]
+            answered = content.answer(look).results
+            best = {name: drawn(name, result) for name, result in answered.items()}
+            expected = expected_of(case, replace(spot, results=best), drawn)
+            if wrong := plainly_wrong(case, spot, best, floors, expected):
+                return [wrong_result(wrong, rejects=_BEYOND not in case.domain)]
+            if inexact := less_exact(case, spot, best, frozen, expected):
+                return inexact
     return []
 
 
@@ -211,13 +202,8 @@ class _RedrawnContent:
 
     def spot(self, look: Mapping[str, Any]) -> Spot:
         """Return what a look was given, as it is drawn here, with what it gave."""
-        results, again, own_content = read(look)
-        spot = replace(self._inputs(look), results=results or {}, again=again)
-        if own_content is None:
-            return spot
-        return replace(
-            spot, own_content=replace(self._inputs({**look, "call": 0}), results=own_content)
-        )
+        results, again = read(look)
+        return replace(self._inputs(look), results=results or {}, again=again)
 
     def _inputs(self, look: Mapping[str, Any]) -> Spot:
         inputs = self._given(look)
