@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from pkgutil import resolve_name
 
 import pytest
 
@@ -56,6 +57,15 @@ def test_the_ways_through_the_code_lead_to_files() -> None:
     named = re.findall(r"`((?:\w+/)+\w+\.py)`", page)
     lost = [name for name in named if not any((at / name).exists() for at in (PACKAGE, ROOT))]
     assert len(named) > 40 and not lost
+
+
+def test_each_rule_of_honesty_has_its_place_in_the_code() -> None:
+    page = (ROOT / "docs" / "honesty.md").read_text()
+    rules = re.findall(r"^(\d+)\. \*\*", page, re.MULTILINE)
+    places = dict(re.findall(r"^\| (\d+) \| `([\w.]+)` \|$", page, re.MULTILINE))
+    assert rules == [*places] and len(rules) == 13
+    for name in places.values():
+        assert resolve_name(f"pytest_kopt.{name}").__doc__
 
 
 def test_no_two_files_share_a_name() -> None:
