@@ -283,7 +283,7 @@ def replica(seed: int = 1, device: Device = CPU) -> tuple[CaseQuads, list[_Child
         ),
     )
     verifier = SimpleNamespace(
-        folder=None, load=lambda i: None, await_loaded=lambda i: None, judge=lambda looks: []
+        folder=None, load=lambda i: None, await_loaded=lambda i: Loaded(), judge=lambda looks: []
     )
     made = Replica(
         cast("Any", children),
@@ -302,6 +302,20 @@ def test_processes_that_hold_one_arm_each_come_to_one_engine() -> None:
 
 def test_no_process_says_what_times_it_on_the_cpu() -> None:
     assert replica()[0].engine == "wall"
+
+
+@pytest.mark.parametrize("loaded", [Loaded(same="source"), Loaded(reached=False)])
+@pytest.mark.parametrize("is_confirmed", [True, False])
+def test_a_process_with_the_candidate_does_not_say_that_a_case_is_the_same(
+    loaded: Loaded, is_confirmed: bool
+) -> None:
+    child = _Child(CANDIDATE, "wall", {})
+    child._replies = deque([Collected([]), loaded, CaseFinished("a")])
+    verifier = SimpleNamespace(load=lambda i: None, confirms_same=lambda i: is_confirmed)
+    place = Place(cast("Any", SimpleNamespace(placement=None)), CPU, ["a"])
+    made = Replica([cast("Any", child)], place, cast("Any", verifier))
+    with nullcontext() if is_confirmed else pytest.raises(Refused, match="reaches the case"):
+        assert made.measure(["a"], random.Random(1), lambda: None)["a"].same == "source"
 
 
 def test_both_arms_of_a_pair_meet_the_same_content_and_which_are_looked_at_is_said_later() -> None:

@@ -104,9 +104,9 @@ class Process(BlockWorker):
 
     is_orphan = has_died = False
 
-    def __init__(self, gpu: Gpu, arms: Collection[str] = (), point: str = BOOST) -> None:
+    def __init__(self, gpu: Gpu, arms: Collection[str] = ()) -> None:
         super().__init__(lambda write: gpu.run(write.arm, write.seconds or 0.0025) * 10)
-        self._gpu, self._arms, self._point = gpu, arms, point
+        self._gpu, self._arms = gpu, arms
         self._told: deque[Reply] = deque([Collected([])])
         self._case = ""
 
@@ -117,7 +117,7 @@ class Process(BlockWorker):
         match order:
             case LoadVersions(nodeid):
                 self._case = nodeid
-                self._told.append(Loaded(operating_point=self._point))
+                self._told.append(Loaded())
             case Prepare():
                 self._told.append(Prepared("events", [1]))
             case Agree():
@@ -174,19 +174,23 @@ class Starting:
         self.choices = dict[str, Any]()
 
     def start(self, place: Place, verifier: Any, number: int) -> Replica:
-        process: Any = Process(self._gpu, ARMS, self._point)
+        process: Any = Process(self._gpu, ARMS)
         return Replica([process], place, verifier, steady=self._steady)
 
     def start_alone(self, place: Place) -> Process:
-        return Process(self._gpu, [ALONE], self._point)
+        return Process(self._gpu, [ALONE])
 
     def start_nearby(self, place: Place, room: int) -> Any:
         return nothing_nearby(place.ids, self.how)
 
     def start_verifier(self, *where: Any) -> Any:
-        quiet = dict.fromkeys(("load", "await_loaded"), lambda nodeid: None)
+        loaded = Loaded(operating_point=self._point)
         return SimpleNamespace(
-            **{"folder": None, "has_died": False, "judge": lambda looks: [], **quiet},
+            folder=None,
+            has_died=False,
+            judge=lambda looks: [],
+            load=lambda nodeid: None,
+            await_loaded=lambda nodeid: loaded,
             **dict.fromkeys(("end", "kill"), lambda: None),
         )
 

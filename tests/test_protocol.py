@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast, get_args
@@ -11,6 +13,7 @@ from typing import Any, cast, get_args
 import pytest
 import torch
 
+from pytest_kopt.cases import replies
 from pytest_kopt.cases.fixture import CaseServed, Kopt
 from pytest_kopt.cases.order import CANDIDATE, ArmsOrder, Bench, WorkerOrders
 from pytest_kopt.cases.protocol import (
@@ -96,6 +99,12 @@ TURNS: dict[str, dict[type[Any], str]] = {
 }
 #: States in which no case is under way: what has no turn there is passed over.
 IDLE = {"between cases", "case over", "ended"}
+
+
+def test_the_table_says_of_each_field_of_a_reply_who_else_knows_it() -> None:
+    lines = re.findall(r"^([A-Z]\w+)\.(\w+) +\S", replies.__doc__ or "", re.MULTILINE)
+    kinds = get_args(Reply)
+    assert lines == [(kind.__name__, each.name) for kind in kinds for each in fields(kind)]
 
 
 def double(x: torch.Tensor) -> torch.Tensor:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import pytest
 import torch
@@ -27,6 +27,7 @@ from pytest_kopt.cases.protocol import (
     Order,
     Prepare,
     Recompute,
+    SayReach,
     Settle,
     Time,
     Write,
@@ -465,6 +466,30 @@ def test_what_the_current_best_has_right_beyond_the_draws_is_asked_for_unless_it
     # Where the current best is wrong as well, a call is as right as one that nobody timed.
     beside_wrong = asked(case_of(lambda x: -x, **settings), runner, runner.looks).findings
     assert [found.check for found in beside_wrong] == ["precision-downgrade"] * asked_again
+
+
+@pytest.mark.parametrize("concerning", [(), ("product.py",)])
+def test_a_build_of_a_change_may_reach_any_case(
+    concerning: tuple[str, ...], tmp_path: Path
+) -> None:
+    """What it makes of the change is not seen in the sources."""
+
+    class Reaching:
+        scratch = tmp_path
+        orders: ClassVar[list[Order]] = [Leave(), SayReach()]
+        reached: ClassVar[list[bool]] = []
+
+        def send(self, reply: Reply) -> None:
+            assert isinstance(reply, Loaded)
+            self.reached.append(reply.reached)
+
+        def receive(self) -> Order:
+            return self.orders.pop()
+
+    order = ArmsOrder((), root=str(tmp_path), changed=("product.py",), concerning=concerning)
+    bench = Bench("cpu", "auto", 1, cpu=FAST)
+    serve_verifier(case_of(product), bench, order, cast("Any", Reaching()))
+    assert Reaching.reached == [True, not concerning]
 
 
 def test_a_result_that_cannot_be_read_is_wrong(tmp_path: Path) -> None:

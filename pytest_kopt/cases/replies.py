@@ -2,6 +2,43 @@
 
 A base class is a conversation: clients that take no part in it pass its replies over by that name.
 A reply that may end a case has none, since every client acts on it.
+
+A process that holds a candidate can say what it likes. The table names who else knows each field,
+or what the field is used for where nobody does. Only what somebody else knows may credit a gain.
+
+```
+Collected.ids             the baseline: its cases have to be there
+CollectError.data         nobody; the cases fail with it
+Confined.why              nobody; the session ends with it
+FallbackRow.result        nobody; the row of a case that fails
+CaseStarted.nodeid        the client, which gave the order
+CaseStarted.location      nobody; shown
+Report.data               the verifier judges timed results again, a comparison times again; nobody
+                          knows what else the check passed, loaded and opened
+CaseFinished.nodeid       the client, which gave the order
+CaseFinished.leaving      nobody; another process goes on
+Profiled.profile          nobody; shown
+CannotLoad.reason         nobody; the versions are not held so
+Loaded.same               the verifier; of machine code on a GPU nobody
+Loaded.reached            the verifier
+Loaded.memory             nobody; shown, and a stated benefit of memory is held against it
+Loaded.first_call_ms      nobody; shown
+Loaded.code               nobody; shown
+Loaded.operating_point    the verifier, which alone says it
+Prepared.engine           the client on the CPU, nobody on a GPU
+Prepared.sets             nobody; fewer inputs make shorter blocks of all versions
+Prepared.not_captured     nobody; shown
+Ready.calls               the client on the CPU, nobody on a GPU
+Ready.places              nobody; the verifier judges what lies there
+Timed.ms                  the system on the CPU, on a GPU the client's clock as a witness
+HandedOver.looks          memory that the client reads on the CPU, nobody on a GPU; the verifier
+                          judges them beside its own
+Findings.findings         nobody; they count against the candidate
+Verification.findings     the verifier, which alone says it
+TriedShape.shape          nobody
+Reached.version           the client, which gave the order
+Reached.accuracy          nobody
+```
 """
 
 from __future__ import annotations
@@ -114,7 +151,8 @@ class Loaded(OfComparison):
     `same` is how both versions are known to be one, by their source or by the machine code that
     they run; then the case is over. `reached` says whether the change concerns it. By arm, `memory`
     is the bytes that a call takes and `first_call_ms` the time of the first. `code` is what differs
-    in the machine code, where that is asked. `operating_point` is the one that decides in the case.
+    in the machine code, where that is asked. `operating_point` is the one that decides in the case:
+    a verifier says it.
     """
 
     same: Literal["source", "machine"] | None = None

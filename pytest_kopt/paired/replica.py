@@ -25,6 +25,7 @@ from pytest_kopt.cases.replies import (
     Prepared,
     Ready,
 )
+from pytest_kopt.decide.case_verdict import Same
 from pytest_kopt.devices.conditions import Steadily
 from pytest_kopt.devices.states import BOOST, SUSTAINED
 from pytest_kopt.honesty.finding import Finding
@@ -192,7 +193,8 @@ class Replica(Children):
             case = self._load(nodeid)
             if case.same:
                 return case, []
-            self._verifier.await_loaded(nodeid)
+            # The candidate's process has the case as well, and no say in it.
+            case.operating_point = self._verifier.await_loaded(nodeid).operating_point or BOOST
         device, placement = self._device, self._placement
         with ExitStack() as held:
             with self._during("wait for the device"):
@@ -215,11 +217,7 @@ class Replica(Children):
             reply = _wait(child, Loaded)
             if reply.same:
                 _wait(child, CaseFinished)
-                # Machine code is recorded on a GPU only.
-                is_code = reply.same == "machine" and self._device.kind != "cpu"
-                if not (is_code or self._verifier.confirms_same(nodeid)):
-                    raise Refused(f"{nodeid}: the change reaches the case without the candidate")
-                return CaseQuads(nodeid, "", same=reply.same)
+                return self._same(nodeid, reply.same)
             if code := reply.code:
                 loaded.kernels = differences_later(code.before, code.after, code.arch)
             reached |= reply.reached
@@ -230,10 +228,17 @@ class Replica(Children):
                 child.send(Leave())
             for child in self.children:
                 _wait(child, CaseFinished)
-            return CaseQuads(nodeid, "", same="source")
+            return self._same(nodeid, "source")
         loaded.memory, loaded.first_call_ms = memory, first_call_ms
-        loaded.operating_point = reply.operating_point or BOOST
         return loaded
+
+    def _same(self, nodeid: str, how: Same) -> CaseQuads:
+        """Return a case that is the same; Refused where it is not without the candidate."""
+        # Machine code is recorded on a GPU only.
+        is_code = how == "machine" and self._device.kind != "cpu"
+        if not (is_code or self._verifier.confirms_same(nodeid)):
+            raise Refused(f"{nodeid}: the change reaches the case without the candidate")
+        return CaseQuads(nodeid, "", same=how)
 
     def _timed(
         self,

@@ -50,7 +50,8 @@ class Verifier(Children):
     ) -> None:
         """Start it; `start_candidate` starts a process of the candidate's alone (None: a race)."""
         self._start, self._start_candidate = start, start_candidate
-        self._case, self._is_loaded = "", False
+        self._case = ""
+        self._loaded: Loaded | None = None
         super().__init__([start()])
 
     @property
@@ -71,7 +72,7 @@ class Verifier(Children):
             child.send(Leave())
             self._wait(CaseFinished)
         child.send(LoadReference(nodeid))
-        self._case, self._is_loaded = nodeid, False
+        self._case, self._loaded = nodeid, None
 
     def confirms_same(self, nodeid: str) -> bool:
         """Say whether the change leaves a case as it is, in the process without the candidate.
@@ -82,12 +83,12 @@ class Verifier(Children):
         self.children[0].send(SayReach())
         return not self._wait(Loaded).reached
 
-    def await_loaded(self, nodeid: str) -> None:
-        """Wait until a case is loaded; Refused where it cannot be."""
+    def await_loaded(self, nodeid: str) -> Loaded:
+        """Wait for a case, and return what is known of it; Refused where it cannot be loaded."""
         self.load(nodeid)
-        if not self._is_loaded:
-            self._wait(Loaded)
-            self._is_loaded = True
+        if self._loaded is None:
+            self._loaded = self._wait(Loaded)
+        return self._loaded
 
     def judge(self, looks: Looks) -> list[Finding]:
         """Return what it finds in a case that was waited for; Refused where it cannot judge."""
@@ -124,7 +125,7 @@ class Verifier(Children):
 
     def _reply(self, order: Judge | Recompute, kind: type[_Reply]) -> _Reply:
         self.children[0].send(order)
-        self._is_loaded = False
+        self._loaded = None
         return self._wait(kind)
 
     def _wait(self, kind: type[_Reply]) -> _Reply:

@@ -319,8 +319,6 @@ def _loaded(
             case = with_gates(case, bench, versions.get(INCUMBENT, case.function))
             arms = _Arms(case, bench, order, client, seed)
             code = arms.machine_code(versions)
-            # There is none on the CPU.
-            point = case.operating_point or bench.operating_point if bench.device != "cpu" else None
             reached = not order.concerning or is_reached(case, order, seed, bench.audit_hook)
     except Unreached:
         client.send(Loaded(same="source"))
@@ -329,15 +327,6 @@ def _loaded(
     except NotLoadable as reason:
         client.send(CannotLoad(str(reason)))
     else:
-        return (
-            arms,
-            versions,
-            Loaded(
-                reached=reached,
-                memory=memory,
-                first_call_ms=first_call_ms,
-                code=code,
-                operating_point=point,
-            ),
-        )
+        loaded = Loaded(reached=reached, memory=memory, first_call_ms=first_call_ms, code=code)
+        return arms, versions, loaded
     return None

@@ -91,10 +91,12 @@ def serve_verifier(case: Case, bench: Bench, arms: ArmsOrder, client: Client) ->
     except NotLoadable as reason:
         client.send(CannotLoad(str(reason)))
         return
+    # There is none on the CPU.
+    point = case.operating_point or bench.operating_point if bench.device != "cpu" else None
     reached = True
     while True:
         with bench.waiting():
-            client.send(Loaded(reached=reached))
+            client.send(Loaded(reached=reached, operating_point=point))
             order = client.receive()
         match order:
             case Judge(looks):
@@ -112,7 +114,9 @@ def serve_verifier(case: Case, bench: Bench, arms: ArmsOrder, client: Client) ->
                     client.send(HandedOver(handed_over))
             case SayReach():
                 with one_thread(), checking_lock(bench.uuid, bench.waiting):
-                    reached = is_reached(case, arms, bench.session_seed, None)
+                    # What a build makes of a change reaches any case.
+                    is_built = bool(arms.changed) and not arms.concerning
+                    reached = is_built or is_reached(case, arms, bench.session_seed, None)
             case Begin() | OfCase() | Leave() | WithinVersions() | StopWorker():
                 return
 
