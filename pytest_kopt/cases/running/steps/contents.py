@@ -5,11 +5,10 @@ The controls of a case, which show whether it can tell right from wrong, stand h
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from time import perf_counter
 from typing import Any
@@ -56,63 +55,57 @@ _FEW = 4
 
 
 def same_addresses(checking: Checking) -> None:
-    checking.renew(make_inputs(checking.case, checking.seeds["again"]))
-    checking.call("new content at the same addresses", checking.seeds["again"])
+    _call_on_new_content(checking, checking.seeds["again"])
     checking.is_settled = True
 
 
-def few_elements(checking: Checking) -> None:
-    """Change a few elements only; a kernel that is right about one such content is about two.
-
-    First content in another order: where kernel or reference cannot work with that, because order
-    means something, nothing follows.
-    """
-    seed, weights = checking.seeds["disturb"], checking.case.weights
-    before = list(checking.comparisons), list(checking.findings)
-    if inputs.can_be_disturbed(checking.pristine, weights):
-        fresh = make_inputs(checking.case, seed)
-        disturbed = inputs.disturbed(fresh, weights, checking.generator)
-        works = _works(checking, disturbed, "content in another order", seed)
-        if works or len(checking.findings) > len(before[1]):
-            if works:
-                checking.renew_a_little()
-                checking.call("the same content except for a few elements", seed)
-            return
-    checking.comparisons, checking.findings = before
-    checking.is_disturbable = False
+def _call_on_new_content(checking: Checking, seed: int) -> None:
     checking.renew(make_inputs(checking.case, seed))
     checking.call("new content at the same addresses", seed)
 
 
-def _works(checking: Checking, fresh: Sequence[Any], call_name: str, seed: int) -> bool:
-    """Say whether kernel and reference can work with some content, and agree on it."""
-    checking.renew(fresh)
-    try:
-        checking.call(call_name, seed)
-    except Exception:
-        return False
-    return checking.passed
+def few_elements(checking: Checking) -> None:
+    """Change a few elements only; a kernel that is right about one such content is about two."""
+    seed, weights = checking.seeds["disturb"], checking.case.weights
+    if not inputs.can_be_disturbed(checking.pristine, weights):
+        checking.is_disturbable = False
+        _call_on_new_content(checking, seed)
+        return
+    disturbed = inputs.disturbed(make_inputs(checking.case, seed), weights, checking.generator)
+    checking.is_disturbable = _works_in_another_order(checking, disturbed, "content", seed)
+    if checking.is_disturbable:
+        checking.renew_a_little()
+        checking.call("the same content except for a few elements", seed)
 
 
 def few_of_a_weight(checking: Checking) -> None:
-    """Change a few elements of the weights in place: one in a hundred, then too few for samples.
-
-    First weights of their own in another order: where kernel or reference cannot work with that,
-    because order means something there, nothing follows.
-    """
+    """Change a few elements of the weights in place: one in a hundred, then too few for samples."""
     seed, weights = checking.seeds["last"], checking.case.weights
-    before = list(checking.comparisons), list(checking.findings), list(checking.broken)
-    fresh = make_inputs(checking.case, seed)
-    updated = inputs.updated(fresh, weights, checking.generator)
-    if not _works(checking, updated, "weights in another order", seed):
-        checking.comparisons, checking.findings, checking.broken = before
-        checking.renew(fresh)
-        checking.call("new content at the same addresses", seed)
+    updated = inputs.updated(make_inputs(checking.case, seed), weights, checking.generator)
+    if not _works_in_another_order(checking, updated, "weights", seed):
         return
     for most in (None, _FEW):
         checking.renew(inputs.updated(checking.pristine, weights, checking.generator, most))
         checking.is_renewed_a_little = True
         checking.call("a few elements of the weights changed in place", seed)
+
+
+def _works_in_another_order(checking: Checking, fresh: Sequence[Any], what: str, seed: int) -> bool:
+    """Call on content in another order; say whether kernel and reference work with it, and agree.
+
+    They cannot where order means something. New content follows then, and of the call only a
+    finding stands that rejects: an old answer is one on whatever content.
+    """
+    before = [*checking.comparisons], [*checking.findings], [*checking.broken]
+    checking.renew(fresh)
+    with suppress(Exception):
+        checking.call(f"{what} in another order", seed)
+        if checking.passed:
+            return True
+    if not any(finding.rejects for finding in checking.findings[len(before[1]) :]):
+        checking.comparisons, checking.findings, checking.broken = before
+        _call_on_new_content(checking, seed)
+    return False
 
 
 def other_groups(checking: Checking) -> Iterator[Finding]:
@@ -285,7 +278,7 @@ def _busy_share() -> float:
 def _seconds_of(processes: Iterable[int]) -> float:
     total = 0.0
     for number in processes:
-        with contextlib.suppress(OSError, IndexError):
+        with suppress(OSError, IndexError):
             words = stat_of(number)
             total += (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
     return total
