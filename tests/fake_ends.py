@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from pytest_kopt.cases.protocol import Agree, HandOver, Order, Prepare, Settle, Time, Write
+from pytest_kopt.cases.protocol import Agree, HandOver, Order, Prepare, Time, Write
 from pytest_kopt.cases.replies import (
-    Findings,
     HandedOver,
     Looked,
     Prepared,
@@ -42,15 +41,14 @@ class TwoBlocks:
             case Timed(ms):
                 assert ms > 0
                 self.times.append(ms)
-            case HandedOver(looks):
+            case HandedOver(looks, findings):
                 assert looks == []
-            case Findings(findings):
                 self.findings = [*findings]
             case _:
                 pass
 
     def receive(self) -> Order:
-        return self._orders.pop(0) if self._orders else Settle()
+        return self._orders.pop(0)
 
 
 class BlockWorker:

@@ -23,7 +23,6 @@ from pytest_kopt.cases.protocol import Agree, HandOver, Order, Time, Write
 from pytest_kopt.cases.replies import (
     CaseFinished,
     Collected,
-    Findings,
     HandedOver,
     Loaded,
     Looked,
@@ -233,7 +232,6 @@ class _Child:
                 Prepared(engine, [3], dict(not_captured)),
                 Ready({arm: [3]}, {arm: [0]}),
                 HandedOver([]),
-                Findings([]),
                 CaseFinished("a"),
             ]
         )

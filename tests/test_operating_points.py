@@ -15,11 +15,10 @@ import pytest
 
 from pytest_kopt import policies
 from pytest_kopt.cases.order import ALONE, CANDIDATE, INCUMBENT, PLACEBO
-from pytest_kopt.cases.protocol import Agree, HandOver, LoadVersions, Prepare, Settle
+from pytest_kopt.cases.protocol import Agree, HandOver, LoadVersions, Prepare
 from pytest_kopt.cases.replies import (
     CaseFinished,
     Collected,
-    Findings,
     HandedOver,
     Loaded,
     Prepared,
@@ -127,9 +126,7 @@ class Process(BlockWorker):
                 each = {arm: [10] for arm in self._arms}
                 self._told.append(Ready(each, each))
             case HandOver():
-                self._told.append(HandedOver([]))
-            case Settle():
-                self._told += [Findings([]), CaseFinished(self._case)]
+                self._told += [HandedOver([]), CaseFinished(self._case)]
             case _:
                 super().send(order)
 

@@ -31,7 +31,6 @@ from pytest_kopt.cases.protocol import (
     Profile,
     Recompute,
     SayReach,
-    Settle,
     StopWorker,
     Time,
     TryNearby,
@@ -53,7 +52,7 @@ EVERY: tuple[Order, ...] = (
     Begin(ORDERS, [], [], []),
     *(kind(CASE) for kind in (CheckCase, Profile, LoadVersions, TryNearby, LoadReference)),
     *(Leave(), Prepare(), Agree("wall", [2]), Write(CANDIDATE, 5), Time(), HandOver(1)),
-    *(Settle(), Judge(LOOKS), Recompute(LOOKS), SayReach(), StopWorker()),
+    *(Judge(LOOKS), Recompute(LOOKS), SayReach(), StopWorker()),
 )
 BLOCKS: list[Order] = [LoadVersions(CASE), Prepare(), Agree("wall", [2])]
 #: By its name, what a client has sent when a worker is in a state.
@@ -64,8 +63,7 @@ STATES: dict[str, list[Order]] = {
     "between blocks": BLOCKS,
     "block written": [*BLOCKS, Write(CANDIDATE, 5)],
     "block timed": [*BLOCKS, Write(CANDIDATE, 5), Time()],
-    "handed over": [*BLOCKS, HandOver(1)],
-    "case over": [*BLOCKS, HandOver(1), Settle()],
+    "case over": [*BLOCKS, HandOver(1)],
     "reference loaded": [LoadReference(CASE)],
     "reference judged": [LoadReference(CASE), Judge(LOOKS)],
     "ended": [StopWorker()],
@@ -91,7 +89,6 @@ TURNS: dict[str, dict[type[Any], str]] = {
     "between blocks": _NEXT_BLOCK,
     "block written": {Time: "Timed"},
     "block timed": _NEXT_BLOCK,
-    "handed over": {Settle: "Findings"},
     "case over": _NEXT_CASE,
     "reference loaded": _NEXT_LOOKS,
     "reference judged": _NEXT_LOOKS,

@@ -28,14 +28,12 @@ from pytest_kopt.cases.protocol import (
     Prepare,
     Recompute,
     SayReach,
-    Settle,
     Time,
     Write,
 )
 from pytest_kopt.cases.replies import (
     CannotLoad,
     CaseFinished,
-    Findings,
     HandedOver,
     Loaded,
     Prepared,
@@ -125,15 +123,14 @@ class Runner:
                 way = len(block.calls)
                 number = 3 * len(self.seen) % self._calls[block.arm][way]
                 block.see(cast("Any", self), self._places[block.arm][way], number)
-            case HandedOver(looks):
-                self.looks = [dict(look) for look in looks]
-            case Findings(findings):
+            case HandedOver(looks, findings):
                 assert not findings
+                self.looks = [dict(look) for look in looks]
             case _:
                 pass
 
     def receive(self) -> Order:
-        return next(self._orders, Settle())
+        return next(self._orders)
 
     def _all_orders(self) -> Iterator[Order]:
         keep = None

@@ -14,8 +14,7 @@ LoadVersions    Loaded or CannotLoad; CaseFinished unless they are there and dif
   Agree           Ready
   Write           Written; the block of an arm's forward, then of its backward, is there
   Time            Timed, and Looked where the block is looked at
-  HandOver        HandedOver
-  Settle          Findings, CaseFinished
+  HandOver        HandedOver, CaseFinished
 TryNearby       any number of TriedShape and Reached, then Findings; or Loaded if the versions
                 are the same, or CannotLoad; CaseFinished
 LoadReference   Loaded or CannotLoad
@@ -177,15 +176,13 @@ class Time(WithinVersions):
 
 @dataclass(frozen=True, slots=True)
 class HandOver(WithinVersions):
-    """Hand over what was looked at: of large results, elements drawn under the secret."""
+    """Hand over what was looked at: of large results, elements drawn under the secret.
+
+    The case is over then.
+    """
 
     secret: int
     keep: Keep | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Settle(WithinVersions):
-    """Say what gave the candidate away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +231,7 @@ class StopWorker:
 
 
 CaseOrder = CheckCase | Profile | LoadVersions | TryNearby | LoadReference
-_Comparing = Leave | Prepare | Agree | Write | Time | HandOver | Settle
+_Comparing = Leave | Prepare | Agree | Write | Time | HandOver
 Order = Begin | CaseOrder | _Comparing | Judge | Recompute | SayReach | StopWorker
 
 

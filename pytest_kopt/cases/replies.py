@@ -33,6 +33,7 @@ Ready.places              nobody; the verifier judges what lies there
 Timed.ms                  the system on the CPU, on a GPU the client's clock as a witness
 HandedOver.looks          memory that the client reads on the CPU, nobody on a GPU; the verifier
                           judges them beside its own
+HandedOver.findings       nobody; they count against the candidate
 Findings.findings         nobody; they count against the candidate
 Verification.findings     the verifier, which alone says it
 TriedShape.shape          nobody
@@ -199,14 +200,15 @@ class Looked(OfBlocks):
 
 @dataclass(frozen=True, slots=True)
 class HandedOver(OfBlocks):
-    """The inspected results, as files and how to read them."""
+    """The inspected results, as files and how to read them, and what gave the candidate away."""
 
     looks: list[dict[str, Any]]
+    findings: list[Finding] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class Findings(OfComparison):
-    """The faults that gave the candidate away; empty if there are none."""
+    """The faults that gave the candidate away near its shapes; empty if there are none."""
 
     findings: list[Finding]
 

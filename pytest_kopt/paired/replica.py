@@ -13,9 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from pytest_kopt.cases import replies
 from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, UNEVEN, WAYS
-from pytest_kopt.cases.protocol import Agree, HandOver, Leave, LoadVersions, Looks, Prepare, Settle
+from pytest_kopt.cases.protocol import Agree, HandOver, Leave, LoadVersions, Looks, Prepare
 from pytest_kopt.cases.replies import (
     CannotLoad,
     CaseFinished,
@@ -183,7 +182,7 @@ class Replica(Children):
         child.send(LoadVersions(self._asked, seed=self._seed, out=(*self._out,)))
 
     def _case(
-        self, nodeid: str, timed: Callable[[CaseQuads], list[Looks]]
+        self, nodeid: str, timed: Callable[[CaseQuads], tuple[list[Looks], list[Finding]]]
     ) -> tuple[CaseQuads, list[Looks]]:
         """Measure one case; return it with what is still to be judged."""
         if nodeid != self._asked:
@@ -202,11 +201,14 @@ class Replica(Children):
                 placement.keep_strangers_off(device)
             since = time.time()
             with self._during("time"):
-                looks = timed(case)
+                looks, findings = timed(case)
             case.timed = (since, time.time())
         self.held_seconds += case.timed[1] - case.timed[0]
         with self._during("settle"):
-            self._settle()
+            if findings:
+                raise Caught(findings)
+            for child in self.children:
+                _wait(child, CaseFinished)
         return case, looks
 
     def _load(self, nodeid: str) -> CaseQuads:
@@ -249,10 +251,11 @@ class Replica(Children):
         cases: int,
         turns: int,
         to_witness: float | None,
-    ) -> list[Looks]:
+    ) -> tuple[list[Looks], list[Finding]]:
         """Time the blocks of a loaded case, the device being this replica's alone.
 
-        `cases` are measured like it. Returns what was looked at in each process.
+        `cases` are measured like it. Returns what was looked at in each process, and what gave the
+        candidate away.
         """
         for child in self.children:
             child.send(Prepare())
@@ -303,26 +306,24 @@ class Replica(Children):
         handed_over = Looks(case.nodeid, self._seed, [], engine, secret, [], () if is_gpu else sets)
         return self._hand_over(blocks, handed_over, folder)
 
-    def _hand_over(self, blocks: Blocks, empty: Looks, folder: Path | None) -> list[Looks]:
-        """Return of each process its looked-at blocks, what it gave, and its memory in a folder."""
+    def _hand_over(
+        self, blocks: Blocks, empty: Looks, folder: Path | None
+    ) -> tuple[list[Looks], list[Finding]]:
+        """Return of each process its looked-at blocks, what it gave, and its memory in a folder.
+
+        Findings that give the candidate away come with them.
+        """
         for child in self.children:
             child.send(HandOver(empty.secret, blocks.keeps(child)))
-        looks = []
+        looks, findings = list[Looks](), list[Finding]()
         for child in self.children:
-            files = _wait(child, HandedOver).looks
+            handed_over = _wait(child, HandedOver)
+            findings += handed_over.findings
             if inspected := [b for b in blocks.looked_at if blocks.arms[b.arm] is child]:
                 memory = [part for b in inspected if folder for part in b.documents(WAYS, folder)]
                 seeds = [(block.arm, block.seed) for block in inspected]
-                looks.append(replace(empty, blocks=seeds, looks=files, seen=memory))
-        return looks
-
-    def _settle(self) -> None:
-        """Ask what gave the candidate away, and have the case end; Caught where something did."""
-        for child in self.children:
-            child.send(Settle())
-            if findings := _wait(child, replies.Findings).findings:
-                raise Caught(findings)
-            _wait(child, CaseFinished)
+                looks.append(replace(empty, blocks=seeds, looks=handed_over.looks, seen=memory))
+        return looks, findings
 
     def _judge(self, looks: Looks) -> None:
         """Have the verifier judge what was looked at.

@@ -40,7 +40,6 @@ from pytest_kopt.cases.protocol import (
     Prepare,
     Recompute,
     SayReach,
-    Settle,
     StopWorker,
     Time,
     Write,
@@ -138,7 +137,7 @@ class _Arms:
                         _run_block(client, order, last[way])
                     case HandOver():
                         break
-                    case Begin() | OfCase() | Leave() | Prepare() | Agree() | Time() | Settle():
+                    case Begin() | OfCase() | Leave() | Prepare() | Agree() | Time():
                         raise _Left
                     case Judge() | Recompute() | SayReach() | StopWorker():
                         raise _Left
@@ -158,9 +157,7 @@ class _Arms:
                 asks_known = self.order.is_first_replica and name == CANDIDATE
                 findings += known_content(arms[name]) if asks_known else ()
         with bench.waiting():
-            client.send(HandedOver(looks))
-            _ordered(client, Settle)
-        client.send(Findings([finding for finding in findings if finding.rejects]))
+            client.send(HandedOver(looks, [finding for finding in findings if finding.rejects]))
 
     def prepared(self, versions: Versions) -> dict[str, _Arm]:
         """Return the arms, by events where one of them, here or elsewhere, is no graph."""
