@@ -13,7 +13,12 @@ import pytest
 
 from pytest_kopt.cases.protocol import CheckCase
 from pytest_kopt.cases.replies import CaseFinished, CaseStarted, Collected, Reply, Report, Timed
-from pytest_kopt.processes.case_processes import Abandoned, CaseProcesses, Listener, SideBySide
+from pytest_kopt.processes.case_processes import (
+    Abandoned,
+    CaseProcesses,
+    Listener,
+    run_side_by_side,
+)
 from pytest_kopt.processes.child import MAX_DEATHS, NO_MEMORY, ChildDied
 
 from .waiting import HANG
@@ -259,7 +264,7 @@ def test_a_run_is_ended_from_another_thread(world: World, most: int) -> None:
 
 
 class Runs:
-    """Runs that end when they are told to, as `SideBySide` sees them."""
+    """Runs that end when they are told to, as `run_side_by_side` sees them."""
 
     def __init__(self, count: int) -> None:
         self.now = self.most = self.ended = self.hung = 0
@@ -295,7 +300,7 @@ class Runs:
 
 def test_runs_side_by_side_keep_their_places() -> None:
     runs = Runs(2)
-    found = SideBySide([runs.one(number) for number in range(6)], 2).wait(runs.end)
+    found = run_side_by_side([runs.one(number) for number in range(6)], 2, runs.end)
     assert (found, runs.most, runs.ended) == ([*range(6)], 2, 6)
 
 
@@ -304,5 +309,5 @@ def test_one_that_fails_ends_the_others() -> None:
     runs = Runs(3)
     given = [runs.one(None), runs.one(OSError("no more processes")), runs.one(None), runs.one(7)]
     with pytest.raises(OSError, match="no more processes"):
-        SideBySide(given, 3).wait()
+        run_side_by_side(given, 3, runs.end)
     assert not runs.hung

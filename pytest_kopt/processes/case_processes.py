@@ -372,26 +372,22 @@ class Rerun(Listener):
         return self.collector
 
 
-class SideBySide:
-    """Runs that go on, a limited number at a time."""
-
-    def __init__(self, runs: Sequence[Rerun], places: int) -> None:
-        self._runs = runs
-        # A process that one of its threads started ends with that thread: they stay to the end.
-        self._pool = ThreadPoolExecutor(places)
-        self._futures = [self._pool.submit(run.run) for run in runs]
-
-    def wait(self, progress: Callable[[], None] = lambda: None) -> list[Collector]:
-        """Return what arrived of each; `progress` hears of every end. A failure ends all."""
-        try:
-            for future in self._futures:
-                future.add_done_callback(lambda _: progress())
-            ended, _ = wait_for(self._futures, return_when=FIRST_EXCEPTION)
-            # What went wrong in one run comes before what that does to the others.
-            for future in ended:
-                future.result()
-        finally:
-            for run in self._runs:
-                run.abandon()
-            self._pool.shutdown(cancel_futures=True)
-        return [future.result() for future in self._futures]
+def run_side_by_side(
+    runs: Sequence[Rerun], places: int, progress: Callable[[], None]
+) -> list[Collector]:
+    """Return what arrived of each run; `progress` hears of every end. A failure ends all."""
+    # A process that one of its threads started ends with that thread: they stay to the end.
+    pool = ThreadPoolExecutor(places)
+    futures = [pool.submit(run.run) for run in runs]
+    try:
+        for future in futures:
+            future.add_done_callback(lambda _: progress())
+        ended, _ = wait_for(futures, return_when=FIRST_EXCEPTION)
+        # What went wrong in one run comes before what that does to the others.
+        for future in ended:
+            future.result()
+    finally:
+        for run in runs:
+            run.abandon()
+        pool.shutdown(cancel_futures=True)
+    return [future.result() for future in futures]

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from pytest_kopt.honesty.finding import Finding
     from pytest_kopt.paired.arms import Versions
     from pytest_kopt.paired.comparison import Comparison
-    from pytest_kopt.processes.case_processes import Rerun, SideBySide
+    from pytest_kopt.processes.case_processes import Rerun
     from pytest_kopt.processes.profiler import Profiler
     from pytest_kopt.processes.remote_host import RemoteHost
     from pytest_kopt.profiling.kernel_table import CaseProfile
@@ -172,17 +172,17 @@ class Measurements:
         several = len(in_copies.copies) > 1
         if phase:
             self.progress.begin(phase, len(in_copies.copies) if several else 0, says=True)
-        collectors = self._side_by_side(in_copies).wait(self.progress.advance)
+        collectors = self._side_by_side(in_copies, self.progress.advance)
         for number, there in enumerate(collectors):
             if several and any(NO_MEMORY in text for text in there.failures.values()):
                 alone = replace(in_copies, copies=in_copies.copies[number : number + 1])
-                (collectors[number],) = self._side_by_side(alone).wait()
+                (collectors[number],) = self._side_by_side(alone, lambda: None)
         for (_, tree), there in zip(in_copies.copies, collectors, strict=True):
             self._checked.setdefault(tree, {}).update(there.results)
         return collectors
 
-    def _side_by_side(self, in_copies: InCopies) -> SideBySide:
-        from pytest_kopt.processes.case_processes import SideBySide
+    def _side_by_side(self, in_copies: InCopies, progress: Callable[[], None]) -> list[Collector]:
+        from pytest_kopt.processes.case_processes import run_side_by_side
 
         site, ids = self.sites.first, [*in_copies.ids]
         room = max(1, site.cores // _CORES_OF_A_CHECK[site.kind])
@@ -197,7 +197,7 @@ class Measurements:
             )
             for copy, device in zip(in_copies.copies, cycle(self._devices), strict=False)
         ]
-        return SideBySide(runs, room)
+        return run_side_by_side(runs, room, progress)
 
     @property
     def _devices(self) -> Sequence[Device]:
