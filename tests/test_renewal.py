@@ -190,15 +190,15 @@ def test_a_block_meets_what_its_seed_says_whatever_was_before() -> None:
     assert blocks[1] == blocks[3]
     assert not {*blocks[0]} & {*blocks[1]}
     for spot, block in zip(spotted.spots, blocks, strict=True):
-        assert content(spot.inputs[0]) == block[spot.call - 1]
-        assert content(spot.results["out"]) == block[spot.call - 1]
+        assert content(spot.inputs[0]) == block[spot.number]
+        assert content(spot.results["out"]) == block[spot.number]
     assert wrong_results([spotted], {}) == []
 
 
 def test_any_call_of_a_block_may_be_the_one_that_is_kept() -> None:
     spotted = watched(torch.clone, lambda: (torch.randn(64),), lambda x: x)
     blocks_on(spotted, *range(200))
-    assert {spot.call for spot in spotted.spots} == {*range(1, spotted.calls + 1)}
+    assert {spot.number for spot in spotted.spots} == {*range(spotted.calls)}
 
 
 def test_content_that_is_not_scaled_is_drawn_for_every_call() -> None:

@@ -158,7 +158,7 @@ class Asking:
             "wall+wall",
             NO_SEED,
             runner.looks if looks is None else looks,
-            runner.sets if runner.looks[0]["call"] else (),
+            runner.sets if runner.looks[0]["again"] is not None else (),
             seen,
             confirms,
         )
@@ -352,7 +352,7 @@ def test_where_content_is_not_renewed_a_call_that_is_looked_at_gets_its_own(
     function, settings = KINDS[kind]
     case = case_of(function, **settings)
     runner = runs(case, tmp_path)
-    assert {look["call"] for look in runner.looks} == {0}
+    assert all(look["again"] is None for look in runner.looks)
     # A backward's replay writes to memory of its forward's results: these are taken before it.
     kinds = [kind for kind in runner.told if kind in ("time", "looked")]
     assert kinds == ["time", "looked"] * (len(kinds) // 2)

@@ -53,9 +53,8 @@ class Spot:
     """The inputs of a call and its results, by name.
 
     A backward has incoming gradients by name of the output, and its gradients in order as results.
-    `seed` is that of its block, `number` says which set of inputs it worked on, `call` which call
-    of the block it was (0: one on content of its own). `again` is what a call gave on the same
-    content after the blocks.
+    `seed` is that of its block, `number` says which set of inputs it worked on. `again` is what a
+    call gave on the same content after the blocks.
     """
 
     inputs: Sequence[Any]
@@ -63,7 +62,6 @@ class Spot:
     results: Mapping[str, Any]
     seed: int = 0
     number: int = 0
-    call: int = 0
     again: Mapping[str, Any] | None = None
 
 
@@ -225,15 +223,10 @@ def hand_over(arm: str, way: str, spot: Spot, folder: Path, secret: int) -> dict
             else [{"name": n, **_written(result, file, secret)} for n, result in results.items()]
             for results in (spot.results, spot.again)
         ]
-    incoming = [
-        {"name": n, **_tensor_description(gradient)}
-        for n, gradient in (spot.incoming or {}).items()
-    ]
-    place = {"seed": spot.seed, "number": spot.number, "call": spot.call}
+    place = {"seed": spot.seed, "number": spot.number}
     description = {
         "file": name,
         "inputs": input_descriptions(spot.inputs),
-        "incoming": incoming,
         **dict(zip(_CALLS, handed_over, strict=True)),
     }
     return {"arm": arm, "way": way, **place, **description}

@@ -82,7 +82,7 @@ class Recorder:
         named_results = self.call.named(self.result)
         return dict(zip(named_results, snapshots(list(named_results.values())), strict=True))
 
-    def spot(self, results: Mapping[str, Any], seed: int, number: int, call: int = 0) -> Spot:
+    def spot(self, results: Mapping[str, Any], seed: int, number: int) -> Spot:
         incoming = self.call.incoming
         return Spot(
             fresh_copies(self.call.inputs),
@@ -92,7 +92,6 @@ class Recorder:
             results,
             seed,
             number,
-            call,
         )
 
 
@@ -260,7 +259,7 @@ class Spotted(Block):
         self._write_own(number, seed ^ 1)
         own = replace(recorder.spot({}, seed, number), results=self._results_now(number))
         self._write_timed(number, seed)
-        timed = recorder.spot(results, seed, number, number + 1)
+        timed = recorder.spot(results, seed, number)
         return own, replace(timed, again=self._results_now(number))
 
     def _write_own(self, number: int, seed: int) -> None:

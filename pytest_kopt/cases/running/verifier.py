@@ -32,7 +32,6 @@ from pytest_kopt.cases.protocol import (
 )
 from pytest_kopt.cases.replies import CannotLoad, HandedOver, Loaded, Verification
 from pytest_kopt.cases.running.against_reference import with_gates
-from pytest_kopt.cases.running.execution import grad_out, make_inputs
 from pytest_kopt.cases.running.inspected_results import (
     Spot,
     expected_of,
@@ -42,7 +41,6 @@ from pytest_kopt.cases.running.inspected_results import (
     input_descriptions,
     judged_elements,
     less_exact,
-    like,
     plainly_wrong,
     read,
     wrong_result,
@@ -54,15 +52,15 @@ from pytest_kopt.cases.running.timed_calls import (
     Forward,
     Gradients,
     RepeatedBackward,
-    content_seed,
     input_set,
     input_sets,
+    write_content,
     write_gradients,
 )
 from pytest_kopt.devices.lock import checking_lock
 from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.honesty.finding import Finding
-from pytest_kopt.honesty.inputs import RestoredArguments, overwrite
+from pytest_kopt.honesty.inputs import RestoredArguments
 from pytest_kopt.honesty.nearby_shapes import RENEWED
 from pytest_kopt.measure.engine import EVENTS
 from pytest_kopt.measure.wall import one_thread
@@ -156,17 +154,18 @@ def _wrong(
                 continue
             if look is None:
                 return [_amiss(f"of a {way} was not handed over")]
-            case, spot = content.case_of(arm), content.spot(look)
-            if (given := input_descriptions(spot.inputs)) != look["inputs"]:
-                return [_other_inputs(look["inputs"], given)]
+            results, again = read(look)
+            case, answer = content.case_of(arm), content.answer(look)
+            if (drawn_here := input_descriptions(answer.inputs)) != look["inputs"]:
+                return [_other_inputs(look["inputs"], drawn_here)]
+            spot = replace(answer, results=results or {}, again=again)
             if memory := memories.get((arm, seed, way)):
                 held = in_memory(look, memory, looked_at.secret)
                 if held is None:
                     return [_amiss(f"of a {way} was not in memory when its block was over")]
                 spot = replace(spot, results={**spot.results, **held})
             drawn = judged_elements(look, looked_at.secret)
-            answered = content.answer(look).results
-            best = {name: drawn(name, result) for name, result in answered.items()}
+            best = {name: drawn(name, result) for name, result in answer.results.items()}
             expected = expected_of(case, replace(spot, results=best), drawn)
             if wrong := plainly_wrong(case, spot, best, floors, expected):
                 return [wrong_result(wrong, rejects=_BEYOND not in case.domain)]
@@ -204,22 +203,8 @@ class _RedrawnContent:
     def case_of(self, arm: str) -> Case:
         return self._cases(arm)[0]
 
-    def spot(self, look: Mapping[str, Any]) -> Spot:
-        """Return what a look was given, as it is drawn here, with what it gave."""
-        results, again = read(look)
-        return replace(self._inputs(look), results=results or {}, again=again)
-
-    def _inputs(self, look: Mapping[str, Any]) -> Spot:
-        inputs = self._given(look)
-        if look["way"] == WAYS[0]:
-            return Spot(inputs, None, {})
-        likes = {description["name"]: like(description) for description in look["incoming"]}
-        incoming = [grad_out(like, self._seed) for like in likes.values()]
-        self._write_gradients(incoming, look)
-        return Spot(inputs, dict(zip(likes, incoming, strict=True)), {})
-
     def answer(self, look: Mapping[str, Any]) -> Spot:
-        """Call the function as it is here on what a look was given."""
+        """Return what a look was given, as it is drawn here, with what the function here gives."""
         case = self.case_of(look["arm"])
         call: Forward | RepeatedBackward
         if look["way"] == WAYS[0]:
@@ -228,8 +213,7 @@ class _RedrawnContent:
             call = RepeatedBackward(case, case.function, self._given(look), self._seed)
             self._write_gradients(call.changing, look)
         call.restore()
-        place = {name: look[name] for name in ("seed", "number", "call")}
-        return Spot(call.inputs, call.incoming, call.named(call()), **place)
+        return Spot(call.inputs, call.incoming, call.named(call()), look["seed"], look["number"])
 
     def _given(self, look: Mapping[str, Any]) -> Sequence[Any]:
         """Return what a look's forward was given: a GPU's backwards repeat one of their sets."""
@@ -238,20 +222,20 @@ class _RedrawnContent:
         return self._set(look)
 
     def _forward(self, look: Mapping[str, Any]) -> Forward:
-        case, number = self.case_of(look["arm"]), look["number"]
+        case, number, seed = self.case_of(look["arm"]), look["number"], look["seed"]
         restored = RestoredArguments(self._set(look), case.rewritten)
-        if look["call"]:
+        forward = Forward(case, case.function, restored)
+        if self._sets:
             count = self._sets[look["arm"] in UNEVEN.values()]
             content = Content(self._cases(look["arm"]), {number: restored.source}, count)
-            content.write_one(number, look["seed"], look["arm"])
-            return Forward(case, case.function, restored)
-        drawn = make_inputs(case, content_seed(look["seed"]))
-        overwrite(restored.source, drawn, case.weights, only_activations=True)
-        return Forward(case, case.function, restored)
+            content.write_one(number, seed, look["arm"])
+        else:
+            write_content(case, forward, seed)
+        return forward
 
     def _write_gradients(self, incoming: Sequence[torch.Tensor], look: Mapping[str, Any]) -> None:
         number, seed = look["number"], look["seed"]
-        if look["call"]:
+        if self._sets:
             Gradients({number: incoming}).write_one(number, seed, look["arm"])
         else:
             write_gradients(incoming, seed)
