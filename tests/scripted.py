@@ -44,7 +44,7 @@ class Clock:
 def nothing_nearby(ids: Collection[str], how: str) -> Any:
     """Return what tried shapes near the declared ones, and found nothing."""
     quiet: Any = dict.fromkeys(("end", "kill"), lambda: None)
-    told: Any = {"are_orphans": False, "is_over": False, "died": "", "died_in": "", "how": how}
+    told: Any = {"are_orphans": False, "died": "", "died_in": "", "how": how}
     found: Any = {"caught": [], "unloaded": set(), "through": {*ids}}
     found["short_of_memory"] = set()
     return SimpleNamespace(wait=list, **told, **found, **quiet)

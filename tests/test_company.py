@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Iterator, Sequence
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
-from pytest_kopt.cases.order import ALONE, CANDIDATE, INCUMBENT
+from pytest_kopt.cases.order import ALONE, INCUMBENT
 from pytest_kopt.decide.verdict import Decision
-from pytest_kopt.devices.vendor import CPU
 from pytest_kopt.paired import credit
-from pytest_kopt.paired.arms import Lane
 from pytest_kopt.paired.credit import Company, look_alone
 from pytest_kopt.paired.noise import NoiseHistory
-from pytest_kopt.paired.replica import ONE_PROCESS
 from pytest_kopt.paired.samples import CaseQuads, Quad
 from pytest_kopt.paired.verifier_process import Refused
-from pytest_kopt.processes.sites import Place
-from pytest_kopt.show.progress import Progress
 from tests.test_known_noise import compared
 
-from .scripted import block_time, nothing_nearby
+from .scripted import block_time
 
 
 def replica(slower_pct: float) -> dict[str, CaseQuads]:
@@ -125,96 +118,3 @@ def test_says_where_the_incumbent_cannot_be_alone() -> None:
 def test_the_sign_is_that_of_a_loss() -> None:
     (quads, *_) = replica(25.0).values()
     assert quads.ratio("step", "alone") == pytest.approx(-math.log(1.25))
-
-
-BESIDE = "the incumbent alone"
-COMPANY = ("replica", BESIDE)
-
-
-class Arms:
-    """Starts replicas of a candidate that takes so much less time; notes which had company."""
-
-    how, random, asks_more = ONE_PROCESS, random.Random(0), True
-
-    def __init__(self, gain_pct: float, *, refuses: bool = False) -> None:
-        self.started: list[str] = []
-        self._gain_pct, self._refuses, self._refused = gain_pct, refuses, False
-
-    def start(self, *where: Any) -> Any:
-        return self._started("replica")
-
-    def start_alone(self, place: Place) -> Any:
-        self.started.append(BESIDE)
-
-    def start_verifier(self, *where: Any) -> Any:
-        return SimpleNamespace(has_died=False, **dict.fromkeys(("kill", "end"), lambda: None))
-
-    def start_nearby(self, place: Place, room: int) -> Any:
-        return nothing_nearby(place.ids, self.how)
-
-    def _started(self, what: str) -> Any:
-        self.started.append(what)
-
-        def measure(ids: Sequence[str], *given: Any, **named: Any) -> dict[str, CaseQuads]:
-            found = {n: quads for n, quads in replica(0.0).items() if not quads.is_same}
-            for quads in found.values():
-                alone = quads.quads.pop("alone")
-                old, new = (
-                    (INCUMBENT, block_time(1.0)),
-                    (CANDIDATE, block_time(1 / (1 + self._gain_pct / 100))),
-                )
-                quads.quads["candidate"] = [[new, old, old, new]] * 3
-                if started.has_company:
-                    quads.quads["alone"] = alone
-            if started.has_company and self._refuses and not self._refused:
-                self._refused = True
-                raise Refused("it does not load alone")
-            return found
-
-        ignored: Any = dict.fromkeys(("load", "dismiss", "stop", "kill"), lambda *given: None)
-        known = {
-            "how": self.how,
-            "held_seconds": 0.0,
-            "tried": [],
-            "loads": 1,
-            "are_orphans": False,
-        }
-        started = SimpleNamespace(measure=measure, has_company=False, **known, **ignored)
-        started.join = lambda child: setattr(started, "has_company", True)
-        return started
-
-
-@pytest.mark.parametrize(
-    ("gain_pct", "refuses", "started"),
-    [
-        (20.0, False, ["replica", "replica", BESIDE]),
-        (-20.0, False, ["replica", "replica", *COMPANY]),
-        (20.0, True, ["replica", "replica", BESIDE, "replica", *COMPANY]),
-    ],
-    ids=["gain", "loss", "gain, and the incumbent does not load alone"],
-)
-@pytest.mark.parametrize("ahead", [1, 2])
-def test_after_a_gain_the_next_replica_has_company(
-    gain_pct: float, refuses: bool, started: list[str], ahead: int
-) -> None:
-    """So no replica more has to be measured for what is asked of whatever is kept.
-
-    Also one that was started before the gain was known, as it is on a GPU.
-    """
-    arms: Any = Arms(gain_pct, refuses=refuses)
-    kind = "cuda" if ahead > 1 else "cpu"
-    site: Any = SimpleNamespace(kind=kind, starter=SimpleNamespace(why_fresh=""))
-    place = Place(site, CPU, ["t.py::t[0]", "t.py::t[1]"])
-    lane = Lane(arms, place, Progress(None), 6, cores=ahead)
-    for quads in lane.measure(2):
-        assert all([*found.quads] == ["candidate"] for found in quads.values())
-    alone = lane.in_company(0.1)
-    assert all("alone" in found.quads for found in alone.values()) and len(alone) == 2
-    begun = [*arms.started]
-    # Where they are started ahead there is one replica more.
-    assert begun.count(BESIDE) == started.count(BESIDE)
-    # Where they are started ahead there may be more.
-    assert begun.count("replica") >= started.count("replica")
-    assert ahead > 1 or begun == started
-    lane.in_company(0.1)
-    assert arms.started == [*begun, *COMPANY]
