@@ -46,7 +46,7 @@ from pytest_kopt.session.worker import Worker
 
 CASE = "t.py::test"
 ORDERS = WorkerOrders("cpu", "auto", 1, 60.0, "standard")
-LOOKS = Looks(CASE, 5, [], "wall", 1, [], [1])
+LOOKS = Looks(CASE, 5, [], 1, [], [1])
 #: One of each order.
 EVERY: tuple[Order, ...] = (
     Begin(ORDERS, [], [], []),

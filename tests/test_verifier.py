@@ -155,7 +155,6 @@ class Asking:
             "a",
             SESSION_SEED,
             runner.blocks,
-            "wall+wall",
             NO_SEED,
             runner.looks if looks is None else looks,
             runner.sets if runner.looks[0]["again"] is not None else (),
@@ -542,7 +541,7 @@ def test_a_wrong_result_accuses_where_a_fresh_process_of_the_candidate_is_right(
     second, third = _Process(LOADED, HANDED), _Process(*candidate)
     incumbents = [first, second]
     verifier = Verifier(lambda: cast("Any", incumbents.pop(0)), lambda: cast("Any", third))
-    looks = Looks("a", 1, [(CANDIDATE, 5)], "wall", 3, [])
+    looks = Looks("a", 1, [(CANDIDATE, 5)], 3, [])
     verifier.await_loaded("a")
     assert verifier.judge(looks) == [WRONG]
     assert verifier.accuses(looks) == accuses
@@ -554,7 +553,7 @@ def test_a_wrong_result_is_the_kernels_where_it_is_wrong_in_a_fresh_process() ->
     first = _Process(LOADED, WRONG_AGAIN, LOADED, RIGHT, LOADED, WRONG_AGAIN)
     incumbents, third = [first, _Process(LOADED, HANDED)], _Process(LOADED, HANDED)
     verifier = Verifier(lambda: cast("Any", incumbents.pop(0)), lambda: cast("Any", third))
-    looks = Looks("a", 1, [(CANDIDATE, 5)], "wall", 3, [])
+    looks = Looks("a", 1, [(CANDIDATE, 5)], 3, [])
     verifier.await_loaded("a")
     assert verifier.judge(looks) == [WRONG]
     assert not verifier.accuses(looks)
@@ -564,7 +563,7 @@ def test_nothing_is_judged_where_two_processes_of_the_current_best_differ() -> N
     first = _Process(LOADED, WRONG_AGAIN, LOADED, WRONG_AGAIN)
     incumbents = [first, _Process(LOADED, HANDED)]
     verifier = Verifier(lambda: cast("Any", incumbents.pop(0)))
-    looks = Looks("a", 1, [(CANDIDATE, 5)], "wall", 3, [])
+    looks = Looks("a", 1, [(CANDIDATE, 5)], 3, [])
     verifier.await_loaded("a")
     assert verifier.judge(looks) == [WRONG]
     with pytest.raises(Refused, match=r"a: what the case computes differs between processes. Fix"):
@@ -581,7 +580,7 @@ def test_a_verifier_goes_from_case_to_case_and_refuses_what_it_cannot_judge() ->
                 verifier.await_loaded(nodeid)
             continue
         verifier.await_loaded(nodeid)
-        assert verifier.judge(Looks(nodeid, 1, [], "wall", 3, [])) == []
+        assert verifier.judge(Looks(nodeid, 1, [], 3, [])) == []
     assert process.heard == [
         *("LoadReference a", "Judge", "Leave"),
         *("LoadReference b", "LoadReference c", "Judge"),

@@ -198,7 +198,6 @@ class Looks:
     nodeid: str
     seed: int
     blocks: Sequence[tuple[str, int]]
-    engine: str
     secret: int
     looks: Sequence[Mapping[str, Any]]
     sets: Sequence[int] = ()

@@ -79,7 +79,7 @@ class Block(ABC):
 
     `queue_full` says, for an engine that launches call by call, whether the device never waited for
     the launcher in the last run. `not_captured` says why an engine chosen by itself is no graph.
-    `first` is the set of inputs that the next run begins with.
+    `first` is the set of inputs that the next run's timed calls begin with.
     """
 
     engine: str

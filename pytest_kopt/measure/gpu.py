@@ -247,6 +247,8 @@ class EventsBlock(Block):
         """Return the next calls, from where the last ones ended."""
         begin = self._place % len(self._sequence)
         self._place = begin + count
+        # One that is not timed comes before a block, and is brought back if anything is.
+        self.first = (self._place + (self.before is None)) % len(self._sequence)
         return [*islice(cycle(self._sequence), begin, begin + count)]
 
     def run_after(self, write: Callable[[], object]) -> float:

@@ -303,7 +303,7 @@ class Replica(Children):
             direction: why for reply in prepared for direction, why in reply.not_captured.items()
         }
         secret = order.getrandbits(62)
-        handed_over = Looks(case.nodeid, self._seed, [], engine, secret, [], () if is_gpu else sets)
+        handed_over = Looks(case.nodeid, self._seed, [], secret, [], () if is_gpu else sets)
         return self._hand_over(blocks, handed_over, folder)
 
     def _hand_over(

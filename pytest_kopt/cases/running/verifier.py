@@ -62,7 +62,6 @@ from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.inputs import RestoredArguments
 from pytest_kopt.honesty.nearby_shapes import RENEWED
-from pytest_kopt.measure.engine import EVENTS
 from pytest_kopt.measure.wall import one_thread
 from pytest_kopt.versions.affected_modules import NotLoadable
 from pytest_kopt.versions.executed_files import check_moved
@@ -141,18 +140,17 @@ def _wrong(
     """Return a finding for the first look that is wrong or less exact, or that is not there.
 
     A finding for inputs that the case excludes does not reject by itself: another process of the
-    version has to be right there. A block that was timed by events may end before its turn comes.
+    version has to be right there.
     """
     looks, memories = (
         {(look["arm"], look["seed"], look["way"]): look for look in documents}
         for documents in (looked_at.looks, looked_at.seen)
     )
     for arm, seed in looked_at.blocks:
-        for way, engine in zip(content.ways, looked_at.engine.split("+"), strict=False):
-            look = looks.get((arm, seed, way))
-            if look is None and (engine == EVENTS or looked_at.confirms):
-                continue
-            if look is None:
+        for way in content.ways:
+            if (look := looks.get((arm, seed, way))) is None:
+                if looked_at.confirms:
+                    continue
                 return [_amiss(f"of a {way} was not handed over")]
             results, again = read(look)
             case, answer = content.case_of(arm), content.answer(look)
