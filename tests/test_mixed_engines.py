@@ -289,7 +289,7 @@ def replica(seed: int = 1, device: Device = CPU) -> tuple[CaseQuads, list[_Child
         cast("Any", verifier),
         cast("Any", children[0]),
     )
-    return made.measure(["a"], random.Random(seed), lambda: None)["a"], children
+    return made.measure(["a"], random.Random(seed))["a"], children
 
 
 def test_processes_that_hold_one_arm_each_come_to_one_engine() -> None:
@@ -313,7 +313,7 @@ def test_a_process_with_the_candidate_does_not_say_that_a_case_is_the_same(
     place = Place(cast("Any", SimpleNamespace(placement=None)), CPU, ["a"])
     made = Replica([cast("Any", child)], place, cast("Any", verifier))
     with nullcontext() if is_confirmed else pytest.raises(Refused, match="reaches the case"):
-        assert made.measure(["a"], random.Random(1), lambda: None)["a"].same == "source"
+        assert made.measure(["a"], random.Random(1))["a"].same == "source"
 
 
 def test_both_arms_of_a_pair_meet_the_same_content_and_which_are_looked_at_is_said_later() -> None:

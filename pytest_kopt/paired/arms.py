@@ -452,9 +452,9 @@ class Lane:
         to_witness: float | None = None,
     ) -> dict[str, CaseQuads]:
         """Have a replica measure cases once the one before it is gone."""
+        self._await_leaving()
         try:
-            order = self._arms.random
-            return replica.measure(ids, order, self._await_leaving, turns, to_witness)
+            return replica.measure(ids, self._arms.random, turns, to_witness)
         finally:
             self.held_seconds += replica.held_seconds
             self.tried += replica.tried
@@ -495,7 +495,6 @@ class Lane:
     def _dismiss(self, replica: Replica) -> None:
         """Have a measured replica end while others go on."""
         self._replicas.remove(replica)
-        self._await_leaving()
         replica.dismiss()
         self._leaving = replica
 

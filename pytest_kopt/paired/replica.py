@@ -129,25 +129,19 @@ class Replica(Children):
         self,
         ids: Sequence[str],
         order: random.Random,
-        clear: Callable[[], None],
         turns: int = 0,
         to_witness: float | None = None,
     ) -> dict[str, CaseQuads]:
         """Measure every case, one after the other, alone on the device.
 
-        `clear` is called before anything is timed and waits for what is still on its way out. With
-        `turns` of each version every case is measured under load, and nowhere else. The outside
-        clock has to tell a gain `to_witness`, as a log-ratio over all cases (None: nobody asks it).
-        Raises Refused when a process cannot hold its arms, Died when one dies, AllGpusBusy when a
-        stranger does not leave the device, Caught when the candidate gave itself away.
+        With `turns` of each version every case is measured under load, and nowhere else. The
+        outside clock has to tell a gain `to_witness`, as a log-ratio over all cases (None: nobody
+        asks it). Raises Refused when a process cannot hold its arms, Died when one dies,
+        AllGpusBusy when a stranger does not leave the device, Caught when the candidate gave itself
+        away.
         """
         timed = partial(
-            self._timed,
-            order=order,
-            clear=clear,
-            cases=len(ids),
-            turns=turns,
-            to_witness=to_witness,
+            self._timed, order=order, cases=len(ids), turns=turns, to_witness=to_witness
         )
         cases: dict[str, CaseQuads] = {}
         nodeid = None
@@ -247,7 +241,6 @@ class Replica(Children):
         case: CaseQuads,
         *,
         order: random.Random,
-        clear: Callable[[], None],
         cases: int,
         turns: int,
         to_witness: float | None,
@@ -275,7 +268,6 @@ class Replica(Children):
             places |= ready.places
         if not is_gpu:
             calls = {arm: [sets[arm in UNEVEN.values()]] * len(calls[arm]) for arm in arms}
-        clear()
         folder = None if is_gpu else self._verifier.folder
         host, device = self._placement.host, self._device
         seen_places, glance = places if folder else {}, partial(host.glance, device)
