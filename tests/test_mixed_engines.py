@@ -40,12 +40,13 @@ from pytest_kopt.cases.running.timed_versions import serve_arms
 from pytest_kopt.decide.inference import replica_ratio
 from pytest_kopt.devices.vendor import CPU, Device, Reading
 from pytest_kopt.errors import BadInput
+from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.measure import choice
 from pytest_kopt.measure.engine import NOTHING, Block, CaptureFailed, agreed
 from pytest_kopt.measure.wall import WallBlock, WallEngine
 from pytest_kopt.paired.noise import NoiseHistory
 from pytest_kopt.paired.pairing import Criteria, judge
-from pytest_kopt.paired.replica import Replica
+from pytest_kopt.paired.replica import Caught, Replica
 from pytest_kopt.paired.samples import CaseQuads
 from pytest_kopt.paired.verifier_process import Refused
 from pytest_kopt.processes.sites import Place
@@ -268,7 +269,8 @@ class _Child:
                 pass
 
 
-def replica(seed: int = 1, device: Device = CPU) -> tuple[CaseQuads, list[_Child]]:
+def replica_on(device: Device, **judged: Any) -> tuple[Replica, list[_Child]]:
+    """A process for each arm, and what judges them, which says so."""
     children = [
         _Child(CANDIDATE, "events", {"the candidate's forward": "host value"}),
         _Child(INCUMBENT, "graph", {}),
@@ -280,16 +282,32 @@ def replica(seed: int = 1, device: Device = CPU) -> tuple[CaseQuads, list[_Child
             read=lambda d: Reading(), glance=lambda d: Reading(), lock=lambda d: nullcontext()
         ),
     )
-    verifier = SimpleNamespace(
-        folder=None, load=lambda i: None, await_loaded=lambda i: Loaded(), judge=lambda looks: []
-    )
+    verifier = SimpleNamespace(folder=None, load=lambda i: None, await_loaded=lambda i: Loaded())
+    vars(verifier).update({"judge": lambda looks: [], **judged})
     made = Replica(
         cast("Any", children),
         Place(cast("Any", SimpleNamespace(placement=placement)), device, ["a"]),
         cast("Any", verifier),
         cast("Any", children[0]),
     )
+    return made, children
+
+
+def replica(seed: int = 1, device: Device = CPU) -> tuple[CaseQuads, list[_Child]]:
+    made, children = replica_on(device)
     return made.measure(["a"], random.Random(seed))["a"], children
+
+
+@pytest.mark.parametrize("is_excluded", [True, False])
+@pytest.mark.parametrize("accuses", [True, False])
+def test_a_wrong_value_that_the_case_excludes_only_accuses(
+    is_excluded: bool, accuses: bool
+) -> None:
+    wrong = Finding("timed-result", "wrong", rejects=not is_excluded)
+    made, _ = replica_on(CPU, judge=lambda looks: [wrong], accuses=lambda looks: accuses)
+    with pytest.raises(Caught) if accuses else nullcontext():
+        made.measure(["a"], random.Random(1))
+    assert bool(made.tried) == (not accuses and not is_excluded)
 
 
 def test_processes_that_hold_one_arm_each_come_to_one_engine() -> None:
