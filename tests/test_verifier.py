@@ -464,6 +464,13 @@ def test_what_the_current_best_has_right_beyond_the_draws_is_asked_for_unless_it
     assert [found.check for found in beside_wrong] == ["precision-downgrade"] * asked_again
 
 
+def test_no_domain_excludes_what_the_case_draws(tmp_path: Path) -> None:
+    runner = runs(case_of(lambda x, w: -(x @ w)), tmp_path)
+    case = case_of(product, domain=("moderate values",))
+    (found,) = asked(case, runner, runner.looks).findings
+    assert found.check == "timed-result" and found.rejects
+
+
 @pytest.mark.parametrize("concerning", [(), ("product.py",)])
 def test_a_build_of_a_change_may_reach_any_case(
     concerning: tuple[str, ...], tmp_path: Path

@@ -160,6 +160,11 @@ class Content:
                 for number, arguments in sets.items()
             }
 
+    @property
+    def is_drawn(self) -> bool:
+        """Whether it is what the case draws, and nothing of it is scaled."""
+        return self.is_free and not self._renewals
+
     def write(self, seed: int, arm: str) -> None:
         """Write the content of an arm's block into all sets."""
         places = _places(seed, arm)

@@ -166,7 +166,8 @@ def _wrong(
             best = {name: drawn(name, result) for name, result in answer.results.items()}
             expected = expected_of(case, replace(spot, results=best), drawn)
             if wrong := plainly_wrong(case, spot, best, floors, expected):
-                return [wrong_result(wrong, rejects=_BEYOND not in case.domain)]
+                is_asked = _BEYOND not in case.domain or content.is_drawn(look)
+                return [wrong_result(wrong, rejects=is_asked)]
             if inexact := less_exact(case, spot, best, frozen, expected):
                 return inexact
     return []
@@ -224,12 +225,19 @@ class _RedrawnContent:
         restored = RestoredArguments(self._set(look), case.rewritten)
         forward = Forward(case, case.function, restored)
         if self._sets:
-            count = self._sets[look["arm"] in UNEVEN.values()]
-            content = Content(self._cases(look["arm"]), {number: restored.source}, count)
-            content.write_one(number, seed, look["arm"])
+            self._content(look, restored.source).write_one(number, seed, look["arm"])
         else:
             write_content(case, forward, seed)
         return forward
+
+    def is_drawn(self, look: Mapping[str, Any]) -> bool:
+        """Say whether a look met what its case draws, and nothing that was scaled."""
+        is_forward = look["way"] == WAYS[0]
+        return not self._sets or (is_forward and self._content(look, self._set(look)).is_drawn)
+
+    def _content(self, look: Mapping[str, Any], arguments: Sequence[Any]) -> Content:
+        count = self._sets[look["arm"] in UNEVEN.values()]
+        return Content(self._cases(look["arm"]), {look["number"]: arguments}, count)
 
     def _write_gradients(self, incoming: Sequence[torch.Tensor], look: Mapping[str, Any]) -> None:
         number, seed = look["number"], look["seed"]
