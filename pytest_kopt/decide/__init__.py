@@ -1,7 +1,8 @@
 """The decision: rows or series and a policy in, a verdict out; no clock, no disk.
 
 Paired, the input is one table of series (`series.py`). A look at it makes claims: a mean of series
-lies beyond a bound, at a level (`look.py`). The rules read which claims are shown (`paired.py`).
+lies beyond a bound, at a level (`look.py`). `RULES` is the list of decisions, each with
+the claims that have to be shown for it and its words (`paired.py`).
 
 Both rules, the stored one and the paired one, ask in this order; the first that answers decides.
 

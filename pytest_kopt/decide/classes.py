@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pytest_kopt.decide.policy import Policy
-from pytest_kopt.decide.verdict import ConfigClass, Decision
+from pytest_kopt.decide.verdict import ConfigClass
 from pytest_kopt.figures import changed
 from pytest_kopt.schema.metrics import Metric, aggregate
 from pytest_kopt.schema.table import Classes, Table
@@ -53,32 +53,28 @@ class ClassStanding:
         return "improved" if name in self.improved else "unchanged"
 
     @property
-    def is_split(self) -> bool:
-        """Whether one class gained what another paid for."""
-        return bool(self.worthwhile and self.regressed)
+    def divergence(self) -> str:
+        """Which class gained what another paid for, in words, "" where none did."""
+        if not (self.worthwhile and self.regressed):
+            return ""
+        gained, lost = self._listed(self.worthwhile), self._listed(self.regressed)
+        return f"the classes diverge: {gained} improved, {lost} fell"
 
     @property
-    def has_loss(self) -> bool:
-        """Whether a class lost beyond the noise while others were there to hide it."""
-        return bool(self.regressed) and len(self.changes) > 1
-
-    def split(self) -> tuple[Decision, str, str]:
-        gained, lost = self._listed(self.worthwhile), self._listed(self.regressed)
-        stay = [name for name in self.changes if name not in self.worthwhile]
+    def dispatch(self) -> str:
+        """The step after a divergence: a path of its own for what gained."""
         new = _names(sorted(self.worthwhile))
+        stay = _names(name for name in self.changes if name not in self.worthwhile)
         return (
-            Decision.SPLIT,
-            f"the classes diverge: {gained} improved, {lost} fell",
-            f"specialise and dispatch: give {new} the new path, leave {_names(stay)} on the "
-            "old one, and name the class in the next round's notes (target_class)",
+            f"specialise and dispatch: give {new} the new path, leave {stay} on the "
+            "old one, and name the class in the next round's notes (target_class)"
         )
 
-    def loss(self) -> tuple[Decision, str, str]:
-        return (
-            Decision.ROLLED_BACK,
-            f"class {self._listed(self.regressed)} fell beyond the noise",
-            "leave that class on the old path, or try another hypothesis",
-        )
+    @property
+    def loss(self) -> str:
+        """Which class lost while others were there to hide it, in words, "" for none."""
+        is_hidden = bool(self.regressed) and len(self.changes) > 1
+        return f"class {self._listed(self.regressed)} fell beyond the noise" if is_hidden else ""
 
     def _listed(self, names: Iterable[str]) -> str:
         ordered = sorted(names, key=lambda name: (-abs(self.changes[name]), name))

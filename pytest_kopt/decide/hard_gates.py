@@ -17,6 +17,9 @@ from pytest_kopt.schema.columns import gate_holds, parse_gate
 from pytest_kopt.schema.metrics import Metric, has_backward, value
 from pytest_kopt.schema.table import Row, Table, describe_header_drift
 
+#: What to do after a version that is not kept.
+ANOTHER = "try another hypothesis"
+
 
 def check_same_schema(candidate: Table, incumbent: Table, where: str) -> None:
     """Raise BadInput, naming the drift, when the headers or the case sets do not agree."""
@@ -44,7 +47,7 @@ def missing_cases(candidate: Table, incumbent: Table) -> list[Row]:
 
 def after_regression(*, some_gained: bool) -> str:
     """Return what to do after a case lost more than the gate allows."""
-    return f"{'keep the gain for the cases that have it, or ' * some_gained}try another hypothesis"
+    return f"{'keep the gain for the cases that have it, or ' * some_gained}{ANOTHER}"
 
 
 def uncompared(

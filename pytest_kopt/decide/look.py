@@ -12,7 +12,6 @@ from pytest_kopt.decide.case_verdict import Shape
 from pytest_kopt.decide.claims import SeriesClaim, Statement, shown
 from pytest_kopt.decide.classes import ClassStanding, Status
 from pytest_kopt.decide.conclusion import Answer
-from pytest_kopt.decide.hard_gates import after_regression
 from pytest_kopt.decide.inference import (
     GATE_LEVEL,
     KNOWN_BIAS_PCT,
@@ -31,7 +30,6 @@ from pytest_kopt.decide.series import (
     weighted_time,
 )
 from pytest_kopt.decide.verdict import Aggregate, ConfigClass, KnownNoise, Verdict
-from pytest_kopt.figures import at_level, changed, changed_within
 from pytest_kopt.schema.metrics import WEIGHTED_TIME, Metric, geomean
 
 
@@ -54,7 +52,8 @@ class Look:
         level, noise, bias = self.level, self.policy.noise_pct, slower_by(KNOWN_BIAS_PCT)
         say = Statement
         for case in self.cases:
-            name, of, limit = case.name, self.of_case[case.name], self._limit(case)
+            name, of = case.name, self.of_case[case.name]
+            limit = slower_by(case.limit(self.policy).time_pct)
             yield SeriesClaim(say.CASE_FASTER, name, of, 0.0, SHAPE_LEVEL)
             yield SeriesClaim(say.CASE_SLOWER, name, of, 0.0, level)
             yield SeriesClaim(say.CASE_BEYOND_LIMIT_ALONE, name, of, limit, SHAPE_LEVEL)
@@ -70,7 +69,7 @@ class Look:
             yield SeriesClaim(say.CLASS_SLOWER, name, of, bias, level)
             yield SeriesClaim(say.CLASS_SLOWER_ALONE, name, of, bias, SHAPE_LEVEL)
             yield SeriesClaim(say.CLASS_WITHIN_NOISE, name, of, slower_by(noise), SHAPE_LEVEL)
-        for name, of in {self.speed: self.total, self.goal_name: self.goal}.items():
+        for name, of in self.aims.items():
             least = log_ratio(self.policy.minimum_gain_pct)
             yield SeriesClaim(say.FASTER, name, of, least, level)
             yield SeriesClaim(say.SLOWER, name, of, 0.0, level)
@@ -171,101 +170,26 @@ class Look:
     def goal_name(self) -> str:
         return f"{self.cases[0].metric.speed} of {self.target!r}" if self.target else self.speed
 
-    def _limit(self, case: Series) -> float:
-        return slower_by(case.limit(self.policy).time_pct)
+    @property
+    def aims(self) -> Mapping[str, Estimate]:
+        """All cases, which may not fall, and what has to improve, by their names."""
+        return {self.speed: self.total, self.goal_name: self.goal}
+
+    @property
+    def asks_less(self) -> bool:
+        """Whether no case may be slower, and nothing has to be faster."""
+        return self.table.gate == "no-regression"
+
+    @property
+    def is_harmless(self) -> bool:
+        return self.asks_less and not self.open_cases
 
     @property
     def limit_level(self) -> float:
         """The one-sided level at which a case has to be clear of its regression limit."""
-        return SHAPE_LEVEL if self.table.gate == "improve" else GATE_LEVEL
+        return GATE_LEVEL if self.asks_less else SHAPE_LEVEL
 
-    @property
-    def fallen(self) -> str:
-        """The note that the figure of all cases fell that does not decide, or ""."""
-        fallen = (
-            f"{metric.speed} fell: {_within(estimate, SHAPE_LEVEL)}"
-            for metric, estimate in self.totals
-            if metric.speed in self.shown[Statement.OTHER_FIGURE_SLOWER]
-        )
-        return next(fallen, "")
-
-    @property
-    def slower(self) -> str:
-        """The slowest of the cases that are shown to be slower, in words, "" for none."""
-        return self.worst(self.shown[Statement.CASE_SLOWER])
-
-    @property
-    def step_after_regression(self) -> str:
-        return after_regression(some_gained=bool(self.shown[Statement.CASE_FASTER]))
-
-    def step_when_open(self) -> str:
-        """Return what to do where nothing is decided; a case that is shown to lose is named."""
-        lost = [
-            case.label
-            for case in self.cases
-            if case.name in self.open_cases and self.of_case[case.name].upper(SHAPE_LEVEL) < 0
-        ]
-        if lost:
-            return f"{', '.join(lost)} got slower: {self.step_after_regression}"
-        return "the change is too small to measure: try one with a larger effect"
-
-    @property
-    def why_open(self) -> str:
-        """Why nothing is decided: a case or class that may have lost, or that nothing is clear."""
-        if self.open_cases:
-            level = self.limit_level
-            case = min(
-                (case for case in self.cases if case.name in self.open_cases),
-                key=lambda case: self.of_case[case.name].lower(level),
-            )
-            longer = f"{case.limit(self.policy)} more time ({changed(percent(self._limit(case)))})"
-            interval = _at(self.of_case[case.name], level)
-            return f"{longer} in case {case.label!r} cannot be excluded: {interval}"
-        if self.open_classes:
-            worst = min(
-                (name for name in self.of_class if name in self.open_classes),
-                key=lambda name: self.of_class[name].lower(SHAPE_LEVEL),
-            )
-            interval = _at(self.of_class[worst], SHAPE_LEVEL)
-            return f"a loss in class {worst!r} cannot be excluded: {interval}"
-        return "neither a gain nor a loss is shown"
-
-    def within(self, estimate: Estimate) -> str:
-        """Return a change with its interval at the look's level."""
-        return _within(estimate, self.level)
-
-    def within_at(self, estimate: Estimate) -> str:
-        """Return a change with its interval and the interval's confidence level."""
-        return _at(estimate, self.level)
-
-    def worst(self, names: set[str]) -> str:
-        """Return how much slower the slowest of these cases is, "" for none."""
-        if not names:
-            return ""
-        case = self._slowest(names)
-        mean, where = self._worst_mean(case.name), ""
-        if case.points and mean < self.of_case[case.name].mean:
-            where = f" at the operating point {case.points.other}"
-        return f"case {case.label!r} is slower: {changed(percent(mean))}{where}"
-
-    @property
-    def limits(self) -> str:
-        """The regression limits in words: the policy's, or each case's own."""
-        limits = {str(case.limit(self.policy)) for case in self.cases}
-        return limits.pop() if len(limits) == 1 else "its limit"
-
-    @property
-    def limit_of_worst(self) -> str:
-        """The limit of the slowest of the regressed cases, in words."""
-        case = self._slowest(self.regressed)
-        whose = "its" if case.has_own_limit else "the regression"
-        return f"{whose} limit of {case.limit(self.policy)}"
-
-    def _slowest(self, names: set[str]) -> Series:
-        cases = (case for case in self.cases if case.name in names)
-        return min(cases, key=lambda case: self._worst_mean(case.name))
-
-    def _worst_mean(self, name: str) -> float:
+    def worst_mean(self, name: str) -> float:
         """Return what a case changed by, at the operating point where it lost if it did."""
         mean = self.of_case[name].mean
         return min(mean, self.at_other_point[name].mean) if name in self.lost_elsewhere else mean
@@ -273,42 +197,35 @@ class Look:
     def verdict(self, answer: Answer, others: Sequence[Look]) -> Verdict:
         """Return the document; the figures of all cases by `others` follow those of this look."""
         deciding, *further = (total for look in (self, *others) for total in look._totals())
-        weighted = self._aggregate(WEIGHTED_TIME)
+        weighted = dict(self.totals).get(WEIGHTED_TIME) if len(self.cases) > 1 else None
         return Verdict(
             **answer._asdict(),
             compare="paired",
             policy=self.policy.name,
             aggregate=deciding,
-            weighted_time=weighted if len(self.cases) > 1 else None,
+            weighted_time=self._aggregate(WEIGHTED_TIME, weighted) if weighted else None,
             secondary=further,
             shapes=[self._shape(case) for case in self.cases],
             classes=[self._class(name) for name in self.groups],
             target_class=self.target,
             noise=self._known_noise(),
-            flags=[*self.table.flags, *self._opposite_signs],
+            flags=[*self.table.flags, *self._opposite_signs()],
         )
 
-    @property
-    def _opposite_signs(self) -> list[str]:
-        """The cases that gain at one operating point and lose at the other, with both changes."""
-        return [
-            f"{case.label}: {text}"
-            for case in self.cases
-            if case.points and (other := self.at_other_point.get(case.name))
-            if (text := case.points.opposite(self.of_case[case.name], other))
-        ]
+    def _opposite_signs(self) -> Iterator[str]:
+        """Yield the cases that gain at one operating point and lose at the other."""
+        for case in self.cases:
+            other = self.at_other_point.get(case.name)
+            text = case.points.opposite(self.of_case[case.name], other) if case.points else ""
+            if text:
+                yield f"{case.label}: {text}"
 
-    def _totals(self) -> Iterator[Aggregate]:
-        """Yield the figure of all cases that decides, and their geometric mean."""
-        for metric in dict.fromkeys((self.totals[0][0], self.cases[0].metric)):
-            if total := self._aggregate(metric):
-                yield total
+    def _totals(self) -> list[Aggregate]:
+        """Return the figure of all cases that decides, and their geometric mean."""
+        decides, mean = self.totals[0][0], self.cases[0].metric
+        return [self._aggregate(*total) for total in self.totals if total[0] in (decides, mean)]
 
-    def _aggregate(self, metric: Metric) -> Aggregate | None:
-        """Return a figure of all cases, None where it is not known."""
-        estimate = dict(self.totals).get(metric)
-        if estimate is None:
-            return None
+    def _aggregate(self, metric: Metric, estimate: Estimate) -> Aggregate:
         candidate, incumbent = _values(self.cases)
         if metric == WEIGHTED_TIME:
             incumbent = math.fsum(case.weight * (case.incumbent_ms or 0.0) for case in self.cases)
@@ -336,11 +253,11 @@ class Look:
 
     def _shape(self, case: Series) -> Shape:
         estimate, other = self.of_case[case.name], self.at_other_point.get(case.name)
-        status: Status = (
-            "improved" if case.name in self.shown[Statement.CASE_FASTER] else "unchanged"
-        )
+        status: Status = "unchanged"
         if case.name in self.regressed | self.shown[Statement.CASE_BEYOND_LIMIT_ALONE]:
             status = "regressed"
+        elif case.name in self.shown[Statement.CASE_FASTER]:
+            status = "improved"
         figures: dict[str, Any] = {} if case.same else estimate.figures(SHAPE_LEVEL)
         return Shape(
             label=case.label,
@@ -371,14 +288,6 @@ class Look:
             status=self.standing.status(name),
             **self.of_class[name].figures(level),
         )
-
-
-def _within(estimate: Estimate, level: float) -> str:
-    return changed_within(*estimate.figures(level).values())
-
-
-def _at(estimate: Estimate, level: float) -> str:
-    return f"{_within(estimate, level)} at {at_level(1 - 2 * level)}"
 
 
 def _values(cases: Sequence[Series]) -> tuple[float | None, float | None]:

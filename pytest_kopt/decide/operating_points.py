@@ -73,9 +73,9 @@ class PointEvidence:
             ],
         }
 
-    def opposite(self, first: Estimate, second: Estimate) -> str:
+    def opposite(self, first: Estimate, second: Estimate | None) -> str:
         """Return how the signs of both changes differ, as far as they are shown; "" if not."""
-        if not any(
+        if second is None or not any(
             up.lower(SHAPE_LEVEL) > 0 > down.upper(SHAPE_LEVEL)
             for up, down in ((first, second), (second, first))
         ):

@@ -1,4 +1,4 @@
-"""The paired rule: statements about intervals over fresh processes, look by look."""
+"""The paired rule: a list of rules on what a look at fresh processes shows."""
 
 from __future__ import annotations
 
@@ -9,24 +9,34 @@ from typing import TypeAlias
 
 from pytest_kopt.decide.case_verdict import evidence_for, refuted
 from pytest_kopt.decide.claims import Statement
-from pytest_kopt.decide.conclusion import NO_FACTS, Answer, VersionFacts, settled
+from pytest_kopt.decide.conclusion import (
+    NO_FACTS,
+    Answer,
+    Rule,
+    VersionFacts,
+    first_answer,
+    settled,
+)
+from pytest_kopt.decide.hard_gates import ANOTHER, after_regression
 from pytest_kopt.decide.inference import (
     FINAL_LOOK,
     GATE_LEVEL,
     LOOKS,
+    SHAPE_LEVEL,
     Estimate,
     log_ratio,
     percent,
 )
 from pytest_kopt.decide.look import Look, slower_by
 from pytest_kopt.decide.policy import Policy
-from pytest_kopt.decide.series import SeriesTable
+from pytest_kopt.decide.series import Series, SeriesTable
 from pytest_kopt.decide.verdict import Decision, Verdict
-from pytest_kopt.figures import changed
+from pytest_kopt.figures import at_level, changed, changed_within
 
 #: No more processes are started for a change of less: rounds of the same code differ by up to a
 #: third of it (docs/paired.md).
 WORTH_PCT = 0.1
+_GO_ON = "go on with the next round"
 #: What the rules say, and the look at which they do.
 _Judged: TypeAlias = "tuple[Look, Answer]"
 
@@ -34,8 +44,9 @@ _Judged: TypeAlias = "tuple[Look, Answer]"
 def decide(table: SeriesTable, policy: Policy, facts: VersionFacts = NO_FACTS) -> Verdict | None:
     """Return the verdict at this interim look, None where more replicates are due.
 
-    The order of the rules stands in the room's docstring. No metric may regress, at least one has
-    to improve, and what would be kept has to be kept under skew too. The facts come last.
+    `RULES` has the order, and the folder's docstring the reasons for it. No metric may regress, at
+    least one has to improve, and what would be kept has to be kept under skew too. The facts come
+    last.
     """
     level = LOOKS[table.replicates]
     declared, uneven = (
@@ -61,18 +72,18 @@ def _under_skew(look: Look, answer: Answer, skewed: _Judged | None) -> _Judged |
         return look, answer
     if skewed is None:
         return None
-    uneven, there = skewed
-    # A split by classes is told of the declared cases only.
-    decision = Decision.ROLLED_BACK if there.decision is Decision.SPLIT else there.decision
+    uneven, (decision, reason, step) = skewed
     if decision is Decision.ACCEPTED:
         if uneven.total.mean >= 0.5 * look.total.mean or look.total.mean <= 0:
             return look, answer
         decision = Decision.ACCEPTED_WITH_NOTE
-    step = "a gain has to be there whatever the groups' sizes are"
-    if decision is Decision.INCOMPLETE:
-        step = there.next_step
-    reason = f"{answer.reason}; with other group sizes: {there.reason}"
-    return look, Answer(decision, reason, answer.next_step if decision.keeps else step)
+    if decision.keeps:
+        step = answer.next_step
+    elif decision is not Decision.INCOMPLETE:
+        step = "a gain has to be there whatever the groups' sizes are"
+    # A split by classes is told of the declared cases only.
+    decision = Decision.ROLLED_BACK if decision is Decision.SPLIT else decision
+    return look, Answer(decision, f"{answer.reason}; with other group sizes: {reason}", step)
 
 
 def _by_metrics(looks: Sequence[Look], facts: VersionFacts) -> _Judged | None:
@@ -81,67 +92,121 @@ def _by_metrics(looks: Sequence[Look], facts: VersionFacts) -> _Judged | None:
     If no metric is shown to improve, a stated benefit is enough if all are equal within the noise.
     One of memory has to be there where memory is measured.
     """
-    judged = _worst([(look, _at_look(look)) for look in looks])
+    judged = _worst([(look, first_answer(RULES, look)) for look in looks])
     benefit = facts.extra_benefit.strip()
     if not benefit or (judged and judged[1].decision is not Decision.INCONCLUSIVE):
         return judged
     first = looks[0]
     taken = [case.memory for case in first.cases]
     known = evidence_for(benefit, taken)
-    if not known and judged:
-        look, answer = judged
-        return look, answer._replace(reason=f"{answer.reason}; {refuted(taken)}")
     if not known:
-        return None
-    if all(_is_equal(look) for look in looks):
-        slower = f"; {first.slower}" if first.slower else ""
+        return judged and (
+            judged[0],
+            judged[1]._replace(reason=f"{judged[1].reason}; {refuted(taken)}"),
+        )
+    if all(map(_is_equal, looks)):
+        slower = f"; {slower}" if (slower := _slower(first)) else ""
         return first, Answer(
             Decision.ACCEPTED_WITH_NOTE,
             f"{first.goal_name} is equal within {first.policy.noise_pct:g} %: "
-            f"{first.within(first.goal)}{slower}; kept for its extra benefit ({known}): {benefit}",
-            "go on with the next round",
+            f"{_within(first.goal, first.level)}{slower}; kept for its extra benefit ({known}): "
+            f"{benefit}",
+            _GO_ON,
         )
     # No gain is in sight, but further processes may still show that the two are equal.
     return judged if first.table.is_at_end else None
 
 
+#: Of several metrics the first of these decides; None: one that asks for more replicates.
+_WORST_FIRST: Sequence[Sequence[Decision | None]] = (
+    [Decision.SPLIT],
+    [Decision.ROLLED_BACK],
+    [Decision.INCOMPLETE],
+    [None],
+    [Decision.ACCEPTED, Decision.ACCEPTED_WITH_NOTE],
+    [Decision.INCONCLUSIVE],
+)
+
+
 def _worst(judged: Sequence[tuple[Look, Answer | None]]) -> _Judged | None:
-    decided = [(look, answer) for look, answer in judged if answer is not None]
-    for kind in (Decision.SPLIT, Decision.ROLLED_BACK, Decision.INCOMPLETE):
-        for look, answer in decided:
-            if answer.decision is kind:
-                return look, answer
-    if len(decided) < len(judged):
-        return None
-    return next((one for one in decided if one[1].decision.keeps), decided[0])
+    ranked = (
+        (look, answer)
+        for decisions in _WORST_FIRST
+        for look, answer in judged
+        if (answer and answer.decision) in decisions
+    )
+    look, answer = next(ranked)
+    return (look, answer) if answer else None
 
 
-def _at_look(look: Look) -> Answer | None:
-    """Return the answer of one metric, None where more replicates are worth having.
+def _regression(look: Look) -> str:
+    if not look.regressed:
+        return ""
+    case = _slowest(look, look.regressed)
+    whose = "its" if case.has_own_limit else "the regression"
+    limit = f"{whose} limit of {case.limit(look.policy)}"
+    total = _within(look.total, look.level)
+    return f"{_case(look, look.regressed)}, beyond {limit}; {look.speed} {total}"
 
-    The last look always has one. It is INCOMPLETE where a conclusion shows against the current
-    best, but not against its copy.
+
+def _after_regression(look: Look) -> str:
+    return after_regression(some_gained=bool(look.shown[Statement.CASE_FASTER]))
+
+
+def _fall(look: Look) -> str:
+    """Say what fell. For no regression, cases clear of their limits are enough, else the end.
+
+    Also a round about one class may not lower the whole, as the chain of rounds never falls.
     """
-    answer = _shown(look)
-    if answer is not None:
-        return answer
-    if not _is_futile(look):
-        if not look.table.is_at_end:
-            return None
-        against_one = [replace(case, copy=_unbiased(case.copy)) for case in look.cases]
-        if answer := _shown(replace(look, cases=against_one)):
-            return Answer(
-                Decision.INCOMPLETE,
-                f"{answer.reason}; but not against the copy of the current best (A/A "
-                f"control), which changed {look.goal_name} by {changed(percent(look.goal.copy))}",
-                "the machine treats two copies of one version differently: end other processes "
-                "(nvidia-smi, top), then run the round again",
-            )
-    return Answer(
-        Decision.INCONCLUSIVE,
-        f"after {look.table.replicates} replicates {look.goal_name} changed by "
-        f"{look.within_at(look.goal)}: {look.why_open}",
-        look.step_when_open(),
+    if look.asks_less and (look.is_harmless or not look.table.is_at_end):
+        return ""
+    fell = (name for name in look.aims if name in look.shown[Statement.SLOWER])
+    name = next(fell, "")
+    return name and f"{name} fell: {_within(look.aims[name], look.level)}"
+
+
+def _gain(look: Look) -> str:
+    """Say why the version can be kept: for a gain, or because no case can be beyond its limit."""
+    if look.open_cases or look.open_classes:
+        return ""
+    if look.is_harmless:
+        limits = {str(case.limit(look.policy)) for case in look.cases}
+        limit = limits.pop() if len(limits) == 1 else "its limit"
+        return (
+            f"no case is slower by {limit} or more, at {100 * (1 - GATE_LEVEL):g} %; {look.speed} "
+            f"{_within(look.total, look.level)}"
+        )
+    is_shown = look.goal_name in look.shown[Statement.FASTER]
+    return f"{look.goal_name} improved: {_within(look.goal, look.level)}" if is_shown else ""
+
+
+def _gain_with_note(look: Look) -> str:
+    """Say the same where a case is slower, or where the figure fell that does not decide."""
+    slower, fallen = _slower(look), ""
+    if slower and not look.is_harmless:
+        slower += ", less than the regression limit"
+    for metric, estimate in look.totals:
+        if metric.speed in look.shown[Statement.OTHER_FIGURE_SLOWER]:
+            fallen = f"but {metric.speed} fell: {_within(estimate, SHAPE_LEVEL)}"
+    gain = _gain(look)
+    return "; ".join(filter(None, (gain, fallen, slower))) if gain and (slower or fallen) else ""
+
+
+def _after_note(look: Look) -> str:
+    return f"{'' if look.is_harmless else f'{_GO_ON}; '}look at the slower case"
+
+
+def _dispute(look: Look) -> str:
+    """Say what shows at the end against the current best, but not against its copy."""
+    if _is_futile(look) or not look.table.is_at_end:
+        return ""
+    against_one = [replace(case, copy=_unbiased(case.copy)) for case in look.cases]
+    shown = first_answer(_SHOWN, replace(look, cases=against_one))
+    return (
+        f"{shown.reason}; but not against the copy of the current best (A/A control), which "
+        f"changed {look.goal_name} by {changed(percent(look.goal.copy))}"
+        if shown
+        else ""
     )
 
 
@@ -150,64 +215,73 @@ def _unbiased(copy: Sequence[float]) -> tuple[float, ...]:
     return tuple(ratio - statistics.fmean(copy) for ratio in copy)
 
 
-def _shown(look: Look) -> Answer | None:
-    """Return the first answer of the rules, in their order, None where none of them has one.
-
-    If a gate only asks for no regression, bounds of every case below its limit are enough, also
-    for a change that is slower.
-    """
-    interval = look.within(look.total)
-    if look.standing.is_split:
-        return Answer(*look.standing.split())
-    if look.regressed:
-        return Answer(
-            Decision.ROLLED_BACK,
-            f"{look.worst(look.regressed)}, beyond {look.limit_of_worst}; {look.speed} {interval}",
-            look.step_after_regression,
-        )
-    asks_less = look.table.gate == "no-regression"
-    is_harmless = asks_less and not look.open_cases
-    # Also a round about one class may not lower the whole, as the chain of rounds never falls.
-    if not is_harmless and not (asks_less and not look.table.is_at_end):
-        for name, estimate in {look.speed: look.total, look.goal_name: look.goal}.items():
-            if name in look.shown[Statement.SLOWER]:
-                return Answer(
-                    Decision.ROLLED_BACK,
-                    f"{name} fell: {look.within(estimate)}",
-                    "kopt restored the current best; try another hypothesis",
-                )
-    if look.standing.has_loss:
-        return Answer(*look.standing.loss())
-    if look.open_cases or look.open_classes:
-        return None
-    if is_harmless:
-        safe = (
-            f"no case is slower by {look.limits} or more, at "
-            f"{100 * (1 - GATE_LEVEL):g} %; {look.speed} {interval}"
-        )
-        return _kept(look, safe, look.slower, "")
-    if look.goal_name not in look.shown[Statement.FASTER]:
-        return None
-    gain = f"{look.goal_name} improved: {look.within(look.goal)}"
-    slower = look.slower and f"{look.slower}, less than the regression limit"
-    return _kept(look, gain, slower, "go on with the next round")
+def _nothing(look: Look) -> str:
+    """Say why nothing is decided: a case or class that may have lost, or that nothing is clear."""
+    if not (look.table.is_at_end or _is_futile(look)):
+        return ""
+    why = "neither a gain nor a loss is shown"
+    if look.open_cases:
+        level = look.limit_level
+        cases = (case for case in look.cases if case.name in look.open_cases)
+        case = min(cases, key=lambda case: look.of_case[case.name].lower(level))
+        limit = case.limit(look.policy)
+        longer = f"{limit} more time ({changed(percent(slower_by(limit.time_pct)))})"
+        interval = _at(look.of_case[case.name], level)
+        why = f"{longer} in case {case.label!r} cannot be excluded: {interval}"
+    elif look.open_classes:
+        names = filter(look.open_classes.__contains__, look.of_class)
+        name = min(names, key=lambda name: look.of_class[name].lower(SHAPE_LEVEL))
+        interval = _at(look.of_class[name], SHAPE_LEVEL)
+        why = f"a loss in class {name!r} cannot be excluded: {interval}"
+    goal = f"{look.goal_name} changed by {_at(look.goal, look.level)}"
+    return f"after {look.table.replicates} replicates {goal}: {why}"
 
 
-def _kept(look: Look, why: str, slower: str, step: str) -> Answer:
-    """Return the answer on a version that is kept; slower cases and totals are noted."""
-    if not (slower or look.fallen):
-        return Answer(Decision.ACCEPTED, why, step)
-    return Answer(
-        Decision.ACCEPTED_WITH_NOTE,
-        "; ".join(filter(None, (why, look.fallen and f"but {look.fallen}", slower))),
-        "; ".join(filter(None, (step, "look at the slower case"))),
-    )
+def _after_nothing(look: Look) -> str:
+    """Return what to do where nothing is decided; a case that is shown to lose is named."""
+    lost = [
+        case.label
+        for case in look.cases
+        if case.name in look.open_cases and look.of_case[case.name].upper(SHAPE_LEVEL) < 0
+    ]
+    if lost:
+        return f"{', '.join(lost)} got slower: {_after_regression(look)}"
+    return "the change is too small to measure: try one with a larger effect"
+
+
+#: What a look can show of a version.
+_SHOWN: Sequence[Rule[Look]] = (
+    Rule(
+        Decision.SPLIT, lambda look: look.standing.divergence, lambda look: look.standing.dispatch
+    ),
+    Rule(Decision.ROLLED_BACK, _regression, _after_regression),
+    Rule(Decision.ROLLED_BACK, _fall, f"kopt restored the current best; {ANOTHER}"),
+    Rule(
+        Decision.ROLLED_BACK,
+        lambda look: look.standing.loss,
+        f"leave that class on the old path, or {ANOTHER}",
+    ),
+    Rule(Decision.ACCEPTED_WITH_NOTE, _gain_with_note, _after_note),
+    Rule(Decision.ACCEPTED, _gain, lambda look: "" if look.is_harmless else _GO_ON),
+)
+#: The rules in their order. Without an answer of any of them more replicates are worth having: the
+#: last look always has one.
+RULES: Sequence[Rule[Look]] = (
+    *_SHOWN,
+    Rule(
+        Decision.INCOMPLETE,
+        _dispute,
+        "the machine treats two copies of one version differently: end other processes "
+        "(nvidia-smi, top), then run the round again",
+    ),
+    Rule(Decision.INCONCLUSIVE, _nothing, _after_nothing),
+)
 
 
 def _is_futile(look: Look) -> bool:
     """Say whether even a mean one standard error away is next to nothing, or decides nothing."""
     table, goal, level = look.table, look.goal, LOOKS[FINAL_LOOK]
-    if table.gate == "no-regression" or look.open_cases or look.open_classes:
+    if look.asks_less or look.open_cases or look.open_classes:
         return False
     shrink = (table.replicates / FINAL_LOOK) ** 0.5
     arms = 2 if look.cases[0].copy else 1
@@ -230,5 +304,33 @@ def _is_equal(look: Look) -> bool:
     inside = (
         look.shown[Statement.NOT_SLOWER_THAN_NOISE] & look.shown[Statement.NOT_FASTER_THAN_NOISE]
     )
-    is_open = look.open_cases or look.open_classes
-    return inside >= {look.speed, look.goal_name} and not is_open
+    return inside >= look.aims.keys() and not (look.open_cases or look.open_classes)
+
+
+def _slower(look: Look) -> str:
+    """Return the slowest of the cases that are shown to be slower, in words, "" for none."""
+    return _case(look, look.shown[Statement.CASE_SLOWER])
+
+
+def _case(look: Look, names: set[str]) -> str:
+    """Return how much slower the slowest of these cases is, and at which point; "" for none."""
+    if not names:
+        return ""
+    case = _slowest(look, names)
+    mean, where = look.worst_mean(case.name), ""
+    if case.points and mean < look.of_case[case.name].mean:
+        where = f" at the operating point {case.points.other}"
+    return f"case {case.label!r} is slower: {changed(percent(mean))}{where}"
+
+
+def _slowest(look: Look, names: set[str]) -> Series:
+    cases = (case for case in look.cases if case.name in names)
+    return min(cases, key=lambda case: look.worst_mean(case.name))
+
+
+def _within(estimate: Estimate, level: float) -> str:
+    return changed_within(*estimate.figures(level).values())
+
+
+def _at(estimate: Estimate, level: float) -> str:
+    return f"{_within(estimate, level)} at {at_level(1 - 2 * level)}"

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from pytest_kopt.decide.case_verdict import Shape
 from pytest_kopt.decide.classes import ClassStanding, measured_classes
 from pytest_kopt.decide.conclusion import NO_FACTS, Answer, VersionFacts, settled
 from pytest_kopt.decide.hard_gates import (
+    ANOTHER,
     after_regression,
     check_same_schema,
     checked_shape,
@@ -34,6 +35,9 @@ from pytest_kopt.schema.metrics import (
     value,
 )
 from pytest_kopt.schema.table import NO_CLASSES, Classes, Key, Row, Table
+
+#: What a class has of the aggregate of its cases.
+_FIGURES = {"candidate", "incumbent", "change_pct"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +120,8 @@ def _judge(
     labels = {row.key: row.label for row in evidence.incumbent.rows}
     lead = max(compared, key=lambda changes: changes.goal_pct)
     best, target = lead.goal_pct, lead.target
-    goal = f"{lead.metric.speed} of {target!r}" if target else lead.speed
+    goal = f"{lead.metric.speed} of {target!r}" if target else _speed(lead.total)
+    is_by_weight = policy.decided_by == "weighted-time"
     repeats = [comparisons[compared.index(lead)].goal_pct for comparisons in again]
     guarded = {
         row.key: limit
@@ -129,33 +134,27 @@ def _judge(
     views = [
         (changes, ClassStanding.by_noise(view, policy))
         for i, changes in enumerate(compared)
-        for view in class_views(changes, [comparisons[i] for comparisons in again])
+        for view in _class_views(changes, [comparisons[i] for comparisons in again])
     ]
     lead_view = next(pair for pair in views if pair[0] is lead)
-    lead, standing = next((pair for pair in views if pair[1].is_split), lead_view)
+    lead, standing = next((pair for pair in views if pair[1].divergence), lead_view)
 
     def verdict(decision: Decision, reason: str, step: str) -> Verdict:
         return Verdict(
             **settled(Answer(decision, reason, step), evidence.facts)._asdict(),
             compare="stored",
             policy=policy.name,
-            aggregate=_aggregate(lead.total, lead.total_metric),
-            weighted_time=_aggregate(lead.weighted, WEIGHTED_TIME)
-            if lead.weighted and len(labels) > 1
-            else None,
+            aggregate=lead.total,
+            weighted_time=(lead.total if is_by_weight else lead.other) if len(labels) > 1 else None,
             secondary=[
-                *([_aggregate(lead.geomean, lead.metric)] if lead.is_by_weight else []),
-                *(
-                    _aggregate(changes.total, changes.total_metric)
-                    for changes in compared
-                    if changes is not lead
-                ),
+                *([lead.other] if is_by_weight and lead.other else []),
+                *(changes.total for changes in compared if changes is not lead),
             ],
             shapes=_shapes(evidence, policy, lead, regressed),
             classes=[
                 measured.model_copy(
                     update={
-                        **asdict(lead.by_class[measured.name]),
+                        **lead.by_class[measured.name].model_dump(include=_FIGURES),
                         "status": standing.status(measured.name),
                     }
                 )
@@ -165,8 +164,8 @@ def _judge(
             remeasured_pct=repeats,
         )
 
-    if standing.is_split:
-        return verdict(*standing.split())
+    if standing.divergence:
+        return verdict(Decision.SPLIT, standing.divergence, standing.dispatch)
     if regressed:
         key, change = min(regressed.items(), key=lambda loss: loss[1])
         return verdict(
@@ -182,7 +181,7 @@ def _judge(
     if len(compared) > 1 and policy.below(worst.goal_pct, 0):
         return verdict(
             Decision.ROLLED_BACK,
-            f"{worst.speed} fell: {changed(worst.goal_pct)}; of several primary metrics "
+            f"{_speed(worst.total)} fell: {changed(worst.goal_pct)}; of several primary metrics "
             "none may regress",
             "try another hypothesis, or judge by a combined metric",
         )
@@ -192,17 +191,19 @@ def _judge(
             f"{goal} fell: {changed(best)}",
             "kopt restored the current best; try another hypothesis",
         )
-    worst = min(compared, key=lambda changes: changes.total.change_pct)
-    if target and policy.below(worst.total.change_pct, -policy.chain_noise_pct):
+    whole = min((changes.total for changes in compared), key=_pct)
+    if target and policy.below(_pct(whole), -policy.chain_noise_pct):
         return verdict(
             Decision.ROLLED_BACK,
-            f"{worst.speed} fell: {changed(worst.total.change_pct)} over all cases, more "
+            f"{_speed(whole)} fell: {changed(whole.change_pct)} over all cases, more "
             f"than the {policy.chain_noise_pct:g} % that a chain of rounds allows",
             "kopt restored the current best; keep the change away from the other classes",
         )
-    losing = next((standing for _, standing in views if standing.has_loss), None)
-    if losing:
-        return verdict(*losing.loss())
+    loss = next(filter(None, (standing.loss for _, standing in views)), "")
+    if loss:
+        return verdict(
+            Decision.ROLLED_BACK, loss, f"leave that class on the old path, or {ANOTHER}"
+        )
     if not policy.exceeds(best, 0):
         if evidence.facts.extra_benefit.strip():
             return verdict(
@@ -291,10 +292,6 @@ def _confirmed(repeats: Sequence[float], policy: Policy) -> tuple[bool, str]:
     )
 
 
-def _aggregate(total: Total, metric: Metric) -> Aggregate:
-    return Aggregate(metric=metric.name, better=metric.better, **asdict(total))
-
-
 def _shapes(
     evidence: StoredEvidence, policy: Policy, lead: Changes, regressed: Mapping[Key, float]
 ) -> list[Shape]:
@@ -315,114 +312,97 @@ def remeasurements_needed(verdict: Verdict, policy: Policy) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Total:
-    """The geometric mean of a metric over some cases; the change in percent, positive is better."""
-
-    candidate: float
-    incumbent: float
-    change_pct: float
-
-    @classmethod
-    def of(cls, pairs: Sequence[tuple[float, float]], metric: Metric) -> Total:
-        """Return the total of pairs (candidate, incumbent)."""
-        ratio = geomean(improvement(new, old, metric) for new, old in pairs)
-        return cls(
-            geomean(new for new, _ in pairs), geomean(old for _, old in pairs), (ratio - 1) * 100
-        )
-
-
-@dataclass(frozen=True, slots=True)
 class Changes:
     """One table against the incumbent on one metric; changes in percent, positive is better."""
 
     metric: Metric
     by_case: dict[Key, float]
-    geomean: Total
-    #: In ms, None where a row has no time.
-    weighted: Total | None
-    by_class: dict[str, Total]
+    #: The figure of all cases that decides, and the other one, None where a row has no time.
+    total: Aggregate
+    other: Aggregate | None
+    by_class: dict[str, Aggregate]
     target: str | None
-    is_by_weight: bool
-
-    @property
-    def total(self) -> Total:
-        """The figure of all cases that decides, of `total_metric`."""
-        return self.weighted if self.is_by_weight and self.weighted else self.geomean
-
-    @property
-    def total_metric(self) -> Metric:
-        return WEIGHTED_TIME if self.is_by_weight else self.metric
-
-    @property
-    def speed(self) -> str:
-        return self.total_metric.speed
 
     @property
     def fallen(self) -> str:
-        """The note that the figure of all cases fell, if it does not decide, or ""."""
-        total, metric = self.weighted, WEIGHTED_TIME
-        if self.is_by_weight:
-            total, metric = self.geomean, self.metric
-        if len(self.by_case) < 2 or total is None or total.change_pct > -TOLERANCE_PCT:
+        """The note that the figure of all cases fell that does not decide, or ""."""
+        if len(self.by_case) < 2 or not self.other or _pct(self.other) > -TOLERANCE_PCT:
             return ""
-        return f"{metric.speed} fell: {changed(total.change_pct)}"
+        return f"{_speed(self.other)} fell: {changed(self.other.change_pct)}"
 
     @property
     def goal_pct(self) -> float:
-        return (self.by_class[self.target] if self.target else self.total).change_pct
+        return _pct(self.by_class[self.target] if self.target else self.total)
 
 
-def compare(
-    candidate: Table,
-    evidence: StoredEvidence,
-    metric: Metric,
-    policy: Policy,
-) -> Changes:
+def compare(candidate: Table, evidence: StoredEvidence, metric: Metric, policy: Policy) -> Changes:
     """Return how a table's rows changed; BadInput where times are to decide and are not there."""
     incumbent = evidence.incumbent
     groups = evidence.classes.group({row.key: row.dims for row in incumbent.rows})
-    is_by_weight = policy.decided_by == "weighted-time"
     rows = candidate.by_key()
     pairs = {
         row.key: (value(rows[row.key], metric) or 0.0, value(row, metric) or 0.0)
         for row in incumbent.rows
     }
     by_case = {key: (improvement(new, old, metric) - 1) * 100 for key, (new, old) in pairs.items()}
-    by_class = {
-        name: Total.of([pairs[key] for key in keys], metric) for name, keys in groups.items()
-    }
-    weighted = _weighted([(rows[row.key], row) for row in incumbent.rows], evidence, metric)
-    if is_by_weight and weighted is None:
-        raise BadInput(
-            "decided_by: weighted-time needs a time in every row",
-            where=incumbent.source or "incumbent",
-            fix="add a column of times in ms, or use a policy with decided_by: geomean",
-        )
-    total, target = Total.of([*pairs.values()], metric), evidence.classes.target_among(groups)
-    return Changes(metric, by_case, total, weighted, by_class, target, is_by_weight)
+    by_class = {name: _mean([pairs[key] for key in keys], metric) for name, keys in groups.items()}
+    total, other = _mean([*pairs.values()], metric), _weighted(candidate, evidence, metric)
+    if policy.decided_by == "weighted-time":
+        if other is None:
+            raise BadInput(
+                "decided_by: weighted-time needs a time in every row",
+                where=incumbent.source or "incumbent",
+                fix="add a column of times in ms, or use a policy with decided_by: geomean",
+            )
+        total, other = other, total
+    target = evidence.classes.target_among(groups)
+    return Changes(metric, by_case, total, other, by_class, target)
 
 
-def _weighted(
-    rows: Sequence[tuple[Row, Row]], evidence: StoredEvidence, metric: Metric
-) -> Total | None:
-    """Return the weighted time of pairs of rows (candidate, incumbent), None without times."""
-    weights = evidence.weights
+def _mean(pairs: Sequence[tuple[float, float]], metric: Metric) -> Aggregate:
+    """Return the geometric means of pairs (candidate, incumbent), and how these changed."""
+    return Aggregate(
+        metric=metric.name,
+        better=metric.better,
+        candidate=geomean(new for new, _ in pairs),
+        incumbent=geomean(old for _, old in pairs),
+        change_pct=(geomean(improvement(new, old, metric) for new, old in pairs) - 1) * 100,
+    )
+
+
+def _weighted(candidate: Table, evidence: StoredEvidence, metric: Metric) -> Aggregate | None:
+    """Return the weighted time of all cases, None where a row has none."""
     sums = []
-    for side in zip(*rows, strict=True):
-        times = [(weights.get(row.key, 1.0), time_ms(row, metric)) for row in side]
-        if not all(time is not None and math.isfinite(time) and time > 0 for _, time in times):
+    for table in (candidate, evidence.incumbent):
+        rows = table.by_key()
+        times = {row.key: time_ms(rows[row.key], metric) for row in evidence.incumbent.rows}
+        if not all(time and math.isfinite(time) and time > 0 for time in times.values()):
             return None
-        sums.append(math.fsum(weight * (time or 0.0) for weight, time in times))
+        weights = evidence.weights
+        sums.append(math.fsum(weights.get(key, 1.0) * (ms or 0.0) for key, ms in times.items()))
     now, before = sums
-    return Total(now, before, (before / now - 1) * 100)
+    return Aggregate(
+        metric=WEIGHTED_TIME.name,
+        better=WEIGHTED_TIME.better,
+        candidate=now,
+        incumbent=before,
+        change_pct=(before / now - 1) * 100,
+    )
 
 
-def class_views(changes: Changes, again: Sequence[Changes]) -> list[dict[str, float]]:
-    """Return the classes' changes in the run itself and, if there are, in its repetitions."""
-    views = [{name: total.change_pct for name, total in changes.by_class.items()}]
-    if again:
-        runs = [run.by_class for run in again]
-        views.append(
-            {name: statistics.fmean(run[name].change_pct for run in runs) for name in views[0]}
-        )
-    return views
+def _pct(total: Aggregate) -> float:
+    assert total.change_pct is not None
+    return total.change_pct
+
+
+def _speed(total: Aggregate) -> str:
+    return Metric(total.metric, total.better).speed
+
+
+def _class_views(changes: Changes, again: Sequence[Changes]) -> Iterator[dict[str, float]]:
+    """Yield the classes' changes in the run itself and, if there are, in its repetitions."""
+    for runs in filter(None, ([changes], again)):
+        yield {
+            name: statistics.fmean(_pct(run.by_class[name]) for run in runs)
+            for name in changes.by_class
+        }
