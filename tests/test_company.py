@@ -11,7 +11,7 @@ import pytest
 from pytest_kopt.cases.order import ALONE, INCUMBENT
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.paired import credit
-from pytest_kopt.paired.credit import Company, look_alone
+from pytest_kopt.paired.credit import CrossCheck, look_alone
 from pytest_kopt.paired.noise import NoiseHistory
 from pytest_kopt.paired.samples import CaseQuads, Quad
 from pytest_kopt.paired.verifier_process import Refused
@@ -58,7 +58,7 @@ def test_one_look_is_enough_where_nothing_is_amiss(slower: float) -> None:
     machine = Machine([slower] * 9)
     found = look_alone(machine.in_company, 10.0)
     assert (machine.asked, found.finding) == (1, None)
-    assert list(found.slower_pct) == [pytest.approx(slower)]
+    assert found.document and found.document["slower_pct"] == [pytest.approx(slower)]
 
 
 def test_a_gain_that_is_the_incumbents_loss_is_none() -> None:
@@ -103,7 +103,7 @@ def test_a_gain_that_may_be_the_incumbents_loss_is_in_doubt() -> None:
 
 
 def test_a_gain_in_doubt_is_undecided(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(credit, "look_alone", lambda *given: Company(doubt="it is slow"))
+    monkeypatch.setattr(credit, "look_alone", lambda *given: CrossCheck("it is slow"))
     found, _ = compared(NoiseHistory(), gain=1.05)
     assert found.verdict.decision is Decision.INCONCLUSIVE
     assert found.verdict.reason.endswith("; but it is slow")
@@ -112,7 +112,8 @@ def test_a_gain_in_doubt_is_undecided(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_says_where_the_incumbent_cannot_be_alone() -> None:
     found = look_alone(Machine([]).in_company, 5.0)
-    assert (found.finding, found.slower_pct, found.why_not) == (None, (), "it does not load")
+    assert not (found.finding or found.doubt)
+    assert found.document == {"slower_pct": [], "why_not": "it does not load"}
 
 
 def test_the_sign_is_that_of_a_loss() -> None:

@@ -24,7 +24,8 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 from pytest_kopt.cases.order import ALONE, CANDIDATE, INCUMBENT, PLACEBO
 from pytest_kopt.decide.inference import KNOWN_BIAS_PCT, Estimate, percent
@@ -62,31 +63,27 @@ _MOVED_LEVEL = 0.001
 #: One-sided level at which the outside clock has to see a gain of a GPU, and how many replicas may
 #: be measured for that alone.
 _SEEN_LEVEL, _MORE_REPLICAS = 0.05, 2
+_BIAS = math.log1p(KNOWN_BIAS_PCT / 100)
 
 Replicas = Sequence[Mapping[str, CaseQuads]]
 
 
 @dataclass(frozen=True, slots=True)
-class Company:
-    """The measured slowdown of the incumbent next to the candidate, in percent by process.
+class CrossCheck:
+    """The result of another measurement of a gain that pairs show.
 
-    `why_not` says why it could not be timed alone, `doubt` why the gain may be the incumbent's loss
-    where that was not shown.
+    `change` is its estimate: the gain by the outside clock, or how much less it is by total time.
     """
 
-    slower_pct: tuple[float, ...] = ()
-    finding: Finding | None = None
-    why_not: str = ""
+    #: Why the gain may not be there, where that was not shown; "" where it is.
     doubt: str = ""
-    #: By how much, as a log-ratio, the gain is the incumbent's loss, where that was shown.
+    #: By how much, as a log-ratio, the gain is more than is shown here.
     excess: float = 0.0
-
-    def to_document(self) -> dict[str, object]:
-        return {
-            "slower_pct": list(self.slower_pct),
-            "why_not": self.why_not,
-            "doubt": self.doubt,
-        }
+    finding: Finding | None = None
+    #: The words of the verdict.
+    flag: str = ""
+    change: Estimate | None = None
+    document: Mapping[str, Any] | None = None
 
 
 def least_suspect(gain: float, replicas: Replicas) -> float:
@@ -103,13 +100,13 @@ def look_alone(
     in_company: Callable[[], Mapping[str, CaseQuads]],
     gain_pct: float | None,
     replicas: Replicas = (),
-) -> Company:
+) -> CrossCheck:
     """Time the incumbent alone, more than once where that differs; `gain_pct` is the candidate's.
 
     `replicas` tell how identical code differs. Each time `in_company` returns it next to the
     candidate against itself alone, by node id. Raises what that raises, but for Refused.
     """
-    slower: list[float] = []
+    slower, why_not = list[float](), ""
     gain = math.log1p((gain_pct or 0.0) / 100)
     suspect = least_suspect(gain, replicas)
     try:
@@ -120,12 +117,11 @@ def look_alone(
             if statistics.fmean(slower) <= suspect:
                 break
     except Refused as reason:
-        if not slower:
-            return Company(why_not=str(reason))
-    slower_pct = tuple(map(percent, slower))
+        why_not = "" if slower else str(reason)
+    document = {"slower_pct": [*map(percent, slower)], "why_not": why_not}
     if len(slower) < 2:
-        return Company(slower_pct)
-    estimate, bias = Estimate.of(tuple(slower)), math.log1p(KNOWN_BIAS_PCT / 100)
+        return CrossCheck(document=document)
+    estimate = Estimate.of(tuple(slower))
     is_lost = estimate.mean >= _LOSS_SHARE * gain
     finding = Finding(
         "incumbent-slowed",
@@ -136,52 +132,22 @@ def look_alone(
         advice="leave the process, its libraries and the machine as they are",
         rejects=is_lost,
     )
-    if estimate.lower(_ACCUSING_LEVEL if is_lost else _LOSS_LEVEL) > bias:
-        return Company(slower_pct, finding, excess=estimate.mean)
-    if is_lost and estimate.mean > math.log1p(_SUSPECT_PCT / 100):
-        return Company(
-            slower_pct, doubt=f"{finding.message}, in the mean of {len(slower_pct)} that scatter"
-        )
-    return Company(slower_pct)
+    if estimate.lower(_ACCUSING_LEVEL if is_lost else _LOSS_LEVEL) > _BIAS:
+        return CrossCheck("", estimate.mean, finding, str(finding), document=document)
+    is_suspect = is_lost and estimate.mean > math.log1p(_SUSPECT_PCT / 100)
+    doubt = f"{finding.message}, in the mean of {len(slower)} that scatter" if is_suspect else ""
+    return CrossCheck(doubt, document=document)
 
 
-@dataclass(frozen=True, slots=True)
-class TotalTime:
+class _Sums(NamedTuple):
     """By how much, as a log-ratio, one ratio of sums over all blocks shows less than the gain.
 
     `without_worst` is that without the pair of blocks that adds most: a block may be held up once.
     """
 
-    gain: float = 0.0
-    less: Estimate | None = None
-    without_worst: float = 0.0
-    #: What it has to show less by before it is suspect.
-    suspect: float = 0.0
-
-    @property
-    def excess(self) -> float:
-        """By how much the gain is more than that ratio, where this was shown."""
-        is_less = self.less and self.less.lower(_LOSS_LEVEL) > math.log1p(KNOWN_BIAS_PCT / 100)
-        return self.less.mean if self.less and is_less else 0.0
-
-    @property
-    def is_suspect(self) -> bool:
-        """Whether more blocks have to show if the gain is more than that ratio."""
-        return not self.excess and self.less is not None and self.less.mean > self.suspect
-
-    @property
-    def doubt(self) -> str:
-        """Why the gain may not be there in total where that was not shown."""
-        is_lost = self.without_worst >= _LOSS_SHARE * self.gain
-        return self.message if self.is_suspect and is_lost else ""
-
-    @property
-    def message(self) -> str:
-        left = percent(self.gain - self.less.mean) if self.less else 0.0
-        return f"by the total time of all blocks the change is {left:+.1f} %"
-
-    def to_document(self) -> dict[str, float] | None:
-        return self.less.figures(_LOSS_LEVEL) if self.less else None
+    gain: float
+    less: Estimate
+    without_worst: float
 
 
 def look_total(
@@ -189,20 +155,34 @@ def look_total(
     others: Replicas,
     elsewhere: Mapping[str, Sequence[tuple[float, float]]],
     another: Callable[[], Iterable[Mapping[str, CaseQuads]]],
-) -> TotalTime:
+) -> CrossCheck:
     """Hold the gain in `replicas` against the total time of all processes.
 
     `others` were not claimed for the gain. `elsewhere` are times of the candidate and the current
     best, by node id, in processes that had no blocks. `another` replica is asked for while blocks
     say too little.
     """
-    measured = [*replicas, *others]
-    for _ in range(len(others), _TIMES):
-        total = _total(replicas, measured, elsewhere, _counted)
-        if not total.is_suspect:
-            return total
-        measured += another()
-    return _total(replicas, measured, elsewhere, _counted)
+    measured, taken = [*replicas, *others], len(others)
+    while sums := _total(replicas, measured, elsewhere, _counted):
+        gain, less, without_worst = sums
+        excess = less.mean if less.lower(_LOSS_LEVEL) > _BIAS else 0.0
+        is_suspect = not excess and less.mean > least_suspect(gain, replicas)
+        if is_suspect and taken < _TIMES:
+            measured += another()
+            taken += 1
+            continue
+        message = (
+            f"by the total time of all blocks the change is {percent(gain - less.mean):+.1f} %"
+        )
+        is_lost = is_suspect and without_worst >= _LOSS_SHARE * gain
+        return CrossCheck(
+            message if is_lost else "",
+            excess,
+            flag=message if excess else "",
+            change=less,
+            document=less.figures(_LOSS_LEVEL),
+        )
+    return CrossCheck()
 
 
 def _total(
@@ -210,7 +190,7 @@ def _total(
     measured: Replicas,
     elsewhere: Mapping[str, Sequence[tuple[float, float]]],
     clock: Callable[[BlockTime, BlockTime], tuple[float, float]],
-) -> TotalTime:
+) -> _Sums | None:
     """Hold the gain in `replicas` against sums over `measured` pairs, whose ms a clock tells."""
     gains, less, variances, worst, freedom = list[float](), list[float](), list[float](), 0.0, 0
     for nodeid, first in replicas[0].items() if replicas else ():
@@ -231,12 +211,11 @@ def _total(
         worst = max(worst, less[-1] - min(without))
         freedom += len(pairs) - 1
     if not less:
-        return TotalTime()
+        return None
     # Delete-one jackknife: a sum of few large terms scatters by as much as one of them.
     error = math.sqrt(math.fsum(variances)) / len(less)
     estimate = Estimate(statistics.fmean(less), error, freedom)
-    gain, without_worst = statistics.fmean(gains), estimate.mean - worst / len(less)
-    return TotalTime(gain, estimate, without_worst, least_suspect(gain, replicas))
+    return _Sums(statistics.fmean(gains), estimate, estimate.mean - worst / len(less))
 
 
 def lost_elsewhere(
@@ -263,93 +242,79 @@ def lost_elsewhere(
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class Witness:
-    """The controller's clock on a change that others measured.
-
-    `change` is that and `differs` by how much it is more than theirs, over all cases as
-    log-ratios; None where that clock was not asked. On a GPU the device's events measured it. On
-    the CPU processor time did (`is_gpu`), and this clock, which others on the machine disturb, can
-    only contradict. With `loss_pct` the verdict claims no gain, but that no more than this is lost.
-    `more` replicas were measured for this clock alone.
-    """
-
-    change: Estimate | None = None
-    differs: Estimate | None = None
-    loss_pct: float | None = None
-    more: int = 0
-    is_gpu: bool = True
-    #: By how much, as a log-ratio, a gain on the CPU is more than this clock allows.
-    excess: float = 0.0
-    #: Whether a gain is claimed that this clock could have told, and was not asked about.
-    is_missing: bool = False
-
-    @property
-    def doubt(self) -> str:
-        """Why the verdict is not credited, empty where it is."""
-        if self.change is None:
-            return "the controller's clock could not time the change" if self.is_missing else ""
-        low, high = self.change.lower(_SEEN_LEVEL), self.change.upper(_SEEN_LEVEL)
-        least = math.log1p(-(self.loss_pct or 0.0) / 100)
-        if low > 0 if self.is_gpu and self.loss_pct is None else high >= least:
-            return ""
-        return (
-            "by the controller's clock the change is "
-            f"{percent(self.change.mean):+.1f} % [{percent(low):+.1f}, {percent(high):+.1f}]"
-        )
-
-    @property
-    def contradiction(self) -> Finding | None:
-        """The contradiction between the events and this clock."""
-        if self.change is None or self.differs is None or not self.is_gpu:
-            return None
-        gain = self.change.mean - self.differs.mean
-        if self.differs.upper(_MOVED_LEVEL) >= -max(_MOVED_SHARE * gain, _MOVED_LEAST):
-            return None
-        return Finding(
-            "hidden-time",
-            (
-                f"the device's events measure a change of {percent(gain):+.1f} %, the "
-                f"clock of the controller one of {percent(self.change.mean):+.1f} %"
-            ),
-            advice="do all the work within the timed call, and leave clocks and hooks alone",
-        )
-
-    def to_document(self) -> dict[str, object] | None:
-        if self.change is None:
-            return None
-        return {**self.change.figures(_SEEN_LEVEL), "more_replicas": self.more}
-
-
 def look_outside(
     replicas: Replicas,
     another: Callable[[], Iterable[Mapping[str, CaseQuads]]],
     loss_pct: float | None = None,
     beside_alone: Replicas = (),
-) -> Witness:
-    """Ask the outside clock, and `another` replica while it does not bear a verdict out.
+) -> CrossCheck:
+    """Ask the controller's clock, and `another` replica while it does not bear a verdict out.
 
-    `replicas` are those that the verdict claims a gain by, whether or not that clock was asked in
-    them; it may have been asked in those `beside_alone` as well.
+    On a GPU the device's events measured the change. On the CPU processor time did, and this clock,
+    which others on the machine disturb, can only contradict. `replicas` are those that the verdict
+    claims a gain by, whether or not that clock was asked in them; it may have been asked in those
+    `beside_alone` as well. With `loss_pct` no gain is claimed, but that no more than this is lost.
     """
     asked = [*replicas, *beside_alone]
-    is_replayed = any(case.engine == "graph" for replica in replicas for case in replica.values())
-    if any(case.engine == "wall" for replica in replicas for case in replica.values()):
-        by_wall = _total(replicas, asked, {}, _by_wall)
-        if (less := by_wall.less) is None:
-            return Witness(is_gpu=False)
+    engines = {case.engine for replica in replicas for case in replica.values()}
+    if "wall" in engines:
+        sums = _total(replicas, asked, {}, _by_wall)
+        if sums is None:
+            return CrossCheck()
+        gain, less, _ = sums
         is_less = loss_pct is None and less.lower(_ACCUSING_LEVEL) > _MOVED_LEAST
-        left = replace(less, mean=by_wall.gain - less.mean)
-        excess = less.mean if is_less else 0.0
-        return Witness(left, loss_pct=loss_pct, is_gpu=False, excess=excess)
-    for more in range(_MORE_REPLICAS + 1):
-        change, differs = _estimates(replicas, asked)
-        is_missing = is_replayed and change is None and loss_pct is None
-        witness = Witness(change, differs, loss_pct, more, is_missing=is_missing)
-        if not witness.doubt or more == _MORE_REPLICAS:
-            break
+        left = replace(less, mean=gain - less.mean)
+        return _witnessed(left, loss_pct, less.mean if is_less else 0.0)
+    more = 0
+    while True:
+        if estimates := _estimates(replicas, asked):
+            change, differs = estimates
+            found = _witnessed(change, loss_pct, differs=differs, more=more)
+        else:
+            is_due = "graph" in engines and loss_pct is None
+            found = CrossCheck("the controller's clock could not time the change" * is_due)
+        if not found.doubt or more == _MORE_REPLICAS:
+            return found
         asked += another()
-    return witness
+        more += 1
+
+
+def _witnessed(
+    change: Estimate,
+    loss_pct: float | None,
+    excess: float = 0.0,
+    differs: Estimate | None = None,
+    more: int = 0,
+) -> CrossCheck:
+    """Return what the controller's clock says, which took `more` replicas.
+
+    On a GPU its change `differs` from that of the events.
+    """
+    low, high = change.lower(_SEEN_LEVEL), change.upper(_SEEN_LEVEL)
+    is_seen = high >= math.log1p(-(loss_pct or 0.0) / 100)
+    if differs and loss_pct is None:
+        is_seen = low > 0
+    clock, finding = f"{percent(change.mean):+.1f} %", None
+    if differs:
+        gain = change.mean - differs.mean
+        if differs.upper(_MOVED_LEVEL) < -max(_MOVED_SHARE * gain, _MOVED_LEAST):
+            events = f"the device's events measure a change of {percent(gain):+.1f} %"
+            finding = _hidden(f"{events}, the clock of the controller one of {clock}")
+    return CrossCheck(
+        ""
+        if is_seen
+        else f"by the controller's clock the change is {clock} "
+        f"[{percent(low):+.1f}, {percent(high):+.1f}]",
+        excess,
+        finding,
+        change=change,
+        document={**change.figures(_SEEN_LEVEL), "more_replicas": more},
+    )
+
+
+def _hidden(message: str, where: str = "") -> Finding:
+    advice = "do all the work within the timed call, and leave clocks and hooks alone"
+    return Finding("hidden-time", message, where=where, advice=advice)
 
 
 def _by_wall(new: BlockTime, old: BlockTime) -> tuple[float, float]:
@@ -361,9 +326,7 @@ def _counted(new: BlockTime, old: BlockTime) -> tuple[float, float]:
     return new.of("step"), old.of("step")
 
 
-def _estimates(
-    replicas: Replicas, asked_in: Replicas
-) -> tuple[Estimate, Estimate] | tuple[None, None]:
+def _estimates(replicas: Replicas, asked_in: Replicas) -> tuple[Estimate, Estimate] | None:
     """Return the change by the outside clock, and by how much it is more than the events'.
 
     The events' is that of all `replicas`: a version whose replica is `asked_in` cannot be honest
@@ -381,7 +344,7 @@ def _estimates(
     }
     differs = [wall - claimed[case.nodeid] for case in asked for wall in case.outside]
     if len(differs) < 2:
-        return None, None
+        return None
     difference = Estimate.of(tuple(differs))
     change = statistics.fmean(claimed[case.nodeid] for case in asked for _ in case.outside)
     return replace(difference, mean=change + difference.mean), difference
@@ -440,12 +403,10 @@ def _contradiction(
         if gained > 0 and longer.lower(_MOVED_LEVEL) > max(
             _MOVED_SHARE * gained, _MOVED_LEAST * counted, least
         ):
-            return Finding(
-                "hidden-time",
+            return _hidden(
                 f"the timed calls of a block take {gained:.3g} ms less than the current best's, "
                 f"and {longer.mean:.3g} ms more pass outside of them",
-                where=nodeid,
-                advice="do all the work within the timed call, and leave clocks and hooks alone",
+                nodeid,
             )
     return None
 
@@ -459,9 +420,9 @@ def _mean_of(values: Sequence[float]) -> Estimate:
 class Credit:
     """The verdict of the other measurements on a version that would be kept."""
 
-    witness: Witness = field(default_factory=Witness)
-    alone: Company = field(default_factory=Company)
-    total: TotalTime = field(default_factory=TotalTime)
+    witness: CrossCheck = CrossCheck()
+    alone: CrossCheck = CrossCheck()
+    total: CrossCheck = CrossCheck()
 
     @property
     def doubt(self) -> str:
@@ -475,17 +436,15 @@ class Credit:
 
     @property
     def flags(self) -> list[str]:
-        flags = [str(self.alone.finding)] if self.alone.finding else []
-        flags += [self.total.message] if self.total.excess else []
-        if self.excess:
-            flags.append(f"{percent(self.excess):.1f} % of the gain in pairs are not credited")
-        return flags
+        part = f"{percent(self.excess):.1f} % of the gain in pairs are not credited"
+        return [*filter(None, (self.alone.flag, self.total.flag)), *[part] * bool(self.excess)]
 
     def to_document(self) -> dict[str, object]:
+        asked = self.alone.document or {"slower_pct": [], "why_not": ""}
         return {
-            "incumbent_alone": self.alone.to_document(),
-            "outside_clock": self.witness.to_document(),
-            "total_time": self.total.to_document(),
+            "incumbent_alone": {**asked, "doubt": self.alone.doubt},
+            "outside_clock": self.witness.document,
+            "total_time": self.total.document,
         }
 
 
@@ -520,7 +479,7 @@ def examine(
     # A copy: what `another` adds there it returns as well.
     total = look_total(replicas, (*beside_alone,), elsewhere, another)
     witness = look_outside(replicas, another, loss_pct, (*beside_alone,))
-    _refuse([witness.contradiction] if witness.contradiction else [])
+    _refuse([witness.finding] if witness.finding else [])
     if comparison.written:
         what = f"the kernel wrote {comparison.written} in the tree of the current best"
         advice = "write to the kernel's own tree only"
