@@ -91,14 +91,8 @@ class Measuring:
     """A comparison whose replicas are there already."""
 
     waiting: list[Replica]
-    how: str = "one process"
-    why_two: str = ""
-    why_fresh: str = ""
     flags: tuple[str, ...] = ()
-    choices: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    device_seconds: float = 0.0
     tried: tuple[Tried, ...] = ()
-    death_nearby: Any = None
     written: str = ""
     asks_more: bool = True
     caught: tuple[Finding, ...] = ()
@@ -108,8 +102,14 @@ class Measuring:
         for _ in range(count):
             yield self.waiting.pop(0)
 
+    def to_document(self) -> dict[str, object]:
+        return {}
+
     def try_nearby(self) -> None:
         self.nearby.append("finished")
+
+    def findings_nearby(self, gains: Mapping[str, float]) -> tuple[Finding, ...]:
+        return self.caught
 
     def under_load(self, ids: Collection[str], turns: int) -> Replica:
         assert not ids, "no clock is known"

@@ -375,11 +375,15 @@ def test_a_clock_that_steps_between_two_blocks_spoils_their_pair_only() -> None:
 
 def test_the_verdict_says_why_a_case_is_timed_by_events() -> None:
     class Measuring:
-        how, why_two, device_seconds = "one process", "", 0.0
-        why_fresh, flags, choices = "", (), dict[str, Any]()
-        tried, death_nearby, written, asks_more, caught = (), None, "", False, ()
+        flags, tried, written, asks_more = (), (), "", False
 
         def try_nearby(self) -> None: ...
+
+        def to_document(self) -> dict[str, object]:
+            return {}
+
+        def findings_nearby(self, gains: Mapping[str, float]) -> tuple[Finding, ...]:
+            return ()
 
         def replicas(self, count: int) -> list[dict[str, CaseQuads]]:
             return [{"a": replica(device=GPU)[0]} for _ in range(count)]

@@ -12,10 +12,10 @@ from typing import TypeVar
 import pytest
 
 from pytest_kopt.cases.details import tuning_flags
-from pytest_kopt.cases.order import WorkerOrders
+from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, WorkerOrders
 from pytest_kopt.decide.inference import KNOWN_BIAS_PCT
 from pytest_kopt.honesty.finding import Finding
-from pytest_kopt.honesty.nearby_shapes import Tried, merged
+from pytest_kopt.honesty.nearby_shapes import Tried, held_out_findings, merged, untried
 from pytest_kopt.paired.arms import Arms, Lane, Versions
 from pytest_kopt.paired.replica import TWO_PROCESSES, Caught
 from pytest_kopt.paired.samples import CaseQuads
@@ -63,32 +63,26 @@ class Comparison:
         return self._arms.how
 
     @property
-    def why_two(self) -> str:
-        return self._arms.why_two
-
-    @property
     def written(self) -> str:
         return self._arms.written
 
     @property
-    def death_nearby(self) -> Finding | None:
-        return next(filter(None, (lane.death_nearby for lane in self._lanes)), None)
-
-    @property
-    def choices(self) -> Mapping[str, Mapping[str, str]]:
-        return self._arms.choices
-
-    @property
-    def device_seconds(self) -> float:
-        return sum(lane.held_seconds for lane in self._lanes)
-
-    @property
-    def why_fresh(self) -> str:
-        return next((why for lane in self._lanes if (why := lane.place.site.starter.why_fresh)), "")
-
-    @property
     def asks_more(self) -> bool:
         return self._arms.asks_more
+
+    @property
+    def _why_fresh(self) -> str:
+        return next((why for lane in self._lanes if (why := lane.place.site.starter.why_fresh)), "")
+
+    def to_document(self) -> dict[str, object]:
+        """Return how the processes held the versions, and how long they held devices."""
+        return {
+            "compared_in": self.how,
+            "why_two_processes": self._arms.why_two,
+            "why_not_forked": self._why_fresh,
+            "autotuned": self._arms.choices,
+            "device_seconds": round(sum(lane.held_seconds for lane in self._lanes), 3),
+        }
 
     @property
     def flags(self) -> list[str]:
@@ -96,10 +90,10 @@ class Comparison:
         flags = [why] if (why := why_open(self._arms.config)) else []
         if self.how == TWO_PROCESSES:
             bias = f"a bias of up to {KNOWN_BIAS_PCT:g} % is known"
-            flags.insert(0, f"compared in two processes ({bias}): {self.why_two}")
-        flags += tuning_flags(self.choices)
-        if self.why_fresh:
-            flags.append(f"each process was an interpreter of its own: {self.why_fresh}")
+            flags.insert(0, f"compared in two processes ({bias}): {self._arms.why_two}")
+        flags += tuning_flags(self._arms.choices)
+        if self._why_fresh:
+            flags.append(f"each process was an interpreter of its own: {self._why_fresh}")
         return flags
 
     @property
@@ -135,16 +129,22 @@ class Comparison:
         """
         return _merged(self._in_all_lanes(lambda lane: lane.under_load(ids, turns)))
 
-    @property
-    def caught(self) -> list[Finding]:
-        """The findings about the candidate that trials of shapes nearby gave."""
-        return [finding for lane in self._lanes for finding in lane.caught]
-
     def try_nearby(self) -> None:
         """Try the cases near their declared shapes; Caught for a candidate that was."""
         self._in_all_lanes(Lane.try_nearby)
-        if caught := self.caught:
+        if caught := self._caught:
             raise Caught(caught)
+
+    def findings_nearby(self, gains: Mapping[str, float]) -> Iterator[Finding]:
+        """Yield what other shapes and inputs say of the candidate, whose `gains` are by node id."""
+        yield from held_out_findings(self.tried, CANDIDATE, INCUMBENT, gains)
+        yield from untried(self.tried)
+        yield from [*filter(None, (lane.death_nearby for lane in self._lanes))][:1]
+        yield from self._caught
+
+    @property
+    def _caught(self) -> list[Finding]:
+        return [finding for lane in self._lanes for finding in lane.caught]
 
     def _in_all_lanes(self, work: Callable[[Lane], _Result]) -> list[_Result]:
         running = [self._pool.submit(work, lane) for lane in self._lanes]

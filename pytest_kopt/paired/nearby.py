@@ -29,9 +29,7 @@ from pytest_kopt.honesty.nearby_shapes import (
     Tried,
     count_untried,
     findings_by_reference,
-    held_out_findings,
     tried_axes,
-    untried,
 )
 from pytest_kopt.paired.verifier_process import why_ended
 from pytest_kopt.processes.child import MAX_DEATHS, Child, ChildDied, Children
@@ -175,16 +173,6 @@ def _not_reached(nodeid: str, tried: Sequence[Tried], why: str) -> list[Tried]:
     """Name the axes of a case along which nothing was tried."""
     reached = {trial.kind for trial in tried if trial.nodeid == nodeid}
     return [Tried(nodeid, kind, {}, untried=why) for kind in tried_axes(()) if kind not in reached]
-
-
-def findings_nearby(
-    tried: Sequence[Tried], death: Finding | None, gains: Mapping[str, float]
-) -> Iterator[Finding]:
-    """Yield what other shapes and inputs say about the candidate, whose `gains` are by node id."""
-    yield from held_out_findings(tried, CANDIDATE, INCUMBENT, gains)
-    yield from untried(tried)
-    if death:
-        yield death
 
 
 def notes_nearby(

@@ -6,7 +6,7 @@ import math
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias, TypedDict
+from typing import TypeAlias
 
 from pytest_kopt.campaign.ledger import PairedChange
 from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, PLACEBO
@@ -27,7 +27,6 @@ from pytest_kopt.options.settings import Gate
 from pytest_kopt.paired.blocks import AT_LENGTH
 from pytest_kopt.paired.comparison import Comparison
 from pytest_kopt.paired.credit import Credit, examine
-from pytest_kopt.paired.nearby import findings_nearby
 from pytest_kopt.paired.noise import NoiseHistory, Scatter
 from pytest_kopt.paired.samples import (
     CaseQuads,
@@ -42,11 +41,6 @@ from pytest_kopt.schema.metrics import Metric, Way, value
 from pytest_kopt.schema.table import NO_CLASSES, Classes, Key, Row
 
 Replicates: TypeAlias = Sequence[Mapping[str, CaseQuads]]
-
-
-class _Costs(TypedDict, total=False):
-    memory: Memory
-    first_call_ms: FirstCall
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +159,11 @@ def judge(
         credit = _credit(comparison, replicas, verdict, criteria, results)
         for case in (case for replica in replicas for case in replica.values()):
             case.excess = credit.excess
-    nearby = _nearby(comparison, replicas)
+    gains = {
+        name: math.exp(statistics.fmean(replica[name].ratio("forward") for replica in replicas))
+        for name in replicas[0]
+    }
+    nearby = tuple(comparison.findings_nearby(gains))
     if is_kept:
         narrower = names_of(finding for finding in nearby if finding.repairs)
         doubt = credit.doubt or criteria.doubt_of_best(_best_ms(replicas))
@@ -186,14 +184,10 @@ def judge(
         verdict=verdict.model_copy(update=update),
         pairs_csv=pairs_csv(results, replicas),
         session={
-            "compared_in": comparison.how,
-            "why_two_processes": comparison.why_two,
-            "why_not_forked": comparison.why_fresh,
+            **comparison.to_document(),
             "replicas": len(replicas),
-            "autotuned": comparison.choices,
             **credit.to_document(),
             "measured": measured_under(results, replicas),
-            "device_seconds": round(comparison.device_seconds, 3),
             "priors": _priors(_all_series(results, replicas, criteria)),
             **Scatter.of(replicas).model_dump(),
         },
@@ -235,16 +229,6 @@ def _load(comparison: Comparison, replicas: Replicates, turns: int) -> None:
         ]
         for name, case in comparison.under_load(due, turns).items():
             replica[name].sustained, replica[name].is_steady = case.sustained, case.is_steady
-
-
-def _nearby(comparison: Comparison, replicas: Replicates) -> tuple[Finding, ...]:
-    """Return what trials near the declared shapes say of the candidate."""
-    gains = {
-        name: math.exp(statistics.fmean(replica[name].ratio("forward") for replica in replicas))
-        for name in replicas[0]
-    }
-    found = findings_nearby(comparison.tried, comparison.death_nearby, gains)
-    return (*found, *comparison.caught)
 
 
 def _priors(series: Iterable[Series]) -> dict[str, dict[str, object]]:
@@ -297,6 +281,9 @@ def series_of(
         new, copy = (
             tuple(case.ratio(metric.way, of) for case in measured) for of in (kind, PLACEBO)
         )
+        # One of the replicas measures what calls take.
+        took = (case for case in measured if {CANDIDATE, INCUMBENT} <= case.memory.keys())
+        both = next(took, None)
         declared = Series(
             name=result.nodeid,
             label=result.label,
@@ -315,7 +302,10 @@ def series_of(
             weight=result.weight,
             points=evidence_of(measured) if kind == CANDIDATE else None,
             cache=result.evidence.cache,
-            **_costs(measured),
+            memory=Memory(**{f"{arm}_bytes": both.memory[arm] for arm in (CANDIDATE, INCUMBENT)})
+            if both
+            else None,
+            first_call_ms=FirstCall(**both.first_call_ms) if both else None,
         )
         yield declared
         if kind == CANDIDATE and "uneven" in measured[0].quads:
@@ -332,18 +322,6 @@ def _values(row: Row | None, metric: Metric, gain: float) -> tuple[float, float]
     if found is None:
         return None
     return found, found * math.exp(-gain if metric.better == "higher" else gain)
-
-
-def _costs(measured: Sequence[CaseQuads]) -> _Costs:
-    """Return what a call of both versions takes, which one of the replicas measures."""
-    both = (case for case in measured if {CANDIDATE, INCUMBENT} <= case.memory.keys())
-    if (case := next(both, None)) is None:
-        return {}
-    candidate, incumbent = (case.memory[arm] for arm in (CANDIDATE, INCUMBENT))
-    return {
-        "memory": Memory(candidate_bytes=candidate, incumbent_bytes=incumbent),
-        "first_call_ms": FirstCall(**case.first_call_ms),
-    }
 
 
 def _incumbent_ms(result: CaseResult, way: Way, measured: Sequence[CaseQuads]) -> float | None:

@@ -137,8 +137,7 @@ class CaseQuads:
     def incumbent_ms(self, way: str) -> float | None:
         """Return the time of a call next to the candidate, None where nothing was timed."""
         blocks = (block for quad in self.at(CANDIDATE) for block in quad)
-        times = [time.of(way) for arm, time in blocks if arm == INCUMBENT]
-        return statistics.median(times) if times else None
+        return _median([time.of(way) for arm, time in blocks if arm == INCUMBENT])
 
     def ratio(self, way: str, kind: Kind = "candidate", point: str | None = None) -> float:
         """Return the replica's log-ratio of a direction: forward, backward or step (both)."""
@@ -199,17 +198,18 @@ def _load(cases: Sequence[CaseQuads], arm: str, point: str) -> Load:
         for name, block in quad
         if name == arm
     ]
-    clocks = [block.mhz for block in blocks if block.mhz is not None]
-    powers = [block.watts for block in blocks if block.watts is not None]
-    joules = [
+    watts = [block.watts for block in blocks if block.watts is not None]
+    energy = [
         block.watts * block.of("step") / 1e3
         for block in blocks
         if block.watts is not None and point == SUSTAINED
     ]
-    mhz, watts, energy = (
-        statistics.median(values) if values else None for values in (clocks, powers, joules)
-    )
-    return Load(mhz=mhz, watts=watts, joules=energy)
+    mhz = [block.mhz for block in blocks if block.mhz is not None]
+    return Load(mhz=_median(mhz), watts=_median(watts), joules=_median(energy))
+
+
+def _median(values: Sequence[float]) -> float | None:
+    return statistics.median(values) if values else None
 
 
 def warnings_of(evidence: PointEvidence) -> list[str]:
