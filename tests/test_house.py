@@ -12,6 +12,9 @@ from pkgutil import resolve_name
 import pytest
 
 import pytest_kopt
+from pytest_kopt import policies
+from pytest_kopt.decide.hard_gates import discarded
+from pytest_kopt.decide.verdict import Decision
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = Path(pytest_kopt.__file__).parent
@@ -134,6 +137,21 @@ def test_only_the_rules_decide() -> None:
                     continue
             chosen += [f"{path}:{value.lineno}" for value in values if _is_decision(value)]
     assert not chosen, "state the fact, and let a rule decide"
+
+
+def test_nothing_edits_a_decision_afterwards(nodes: list[tuple[Path, ast.AST]]) -> None:
+    """A verdict is told what it rests on by `saying`, which refuses another decision."""
+    edited = [
+        f"{path}:{node.lineno}"
+        for path, node in nodes
+        if "decide" not in path.parts and isinstance(node, ast.Call)
+        if re.match(r"replace\(\w*verdict\b|.*verdict\.model_copy\(", ast.unparse(node))
+    ]
+    assert edited == []
+    told = discarded(policies.load("primus"), "").saying(flags=["seen"])
+    assert (told.decision, told.flags) == (Decision.ROLLED_BACK, ["seen"])
+    with pytest.raises(AssertionError, match="the rules decide"):
+        told.saying(decision=Decision.ACCEPTED)
 
 
 def _is_decision(node: ast.AST) -> bool:

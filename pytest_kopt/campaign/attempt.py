@@ -124,7 +124,7 @@ class Attempt:
         if carried_out is None:
             return verdict
         applied = Applied(git_commit=carried_out.git_commit, restored=carried_out.restored)
-        return verdict.model_copy(update={"applied": applied})
+        return verdict.saying(applied=applied)
 
     def text(self, name: str) -> str | None:
         """Return the text of a file of evidence, if need be from the round's copy of it.

@@ -53,7 +53,7 @@ def record_attempt(
     number = 1 + max(earlier.attempts, default=0) if earlier else 1
     directory = campaign.layout.attempt(round, number)
     common: dict[str, Any] = {"round": round, "attempt": number}
-    verdict = verdict.model_copy(update={"campaign": campaign.name, **common})
+    verdict = verdict.saying(campaign=campaign.name, **common)
     hashes = _write(campaign.layout, directory, evidence, verdict)
     _, verdict_sha256 = hashes.popitem()
     if verdict.decision is Decision.BASELINE and evidence.table:
@@ -85,7 +85,7 @@ def record_final(
 ) -> Verdict:
     """Write the evidence of a comparison of best and baseline, then its event."""
     directory = campaign.layout.final(1 + len(campaign.state.finals))
-    verdict = verdict.model_copy(update={"campaign": campaign.name})
+    verdict = verdict.saying(campaign=campaign.name)
     hashes = _write(campaign.layout, directory, evidence, verdict)
     best = campaign.state.incumbent_round or 1
     copied = {name: getattr(verdict, name) for name in ("decision", "reason", "aggregate", "e2e")}

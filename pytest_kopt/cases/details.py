@@ -42,7 +42,7 @@ def with_details(
         )
         for shape, result in of_shapes(verdict.shapes, results)
     ]
-    return verdict.model_copy(update={"shapes": shapes, "next_action": verdict.action(number)})
+    return verdict.saying(shapes=shapes, next_action=verdict.action(number))
 
 
 def of_shapes(

@@ -220,8 +220,8 @@ def _discarded(campaign: Campaign) -> int:
         number,
         started=now(),
         evidence=Evidence(campaign.candidate(), (), None, {"started": now(), "discarded": True}),
-        verdict=discarded(campaign.policy(), after).model_copy(
-            update={"level": before.level if before else "full"}
+        verdict=discarded(campaign.policy(), after).saying(
+            level=before.level if before else "full"
         ),
     )
     return number

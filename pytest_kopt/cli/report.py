@@ -132,8 +132,7 @@ def decide(arguments: argparse.Namespace) -> int:
         facts=VersionFacts(arguments.extra_benefit or ""),
         classes=Classes(columns, arguments.target_class),
     )
-    thresholds = {"thresholds": policy.model_dump(mode="json")}
-    verdict = decide_stored(evidence, policy).model_copy(update=thresholds)
+    verdict = decide_stored(evidence, policy).saying(thresholds=policy.model_dump(mode="json"))
     text = "\n".join(verdict_lines(verdict)).strip()
     print(json.dumps(verdict.model_dump(mode="json"), indent=1) if arguments.json else text)
     return verdict.exit_code

@@ -284,6 +284,11 @@ class Verdict(Document):
         default=Applied(), description="changes that the decision made to the repository"
     )
 
+    def saying(self, **evidence: Any) -> Verdict:
+        """Return the same decision with more of what it rests on, by published key."""
+        assert "decision" not in evidence, "the rules decide"
+        return self.model_copy(update=evidence)
+
     def action(self, number: int | None) -> NextAction:
         """Return what is next: nothing after a final, without a number, or a gate that passes."""
         arguments = {"round": number} if number else {}

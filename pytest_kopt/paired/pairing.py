@@ -174,14 +174,14 @@ def judge(
         _load(comparison, replicas, AT_LENGTH if criteria.is_final else 1)
         verdict = examined(facts)
     engines = sorted({case.engine for case in replicas[0].values() if not case.is_same})
-    update = {
-        "engine": ", ".join(engines) or None,
-        "flags": [*verdict.flags, *credit.flags],
-        "kernels": _kernels(results, replicas),
-        "replicas": Replicas(processes=len(replicas), host_busy_pct=busy_pct(begin, cpu_ticks())),
-    }
+    busy = busy_pct(begin, cpu_ticks())
     return PairedResult(
-        verdict=verdict.model_copy(update=update),
+        verdict=verdict.saying(
+            engine=", ".join(engines) or None,
+            flags=[*verdict.flags, *credit.flags],
+            kernels=_kernels(results, replicas),
+            replicas=Replicas(processes=len(replicas), host_busy_pct=busy),
+        ),
         pairs_csv=pairs_csv(results, replicas),
         session={
             **comparison.to_document(),

@@ -206,8 +206,7 @@ def compare_stored(gathered: Gathered) -> Verdict:
             f"{campaign.state.incumbent_round} was measured without them"
         )
     shapes = [*verdict.shapes, *map(checked_shape, alone)]
-    update = {"engine": ", ".join(engines), "flags": flags, "shapes": shapes}
-    return verdict.model_copy(update=update)
+    return verdict.saying(engine=", ".join(engines), flags=flags, shapes=shapes)
 
 
 def _same_engines(opened: OpenTrial, results: Sequence[CaseResult]) -> None:

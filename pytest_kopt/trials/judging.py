@@ -150,11 +150,10 @@ def flagged(verdict: Verdict, findings: Sequence[Finding | str]) -> Verdict:
     named = [
         NamedFinding(**asdict(finding)) for finding in findings if isinstance(finding, Finding)
     ]
-    update = {
-        "flags": sorted({*verdict.flags, *_once(findings)}),
-        "findings": list(dict.fromkeys([*verdict.findings, *named])),
-    }
-    return verdict.model_copy(update=update)
+    return verdict.saying(
+        flags=sorted({*verdict.flags, *_once(findings)}),
+        findings=list(dict.fromkeys([*verdict.findings, *named])),
+    )
 
 
 def _once(findings: Iterable[Finding | str]) -> Iterator[str]:

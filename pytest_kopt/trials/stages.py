@@ -244,7 +244,7 @@ class Judged:
         return replace(self, verdict=verdict)
 
     def saying(self, **update: Any) -> Judged:
-        return self.of(self.verdict.model_copy(update=update))
+        return self.of(self.verdict.saying(**update))
 
     def profiled(self, profiles: Sequence[CaseProfile]) -> Judged:
         """Return the same with the profiles, and in the verdict a step's GPU time by them."""

@@ -179,12 +179,12 @@ class PullRequestGate:
                     where=str(self.other),
                     fix=error.fix or "keep renamed functions and modules under both names",
                 ) from None
-        told = {
-            "base": self.other.commit or self.other.name,
-            "outcome": gate_outcome(verdict),
-            "thresholds": self.policy.model_dump(mode="json"),
-        }
-        return Closing(with_details(verdict.model_copy(update=told), results), detail)
+        verdict = verdict.saying(
+            base=self.other.commit or self.other.name,
+            outcome=gate_outcome(verdict),
+            thresholds=self.policy.model_dump(mode="json"),
+        )
+        return Closing(with_details(verdict, results), detail)
 
     def no_idle_gpu(self, error: AllGpusBusy) -> None:
         """Record nothing: there is no campaign."""
@@ -235,7 +235,7 @@ class PullRequestGate:
             flags.append(f"the cases run with the base's {some(theirs)}: {what}")
         if cases.looser:
             less = f"the cases declare less than the base's: {'; '.join(cases.looser)}"
-            verdict = verdict.model_copy(update={"reason": f"{less}; {verdict.reason}"})
+            verdict = verdict.saying(reason=f"{less}; {verdict.reason}")
         verdict = judging.flagged(verdict, [*flags, *cases.flags, *found])
         if not self.settings.allow_removed:
             verdict = without([*gone, *cases.together], cases.new, verdict)
@@ -415,8 +415,7 @@ class PullRequestGate:
         rest = judging.shapes(results, {*same, *apart}, same)
         decided: Verdict | None = None
         if paired and len(paired.same) < len(paired.results):
-            shapes = paired.verdict.shapes + rest
-            decided = paired.verdict.model_copy(update={"shapes": shapes})
+            decided = paired.verdict.saying(shapes=paired.verdict.shapes + rest)
         elif rest:
             why = f"no case can be compared with {self.other}"
             if paired and paired.has_same_machine_code:
@@ -512,8 +511,7 @@ class PullRequestGate:
             why = "the other side is right where this one is not"
             return judging.flagged(self._refused(reached, wrong, why), nearby)
         if verdict.decision is not Decision.INCOMPLETE:
-            step = NEXT.get(verdict.decision, "")
-            verdict = verdict.model_copy(update={"next_step": step})
+            verdict = verdict.saying(next_step=NEXT.get(verdict.decision, ""))
         return judging.flagged(verdict, nearby)
 
     def _refused(

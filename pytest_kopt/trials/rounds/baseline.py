@@ -126,7 +126,7 @@ def _measured(gathered: Gathered) -> Verdict:
         first = next(result for result in gathered.results if result.check != "PASS")
         what = f"{first.nodeid}: {in_a_line(first.diagnosis)}"
         step = f"the baseline has to be correct: {what}; correct that and run round 1 again"
-        return failed.model_copy(update={"next_step": step})
+        return failed.saying(next_step=step)
     metrics = parse_primary(opened.campaign.manifest.primary_metric, table, policy.directions)
     unusable = metrics_verdict(table, metrics, policy)
     if unusable:
@@ -143,8 +143,7 @@ def _measured(gathered: Gathered) -> Verdict:
         [*map(checked_shape, table.rows)],
     )
     classes = measured_classes(opened.classes, table, metrics[0])
-    update = {"aggregate": totals[0], "secondary": totals[1:], "classes": classes}
-    return verdict.model_copy(update=update)
+    return verdict.saying(aggregate=totals[0], secondary=totals[1:], classes=classes)
 
 
 def _editable(gathered: Gathered) -> Iterator[str]:
