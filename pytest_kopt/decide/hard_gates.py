@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Literal
 
 from pytest_kopt.decide.case_verdict import Shape
@@ -17,8 +18,9 @@ from pytest_kopt.schema.columns import gate_holds, parse_gate
 from pytest_kopt.schema.metrics import Metric, has_backward, value
 from pytest_kopt.schema.table import Row, Table, describe_header_drift
 
-#: What to do after a version that is not kept.
-ANOTHER = "try another hypothesis"
+#: What was done, and what to do, after a version that is not kept; and after one that is.
+RESTORED, ANOTHER = "kopt restored the current best", "try another hypothesis"
+GO_ON = "go on with the next round"
 
 
 def check_same_schema(candidate: Table, incumbent: Table, where: str) -> None:
@@ -40,19 +42,14 @@ def check_same_schema(candidate: Table, incumbent: Table, where: str) -> None:
         )
 
 
-def missing_cases(candidate: Table, incumbent: Table) -> list[Row]:
-    present = candidate.by_key()
-    return [row for row in incumbent.rows if row.key not in present]
-
-
 def after_regression(*, some_gained: bool) -> str:
     """Return what to do after a case lost more than the gate allows."""
     return f"{'keep the gain for the cases that have it, or ' * some_gained}{ANOTHER}"
 
 
 def uncompared(
-    policy: Policy,
     decision: Decision,
+    policy: Policy,
     reason: str,
     next_step: str = "",
     shapes: Sequence[Shape] = (),
@@ -69,11 +66,17 @@ def uncompared(
     )
 
 
+#: Round 1; a version whose gain does not count; wrong results where nobody counts repairs.
+baseline = partial(uncompared, Decision.BASELINE)
+overfit = partial(uncompared, Decision.REJECTED_OVERFIT)
+wrong = partial(uncompared, Decision.REPAIR)
+
+
 def incomplete(
     policy: Policy, reason: str, step: str = "run it again", shapes: Sequence[Shape] = ()
 ) -> Verdict:
     """Return the verdict on a session that could not judge all cases: nothing is decided."""
-    return uncompared(policy, Decision.INCOMPLETE, reason, step, shapes)
+    return uncompared(Decision.INCOMPLETE, policy, reason, step, shapes)
 
 
 def cut_off() -> Verdict:
@@ -87,49 +90,39 @@ def cut_off() -> Verdict:
     )
 
 
-def overfit(policy: Policy, reason: str, step: str, shapes: Sequence[Shape] = ()) -> Verdict:
-    """Return the refusal of a version whose gain does not count."""
-    return uncompared(policy, Decision.REJECTED_OVERFIT, reason, step, shapes)
-
-
-def wrong(policy: Policy, reason: str, step: str, shapes: Sequence[Shape] = ()) -> Verdict:
-    """Return the verdict on wrong results where nobody counts repairs."""
-    return uncompared(policy, Decision.REPAIR, reason, step, shapes)
-
-
-def baseline(policy: Policy, reason: str, step: str, shapes: Sequence[Shape]) -> Verdict:
-    return uncompared(policy, Decision.BASELINE, reason, step, shapes)
-
-
 def discarded(policy: Policy, after: str) -> Verdict:
     """Return the verdict on an open round that its author gives up; `after` is what it came to."""
-    step = "kopt restored the current best; go on with the next round"
-    return uncompared(policy, Decision.ROLLED_BACK, f"discarded by its author{after}", step)
+    reason = f"discarded by its author{after}"
+    return uncompared(Decision.ROLLED_BACK, policy, reason, f"{RESTORED}; {GO_ON}")
 
 
 def unchanged(
     policy: Policy, why: str, shapes: Sequence[Shape] = (), *, asks_gain: bool = False
 ) -> Verdict:
     """Return the verdict of a gate on code that is equal: no regression, and no gain either."""
-    if asks_gain:
-        step = "the gate asks for a gain; there is none to measure"
-        return uncompared(policy, Decision.INCONCLUSIVE, why, step, shapes)
-    return uncompared(policy, Decision.ACCEPTED, why, shapes=shapes)
+    decision = Decision.INCONCLUSIVE if asks_gain else Decision.ACCEPTED
+    step = "the gate asks for a gain; there is none to measure" if asks_gain else ""
+    return uncompared(decision, policy, why, step, shapes)
 
 
 def same_code(policy: Policy, where: str, benefit: str | None, shapes: Sequence[Shape]) -> Verdict:
     """Return the verdict of a round on code that is equal: kept for a stated benefit alone."""
-    if not benefit:
-        return uncompared(policy, Decision.ROLLED_BACK, where, shapes=shapes)
-    reason = f"{where}, kept for its extra benefit (stated, not measured): {benefit}"
-    return uncompared(policy, Decision.ACCEPTED_WITH_NOTE, reason, shapes=shapes)
+    decision = Decision.ROLLED_BACK
+    if benefit:
+        decision = Decision.ACCEPTED_WITH_NOTE
+        where += f", kept for its extra benefit (stated, not measured): {benefit}"
+    return uncompared(decision, policy, where, shapes=shapes)
 
 
-def rows_missing(missing: Sequence[Row], policy: Policy) -> Verdict:
-    """Return the stored verdict on a run that left cases out: nothing is decided."""
+def missing_verdict(candidate: Table, incumbent: Table, policy: Policy) -> Verdict | None:
+    """Return the stored verdict on a run that left cases out, None where it has all."""
+    present = candidate.by_key()
+    missing = [row for row in incumbent.rows if row.key not in present]
+    if not missing:
+        return None
     return uncompared(
-        policy,
         Decision.INCOMPLETE,
+        policy,
         f"{len(missing)} case(s) have no row: {some([row.label for row in missing])}",
         "run all cases of this scope, without -k or an interruption",
         [checked_shape(row, "MISSING") for row in missing],
@@ -155,19 +148,17 @@ def correctness_verdict(table: Table, policy: Policy, failed_repairs: int) -> Ve
     labels = some([row.label for row in failed])
     reason = f"{len(failed)} of {len(table.rows)} case(s) are {kinds}: {labels}"
     repairs = failed_repairs + 1
-    if repairs >= policy.max_repairs:
-        decision = Decision.ROLLED_BACK
-        if policy.max_repairs:
-            reason += f"; repair {repairs} of {policy.max_repairs} failed as well"
-        step = "kopt restored the current best; try another hypothesis in the next round"
-    else:
-        decision = Decision.REPAIR
-        left = policy.max_repairs - repairs
+    left = policy.max_repairs - repairs
+    decision = Decision.REPAIR if left > 0 else Decision.ROLLED_BACK
+    step = f"{RESTORED}; {ANOTHER} in the next round"
+    if left > 0:
         step = (
             "repair the same hypothesis and run this round again "
             f"({left} repair{'s' if left != 1 else ''} left)"
         )
-    return uncompared(policy, decision, reason, step, [*map(checked_shape, table.rows)])
+    elif policy.max_repairs:
+        reason += f"; repair {repairs} of {policy.max_repairs} failed as well"
+    return uncompared(decision, policy, reason, step, [*map(checked_shape, table.rows)])
 
 
 def checked_shape(row: Row, check: str = "", status: str = "") -> Shape:
@@ -183,30 +174,31 @@ def metrics_verdict(
 ) -> Verdict | None:
     """Return a roll-back when a PASS row lacks a metric, a backward or a gate column (B4)."""
     before = incumbent.by_key() if incumbent else {}
-    for row in (row for row in table.rows if row.check == "PASS"):
-        for gate in policy.gates:
-            column, _, _ = parse_gate(gate)
-            figure = row.number(column) if column in row.cells else None
-            if figure is None:
-                return _missing_metrics(row, f"gate column {column!r} is empty or absent", policy)
-            if not gate_holds(gate, figure):
-                return _missing_metrics(row, f"gate {gate!r} does not hold: {figure!r}", policy)
-        old = before.get(row.key)
-        if old is not None and has_backward(old) and not has_backward(row):
-            return _missing_metrics(row, "its backward is empty", policy)
-        for metric in metrics:
-            figure = value(row, metric)
-            if figure is None or not math.isfinite(figure) or figure <= 0:
-                text = "empty" if figure is None else repr(figure)
-                return _missing_metrics(row, f"{metric.name} is {text}", policy)
+    for row in table.passed:
+        if what := _missing(row, before.get(row.key), metrics, policy):
+            return uncompared(
+                Decision.ROLLED_BACK,
+                policy,
+                f"missing metrics: row {row.label!r} is PASS but {what}",
+                "find out why the case has no figure",
+                [checked_shape(row, status="failed")],
+            )
     return None
 
 
-def _missing_metrics(row: Row, what: str, policy: Policy) -> Verdict:
-    return uncompared(
-        policy,
-        Decision.ROLLED_BACK,
-        f"missing metrics: row {row.label!r} is PASS but {what}",
-        "find out why the case has no figure",
-        [checked_shape(row, status="failed")],
-    )
+def _missing(row: Row, old: Row | None, metrics: Sequence[Metric], policy: Policy) -> str:
+    """Return what a row lacks, "" for nothing; `old` is the incumbent's."""
+    for gate in policy.gates:
+        column, _, _ = parse_gate(gate)
+        figure = row.number(column) if column in row.cells else None
+        if figure is None:
+            return f"gate column {column!r} is empty or absent"
+        if not gate_holds(gate, figure):
+            return f"gate {gate!r} does not hold: {figure!r}"
+    if old is not None and has_backward(old) and not has_backward(row):
+        return "its backward is empty"
+    for metric in metrics:
+        figure = value(row, metric)
+        if figure is None or not math.isfinite(figure) or figure <= 0:
+            return f"{metric.name} is {'empty' if figure is None else repr(figure)}"
+    return ""

@@ -17,7 +17,7 @@ from pytest_kopt.decide.conclusion import (
     first_answer,
     settled,
 )
-from pytest_kopt.decide.hard_gates import ANOTHER, after_regression
+from pytest_kopt.decide.hard_gates import ANOTHER, GO_ON, RESTORED, after_regression
 from pytest_kopt.decide.inference import (
     FINAL_LOOK,
     GATE_LEVEL,
@@ -36,7 +36,6 @@ from pytest_kopt.figures import at_level, changed, changed_within
 #: No more processes are started for a change of less: rounds of the same code differ by up to a
 #: third of it (docs/paired.md).
 WORTH_PCT = 0.1
-_GO_ON = "go on with the next round"
 #: What the rules say, and the look at which they do.
 _Judged: TypeAlias = "tuple[Look, Answer]"
 
@@ -111,7 +110,7 @@ def _by_metrics(looks: Sequence[Look], facts: VersionFacts) -> _Judged | None:
             f"{first.goal_name} is equal within {first.policy.noise_pct:g} %: "
             f"{_within(first.goal, first.level)}{slower}; kept for its extra benefit ({known}): "
             f"{benefit}",
-            _GO_ON,
+            GO_ON,
         )
     # No gain is in sight, but further processes may still show that the two are equal.
     return judged if first.table.is_at_end else None
@@ -193,7 +192,7 @@ def _gain_with_note(look: Look) -> str:
 
 
 def _after_note(look: Look) -> str:
-    return f"{'' if look.is_harmless else f'{_GO_ON}; '}look at the slower case"
+    return f"{'' if look.is_harmless else f'{GO_ON}; '}look at the slower case"
 
 
 def _dispute(look: Look) -> str:
@@ -255,14 +254,14 @@ _SHOWN: Sequence[Rule[Look]] = (
         Decision.SPLIT, lambda look: look.standing.divergence, lambda look: look.standing.dispatch
     ),
     Rule(Decision.ROLLED_BACK, _regression, _after_regression),
-    Rule(Decision.ROLLED_BACK, _fall, f"kopt restored the current best; {ANOTHER}"),
+    Rule(Decision.ROLLED_BACK, _fall, f"{RESTORED}; {ANOTHER}"),
     Rule(
         Decision.ROLLED_BACK,
         lambda look: look.standing.loss,
         f"leave that class on the old path, or {ANOTHER}",
     ),
     Rule(Decision.ACCEPTED_WITH_NOTE, _gain_with_note, _after_note),
-    Rule(Decision.ACCEPTED, _gain, lambda look: "" if look.is_harmless else _GO_ON),
+    Rule(Decision.ACCEPTED, _gain, lambda look: "" if look.is_harmless else GO_ON),
 )
 #: The rules in their order. Without an answer of any of them more replicates are worth having: the
 #: last look always has one.

@@ -12,14 +12,15 @@ from pytest_kopt.decide.classes import ClassStanding, measured_classes
 from pytest_kopt.decide.conclusion import NO_FACTS, Answer, VersionFacts, settled
 from pytest_kopt.decide.hard_gates import (
     ANOTHER,
+    GO_ON,
+    RESTORED,
     after_regression,
     check_same_schema,
     checked_shape,
     correctness_verdict,
     incomplete,
     metrics_verdict,
-    missing_cases,
-    rows_missing,
+    missing_verdict,
 )
 from pytest_kopt.decide.policy import TOLERANCE_PCT, Limit, Policy
 from pytest_kopt.decide.verdict import Aggregate, Decision, Verdict
@@ -86,9 +87,9 @@ def decide_stored(evidence: StoredEvidence, policy: Policy) -> Verdict:
             )
     for table in tables:
         check_same_schema(table, incumbent, where=table.source or "candidate")
-        absent = missing_cases(table, incumbent)
-        if absent:
-            return rows_missing(absent, policy)
+        gated = missing_verdict(table, incumbent, policy)
+        if gated:
+            return gated
     for table in tables:
         gated = correctness_verdict(table, policy, evidence.failed_repairs)
         if gated:
@@ -189,7 +190,7 @@ def _judge(
         return verdict(
             Decision.ROLLED_BACK,
             f"{goal} fell: {changed(best)}",
-            "kopt restored the current best; try another hypothesis",
+            f"{RESTORED}; {ANOTHER}",
         )
     whole = min((changes.total for changes in compared), key=_pct)
     if target and policy.below(_pct(whole), -policy.chain_noise_pct):
@@ -197,7 +198,7 @@ def _judge(
             Decision.ROLLED_BACK,
             f"{_speed(whole)} fell: {changed(whole.change_pct)} over all cases, more "
             f"than the {policy.chain_noise_pct:g} % that a chain of rounds allows",
-            "kopt restored the current best; keep the change away from the other classes",
+            f"{RESTORED}; keep the change away from the other classes",
         )
     loss = next(filter(None, (standing.loss for _, standing in views)), "")
     if loss:
@@ -210,7 +211,7 @@ def _judge(
                 Decision.ACCEPTED_WITH_NOTE,
                 "equal in speed, kept for its extra benefit (stated, not measured): "
                 f"{evidence.facts.extra_benefit}",
-                "go on with the next round",
+                GO_ON,
             )
         return verdict(
             Decision.ROLLED_BACK,
@@ -222,7 +223,7 @@ def _judge(
             Decision.ROLLED_BACK,
             f"a gain of {changed(best)} does not exceed the policy's minimum of "
             f"{policy.minimum_gain_pct:g} %",
-            "try another hypothesis",
+            ANOTHER,
         )
     if policy.below(best, policy.remeasure.below_pct):
         rule = policy.remeasure
@@ -252,10 +253,10 @@ def _judge(
             Decision.ACCEPTED_WITH_NOTE,
             f"{gain}; {len(slower)} case(s) slower by less than the regression limit, the worst "
             f"{labels[key]!r}: {changed(change)}",
-            "go on with the next round; look at the slower case",
+            f"{GO_ON}; look at the slower case",
         )
     decision = Decision.ACCEPTED_WITH_NOTE if fallen else Decision.ACCEPTED
-    return verdict(decision, gain, "go on with the next round")
+    return verdict(decision, gain, GO_ON)
 
 
 def _regressed(
