@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,9 +16,17 @@ from hypothesis import strategies as st
 from pytest_kopt import policies
 from pytest_kopt.decide.claims import SeriesClaim, Statement, shown
 from pytest_kopt.decide.conclusion import VersionFacts
-from pytest_kopt.decide.inference import FINAL_LOOK, LOOKS, Estimate, log_ratio, student_quantile
+from pytest_kopt.decide.inference import (
+    FINAL_LOOK,
+    LOOKS,
+    Estimate,
+    log_ratio,
+    percent,
+    student_quantile,
+)
 from pytest_kopt.decide.known_noise import DEVICE_TIMED, Noise
-from pytest_kopt.decide.paired import decide
+from pytest_kopt.decide.look import slower_by
+from pytest_kopt.decide.paired import WORTH_PCT, decide
 from pytest_kopt.decide.series import Series, SeriesTable
 from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.schema.table import Classes
@@ -242,6 +251,63 @@ def test_equal_is_equal_to_both_copies() -> None:
             biased(0.05, 0.05, copy=copy), PRIMUS, VersionFacts("one file instead of two")
         )
         assert verdict is not None and verdict.decision.keeps == keeps, verdict
+
+
+@given(evidence_of_cases(), st.sampled_from([True, False]))
+def test_what_may_have_lost_keeps_a_comparison_open_to_the_end(
+    evidence: SeriesTable, is_last: bool
+) -> None:
+    """In the end the case, or else the class, with the lowest bound is named."""
+    verdict = decide(replace(evidence, is_last=is_last), PRIMUS)
+    if verdict is None or verdict.decision is not Decision.INCONCLUSIVE:
+        return
+    limits = {case.label: case.limit(PRIMUS) for case in evidence.series if case.is_guarded}
+    # What may be slower by its limit, with the lower bound of its change.
+    cases = {
+        shape.label: shape.low_pct
+        for shape in verdict.shapes
+        if shape.label in limits
+        and shape.low_pct is not None
+        and shape.low_pct <= percent(slower_by(limits[shape.label].time_pct))
+    }
+    levels = {one.name: one.low_pct for one in verdict.classes if one.low_pct is not None}
+    classes = {name: low for name, low in levels.items() if len(levels) > 1}
+    if cases:
+        worst = min(cases, key=cases.__getitem__)
+        assert f"{limits[worst]} more time" in verdict.reason
+        assert f"in case {worst!r} cannot be excluded" in verdict.reason
+    elif any(low <= -2 for low in classes.values()):
+        worst = min(classes, key=classes.__getitem__)
+        assert f"a loss in class {worst!r} cannot be excluded" in verdict.reason
+    assert is_last or evidence.is_at_end or not cases
+
+
+def at_mean(mean: float, sd: float, look: int, has_copy: bool) -> SeriesTable:
+    """Return one case, whose replicates scatter by `sd` around a mean as those of its copy do."""
+    step = sd * math.sqrt((look - 1) / look)
+    wobble = [step if i % 2 else -step for i in range(look)]
+    copy = tuple(wobble) if has_copy else ()
+    case = Series("a", "a", {}, tuple(mean + w for w in wobble), copy, core=False)
+    return series_table([case], "step")
+
+
+@pytest.mark.parametrize("has_copy", [True, False])
+@pytest.mark.parametrize("look", [2, 4])
+@pytest.mark.parametrize("sd", [0.0004, 0.004])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_comparison_goes_on_while_a_standard_error_more_would_decide_at_the_end(
+    sign: int, sd: float, look: int, has_copy: bool
+) -> None:
+    """The mean that is just enough: the bound of the last look reaches zero, or 0.1 %."""
+    error = sd / math.sqrt(look)
+    freedom = (1 + has_copy) * (FINAL_LOOK - 1)
+    t = student_quantile(freedom, 1 - LOOKS[FINAL_LOOK])
+    worth = abs(log_ratio(sign * WORTH_PCT) if sign > 0 else slower_by(WORTH_PCT))
+    least = max(t * error * math.sqrt(look / FINAL_LOOK), worth) - error
+    for factor in (0.999, 1.001):
+        verdict = decide(at_mean(sign * least * factor, sd, look, has_copy), PRIMUS)
+        assert (verdict is None) == (factor > 1), (factor, verdict)
+        assert verdict is None or verdict.decision is Decision.INCONCLUSIVE
 
 
 @dataclass

@@ -30,7 +30,7 @@ def judged(declared: SeriesTable, *uneven: float, **more: Any) -> Verdict | None
 @pytest.mark.parametrize(
     ("declared", "uneven", "decision"),
     [
-        (300.0, (8.0, 9.0), "ACCEPTED_WITH_NOTE"),
+        (30.0, (8.0, 9.0), "ACCEPTED_WITH_NOTE"),
         (10.0, (8.0, 9.0), "ACCEPTED"),
         (10.0, (), "ACCEPTED"),
         (10.0, (0.0, 0.0), "INCONCLUSIVE"),
