@@ -28,6 +28,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from pytest_kopt.cases.order import ALONE, CANDIDATE, INCUMBENT, PLACEBO
+from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.inference import KNOWN_BIAS_PCT, Estimate, percent
 from pytest_kopt.devices.states import BOOST
 from pytest_kopt.honesty.finding import Finding
@@ -450,17 +451,18 @@ class Credit:
 
 def examine(
     comparison: Comparison,
-    replicas: Sequence[Mapping[str, CaseQuads]],
+    replicas: Replicas,
+    results: Sequence[CaseResult],
     gain_pct: float | None,
     loss_pct: float | None,
-    rows: Mapping[str, float],
 ) -> Credit:
     """Hold what was measured against total time, outside clock, and the current best alone.
 
-    `rows` are the ms of a call in the candidate's rows, by node id. With `loss_pct` no gain is
-    claimed, but that no more than so much is lost. Raises Caught.
+    `results` have the candidate's rows. With `loss_pct` no gain is claimed, but that no more than
+    so much is lost. Raises Caught.
     """
     beside_alone: list[Mapping[str, CaseQuads]] = []
+    rows = {result.nodeid: ms for result in results if (ms := result.evidence.call_ms("step"))}
     to_tell = -math.log1p(-loss_pct / 100) if loss_pct else math.log1p((gain_pct or 0.0) / 100)
 
     def in_company() -> Mapping[str, CaseQuads]:

@@ -138,11 +138,6 @@ def judge(
         table = SeriesTable(series, criteria.gate, flags, criteria.classes, is_last)
         return decide(table, criteria.policy, facts)
 
-    def examined(facts: VersionFacts) -> Verdict:
-        verdict = decided(facts, is_last=True)
-        assert verdict is not None
-        return verdict
-
     verdict, facts, credit, begin = None, criteria.facts, Credit(), cpu_ticks()
     for look in LOOKS:
         replicas += comparison.replicas(look - len(replicas))
@@ -156,7 +151,11 @@ def judge(
     if is_kept and not criteria.is_final:
         comparison.try_nearby()
     if is_kept and is_compared:
-        credit = _credit(comparison, replicas, verdict, criteria, results)
+        total = verdict.aggregate
+        assert total is not None
+        is_gain = (total.low_pct or 0) > 0 and criteria.gate == "improve"
+        loss_pct = None if is_gain else criteria.policy.shape_gate_pct
+        credit = examine(comparison, replicas, results, total.change_pct, loss_pct)
         for case in (case for replica in replicas for case in replica.values()):
             case.excess = credit.excess
     gains = {
@@ -168,11 +167,11 @@ def judge(
         narrower = names_of(finding for finding in nearby if finding.repairs)
         doubt = credit.doubt or criteria.doubt_of_best(_best_ms(replicas))
         facts = replace(facts, doubt=doubt, narrower=narrower)
-        verdict = examined(facts)
+        verdict = decided(facts, is_last=True) or verdict
         is_kept = verdict.decision.keeps
     if is_compared and comparison.asks_more and (is_kept or criteria.is_final):
         _load(comparison, replicas, AT_LENGTH if criteria.is_final else 1)
-        verdict = examined(facts)
+        verdict = decided(facts, is_last=True) or verdict
     engines = sorted({case.engine for case in replicas[0].values() if not case.is_same})
     busy = busy_pct(begin, cpu_ticks())
     return PairedResult(
@@ -197,22 +196,6 @@ def judge(
         tried=tuple(comparison.tried),
         nearby=nearby,
     )
-
-
-def _credit(
-    comparison: Comparison,
-    replicas: Replicates,
-    verdict: Verdict,
-    criteria: Criteria,
-    results: Sequence[CaseResult],
-) -> Credit:
-    """Examine a version that would be kept: for a gain, or for having lost no more than a limit."""
-    total = verdict.aggregate
-    is_gain = bool(total and (total.low_pct or 0) > 0) and criteria.gate == "improve"
-    loss_pct = None if is_gain else criteria.policy.shape_gate_pct
-    gain_pct = total.change_pct if total else None
-    rows = {result.nodeid: ms for result in results if (ms := result.evidence.call_ms("step"))}
-    return examine(comparison, replicas, gain_pct, loss_pct, rows)
 
 
 def _load(comparison: Comparison, replicas: Replicates, turns: int) -> None:
