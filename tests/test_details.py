@@ -59,9 +59,7 @@ def test_two_functions_with_the_same_dims_are_two_cases() -> None:
             (case.nodeid, case.cells["Forward Time (ms)"]) for case in results
         ]
     both = [first, same_label]
-    known = told(first).model_copy(
-        update={"shapes": judging.shapes(both, {c.nodeid for c in both})}
-    )
+    known = told(first).model_copy(update={"shapes": judging.shapes(both)})
     assert [s.forward_ms for s in with_details(known, both).shapes] == [1.5, 3.5]
 
 

@@ -93,7 +93,7 @@ def _judge(gathered: Gathered) -> Judged:
     if failed:
         reason = f"the accepted version fails {len(failed)} case(s): {', '.join(failed[:3])}"
         step = "correct it in a new round"
-        verdict = wrong(policy, reason, step, judging.checked_shapes(results))
+        verdict = wrong(policy, reason, step, judging.shapes(results))
         return Judged(gathered, verdict)
     if judging.is_interpreted(results):
         return Judged(gathered, incomplete(policy, *judging.INTERPRETED))

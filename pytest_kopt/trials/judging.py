@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -37,23 +37,19 @@ _LISTED = 5
 CAUGHT_STEP = "kopt restored the current best; try a hypothesis that does the work in every call"
 
 
-def same_shapes(results: Sequence[CaseResult], how: Same = "source") -> list[Shape]:
-    """Return all cases as they stand where both versions run the same code."""
-    same = {result.nodeid: how for result in results}
-    return shapes(results, same.keys(), same)
-
-
 def shapes(
-    results: Sequence[CaseResult],
-    ids: Collection[str],
-    same: Mapping[str, Same] = MappingProxyType({}),
+    results: Iterable[CaseResult], same: Mapping[str, Same] = MappingProxyType({})
 ) -> list[Shape]:
-    """Return some cases as they stand without a comparison; those in `same` run the same code."""
+    """Return cases as their checks left them; those in `same` run the same code."""
     return [
         checked_shape(r.row()).model_copy(update={"nodeid": r.nodeid, "same": same.get(r.nodeid)})
         for r in results
-        if r.nodeid in ids
     ]
+
+
+def same_shapes(results: Sequence[CaseResult], how: Same = "source") -> list[Shape]:
+    """Return all cases as they stand where both versions run the same code."""
+    return shapes(results, {result.nodeid: how for result in results})
 
 
 def refuse(refusals: Sequence[str]) -> None:
@@ -126,11 +122,6 @@ def cut_off(
     return None
 
 
-def checked_shapes(results: Sequence[CaseResult]) -> list[Shape]:
-    """Return all cases with what their checks came to."""
-    return [checked_shape(result.row()) for result in results]
-
-
 def overfit(
     results: Sequence[CaseResult],
     findings: Sequence[Finding],
@@ -142,7 +133,7 @@ def overfit(
     if all(finding.check == FOREIGN for finding in findings):
         reason, step = "it is not written in the campaign's language", _FOREIGN_STEP
     why = f"{reason}: {names_of(findings)}"
-    verdict = hard_gates.overfit(policy, why, step, checked_shapes(results))
+    verdict = hard_gates.overfit(policy, why, step, shapes(results))
     return flagged(verdict, findings)
 
 

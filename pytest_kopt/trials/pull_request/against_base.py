@@ -412,7 +412,7 @@ class PullRequestGate:
         if timed:
             paired = self._compare(timed, self._versions(kernels, around), measurements)
             same |= paired.same
-        rest = judging.shapes(results, {*same, *apart}, same)
+        rest = judging.shapes((r for r in results if r.nodeid in {*same, *apart}), same)
         decided: Verdict | None = None
         if paired and len(paired.same) < len(paired.results):
             decided = paired.verdict.saying(shapes=paired.verdict.shapes + rest)
@@ -423,7 +423,7 @@ class PullRequestGate:
             elif both:
                 why = self._unreached(results, kernels) + (" that is compared" if apart else "")
             decided = self._nothing(why, rest)
-        untimed = judging.shapes(reached, {case.nodeid for case in reached})
+        untimed = judging.shapes(reached)
         return with_untimed(decided, untimed, self.policy, *judging.INTERPRETED)
 
     def _unreached(self, results: Sequence[CaseResult], kernels: Sequence[str]) -> str:
@@ -536,4 +536,4 @@ class PullRequestGate:
         reason: str,
         step: str = "correct what the reason names; nothing was compared",
     ) -> Verdict:
-        return hard_gates.wrong(self.policy, reason, step, judging.checked_shapes(results))
+        return hard_gates.wrong(self.policy, reason, step, judging.shapes(results))
