@@ -53,7 +53,7 @@ def evidence_of_cases(draw: st.DrawFn) -> SeriesTable:
 
     drawn = [
         Series(
-            *(f"case{i}", f"case{i}", {"half": i % 2}, series(), series()),
+            *(f"case{i}", f"case{i}", {"half": i % 2, "case": i}, series(), series()),
             core=draw(st.booleans()),
             incumbent_ms=draw(st.floats(0.1, 10.0)),
             limit_pct=draw(st.sampled_from([None, 1.0])),
@@ -61,7 +61,7 @@ def evidence_of_cases(draw: st.DrawFn) -> SeriesTable:
         for i in range(draw(st.integers(1, 4)))
     ]
     noise = draw(st.sampled_from([None, KNOWN]))
-    classes = draw(st.sampled_from([Classes(), Classes(("half",))]))
+    classes = draw(st.sampled_from([Classes(), Classes(("half",)), Classes(("case",))]))
     return series_table(drawn, "step", classes=classes, noise=noise)
 
 
@@ -279,6 +279,8 @@ def test_what_may_have_lost_keeps_a_comparison_open_to_the_end(
     elif any(low <= -2 for low in classes.values()):
         worst = min(classes, key=classes.__getitem__)
         assert f"a loss in class {worst!r} cannot be excluded" in verdict.reason
+    elif len(levels) < 2:
+        assert "neither a gain nor a loss is shown" in verdict.reason
     assert is_last or evidence.is_at_end or not cases
 
 

@@ -35,7 +35,7 @@ from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.nearby_shapes import Tried
 from pytest_kopt.paired.comparison import Comparison
 from pytest_kopt.paired.replica import Caught
-from pytest_kopt.paired.samples import BlockTime, CaseQuads, pairs_of
+from pytest_kopt.paired.samples import BlockTime, CaseQuads, Replicates, best_ms, pairs_of
 from pytest_kopt.paired.verifier_process import Refused
 
 #: While another measurement shows less by more than this, in percent, by more than this share of
@@ -66,8 +66,6 @@ _MOVED_LEVEL = 0.001
 _SEEN_LEVEL, _MORE_REPLICAS = 0.05, 2
 _BIAS = math.log1p(KNOWN_BIAS_PCT / 100)
 
-Replicas = Sequence[Mapping[str, CaseQuads]]
-
 
 @dataclass(frozen=True, slots=True)
 class CrossCheck:
@@ -87,7 +85,7 @@ class CrossCheck:
     document: Mapping[str, Any] | None = None
 
 
-def least_suspect(gain: float, replicas: Replicas) -> float:
+def least_suspect(gain: float, replicas: Replicates) -> float:
     """Return by how much less, as a log-ratio, another measurement shows before it is suspect."""
     copies = [
         statistics.fmean(ratios)
@@ -100,7 +98,7 @@ def least_suspect(gain: float, replicas: Replicas) -> float:
 def look_alone(
     in_company: Callable[[], Mapping[str, CaseQuads]],
     gain_pct: float | None,
-    replicas: Replicas = (),
+    replicas: Replicates = (),
 ) -> CrossCheck:
     """Time the incumbent alone, more than once where that differs; `gain_pct` is the candidate's.
 
@@ -152,8 +150,8 @@ class _Sums(NamedTuple):
 
 
 def look_total(
-    replicas: Replicas,
-    others: Replicas,
+    replicas: Replicates,
+    others: Replicates,
     elsewhere: Mapping[str, Sequence[tuple[float, float]]],
     another: Callable[[], Iterable[Mapping[str, CaseQuads]]],
 ) -> CrossCheck:
@@ -187,8 +185,8 @@ def look_total(
 
 
 def _total(
-    replicas: Replicas,
-    measured: Replicas,
+    replicas: Replicates,
+    measured: Replicates,
     elsewhere: Mapping[str, Sequence[tuple[float, float]]],
     clock: Callable[[BlockTime, BlockTime], tuple[float, float]],
 ) -> _Sums | None:
@@ -220,18 +218,14 @@ def _total(
 
 
 def lost_elsewhere(
-    tried: Iterable[Tried], rows: Mapping[str, float], replicas: Replicas
+    tried: Iterable[Tried], rows: Mapping[str, float], replicas: Replicates
 ) -> dict[str, list[tuple[float, float]]]:
     """Return ms of candidate and current best in processes without blocks, where it lost there.
 
     These are the trials near the declared shapes, and the candidate's `rows`.
     """
     found: dict[str, list[tuple[float, float]]] = {}
-    beside = {
-        nodeid: statistics.fmean(times)
-        for nodeid in (replicas[0] if replicas else ())
-        if (times := [ms for r in replicas if (ms := r[nodeid].incumbent_ms("step"))])
-    }
+    beside = best_ms(replicas, "step")
     factors = [(nodeid, rows[nodeid] / ms) for nodeid, ms in beside.items() if rows.get(nodeid)]
     for trial in tried:
         if trial.nodeid in beside and {CANDIDATE, INCUMBENT} <= trial.declared_seconds.keys():
@@ -244,10 +238,10 @@ def lost_elsewhere(
 
 
 def look_outside(
-    replicas: Replicas,
+    replicas: Replicates,
     another: Callable[[], Iterable[Mapping[str, CaseQuads]]],
     loss_pct: float | None = None,
-    beside_alone: Replicas = (),
+    beside_alone: Replicates = (),
 ) -> CrossCheck:
     """Ask the controller's clock, and `another` replica while it does not bear a verdict out.
 
@@ -327,7 +321,7 @@ def _counted(new: BlockTime, old: BlockTime) -> tuple[float, float]:
     return new.of("step"), old.of("step")
 
 
-def _estimates(replicas: Replicas, asked_in: Replicas) -> tuple[Estimate, Estimate] | None:
+def _estimates(replicas: Replicates, asked_in: Replicates) -> tuple[Estimate, Estimate] | None:
     """Return the change by the outside clock, and by how much it is more than the events'.
 
     The events' is that of all `replicas`: a version whose replica is `asked_in` cannot be honest
@@ -351,7 +345,7 @@ def _estimates(replicas: Replicas, asked_in: Replicas) -> tuple[Estimate, Estima
     return replace(difference, mean=change + difference.mean), difference
 
 
-def hidden_time(replicas: Replicas) -> Iterator[Finding]:
+def hidden_time(replicas: Replicates) -> Iterator[Finding]:
     """Say what contradicts the gain of a case that is not replayed as a graph."""
     for nodeid in {name: None for replica in replicas for name in replica}:
         cases = [replica[nodeid] for replica in replicas if nodeid in replica]
@@ -451,7 +445,7 @@ class Credit:
 
 def examine(
     comparison: Comparison,
-    replicas: Replicas,
+    replicas: Replicates,
     results: Sequence[CaseResult],
     gain_pct: float | None,
     loss_pct: float | None,

@@ -20,7 +20,7 @@ from pytest_kopt.documents import validate
 from pytest_kopt.errors import BadInput
 from pytest_kopt.knowledge import facts
 from pytest_kopt.models import Document
-from pytest_kopt.paired.samples import CaseQuads
+from pytest_kopt.paired.samples import CaseQuads, Replicates
 from pytest_kopt.schema.metrics import Way
 from pytest_kopt.schema.table import write_atomically
 
@@ -57,14 +57,13 @@ class Scatter(BaseModel):
     log_ratios_by_way: dict[Way, dict[str, CaseScatter]] = {}
 
     @classmethod
-    def of(cls, replicas: Sequence[Mapping[str, CaseQuads]]) -> Scatter:
+    def of(cls, replicas: Replicates) -> Scatter:
         """Return it of replicas; a case without a backward has the same in every direction."""
         timed = {nodeid: quads for nodeid, quads in replicas[0].items() if not quads.is_same}
         ways: dict[Way, dict[str, CaseScatter]] = {}
         for nodeid, first in timed.items():
-            has_backward = first.quads["candidate"][0][0][1].backward is not None
             directions: tuple[Way, ...] = ("forward", "backward", "step")
-            for way in directions if has_backward else directions[2:]:
+            for way in directions if first.has_backward else directions[2:]:
                 ways.setdefault(way, {})[nodeid] = CaseScatter(
                     engine=first.engine,
                     device=first.device,

@@ -6,7 +6,6 @@ import math
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
 
 from pytest_kopt.campaign.ledger import PairedChange
 from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, PLACEBO
@@ -31,16 +30,16 @@ from pytest_kopt.paired.noise import NoiseHistory, Scatter
 from pytest_kopt.paired.samples import (
     CaseQuads,
     Kind,
+    Replicates,
     at_other_point,
+    best_ms,
     evidence_of,
     flags_of,
     measured_under,
     pairs_csv,
 )
-from pytest_kopt.schema.metrics import Metric, Way, value
+from pytest_kopt.schema.metrics import Metric, value
 from pytest_kopt.schema.table import NO_CLASSES, Classes, Key, Row
-
-Replicates: TypeAlias = Sequence[Mapping[str, CaseQuads]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +78,12 @@ class PairedResult:
             ratios = [replica[name].ratio(way) for replica in self.replicas for name in names]
             return percent(statistics.fmean(ratios))
 
-        timed = (quads for name in names if not (quads := self.replicas[0][name]).is_same)
-        first = next((quads.quads["candidate"][0][0][1] for quads in timed), None)
+        timed = (case for name in names if not (case := self.replicas[0][name]).is_same)
+        first = next(timed, None)
         return PairedChange(
             step_pct=mean("step"),
             forward_pct=mean("forward"),
-            backward_pct=mean("backward") if first and first.backward is not None else None,
+            backward_pct=mean("backward") if first and first.has_backward else None,
         )
 
 
@@ -165,7 +164,7 @@ def judge(
     nearby = tuple(comparison.findings_nearby(gains))
     if is_kept:
         narrower = names_of(finding for finding in nearby if finding.repairs)
-        doubt = credit.doubt or criteria.doubt_of_best(_best_ms(replicas))
+        doubt = credit.doubt or criteria.doubt_of_best(best_ms(replicas, "step"))
         facts = replace(facts, doubt=doubt, narrower=narrower)
         verdict = decided(facts, is_last=True) or verdict
         is_kept = verdict.decision.keeps
@@ -259,6 +258,7 @@ def series_of(
 ) -> Iterator[Series]:
     """Yield the series of a comparison by a metric, or of one candidate in a race."""
     core, noise = criteria.core, criteria.history.noise(metric.way, replicas[0])
+    beside = best_ms(replicas, metric.way)
     for result in results:
         measured = [replica[result.nodeid] for replica in replicas]
         new, copy = (
@@ -279,7 +279,7 @@ def series_of(
             core=core is None or result.nodeid in core,
             same=measured[0].same,
             values=_values(criteria.rows.get(result.key), metric, statistics.fmean(new)),
-            incumbent_ms=_incumbent_ms(result, metric.way, measured),
+            incumbent_ms=beside.get(result.nodeid, result.evidence.call_ms(metric.way)),
             limit_pct=result.evidence.limit_pct,
             limit_us=result.evidence.limit_us,
             weight=result.weight,
@@ -305,18 +305,3 @@ def _values(row: Row | None, metric: Metric, gain: float) -> tuple[float, float]
     if found is None:
         return None
     return found, found * math.exp(-gain if metric.better == "higher" else gain)
-
-
-def _incumbent_ms(result: CaseResult, way: Way, measured: Sequence[CaseQuads]) -> float | None:
-    """Return the time of the incumbent's call, of one that is the same as in its row."""
-    times = [ms for case in measured if (ms := case.incumbent_ms(way))]
-    return statistics.fmean(times) if times else result.evidence.call_ms(way)
-
-
-def _best_ms(replicas: Replicates) -> dict[str, float]:
-    """Return the current best's milliseconds a call, of the cases that were timed next to it."""
-    times = {
-        name: [ms for replica in replicas if (ms := replica[name].incumbent_ms("step"))]
-        for name in replicas[0]
-    }
-    return {name: statistics.fmean(each) for name, each in times.items() if each}

@@ -125,6 +125,11 @@ class CaseQuads:
     def is_same(self) -> bool:
         return not self.quads
 
+    @property
+    def has_backward(self) -> bool:
+        """Whether its blocks, of which there are some, timed a backward."""
+        return self.quads[CANDIDATE][0][0][1].backward is not None
+
     def at(self, kind: Kind, point: str | None = None) -> list[Quad]:
         """Return what compares a pair at an operating point, by default the one that decides.
 
@@ -146,6 +151,19 @@ class CaseQuads:
         quads = [[(arm, time.of(way)) for arm, time in quad] for quad in self.at(kind, point)]
         ratio = replica_ratio(quads, *PAIRS.get(kind, (kind, INCUMBENT)))
         return ratio - self.excess if kind == CANDIDATE else ratio
+
+
+#: Replicates of a comparison: each the cases by node id.
+Replicates = Sequence[Mapping[str, CaseQuads]]
+
+
+def best_ms(replicas: Replicates, way: str) -> dict[str, float]:
+    """Return the current best's milliseconds a call, of the cases that were timed next to it."""
+    times = {
+        name: [ms for replica in replicas if (ms := replica[name].incumbent_ms(way))]
+        for name in (replicas[0] if replicas else ())
+    }
+    return {name: statistics.fmean(each) for name, each in times.items() if each}
 
 
 def evidence_of(measured: Sequence[CaseQuads]) -> PointEvidence | None:
@@ -226,9 +244,7 @@ def warnings_of(evidence: PointEvidence) -> list[str]:
     return []
 
 
-def flags_of(
-    results: Sequence[CaseResult], replicas: Sequence[Mapping[str, CaseQuads]]
-) -> list[str]:
+def flags_of(results: Sequence[CaseResult], replicas: Replicates) -> list[str]:
     """Return the flags of the cases of a comparison."""
     found = []
     flags: dict[str, tuple[str, ...]] = {}
@@ -246,7 +262,7 @@ def flags_of(
     return [*found, *by_kind(flags)]
 
 
-def pairs_csv(results: Sequence[CaseResult], replicas: Sequence[Mapping[str, CaseQuads]]) -> str:
+def pairs_csv(results: Sequence[CaseResult], replicas: Replicates) -> str:
     """Return the table; the times are those of a call, forward and backward together, in ms."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -267,9 +283,7 @@ def pairs_csv(results: Sequence[CaseResult], replicas: Sequence[Mapping[str, Cas
     return text.getvalue()
 
 
-def measured_under(
-    results: Sequence[CaseResult], replicas: Sequence[Mapping[str, CaseQuads]]
-) -> list[dict[str, object]]:
+def measured_under(results: Sequence[CaseResult], replicas: Replicates) -> list[dict[str, object]]:
     """Return which device measured which case in which replica, when, and in what state.
 
     Each block has its arm, the ms of a call, and the clock (MHz) and power (W) at its end.
