@@ -45,7 +45,8 @@ CHANGES = st.sampled_from([0.0, 0.003, -0.003, 0.02, -0.03, -0.06, 0.2])
 def evidence_of_cases(draw: st.DrawFn) -> SeriesTable:
     """Return cases at a look: guarded or not, with a limit and a weight of their own or without."""
     look = draw(st.sampled_from([*LOOKS]))
-    scatter = st.floats(-0.002, 0.002).map(lambda value: round(value, 6))
+    spread = draw(st.sampled_from([0.002, 0.02]))
+    scatter = st.floats(-spread, spread).map(lambda value: round(value, 6))
 
     def series() -> tuple[float, ...]:
         change = draw(CHANGES)
