@@ -14,7 +14,7 @@ from pytest_kopt.decide.case_verdict import Memory, is_of_memory
 from pytest_kopt.decide.conclusion import VersionFacts
 from pytest_kopt.decide.inference import FINAL_LOOK, LOOKS, log_ratio
 from pytest_kopt.decide.known_noise import DEVICE_TIMED, Noise
-from pytest_kopt.decide.paired import WORTH_PCT, decide
+from pytest_kopt.decide.paired import decide
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.series import Series, SeriesTable
 from pytest_kopt.decide.verdict import Decision, Verdict
@@ -104,22 +104,6 @@ def test_what_may_yet_be_shown_equal_is_measured_to_the_end() -> None:
     early = evidence_of(0.0, look=4, spread=0.9)
     assert judged(early, None).decision is Decision.INCONCLUSIVE
     assert decide(early, PRIMUS, VersionFacts(BENEFIT)) is None
-
-
-@pytest.mark.parametrize("change", [-0.2, -0.05, 0.05, 0.2])
-def test_nobody_waits_for_a_change_that_is_next_to_nothing(change: float) -> None:
-    """What is known so sharply at the first look would be shown to differ at the last one."""
-    assert judged(evidence_of(change, spread=0.01), None).decision is not Decision.INCONCLUSIVE
-    early = decide(evidence_of(change, look=2, spread=0.01), PRIMUS)
-    assert (early is None) == (abs(change) > WORTH_PCT)
-    assert early is None or early.decision is Decision.INCONCLUSIVE
-
-
-@pytest.mark.parametrize("change", [-0.15, 0.0, 0.15])
-def test_a_loss_that_may_yet_show_is_measured_on_as_a_gain_is(change: float) -> None:
-    """A standard error further away it would be one; no change would not."""
-    early = decide(evidence_of(change, look=2, noise=KNOWN), PRIMUS)
-    assert (early is None) == bool(change)
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from random import Random
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -28,7 +27,7 @@ from pytest_kopt.decide.known_noise import DEVICE_TIMED, Noise
 from pytest_kopt.decide.look import slower_by
 from pytest_kopt.decide.paired import WORTH_PCT, decide
 from pytest_kopt.decide.series import Series, SeriesTable
-from pytest_kopt.decide.verdict import Decision, Verdict
+from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.schema.table import Classes
 from tests.builders import by_metrics, few_examples, paired_evidence, series_table, with_skew
 
@@ -311,39 +310,3 @@ def test_a_comparison_goes_on_while_a_standard_error_more_would_decide_at_the_en
         verdict = decide(at_mean(sign * least * factor, sd, look, has_copy), PRIMUS)
         assert (verdict is None) == (factor > 1), (factor, verdict)
         assert verdict is None or verdict.decision is Decision.INCONCLUSIVE
-
-
-@dataclass
-class Session:
-    """Rounds on a machine that makes every version but the first faster by so much."""
-
-    bias: float
-    #: Processes of a quiet card scatter by 0.1 %.
-    draw: Callable[[float, float], float] = field(default_factory=lambda: Random(11).gauss)
-
-    def round(self, changes: Sequence[float]) -> Verdict:
-        def series(change: float) -> list[float]:
-            truth = log_ratio(change) + log_ratio(self.bias)
-            return [self.draw(truth, 0.001) for _ in range(FINAL_LOOK)]
-
-        played = [(series(change), series(0.0)) for change in changes]
-        for look in LOOKS:
-            cases = tuple(
-                Series(str(i), str(i), {}, tuple(main[:look]), tuple(control[:look]))
-                for i, (main, control) in enumerate(played)
-            )
-            verdict = decide(series_table(cases, "step", noise=KNOWN), PRIMUS)
-            if verdict is not None:
-                return verdict
-        raise AssertionError("the last look decides")
-
-
-@pytest.mark.parametrize("bias", [-0.4, 0.4])
-def test_no_clear_loss_ends_incomplete_and_no_biased_copy_is_accepted(bias: float) -> None:
-    """200 sessions each, on a card whose replicates scatter by 0.1 %."""
-    session, dice = Session(bias), Random(5)
-    for _ in range(200):
-        changes = [dice.choice([-5.0, -9.0, -60.0])] * dice.choice([1, 3, 5])
-        assert session.round(changes).decision is Decision.ROLLED_BACK
-    accepted = sum(session.round([0.0] * 3).decision.keeps for _ in range(200))
-    assert accepted <= 2
