@@ -48,6 +48,8 @@ def test_a_change_may_be_slower_by_less_than_the_gate(
         if expected == 0:
             noted = verdict.decision == "ACCEPTED_WITH_NOTE"
             assert noted == any(change < 0 for change in changes)
+            said = "less than the regression limit" in verdict.reason
+            assert said == (noted and gate == "improve")
 
 
 def test_what_could_be_slower_by_more_is_not_let_through() -> None:
