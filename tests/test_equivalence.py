@@ -47,6 +47,7 @@ def test_equal_and_a_benefit_is_kept_with_both_named(look: int) -> None:
     assert f"kept for its extra benefit (stated, not measured): {BENEFIT}" in verdict.reason
     total = verdict.aggregate
     assert total is not None and total.low_pct is not None and total.high_pct is not None
+    assert total.confidence == pytest.approx(1 - 2 * LOOKS[look])
     assert f"equal within 2 %: {total.change_pct:+.2f} % [{total.low_pct:+.2f}" in verdict.reason
     assert -2 < total.low_pct < total.high_pct < 2
 
@@ -141,7 +142,10 @@ def test_a_round_about_one_class_has_to_be_equal_as_a_whole_too() -> None:
     wild = replace(wild, name="other", dims={"M": 1}, core=False)
     evidence = replace(evidence_of(), series=(steady, wild), classes=Classes(("M",), "M=0"))
     assert judged(evidence).decision is Decision.INCONCLUSIVE
-    assert judged(evidence_of(0.0, 0.0, classes=Classes(("M",), "M=0"))).decision.keeps
+    verdict = judged(evidence_of(0.0, 0.0, classes=Classes(("M",), "M=0")))
+    assert verdict.decision.keeps
+    levels = [one.confidence for one in verdict.classes]
+    assert levels == [pytest.approx(1 - 2 * LOOKS[FINAL_LOOK]), pytest.approx(0.95)]
 
 
 def test_of_several_metrics_all_are_equal_or_one_improves() -> None:

@@ -228,7 +228,7 @@ class Look:
     def _aggregate(self, metric: Metric, estimate: Estimate) -> Aggregate:
         candidate, incumbent = _values(self.cases)
         if metric == WEIGHTED_TIME:
-            incumbent = math.fsum(case.weight * (case.incumbent_ms or 0.0) for case in self.cases)
+            incumbent = math.fsum(c.weight * ms for c in self.cases if (ms := c.incumbent_ms))
             candidate = incumbent * math.exp(-estimate.mean)
         kind = self.cases[0].kind
         return Aggregate(
