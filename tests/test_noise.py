@@ -95,8 +95,9 @@ class TestExcess:
         cases = [[dice.gauss(0, 3e-3) for _ in range(8)] for _ in range(20)]
         assert 7 < excess_of([scattered(case, case, 1e-6) for case in cases]) < 11
 
-    def test_a_candidate_that_scatters_alone_counts(self) -> None:
+    def test_a_candidate_that_scatters_alone_counts_and_so_do_both_together(self) -> None:
         assert excess_of([scattered([0.0, 0.02], [0.0, 0.0], 1e-4)]) == pytest.approx(2)
+        assert excess_of([scattered([0.0, 0.0], [0.0, 0.04], 1e-4)]) == pytest.approx(4)
 
 
 class TestEarlierSessions:
