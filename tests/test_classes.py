@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_kopt import policies
-from pytest_kopt.decide.classes import measured_classes
+from pytest_kopt.decide.classes import ClassStanding, measured_classes
 from pytest_kopt.decide.inference import FINAL_LOOK, LOOKS
 from pytest_kopt.decide.paired import decide
 from pytest_kopt.decide.policy import Policy
@@ -115,6 +115,13 @@ def classes_of(verdict: Verdict) -> dict[str, ConfigClass]:
 def rule(request: pytest.FixtureRequest) -> Rule:
     found: Rule = request.param
     return found
+
+
+def test_the_class_that_moved_most_is_named_first() -> None:
+    gained = {"a", "b"}
+    standing = ClassStanding({"a": 3.0, "b": 9.0, "c": -4.0}, gained, {"c"}, gained)
+    both = "'b' (+9.00 %) and 'a' (+3.00 %)"
+    assert standing.divergence == f"the classes diverge: {both} improved, 'c' (-4.00 %) fell"
 
 
 class TestTheExamples:

@@ -26,7 +26,7 @@ from pytest_kopt.cases.replies import (
     Reply,
 )
 from pytest_kopt.cases.result import CaseResult
-from pytest_kopt.decide.inference import Estimate, log_ratio, percent, scatter_of
+from pytest_kopt.decide.inference import SHAPE_LEVEL, Estimate, log_ratio, percent, scatter_of
 from pytest_kopt.decide.known_noise import DEVICE_TIMED, UNDER_LOAD, Noise
 from pytest_kopt.decide.operating_points import Load, PointEvidence
 from pytest_kopt.decide.paired import decide
@@ -479,11 +479,18 @@ def test_a_case_with_one_figure_for_both_points_says_so() -> None:
     assert shape.is_steady and shape.points_differ is False and second_point(shape) == ""
     both = judged(steady, *case_of(3.0, 2.0))
     assert conditions(both).endswith("(1 of 2 cases)")
+    untold = replace(points, loads={BOOST: (Load(), Load(mhz=1980.0))})
+    (boost,) = judged(replace(steady, points=untold)).shapes[0].operating_points
+    assert boost.cycles_pct is None, "one version's clock is not known"
 
 
 def test_where_sustained_decides_boost_stands_beside_it() -> None:
-    (shape,) = judged(*case_of(16.1, 20.5, "sustained")).shapes
+    first, other = case_of(16.1, 20.5, "sustained")
+    (shape,) = judged(first, other).shapes
     assert [point.name for point in shape.operating_points] == ["sustained", "boost"]
+    alone = Estimate.of(other.new, prior=DEVICE_TIMED).figures(SHAPE_LEVEL)
+    boost = shape.operating_points[1].model_dump(include={*alone})
+    assert boost == pytest.approx(alone), "the prior is that point's own"
     assert measured_at(shape) == "sustained, 1400 MHz, cold cache"
 
 
