@@ -21,7 +21,7 @@ from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.hard_gates import incomplete
 from pytest_kopt.decide.inference import LOOKS, log_ratio
 from pytest_kopt.decide.known_noise import DEVICE_TIMED, Noise
-from pytest_kopt.decide.race_rule import RACE_LOOKS, heat, interval, winner
+from pytest_kopt.decide.race_rule import RACE_LOOKS, by_checks, heat, interval, winner
 from pytest_kopt.decide.series import Series, SeriesTable
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.errors import BadInput
@@ -111,6 +111,20 @@ def test_who_may_have_ruined_a_case_puts_nobody_out() -> None:
     case = measured(-4.9, 1, cases=1).series[0]
     ruined = replace(ruined, series=(*ruined.series[:2], case))
     assert not any(standing.out for standing in heat({"a": ruined, "b": fine}, PRIMUS).values())
+
+
+@pytest.mark.parametrize(
+    ("cheat", "wrong", "decision"),
+    [
+        ("", "", Decision.ROLLED_BACK),
+        ("it caches", "", Decision.REJECTED_OVERFIT),
+        ("", "it is FAIL", Decision.REPAIR),
+        ("it caches", "it is FAIL", Decision.REJECTED_OVERFIT),
+    ],
+)
+def test_checks_say_who_does_not_race(cheat: str, wrong: str, decision: Decision) -> None:
+    entry = by_checks("a", {}, cheat, wrong)
+    assert (entry.decision, entry.reason, entry.place) == (decision, cheat or wrong, 1)
 
 
 def test_ties_go_to_the_smaller_change() -> None:
