@@ -21,7 +21,7 @@ from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.hard_gates import incomplete
 from pytest_kopt.decide.inference import LOOKS, log_ratio
 from pytest_kopt.decide.known_noise import DEVICE_TIMED, Noise
-from pytest_kopt.decide.race_rule import RACE_LOOKS, by_checks, heat, interval, winner
+from pytest_kopt.decide.race_rule import RACE_LOOKS, by_checks, heat, interval, is_over, winner
 from pytest_kopt.decide.series import Series, SeriesTable
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.errors import BadInput
@@ -125,6 +125,14 @@ def test_who_may_have_ruined_a_case_puts_nobody_out() -> None:
 def test_checks_say_who_does_not_race(cheat: str, wrong: str, decision: Decision) -> None:
     entry = by_checks("a", {}, cheat, wrong)
     assert (entry.decision, entry.reason, entry.place) == (decision, cheat or wrong, 1)
+
+
+def test_a_race_is_over_where_one_is_left_or_nobody_gains() -> None:
+    standings = heat({"a": measured(0.0), "b": measured(0.0), "fast": measured(5.0)}, PRIMUS)
+    for left, ends in ((["fast"], True), ([], True), (["a", "b"], True), (["a", "fast"], False)):
+        assert is_over(standings, left) == ends
+    undecided = heat({name: measured(0.0, look=1) for name in "ab"}, PRIMUS)
+    assert not is_over(undecided, ["a", "b"])
 
 
 def test_ties_go_to_the_smaller_change() -> None:
