@@ -140,6 +140,9 @@ def test_ties_go_to_the_smaller_change() -> None:
     assert winner(field, list(field), {"long": 90, "short": 3, "less": 1}) == "short"
     clear = {"long": measured(3.0), "short": measured(2.0)}
     assert winner(clear, list(clear), {"long": 90, "short": 3}) == "long", "no tie"
+    # A fifth of a percent apart, which so few processes of one case do not show.
+    apart = {name: measured(pct, cases=1) for name, pct in (("long", 2.2), ("short", 2.0))}
+    assert winner(apart, list(apart), {"long": 90, "short": 3}) == "long"
 
 
 @pytest.mark.parametrize("raced", [(), ("a", "b")])
