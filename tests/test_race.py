@@ -143,6 +143,12 @@ def test_ties_go_to_the_smaller_change() -> None:
     # A fifth of a percent apart, which so few processes of one case do not show.
     apart = {name: measured(pct, cases=1) for name, pct in (("long", 2.2), ("short", 2.0))}
     assert winner(apart, list(apart), {"long": 90, "short": 3}) == "long"
+    quiet = Noise((), DEVICE_TIMED.times(1e-4))
+    shown = {
+        name: paired_evidence(pct, spread=1e-3, noise=quiet)
+        for name, pct in (("long", 2.05), ("short", 2.0))
+    }
+    assert winner(shown, list(shown), {"long": 90, "short": 3}) == "long"
 
 
 @pytest.mark.parametrize("raced", [(), ("a", "b")])
