@@ -6,6 +6,7 @@ import math
 import statistics
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from pytest_kopt.decide.inference import (
     Estimate,
     log_ratio,
     percent,
+    scatter_of,
     student_quantile,
 )
 from pytest_kopt.decide.known_noise import DEVICE_TIMED, Noise
@@ -74,6 +76,14 @@ def against_each_copy(evidence: SeriesTable) -> Iterator[SeriesTable]:
             new = tuple(x - bias * is_copy for x in case.new)
             cases.append(replace(case, new=new, copy=tuple(a - bias for a in case.copy)))
         yield replace(evidence, series=tuple(cases))
+
+
+def test_the_page_on_the_method_has_the_levels_and_the_scatter_of_a_change() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "paired.md").read_text()
+    *first, last = (f"{level:g}" for level in LOOKS.values())
+    assert f"{', '.join(first)} and {last} (alpha spending)" in page
+    assert f"The levels add up to {100 * sum(LOOKS.values()):.2f} %" in page
+    assert f"g = min({scatter_of(0.01) / 0.01:g} |m|, {scatter_of(9.0):g})" in page
 
 
 class TestAnEstimate:

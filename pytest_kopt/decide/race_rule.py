@@ -104,7 +104,7 @@ def lead(first: SeriesTable, second: SeriesTable) -> Estimate:
     on the safe side.
     """
     differences = [a - b for a, b in zip(_ratios(first), _ratios(second), strict=True)]
-    prior = prior_of(first.series) or prior_of(second.series)
+    prior = prior_of(first.series)
     excess = max(*(excess_of(table.series) for table in (first, second)), _single(first))
     return Estimate.of(differences, prior=prior and prior.times(2 * excess))
 
