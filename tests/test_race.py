@@ -19,10 +19,18 @@ from pytest_kopt.cases.details import in_a_line
 from pytest_kopt.cases.order import INCUMBENT, PLACEBO, ArmsOrder
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.hard_gates import incomplete
-from pytest_kopt.decide.inference import LOOKS, log_ratio
-from pytest_kopt.decide.known_noise import DEVICE_TIMED, Noise
-from pytest_kopt.decide.race_rule import RACE_LOOKS, by_checks, heat, interval, is_over, winner
-from pytest_kopt.decide.series import Series, SeriesTable
+from pytest_kopt.decide.inference import LOOKS, Estimate, log_ratio
+from pytest_kopt.decide.known_noise import DEVICE_TIMED, Noise, mean_of
+from pytest_kopt.decide.race_rule import (
+    RACE_LOOKS,
+    by_checks,
+    heat,
+    interval,
+    is_over,
+    lead,
+    winner,
+)
+from pytest_kopt.decide.series import Series, SeriesTable, prior_of
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.errors import BadInput
 from pytest_kopt.figures import changed_within
@@ -133,6 +141,15 @@ def test_a_race_is_over_where_one_is_left_or_nobody_gains() -> None:
         assert is_over(standings, left) == ends
     undecided = heat({name: measured(0.0, look=1) for name in "ab"}, PRIMUS)
     assert not is_over(undecided, ["a", "b"])
+
+
+def test_a_lead_has_the_prior_of_two_ratios() -> None:
+    first, second = measured(3.0, spread=1e-3), measured(2.0, spread=1e-3)
+    ours, theirs = (mean_of([one.new for one in table.series]) for table in (first, second))
+    differences = [a - b for a, b in zip(ours, theirs, strict=True)]
+    prior = prior_of(first.series)
+    assert prior is not None
+    assert lead(first, second) == Estimate.of(differences, prior=prior.times(2))
 
 
 def test_ties_go_to_the_smaller_change() -> None:
