@@ -294,6 +294,15 @@ def test_what_may_have_lost_keeps_a_comparison_open_to_the_end(
     assert is_last or evidence.is_at_end or not cases
 
 
+def test_a_case_that_nothing_guards_is_not_named() -> None:
+    cases = [
+        Series(name, name, {}, (size, -size) * 4, core=name == "a")
+        for name, size in (("a", 0.08), ("b", 0.16))
+    ]
+    verdict = decide(series_table(cases, "step"), PRIMUS)
+    assert verdict is not None and "in case 'a' cannot be excluded" in verdict.reason
+
+
 def at_mean(mean: float, sd: float, look: int, has_copy: bool) -> SeriesTable:
     """Return one case, whose replicates scatter by `sd` around a mean as those of its copy do."""
     step = sd * math.sqrt((look - 1) / look)
