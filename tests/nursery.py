@@ -347,10 +347,12 @@ def main() -> None:
     _remember_installed()
     _load_plugins()
     _remember_plugins()
+    _remember_config()
     importlib.import_module("pytest_kopt.libraries").set_libraries_aside()
     # Forks end without taking torch's libraries apart.
     vars(weakref.finalize)["_registry"].clear()
     gc.freeze()
+    _collapse_pages()
     listeners = [socket.socket(fileno=int(number)) for number in sys.argv[1:]]
     decides = os.fork() == 0
     if decides:
@@ -359,6 +361,7 @@ def main() -> None:
         _load_templates()
         importlib.import_module("pytest_kopt.libraries").set_libraries_aside()
         gc.freeze()
+        _collapse_pages()
     gc.enable()
     listener = listeners.pop(decides)
     listeners.pop().close()
@@ -466,12 +469,50 @@ def _remember_plugins() -> None:
         else:
             parse(manager, part, *given[1:], **named)
 
+    loaded = {*sys.modules}
+
     def mark_rewrite(hook: Any, *names: str) -> None:
-        mark(hook, *(name for name in names if name in sys.modules))
+        if late := [name for name in names if name in sys.modules and name not in loaded]:
+            mark(hook, *late)
         hook._must_rewrite.update(names)
+        hook._marked_for_rewrite_cache.clear()
 
     FixtureManager.parsefactories = parsefactories  # type: ignore[method-assign, assignment]
     AssertionRewritingHook.mark_rewrite = mark_rewrite  # type: ignore[method-assign, assignment]
+
+
+def _collapse_pages() -> None:
+    """Have the system keep what is imported in large pages, whose tables a fork copies sooner."""
+    import ctypes
+
+    libc, large = ctypes.CDLL(None, use_errno=True), 1 << 21
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        place, rights, _, _, inode, *_ = line.split()
+        first, last = (int(end, 16) for end in place.split("-"))
+        first, last = -(-first // large) * large, last // large * large
+        if rights == "rw-p" and inode == "0" and first < last:
+            libc.madvise(ctypes.c_void_p(first), ctypes.c_size_t(last - first), 25)
+
+
+def _remember_config() -> None:
+    """Have pytest's own plugins be registered, and their options be declared, before the fork."""
+    from _pytest import config as pytests
+
+    make, made = pytests.get_config, [pytests.get_config()]
+
+    def get_config(args: Any = None, plugins: Any = None, **named: Any) -> Any:
+        if not made:
+            return make(args, plugins, **named)
+        config, words = made.pop(), tuple(args or ())
+        config.invocation_params = config.InvocationParams(
+            args=words, plugins=plugins, dir=Path.cwd()
+        )
+        if "prog" in named:
+            config._parser.prog = named["prog"]
+        config.pluginmanager.consider_preparse(words, exclude_only=True)
+        return config
+
+    pytests.get_config = get_config
 
 
 def _serve(listener: socket.socket, pipes: tuple[int, int], children: dict[int, int]) -> None:

@@ -133,6 +133,7 @@ PLAIN_CASES = cases(("kernels.plain", "plain"))
 
 #: The clock lies among the tests, which pytest puts on its path only after its plugins.
 BESIDE = """\
+'PYTEST_DONT_REWRITE'
 import sys
 from pathlib import Path
 

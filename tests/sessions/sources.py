@@ -54,7 +54,9 @@ def now():
 '''
 
 # By this clock nobody is in another's way: only sessions of one process of the tests take turns.
+# Every process of a session compiles this anew, and pytest would rewrite it as well.
 SCRIPTED = f"""\
+'PYTEST_DONT_REWRITE'
 import os
 from pathlib import Path
 
