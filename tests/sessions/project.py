@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import io
 import json
 import os
 import re
@@ -10,10 +11,14 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest import mock
+
+import pytest
 
 from .. import nursery
 
@@ -170,6 +175,26 @@ class Project:
     def pytest(self, *arguments: str, **variables: str) -> Run:
         """Run pytest here, in a process of its own."""
         return self.run(sys.executable, "-m", "pytest", *arguments, **variables)
+
+    def refuse(self, *arguments: str) -> Run:
+        """Run pytest in this process, which ends before a process of its own begins."""
+        from pytest_kopt.processes.launcher import Launcher
+
+        environment = {n: v for n, v in self.environment().items() if n != "PYTEST_PLUGINS"}
+        out, here, path = io.StringIO(), Path.cwd(), [*sys.path]
+        os.chdir(self.root)
+        try:
+            with (
+                mock.patch.dict(os.environ, environment, clear=True),
+                mock.patch.object(Launcher, "warm"),
+                redirect_stdout(out),
+                redirect_stderr(out),
+            ):
+                code = pytest.main([*arguments])
+        finally:
+            os.chdir(here)
+            sys.path[:] = path
+        return Run(int(code), out.getvalue(), "")
 
     def kopt(self, *arguments: str, **variables: str) -> Run:
         """Run the command `kopt` here."""

@@ -14,11 +14,22 @@ from .sources import doubled_kernel
 Spoil = Callable[[Project], object]
 
 
-def refused(project: Project, *words: str, measured: bool = False) -> str:
+def refused(project: Project, *words: str) -> str:
     """Run pytest, see that it refuses and leaves everything as it was, and return the message."""
+    return _refused(project, project.refuse, words)
+
+
+def refused_later(project: Project, *words: str, measured: bool = False) -> str:
+    """Do so where it is seen only once cases run."""
+    return _refused(project, project.pytest, words, measured=measured)
+
+
+def _refused(
+    project: Project, pytest: Callable[..., Run], words: tuple[str, ...], *, measured: bool = False
+) -> str:
     project.forget_measuring()
     before = project.contents()
-    run = project.pytest(*words)
+    run = pytest(*words)
     assert run.code == 4, run.text
     message = run.refusal
     assert project.was_measured <= measured, "nothing may be measured"
@@ -314,7 +325,7 @@ def test_drift_from_the_baseline(
 ) -> None:
     """Seen before the drifted case is timed."""
     monkeypatch.setenv("DRIFT", what)
-    says(refused(drifting, *named("--kopt-round", "2"), *words), *DRIFTS[what])
+    says(refused_later(drifting, *named("--kopt-round", "2"), *words), *DRIFTS[what])
 
 
 def test_an_edited_test_is_told_before_anything_runs(started: Project) -> None:
@@ -347,7 +358,8 @@ def test_baselines_that_cannot_be_frozen(fresh: Project, what: str, mode: tuple[
     change, parts = BASELINES[what]
     fresh.replace(CASES, *change)
     words = ("--summary-csv", "out/rows.csv", "--kopt-verdict", "out/verdict.json", *mode)
-    message = refused(fresh, *named("--kopt-round", "1"), *words, measured=what == "duplicate")
+    asked = named("--kopt-round", "1")
+    message = refused_later(fresh, *asked, *words, measured=what == "duplicate")
     says(message, *parts)
 
 
