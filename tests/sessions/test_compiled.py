@@ -1,4 +1,4 @@
-"""torch.compile in cases: none depends on the others of its session."""
+"""torch.compile in cases: none depends on the others of its session, and none starts a pool."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from .project import Project
 CASES = """\
 import pytest
 import torch
+import torch._inductor.config
 
 
 @torch.compile(dynamic=False, fullgraph=True, backend="eager")
@@ -17,6 +18,7 @@ def doubled(x):
 def inputs(columns):
     # One version of a function in a process, of eight that there may be.
     torch._dynamo.config.recompile_limit = 1
+    assert torch._inductor.config.compile_threads == 1
     return (torch.randn(8, columns),)
 
 
@@ -32,8 +34,13 @@ def test_doubled(kopt, columns):
 """
 
 
-def test_a_shape_beyond_the_limit_of_a_function_is_as_the_first(empty: Project) -> None:
-    """torch.compile makes a few versions of one function, and then fails or runs it eagerly."""
+def test_a_shape_beyond_the_limit_of_a_function_is_as_the_first(
+    empty: Project, mode: tuple[str, ...]
+) -> None:
+    """torch.compile makes a few versions of one function, and then fails or runs it eagerly.
+
+    Its pool of compilers would import torch for seconds, beside kernels that are timed.
+    """
     empty.write("tests/test_doubled.py", CASES)
-    run = empty.pytest("--kopt-check-only", "tests")
+    run = empty.pytest("--kopt-check-only", "tests", *mode, TORCHINDUCTOR_COMPILE_THREADS="8")
     assert run.code == 0, run.text

@@ -183,7 +183,8 @@ def test_while_a_command_runs(fresh: Project, interrupt: Interrupt) -> None:
     assert fresh.ledger() == before
 
 
-@pytest.mark.parametrize("interrupt", [sigterm, pytest.param(ctrl_c, marks=LONG)])
+@LONG
+@pytest.mark.parametrize("interrupt", [sigterm, ctrl_c])
 def test_while_waiting_for_an_idle_gpu(fresh: Project, interrupt: Interrupt) -> None:
     driver = FakeDriver(fresh.root.parent / "driver", 1)
     driver.set(0, utilisation=99)

@@ -20,7 +20,7 @@ from .once import made_once
 from .paired import OLD, SLOWER, Gate, project_at
 from .paired import cases as paired_cases
 from .paired import kernel as paired_kernel
-from .project import CAMPAIGN, CASES, KERNEL, SERIAL, TWO_WORKERS, Project, Stage
+from .project import CAMPAIGN, CASES, KERNEL, Project, Stage
 from .sources import DOUBLED_CASES, doubled_kernel, write_doubled
 
 ROWS = (1, 2, 4, 8, 16, 32)
@@ -125,10 +125,9 @@ def test_a_quick_round_refuses_by_the_representative_cases_and_keeps_by_all(six:
     assert [item["level"] for item in status["rounds"]] == ["full", "quick", "full", "full"]
 
 
-@pytest.mark.parametrize("words", [SERIAL, TWO_WORKERS], ids=["serial", "n2"])
-def test_a_quick_gain_is_decided_by_all_cases(six: Project, words: tuple[str, ...]) -> None:
+def test_a_quick_gain_is_decided_by_all_cases(six: Project, mode: tuple[str, ...]) -> None:
     six.write(KERNEL, kernel(250 / 1.03, 250 / 1.06))
-    run = six.round("next", *words)
+    run = six.round("next", *mode)
     assert run.code == 0, run.text
     verdict = six.verdict(2)
     assert (verdict["decision"], verdict["level"]) == ("ACCEPTED", "full")

@@ -344,17 +344,6 @@ def test_a_schema_says_what_a_row_holds(
         assert rough["Time (us)"] == "nan", "a case that fails its check has no metrics"
 
 
-@pytest.mark.parametrize("words", [SERIAL, TWO_WORKERS], ids=["serial", "n2"])
-def test_torch_compiles_in_the_process_of_a_case(gemm: Project, words: tuple[str, ...]) -> None:
-    """Its pool of compilers imports torch for seconds, beside kernels that are timed."""
-    compiler = "import torch._inductor.config as compiler\n"
-    first, asks = "def matmul(a, b):\n", "    assert compiler.compile_threads == 1\n"
-    gemm.write("kernels/matmul.py", compiler + MATMULS.replace(first, first + asks))
-    words = ("-k", "forward", "--summary-csv", "rows.csv", *words)
-    run = gemm.pytest(*words, TORCHINDUCTOR_COMPILE_THREADS="8")
-    assert "2 passed" in run.out and "compile_threads" not in run.text, run.text
-
-
 DEADLY_CASES = f"""\
 import ctypes
 

@@ -132,13 +132,20 @@ def test_an_interpreted_case_that_a_change_does_not_reach_stops_no_gate(tmp_path
     assert shapes["test_added[16]"]["same"] == "source", shapes
 
 
-@pytest.mark.parametrize("also", ["", "tests/conftest.py"], ids=["alone", "with conftest"])
+LATE = ("kernels/late.py", "def same(x):\n    return 1 * x\n")
+READ = ("kernels/factor.json", "2")
+CONFTEST = "tests/conftest.py"
+
+
 @pytest.mark.parametrize(
-    ("path", "content"),
+    ("path", "content", "also"),
     [
-        ("kernels/late.py", "def same(x):\n    return 1 * x\n"),
-        ("kernels/factor.json", "2"),
+        (*LATE, CONFTEST),
+        (*READ, ""),
+        pytest.param(*LATE, "", marks=pytest.mark.long),
+        pytest.param(*READ, CONFTEST, marks=pytest.mark.long),
     ],
+    ids=["late, conftest", "read", "late", "read, conftest"],
 )
 def test_interpreted_cases_that_a_change_reaches_are_named(
     tmp_path: Path, path: str, content: str, also: str
