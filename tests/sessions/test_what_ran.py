@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from .paired import FASTER, OLD, PLAIN, SETTINGS, SLOWER, Gate, kernel, project_at
+from .paired import FASTER, OLD, PLAIN, SETTINGS, SLOWER, Gate, cases, kernel, project_at
 from .project import Project
 
 REMOVED = "--kopt-allow-removed"
@@ -29,35 +29,50 @@ def commit(project: Project, cost: str, imports: str, files: dict[str, str]) -> 
     project.commit_all("A kernel with settings")
 
 
-#: Of each file: how a kernel reads its cost in it, and what it holds.
+#: By the name of a kernel: the file that it reads, what it imports, its cost, and what it reads.
 READING = {
-    "settings/plain.toml": (
+    "in_the_current_folder": (
+        *("settings/plain.toml", ""),
         *('float(open("settings/plain.toml").read().removeprefix("ms = "))', "ms = {}"),
     ),
-    "tuned": ('float((Path(__file__).resolve().parents[1] / "tuned").read_text())', "{}"),
-    "settings/mapped": (
+    "above_the_source": (
+        *("tuned", "from pathlib import Path"),
+        *('float((Path(__file__).resolve().parents[1] / "tuned").read_text())', "{}"),
+    ),
+    "in_cpp": (
+        *("settings/mapped", "import torch"),
         'float(bytes(torch.from_file("settings/" + "mapp" + "ed", size=6, dtype=torch.uint8)))',
         "{:6.2f}",
     ),
-    "settings/read": (
+    "by_a_program": (
+        *("settings/read", "import subprocess"),
         *('float(subprocess.check_output(["cat", "settings/" + "re" + "ad"]))', "{}"),
     ),
-    "settings/256,cpu.json": (
+    "by_a_name_that_stands_nowhere": (
+        *("settings/256,cpu.json", ""),
         *('float(open("settings/" + str(2**8) + ",cpu.js" + "on").read())', "{}"),
     ),
 }
 
 
 def test_settings_that_the_kernel_reads_are_each_versions_own(gate: Gate) -> None:
-    """In the current folder, above the source, in C++, by a program, by a name that is made."""
-    imports = "import subprocess\nfrom pathlib import Path\n\nimport torch"
-    cost = " + ".join(f"{way} / {len(READING)}" for way, _ in READING.values())
-    commit(gate.project, cost, imports, {f: text.format(OLD) for f, (_, text) in READING.items()})
-    for path, (_, text) in READING.items():
-        gate.project.write(path, text.format(SLOWER))
+    project = gate.project
+
+    def set_all(cost: float) -> None:
+        for path, _, _, text in READING.values():
+            project.write(path, text.format(cost))
+
+    for name, (_, imports, cost, _) in READING.items():
+        project.write(f"kernels/{name}.py", kernel(cost, name=name, imports=imports))
+    project.write("tests/test_reading.py", cases(*((f"kernels.{name}", name) for name in READING)))
+    project.git("rm", "--quiet", "tests/test_plain.py")
+    set_all(OLD)
+    project.commit_all("Kernels with settings")
+    set_all(SLOWER)
     done = gate()
     assert done.run.code == 8, done.run.text
-    assert done.shapes[1]["change_pct"] == pytest.approx(100 * (OLD / SLOWER - 1))
+    changes = [done.shapes[rows]["change_pct"] for rows in range(1, len(READING) + 1)]
+    assert changes == [pytest.approx(100 * (OLD / SLOWER - 1))] * len(READING)
 
 
 FIXTURE = """\
