@@ -722,10 +722,12 @@ def test_only_the_named_cases_are_judged(gate: Gate) -> None:
 
 def refused(gate: Gate, *words: str, base: str = "main") -> str:
     """See that a run refuses, and return its message."""
-    done = gate(*words, base=base)
-    assert done.run.code == 4, done.run.text
-    assert done.verdict is None and done.trace == []
-    return done.run.refusal
+    before = gate.left_behind()
+    run = gate.project.refuse(*gate.words(base), *words)
+    gate.expect(before)
+    assert run.code == 4, run.text
+    assert not gate.verdict.exists()
+    return run.refusal
 
 
 def test_bases_that_are_none(gate: Gate) -> None:
@@ -830,9 +832,10 @@ def test_a_base_whose_kernel_does_not_import(gate: Gate) -> None:
     gate.project.git("rm", "--quiet", PLAIN)
     gate.project.commit_all("Broken")
     gate.project.write(PLAIN, kernel(FASTER, "new"))
-    message = refused(gate)
+    done = gate()
+    assert done.run.code == 4 and done.verdict is None and done.trace == [], done.run.text
     for part in ("tests/test_plain.py", "does not import", "kernels.plain", "--kopt-base main"):
-        assert part in message
+        assert part in done.run.refusal
 
 
 @long

@@ -201,6 +201,7 @@ def test_while_waiting_for_an_idle_gpu(fresh: Project, interrupt: Interrupt) -> 
     assert fresh.round(1).code == 0
 
 
+@LONG
 def test_a_gpu_that_torch_cannot_use_is_not_a_fault_of_the_kernel(fresh: Project) -> None:
     driver = FakeDriver(fresh.root.parent / "driver", 1)
     (driver.directory / "sitecustomize.py").write_text("import pynvml\n")

@@ -8,11 +8,12 @@ import os
 import pty
 import re
 import struct
-import subprocess
 import sys
 import termios
 from contextlib import suppress
 
+from .. import nursery
+from ..waiting import HANG
 from .project import CAMPAIGN, KERNEL, Project
 from .sources import doubled_kernel as kernel
 
@@ -26,14 +27,8 @@ def on_a_terminal(project: Project, *words: str) -> list[str]:
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 40, COLUMNS, 0, 0))
     variables = project.environment()
     del variables["COLUMNS"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "pytest", *words],
-        cwd=project.root,
-        env=variables,
-        stdin=terminal,
-        stdout=terminal,
-        stderr=terminal,
-    )
+    command = [sys.executable, "-m", "pytest", *words]
+    process = nursery.start(command, project.root, variables, terminal)
     os.close(terminal)
     shown = b""
     # The last process to close its end makes this an error.
@@ -41,7 +36,7 @@ def on_a_terminal(project: Project, *words: str) -> list[str]:
         while piece := os.read(controller, 65536):
             shown += piece
     os.close(controller)
-    process.wait()
+    process.wait(HANG)
     text = _COLOUR.sub("", shown.decode())
     return [line.rpartition("\r")[2] for line in text.replace("\r\n", "\n").split("\n")]
 
