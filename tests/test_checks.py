@@ -1,11 +1,9 @@
-"""What checks of honesty find: what follows from it, what is said of it, and when it is loaded."""
+"""What checks of honesty find: what follows from it, and what is said of it."""
 
 from __future__ import annotations
 
 import ast
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,24 +13,6 @@ from pytest_kopt.honesty.finding import CONSEQUENCES, Consequence, Finding
 
 PACKAGE = Path(finding.__file__).parents[1]
 PAGE = PACKAGE.parent / "docs" / "findings.md"
-
-
-def test_what_makes_findings_where_kernels_run_is_loaded_before_them() -> None:
-    """So that it comes from what is installed, and a fork of the warm parent need not load it."""
-    files = [*(PACKAGE / "honesty").rglob("*.py"), *(PACKAGE / "cases" / "running").rglob("*.py")]
-    making = [path for path in files if "honesty.finding import" in path.read_text()]
-    # Notes on sources are made where the round is decided.
-    making.remove(PACKAGE / "honesty" / "audit.py")
-    names = [".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts) for path in making]
-    program = (
-        "import importlib, sys\n"
-        "from pytest_kopt.session.worker import _MEASURING\n"
-        "assert 'torch' not in sys.modules\n"
-        "for name in _MEASURING: importlib.import_module(name)\n"
-        f"print([name for name in {names!r} if name not in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert done.stdout == "[]\n", done.stderr
 
 
 def test_the_documentation_says_what_follows_from_every_finding() -> None:

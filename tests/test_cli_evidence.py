@@ -67,7 +67,7 @@ def test_every_option_of_init_has_an_example() -> None:
         assert re.search(r": ['\w.]|, ", option.help or ""), option.dest
 
 
-@pytest.mark.parametrize("words", [["status"], ["status", "--json"], ["init", "--help"]])
+@pytest.mark.parametrize("words", [["status"], ["init", "--help"]])
 def test_a_reader_who_has_enough_is_no_error(here: Path, words: list[str]) -> None:
     """As in `kopt status | head -1`: no traceback, and the exit code is the command's own."""
     command = [sys.executable, "-m", "pytest_kopt.cli", *words]

@@ -8,12 +8,15 @@ from typing import Any
 
 import pytest
 
+from pytest_kopt import options
 from pytest_kopt.cases.order import WorkerOrders
 from pytest_kopt.cases.protocol import Begin, Leave, LoadVersions, Prepare, StopWorker
 from pytest_kopt.options.declare import FROM_MANIFEST, SERVE
 from pytest_kopt.processes.child import Child
 from pytest_kopt.processes.launcher import Launcher
 from pytest_kopt.processes.served import Serve
+
+PACKAGE = Path(options.__file__).parents[1]
 
 #: Rooms and packages that only the deciding process needs.
 DECIDING = ("pytest_kopt.decide.verdict", "pytest_kopt.campaign", "pytest_kopt.knowledge", "yaml")
@@ -110,14 +113,25 @@ def test_an_order_for_a_case_that_ended_without_it_is_passed_over() -> None:
     assert ran == ["a", "b"]
 
 
-def test_what_runs_cases_loads_nothing_of_what_decides() -> None:
+def test_what_runs_cases_loads_what_makes_findings_and_nothing_of_what_decides() -> None:
+    """So that the first comes from what is installed, and a fork of the parent need not load it."""
+    files = [*(PACKAGE / "honesty").rglob("*.py"), *(PACKAGE / "cases" / "running").rglob("*.py")]
+    making = [path for path in files if "honesty.finding import" in path.read_text()]
+    # Notes on sources are made where the round is decided.
+    making.remove(PACKAGE / "honesty" / "audit.py")
+    names = [".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts) for path in making]
     code = (
-        "import sys, pytest_kopt.processes.served, pytest_kopt.session.assemble, "
-        "pytest_kopt.cases.running.timed_versions, pytest_kopt.sameness.launches; "
-        f"print([name for name in {DECIDING!r} if name in sys.modules])"
+        "import importlib, sys\n"
+        "from pytest_kopt.session.worker import _MEASURING\n"
+        "assert 'torch' not in sys.modules\n"
+        "for name in _MEASURING: importlib.import_module(name)\n"
+        f"missing = [name for name in {names!r} if name not in sys.modules]\n"
+        "import pytest_kopt.processes.served, pytest_kopt.session.assemble\n"
+        "import pytest_kopt.cases.running.timed_versions, pytest_kopt.sameness.launches\n"
+        f"print(missing, [name for name in {DECIDING!r} if name in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "[] []\n", done.stderr
 
 
 def test_what_decides_loads_no_torch() -> None:
