@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 pytest_plugins = ["pytester"]
 
+# Until all tests are collected, nothing is garbage.
+gc.disable()
+
 # What an example takes says nothing on a busy machine.
 settings.register_profile("suite", deadline=None)
 settings.load_profile("suite")
@@ -39,6 +42,7 @@ def pytest_collection_finish() -> None:
     """Exempt what is imported by now from collections, which checks of kernels ask for often."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)

@@ -281,7 +281,8 @@ def drifting(fresh_template: Project, tmp_path_factory: pytest.TempPathFactory) 
     ("what", "words"),
     [
         *[(what, SERIAL) for what in DRIFTS],
-        *[(what, TWO_WORKERS) for what in ("schema", "another case")],
+        ("schema", TWO_WORKERS),
+        pytest.param("another case", TWO_WORKERS, marks=pytest.mark.long),
     ],
 )
 def test_drift_from_the_baseline(

@@ -150,7 +150,11 @@ def test_a_quick_gain_that_the_other_cases_lose_is_rolled_back(six: Project) -> 
     assert six.read(KERNEL) == kernel()
 
 
-@pytest.mark.parametrize("cost", [250 / 1.03, 125.0, 300.0], ids=["small", "large", "slower"])
+@pytest.mark.parametrize(
+    "cost",
+    [250 / 1.03, pytest.param(125.0, marks=pytest.mark.long), 300.0],
+    ids=["small", "large", "slower"],
+)
 def test_a_version_that_is_wrong_outside_the_level_is_not_kept(six: Project, cost: float) -> None:
     """Every round checks every case, whatever the others gain."""
     wrong = kernel(cost).replace("return FACTOR * x", "return (FACTOR + (ctx.rows == 16)) * x")

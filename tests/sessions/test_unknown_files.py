@@ -227,9 +227,14 @@ WHEN_CALLED = kernel(0.0, imports="from pathlib import Path").replace(
     ("path", "source", "before", "after", "where"),
     [
         (TABLE, WHEN_CALLED, POINTER.format(1), str(SLOWER), "at the base"),
-        (TABLE, WHEN_CALLED, POINTER.format(1), POINTER.format(2), "here"),
+        pytest.param(
+            *(TABLE, WHEN_CALLED, POINTER.format(1), POINTER.format(2), "here"),
+            marks=pytest.mark.long,
+        ),
         (TABLE, AT_IMPORT, str(OLD), POINTER.format(2), "here"),
-        (PLAIN, kernel(), POINTER.format(1), NEW, "at the base"),
+        pytest.param(
+            *(PLAIN, kernel(), POINTER.format(1), NEW, "at the base"), marks=pytest.mark.long
+        ),
         (PLAIN, kernel(), kernel(), POINTER.format(2), "here"),
     ],
     ids=["data then", "data then and now", "data at import", "kernel then", "kernel now"],
