@@ -7,6 +7,7 @@ second sessions and refused requests, in any order; after every step the campaig
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import os
@@ -269,6 +270,13 @@ class Histories(RuleBasedStateMachine):
     def teardown(self) -> None:
         shutil.rmtree(self.root.parent)
 
+    def twin(self) -> Histories:
+        """Return a copy to go on with."""
+        twin = type(self)()
+        twin.project, twin.model = self.project.copied(twin.root), copy.deepcopy(self.model)
+        twin.versions, twin.is_shown = self.versions, self.is_shown
+        return twin
+
     def _measure(
         self,
         name: str,
@@ -518,6 +526,45 @@ def play(machine: type[Histories], steps: int, length: int = 40) -> None:
         while (left := begin + steps - TAKEN.total()) > 0:
             examples = settings(most, max_examples=min(max(left // length, 1), 200))
             run_state_machine_as_test(machine, settings=examples)
+
+
+@pytest.mark.parametrize(
+    ("machine", "outcome"),
+    [
+        (Histories, "faster"),
+        (Histories, "slower"),
+        pytest.param(Histories, "baseline", marks=pytest.mark.long),
+        pytest.param(HistoriesInGit, "baseline", marks=pytest.mark.long),
+        pytest.param(HistoriesInGit, "faster", marks=pytest.mark.long),
+        pytest.param(HistoriesInGit, "slower", marks=pytest.mark.long),
+    ],
+)
+def test_every_kill(machine: type[Histories], outcome: str) -> None:
+    """At each step on disk, what it writes done half as well; the next session goes on."""
+    with made_quick(in_git=machine.in_git):
+        begun = machine()
+        begun.start(iterations=None, goal=None)
+        if outcome == "baseline":
+            outcome = "equal"
+        else:
+            begun.measure("equal", edited=False, by_number=True)
+            begun.edit_kernel("grown")
+        listed = begun.twin()
+        steps = Steps(listed.root)
+        listed._measure(outcome, steps)
+        assert steps.count > 40
+        for at in range(1, steps.count + 1):
+            for torn in (None, 0.6) if at in steps.tearable else (None,):
+                twin = begun.twin()
+                for again in (Steps(twin.root, at, torn), Steps(twin.root)):
+                    twin._measure(outcome, again)
+                    twin.tree_is_as_the_rules_have_it()
+                    twin.logs_only_grow()
+                    twin.status_is_as_the_rules_have_it()
+                twin._everything_is_shown()
+                twin.teardown()
+        begun.teardown()
+        listed.teardown()
 
 
 def test_histories() -> None:

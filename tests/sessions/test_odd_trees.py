@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -336,6 +337,44 @@ from pytest_kopt.campaign.git import repository
 assert repository._TRIES > 2
 repository._TRIES = 2
 """
+
+
+#: The session of a round is killed when the ledger has its decision and the tree has not.
+DEADLY = """\
+import os
+import signal
+
+from pytest_kopt.campaign.campaign import Campaign
+
+settle = Campaign.settle
+
+
+def die(campaign, *given, **named):
+    if campaign.state.pending:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return settle(campaign, *given, **named)
+
+
+Campaign.settle = die
+"""
+
+
+@pytest.mark.parametrize(
+    ("version", "decision", "left"),
+    [(FASTER, "ACCEPTED", FASTER), (SLOWER, "ROLLED_BACK", doubled_kernel())],
+)
+def test_what_was_decided_before_a_kill_is_carried_out_by_the_next_session(
+    started: Project, version: str, decision: str, left: str
+) -> None:
+    """Each step on disk is a point to be killed at in `test_stateful`; here the kill is real."""
+    started.write(KERNEL, version)
+    started.write("untracked.txt", "mine\n")
+    run = started.round(2, **with_plugin(started, DEADLY))
+    assert run.code == -signal.SIGKILL and started.read(KERNEL) == version, run.text
+    assert started.round("next").code == 4, "nothing is left to measure"
+    assert started.verdict(2)["decision"] == decision and started.read(KERNEL) == left
+    assert started.git("show", f"HEAD:{KERNEL}") == left
+    assert started.read("untracked.txt") == "mine\n"
 
 
 def test_a_cut_off_commit_waits_for_git(started: Project) -> None:
