@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from .once import made_once
+from .paired import Gate, project_at
 from .project import Project, Stage
 from .sources import write_doubled
 from .story import MODES, Story, told
@@ -27,6 +28,12 @@ def empty(tmp_path: Path) -> Project:
     root = tmp_path / "project"
     root.mkdir()
     return Project(root)
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Gate:
+    """The gate in a project whose first commit is the base."""
+    return Gate(project_at(tmp_path / "project"))
 
 
 def _make_fresh(directory: Path) -> None:

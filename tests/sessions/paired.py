@@ -128,6 +128,7 @@ def plain(x):
     return result
 """
 PLAIN = "kernels/plain.py"
+PLAIN_CASE = "tests/test_plain.py::test_plain"
 PLAIN_CASES = cases(("kernels.plain", "plain"))
 
 

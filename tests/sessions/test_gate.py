@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
-import signal
 from importlib.resources import files
 from pathlib import Path
 
 import jsonschema
 import pytest
-
-from pytest_kopt.campaign.git.repository import Repository
-from pytest_kopt.campaign.git.worktrees import contents_at
 
 from .paired import (
     A_LITTLE_SLOWER,
@@ -22,12 +17,12 @@ from .paired import (
     FASTER,
     OLD,
     PLAIN,
+    PLAIN_CASE,
     PLAIN_CASES,
     SAME,
     SLOWER,
     Gate,
     cases,
-    compares,
     kernel,
     names,
     project_at,
@@ -35,12 +30,6 @@ from .paired import (
 from .project import NO_XDIST, TWO_WORKERS, Project
 
 long = pytest.mark.long
-
-
-@pytest.fixture
-def gate(tmp_path: Path) -> Gate:
-    """The gate in a project whose first commit is the base."""
-    return Gate(project_at(tmp_path / "project"))
 
 
 # What changed, and what becomes of it.
@@ -160,157 +149,6 @@ def test_a_case_that_is_gone_is_no_way_around_the_gate(gate: Gate) -> None:
     done = gate("--kopt-allow-removed")
     assert done.run.code == 0, done.run.text
     assert done.judged["flags"] == [f"removed case: {gone}"] and done.judged["removed"] == []
-
-
-PLAIN_CASE = "tests/test_plain.py::test_plain"
-LOOSER = """\
-        gate=tolerance(rtol=0.1, atol=0.1),
-        dims="""
-
-
-def test_a_kernel_is_judged_by_what_the_base_declares_as_well(gate: Gate) -> None:
-    """It computes another function, and so does the reference of its pull request."""
-    project = gate.project
-    project.write(PLAIN, kernel(FASTER, "new", factor=3.0))
-    project.replace("tests/test_plain.py", "2 * x.double()", "3 * x.double()")
-    done = gate()
-    assert done.run.code == 1, done.run.text
-    assert done.judged["decision"] == "REPAIR"
-    assert "1 case(s) are wrong by what the base's cases declare" in done.judged["reason"]
-    assert "in a pull request of its own first" in done.judged["next_step"]
-
-
-@pytest.mark.parametrize("factor", [3.0, 2.02])
-def test_a_helper_that_makes_kernel_and_reference_wrong_is_refused(
-    gate: Gate, factor: float
-) -> None:
-    """The base's reference, with the base's helper, judges what the timed calls gave."""
-    project = gate.project
-    imports = "from kernels import scale"
-    project.write("kernels/scale.py", "FACTOR = 2.0\n")
-    project.write(PLAIN, kernel(OLD, imports=imports, factor="scale.FACTOR"))
-    project.replace("tests/test_plain.py", "2 * x.double()", "scale.FACTOR * x.double()")
-    project.replace("tests/test_plain.py", "import torch", f"import torch\n{imports}")
-    project.commit_all("The base")
-    project.write("kernels/scale.py", f"FACTOR = {factor}\n")
-    done = gate()
-    assert done.run.code in (1, 8), done.run.text
-
-
-def test_what_a_pull_request_declares_less_is_named_first(gate: Gate) -> None:
-    project = gate.project
-    project.replace("tests/test_plain.py", "dims=", LOOSER.strip())
-    wider = 'domain=("declared shapes", "contiguous")'
-    project.replace("tests/test_plain.py", 'domain="declared shapes"', wider)
-    project.replace(
-        "tests/test_plain.py", "import torch", "import torch\nfrom pytest_kopt import *"
-    )
-    project.replace("tests/test_plain.py", "torch.ones(1, 8)", "2 * torch.ones(1, 8)")
-    project.replace("tests/test_plain.py", "dims=", "limit_pct=50, dims=")
-    done = gate()
-    assert done.run.code == 0, done.run.text
-    assert done.judged["reason"].startswith(
-        "the cases declare less than the base's: plain rows=1 accepts allclose(rtol=0.1, atol=0.1) "
-        "for out, the base allclose(rtol=0.0001, atol=0.0001); plain rows=1 excludes contiguous by "
-        "its domain; plain rows=1 may be slower by 50 %, at the base by 5 %; "
-        "plain rows=1 draws other inputs; no kernel code changed"
-    )
-
-
-def test_a_slower_kernel_is_judged_by_the_bases_limit(gate: Gate) -> None:
-    project = gate.project
-    project.write(PLAIN, kernel(SLOWER, "new"))
-    project.replace("tests/test_plain.py", "dims=", "limit_pct=100, dims=")
-    done = gate()
-    assert done.run.code == 8, done.run.text
-    assert "may be slower by 100 %, at the base by 5 %" in done.judged["reason"]
-    assert "beyond the regression limit of 5 %" in done.judged["reason"]
-
-
-NARROWER = 'domain=("declared shapes", "declared signs", "moderate values", "finite")'
-
-
-def test_a_kernel_is_tried_beyond_a_narrower_domain(gate: Gate) -> None:
-    """Where the base's case did not exclude it, and the base's kernel is right there."""
-    project = gate.project
-    project.write("kernels/right.py", kernel(name="right"))
-    project.write(
-        "tests/test_plain.py", cases(("kernels.right", "right"), ("kernels.plain", "plain"))
-    )
-    project.commit_all("Two kernels")
-    project.write("kernels/right.py", kernel(FASTER, "new", name="right"))
-    project.write(PLAIN, kernel(FASTER, "new").replace("* x", "* x.abs()"))
-    text = project.read("tests/test_plain.py")
-    project.write("tests/test_plain.py", text.replace('domain="declared shapes"', NARROWER))
-    done = gate()
-    assert done.run.code == 1, done.run.text
-    reason = done.judged["reason"]
-    assert "excludes declared signs, finite, moderate values by its domain" in reason
-    assert "held-out-range" in reason
-    assert {finding["where"] for finding in done.judged["findings"]} == {PLAIN_CASE}
-
-
-def test_what_a_pull_request_declares_tighter_is_named_and_passes(gate: Gate) -> None:
-    project = gate.project
-    project.replace("tests/test_plain.py", "dims=", "gate=bitwise(),\n        dims=")
-    imports = "import torch\nfrom pytest_kopt import bitwise"
-    project.replace("tests/test_plain.py", "import torch", imports)
-    project.replace("tests/test_plain.py", '        domain="declared shapes",\n', "")
-    done = gate()
-    assert done.run.code == 0, done.run.text
-    assert done.judged["reason"].startswith("no kernel code changed")
-    named = "declared otherwise than at the base, and no looser: plain rows=1"
-    assert done.judged["flags"] == [
-        f"{named} accepts bitwise equal for out, the base allclose(rtol=0.0001, atol=0.0001)",
-        f"{named} no longer excludes declared shapes by its domain",
-    ]
-
-
-#: A kernel that registers something with torch cannot be loaded beside another version.
-REGISTERS = """
-
-import torch
-
-OPERATORS = torch.library.Library("plain", "FRAGMENT")
-"""
-
-
-def test_a_kernel_far_less_exact_than_the_bases_is_refused(gate: Gate) -> None:
-    """Within the tolerance of float32: 80 dB where the base has all of them."""
-    gate.project.write(PLAIN, kernel(FASTER, "new", factor=2.0002) + REGISTERS)
-    done = gate()
-    assert done.run.code == 8, done.run.text
-    (finding,) = done.judged["findings"]
-    assert (finding["check"], finding["where"]) == ("precision-downgrade", PLAIN_CASE)
-
-
-@pytest.mark.parametrize(
-    ("result", "check"),
-    [
-        ("(2.0 * x).half()", "output-dtype"),
-        ("(2.0 * x)[:, :1].expand(x.shape)", "output-layout"),
-    ],
-)
-def test_results_are_of_the_bases_dtype_and_have_memory_of_their_own(
-    gate: Gate, result: str, check: str
-) -> None:
-    text = kernel(FASTER, "new").replace("return 2.0 * x", f"return {result}")
-    gate.project.write(PLAIN, text)
-    done = gate()
-    assert done.run.code == 1, done.run.text
-    (finding,) = done.judged["findings"]
-    assert (finding["check"], finding["where"]) == (check, PLAIN_CASE)
-    assert done.judged["reason"] == f"the results are not the base's: {check}"
-
-
-def test_a_kernel_as_exact_as_the_bases_passes_in_two_processes(gate: Gate) -> None:
-    gate.project.write(PLAIN, kernel(FASTER, "new") + REGISTERS)
-    done = gate()
-    assert done.run.code == 0 and done.judged["findings"] == [], done.run.text
-    assert any("two processes" in flag for flag in done.judged["flags"]), done.judged["flags"]
-    (shape,) = done.judged["shapes"]
-    assert shape["memory"]["candidate_bytes"] > 0 and shape["memory"]["incumbent_bytes"] > 0
-    assert shape["first_call_ms"]["candidate"] > 0 and shape["first_call_ms"]["incumbent"] > 0
 
 
 #: What a test sets in the kernel's module before its case.
@@ -717,144 +555,6 @@ def test_only_the_named_cases_are_judged(gate: Gate) -> None:
     assert done.shapes[1]["change_pct"] == pytest.approx(100 * (OLD / FASTER - 1))
 
 
-# What is refused: one message, nothing measured, nothing changed.
-
-
-def refused(gate: Gate, *words: str, base: str = "main") -> str:
-    """See that a run refuses, and return its message."""
-    before = gate.left_behind()
-    run = gate.project.refuse(*gate.words(base), *words)
-    gate.expect(before)
-    assert run.code == 4, run.text
-    assert not gate.verdict.exists()
-    return run.refusal
-
-
-def test_bases_that_are_none(gate: Gate) -> None:
-    project = gate.project
-    assert "'nowhere'" in refused(gate, base="nowhere") or "nowhere" in refused(
-        gate, base="nowhere"
-    )
-    for ref in ("--output=stolen", "-O", "main:README.md", "main..main", ""):
-        message = refused(gate, base=ref)
-        assert f"--kopt-base {ref}" in message and "unknown" in message
-    assert not (project.root / "stolen").exists()
-    project.git("checkout", "--quiet", "--orphan", "elsewhere")
-    project.commit_all("Another history")
-    assert "no common history" in refused(gate)
-
-
-def test_a_clone_without_the_merge_base(gate: Gate, tmp_path: Path) -> None:
-    """As CI makes it: the head alone, or head and base without what lies between."""
-    origin = gate.project
-    origin.git("switch", "--quiet", "-c", "topic")
-    origin.write(PLAIN, kernel(FASTER, "new"))
-    origin.commit_all("Faster")
-    origin.git("switch", "--quiet", "main")
-    origin.write("README.md", "Meanwhile.\n")
-    origin.commit_all("Meanwhile")
-    url = f"file://{origin.root}"
-    origin.git("clone", "-q", "--depth", "1", "--branch", "topic", url, str(tmp_path / "clone"))
-    clone = Gate(Project(tmp_path / "clone"))
-    message = refused(clone, base="origin/main")
-    assert "unknown" in message and "fetch-depth: 0" in message
-    clone.project.git("fetch", "-q", "--depth", "1", "origin", "main:refs/remotes/origin/main")
-    message = refused(clone, base="origin/main")
-    assert "no common history" in message and "shallow" in message and "fetch-depth: 0" in message
-
-
-def test_where_there_is_no_repository(gate: Gate, tmp_path: Path) -> None:
-    (gate.project.root / ".git").rename(tmp_path / "away")
-    done = gate.project.pytest(*gate.words("main"), **gate.variables())
-    assert done.code == 4 and "no git repository" in done.refusal
-    gate.project.git("init", "--quiet")
-    done = gate.project.pytest(*gate.words("main"), **gate.variables())
-    assert done.code == 4 and "commit" in done.refusal
-    assert gate.traced() == []
-
-
-def test_a_submodule_that_changed(gate: Gate, tmp_path: Path) -> None:
-    other = project_at(tmp_path / "other")
-    project = gate.project
-    local = ("-c", "protocol.file.allow=always")
-    project.git(*local, "submodule", "--quiet", "add", str(other.root), "vendor")
-    project.commit_all("With a submodule")
-    project.write("vendor/kernels/plain.py", kernel(FASTER, "new"))
-    repository = Repository.around(project.root)
-    assert repository is not None
-    assert contents_at(repository, "HEAD") == {
-        "vendor/kernels/plain.py": other.read("kernels/plain.py").encode()
-    }
-    Project(project.root / "vendor").commit_all("Faster")
-    project.git("checkout", "--quiet", "-b", "bump")
-    project.commit_all("Bump the submodule")
-    (project.root / "vendor/.git").rename(tmp_path / "away")
-    message = refused(gate)
-    assert "vendor" in message and "git submodule update --init vendor" in message
-
-
-@pytest.mark.parametrize(
-    ("words", "parts"),
-    [
-        (("--kopt-round", "2"), ("--kopt-base", "it needs no campaign")),
-        (("--kopt-campaign", "mine"), ("--kopt-base", "it needs no campaign")),
-        (("--kopt-compare", "stored"), ("--kopt-compare", "no stored baseline", "paired")),
-        (("--kopt-notes", "notes.yaml"), ("--kopt-notes", "--kopt-round")),
-        (("-o", "kopt_gate=faster"), ("'faster'", "no-regression, improve")),
-        (("--kopt-calibrate", "4"), ("--kopt-calibrate", "--kopt-base")),
-        (("--kopt-check-only",), ("--kopt-check-only: excludes --kopt-base", "records nothing")),
-    ],
-)
-def test_options_that_do_not_go_with_it(
-    refusing: Gate, words: tuple[str, ...], parts: tuple[str, ...]
-) -> None:
-    message = refused(refusing, *words)
-    for part in parts:
-        assert part in message
-
-
-def test_a_gate_needs_a_base(refusing: Gate) -> None:
-    run = refusing.project.pytest("--kopt-gate", "improve", **refusing.variables())
-    assert run.code == 4 and "--kopt-base REF" in run.refusal
-    run = refusing.project.pytest("--kopt-allow-removed", **refusing.variables())
-    assert run.code == 4 and "--kopt-allow-removed: needs --kopt-base" in run.refusal
-
-
-@pytest.fixture(scope="module")
-def refusing(tmp_path_factory: pytest.TempPathFactory) -> Gate:
-    """A gate that only refuses, shared."""
-    return Gate(project_at(tmp_path_factory.mktemp("refusing") / "project"))
-
-
-@long
-def test_a_base_whose_kernel_does_not_import(gate: Gate) -> None:
-    """Its test file is there, so its cases are not new ones."""
-    gate.project.git("rm", "--quiet", PLAIN)
-    gate.project.commit_all("Broken")
-    gate.project.write(PLAIN, kernel(FASTER, "new"))
-    done = gate()
-    assert done.run.code == 4 and done.verdict is None and done.trace == [], done.run.text
-    for part in ("tests/test_plain.py", "does not import", "kernels.plain", "--kopt-base main"):
-        assert part in done.run.refusal
-
-
-@long
-def test_a_base_whose_kernel_does_not_import_when_it_is_called(gate: Gate) -> None:
-    """Seen only in the replicas; never a stored comparison, never silence."""
-    late = kernel().replace(
-        "def plain(x):\n", "def plain(x):\n    from kernels.core import COST_MS\n"
-    )
-    gate.project.write(PLAIN, late)
-    gate.project.write("kernels/core.py", "raise ImportError('gone astray')\n")
-    gate.project.commit_all("Broken")
-    gate.project.write("kernels/core.py", "COST_MS = 250.0\n")
-    done = gate()
-    assert done.run.code == 4, done.run.text
-    for part in ("gone astray", "--kopt-base main", "under both names"):
-        assert part in done.run.refusal
-    assert done.verdict is None
-
-
 @long
 def test_a_case_that_is_a_lambda_is_compared_in_two_processes(gate: Gate) -> None:
     """And the verdict says what to write instead."""
@@ -867,42 +567,3 @@ def test_a_case_that_is_a_lambda_is_compared_in_two_processes(gate: Gate) -> Non
     (flag,) = done.judged["flags"]
     assert "two processes" in flag and "lambda" in flag and "plain function" in flag
     assert done.shapes[1]["change_pct"] == pytest.approx(100 * (OLD / FASTER - 1))
-
-
-# Cut off in the middle.
-
-BLOCKING = """\
-import os
-import pathlib
-import time
-
-pathlib.Path(os.environ["TRACE"]).write_text("collecting 0\\n")
-time.sleep(3600)
-"""
-
-
-def test_interrupted_while_the_base_is_collected(gate: Gate) -> None:
-    gate.project.write("tests/test_plain.py", BLOCKING)
-    gate.project.commit_all("Takes its time")
-    gate.project.write("tests/test_plain.py", PLAIN_CASES)
-    # A process that still collects would not listen to anything milder than a kill.
-    assert gate.interrupt(signal.SIGTERM, lambda: names(gate.traced()) == {"collecting"}) == 2
-    assert names(gate.traced()) == {"collecting"}, "nothing was measured after that"
-
-
-@long
-def test_interrupted_in_the_middle_of_the_comparison(gate: Gate) -> None:
-    gate.project.write(PLAIN, kernel(FASTER, "new"))
-    assert gate.interrupt(signal.SIGINT, lambda: compares(gate.trace)) == 2
-    assert not gate.verdict.exists()
-
-
-def test_trees_of_a_killed_run_are_removed_by_the_next(gate: Gate) -> None:
-    """Only those of processes that are gone."""
-    dead, alive = (gate.tmp / f"kopt-scratch-{pid}-x" for pid in (2**22 + 1, os.getpid()))
-    for path in (dead, alive):
-        (path / "first").mkdir(parents=True)
-    gate.project.write("tests/test_plain.py", PLAIN_CASES + "\n\nTIDIER = True\n")
-    run = gate.project.pytest(*gate.words("main"), **gate.variables())
-    assert run.code == 0 and "no kernel code changed" in run.out, run.text
-    assert not dead.exists() and alive.exists()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 
@@ -20,15 +19,8 @@ from .paired import (
     Gate,
     cases,
     kernel,
-    project_at,
 )
 from .project import Project
-
-
-@pytest.fixture
-def gate(tmp_path: Path) -> Gate:
-    """The gate in a project whose first commit is the base."""
-    return Gate(project_at(tmp_path / "project"))
 
 
 def refusal(gate: Gate) -> str:

@@ -12,16 +12,10 @@ from pytest_kopt.campaign.git.repository import Repository
 from pytest_kopt.campaign.git.worktrees import contents_at
 from pytest_kopt.errors import BadInput
 
-from .paired import FASTER, OLD, PLAIN, PLAIN_CASES, SLOWER, Gate, kernel, project_at
+from .paired import FASTER, OLD, PLAIN, PLAIN_CASES, SLOWER, Gate, kernel
 from .project import Project
 
 NEW = kernel(SLOWER, "new")
-
-
-@pytest.fixture
-def gate(tmp_path: Path) -> Gate:
-    """The gate in a project whose first commit is the base."""
-    return Gate(project_at(tmp_path / "project"))
 
 
 def link(project: Project, path: str, target: str) -> None:

@@ -15,12 +15,6 @@ REMOVED = "--kopt-allow-removed"
 SRC = SETTINGS.replace('[".", "tests"]', '["tests"]')
 
 
-@pytest.fixture
-def gate(tmp_path: Path) -> Gate:
-    """The gate in a project whose first commit is the base."""
-    return Gate(project_at(tmp_path / "project"))
-
-
 def commit(project: Project, cost: str, imports: str, files: dict[str, str]) -> None:
     """Commit a kernel whose cost is an expression, and the files that it is made of."""
     project.write(PLAIN, kernel(cost, imports=imports))
