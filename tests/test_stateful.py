@@ -548,6 +548,7 @@ def test_every_kill(machine: type[Histories], outcome: str) -> None:
             outcome = "equal"
         else:
             begun.measure("equal", edited=False, by_number=True)
+            begun.edit_kernel("changed")
             begun.edit_kernel("grown")
         listed = begun.twin()
         steps = Steps(listed.root)
