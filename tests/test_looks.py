@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pytest_kopt import policies
@@ -263,7 +263,16 @@ def test_equal_is_equal_to_both_copies() -> None:
         assert verdict is not None and verdict.decision.keeps == keeps, verdict
 
 
+OPEN = Series("a", "a", {}, (0.02, -0.019), (0.0, 0.001), limit_pct=1.0)
+UNGUARDED = [
+    Series(f"case{i}", f"case{i}", {"case": i}, (size, -size) * 4, core=False)
+    for i, size in enumerate((0.03, 0.06))
+]
+
+
 @given(evidence_of_cases(), st.sampled_from([True, False]))
+@example(series_table([OPEN], "step"), False)
+@example(series_table(UNGUARDED, "step", classes=Classes(("case",))), False)
 def test_what_may_have_lost_keeps_a_comparison_open_to_the_end(
     evidence: SeriesTable, is_last: bool
 ) -> None:
