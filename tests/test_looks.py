@@ -25,7 +25,7 @@ from pytest_kopt.decide.inference import (
     scatter_of,
     student_quantile,
 )
-from pytest_kopt.decide.known_noise import DEVICE_TIMED, Noise
+from pytest_kopt.decide.known_noise import DEVICE_TIMED, HOST_TIMED, Noise
 from pytest_kopt.decide.look import slower_by
 from pytest_kopt.decide.paired import WORTH_PCT, decide
 from pytest_kopt.decide.series import Series, SeriesTable
@@ -78,11 +78,16 @@ def against_each_copy(evidence: SeriesTable) -> Iterator[SeriesTable]:
         yield replace(evidence, series=tuple(cases))
 
 
-def test_the_page_on_the_method_has_the_levels_and_the_scatter_of_a_change() -> None:
-    page = (Path(__file__).parents[1] / "docs" / "paired.md").read_text()
+def test_the_page_on_the_method_has_its_constants() -> None:
+    page = " ".join((Path(__file__).parents[1] / "docs" / "paired.md").read_text().split())
     *first, last = (f"{level:g}" for level in LOOKS.values())
     assert f"{', '.join(first)} and {last} (alpha spending)" in page
     assert f"The levels add up to {100 * sum(LOOKS.values()):.2f} %" in page
+    device, host = (
+        f"{100 * math.sqrt(prior.variance):g} %" for prior in (DEVICE_TIMED, HOST_TIMED)
+    )
+    assert f"deviation of {device} a case with {DEVICE_TIMED.freedom} degrees of freedom" in page
+    assert f"for host times it is {host} with {HOST_TIMED.freedom}." in page
     assert f"g = min({scatter_of(0.01) / 0.01:g} |m|, {scatter_of(9.0):g})" in page
 
 
