@@ -98,15 +98,18 @@ def test_rounds_in_the_interpreter_check_but_never_decide(empty: Project) -> Non
 LAZY = """\
 
 
+from pathlib import Path
+
 from clock import spend
 
-_by_value, factor_file = added, "factor.json"
+_by_value = added
 
 
 def added(x, y):
     from importlib import import_module
 
     spend(1.0, "added")
+    Path(__file__).with_name("factor.json").read_text()
     return import_module("kernels.late").same(_by_value(x, y))
 """
 
@@ -150,7 +153,7 @@ CONFTEST = "tests/conftest.py"
 def test_interpreted_cases_that_a_change_reaches_are_named(
     tmp_path: Path, path: str, content: str, also: str
 ) -> None:
-    """By an import while the call runs, or by a file that the kernel names."""
+    """By an import while the call runs, or by a file that the kernel opens."""
     gate = gate_at(tmp_path / "project")
     gate.project.write(PLAIN, kernel(SAME, "new"))
     if also:
