@@ -326,6 +326,25 @@ def test_a_kernel_that_is_called_otherwise_than_by_the_bases_test(gate: Gate, ke
     assert allowed.run.code == 0 and allowed.judged["flags"] == done.judged["flags"]
 
 
+def test_a_moved_kernel_costs_its_own_cases_alone(gate: Gate) -> None:
+    """The base's test of it does not import."""
+    project = gate.project
+    project.write("kernels/twice.py", kernel(name="twice"))
+    both = cases(("kernels.plain", "plain"), ("kernels.twice", "twice"))
+    project.write(TWICE, both.replace("ones(1, 8)", "ones(3, 8)").replace('"rows": 1', '"rows": 3'))
+    project.commit_all("Two kernels")
+    project.git("mv", "kernels/twice.py", "kernels/moved.py")
+    project.replace(TWICE, "from kernels.twice", "from kernels.moved")
+    project.write(PLAIN, kernel(SLOWER, "new"))
+    done = gate("--kopt-allow-removed")
+    assert done.run.code == 8, done.run.text
+    changes = {rows: shape["change_pct"] for rows, shape in done.shapes.items()}
+    assert changes == {1: pytest.approx(100 * (OLD / SLOWER - 1)), 2: None, 3: None}
+    together = "changed together: not compared: "
+    told = [flag for flag in done.judged["flags"] if flag.startswith(together)]
+    assert len(told) == 2 and all("No module named 'kernels.twice'" in flag for flag in told), told
+
+
 @pytest.mark.parametrize("edits_kernel", [True, False])
 def test_a_case_that_its_changed_test_alone_fails_is_wrong(gate: Gate, edits_kernel: bool) -> None:
     if edits_kernel:
