@@ -133,31 +133,39 @@ def test_each_version_runs_its_own_code(tree: Tree, layout: str) -> None:
     executed_files.check(function, version.first_files, version.files, "candidate")
 
 
+OWN = "from . import tools as own\nfrom .core import answer as tools"
+ALL = "both both.api both.core both.tools"
+
+
 @pytest.mark.parametrize(
-    ("edited", "imports", "reached"),
+    ("edited", "package", "imports", "reached"),
     [
-        ("core", "from both.tools import value", ""),
-        ("core", "from .tools import value", ""),
-        ("core", "from . import tools\nvalue = tools.value", ""),
-        ("core", "import both.tools as t\nvalue = t.value", ""),
-        ("core", "import both.tools\nvalue = both.tools.value", "both both.api both.core"),
-        ("core", "from both import *\nvalue = 1", "both both.api both.core"),
-        ("tools", "from both.tools import value", "both both.api both.tools"),
-        ("__init__", "from both.tools import value", "both both.api both.core both.tools"),
+        ("core", "", "from both.tools import value", ""),
+        ("core", "", "from .tools import value", ""),
+        ("core", "", "from . import tools\nvalue = tools.value", ""),
+        ("core", "", "import both.tools as t\nvalue = t.value", ""),
+        ("core", "", "import both.tools\nvalue = both.tools.value", "both both.api both.core"),
+        ("core", "", "from both import *\nvalue = 1", "both both.api both.core"),
+        ("tools", "", "from both.tools import value", "both both.api both.tools"),
+        # The package may have the module set what others read.
+        (*("core", "from . import core", "from both.tools import value"), ALL),
+        # A name of the package is no module, although one is called so.
+        (*("core", OWN, "from both import tools\nvalue = tools()"), ALL),
+        ("__init__", "", "from both.tools import value", "both both.api both.tools"),
     ],
 )
 def test_a_module_is_of_a_change_only_if_it_reads_what_changed(
-    edited: str, imports: str, reached: str, tree: Tree
+    edited: str, package: str, imports: str, reached: str, tree: Tree
 ) -> None:
-    """Its package may import more: that code runs before it, and gives it nothing."""
     tree.write(
         {
-            "both/__init__.py": "from .core import answer\nfrom .api import get\n",
+            "both/__init__.py": f"{package}\n",
             "both/core.py": KERNEL.format(value="'new'"),
             "both/tools.py": "value = 1\n",
             "both/api.py": f"{imports}\n\n\ndef get():\n    return value\n",
         }
     )
+    importlib.import_module("both.core")
     importlib.import_module("both.api")
     found = universe("both.api", [tree.root / f"both/{edited}.py"], tree.root)
     assert sorted(found) == reached.split()

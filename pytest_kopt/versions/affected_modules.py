@@ -34,11 +34,14 @@ _BUILDS = {
     *("BUILD", "BUILD.bazel", "SConstruct"),
 }
 _BUILD_SUFFIXES = {".mk", ".cmake", ".ninja", ".bzl"}
-#: Suffixes of texts: what reads one does so in Python, whose audit events tell of it.
+#: Suffixes of texts and pictures: what reads one does so in Python, whose audit events tell of it.
 _TEXTS = {
-    *(".py", ".md", ".rst", ".txt", ".json", ".csv", ".yaml", ".yml", ".toml", ".ini"),
-    *(".cfg", ".lock", ".log", ".sh", ".html", ".css", ".js", ".svg", ".png", ".ipynb"),
+    *(".py", ".pyi", ".md", ".rst", ".txt", ".json", ".csv", ".tsv", ".xml", ".yaml", ".yml"),
+    *(".toml", ".ini", ".cfg", ".lock", ".log", ".sh", ".html", ".css", ".js", ".svg", ".ipynb"),
+    *(".png", ".jpg", ".jpeg", ".gif", ".pdf", ".j2", ".typed"),
 }
+#: Files without a suffix that only people and tools read.
+_NOTES = {"LICENSE", "NOTICE", "AUTHORS", "Dockerfile", "CODEOWNERS"}
 #: Paths of files that a process opened, each with the sources that had them opened.
 Opened: TypeAlias = Mapping[str, Collection[str]]
 
@@ -94,8 +97,8 @@ def _real(folder: str) -> str:
 
 def is_read_unheard(path: Path) -> bool:
     """Say whether no event tells who opens a file: a compiler, a library in another language."""
-    is_text = path.suffix in _TEXTS or path.name.startswith(".") or _says_how(path)
-    return not is_text
+    is_text = path.suffix.lower() in _TEXTS or path.name in _NOTES or path.name.startswith(".")
+    return not (is_text or _says_how(path))
 
 
 def readers(path: Path, modules: Mapping[str, Path], opened: Opened) -> set[str]:
@@ -132,15 +135,12 @@ def universe(
         read |= (by := readers(path, modules, opened or {}))
         if "" in by:
             raise NotLoadable(f"it is not known which module reads {path.name}")
-    touched = {name for name, path in modules.items() if path in different}
-    for name, targets in imports.items():
-        # The code of packages above runs first.
-        targets |= touched.intersection(_packages_above(name))
     reached = _closure({start}, imports)
     dependents: dict[str, set[str]] = {name: set() for name in modules}
     for name, targets in imports.items():
         for target in targets:
             dependents[target].add(name)
+    touched = {name for name, path in modules.items() if path in different}
     affected = _closure(touched | read, dependents)
     chosen = {name: modules[name] for name in sorted(reached & affected)}
     for package in (package for name in [*chosen] for package in _packages_above(name)):
@@ -168,11 +168,9 @@ def _registration(path: Path) -> str | None:
 
 
 def imported_by(start: str, root: Path) -> set[Path]:
-    """Return the files below `root` whose code a module can call, and of the packages above."""
+    """Return the files below `root` that importing a module can run, packages above included."""
     modules, imports = _imports_below(root)
-    reached = _closure({start}, imports)
-    above = (package for name in reached for package in _packages_above(name))
-    return {modules[name] for name in reached.union(above) & modules.keys()}
+    return {modules[name] for name in _closure({start}, imports)}
 
 
 def _packages_above(name: str) -> Iterator[str]:
@@ -181,7 +179,7 @@ def _packages_above(name: str) -> Iterator[str]:
 
 
 def _imports_below(root: Path) -> tuple[dict[str, Path], dict[str, set[str]]]:
-    """Return the loaded modules below `root`, and those that each of them reads names of."""
+    """Return the loaded modules below `root`, and those of which each runs code or reads names."""
     modules = project_modules(root)
     return modules, {name: _imported(name, path, modules) for name, path in modules.items()}
 
@@ -208,15 +206,21 @@ def _imported(name: str, path: Path, modules: Mapping[str, Path]) -> set[str]:
         if imported.name == "*" or not imported.name:
             is_whole = imported.name or imported.alias
             bound.add(source if is_whole else source.partition(".")[0])
-        elif whole in modules:
-            bound.add(whole)
         else:
-            read.add(source)
+            bound.add(whole)
+            # The package may have something else by the name of its module.
+            if whole not in modules or _value(source, imported.name) is not sys.modules[whole]:
+                read.add(source)
     # Through a package that it has a name for, a module reads whatever else was imported there.
     packages = (name for name in bound if hasattr(sys.modules.get(name), "__path__"))
     inside = tuple(f"{name}." for name in packages)
-    found = (read | bound) & modules.keys()
+    # What packages above import is run first, and may set what this one reads.
+    found = {*read, *bound, *_packages_above(name)} & modules.keys()
     return found | {name for name in modules if inside and name.startswith(inside)}
+
+
+def _value(module: str, name: str) -> object:
+    return getattr(sys.modules.get(module), "__dict__", {}).get(name)
 
 
 def imports_of(path: Path) -> tuple[Import, ...]:
