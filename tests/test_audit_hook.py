@@ -75,13 +75,19 @@ open(root / "cut", "w+").read()
 open(root / "made", "w").close()
 open(root / "made").read()
 open(root / "added", "a").close()
+(root / "kept").chmod(0o400)
+for event in ("open", "os.rename"):
+    path = str(root / "kept")
+    arguments = (path, "w", os.O_WRONLY | os.O_TRUNC) if event == "open" else ("no", path, -1, -1)
+    sys.audit(event, *arguments)
+open(root / "kept").read()
 print(sorted(Path(name).name for name in hook.opened))
 """
 
 
 def test_a_file_that_was_there_is_read_even_if_it_may_be_written(tmp_path: Path) -> None:
-    for name in ("known", "edited", "cut", "added"):
+    for name in ("known", "edited", "cut", "added", "kept"):
         (tmp_path / name).write_text("text")
     words = [sys.executable, "-c", RETURNS, str(tmp_path)]
     done = subprocess.run(words, capture_output=True, text=True)
-    assert done.stdout == "['edited', 'known']\n", done.stdout + done.stderr
+    assert done.stdout == "['edited', 'kept', 'known']\n", done.stdout + done.stderr

@@ -53,10 +53,18 @@ def _place(event: str, arguments: tuple[Any, ...]) -> str:
 
 
 def _makes(path: Any, flags: Any) -> bool:
-    """Say whether an open file holds only what the process writes: it was not there, or is cut."""
+    """Say whether a file that is opened so holds only what the process writes."""
     if not isinstance(flags, int) or not flags & (os.O_CREAT | os.O_TRUNC):
         return False
     return bool(flags & os.O_TRUNC) or not (isinstance(path, int) or os.path.exists(path))
+
+
+def _changed_ns(path: str) -> int:
+    """Return when a file was changed last, 0 where there is none."""
+    try:
+        return os.stat(path).st_ctime_ns
+    except OSError:
+        return 0
 
 
 class AuditHook:
@@ -74,7 +82,8 @@ class AuditHook:
         folders = (f"{path.resolve()}{os.sep}" for path in caches)
         self._caches = tuple(path for path in folders if path.startswith(start) and path != start)
         self._opened: dict[str, set[str]] = {}
-        self._made: set[str] = set()
+        #: When the files that the process was about to make had been changed before.
+        self._made: dict[str, int] = {}
         self._is_busy = False
         #: Whether the system refuses this process what is beyond its bounds.
         self.is_confined = is_confined
@@ -93,7 +102,7 @@ class AuditHook:
         return {
             name: authors
             for name, authors in self._opened.items()
-            if name not in self._made and not name.startswith(self._caches)
+            if not (self._has_made(name) or name.startswith(self._caches))
         }
 
     def _hear(self, event: str, arguments: tuple[Any, ...]) -> None:
@@ -103,11 +112,16 @@ class AuditHook:
         self._is_busy = True
         try:
             if event in _MOVED or _makes(arguments[0], flags):
-                self._made.add(_place(event, arguments))
+                place = _place(event, arguments)
+                self._made.setdefault(place, _changed_ns(place))
             elif not (isinstance(flags, int) and flags & os.O_WRONLY):
                 self._read(arguments[0])
         finally:
             self._is_busy = False
+
+    def _has_made(self, name: str) -> bool:
+        """Say whether the process made a file; the system may have refused that."""
+        return name in self._made and _changed_ns(name) != self._made[name]
 
     # Every event looks for this, and a method that lacks it costs an exception each time.
     _hear.__cantrace__ = False  # type: ignore[attr-defined]
