@@ -284,9 +284,10 @@ class _Sources:
         return [*self.tracked, *self.others]
 
     def renew(self, tree: Path) -> None:
-        """Make the files of a tree newer than whatever a command made of others."""
-        for path in (*self.paths, *self.old):
-            if (tree / path).is_file():
+        """Make a tree's files newer than whatever a command made of others, git's the newest."""
+        for path in (*self.others, *self.tracked, *self.old):
+            # A link may lead to a file of the user's.
+            if (tree / path).is_file() and not (tree / path).is_symlink():
                 os.utime(tree / path)
 
 
