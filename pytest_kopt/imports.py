@@ -162,9 +162,7 @@ class Finder:
             self._ours[folder] = is_own and (not is_inside or self._is_own_folder(above))
         return self._ours[folder]
 
-    def reached(
-        self, start: Iterable[Path], stop: Callable[[Path], bool] = lambda path: False
-    ) -> set[Path]:
+    def reached(self, start: Iterable[Path], stop: Callable[[Path], bool]) -> set[Path]:
         """Return the project files that `start` and its imports run, not going into `stop`'s."""
         reached: set[Path] = set()
         waiting = [path.resolve() for path in start]
@@ -203,19 +201,28 @@ class Finder:
             self._imported[path] = [*dict.fromkeys(chain.from_iterable(files))]
         return self._imported[path]
 
-    def libraries(self, files: Iterable[Path]) -> set[str]:
-        """Return the modules that files import from elsewhere, outside of their functions."""
-        libraries: set[str] = set()
-        for path in files:
+    def libraries_and_files(self, start: Iterable[Path]) -> tuple[set[str], set[Path]]:
+        """Return the modules that files import from elsewhere, and the files they reach.
+
+        The imports of functions are left out.
+        """
+        waiting, seen, libraries = [*start], set[Path](), set[str]()
+        while waiting:
+            path = waiting.pop()
+            if path in seen:
+                continue
+            seen.add(path)
             # The import of a file that is no Python says so itself.
-            with suppress(SyntaxError, ValueError):
+            with suppress(OSError, SyntaxError, ValueError):
                 for imported in imports_in(path.read_bytes(), called=False):
+                    folder = imported.start(path)
+                    waiting += self.files(imported.names[-1], [folder] if folder else None)
                     head = imported.module.partition(".")[0]
                     # A folder may be a namespace.
                     begins = ((f / head).is_dir() or file_of(f, head) for f in self.folders)
                     if not (imported.level or any(begins)):
                         libraries.add(imported.module)
-        return libraries
+        return libraries, seen
 
 
 def _named_in(path: Path) -> list[tuple[Path | None, str]]:

@@ -35,10 +35,10 @@ def test_libraries_are_those_that_files_reach_outside_the_project(tmp_path: Path
         (tmp_path / name).write_text(text)
     starts = [tmp_path / "tests/test_norm.py", tmp_path / "tests/gone.py"]
     finder = Finder(tmp_path, [tmp_path, tmp_path / "src"])
-    files = finder.reached(starts)
-    assert finder.libraries(files) == {
+    libraries, files = finder.libraries_and_files(starts)
+    assert libraries == {
         *("torch", "triton", "numpy", "packaging.version", "liger_kernel.ops.utils"),
     }
-    assert files - {starts[0]} == {
+    assert files - {*starts} == {
         tmp_path / name for name in FILES if "kernels" in name and "unused" not in name
     } | {tmp_path / "src/pkg/__init__.py", tmp_path / "src/pkg/deep.py"}

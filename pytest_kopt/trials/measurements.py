@@ -294,8 +294,7 @@ class Measurements:
         """The libraries that the tests' files import, and the project's files."""
         root = self._root.resolve()
         finder = Finder(root, [root, *self._config.getini("pythonpath"), root / "src"])
-        files = finder.reached(_test_files(self._config))
-        return finder.libraries(files), files
+        return finder.libraries_and_files(_test_files(self._config))
 
     def warm_up(self) -> None:
         """Have the processes to come start sooner; what they import is imported meanwhile."""
