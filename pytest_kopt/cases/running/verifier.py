@@ -140,8 +140,9 @@ def _wrong(
     """Return a finding for the first look that is wrong or less exact, or that is not there.
 
     A finding for inputs that the case excludes does not reject by itself: another process of the
-    version has to be right there.
+    version has to be right there. It is returned if there is no other.
     """
+    excused: list[Finding] = []
     looks, memories = (
         {(look["arm"], look["seed"], look["way"]): look for look in documents}
         for documents in (looked_at.looks, looked_at.seen)
@@ -167,10 +168,14 @@ def _wrong(
             expected = expected_of(case, replace(spot, results=best), drawn)
             if wrong := plainly_wrong(case, spot, best, floors, expected):
                 is_asked = _BEYOND not in case.domain or content.is_drawn(look)
-                return [wrong_result(wrong, rejects=is_asked)]
+                finding = wrong_result(wrong, rejects=is_asked)
+                if is_asked:
+                    return [finding]
+                excused = excused or [finding]
+                continue
             if inexact := less_exact(case, spot, best, frozen, expected):
                 return inexact
-    return []
+    return excused
 
 
 def _amiss(problem: str) -> Finding:
