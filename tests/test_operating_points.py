@@ -40,7 +40,7 @@ from pytest_kopt.paired.blocks import Blocks
 from pytest_kopt.paired.comparison import Comparison
 from pytest_kopt.paired.noise import NoiseHistory, Scatter
 from pytest_kopt.paired.pairing import Criteria, judge
-from pytest_kopt.paired.replica import ONE_PROCESS, Replica
+from pytest_kopt.paired.replica import ONE_PROCESS, Clocks, Replica
 from pytest_kopt.paired.samples import (
     BlockTime,
     CaseQuads,
@@ -120,9 +120,7 @@ class Process(BlockWorker):
             case Prepare():
                 self._told.append(Prepared("events", [1]))
             case Agree():
-                # The device rests while a case is loaded.
                 self._gpu.case = self._case
-                self._gpu.sleep(0.1)
                 each = {arm: [10] for arm in self._arms}
                 self._told.append(Ready(each, each))
             case HandOver():
@@ -167,12 +165,12 @@ class Starting:
 
     def __init__(self, gpu: Gpu, point: str = BOOST) -> None:
         self.config, self.random = None, random.Random(1)
-        self._gpu, self._point, self._steady = gpu, point, set[str]()
+        self._gpu, self._point, self._clocks = gpu, point, Clocks()
         self.choices = dict[str, Any]()
 
     def start(self, place: Place, verifier: Any, number: int) -> Replica:
         process: Any = Process(self._gpu, ARMS)
-        return Replica([process], place, verifier, steady=self._steady)
+        return Replica([process], place, verifier, clocks=self._clocks)
 
     def start_alone(self, place: Place) -> Process:
         return Process(self._gpu, [ALONE])

@@ -26,6 +26,7 @@ from pytest_kopt.paired.nearby import Nearby
 from pytest_kopt.paired.replica import (
     ONE_PROCESS,
     TWO_PROCESSES,
+    Clocks,
     Died,
     During,
     Replica,
@@ -137,8 +138,7 @@ class Arms:
         self._deaths = 0
         #: Candidates of a race that are out; processes that were started before hold them still.
         self._out: set[str] = set()
-        #: Cases whose clock was seen not to fall under load.
-        self._steady: set[str] = set()
+        self._clocks = Clocks()
 
     @property
     def written(self) -> str:
@@ -192,7 +192,7 @@ class Arms:
         candidates = None if how == ONE_PROCESS else children_of[CANDIDATE]
         children = dict.fromkeys(children_of.values())
         during = partial(self._during, process=f"replicate {number + 1}")
-        return Replica(children, place, verifier, candidates, self._out, self._steady, during)
+        return Replica(children, place, verifier, candidates, self._out, self._clocks, during)
 
     def start_alone(self, place: Place) -> Child:
         """Start a process that holds the incumbent alone."""

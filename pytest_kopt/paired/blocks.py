@@ -23,7 +23,6 @@ from pytest_kopt.processes.child import Child
 TRUSTED = frozenset({INCUMBENT, PLACEBO, ALONE, UNEVEN[INCUMBENT]})
 #: So many blocks of an arm are looked at.
 _LOOKS = 2
-#: Of a device that tells nothing of its state.
 #: So many quads compare two arms, and more on a GPU whose blocks take less than so many ms each:
 #: there a clock that steps between two blocks is what scatters. The mean of more than so many cases
 #: is sharp without.
@@ -176,7 +175,7 @@ class Blocks:
     def _is_limited(self) -> bool:
         """Say whether the clock of a version falls under load, as far as the device tells."""
         loads = (self.run(arm, self._drawn(), _LOAD_S) for arm in (INCUMBENT, CANDIDATE))
-        return any((load.mhz or 0.0) < _FALLEN * self.top_mhz or not load.mhz for load in loads)
+        return any(not load.mhz or load.mhz < _FALLEN * self.top_mhz for load in loads)
 
     def _lap(
         self, arms: Collection[str], run: Callable[[str, int], BlockTime] | None = None

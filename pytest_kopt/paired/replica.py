@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -76,6 +76,16 @@ class Caught(Exception):
         self.accuses = accuses
 
 
+@dataclass(frozen=True, slots=True)
+class Clocks:
+    """The clock of a device in each case, as far as the replicates of a comparison saw it."""
+
+    #: The highest one in MHz: a device that was loaded before does not have it at once.
+    tops: dict[str, float] = field(default_factory=dict)
+    #: The cases in which it does not fall under load: one figure holds at both operating points.
+    steady: set[str] = field(default_factory=set)
+
+
 class Replica(Children):
     """The processes of one replica; `how` tells whether one of them holds all versions."""
 
@@ -86,20 +96,18 @@ class Replica(Children):
         verifier: Verifier,
         alone: Child | None = None,
         out: Collection[str] = (),
-        steady: set[str] | None = None,
+        clocks: Clocks | None = None,
         during: During = untold,
     ) -> None:
         """Take over started processes, and what judges them.
 
         `alone` is the process that holds only the candidate, None where one holds all. `out` are
-        arms that are not asked for; other code may add to them. `steady`, which all replicas share,
-        are the cases whose clock does not fall under load: they have one figure for both operating
-        points.
+        arms that are not asked for; other code may add to them. All replicas share `clocks`.
         """
         super().__init__(children)
         self._alone = alone
         self._out = out
-        self._steady = set() if steady is None else steady
+        self._clocks = clocks or Clocks()
         self._during = during
         self._verifier = verifier
         self._device, self._placement = place.device, place.site.placement
@@ -273,20 +281,22 @@ class Replica(Children):
         seen_places, glance = places if folder else {}, partial(host.glance, device)
         blocks = Blocks(arms, order, device.kind, cases, calls, seen_places, glance)
         blocks.warm_up()
+        blocks.top_mhz = max(blocks.top_mhz, self._clocks.tops.get(case.nodeid, 0.0))
         if not turns:
             steadily = Steadily(partial(host.read, device))
             for _ in steadily:
                 case.quads = blocks.quads()
             case.conditions = steadily.conditions
             case.top_mhz, case.is_locked = blocks.top_mhz, blocks.is_locked
+            self._clocks.tops[case.nodeid] = blocks.top_mhz
         has_candidate = CANDIDATE in arms
         decides = is_gpu and case.operating_point == SUSTAINED and has_candidate
-        if (turns or decides) and case.nodeid not in self._steady:
+        if (turns or decides) and case.nodeid not in self._clocks.steady:
             if quads := blocks.sustained(turns or AT_LENGTH, has_control=decides):
                 case.sustained = quads
             else:
-                self._steady.add(case.nodeid)
-        case.is_steady = case.nodeid in self._steady
+                self._clocks.steady.add(case.nodeid)
+        case.is_steady = case.nodeid in self._clocks.steady
         is_replayed = {*engine.split("+")} == {"graph"} and has_candidate
         if is_replayed and to_witness is not None:
             case.outside = blocks.seen_outside(case.quads[CANDIDATE], to_witness)
