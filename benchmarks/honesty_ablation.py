@@ -99,15 +99,17 @@ def replace(owner, name, value):
 
 from types import SimpleNamespace
 
+from pytest_kopt.cases.replies import Loaded
 from pytest_kopt.paired import arms, blocks, credit
 from pytest_kopt.trials.rounds import candidate
 
 replace(candidate.Examination, "_audited", property(finds_nothing))
-replace(credit, "look_alone", lambda *given: credit.Company())
+replace(credit, "look_alone", lambda *given: credit.CrossCheck())
 replace(blocks, "_LOOKS", 0)
 replace(arms.Arms, "asks_more", False)
-methods = ("load", "await_loaded", "judge", "kill", "end")
+methods = ("load", "judge", "kill", "end")
 verifier = SimpleNamespace(has_died=False, folder=None, **dict.fromkeys(methods, finds_nothing))
+verifier.await_loaded = lambda nodeid: Loaded()
 replace(arms.Arms, "start_verifier", lambda *given: verifier)
 
 if runs_cases:
