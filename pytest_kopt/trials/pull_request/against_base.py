@@ -161,7 +161,8 @@ class PullRequestGate:
             failed = judging.not_imported(collector, self._then.order, self.config.rootpath)
             self._check_base_imports(failed)
             # A file that does not import tells of nothing that it opened.
-            check_known(self.other, (), self._differing if failed else ())
+            is_pointer = any("git-lfs" in error for error in failed.values())
+            check_known(self.other, (), self._differing if is_pointer else ())
             self._check_known(collector.in_order())
         verdict = self._cut_off(collector, interrupted)
         detail = self._unbuilt
