@@ -101,6 +101,20 @@ def test_a_renamed_case_is_named_by_both_names() -> None:
     assert without([], ["t.py::test_new"], kept) == kept
 
 
+@pytest.mark.parametrize("decision", Decision)
+def test_a_change_that_lacks_cases_is_refused_unless_it_is_worse_as_it_is(
+    decision: Decision,
+) -> None:
+    kept = judged("no-regression", FINAL_LOOK, 2.0)
+    assert kept is not None
+    before = kept.model_copy(update={"decision": decision})
+    after = without(["t.py::test_old"], [], before)
+    if decision.keeps or decision is Decision.INCONCLUSIVE:
+        assert (after.decision, after.removed) == (Decision.ROLLED_BACK, ["t.py::test_old"])
+    else:
+        assert after == before
+
+
 def test_a_gate_is_surer_that_a_case_is_not_slower_than_a_round() -> None:
     """A case of -2 % whose bound at 97.5 % is within the gate of 5 %, and at 99.7 % beyond it."""
     own = judged("no-regression", FINAL_LOOK, -2.0, spread=2.8)

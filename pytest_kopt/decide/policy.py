@@ -29,9 +29,9 @@ class Limit:
     """The regression limit of a case: a loss has to be larger than `pct` percent and than `us`."""
 
     pct: float
-    us: float = 0.0
+    us: float
     #: The time of a call of the current best; None, where it is not known, leaves the percentage.
-    ms: float | None = None
+    ms: float | None
 
     @property
     def time_pct(self) -> float:
