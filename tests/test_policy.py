@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_kopt import policies
-from pytest_kopt.decide.policy import Policy
+from pytest_kopt.decide.policy import Limit, Policy
 from pytest_kopt.errors import BadInput
 from tests.builders import few_examples
 
@@ -144,3 +144,11 @@ def test_outside_the_tolerance_it_is_above_or_below(offset: float) -> None:
 def test_below_is_the_opposite_of_reaches(change: float, limit: float) -> None:
     policy = Policy(name="any")
     assert policy.below(change, limit) != policy.reaches(change, limit)
+
+
+def test_a_limit_of_microseconds_as_more_time_and_as_a_loss_of_speed() -> None:
+    """100 us more of 1 ms are 10 % more time, and 1/11 less speed."""
+    limit = Limit(1.0, 100.0, 1.0)
+    assert limit.time_pct == pytest.approx(10.0, rel=1e-12)
+    assert limit.speed_pct == pytest.approx(100 / 11, rel=1e-12)
+    assert Limit(50.0, 100.0, 1.0).speed_pct == Limit(50.0, 0.0, None).time_pct == 50.0
