@@ -52,6 +52,12 @@ def test_a_change_may_be_slower_by_less_than_the_gate(
             assert said == (noted and gate == "improve")
 
 
+def test_the_slowest_case_is_named() -> None:
+    verdict = judged("no-regression", FINAL_LOOK, -9.0, -12.0, 5.0)
+    assert verdict is not None and verdict.decision is Decision.ROLLED_BACK
+    assert "case 'case1' is slower: -12.0 %, beyond" in verdict.reason, verdict.reason
+
+
 def test_what_could_be_slower_by_more_is_not_let_through() -> None:
     """Undecided at first; in the end slower where that is shown, else not decided."""
     assert judged("no-regression", 4, 0.0, spread=4.0) is None
