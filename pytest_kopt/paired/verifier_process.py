@@ -181,10 +181,13 @@ class SeenBlock:
     calls: list[int] = field(default_factory=list)
     memory: list[list[bytes] | None] = field(default_factory=list)
 
-    def see(self, child: Child, places: int, call: int) -> None:
-        """Read what a call of the block that has just ended gave, 0 for `places`: nothing."""
+    def see(self, child: Child, places: int | None, call: int) -> None:
+        """Read what a call of the block that has just ended gave, where its memory can be read.
+
+        What lies elsewhere than at the `places` that its process says was not there.
+        """
         self.calls.append(call)
-        if places and (process := child.inspected):
+        if places is not None and (process := child.inspected):
             self.memory.append(_results(process, places, call))
 
     def documents(self, ways: Sequence[str], folder: Path) -> Iterator[dict[str, Any]]:

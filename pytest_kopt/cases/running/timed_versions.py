@@ -49,7 +49,6 @@ from pytest_kopt.cases.replies import (
     Findings,
     HandedOver,
     Loaded,
-    Looked,
     MachineCode,
     Prepared,
     Reached,
@@ -70,7 +69,7 @@ from pytest_kopt.cases.running.loaded_versions import (
     one_call,
 )
 from pytest_kopt.cases.running.reference import observed
-from pytest_kopt.cases.running.spot_checks import Spotted, known_content
+from pytest_kopt.cases.running.spot_checks import Spotted
 from pytest_kopt.cases.running.steps.contents import still_busy
 from pytest_kopt.cases.running.switches import new_operators
 from pytest_kopt.cases.running.timing import (
@@ -152,10 +151,6 @@ class _Arms:
                 for way, block in zip(WAYS, arms[name], strict=False)
                 for spot in block.spots
             ]
-            for name in suspects:
-                # Once a comparison is enough: it takes as long as a fifth of the blocks.
-                asks_known = self.order.is_first_replica and name == CANDIDATE
-                findings += known_content(arms[name]) if asks_known else ()
         with bench.waiting():
             client.send(HandedOver(looks, [finding for finding in findings if finding.rejects]))
 
@@ -167,14 +162,16 @@ class _Arms:
         if has_skew(case):
             uneven = {UNEVEN[name]: versions[name] for name in filter(UNEVEN.get, self.order.names)}
             groups.append((uneven_cases(case), uneven))
-        pools = [
-            replace(pool_of(cases, bench, self.seed, [*functions.values()]), rounds=1)
-            for cases, functions in groups
-        ]
+        own_sets: list[int] = []
 
-        def prepare(engines: Sequence[str]) -> dict[str, _Arm]:
+        def prepare(engines: Sequence[str], sets: Sequence[int] = ()) -> dict[str, _Arm]:
             arms: dict[str, _Arm] = {}
-            for (cases, functions), pool in zip(groups, pools, strict=True):
+            own_sets.clear()
+            for place, (cases, functions) in enumerate(groups):
+                # Blocks write to the sets: others begin with sets as they are drawn.
+                pool = pool_of(cases, bench, self.seed, [*functions.values()])
+                own_sets.append(len(pool.sets))
+                pool = replace(pool, rounds=1, sets=pool.sets[: sets[place] if sets else None])
                 arms |= prepare_blocks(functions, cases, pool, bench, self.seed, engines=engines)
             return arms
 
@@ -184,8 +181,7 @@ class _Arms:
             reasons |= not_captured(arms.get(name, ()), f"the {name}'s")
         with bench.waiting():
             own_engine = agreed(map(_engine, arms.values()))
-            own_sets = [len(pool.sets) for pool in pools]
-            self.client.send(Prepared(own_engine, own_sets, reasons))
+            self.client.send(Prepared(own_engine, [*own_sets], reasons))
             common = _ordered(self.client, Agree)
         engine, sets = common.engine, [*common.sets]
         # Blocks of all processes have the same calls.
@@ -194,9 +190,7 @@ class _Arms:
             return arms
         # Their graphs hold memory that the others may need.
         arms.clear()
-        if not is_equal:
-            pools = [replace(p, sets=p.sets[:count]) for p, count in zip(pools, sets, strict=True)]
-        return prepare(engine.split("+"))
+        return prepare(engine.split("+"), [] if is_equal else sets)
 
     def try_nearby(self, versions: Versions, test: pytest.Function, secret: int) -> None:
         """Try the arms near the case's own shape, and say what they give at it."""
@@ -239,16 +233,18 @@ class _Arms:
 
 def _run_block(client: Client, order: Write, block: Spotted) -> None:
     """Write a block's content and, at the client's next order, run its calls."""
-    block.write(order.seed, is_looked_at=order.is_looked_at)
+    if not order.is_look:
+        block.write(order.seed)
     client.send(Written())
     _ordered(client, Time)
-    if order.times:
+    ms = 0.0
+    if order.is_look:
+        ms = block.look(order.seed)
+    elif order.times:
         block.run_on(order.times)
-    client.send(Timed(0.0 if order.times else block.run_written(order.seconds) * block.calls))
-    if order.is_looked_at:
-        # The backward's replay writes to memory of the forward's results.
-        block.look()
-        client.send(Looked())
+    else:
+        ms = block.run_written(order.seconds) * block.calls
+    client.send(Timed(ms))
 
 
 def _leave(blocks: Sequence[Spotted], keep: Keep | None) -> None:
