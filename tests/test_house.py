@@ -12,8 +12,7 @@ from pkgutil import resolve_name
 import pytest
 
 import pytest_kopt
-from pytest_kopt import policies
-from pytest_kopt.decide.hard_gates import discarded
+from pytest_kopt.decide.hard_gates import Ground, Observation
 from pytest_kopt.decide.verdict import Decision
 
 ROOT = Path(__file__).parents[1]
@@ -148,7 +147,7 @@ def test_nothing_edits_a_decision_afterwards(nodes: list[tuple[Path, ast.AST]]) 
         if re.match(r"replace\(\w*verdict\b|.*verdict\.model_copy\(", ast.unparse(node))
     ]
     assert edited == []
-    told = discarded(policies.load("primus"), "").saying(flags=["seen"])
+    told = Observation(Ground.DISCARDED, "").verdict("primus").saying(flags=["seen"])
     assert (told.decision, told.flags) == (Decision.ROLLED_BACK, ["seen"])
     with pytest.raises(AssertionError, match="the rules decide"):
         told.saying(decision=Decision.ACCEPTED)

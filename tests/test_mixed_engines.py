@@ -487,13 +487,13 @@ def test_the_check_of_a_version_needs_no_engine_of_the_baseline(
         ran=ran,
         level="full",
     )
-    found = cast("Any", SimpleNamespace(verdict=object()))
+    found = cast("Any", SimpleNamespace(verdict=object(), refusing=[]))
     monkeypatch.setattr(comparing, "parse_primary", lambda *given: [])
-    monkeypatch.setattr(comparing, "metrics_verdict", lambda *given: None)
+    monkeypatch.setattr(comparing, "no_figure", lambda *given: None)
     monkeypatch.setattr(comparing, "judge", lambda *given, **named: found)
     monkeypatch.setattr(NoiseHistory, "here", lambda *given: None)
     given = cast("Any", gathered)
-    assert compare_paired(given, cast("Any", None), cast("Any", None)).verdict is found.verdict
+    assert compare_paired(given, cast("Any", None)).decided([]).verdict is found.verdict
     with pytest.raises(BadInput, match="stored times of two engines"):
         compare_stored(cast("Any", SimpleNamespace(**vars(gathered))))
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
 from pytest_kopt.decide.case_verdict import Shape
-from pytest_kopt.decide.hard_gates import incomplete, some
+from pytest_kopt.decide.hard_gates import Observation, some
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.verdict import Decision, Verdict
 
@@ -91,7 +91,7 @@ def settled(answer: Answer, facts: VersionFacts) -> Answer:
 
 
 def with_untimed(
-    timed: Verdict | None, untimed: Sequence[Shape], policy: Policy, why: str, step: str
+    timed: Verdict | None, untimed: Sequence[Shape], policy: Policy, why: Observation
 ) -> Verdict:
     """Return the verdict on timed cases (None: there are none) together with `untimed` ones.
 
@@ -99,15 +99,16 @@ def with_untimed(
     """
     if timed and not untimed:
         return timed
-    reason = f"{len(untimed)} case(s) not judged, {_labels(untimed)}: {why}"
+    labels = some([shape.nodeid or shape.label for shape in untimed])
+    reason = f"{len(untimed)} case(s) not judged, {labels}: {why.reason}"
     if timed:
         reason += f"; of the other cases: {timed.reason}"
-    verdict = timed or incomplete(policy, reason, step)
+    verdict = timed or why.verdict(policy.name)
     return verdict.model_copy(
         update={
-            "decision": Decision.INCOMPLETE,
+            "decision": why.ground.decision,
             "reason": reason,
-            "next_step": step,
+            "next_step": why.next_step,
             "shapes": [*verdict.shapes, *untimed],
         }
     )
@@ -132,7 +133,3 @@ def without(missing: Sequence[str], new: Sequence[str], verdict: Verdict) -> Ver
             "removed": list(missing),
         }
     )
-
-
-def _labels(shapes: Sequence[Shape]) -> str:
-    return some([shape.nodeid or shape.label for shape in shapes])

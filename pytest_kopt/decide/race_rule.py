@@ -12,6 +12,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from pytest_kopt.decide.hard_gates import Observation, by_ground
 from pytest_kopt.decide.inference import LOOKS, Estimate, percent
 from pytest_kopt.decide.known_noise import mean_of
 from pytest_kopt.decide.look import Look
@@ -38,13 +39,17 @@ class Standing:
     out: str = ""
 
 
-def by_checks(name: str, kernel: Mapping[str, str], cheat: str, wrong: str) -> RaceCandidate:
+def by_checks(
+    name: str, kernel: Mapping[str, str], observed: Sequence[Observation], policy: Policy
+) -> RaceCandidate:
     """Return a candidate by what its checks say; one that races has no reason yet."""
-    decision = Decision.ROLLED_BACK
-    if cheat or wrong:
-        decision = Decision.REJECTED_OVERFIT if cheat else Decision.REPAIR
+    refused = by_ground(observed, policy)
     return RaceCandidate(
-        name=name, place=1, decision=decision, reason=cheat or wrong, kernel=dict(kernel)
+        name=name,
+        place=1,
+        decision=refused.decision if refused else Decision.ROLLED_BACK,
+        reason=refused.reason if refused else "",
+        kernel=dict(kernel),
     )
 
 

@@ -9,7 +9,7 @@ lies in the campaign.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,6 +18,7 @@ from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.kernel import KernelVersion
 from pytest_kopt.campaign.notes import Notes
 from pytest_kopt.cases.result import CaseResult, Check, Collector, ExpectedCase, loaded_by, names
+from pytest_kopt.decide.hard_gates import Ground, Observation
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.verdict import KernelTime, Level, RaceCandidate, Verdict
 from pytest_kopt.errors import BadInput
@@ -190,6 +191,11 @@ class Gathered:
         """How many repairs of the round have failed before, other versions than this one."""
         of_round = self.opened.campaign.state.rounds.get(self.opened.number)
         return (of_round.failed_checks(self.ran.begun.kernel.hashes) if of_round else 0) - 1
+
+    def observed(self, ids: Iterable[str], step: str) -> Iterator[Observation | None]:
+        """Yield what kept these cases from being judged; `step` puts an edited harness back."""
+        yield from judging.unfinished(self.ran.collector, ids, self.ran.interrupted)
+        yield judging.dishonest(self.results, self.edits, step, Ground.EDITED)
 
     @property
     def rows(self) -> Table:
