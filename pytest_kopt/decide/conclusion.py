@@ -5,16 +5,14 @@ Every pipeline hands its facts over before it has the verdict: nothing changes a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, TypeVar
+from typing import NamedTuple
 
 from pytest_kopt.decide.case_verdict import Shape
 from pytest_kopt.decide.hard_gates import Observation, some
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.verdict import Decision, Verdict
-
-Subject = TypeVar("Subject")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,24 +37,6 @@ class Answer(NamedTuple):
     decision: Decision
     reason: str
     next_step: str
-
-
-@dataclass(frozen=True, slots=True)
-class Rule(Generic[Subject]):
-    """A decision, and the reason in words that something gives for it: "" where it gives none."""
-
-    then: Decision
-    reason: Callable[[Subject], str]
-    next_step: Callable[[Subject], str] | str
-
-
-def first_answer(rules: Iterable[Rule[Subject]], subject: Subject) -> Answer | None:
-    """Return the answer of the first rule that has a reason, None where none of them has one."""
-    for rule in rules:
-        if reason := rule.reason(subject):
-            step = rule.next_step
-            return Answer(rule.then, reason, step if isinstance(step, str) else step(subject))
-    return None
 
 
 #: Nothing is known but times.
