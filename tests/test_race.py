@@ -18,7 +18,7 @@ from pytest_kopt import policies
 from pytest_kopt.cases.details import in_a_line
 from pytest_kopt.cases.order import INCUMBENT, PLACEBO, ArmsOrder
 from pytest_kopt.cases.result import CaseResult
-from pytest_kopt.decide.hard_gates import Ground, Observation
+from pytest_kopt.decide.hard_gates import Ground, Observation, by_ground
 from pytest_kopt.decide.inference import LOOKS, Estimate, log_ratio
 from pytest_kopt.decide.known_noise import DEVICE_TIMED, Noise, mean_of
 from pytest_kopt.decide.race_rule import (
@@ -132,7 +132,7 @@ def test_who_may_have_ruined_a_case_puts_nobody_out() -> None:
 def test_checks_say_who_does_not_race(cheat: str, wrong: str, decision: Decision) -> None:
     said = {Ground.WRONG: wrong, Ground.DISHONEST: cheat}
     observed = [Observation(ground, reason) for ground, reason in said.items() if reason]
-    entry = by_checks("a", {}, observed, PRIMUS)
+    entry = by_checks("a", {}, by_ground(observed, PRIMUS))
     assert (entry.decision, entry.reason, entry.place) == (decision, cheat or wrong, 1)
 
 

@@ -12,7 +12,6 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pytest_kopt.decide.hard_gates import Observation, by_ground
 from pytest_kopt.decide.inference import LOOKS, Estimate, percent
 from pytest_kopt.decide.known_noise import mean_of
 from pytest_kopt.decide.look import Look
@@ -39,11 +38,8 @@ class Standing:
     out: str = ""
 
 
-def by_checks(
-    name: str, kernel: Mapping[str, str], observed: Sequence[Observation], policy: Policy
-) -> RaceCandidate:
-    """Return a candidate by what its checks say; one that races has no reason yet."""
-    refused = by_ground(observed, policy)
+def by_checks(name: str, kernel: Mapping[str, str], refused: Verdict | None) -> RaceCandidate:
+    """Return a candidate by the verdict on its checks; one that races has no reason yet."""
     return RaceCandidate(
         name=name,
         place=1,

@@ -55,10 +55,6 @@ class Compared:
     mistakes: Sequence[Finding] = ()
     detail: str = ""
 
-    @property
-    def has_same_machine_code(self) -> bool:
-        return self.paired is not None and self.paired.has_same_machine_code
-
     def decided(self, observed: Iterable[Observation | None]) -> Judged:
         """Return the verdict by the first observation, or else by the times."""
         verdict = by_ground([self.observation, *observed], self.gathered.policy)

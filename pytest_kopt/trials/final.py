@@ -111,8 +111,7 @@ def _observed(gathered: Gathered) -> Iterator[Observation | None]:
         reason = f"the accepted version fails {len(failed)} case(s): {', '.join(failed[:3])}"
         shapes = {"shapes": judging.shapes(results)}
         yield Observation(Ground.WRONG, reason, "correct it in a new round", shapes)
-    if judging.is_interpreted(results):
-        yield judging.INTERPRETED
+    yield judging.interpreted(results)
 
 
 def _end_to_end(judged: Judged) -> Judged:

@@ -173,8 +173,8 @@ def rejecting(findings: Iterable[Finding]) -> list[Finding]:
     return [finding for finding in findings if finding.rejects and not finding.repairs]
 
 
-def is_interpreted(results: Sequence[CaseResult]) -> bool:
-    return any(result.evidence.interpreted for result in results)
+def interpreted(results: Sequence[CaseResult]) -> Observation | None:
+    return INTERPRETED if any(result.evidence.interpreted for result in results) else None
 
 
 def by_clock(results: Sequence[CaseResult]) -> tuple[list[CaseResult], list[CaseResult]]:

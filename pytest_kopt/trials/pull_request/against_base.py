@@ -526,13 +526,15 @@ def _refused(
     if cheat := judging.dishonest(results, cheats, judging.COMPUTE):
         return cheat
     failed = {finding.where: str(finding) for finding in findings}
-    wrong = _wrong(judging.all_failed(results, failed, "FAIL"), f"{why}: {names_of(findings)}")
-    return replace(wrong, evidence={**wrong.evidence, **judging.flags_of(findings)})
+    failing = judging.all_failed(results, failed, "FAIL")
+    return _wrong(failing, f"{why}: {names_of(findings)}", findings=findings)
 
 
 def _wrong(
     results: Sequence[CaseResult],
     reason: str,
     step: str = "correct what the reason names; nothing was compared",
+    findings: Sequence[Finding] = (),
 ) -> Observation:
-    return Observation(Ground.WRONG, reason, step, {"shapes": judging.shapes(results)})
+    evidence = {"shapes": judging.shapes(results), **judging.flags_of(findings)}
+    return Observation(Ground.WRONG, reason, step, evidence)

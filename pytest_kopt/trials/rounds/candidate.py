@@ -136,41 +136,36 @@ def _judge_same(ran: Ran) -> Judged:
 
 
 def _judge(checked: Gathered, examination: Examination) -> Judged:
-    """Check all cases, compare those of the level, and decide by the first fact or by times."""
-    results = checked.results
-    cheats = judging.rejecting(examination.findings(results))
+    """Check all cases, compare those of the level, and decide by the first ground or by times."""
+    cheats = judging.rejecting(examination.findings(checked.results))
     observed = [
         *checked.observed(checked.opened.frozen, _PUT_BACK),
-        judging.dishonest(results, cheats),
+        judging.dishonest(checked.results, cheats),
+        _wrong(checked) if checked.table else None,
     ]
-    observed.append(_wrong(checked))
     gathered = checked.of_level()
-    opened = gathered.opened
-    if judging.is_interpreted(gathered.results):
-        observed.append(judging.INTERPRETED)
+    observed.append(judging.interpreted(gathered.results))
     if verdict := by_ground(observed, gathered.policy):
         return Judged(gathered, verdict)
+    opened = gathered.opened
     if gathered.harness is not None:
         opened.asked.watch.check_dependencies(gathered.harness)
     if opened.asked.settings.compare == "stored":
         return Judged(gathered, compare_stored(gathered))
     compared = compare_paired(gathered, opened.campaign.incumbent())
-    observed = [_wrong(compared.gathered, compared.mistakes)]
-    if compared.has_same_machine_code and not opened.notes.extra_benefit:
-        observed.append(_same_machine_code(compared.gathered))
+    observed, paired = [_wrong(compared.gathered, compared.mistakes)], compared.paired
+    if paired and paired.has_same_machine_code and not opened.notes.extra_benefit:
+        observed.append(_same_machine_code(gathered))
     return compared.decided(observed)
 
 
 def _wrong(gathered: Gathered, mistakes: Sequence[Finding] = ()) -> Observation | None:
     """Return that cases are wrong, some by `mistakes` that the comparison found."""
-    if gathered.table is None:
-        return None
-    wrong = wrong_rows(gathered.table, gathered.policy, gathered.failed_repairs)
+    wrong = wrong_rows(gathered.rows, gathered.policy, gathered.failed_repairs)
     if wrong is None or not mistakes:
         return wrong
-    told = judging.flags_of(mistakes)
-    reason = f"{wrong.reason}; {names_of(mistakes)}"
-    return replace(wrong, reason=reason, evidence={**wrong.evidence, **told})
+    evidence = {**wrong.evidence, **judging.flags_of(mistakes)}
+    return replace(wrong, reason=f"{wrong.reason}; {names_of(mistakes)}", evidence=evidence)
 
 
 def _same_machine_code(gathered: Gathered) -> Observation:

@@ -201,12 +201,11 @@ def _judged(ran: Ran, first: _Entry, raced: tuple[RacedCandidate, ...], trees: R
     return judge_candidate(replace(ran, begun=begun))
 
 
-def _observed(gathered: Gathered) -> Iterator[Observation]:
+def _observed(gathered: Gathered) -> Iterator[Observation | None]:
     """Yield why the incumbent's own cases cannot be relied on."""
     ran, results = gathered.ran, gathered.results
     yield from judging.unfinished(ran.collector, ran.opened.frozen, ran.interrupted)
-    if judging.is_interpreted(results):
-        yield judging.INTERPRETED
+    yield judging.interpreted(results)
     failed = [result.nodeid for result in results if result.check != "PASS"]
     if failed or gathered.edits:
         why = f"the current best itself fails {failed[0]}" if failed else judging.EDITED_HARNESS
@@ -260,7 +259,8 @@ def _checked(candidate: RaceEntrant, collector: Collector, ran: Ran) -> _Entry:
     # A case that its own version keeps from speaking is wrong.
     lost = judging.unfinished(collector, opened.frozen, "")
     observed += (replace(missing, ground=Ground.WRONG) for missing in lost)
-    record = by_checks(candidate.name, candidate.kernel.hashes, observed, opened.asked.policy)
+    refused = by_ground(observed, opened.asked.policy)
+    record = by_checks(candidate.name, candidate.kernel.hashes, refused)
     return _Entry(candidate, collector, record)
 
 
