@@ -34,8 +34,8 @@ Both rules, the stored one and the paired one, ask in this order; the first that
     examination doubts its gain. REPAIR, or a note if the cause is stated: the same files failed
     before. A note: it supports less than the other version.
 
-Every pipeline hands in observations and facts. Nothing outside of this folder chooses a decision,
-an order of decisions, or changes one.
+Every pipeline hands in observations and facts. Nothing outside of this folder chooses or changes a
+decision.
 
 Lost and gained: stored, a class's change reaches the policy's noise. Paired, a gain's interval lies
 above zero and a loss's beyond the known bias (families of classes by Holm). An interval holds the
