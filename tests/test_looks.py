@@ -252,6 +252,23 @@ def test_a_clear_loss_of_another_metric_comes_before_a_copy_that_differs() -> No
     assert len(verdict.secondary) == 1, "the figure of the other metric stands beside it"
 
 
+@pytest.mark.parametrize("turned", [False, True])
+def test_of_two_metrics_a_gain_waits_for_the_other_one(turned: bool) -> None:
+    """A copy that differs in the other one comes before the gain, too small a change after it."""
+
+    def of_both(other: SeriesTable, look: int) -> Decision | None:
+        gained = biased(9.0, copy=0.0, look=look)
+        tables = (other, gained) if turned else (gained, other)
+        verdict = decide(by_metrics(*tables), PRIMUS)
+        return verdict.decision if verdict else None
+
+    first = min(LOOKS)
+    assert of_both(biased(2.0, copy=2.0), FINAL_LOOK) is Decision.INCOMPLETE
+    assert of_both(biased(1.0, copy=0.0, look=first, spread=1.0), first) is None
+    assert of_both(biased(0.0, copy=0.0, look=first), first) is Decision.ACCEPTED
+    assert of_both(biased(0.0, copy=0.0), FINAL_LOOK) is Decision.ACCEPTED
+
+
 def test_a_gain_under_skew_shows_against_both_copies_too() -> None:
     verdict = decide(with_skew(biased(9.0, copy=0.0), biased(2.0, copy=2.0)), PRIMUS)
     assert verdict is not None and verdict.decision is Decision.INCOMPLETE
