@@ -269,6 +269,15 @@ def test_of_two_metrics_a_gain_waits_for_the_other_one(turned: bool) -> None:
     assert of_both(biased(0.0, copy=0.0), FINAL_LOOK) is Decision.ACCEPTED
 
 
+@pytest.mark.parametrize("changes", [(9.0, -4.2, -4.6), (9.0, -4.6, -4.2)])
+def test_of_cases_that_may_be_beyond_their_limit_the_worst_is_named(
+    changes: tuple[float, ...],
+) -> None:
+    verdict = decide(paired_evidence(*changes, look=FINAL_LOOK, spread=1.5), PRIMUS)
+    assert verdict is not None and verdict.decision is Decision.INCONCLUSIVE
+    assert f"in case 'case{changes.index(-4.6)}' cannot be excluded" in verdict.reason
+
+
 def test_a_gain_under_skew_shows_against_both_copies_too() -> None:
     verdict = decide(with_skew(biased(9.0, copy=0.0), biased(2.0, copy=2.0)), PRIMUS)
     assert verdict is not None and verdict.decision is Decision.INCOMPLETE
