@@ -285,6 +285,12 @@ def test_a_gain_under_skew_shows_against_both_copies_too() -> None:
     assert "run the round again" in verdict.next_step
 
 
+@pytest.mark.parametrize("copy", [0.02, -0.02])
+def test_an_interval_holds_the_change_against_both_copies(copy: float) -> None:
+    exact = Estimate(0.01, 0.0, 8, copy)
+    assert sorted((0.01, 0.01 - copy)) == [exact.lower(0.025), exact.upper(0.025)]
+
+
 def test_equal_is_equal_to_both_copies() -> None:
     """The version is equal to the current best; a copy that differs by 3 % puts that in doubt."""
     for copy, keeps in ((0.0, True), (3.0, False)):
