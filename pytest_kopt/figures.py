@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 NONE = "—"
+#: A change in percent and the ends of its interval: fields, or keys, of every record of a change.
+CHANGE = ("change_pct", "low_pct", "high_pct")
 #: A change in percent from which on it is written as a factor.
 _TWICE = 99.95
 
@@ -31,6 +35,18 @@ def interval(pct: float | None, low: float | None, high: float | None) -> str:
 def changed_within(pct: float | None, low: float | None, high: float | None) -> str:
     """Return a change with its interval, as far as there is one."""
     return f"{changed(pct)} {interval(pct, low, high)}".rstrip()
+
+
+def ends(record: Any) -> tuple[float | None, ...]:
+    """Return a record's change and the ends of its interval, None for what it does not have."""
+    if isinstance(record, Mapping):
+        return tuple(record.get(name) for name in CHANGE)
+    return tuple(getattr(record, name, None) for name in CHANGE)
+
+
+def within(record: Any) -> str:
+    """Return the change of a record, or of none, with its interval."""
+    return changed_within(*ends(record))
 
 
 def at_level(confidence: float) -> str:

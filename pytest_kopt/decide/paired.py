@@ -25,7 +25,7 @@ from pytest_kopt.decide.look import Look, slower_by
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.series import Series, SeriesTable
 from pytest_kopt.decide.verdict import Decision, Verdict
-from pytest_kopt.figures import at_level, changed, changed_within
+from pytest_kopt.figures import at_level, changed, within
 
 #: No more processes are started for a change of less: rounds of the same code differ by up to a
 #: third of it (docs/paired.md).
@@ -328,7 +328,7 @@ def _slowest(look: Look, names: set[str]) -> Series:
 
 
 def _within(estimate: Estimate, level: float) -> str:
-    return changed_within(*estimate.figures(level).values())
+    return within(estimate.figures(level))
 
 
 def _at(estimate: Estimate, level: float) -> str:

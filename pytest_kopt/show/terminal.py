@@ -11,7 +11,7 @@ from pytest_kopt.cases.details import blind_spots, of_shapes
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.exit_codes import ExitCode
-from pytest_kopt.figures import changed, figure
+from pytest_kopt.figures import changed, ends, figure, within
 from pytest_kopt.schema.columns import BUILT_IN, Scalar
 from pytest_kopt.show.lines import Line, Markup
 from pytest_kopt.show.rooflines import profile_lines, roofline_lines
@@ -27,7 +27,6 @@ from pytest_kopt.show.words import (
     memory,
     outcome,
     second_points,
-    within,
 )
 
 if TYPE_CHECKING:
@@ -306,7 +305,7 @@ class Axis:
         bounds = [
             abs(_log(bound))
             for shape in shapes
-            for bound in (shape.change_pct, shape.low_pct, shape.high_pct)
+            for bound in ends(shape)
             if bound is not None and math.isfinite(bound)
         ]
         largest = max(bounds, default=0.0)
@@ -322,7 +321,7 @@ class Axis:
 
     def bar(self, shape: Shape) -> str:
         """Draw `·` for the axis, `│` zero, `━` the interval, `●` the change, if there is one."""
-        change, low, high = shape.change_pct, shape.low_pct, shape.high_pct
+        change, low, high = ends(shape)
         if change is None or math.isnan(change):
             return ""
         cells = ["·"] * BAR_WIDTH

@@ -11,20 +11,13 @@ from typing import TYPE_CHECKING, Any
 from tabulate import tabulate
 
 from pytest_kopt.devices.states import SUSTAINED
-from pytest_kopt.figures import at_level, changed, changed_within, figure, interval
+from pytest_kopt.figures import at_level, changed, ends, figure, interval, within
 
 if TYPE_CHECKING:
     from pytest_kopt.campaign.ledger import Final
     from pytest_kopt.decide.case_verdict import FirstCall, Shape
     from pytest_kopt.decide.operating_points import OperatingPoint
-    from pytest_kopt.decide.verdict import (
-        Aggregate,
-        ConfigClass,
-        EndToEnd,
-        KernelChange,
-        RaceCandidate,
-        Verdict,
-    )
+    from pytest_kopt.decide.verdict import KernelChange, Verdict
 
 #: A figure of a kernel: its name, before, after.
 _Figure = tuple[str, str, str]
@@ -39,10 +32,7 @@ _UNSEEN = re.compile(
 )
 Column = tuple[str, Callable[[Any], str]]
 CHANGE: Column = ("Change", lambda record: changed(record.change_pct))
-INTERVAL: Column = (
-    "Interval",
-    lambda record: interval(record.change_pct, record.low_pct, record.high_pct),
-)
+INTERVAL: Column = ("Interval", lambda record: interval(*ends(record)))
 INCUMBENT: Column = ("Current best", lambda record: figure(record.incumbent))
 CANDIDATE: Column = ("Candidate", lambda record: figure(record.candidate))
 STATUS: Column = ("Status", attrgetter("status"))
@@ -92,10 +82,6 @@ REGRESSIONS = (
     ("Delta", lambda slower: changed(slower.change_pct)),
     ("Notes", attrgetter("points")),
 )
-
-
-def within(figures: Aggregate | Shape | ConfigClass | EndToEnd | RaceCandidate) -> str:
-    return changed_within(figures.change_pct, figures.low_pct, figures.high_pct)
 
 
 def outcome(verdict: Verdict) -> str:
@@ -176,8 +162,7 @@ def second_points(verdict: Verdict) -> list[str]:
 def _point(point: OperatingPoint) -> str:
     watts = _before_and_now(point.incumbent.watts, point.candidate.watts, "W")
     state = ", ".join(filter(None, [clock_of(point), watts]))
-    change = changed_within(point.change_pct, point.low_pct, point.high_pct)
-    text = f"{change} at {point.name}" + (f" ({state})" if state else "")
+    text = _at(point) + (f" ({state})" if state else "")
     if point.name != SUSTAINED:
         return text
     if point.cycles_pct is not None:
@@ -342,10 +327,11 @@ def measured_at(case: Shape) -> str:
 
 def second_point(case: Shape) -> str:
     """Return what a case changed by at its other operating point, "" where that is not measured."""
-    for point in case.operating_points[1:]:
-        change = changed_within(point.change_pct, point.low_pct, point.high_pct)
-        return f"{change} at {point.name}"
-    return ""
+    return next(map(_at, case.operating_points[1:]), "")
+
+
+def _at(point: OperatingPoint) -> str:
+    return f"{within(point)} at {point.name}"
 
 
 def headed(column: Column, heading: str) -> Column:

@@ -22,6 +22,7 @@ from pytest_kopt.decide.hard_gates import Ground, Observation
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.verdict import KernelTime, Level, RaceCandidate, Verdict
 from pytest_kopt.errors import BadInput
+from pytest_kopt.figures import CHANGE
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.fingerprint import Fingerprint, edits
 from pytest_kopt.options.settings import Settings
@@ -35,8 +36,6 @@ from pytest_kopt.trials.harness import HarnessWatch
 from pytest_kopt.trials.measurements import Measurements
 from pytest_kopt.trials.project_command import ProjectCommand
 from pytest_kopt.trials.trees import Trees
-
-_INTERVAL = ("change_pct", "low_pct", "high_pct")
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +237,7 @@ class Judged:
         if not candidates:
             return []
         total = self.verdict.aggregate
-        interval = {} if total is None else total.model_dump(include={*_INTERVAL})
+        interval = {} if total is None else total.model_dump(include={*CHANGE})
         update = {**interval, "decision": self.verdict.decision, "reason": self.verdict.reason}
         return [candidates[0].model_copy(update=update), *candidates[1:]]
 

@@ -20,6 +20,7 @@ from pytest_kopt.decide.case_verdict import Shape
 from pytest_kopt.decide.hard_gates import Ground, Observation
 from pytest_kopt.decide.inference import HighEnd, LowEnd
 from pytest_kopt.decide.verdict import Decision, Level, NextAction, RaceCandidate
+from pytest_kopt.figures import CHANGE, ends
 from pytest_kopt.knowledge.facts import product_facts
 from pytest_kopt.knowledge.routing import Route
 from pytest_kopt.models import Document
@@ -74,16 +75,13 @@ class RoundStatus(Document):
     @classmethod
     def of(cls, round: Round) -> RoundStatus:
         outcome = round.verdict or _CUT_OFF.verdict("")
-        total = outcome.aggregate
-        figures = {
-            name: getattr(total, name, None) for name in ("change_pct", "low_pct", "high_pct")
-        }
-        summary: dict[str, Any] = {name: getattr(outcome, name) for name in _OF_VERDICT} | figures
+        figures: dict[str, Any] = dict(zip(CHANGE, ends(outcome.aggregate), strict=True))
         return cls(
             round=round.number,
             attempts=len(round.attempts),
             open=round.is_open,
-            **summary,
+            **{name: getattr(outcome, name) for name in _OF_VERDICT},
+            **figures,
             notes=round.notes.given(),
         )
 
