@@ -12,7 +12,7 @@ from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.exit_codes import ExitCode
 from pytest_kopt.figures import changed, ends, figure, within
-from pytest_kopt.schema.columns import BUILT_IN, Scalar
+from pytest_kopt.schema.columns import BUILT_IN, QUANTITIES, Scalar, Unit
 from pytest_kopt.show.lines import Line, Markup
 from pytest_kopt.show.rooflines import profile_lines, roofline_lines
 from pytest_kopt.show.words import (
@@ -44,7 +44,7 @@ _LEAST_LABEL = 24
 BAR_WIDTH = 17
 #: What columns hold where no result says it: every case failed, or an earlier release recorded it.
 _QUANTITIES = {c.name: c.quantity for schema in BUILT_IN.values() for c in schema.columns}
-_TIMES = ("_rate", "_ms", "_us")
+_TIMES: set[Unit] = {"rate", "ms", "us"}
 #: Below a table with both: its figures that decide, and those that do not.
 PAIRED = "change decides, measured in pairs; the other columns show the candidate alone"
 #: After these the next round tries another hypothesis.
@@ -222,9 +222,12 @@ def _columns(
     quantities = dict(_QUANTITIES)
     for result in results:
         quantities |= result.evidence.quantities or {}
-    left_out = _left_out(results, quantities, is_compared, verbosity)
+    units = {
+        name: QUANTITIES.get(quantity.partition(":")[0]) for name, quantity in quantities.items()
+    }
+    left_out = _left_out(results, units, is_compared, verbosity)
     for name in dict.fromkeys(name for result in results for name in result.cells):
-        if not quantities.get(name, "").partition(":")[0].endswith(left_out):
+        if units.get(name) not in left_out:
             short = name.replace("Forward", "fwd").replace("Backward", "bwd")
             cells = [_cell(result.cells.get(name)) for result in results]
             columns[short.replace("Time (ms)", "ms")] = cells
@@ -260,20 +263,23 @@ def _row_markup(result: CaseResult, shape: Shape | None) -> Markup:
 
 
 def _left_out(
-    results: Sequence[CaseResult], quantities: Mapping[str, str], is_compared: bool, verbosity: int
-) -> tuple[str, ...]:
-    """Return the ends of the names of quantities that a session's table does without."""
+    results: Sequence[CaseResult],
+    units: Mapping[str, Unit | None],
+    is_compared: bool,
+    verbosity: int,
+) -> set[Unit]:
+    """Return the units that a session's table does without."""
     if verbosity > 0:
-        return ()
+        return set()
     cells = (cell for result in results for cell in result.cells.items())
     is_timed = any(
         isinstance(value, float) and math.isfinite(value)
         for name, value in cells
-        if quantities.get(name, "").endswith(_TIMES)
+        if units.get(name) in _TIMES
     )
     if not is_timed:
-        return ("_stddev", *_TIMES)
-    return ("_stddev", "_snr", *(("_rate",) if is_compared or verbosity < 0 else ()))
+        return {"spread", *_TIMES}
+    return {"spread", "dB", "rate"} if is_compared or verbosity < 0 else {"spread", "dB"}
 
 
 def _cell(value: Scalar | None) -> str:
