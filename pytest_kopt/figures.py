@@ -64,11 +64,16 @@ def frozen_change(pct: float | None) -> str:
     return NONE if pct is None or math.isnan(pct) else f"{pct:+.3f}%"
 
 
-def figure(number: float | None, missing: str = "-") -> str:
-    """Return a number with four digits that mean something, `missing` where there is none."""
+def figure(number: float | None) -> str:
+    """Return a number with four digits that mean something, `-` where there is none."""
     if number is None or math.isnan(number):
-        return missing
+        return "-"
     return f"{number:.0f}" if abs(number) >= 1000 else f"{number:#.4g}"
+
+
+def before_and_now(before: float | None, now: float | None) -> str:
+    """Return two numbers, the current best's first: `111.4 -> 110.1`."""
+    return f"{figure(before)} -> {figure(now)}"
 
 
 def _percent(pct: float) -> str:

@@ -11,7 +11,7 @@ from pytest_kopt.cases.details import blind_spots, of_shapes
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.exit_codes import ExitCode
-from pytest_kopt.figures import changed, ends, figure, within
+from pytest_kopt.figures import before_and_now, changed, ends, figure, within
 from pytest_kopt.schema.columns import BUILT_IN, QUANTITIES, Scalar, Unit
 from pytest_kopt.show.lines import Line, Markup
 from pytest_kopt.show.rooflines import profile_lines, roofline_lines
@@ -181,7 +181,7 @@ def _shown(figures: Aggregate | ConfigClass) -> str:
     if figures.incumbent is None:
         return f"{figure(figures.candidate)}  {change}".rstrip()
     speed = "speed " if getattr(figures, "better", "higher") == "lower" else ""
-    return f"{figure(figures.incumbent)} -> {figure(figures.candidate)}  {speed}{change}"
+    return f"{before_and_now(figures.incumbent, figures.candidate)}  {speed}{change}"
 
 
 def _case_table(
@@ -242,8 +242,8 @@ def _columns(
         axis = Axis.of(shapes)
         columns[axis.title] = [axis.bar(shape) if shape else "" for shape in cases]
     if verbosity > 0:
-        for heading, text in (*COSTS, INTERVAL):
-            columns[heading.lower()] = [text(shape) if shape else "" for shape in cases]
+        for column in (*COSTS, INTERVAL):
+            columns[column.heading.lower()] = [column.of(shape) if shape else "" for shape in cases]
     return columns
 
 

@@ -37,7 +37,7 @@ from pytest_kopt.show.words import (
     GEOMEANS,
     POINTS,
     SUMS,
-    Column,
+    TextColumn,
     all_visible,
     kernel_rows,
     rows,
@@ -56,7 +56,7 @@ _POINTS = {
 }
 _ONLY_IN_TABLES = {"shapes": {"__all__": {"first_call_ms", *_POINTS}}}
 _IN_TABLES = {"aggregate", "shapes", "rooflines"}
-_DEVICE: Column = ("Device", lambda case: case.device or "")
+_DEVICE = TextColumn("Device", "device", lambda device: device or "")
 _OF_ATTEMPT = {"attempt", "time", "decision", "reason"}
 _KERNELS = ("Kernel", "Change (code size and memory in bytes, others: instructions)", "First in")
 #: A report stays below this many bytes; the pairs of the oldest rounds go first.
