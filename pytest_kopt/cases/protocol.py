@@ -47,6 +47,10 @@ from pytest_kopt.cases.order import WorkerOrders
 from pytest_kopt.cases.replies import Reply
 
 
+class CaseServed(BaseException):
+    """Leaves a test whose case was served; none that the test itself would catch."""
+
+
 @dataclass(frozen=True, slots=True)
 class Begin:
     """Collect, as the session's own pytest would.

@@ -12,7 +12,6 @@ from contextlib import ExitStack, suppress
 from pytest_kopt.cases.order import ALONE, CANDIDATE, INCUMBENT, PLACEBO, UNEVEN
 from pytest_kopt.cases.protocol import Keep, Time, Write
 from pytest_kopt.cases.replies import Timed, Written
-from pytest_kopt.devices.processes import Unseen
 from pytest_kopt.devices.vendor import LOCKED, Reading
 from pytest_kopt.measure.engine import PAUSE_S
 from pytest_kopt.paired.samples import PAIRS, BlockTime, Kind, Quad
@@ -261,7 +260,7 @@ class Blocks:
             # What another version leaves running would take time from this one.
             for sibling in () if self._is_gpu else siblings:
                 if running := sibling.inspected:
-                    with suppress(Unseen):
+                    with suppress(OSError):
                         still.enter_context(running.stopped())
             before = process.cpu_ms() if process else None
             child.send(Time())

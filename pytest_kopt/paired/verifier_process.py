@@ -29,7 +29,7 @@ from pytest_kopt.cases.replies import (
     Report,
     Verification,
 )
-from pytest_kopt.devices.processes import Inspected, Unseen
+from pytest_kopt.devices.processes import Inspected
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.processes.child import Child, ChildDied, Children
 
@@ -212,6 +212,6 @@ def _results(process: Inspected, places: int, call: int) -> list[bytes] | None:
             for number in range(1, 1 + min(addresses[0], RESULTS)):
                 address, size = addresses[2 * number - 1 : 2 * number + 1]
                 results.append(process.read(address, min(size, _MOST_BYTES)) if size else b"")
-    except Unseen:
+    except OSError:
         return None
     return results

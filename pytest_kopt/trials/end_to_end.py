@@ -29,10 +29,6 @@ _BEFORE, _NOW = "incumbent", "candidate"
 _TURN = (_BEFORE, _NOW, _NOW, _BEFORE)
 
 
-class NoFigure(Exception):
-    """Why a run of the command gave no figure."""
-
-
 @dataclass(frozen=True, slots=True)
 class InBoth:
     """A command to be run in the trees of two versions of a project."""
@@ -41,21 +37,18 @@ class InBoth:
     trees: Trees
 
     def measure(self, before: KernelVersion, now: KernelVersion) -> EndToEnd:
-        """Return both versions' figures; NoFigure where a run fails or prints no number."""
+        """Return both versions' figures; NotComparable where a run fails or prints no number."""
         files: dict[str, bytes | None] = dict.fromkeys((*before.files, *now.files))
-        try:
-            trees = {
-                name: self.trees.tree({**files, **version.sources}, copies_sources=True)
-                for name, version in ((_BEFORE, before), (_NOW, now))
-            }
-        except NotComparable as error:
-            raise NoFigure(str(error)) from None
+        trees = {
+            name: self.trees.tree({**files, **version.sources}, copies_sources=True)
+            for name, version in ((_BEFORE, before), (_NOW, now))
+        }
         return in_turns(self.command.text, lambda name: self._run(trees[name]))
 
     def _run(self, tree: Tree) -> float:
         done = self.command.run(tree.place, {"PYTHONPATH": _python_path(*tree.copy)})
         if done.failure:
-            raise NoFigure(done.failure)
+            raise NotComparable(done.failure)
         return last_number(done.output)
 
 
@@ -93,7 +86,7 @@ def in_turns(command: str, run: Callable[[str], float]) -> EndToEnd:
 
 
 def last_number(output: str) -> float:
-    """Return the last line that is a number above 0, or raise NoFigure."""
+    """Return the last line that is a number above 0, or raise NotComparable."""
     for line in reversed(output.splitlines()):
         try:
             number = float(line)
@@ -101,7 +94,7 @@ def last_number(output: str) -> float:
             continue
         if number > 0 and math.isfinite(number):
             return number
-    raise NoFigure("it printed no line that is a number above 0")
+    raise NotComparable("it printed no line that is a number above 0")
 
 
 def _python_path(root: Path, tree: Path) -> str:

@@ -20,12 +20,13 @@ from pytest_kopt.decide.hard_gates import Ground, Observation, by_ground
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.errors import BadInput
 from pytest_kopt.figures import changed
+from pytest_kopt.paired.arms import NotComparable
 from pytest_kopt.show.files import projections
 from pytest_kopt.show.standing import Closing
 from pytest_kopt.trials import judging
 from pytest_kopt.trials.campaign_trial import CampaignTrial, evidence
 from pytest_kopt.trials.comparing import compare_paired
-from pytest_kopt.trials.end_to_end import InBoth, NoFigure
+from pytest_kopt.trials.end_to_end import InBoth
 from pytest_kopt.trials.stages import (
     Asked,
     Gathered,
@@ -123,7 +124,7 @@ def _end_to_end(judged: Judged) -> Judged:
     runs = InBoth(asked.command(manifest.e2e_command), begun.trees)
     try:
         return judged.saying(e2e=runs.measure(campaign.baseline(), begun.kernel))
-    except NoFigure as why:
+    except NotComparable as why:
         return judged.flagged(f"e2e_command gave no figure: {in_a_line(str(why))}")
 
 

@@ -31,6 +31,7 @@ from pytest_kopt.cases.order import (
 from pytest_kopt.cases.protocol import (
     Agree,
     Begin,
+    CaseServed,
     Client,
     HandOver,
     Judge,
@@ -83,17 +84,8 @@ from pytest_kopt.measure.engine import agreed
 from pytest_kopt.measure.memory_use import Clocked, peak_bytes
 from pytest_kopt.measure.wall import one_thread
 from pytest_kopt.process_tree import children
-from pytest_kopt.versions.affected_modules import NotLoadable, Unreached
+from pytest_kopt.versions.affected_modules import NotLoadable, SameVersion
 from pytest_kopt.versions.twin import kernel_calls
-
-
-class _SameCode(Exception):
-    """Both versions have the GPU do the same."""
-
-
-class _Left(Exception):
-    """The client goes on no further with the case."""
-
 
 _Order = TypeVar("_Order")
 #: The blocks of an arm: forward, and backward where there is one.
@@ -137,9 +129,9 @@ class _Arms:
                     case HandOver():
                         break
                     case Begin() | OfCase() | Leave() | Prepare() | Agree() | Time():
-                        raise _Left
+                        raise CaseServed
                     case Judge() | Recompute() | SayReach() | StopWorker():
-                        raise _Left
+                        raise CaseServed
             _leave(last, order.keep)
             findings = new_operators(bench)
             if children():
@@ -209,7 +201,7 @@ class _Arms:
     def machine_code(self, versions: Versions) -> MachineCode | None:
         """Return what the versions have a GPU do, where that is asked.
 
-        Raises _SameCode where both do the same and need not be timed.
+        Raises SameVersion where both do the same and need not be timed.
         """
         case, order = self.case, self.order
         if self.bench.device != "cuda" or not (order.is_first_replica and order.changed):
@@ -226,7 +218,7 @@ class _Arms:
         on_device = {*engines_of(case, self.bench)} <= {"auto", "graph"}
         is_left_out = self.bench.same_code is SameCode.LEFT_OUT
         if is_left_out and on_device and before.is_same(after):
-            raise _SameCode
+            raise SameVersion("machine")
         old, new = (RECORDING.dump_python(recording, mode="json") for recording in (before, after))
         return MachineCode(old, new, architecture())
 
@@ -260,18 +252,17 @@ def serve_arms(case: Case, bench: Bench, order: ArmsOrder, client: Client) -> No
     if (loaded := _loaded(case, bench, order, client)) is None:
         return
     arms, versions, reply = loaded
-    with suppress(_Left):
-        with bench.waiting():
-            # It is long, and read when the case's turn comes: nobody may wait for a lock meanwhile.
-            client.send(reply)
-            _ordered(client, Prepare)
-        arms.time(versions)
+    with bench.waiting():
+        # It is long, and read when the case's turn comes: nobody may wait for a lock meanwhile.
+        client.send(reply)
+        _ordered(client, Prepare)
+    arms.time(versions)
 
 
 def _ordered(client: Client, kind: type[_Order]) -> _Order:
     """Return the next order, which is of this kind; any other leaves the case."""
     if not isinstance(order := client.receive(), kind):
-        raise _Left
+        raise CaseServed
     return order
 
 
@@ -313,10 +304,8 @@ def _loaded(
             arms = _Arms(case, bench, order, client, seed)
             code = arms.machine_code(versions)
             reached = not order.concerning or is_reached(case, order, seed, bench.audit_hook)
-    except Unreached:
-        client.send(Loaded(same="source"))
-    except _SameCode:
-        client.send(Loaded(same="machine"))
+    except SameVersion as found:
+        client.send(Loaded(same=found.by))
     except NotLoadable as reason:
         client.send(CannotLoad(str(reason)))
     else:
