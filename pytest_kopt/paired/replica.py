@@ -55,12 +55,11 @@ class Unloadable(Refused):
 
 
 class Died(Refused):
-    """A process ended; `case` ran in it, where it held the candidate and no other version."""
+    """A process ended; `case` ran in it, "" unless it held the candidate and no other version."""
 
-    def __init__(self, death: ChildDied, case: str | None = None) -> None:
-        super().__init__(f"a replica died: {death}")
-        self.death = str(death)
-        self.case = case
+    def __init__(self, why: str, how: str, case: str = "") -> None:
+        super().__init__(why)
+        self.how, self.case = how, case
 
 
 class Caught(Exception):
@@ -170,7 +169,8 @@ class Replica(Children):
                         self._judge(looks)
         except ChildDied as death:
             is_candidates = self._alone is not None and self._alone.has_died
-            raise Died(death, nodeid if is_candidates else None) from None
+            why = f"a replica died: {death}"
+            raise Died(why, str(death), nodeid or "" if is_candidates else "") from None
         return cases
 
     def _ask(self, nodeid: str) -> None:

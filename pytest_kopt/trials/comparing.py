@@ -27,10 +27,10 @@ from pytest_kopt.devices.machine import elsewhere
 from pytest_kopt.errors import BadInput
 from pytest_kopt.figures import changed
 from pytest_kopt.honesty.finding import Finding
-from pytest_kopt.paired.arms import CandidateDied, NotComparable
+from pytest_kopt.paired.arms import NotComparable
 from pytest_kopt.paired.noise import NoiseHistory
 from pytest_kopt.paired.pairing import Criteria, PairedResult, judge, no_doubt
-from pytest_kopt.paired.replica import Caught
+from pytest_kopt.paired.replica import Caught, Died
 from pytest_kopt.schema.metrics import parse_primary
 from pytest_kopt.trials import judging
 from pytest_kopt.trials.stages import Gathered, Judged, OpenTrial
@@ -98,7 +98,7 @@ def compare_paired(
             paired = judge(comparison, results, criteria)
     except Caught as caught:
         return Compared(gathered, observation=judging.dishonest(results, caught.findings))
-    except CandidateDied as death:
+    except Died as death:
         failing = gathered.with_failure(death.case, "ERROR", str(death))
         return Compared(failing, detail=judging.head(str(death)))
     except NotComparable as error:
@@ -144,7 +144,7 @@ def _doubt_of_best(gathered: Gathered, best_ms: Mapping[str, float]) -> str:
     try:
         with ran.measurements.compare(ids, versions, _REPLICATES, phase) as comparison:
             replicates = [*comparison.replicas(_REPLICATES)]
-    except (Caught, CandidateDied, NotComparable) as error:
+    except (Caught, Died, NotComparable) as error:
         return f"the current best could not be compared with the baseline: {error}"
     gain = max(statistics.fmean(q.ratio("step") for q in each.values()) for each in replicates)
     if math.log1p(chain.low_pct / 100) - gain <= _SLOWER:

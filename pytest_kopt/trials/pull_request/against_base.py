@@ -27,10 +27,10 @@ from pytest_kopt.honesty.audit import audit
 from pytest_kopt.honesty.finding import Finding, names_of
 from pytest_kopt.options.declare import IN_TREE
 from pytest_kopt.options.settings import Settings
-from pytest_kopt.paired.arms import CandidateDied, NotComparable, Versions
+from pytest_kopt.paired.arms import NotComparable, Versions
 from pytest_kopt.paired.noise import NoiseHistory
 from pytest_kopt.paired.pairing import Criteria, PairedResult, judge
-from pytest_kopt.paired.replica import Caught
+from pytest_kopt.paired.replica import Caught, Died
 from pytest_kopt.processes.launched import scratch
 from pytest_kopt.processes.launcher import launcher_of
 from pytest_kopt.sameness.sources import differing
@@ -222,7 +222,7 @@ class PullRequestGate:
         except Caught as caught:
             why = "the results are not the base's"
             observation = _refused(results, caught.findings, why, accuses=caught.accuses)
-        except CandidateDied as death:
+        except Died as death:
             how = str(death)
             told = judging.all_failed(results, {death.case: how}, "ERROR")
             detail, observation = judging.head(how), _wrong(told, how.splitlines()[0])
