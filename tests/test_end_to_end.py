@@ -13,7 +13,7 @@ from pytest_kopt.campaign.kernel import KernelVersion
 from pytest_kopt.decide.verdict import Aggregate, Decision, EndToEnd, Verdict
 from pytest_kopt.paired.arms import NotComparable
 from pytest_kopt.show.words import end_to_end
-from pytest_kopt.trials.end_to_end import InBoth, in_turns, last_number
+from pytest_kopt.trials.end_to_end import in_turns, last_number, measure
 from pytest_kopt.trials.project_command import ProjectCommand
 from pytest_kopt.trials.trees import Trees
 
@@ -86,7 +86,7 @@ def in_both(root: Path, program: str) -> EndToEnd:
     now = KernelVersion.take(root, ["kernels/step.py"])
     command = ProjectCommand(f"{sys.executable} tools/run.py", is_confined=False)
     with ExitStack() as held:
-        return InBoth(command, Trees(held, root.resolve())).measure(before, now)
+        return measure(command, Trees(held, root.resolve()), before, now)
 
 
 def test_each_version_runs_in_a_project_of_its_own(

@@ -23,10 +23,9 @@ from pytest_kopt.figures import changed
 from pytest_kopt.paired.arms import NotComparable
 from pytest_kopt.show.files import projections
 from pytest_kopt.show.standing import Closing
-from pytest_kopt.trials import judging
+from pytest_kopt.trials import end_to_end, judging
 from pytest_kopt.trials.campaign_trial import CampaignTrial, evidence
 from pytest_kopt.trials.comparing import compare_paired
-from pytest_kopt.trials.end_to_end import InBoth
 from pytest_kopt.trials.stages import (
     Asked,
     Gathered,
@@ -121,9 +120,9 @@ def _end_to_end(judged: Judged) -> Judged:
     campaign, manifest = asked.campaign, asked.campaign.manifest
     if manifest.e2e_command is None or judged.paired is None:
         return judged
-    runs = InBoth(asked.command(manifest.e2e_command), begun.trees)
+    command, versions = asked.command(manifest.e2e_command), (campaign.baseline(), begun.kernel)
     try:
-        return judged.saying(e2e=runs.measure(campaign.baseline(), begun.kernel))
+        return judged.saying(e2e=end_to_end.measure(command, begun.trees, *versions))
     except NotComparable as why:
         return judged.flagged(f"e2e_command gave no figure: {in_a_line(str(why))}")
 
