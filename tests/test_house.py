@@ -80,6 +80,32 @@ def test_two_classes_share_a_name_in_two_places_at_most(nodes: list[tuple[Path, 
     assert sum(count > 1 for count in names.values()) <= 2
 
 
+def test_an_error_has_a_type_of_its_own_only_where_it_is_told_apart(
+    nodes: list[tuple[Path, ast.AST]],
+) -> None:
+    bases = {
+        node.name: {ast.unparse(base) for base in node.bases}
+        for _, node in nodes
+        if isinstance(node, ast.ClassDef)
+    }
+    errors = {"BaseException", "Exception", "ValueError"}
+    own: set[str] = set()
+    while more := {name for name in bases if bases[name] & errors} - own:
+        own |= more
+        errors |= more
+    told_apart = set()
+    for _, node in nodes:
+        match node:
+            case ast.ExceptHandler(type=ast.expr() as types):
+                told_apart |= {n.id for n in ast.walk(types) if isinstance(n, ast.Name)}
+            case ast.Call(func=ast.Name(id="isinstance" | "suppress"), args=args):
+                names = (name for arg in args for name in ast.walk(arg))
+                told_apart |= {n.id for n in names if isinstance(n, ast.Name)}
+            case _:
+                pass
+    assert len(own) <= 17 and own <= told_apart
+
+
 def test_only_the_public_call_takes_more_than_eight_arguments(
     nodes: list[tuple[Path, ast.AST]],
 ) -> None:
