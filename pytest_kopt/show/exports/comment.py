@@ -10,6 +10,7 @@ from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.figures import at_level
 from pytest_kopt.schema.table import write_atomically
 from pytest_kopt.show.templates import rendered
+from pytest_kopt.show.terminal import colour
 from pytest_kopt.show.words import (
     CANDIDATE,
     CASE_STATUS,
@@ -31,13 +32,7 @@ from pytest_kopt.show.words import (
     visible,
 )
 
-_SIGNS = {
-    Decision.BASELINE: "⚪",
-    Decision.ACCEPTED: "🟢",
-    Decision.ACCEPTED_WITH_NOTE: "🟢",
-    Decision.INCONCLUSIVE: "🟡",
-    Decision.INCOMPLETE: "🟡",
-}
+_SIGNS = {"green": "🟢", "yellow": "🟡", "red": "🔴"}
 #: GitHub refuses a comment of more than 65536 characters.
 _MOST_ROWS = 200
 _BEFORE, _NOW = INCUMBENT._replace(heading="Before"), CANDIDATE._replace(heading="Now")
@@ -68,7 +63,7 @@ def comment(verdict: Verdict) -> str:
     return rendered(
         "comment.md.j2",
         plain=_plain,
-        sign=_SIGNS.get(verdict.decision, "🔴"),
+        sign="⚪" if verdict.decision is Decision.BASELINE else _SIGNS[colour(verdict)],
         outcome=outcome(verdict).replace("_", " ").lower(),
         verdict=verdict,
         totals=rows(totals if is_compared else (), *columns),

@@ -19,7 +19,7 @@ from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.series import UNDER_SKEW
 from pytest_kopt.decide.verdict import Decision, Level, Verdict
-from pytest_kopt.figures import changed, frozen, frozen_change
+from pytest_kopt.figures import changed, ends, frozen, frozen_change
 from pytest_kopt.honesty.finding import is_finding
 from pytest_kopt.honesty.transfer import (
     ACCEPT_ASTERISK,
@@ -118,7 +118,7 @@ def transfer(claim: Claim, results: Sequence[CaseResult], verdict: Verdict) -> d
         "id(...) audit": "; ".join(findings) or "no finding",
         "4-step trace hit rate": "not simulated: judged calls have inputs of their own",
         "Workload distribution robustness": spread,
-        "Benchmark gain": changed(verdict.aggregate.change_pct if verdict.aggregate else None),
+        "Benchmark gain": changed(ends(verdict.aggregate)[0]),
         "Estimated real-training gain": _STEP_GAINS.get(decision, "-").format(claim.bound_pct),
         "Decision": decision,
     }

@@ -178,7 +178,7 @@ def _round(round: Round, verdict: Verdict) -> dict[str, Any]:
         "time": round.last.started,
         "keeps": verdict.decision.keeps,
         "metric": total.metric if total else "",
-        "change": changed(total.change_pct) if total else "—",
+        "change": changed(ends(total)[0]),
         "interval": interval(*ends(total)),
         "tables": [
             *(
