@@ -5,12 +5,13 @@ One cheat is in the default suite; `long` ones take half an hour together.
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
 from . import nursery
-from .corpus.through_plugin import HERE, Bench, Outcome, kernels
+from .corpus.through_plugin import HERE, Bench, Outcome, kernels, main
 
 pytest.importorskip("torch")
 
@@ -46,6 +47,16 @@ def test_a_cheat_is_credited_with_no_gain_that_it_does_not_have(bench: Bench, pa
 @pytest.mark.parametrize("path", some("honest"))
 def test_an_honest_kernel_is_not_refused(bench: Bench, path: Path) -> None:
     assert judged(bench, path).kind == "honest"
+
+
+def test_a_name_that_no_kernel_has_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["through_plugin.py", SAMPLE, "molten"])
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    told = capsys.readouterr().err
+    assert "no kernel for cpu has 'molten' in its name" in told and SAMPLE in told
 
 
 @pytest.fixture(scope="module")

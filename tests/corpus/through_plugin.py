@@ -333,6 +333,11 @@ def main() -> int:
     parser.add_argument("--results", type=Path, help="JSON lines; what they hold is not run again")
     parser.add_argument("names", nargs="*")
     asked = parser.parse_args()
+    if unknown := [name for name in asked.names if not kernels(asked.device, [name])]:
+        named = ", ".join(path.stem for path in kernels(asked.device))
+        parser.error(
+            f"no kernel for {asked.device} has {unknown[0]!r} in its name (there: {named})"
+        )
     outcomes = known(asked.results)
     with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(asked.jobs) as pool:
         bench = (Problems if asked.judge else Bench)(Path(scratch), asked.device)
