@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from .project import Project
 
 CASES = """\
@@ -34,6 +36,7 @@ def test_doubled(kopt, columns):
 """
 
 
+@pytest.mark.long
 def test_a_shape_beyond_the_limit_of_a_function_is_as_the_first(
     empty: Project, mode: tuple[str, ...]
 ) -> None:
