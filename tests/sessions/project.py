@@ -196,6 +196,16 @@ class Project:
             sys.path[:] = path
         return Run(int(code), out.getvalue(), "")
 
+    def play(self, number: int | str, *arguments: str) -> Run:
+        """Run a round in this process, whose cases are scripted: `lane` says how."""
+        from .lane import scripted
+
+        results = [json.dumps(result) for result in self.evidence(1)["results"]]
+        baseline = self.campaign / "rounds/round-1/kernel_snapshot" / KERNEL
+        words = ("--kopt-campaign", CAMPAIGN, "--kopt-round", str(number), *arguments)
+        with scripted(results, baseline, self.root / KERNEL):
+            return self.refuse(*words)
+
     def kopt(self, *arguments: str, **variables: str) -> Run:
         """Run the command `kopt` here."""
         return self.run(sys.executable, "-m", "pytest_kopt.cli", *arguments, **variables)

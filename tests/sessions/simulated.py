@@ -63,7 +63,8 @@ class Simulation:
         for factor, code in zip(factors, codes, strict=True):
             text = doubled_kernel(self.cost * cost, factor=factor)
             self.project.write(KERNEL, text + f"PLAYED = {len(self.played)}\n")
-            run = self.project.round("next", *filtered, *words)
+            session = self.project.round if filtered else self.project.play
+            run = session("next", *filtered, *words)
             assert run.code == code, f"{kind}\n{run.text}"
         self.played.append(kind)
         if kind in ("keep", "repaired"):
@@ -72,15 +73,13 @@ class Simulation:
         return run
 
     def refused(self, *parts: str) -> None:
-        """Ask for a further round, which has to be refused with nothing measured or changed."""
-        self.project.forget_measuring()
+        """Ask for a further round, which has to be refused with nothing changed."""
         before = self.project.contents()
-        run = self.project.round("next")
+        run = self.project.play("next")
         assert run.code == 4, run.text
         for part in parts:
             assert part in run.refusal
         assert self.project.contents() == before
-        assert not self.project.was_measured
 
     def check(self) -> None:
         """Hold counters, logs, chain and history against what was played."""

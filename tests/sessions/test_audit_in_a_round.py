@@ -12,7 +12,7 @@ def test_a_kernel_that_looks_at_its_caller_is_noted_and_judged_by_its_speed(
     cheat = kernel(125.0).replace("import torch", "import sys\n\nimport torch", 1)
     cheat = cheat.replace("        spend(", "        sys._getframe(1)\n        spend(", 1)
     started.write(KERNEL, cheat)
-    run = started.round(2)
+    run = started.play(2)
     assert run.code == 0, run.text
     verdict = started.verdict(2)
     assert verdict["decision"] == "ACCEPTED"

@@ -60,7 +60,7 @@ def test_a_small_gain_is_measured_again_inside_the_session(
     started: Project,
 ) -> None:
     started.write(KERNEL, kernel(250 / 1.015))
-    run = started.round(2)
+    run = started.play(2)
     assert run.code == 0, run.text
     verdict = started.verdict(2)
     assert verdict["decision"] == "ACCEPTED"
@@ -84,7 +84,7 @@ def test_a_small_gain_that_does_not_come_back_is_inconclusive(started: Project) 
 
 def test_one_regressed_case_outweighs_the_aggregate(started: Project) -> None:
     started.write(KERNEL, kernel({2: 125.0, 4: 275.0}))
-    run = started.round(2)
+    run = started.play(2)
     assert run.code == 8, run.text
     verdict = started.verdict(2)
     assert verdict["aggregate"]["change_pct"] > 30
@@ -96,11 +96,11 @@ def test_no_apply_records_but_touches_neither_git_nor_kernel(started: Project) -
     head = started.head()
     slower, faster = kernel(375.0), kernel(125.0)
     started.write(KERNEL, slower)
-    run = started.round(2, "--kopt-no-apply")
+    run = started.play(2, "--kopt-no-apply")
     assert run.code == 8, run.text
     assert started.read(KERNEL) == slower
     started.write(KERNEL, faster)
-    run = started.round(3, "--kopt-no-apply")
+    run = started.play(3, "--kopt-no-apply")
     assert run.code == 0, run.text
     assert started.read(KERNEL) == faster and started.head() == head
     for number, decision in ((2, "ROLLED_BACK"), (3, "ACCEPTED")):
@@ -158,7 +158,7 @@ def test_commands_run_before_anything_is_measured(fresh: Project) -> None:
     assert not fresh.was_measured
 
     fresh.write(KERNEL, kernel(125.0) + "# UNTIDY\n")
-    run = fresh.round(2)
+    run = fresh.play(2)
     assert run.code == 0, run.text
     assert fresh.git("show", f"HEAD:{KERNEL}") == kernel(125.0) + "# tidy\n"
     assert fresh.git("status", "--porcelain", "--", KERNEL) == ""

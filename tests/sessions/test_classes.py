@@ -31,7 +31,7 @@ def test_a_split_is_rolled_back_and_its_dispatch_accepted(fresh: Project) -> Non
     refuses_an_unknown_class(project)
 
     project.write(KERNEL, kernel(DIVERGED))
-    run = project.round(2, "--kopt-notes", project.notes(hypothesis="wider tiles for all"))
+    run = project.play(2, "--kopt-notes", project.notes(hypothesis="wider tiles for all"))
     assert run.code == 8, run.text
     assert "give 'rows=2' the new path, leave 'rows=4' on the old one" in run.out
     assert re.search(r"^class rows=2: .* -> .*  \+33\.3 %$", run.out, re.MULTILINE)
@@ -49,7 +49,7 @@ def test_a_split_is_rolled_back_and_its_dispatch_accepted(fresh: Project) -> Non
     assert "specialise and dispatch" in found["Decision"]
 
     project.write(KERNEL, kernel(DISPATCHED))
-    run = project.round(3, "--kopt-notes", project.notes(target_class="rows=2"))
+    run = project.play(3, "--kopt-notes", project.notes(target_class="rows=2"))
     assert run.code == 0, run.text
     assert re.search(r"^class rows=2 \(target\): ", run.out, re.MULTILINE)
     verdict = project.verdict(3)
@@ -63,13 +63,12 @@ def test_a_split_is_rolled_back_and_its_dispatch_accepted(fresh: Project) -> Non
 def refuses_an_unknown_class(project: Project) -> None:
     project.write(KERNEL, kernel(DISPATCHED))
     notes = project.notes(target_class="rows=3")
-    project.forget_measuring()
     before = project.contents()
-    run = project.round(2, "--kopt-notes", notes)
+    run = project.play(2, "--kopt-notes", notes)
     assert run.code == 4, run.text
     for part in ("'rows=3' is no class", "target_class", "rows=2, rows=4"):
         assert part in run.refusal
-    assert not project.was_measured and project.contents() == before
+    assert project.contents() == before
 
 
 def refuses_another_target_afterwards(project: Project) -> None:

@@ -49,7 +49,7 @@ def test_what_is_no_harness_may_change(started: Project) -> None:
         "pyproject.toml", "[tool.pytest.ini_options]", "\n# new\n[tool.pytest.ini_options]"
     )
     started.write(KERNEL, FASTER)
-    run = started.round(2)
+    run = started.play(2)
     assert run.code == 0, run.text
     (event,) = [event for event in started.ledger() if event["event"] == "manifest_changed"]
     assert event["values"] == {"max_iterations": 7}
@@ -189,7 +189,7 @@ def test_the_bucket_of_the_notes_is_reported_and_refuses_nothing(
 ) -> None:
     started.write(KERNEL, FASTER)
     notes = started.notes(bucket=bucket, w1_quant_ms=0.5, step_ms=20)
-    run = started.round(2, "--kopt-notes", notes)
+    run = started.play(2, "--kopt-notes", notes)
     assert run.code == 0, run.text
     assert started.verdict(2)["decision"] == "ACCEPTED"
     assert said in (started.campaign / "rounds/round-2/summary.md").read_text()

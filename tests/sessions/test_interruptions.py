@@ -64,7 +64,7 @@ def sigkill(session: Live) -> None:
 def goes_on(project: Project, version: str) -> None:
     """The next run decides the round that was cut off, from where it was."""
     assert project.read(KERNEL) == version
-    run = project.round("next")
+    run = project.play("next")
     assert run.code == 0 and "ACCEPTED" in run.out, run.text
     assert project.git("show", f"HEAD:{KERNEL}") == version
 

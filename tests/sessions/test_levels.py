@@ -91,7 +91,7 @@ def test_a_quick_round_refuses_by_the_representative_cases_and_keeps_by_all(six:
     edited = [*SHAPES[:2], "doubled rows=16 columns=8"]
     six.edit_manifest(representative_shapes=edited)
     six.write(KERNEL, doubled_kernel(dict.fromkeys(ROWS, 500.0) | {32: 125.0}))
-    run = six.round("next")
+    run = six.play("next")
     assert run.code == 8, run.text
     assert "round 2, attempt 1, quick: ROLLED_BACK" in run.out
     assert "quick: 3 of 6 cases are timed" in run.out and "6 passed" in run.out
@@ -99,23 +99,23 @@ def test_a_quick_round_refuses_by_the_representative_cases_and_keeps_by_all(six:
 
     before = six.contents()
     six.edit_manifest(representative_shapes=SHAPES)
-    run = six.round("next", "--kopt-level", "full")
+    run = six.play("next", "--kopt-level", "full")
     assert run.code == 4 and "round 2 was measured with it" in run.refusal
     six.edit_manifest(representative_shapes=edited)
     assert six.contents().keys() == before.keys()
-    run = six.round("final", "--kopt-level", "quick")
+    run = six.play("final", "--kopt-level", "quick")
     assert run.code == 4 and "the final comparison measures every case" in run.refusal
 
     # An agent reads in the manifest which cases a quick round times.
     six.write(KERNEL, doubled_kernel(dict.fromkeys(ROWS, 125.0) | {32: 500.0}))
-    run = six.round("next")
+    run = six.play("next")
     assert run.code == 8, run.text
     verdict = six.verdict(3)
     assert (verdict["level"], verdict["decision"]) == ("full", "ROLLED_BACK")
     assert "rows=32" in verdict["reason"]
 
     six.write(KERNEL, doubled_kernel(dict.fromkeys(ROWS, 62.5)))
-    run = six.round("next")
+    run = six.play("next")
     assert run.code == 0, run.text
     verdict = six.verdict(4)
     assert (verdict["level"], verdict["aggregate"]["change_pct"]) == ("full", 300.0)
@@ -142,7 +142,7 @@ def test_a_quick_gain_is_decided_by_all_cases(six: Project, mode: tuple[str, ...
 
 def test_a_quick_gain_that_the_other_cases_lose_is_rolled_back(six: Project) -> None:
     six.write(KERNEL, kernel(250 / 1.03, 262.0))
-    run = six.round("next")
+    run = six.play("next")
     assert run.code == 8, run.text
     verdict = six.verdict(2)
     assert (verdict["decision"], verdict["level"]) == ("ROLLED_BACK", "full")

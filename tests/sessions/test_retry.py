@@ -10,7 +10,7 @@ def test_a_candidate_is_measured_again(started: Project) -> None:
     slow, broken = doubled_kernel(312.5), doubled_kernel(125.0, factor=3.0)
     started.write(KERNEL, slow)
     notes = started.notes(hypothesis="wider tiles", bucket="K1", tip="wider is better")
-    assert started.round(2, "--kopt-notes", notes).code == 8
+    assert started.play(2, "--kopt-notes", notes).code == 8
     assert started.read(KERNEL) != slow
     run = started.kopt("retry", "2")
     assert run.code == 8 and "round 2: kernels/doubled.py restored" in run.text, run.text
@@ -23,7 +23,7 @@ def test_a_candidate_is_measured_again(started: Project) -> None:
     assert notes == {"summary": "round 2 again", "hypothesis": "wider tiles", "bucket": "K1"}
 
     started.write(KERNEL, broken)
-    assert started.round(4).code == 1
+    assert started.play(4).code == 1
     before = started.contents()
     run = started.kopt("retry", "2")
     assert run.code == 4 and "round 4 is open" in run.refusal and "kopt discard" in run.refusal

@@ -40,7 +40,7 @@ def test_regressions_in_a_row_end_a_campaign_until_the_limit_is_raised(fresh: Pr
 def test_a_target_and_a_limit_end_a_campaign_until_they_are_raised(started: Project) -> None:
     started.edit_manifest(performance_target=">7 GB/s", max_iterations=1)
     started.write(KERNEL, doubled_kernel(187.5))
-    run = started.round(2)
+    run = started.play(2)
     assert run.code == 0, run.text
     end = run.out.partition("Termination Check")[2]
     assert "T1 performance_target: ✅ (Combined Step GB/s is" in end
@@ -54,16 +54,15 @@ def test_a_target_and_a_limit_end_a_campaign_until_they_are_raised(started: Proj
 
     slower = doubled_kernel(312.5)
     started.write(KERNEL, slower)
-    started.forget_measuring()
     before = started.contents()
-    run = started.round(3)
+    run = started.play(3)
     assert run.code == 4 and "T1" in run.refusal and "T3" in run.refusal
     assert "set a higher performance_target" in run.refusal
     assert "raise max_iterations" in run.refusal
-    assert started.contents() == before and not started.was_measured
+    assert started.contents() == before
 
     started.edit_manifest(performance_target=">700 GB/s", max_iterations=3)
-    assert started.round(3).code == 8
+    assert started.play(3).code == 8
     events = [event["event"] for event in started.ledger()]
     assert events.count("manifest_changed") == 2
 

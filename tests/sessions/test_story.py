@@ -18,7 +18,7 @@ import yaml
 
 from .project import CAMPAIGN, CASES, KERNEL, Project
 from .sources import doubled_kernel as kernel
-from .story import MODES, OUTCOMES, Story, items, sections, told
+from .story import ACCEPTED_NOTES, MODES, OUTCOMES, Story, items, sections, told
 
 
 def test_every_round_ends_as_it_should(story: Story) -> None:
@@ -26,6 +26,27 @@ def test_every_round_ends_as_it_should(story: Story) -> None:
         run = story[name].run
         assert run.code == code, run.text
         assert story[name].project.verdict(number)["decision"] == decision
+
+
+def test_a_scripted_round_leaves_what_a_real_one_leaves(
+    serial_story: Story, tmp_path: Path
+) -> None:
+    """What a kernel's results are, a scripted lane does not know: its wrong rows have no SNR."""
+    real = serial_story["accepted"]
+    project = serial_story["baseline"].project.copy(tmp_path / "project")
+    project.write(KERNEL, kernel(187.5))
+    run = project.play(2, "--kopt-notes", project.notes(**ACCEPTED_NOTES))
+    assert run.code == real.run.code, run.text
+    verdicts = [left.verdict(2) for left in (project, real.project)]
+    for verdict in verdicts:
+        assert verdict["applied"].pop("git_commit")
+    assert verdicts[0] == verdicts[1]
+    kept = project.campaign.relative_to(project.root)
+    for name in ("rounds/round-2/artifacts/benchmark.csv", "logs/performance_trend.md"):
+        assert project.read(str(kept / name)) == real.project.read(str(kept / name))
+    project.write(KERNEL, kernel(125.0, factor=2.1))
+    run, (number, code, decision) = project.play("next"), OUTCOMES["repair"]
+    assert (run.code, project.verdict(number - 1)["decision"]) == (code, decision), run.text
 
 
 def test_the_terminal_says_what_was_decided_why_and_what_is_next(story: Story) -> None:

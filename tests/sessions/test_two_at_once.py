@@ -33,7 +33,7 @@ def test_a_campaign_has_one_session_at_a_time(started: Project) -> None:
     with beside(started, *round_words()) as first:
         first.until(lambda: (started.root / "measured/waits.log").exists())
         before = started.contents()
-        second = started.round("next")
+        second = started.play("next")
         assert second.code == 4, second.text
         for part in (
             CAMPAIGN,
@@ -66,7 +66,7 @@ def test_a_branch_that_was_switched_meanwhile_gets_no_commit(started: Project) -
     assert "'main'" in run.text and f"git switch optimize/{CAMPAIGN}" in run.text
     assert started.git("rev-parse", "main") == main
     started.git("switch", "--quiet", f"optimize/{CAMPAIGN}")
-    run = started.round("next")
+    run = started.play("next")
     assert started.git("show", f"HEAD:{KERNEL}") == version
     assert started.verdict(2)["decision"] == "ACCEPTED"
     assert run.code == 4 and "nothing to measure" in run.refusal
