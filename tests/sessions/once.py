@@ -13,7 +13,7 @@ from filelock import FileLock, Timeout
 
 
 def made_once(
-    factory: pytest.TempPathFactory, wanted: str, recipes: Mapping[str, Callable[[Path], None]]
+    factory: pytest.TempPathFactory, wanted: str, recipes: Mapping[str, Callable[[Path], object]]
 ) -> Path:
     """Return a directory that is made once, however many processes test.
 
@@ -30,7 +30,7 @@ def made_once(
     return base / wanted
 
 
-def _make(directory: Path, recipe: Callable[[Path], None]) -> None:
+def _make(directory: Path, recipe: Callable[[Path], object]) -> None:
     if not directory.exists():
         building = Path(tempfile.mkdtemp(dir=directory.parent, prefix=f"{directory.name}-"))
         recipe(building)

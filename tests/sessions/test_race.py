@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from .once import made_once
 from .paired import FASTER, OLD, PLAIN, SAME, SLOWER, Gate, kernel, project_at
-from .project import Run
+from .project import Project, Run
 
 NAME = "plain"
 MUCH_FASTER = 125.0
@@ -21,21 +22,27 @@ CRASHES = kernel(FASTER, "crashes") + "\nimport os\n\nos.abort()\n"
 class Races:
     """A campaign whose baseline is measured, in a project with a scripted clock."""
 
-    def __init__(self, root: Path, baseline: str = "", table: str = "") -> None:
+    def __init__(self, project: Project) -> None:
+        self.project = project
+        self._variables = Gate(project).variables()
+
+    @classmethod
+    def begun(cls, root: Path, baseline: str = "", table: str = "") -> Races:
         """Begin with another baseline than OLD, and with the path of a table that it reads."""
-        self.project = project_at(root)
+        races = cls(project_at(root))
+        project = races.project
         if table:
-            self.project.write(table, str(OLD))
+            project.write(table, str(OLD))
         if baseline:
-            self.project.write(PLAIN, baseline)
-            self.project.commit_all("Another baseline")
-        self._variables = Gate(self.project).variables()
+            project.write(PLAIN, baseline)
+            project.commit_all("Another baseline")
         words = ["--op", "plain", "--backend", "TORCH", "--gpu", "cpu", "--kernel", PLAIN]
         words += ["--kernel", table] if table else []
-        done = self.project.kopt("init", NAME, *words, **self._variables)
+        done = project.kopt("init", NAME, *words, **races._variables)
         assert done.code == 0, done.text
-        done = self.round("--kopt-round", "1")
+        done = races.round("--kopt-round", "1")
         assert done.code == 0, done.text
+        return races
 
     def round(self, *words: str) -> Run:
         return self.project.pytest("--kopt-campaign", NAME, *words, **self._variables)
@@ -57,8 +64,10 @@ class Races:
 
 
 @pytest.fixture
-def races(tmp_path: Path) -> Races:
-    return Races(tmp_path / "project")
+def races(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> Races:
+    recipes = {"races": lambda path: Races.begun(path / "project")}
+    made = made_once(tmp_path_factory, "races", recipes)
+    return Races(Project(made / "project").copy(tmp_path / "project"))
 
 
 @pytest.mark.long
@@ -197,7 +206,7 @@ def test_a_race_over_workers_ends_as_one_without(races: Races) -> None:
 def test_candidates_that_differ_in_a_data_file(tmp_path: Path, table: str, reads: str) -> None:
     """They share a process, and with it the current folder: its file would be the incumbent's."""
     cost = f"float({reads}.read())"
-    races = Races(tmp_path / "project", kernel(cost), table)
+    races = Races.begun(tmp_path / "project", kernel(cost), table)
     found = races.race(
         races.candidate("faster", str(FASTER), table), races.candidate("best", "125.0", table)
     )
