@@ -34,7 +34,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
         from tests import nursery
 
-        os.environ[nursery.SOCKET] = nursery.address()
+        nursery.address()
 
 
 @pytest.hookimpl(trylast=True)

@@ -162,7 +162,10 @@ def _completed(
 
 @cache
 def address(python: str = sys.executable) -> str:
-    """Return where an interpreter's processes that fork listen; start them where nobody has."""
+    """Return where an interpreter's processes that fork listen; start them where nobody has.
+
+    Processes that this one starts find those of its own interpreter.
+    """
     if python == sys.executable and SOCKET in os.environ:
         return os.environ[SOCKET]
     directory = tempfile.mkdtemp(prefix="nursery-")
@@ -188,6 +191,8 @@ def address(python: str = sys.executable) -> str:
         shutil.rmtree(directory)
 
     atexit.register(end)
+    if python == sys.executable:
+        os.environ[SOCKET] = directory
     return directory
 
 
