@@ -35,7 +35,7 @@ def test_a_kernel_is_judged_by_what_the_base_declares_as_well(gate: Gate) -> Non
     assert "in a pull request of its own first" in done.judged["next_step"]
 
 
-@pytest.mark.parametrize("factor", [3.0, 2.02])
+@pytest.mark.parametrize("factor", [pytest.param(3.0, marks=long), 2.02])
 def test_a_helper_that_makes_kernel_and_reference_wrong_is_refused(
     gate: Gate, factor: float
 ) -> None:

@@ -72,7 +72,7 @@ def lead_to_another_folder(project: Project) -> None:
         pytest.param(kernel_behind_link, put_file, marks=pytest.mark.long),
         pytest.param(nothing, put_link, marks=pytest.mark.long),
         pytest.param(folder_behind_link, edit_target, marks=pytest.mark.long),
-        (folder_behind_link, lead_to_another_folder),
+        pytest.param(folder_behind_link, lead_to_another_folder, marks=pytest.mark.long),
     ],
 )
 def test_a_kernel_behind_a_link_is_compared(
