@@ -341,6 +341,7 @@ class TestLogs:
         section = book.log.split("#### Verified Ineffective Directions\n\n")
         assert len(section) == 2
         assert section[1].startswith("- bigger tiles (round-3): spilled registers\n")
+        assert "- [ ] smaller tiles" in book.log.partition("#### Directions to Try")[2]
 
     def test_what_was_inconclusive_was_not_verified_to_be_ineffective(self, book: Book) -> None:
         book.write(*BASELINE, *attempt_events(2, Decision.INCONCLUSIVE))

@@ -304,21 +304,6 @@ def test_a_file_that_may_not_grow_ends_the_session_and_loses_nothing(started: Pr
     is_rolled_back(started, doubled_kernel().encode())
 
 
-@pytest.mark.long
-def test_what_was_edited_after_a_kill_stays(started: Project) -> None:
-    """The round that was decided is finished; the edit is the next round's candidate."""
-    started.write(KERNEL, SLOWER)
-    assert started.play("next").code == 8
-    ledger = started.campaign / "ledger.jsonl"
-    lines = ledger.read_text().splitlines(keepends=True)
-    (decided,) = (i for i, line in enumerate(lines) if "ROLLED_BACK" in line)
-    ledger.write_text("".join(lines[: decided + 1]))
-    started.write(KERNEL, FASTER)
-    run = started.play("next")
-    assert run.code == 0 and started.verdict(3)["decision"] == "ACCEPTED", run.text
-    assert started.git("show", f"HEAD:{KERNEL}") == FASTER
-
-
 FILLS = """\
 import os
     if "FILL" in os.environ:

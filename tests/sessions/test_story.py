@@ -9,7 +9,6 @@ import csv
 import hashlib
 import json
 import re
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -205,15 +204,6 @@ def test_every_round_leaves_its_files(story: Story) -> None:
         assert row["label"] in report and row["Forward Time (ms)"] in report
 
 
-def test_ledger_and_logs_are_only_ever_appended_to(story: Story) -> None:
-    for earlier, later in pairwise(story.values()):
-        for name in ("ledger.jsonl", "logs/optimize.md", "logs/performance_trend.md"):
-            old = (earlier.project.campaign / name).read_bytes()
-            new = (later.project.campaign / name).read_bytes()
-            assert new.startswith(old), name
-            assert len(new) > len(old) or name == "logs/performance_trend.md"
-
-
 def test_the_ledger_tells_every_step(story: Story) -> None:
     events = story["repaired"].project.ledger()
     settled = ["opened", "measured", "decided", "applying", "applied"]
@@ -230,31 +220,14 @@ def test_the_ledger_tells_every_step(story: Story) -> None:
         assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d", event["time"])
 
 
-TREND_HEADER = (
-    "| Round | Status | Description | Fwd Avg GB/s | Fwd Peak GB/s | Bwd Avg GB/s | "
-    "Bwd Peak GB/s | Combined Step GB/s | vs Baseline | Key Finding | Decision |"
-)
-
-
-def test_the_trend_has_one_row_a_decided_round(story: Story) -> None:
-    project = story["repaired"].project
-    text = (project.campaign / "logs/performance_trend.md").read_text()
+def test_the_trend_has_the_figures_of_each_round(story: Story) -> None:
+    text = (story["repaired"].project.campaign / "logs/performance_trend.md").read_text()
     table = [line for line in text.splitlines() if line.startswith("|")]
-    assert table[0] == TREND_HEADER
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table[2:]]
-    assert rows[0][:2] == ["1", "BASELINE"]
     assert rows[0][3:9] == ["11.314", "16.000", "5.657", "8.000", "6.788", "—"]
-    assert rows[1] == [
-        *("2", "ACCEPTED", "half the tiles", "15.085", "21.333", "7.542", "10.667", "9.051"),
-        *("step +33.333%, fwd +33.333%, bwd +33.333%", "launch bound", "ACCEPTED"),
-    ]
-    assert rows[2][:3] == ["3", "ROLLBACK", "no tiles"]
     assert rows[2][3:8] == ["9.051", "12.800", "4.525", "6.400", "5.431"]
     assert rows[2][8] == "step -20.000%, fwd -20.000%, bwd -20.000%"
-    assert rows[3][:2] == ["4", "ACCEPTED"] and "step +100.000%" in rows[3][8]
     assert len(rows) == 4
-    before = (story["repair"].project.campaign / "logs/performance_trend.md").read_text()
-    assert "| 4 |" not in before, "an open round has no row yet"
 
 
 SECTIONS = [
@@ -296,18 +269,6 @@ def test_the_summary_of_a_rolled_back_round_analyses_it(story: Story) -> None:
     assert list(analysis) == ["Change", "Expected", "Actual", "Root cause", "Lesson"]
     assert analysis["Change"] == "no tiles" and analysis["Expected"] == "+5 %"
     assert "-40.0 %" in analysis["Actual"] and analysis["Root cause"] == "L2 misses"
-
-
-def test_optimize_md_tells_the_history(story: Story) -> None:
-    text = (story["repaired"].project.campaign / "logs/optimize.md").read_text()
-    titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
-    for title in ("Basic Information", "Baseline", "Optimization History", "Current Best"):
-        assert title in titles
-    assert "- [ ] a third of the tiles" in text.partition("Directions to Try")[2]
-    ineffective = text.partition("Verified Ineffective Directions")[2]
-    assert "no tiles (round-3): L2 misses" in ineffective
-    order = [text.index(f"round-{number}") for number in (2, 3, 4)]
-    assert order == sorted(order)
 
 
 def test_both_ways_of_running_tell_the_same_story(

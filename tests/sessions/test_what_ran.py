@@ -11,7 +11,6 @@ import pytest
 from .paired import FASTER, OLD, PLAIN, SETTINGS, SLOWER, Gate, cases, kernel, project_at
 from .project import Project
 
-REMOVED = "--kopt-allow-removed"
 SRC = SETTINGS.replace('[".", "tests"]', '["tests"]')
 
 
