@@ -205,6 +205,8 @@ def test_a_campaign_in_use(started: Project) -> None:
         (named("--kopt-repeats", "0"), ("--kopt-repeats", "1 to 100000")),
         (named("--kopt-no-apply"), ("--kopt-no-apply", "--kopt-round")),
         (named("--kopt-verdict", "v.json"), ("--kopt-verdict", "--kopt-round")),
+        (named("--kopt-comment", "c.md"), ("--kopt-comment", "--kopt-round")),
+        (named("--kopt-profile"), ("--kopt-profile: needs --kopt-round",)),
     ],
 )
 def test_options(baseline: Project, words: tuple[str, ...], parts: tuple[str, ...]) -> None:
@@ -322,60 +324,6 @@ def test_baselines_that_cannot_be_frozen(fresh: Project, what: str, mode: tuple[
     asked = named("--kopt-round", "1")
     message = refused_later(fresh, *asked, *words, measured=what == "duplicate")
     says(message, *parts)
-
-
-# The same for CSVs that are judged offline.
-
-
-def row(label: str, speed: float) -> str:
-    return f"{label},{len(label)},PASS,{speed},0.0,inf\n"
-
-
-HEADER = "label,n,Check,Time (ms),Time (ms)_stddev,out_snr\n"
-CSVS = {
-    "good.csv": HEADER + row("a", 1.0) + row("bb", 2.0),
-    "missing.csv": None,
-    "empty.csv": "",
-    "header.csv": HEADER,
-    "cut.csv": (HEADER + row("a", 1.0) + row("bb", 2.0))[:-4],
-    "ragged.csv": HEADER + "a,1,PASS\n",
-    "twice.csv": HEADER + row("a", 1.0) + row("a", 1.0),
-    "drift.csv": HEADER.replace("Time (ms),", "Time (us),") + row("a", 1.0) + row("bb", 2.0),
-    "check.csv": HEADER + "a,1,GOOD,1.0,0.0,inf\n",
-}
-
-
-@pytest.fixture
-def decide(
-    empty: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., Run]:
-    """Run `kopt decide` in this process: it reads files and writes none."""
-    from pytest_kopt.cli.main import main
-
-    monkeypatch.chdir(empty.root)
-
-    def run(candidate: str, incumbent: str, *more: str) -> Run:
-        code = main(["decide", "--candidate", candidate, "--incumbent", incumbent, *more])
-        return Run(code, *capsys.readouterr())
-
-    return run
-
-
-def test_csvs_that_cannot_be_judged(empty: Project, decide: Callable[..., Run]) -> None:
-    for name, content in CSVS.items():
-        if content is not None:
-            empty.write(name, content)
-    before = empty.contents()
-    for name in CSVS.keys() - {"good.csv", "drift.csv"}:
-        for pair in ((name, "good.csv"), ("good.csv", name)):
-            run = decide(*pair)
-            assert run.code == 4, (pair, run.text)
-            assert name in run.refusal
-    says(decide("good.csv", "drift.csv").refusal, "good.csv", "Time (us)", "Time (ms)")
-    says(decide("good.csv", "good.csv", "--policy", "mild").refusal, "'mild'", "primus")
-    says(decide("good.csv", "good.csv", "--primary", "speed").refusal, "'speed'", "Time (ms)")
-    assert decide("good.csv", "good.csv").code == 8, "equal speed, and no benefit"
-    assert empty.contents() == before
 
 
 def test_names_do_not_lead_out_of_the_workspace(empty: Project, tmp_path: Path) -> None:

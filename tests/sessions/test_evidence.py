@@ -76,12 +76,6 @@ def test_a_tip_without_its_rounds_bucket_is_refused_before_measuring(started: Pr
     assert started.contents() == before and not started.was_measured
 
 
-def test_a_profile_needs_a_round(fresh: Project) -> None:
-    run = fresh.pytest("--kopt-profile")
-    assert run.code == 4
-    assert "--kopt-profile: needs --kopt-round" in run.refusal
-
-
 def test_the_knowledge_that_is_advised_is_this_installations(fresh: Project) -> None:
     document = json.loads(fresh.kopt("advise", CAMPAIGN, "--json").out)
     assert document["reading"][0]["path"] == str(bundled("knowledge") / "workflow/loop.md")

@@ -167,15 +167,6 @@ def test_a_version_that_is_wrong_outside_the_level_is_not_kept(six: Project, cos
     assert six.read(KERNEL) == wrong
 
 
-def test_a_filtered_quick_run_decides_nothing(six: Project) -> None:
-    six.write(KERNEL, kernel(125.0))
-    run = six.round("next", "-k", "8 or 32")
-    assert run.code == 11, run.text
-    verdict = six.verdict(2)
-    assert (verdict["decision"], verdict["level"]) == ("INCOMPLETE", "quick")
-    assert "4 case(s) have no row" in verdict["reason"] and "test_doubled[1]" in verdict["reason"]
-
-
 def test_the_manifests_quick_command_works_verbatim(six: Project, tmp_path: Path) -> None:
     command = shlex.split(manifest(six)["quick_command"])
     assert command == ["python", f"agent/workspace/{CAMPAIGN}/quick_test_bench.py"]

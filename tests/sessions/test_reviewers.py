@@ -63,13 +63,6 @@ def test_a_rolled_back_round_tells_everyone(started: Project, mode: tuple[str, .
             assert compared.text.count(name) == 2, compared.text
 
 
-def test_a_comment_needs_something_to_judge(empty: Project) -> None:
-    empty.write("test_x.py", "def test_x(): pass\n")
-    run = empty.pytest("--kopt-comment", "c.md")
-    assert run.code == ExitCode.USAGE
-    assert "--kopt-comment" in run.refusal
-
-
 def test_what_cannot_be_written_is_told_and_changes_nothing(started: Project) -> None:
     started.write("blocked", "a file, not a directory\n")
     started.write(KERNEL, started.read(KERNEL) + "SAME = True\n")
