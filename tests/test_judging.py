@@ -18,8 +18,8 @@ from pytest_kopt.decide.hard_gates import Ground, Observation, by_ground, same_c
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.finding import Finding
-from pytest_kopt.paired.arms import CandidateDied
 from pytest_kopt.paired.noise import NoiseHistory
+from pytest_kopt.paired.replica import Died
 from pytest_kopt.schema.columns import MEMORY
 from pytest_kopt.schema.table import NO_CLASSES
 from pytest_kopt.trials import comparing
@@ -172,7 +172,7 @@ def test_a_candidate_that_dies_in_a_quick_comparison_is_wrong(
     first = next(iter(results))
 
     def dies(comparison: object, cases: Sequence[CaseResult], criteria: object) -> None:
-        raise CandidateDied(cases[0].nodeid, "SIGSEGV\nits stack")
+        raise Died("a replica died", "SIGSEGV\nits stack", cases[0].nodeid)
 
     monkeypatch.setattr(comparing, "judge", dies)
     monkeypatch.setattr(comparing, "_facts", lambda gathered: None)
