@@ -368,3 +368,30 @@ def test_answers_to_content_that_other_arms_meet_are_wiped_out() -> None:
     spotted.release()
     assert not rows.any()
     assert view.all(), "what is the weight's own memory is no answer"
+
+
+@pytest.mark.parametrize("size", [64, 1 << 17])
+def test_numbers_that_a_case_draws_are_new_in_every_call(size: int) -> None:
+    """A memo by the seed of a mask would answer in each block after the first."""
+    seen: list[tuple[int, float]] = []
+
+    def noting(x: torch.Tensor, seed: int, scale: float) -> torch.Tensor:
+        seen.append((seed, scale))
+        return x * scale + seed % 7
+
+    case = declare(
+        "t.py::test_it",
+        "single",
+        noting,
+        inputs=lambda: (torch.randn(size), int(torch.randint(1 << 40, ())), 0.5),
+        reference=lambda x, seed, scale: x.double() * scale + seed % 7,
+        dims={"n": size},
+    )
+    pool = InputPool(input_sets([case], 1, range(SETS)), 1, 0, 1)
+    bench = Bench("cpu", "auto", 1)
+    ((block,),) = prepare_blocks({"": noting}, [case], pool, bench, 1, engines=["auto"]).values()
+    seen.clear()
+    blocks_on(block, 5, 6, 5)
+    assert len({seed for seed, _ in seen}) == 2 * SETS and seen[:SETS] == seen[-SETS:]
+    assert {scale for _, scale in seen} == {0.5}
+    assert wrong_results([block], {}) == []

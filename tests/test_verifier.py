@@ -225,6 +225,10 @@ def by_sizes(x: Tensor, w: Tensor, sizes: Tensor) -> Tensor:
     return torch.cat([part @ own for part, own in zip(parts, w, strict=True)])
 
 
+def shuffled(x: Tensor, seed: int) -> Tensor:
+    return x[torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))]
+
+
 KINDS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "plain": (product, {}),
     "expanded": (product, {"inputs": lambda: (torch.randn(8).expand(16, 8), torch.randn(8, 8))}),
@@ -252,6 +256,14 @@ KINDS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
         },
     ),
     "several": (several, {"reference": several}),
+    "seeded": (
+        shuffled,
+        {
+            "reference": shuffled,
+            "inputs": lambda: (torch.randn(16, 8), int(torch.randint(1 << 30, ()))),
+            "weights": (),
+        },
+    ),
     "uneven": (
         by_sizes,
         {
@@ -611,11 +623,26 @@ def test_a_verifier_goes_from_case_to_case_and_refuses_what_it_cannot_judge() ->
     ]
 
 
+@pytest.mark.parametrize("names", [["out"] * 8 + ["last"], [*"abcdefgh", "last"]])
+def test_results_beyond_those_that_are_written_down_are_those_of_the_current_best(
+    names: list[str], tmp_path: Path
+) -> None:
+    """Eight are: a ninth that nobody else gives is as wrong as one that was not there."""
+    (tmp_path / "memory").write_bytes(b"")
+    memory = {"file": str(tmp_path / "memory"), "sizes": [0] * 8, "call": 1}
+    empty = {"dtype": "float32", "shape": [0], "strides": [1]}
+    look = {"number": 1, "results": [{"name": name, **empty} for name in names]}
+    best = dict.fromkeys(names, torch.empty(0))
+    is_held = in_memory(look, memory, best, secret=0) is not None
+    assert is_held == (len(best) == len(names))
+    assert in_memory(look, memory, {"out": torch.empty(0)}, secret=0) is None
+
+
 def test_a_result_without_elements_is_read_from_memory(tmp_path: Path) -> None:
     (tmp_path / "memory").write_bytes(b"")
     memory = {"file": str(tmp_path / "memory"), "sizes": [0], "call": 1}
     result = {"name": "out", "dtype": "bfloat16", "shape": [0, 256], "strides": [256, 1]}
-    held = in_memory({"number": 1, "results": [result]}, memory, secret=0)
+    held = in_memory({"number": 1, "results": [result]}, memory, {}, secret=0)
     assert held is not None and held["out"].shape == (0, 256)
 
 

@@ -22,6 +22,7 @@ from pytest_kopt.numerics.nested import (
 #: Share of the elements that a disturbance moves: few enough for sampled fingerprints to miss them.
 _SHARE = 0.01
 _LEAST, _MOST = 4, 4096
+NUMBERS = (bool, int, float)
 #: The dtypes that torch multiplies by a number.
 SCALABLE = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
@@ -52,8 +53,11 @@ class RestoredArguments:
             self.source[place] = copy
 
     def restore(self) -> None:
-        """Bring what a call has to find."""
+        """Bring what a call has to find, also the numbers that are there now."""
         restore(self.live, self.source, self.rewritten)
+        for place, value in enumerate(self.source):
+            if type(value) in NUMBERS:
+                self.live[place] = value
 
 
 def restore(used: Sequence[Any], source: Sequence[Any], places: Iterable[int]) -> None:

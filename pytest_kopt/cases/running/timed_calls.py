@@ -22,6 +22,8 @@ _MOST_DRAWN = 1 << 20
 #: each block, and of three large sets.
 MOST_SETS, _SET_BYTES, _DRAWN_BYTES, _LARGE_BYTES = 256, 1 << 25, 1 << 22, 1 << 27
 _FEWEST = 3
+#: So many draws tell the numbers that a case draws from others.
+_DRAWS = 4
 #: What the second cache of a core holds in any case.
 _WARM_BYTES = 1 << 18
 
@@ -145,18 +147,25 @@ class Content:
     """The content of a case's input sets in a block: it follows from the block's seed alone."""
 
     def __init__(
-        self, cases: Sequence[Case], sets: Mapping[int, Sequence[Any]], calls: int
+        self,
+        cases: Sequence[Case],
+        sets: Mapping[int, Sequence[Any]],
+        calls: int,
+        *,
+        is_captured: bool = False,
     ) -> None:
         """Write to the activations of sets by number, in turn of `cases`; a block has `calls`.
 
         Content is drawn where that takes no time, and where it is no floating-point number alone
-        (integers, masks, generators), which cannot be changed in another way. Other content is what
-        is there now, scaled, with a few elements exchanged.
+        (integers, masks, generators, and numbers such as a seed), which cannot be changed in
+        another way. Other content is what is there now, scaled, with a few elements exchanged. A
+        call that `is_captured` has its numbers for good.
         """
         self._cases, self._sets = cases, sets
         case = cases[0]
+        self._numbers = [] if is_captured else _drawn_numbers(case, next(iter(sets.values())))
         #: Whether no two arms meet the same.
-        self.is_free = _is_free(case, [*sets.values()])
+        self.is_free = _is_free(case, [*sets.values()]) and not self._numbers
         self._shapes = {number: shapes(arguments) for number, arguments in sets.items()}
         nbytes = sum(tensor.nbytes for tensor in tensors(next(iter(sets.values()))))
         self._renewals: dict[int, Renewal] = {}
@@ -195,6 +204,9 @@ class Content:
         if shapes(drawn) != self._shapes[number]:
             return
         inputs.overwrite(arguments, drawn, case.weights, only_activations=True)
+        if isinstance(arguments, list):
+            for place in self._numbers:
+                arguments[place] = drawn[place]
         if not self.is_free:
             activations = inputs.activations(arguments, case.weights)
             Renewal(activations, in_order=case.keeps_order).write(derive(set_seed, arm, "scaled"))
@@ -238,6 +250,18 @@ def _is_free(case: Case, sets: Sequence[Sequence[Any]]) -> bool:
         if place not in case.weights
         for leaf in contents(argument)
     )
+
+
+def _drawn_numbers(case: Case, arguments: Sequence[Any]) -> list[int]:
+    """Return the places of the numbers that a case draws: they differ from seed to seed."""
+    if not any(type(argument) in inputs.NUMBERS for argument in arguments):
+        return []
+    draws = [make_inputs(case, seed) for seed in range(_DRAWS)]
+    return [
+        place
+        for place, argument in enumerate(arguments)
+        if type(argument) in inputs.NUMBERS and len({draw[place] for draw in draws}) > 1
+    ]
 
 
 def input_set(cases: Sequence[Case], seed: int, number: int) -> tuple[Any, ...]:

@@ -233,7 +233,7 @@ def prepare_blocks(
     own_sets = len({id(held) for held in pool.sets}) if repeats_calls(bench) else 0
     sources = {number: held.source for number, held in enumerate(sets[: own_sets or None])}
     # Triton's interpreter gives a number for a row, which nobody is credited with.
-    content = None if interpreted else Content(cases, sources, len(sets))
+    content = None if interpreted else Content(cases, sources, len(sets), is_captured=own_sets > 0)
     runs_once = not own_sets and content is not None
     memory = GraphMemory() if bench.device != "cpu" and len(versions) > 1 else None
 

@@ -156,7 +156,7 @@ def _wrong(
                 return [_other_inputs(look["inputs"], drawn_here)]
             spot = replace(answer, results=results or {}, again=again)
             if memory := memories.get((arm, seed, way)):
-                held = in_memory(look, memory, looked_at.secret)
+                held = in_memory(look, memory, answer.results, looked_at.secret)
                 if held is None:
                     return [_amiss(f"of a {way} was not in memory when its block was over")]
                 spot = replace(spot, results={**spot.results, **held})
@@ -238,7 +238,8 @@ class _RedrawnContent:
 
     def _content(self, look: Mapping[str, Any], arguments: Sequence[Any]) -> Content:
         count = self._sets[look["arm"] in UNEVEN.values()]
-        return Content(self._cases(look["arm"]), {look["number"]: arguments}, count)
+        sets = {look["number"]: arguments}
+        return Content(self._cases(look["arm"]), sets, count, is_captured=self._repeats)
 
     def _set(self, look: Mapping[str, Any]) -> Sequence[Any]:
         """Draw the inputs of a look as its process did."""
