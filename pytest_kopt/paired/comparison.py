@@ -63,6 +63,11 @@ class Comparison:
         return self._arms.how
 
     @property
+    def why_apart(self) -> str:
+        """Why the current best is in no process with the candidate, "" where it is."""
+        return "each version has a process of its own" if self.how == TWO_PROCESSES else ""
+
+    @property
     def written(self) -> str:
         return self._arms.written
 
@@ -118,8 +123,8 @@ class Comparison:
 
         The outside clock is to tell a `gain` of the candidate, as a log-ratio.
         """
-        if self._arms.how == TWO_PROCESSES:
-            raise Refused("each version has a process of its own")
+        if self.why_apart:
+            raise Refused(self.why_apart)
         return _merged(self._in_all_lanes(lambda lane: lane.in_company(gain)))
 
     def under_load(self, ids: Collection[str], turns: int) -> dict[str, CaseQuads]:
