@@ -142,13 +142,22 @@ class Inspected:
         self._used: dict[int, float] = {}
         self._of_ended = 0.0
         self._total = 0.0
+        self._is_stopped = False
 
     def cpu_ms(self) -> float | None:
         """Return the processor time of all its threads, and of what it started, in ms.
 
-        It only grows: what has ended since this was asked last stays counted. None where the system
-        does not tell it.
+        They stand still meanwhile: the system tells of one that runs what it had used when it was
+        interrupted last. The clock only grows: what has ended since this was asked last stays
+        counted. None where the system does not tell it.
         """
+        try:
+            with self.stopped():
+                return self._read_clocks()
+        except Unseen:
+            return None
+
+    def _read_clocks(self) -> float | None:
         used, of_ended = dict[int, float](), 0.0
         for pid in down(self.pid):
             with suppress(OSError, AttributeError):
@@ -168,6 +177,9 @@ class Inspected:
     @contextmanager
     def stopped(self) -> Iterator[None]:
         """Have it and what it started stand still; Unseen where it does not."""
+        if self._is_stopped:
+            yield
+            return
         stopped: list[int] = []
         try:
             try:
@@ -180,8 +192,10 @@ class Inspected:
                         raise Unseen("it does not stop")
             except OSError as error:
                 raise Unseen(str(error)) from None
+            self._is_stopped = True
             yield
         finally:
+            self._is_stopped = False
             for pid in stopped:
                 with suppress(OSError):
                     os.kill(pid, signal.SIGCONT)
