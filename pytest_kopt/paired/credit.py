@@ -4,20 +4,20 @@ A gain is no larger than these other measurements of it allow; where one shows l
 limit follows from what the candidate's process measures of the current best and its copy, and a
 measurement that cannot be had is a doubt.
 
-Against the current best in a process without the candidate. A candidate can slow down the code that
-runs next to it, by a hook in an allocator, a scheduling class, a cache of the machine. That slows
-incumbent and control alike, so that no ratio inside of its process shows it.
+The first is against the current best in a process without the candidate. A candidate can slow down
+the code that runs next to it, by a hook in an allocator, a scheduling class, a cache of the
+machine. That slows incumbent and control alike, so that no ratio inside of its process shows it.
 
-By one ratio of sums over all blocks of all processes that ran the candidate: medians over pairs
-leave out blocks that take many times as long.
+One ratio of sums over all blocks of all processes that ran the candidate is the second. Medians
+over pairs leave out blocks that take many times as long.
 
-With what passes around the counted time. On the CPU a comparison counts the processor time of a
-block, on a GPU the device's events. The work around that is the same for all versions: where it
-takes longer for a version, that has moved its work there (a hook, a finalizer, a clock that lies).
+The third has the work around the counted time. On the CPU a comparison counts the processor time of
+a block, on a GPU the device's events. The work around that is the same for all versions: a version
+for which it takes longer has moved its work there (a hook, a finalizer, a clock that lies).
 
-By the clock of the deciding process. A gain of processor time that this clock shows to be a loss,
-as calls wait, is none. Blocks that a GPU replays are run many times over as well, so that what
-passes around them cancels: a gain has to show there by the outside clock too.
+The fourth is the clock of the deciding process. A gain of processor time that this clock shows to
+be a loss, as calls wait, is none. Blocks that a GPU replays are run many times over as well, so
+that what passes around them cancels: a gain has to show there by the outside clock too.
 """
 
 from __future__ import annotations
@@ -305,8 +305,8 @@ def look_total(
 def look_around(replicas: Replicates, others: Replicates = ()) -> CrossCheck:
     """Hold the gain against blocks with what passes around them, where no graph is replayed.
 
-    What passes around the current best's blocks next to them is the same work. `others` were not
-    claimed for the gain.
+    The current best's blocks next to them have the same work around them. `others` were not claimed
+    for the gain.
     """
     gains, measured = _gains(replicas), [*replicas, *others]
     times = dict[str, list[tuple[float, float]]]()
