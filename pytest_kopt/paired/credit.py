@@ -202,14 +202,18 @@ def _gain_over_alone(case: CaseQuads) -> float:
     )
     if case.engine == "graph":
         return gain
-    is_gpu = case.engine != "wall"
-    _, share = _AROUND_GPU if is_gpu else _AROUND
     news = [new for new, _ in pairs_of(case.quads[CANDIDATE])]
-    most = share * statistics.fmean(old.outside - old.counted for _, old in alone)
-    least = _MOVED_LEAST * statistics.fmean(old.counted for _, old in alone)
-    around = statistics.fmean(new.outside - new.counted for new in news)
-    beyond = max(0.0, around - most - least - _LAUNCHES_MS * is_gpu)
-    return gain - math.log1p(beyond / statistics.fmean(new.counted for new in news))
+    most = statistics.fmean(_most_around(old, case.engine, is_apart=True) for _, old in alone)
+    moved = max(0.0, statistics.fmean(new.outside - new.counted for new in news) - most)
+    return gain - math.log1p(moved / statistics.fmean(new.counted for new in news))
+
+
+def _most_around(old: BlockTime, engine: str, *, is_apart: bool = False) -> float:
+    """Return how many ms may pass around a block by what passes around the current best's."""
+    is_host = engine == "wall"
+    share = (_AROUND if is_host else _AROUND_GPU)[is_apart]
+    least = _MOVED_LEAST * old.counted + (0.0 if is_host else _LAUNCHES_MS)
+    return share * (old.outside - old.counted) + least
 
 
 def _pairs_with_alone(case: CaseQuads) -> Iterator[tuple[BlockTime, BlockTime]]:
@@ -311,21 +315,11 @@ def look_around(replicas: Replicates, others: Replicates = ()) -> CrossCheck:
     gains, measured = _gains(replicas), [*replicas, *others]
     times = dict[str, list[tuple[float, float]]]()
     for nodeid, gain in gains.items():
-        engines = {replica[nodeid].engine for replica in measured if nodeid in replica}
-        if "graph" in engines:
+        if (engine := replicas[0][nodeid].engine) == "graph":
             continue
-        is_gpu = engines != {"wall"}
-        share, _ = _AROUND_GPU if is_gpu else _AROUND
         pairs = _pairs(nodeid, measured)
         times[nodeid] = [
-            (
-                new.outside
-                - share * (old.outside - old.counted)
-                - _MOVED_LEAST * old.counted
-                - _LAUNCHES_MS * is_gpu,
-                old.counted,
-            )
-            for new, old in pairs
+            (new.outside - _most_around(old, engine), old.counted) for new, old in pairs
         ]
         less = _less_by_sums(gains, {nodeid: times[nodeid]})
         limit = max(_LOSS_SHARE * gain, suspect_above(gain))
