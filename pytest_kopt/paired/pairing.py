@@ -12,7 +12,7 @@ from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, PLACEBO
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.case_verdict import FirstCall, Memory, Same
 from pytest_kopt.decide.conclusion import NO_FACTS, VersionFacts
-from pytest_kopt.decide.inference import LOOKS, log_ratio, percent
+from pytest_kopt.decide.inference import LOOKS, percent
 from pytest_kopt.decide.known_noise import Noise
 from pytest_kopt.decide.paired import decide
 from pytest_kopt.decide.policy import Policy
@@ -103,7 +103,7 @@ class Criteria:
     comparison measures the other operating point whatever it decides, and at length. Without
     `examines` the rule alone decides, as another comparison follows if it keeps the version.
     `doubt_of_best` says why the current best is not as fast as when it was accepted. It takes that
-    version's milliseconds a call by node id, and the low end of the gain over it, a log-ratio.
+    version's milliseconds a call by node id, and the gain over it in all cases, a log-ratio.
     """
 
     metrics: Sequence[Metric]
@@ -164,7 +164,7 @@ def judge(
     nearby = tuple(comparison.findings_nearby(gains))
     if is_kept:
         narrower = names_of(finding for finding in nearby if finding.repairs)
-        gain = log_ratio((verdict.aggregate and verdict.aggregate.low_pct) or 0.0) - credit.excess
+        gain = statistics.fmean(q.ratio("step") for each in replicas for q in each.values())
         doubt = credit.doubt or criteria.doubt_of_best(best_ms(replicas, "step"), gain)
         facts = replace(facts, doubt=doubt, narrower=narrower)
         verdict = decided(facts, is_last=True) or verdict

@@ -27,6 +27,8 @@ from pytest_kopt.paired.arms import CandidateDied, NotComparable
 from pytest_kopt.paired.noise import NoiseHistory
 from pytest_kopt.paired.pairing import Criteria, judge, no_doubt
 from pytest_kopt.paired.replica import Caught
+from pytest_kopt.paired.samples import CaseQuads
+from pytest_kopt.paired.verifier_process import Refused
 from pytest_kopt.schema.metrics import parse_primary
 from pytest_kopt.trials import judging
 from pytest_kopt.trials.stages import Gathered, Judged, OpenTrial
@@ -101,8 +103,8 @@ def _doubt_of_best(gathered: Gathered, best_ms: Mapping[str, float], gain: float
 
     Gains chain: a candidate gains nothing by a current best that something has slowed down since.
     If that takes longer than in the comparison that accepted it, the candidate is compared with the
-    baseline: a current best may know how it is measured. The candidate lacks what its better
-    replicate shows less than the low ends of the rounds' intervals and its own `gain`, a log-ratio.
+    baseline: a current best may know how it is measured. The candidate lacks what its best
+    replicate shows less than the rounds' gains and its own `gain`, a log-ratio, come to.
     """
     opened, ran = gathered.opened, gathered.ran
     campaign = opened.campaign
@@ -121,19 +123,29 @@ def _doubt_of_best(gathered: Gathered, best_ms: Mapping[str, float], gain: float
     ids = [result.nodeid for result in gathered.results]
     phase = f"{COMPARING} the candidate with the baseline"
     versions = ran.begun.beside(campaign.baseline())
+    claimed = math.log1p(chain.step_pct / 100) + gain
     try:
-        with ran.measurements.compare(ids, versions, _REPLICATES, phase) as comparison:
-            replicates = [*comparison.replicas(_REPLICATES)]
-    except (Caught, CandidateDied, NotComparable) as error:
+        with ran.measurements.compare(ids, versions, 1 + _REPLICATES, phase) as comparison:
+            # It finds out whether one process can hold both.
+            first = [*comparison.replicas(1)]
+            if comparison.why_apart:
+                replicates = [*first, *comparison.replicas(_REPLICATES - 1)]
+            else:
+                replicates = [comparison.in_company(claimed) for _ in range(_REPLICATES)]
+    except (Caught, CandidateDied, NotComparable, Refused) as error:
         return f"the candidate could not be compared with the baseline: {error}"
-    shown = max(statistics.fmean(q.ratio("step") for q in each.values()) for each in replicates)
-    claimed = math.log1p(chain.low_pct / 100) + gain
+    shown = max(statistics.fmean(map(_gain_over_alone, each.values())) for each in replicates)
     if claimed - shown <= _SLOWER:
         return ""
     return (
         "next to the baseline the current best is slower than when it was accepted: the candidate "
         f"is {changed(percent(shown))} faster than the baseline, not {changed(percent(claimed))}"
     )
+
+
+def _gain_over_alone(case: CaseQuads) -> float:
+    """Return the gain over the other version where no candidate can slow it, as a log-ratio."""
+    return case.ratio("step") + (case.ratio("step", "alone") if case.at("alone") else 0.0)
 
 
 def _ms_by_label(pairs_csv: str) -> dict[str, float]:
