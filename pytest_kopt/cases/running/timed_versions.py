@@ -168,7 +168,8 @@ class _Arms:
             uneven = {UNEVEN[name]: versions[name] for name in filter(UNEVEN.get, self.order.names)}
             groups.append((uneven_cases(case), uneven))
         pools = [
-            replace(pool_of(cases, bench, self.seed, [*functions.values()]), rounds=1)
+            # A process without an uneven arm says how many sets the others may have, too.
+            replace(pool_of(cases, bench, self.seed, [*(functions or versions).values()]), rounds=1)
             for cases, functions in groups
         ]
 
