@@ -94,6 +94,7 @@ class Measuring:
     tried: tuple[Tried, ...] = ()
     written: str = ""
     why_apart: str = ""
+    untried: str = ""
     asks_more: bool = True
     caught: tuple[Finding, ...] = ()
     nearby: list[str] = field(default_factory=list)
@@ -253,6 +254,14 @@ class TestACalibration:
         path = tmp_path / "agent/workspace/noise/nvidia-h200.json"
         assert f"written to {path}" in capsys.readouterr().out
         assert json.loads(path.read_text()) == json.loads(json.dumps(document))
+
+
+def test_a_gain_is_undecided_where_no_process_loads_a_case_near_its_shape() -> None:
+    comparison = cast(Comparison, Measuring(replicas(8, gain=1.05), untried="a: it does not load"))
+    metric = Metric("Forward TFLOPS", "higher")
+    verdict = judge(comparison, results(), Criteria([metric], PRIMUS, NoiseHistory())).verdict
+    assert verdict.decision is Decision.INCONCLUSIVE
+    assert verdict.reason.endswith("; but a: it does not load")
 
 
 def test_a_case_that_the_change_does_not_reach_never_decides() -> None:

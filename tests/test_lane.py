@@ -208,6 +208,24 @@ def test_after_a_gain_the_next_replica_has_company(
     assert (len(arms.alone), len(arms.started)) == (2 + refuses, begun + 1)
 
 
+def test_a_case_that_no_process_loads_near_its_shape_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A candidate's process may say so, though it loads the case to be timed."""
+    arms = Starting()
+    arms.asks_more = True
+
+    def start_nearby(place: Place, room: int) -> Any:
+        trying = nothing_nearby(place.ids, ONE_PROCESS)
+        trying.unloaded, trying.through = {"b"}, {"a"}
+        return trying
+
+    monkeypatch.setattr(arms, "start_nearby", start_nearby)
+    lane = lane_of(arms, "cpu")
+    lane.try_nearby()
+    assert lane.unloaded_nearby == ["b"]
+
+
 def test_no_process_with_the_candidate_is_taken_for_the_incumbent_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

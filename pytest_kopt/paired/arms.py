@@ -408,6 +408,11 @@ class Lane:
         self._end_verifier()
 
     @property
+    def unloaded_nearby(self) -> list[str]:
+        """The cases that could not be loaded where shapes near theirs were tried."""
+        return [nodeid for nodeid, how in self._nearby_tried.items() if how]
+
+    @property
     def _open_ids(self) -> list[str]:
         return [nodeid for nodeid in self.place.ids if nodeid not in self._same]
 

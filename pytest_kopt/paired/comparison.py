@@ -105,6 +105,12 @@ class Comparison:
     def tried(self) -> list[Tried]:
         return merged(shape for lane in self._lanes for shape in lane.tried)
 
+    @property
+    def untried(self) -> str:
+        """Why inputs near the cases show nothing of the candidate, "" where they do."""
+        unloaded = [nodeid for lane in self._lanes for nodeid in lane.unloaded_nearby]
+        return f"{unloaded[0]}: no process could load it to try near inputs" if unloaded else ""
+
     def replicas(self, count: int) -> Iterator[dict[str, CaseQuads]]:
         """Yield `count` replicas, each the quads of every case by node id.
 

@@ -165,7 +165,8 @@ def judge(
     if is_kept:
         narrower = names_of(finding for finding in nearby if finding.repairs)
         gain = statistics.fmean(q.ratio("step") for each in replicas for q in each.values())
-        doubt = credit.doubt or criteria.doubt_of_best(best_ms(replicas, "step"), gain)
+        doubt = credit.doubt or comparison.untried
+        doubt = doubt or criteria.doubt_of_best(best_ms(replicas, "step"), gain)
         facts = replace(facts, doubt=doubt, narrower=narrower)
         verdict = decided(facts, is_last=True) or verdict
         is_kept = verdict.decision.keeps
