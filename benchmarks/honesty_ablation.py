@@ -42,10 +42,7 @@ from tests.corpus import through_plugin  # noqa: E402
 #: The functions that make each group's findings, in `pytest_kopt`.
 GROUPS = {
     "process": "cases.running.switches:left_switches",
-    "caches": (
-        "honesty.outputs:stale cases.running.steps.contents:few_of_a_weight "
-        "cases.running.spot_checks:known_content"
-    ),
+    "caches": "honesty.outputs:stale cases.running.steps.contents:few_of_a_weight",
     "audit": "honesty.audit:audit",
     "replay": "cases.running.steps.fresh_content:by_hand",
     "late": "honesty.outputs:late cases.running.steps.contents:aftermath",
@@ -113,13 +110,12 @@ verifier.await_loaded = lambda nodeid: Loaded()
 replace(arms.Arms, "start_verifier", lambda *given: verifier)
 
 if runs_cases:
-    from pytest_kopt.cases.running import check, checking, timed_versions, timing
+    from pytest_kopt.cases.running import check, checking, timing
     replace(check, "_steps", lambda checking: [check.fresh_content])
     for owner, names in (
         (check, "equal_calls _after_steps"),
         (checking.Checking, "_findings_of_call"),
-        (timing, "too_fast uncaptured wrong_results known_content"),
-        (timed_versions, "known_content"),
+        (timing, "too_fast uncaptured wrong_results"),
     ):
         for name in names.split():
             replace(owner, name, finds_nothing)

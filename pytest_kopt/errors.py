@@ -23,19 +23,13 @@ REPORT = "report this message to pytest-kopt; neither the kernel nor its test is
 
 
 class NoVerdict(Exception):
-    """An error that ends a session before its verdict, or a command, with an exit code."""
-
-    exit_code: ClassVar[ExitCode]
-
-
-class BadInput(NoVerdict):
-    """Something the user gave cannot be used.
+    """An error that ends a session before its verdict, or a command, with an exit code.
 
     The message names what is wrong and where it stands (file, key, option, column or case). It
     ends with the allowed values (`legal`), or with what to do (`fix`).
     """
 
-    exit_code = ExitCode.USAGE
+    exit_code: ClassVar[ExitCode]
 
     def __init__(
         self, what: str, *, where: str = "", legal: str | Iterable[str] = "", fix: str = ""
@@ -50,6 +44,12 @@ class BadInput(NoVerdict):
         text = f"{self.where}: {self.what}" if self.where else self.what
         text = f"{text} (allowed: {self.legal})" if self.legal else text
         return f"{text}. Fix: {self.fix}" if self.fix else text
+
+
+class BadInput(NoVerdict):
+    """Something the user gave cannot be used."""
+
+    exit_code = ExitCode.USAGE
 
 
 def text_of(path: Path) -> str:
@@ -90,7 +90,7 @@ def storage_told() -> Iterator[None]:
         if error.errno not in _STORAGE:
             raise
         place = error.filename or "the disk of the campaign"
-        raise CannotFinish(f"{place}: {error.strerror}") from error
+        raise CannotFinish(f"{error.strerror}", where=place) from error
 
 
 def of_extra(extra: str, module: str, package: str = "") -> Any:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 NONE = "—"
+#: A change in percent and the ends of its interval: fields, or keys, of every record of a change.
+CHANGE = ("change_pct", "low_pct", "high_pct")
 #: A change in percent from which on it is written as a factor.
 _TWICE = 99.95
 
@@ -33,6 +37,18 @@ def changed_within(pct: float | None, low: float | None, high: float | None) -> 
     return f"{changed(pct)} {interval(pct, low, high)}".rstrip()
 
 
+def ends(record: Any) -> tuple[float | None, ...]:
+    """Return a record's change and the ends of its interval, None for what it does not have."""
+    if isinstance(record, Mapping):
+        return tuple(record.get(name) for name in CHANGE)
+    return tuple(getattr(record, name, None) for name in CHANGE)
+
+
+def within(record: Any) -> str:
+    """Return the change of a record, or of none, with its interval."""
+    return changed_within(*ends(record))
+
+
 def at_level(confidence: float) -> str:
     """Return an interval's two-sided confidence level, a fraction, as `99.2 %`."""
     return f"{f'{confidence:.2%}'.rstrip('%0').rstrip('.')} %"
@@ -48,11 +64,16 @@ def frozen_change(pct: float | None) -> str:
     return NONE if pct is None or math.isnan(pct) else f"{pct:+.3f}%"
 
 
-def figure(number: float | None, missing: str = "-") -> str:
-    """Return a number with four digits that mean something, `missing` where there is none."""
+def figure(number: float | None) -> str:
+    """Return a number with four digits that mean something, `-` where there is none."""
     if number is None or math.isnan(number):
-        return missing
+        return "-"
     return f"{number:.0f}" if abs(number) >= 1000 else f"{number:#.4g}"
+
+
+def before_and_now(before: float | None, now: float | None) -> str:
+    """Return two numbers, the current best's first: `111.4 -> 110.1`."""
+    return f"{figure(before)} -> {figure(now)}"
 
 
 def _percent(pct: float) -> str:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from pytest_kopt.cases.protocol import Agree, HandOver, Order, Prepare, Time, Write
 from pytest_kopt.cases.replies import (
     HandedOver,
-    Looked,
     Prepared,
     Ready,
     Reply,
@@ -71,8 +70,7 @@ class BlockWorker:
                 self.orders.append(order)
                 self._replies = [Written()]
             case Time():
-                write = self.orders[-1]
-                self._replies = [Timed(self._run(write)), *[Looked()] * write.is_looked_at]
+                self._replies = [Timed(self._run(self.orders[-1]))]
 
     def expect(self, kind: type) -> Reply:
         reply = self._replies.pop(0)

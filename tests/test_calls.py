@@ -34,7 +34,7 @@ PARTS: dict[str, list[tuple[Any, str]]] = {
     "memory": [(contents, "recycled")],
     "equal calls": [(check, "equal_calls")],
     "clock": [(timing, "pool_of")],
-    "samples": [(timing, "time_block"), (timing, "wrong_results"), (timing, "known_content")],
+    "samples": [(timing, "time_block"), (timing, "wrong_results")],
 }
 
 

@@ -14,7 +14,6 @@ import pytest
 from pytest_kopt.cases.protocol import CheckCase
 from pytest_kopt.cases.replies import CaseFinished, CaseStarted, Collected, Reply, Report, Timed
 from pytest_kopt.processes.case_processes import (
-    Abandoned,
     CaseProcesses,
     Listener,
     run_side_by_side,
@@ -255,10 +254,10 @@ def test_a_run_is_ended_from_another_thread(world: World, most: int) -> None:
         running = pool.submit(processes.run)
         assert world.hangs.wait(HANG)
         processes.abandon()
-        with pytest.raises(Abandoned):
+        with pytest.raises(ChildDied):
             running.result(HANG)
     assert len(world.children) == most and "died 1" not in dict(world.heard)
-    with pytest.raises(Abandoned):
+    with pytest.raises(ChildDied):
         processes.run()
     assert len(world.children) == most, "it stays ended"
 
@@ -275,7 +274,7 @@ class Runs:
 
         def run() -> object:
             if abandoned.is_set():
-                raise Abandoned
+                raise ChildDied
             self.now += 1
             self.most = max(self.most, self.now)
             self.together.wait(HANG)
@@ -284,7 +283,7 @@ class Runs:
                 raise found
             if found is None:
                 self.hung += not abandoned.wait(HANG)
-                raise Abandoned
+                raise ChildDied
             return found
 
         def abandon() -> None:

@@ -16,7 +16,7 @@ import pytest
 from pytest_kopt import models
 from pytest_kopt.cases import replies
 from pytest_kopt.cases.evidence import CaseEvidence
-from pytest_kopt.cases.protocol import Order, StopWorker, Write
+from pytest_kopt.cases.protocol import Keep, Order, StopWorker, Write
 from pytest_kopt.cases.replies import Collected, Loaded, MachineCode, Reply, Timed
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.honesty import nearby_shapes
@@ -83,7 +83,7 @@ def test_no_message_is_both_an_order_and_a_reply_and_each_can_be_read() -> None:
 
 def test_orders_and_replies_can_be_files(tmp_path: Path) -> None:
     """What a vendor's tool starts gets no descriptor of ours."""
-    orders: list[Order] = [Write("candidate", 5, is_looked_at=True), StopWorker()]
+    orders: list[Order] = [Write("candidate", 5, keep=Keep(1, [2])), StopWorker()]
     write_orders(tmp_path / "orders", *orders)
     reader, writer = os.open(tmp_path / "orders", os.O_RDONLY), os.open(os.devnull, os.O_WRONLY)
     worker: Channel[Reply, Order] = Channel(

@@ -19,9 +19,10 @@ from pytest_kopt.cases.case import Case, declare
 from pytest_kopt.cases.order import Bench, Depth, Purpose, WorkerOrders
 from pytest_kopt.cases.result import Collector
 from pytest_kopt.cases.running.runner import Outcome, run_case
+from pytest_kopt.decide.hard_gates import by_ground
 from pytest_kopt.schema.columns import Column, Schema
 from pytest_kopt.session.worker import Worker
-from pytest_kopt.trials.judging import cut_off
+from pytest_kopt.trials.judging import unfinished
 from tests.scripted import Clock
 from tests.sessions.project import Project
 
@@ -206,7 +207,7 @@ def test_nothing_is_decided_where_a_case_never_called() -> None:
     """In a round and in a gate: it had no row, as if somebody had filtered it out."""
     ids = ["t.py::test_a", "t.py::test_b"]
     found = Collector(order=ids, results={ids[0]: checked(Counted()).result}, silent={ids[1]})
-    verdict = cut_off(found, ids, "", policies.load("primus"))
+    verdict = by_ground(unfinished(found, ids, ""), policies.load("primus"))
     assert verdict is not None and verdict.decision == "INCOMPLETE"
     assert verdict.reason == "1 case(s) never called kopt(): t.py::test_b"
     assert verdict.flags == list(map(str, found.never_called()))

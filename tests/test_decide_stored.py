@@ -409,6 +409,11 @@ class TestTheCaseSet:
         assert [(shape.label, shape.check) for shape in verdict.shapes] == [("case768", "MISSING")]
         assert remeasurements_needed(verdict, PRIMUS) == 0
 
+    @pytest.mark.parametrize(("lost", "ending"), [(3, "case1024"), (4, "case1024, …")])
+    def test_three_of_the_missing_cases_are_named(self, lost: int, ending: str) -> None:
+        verdict = decide(gemm_table([120.0]), gemm_table([100.0] * (lost + 1)))
+        assert verdict.reason == f"{lost} case(s) have no row: case512, case768, {ending}"
+
     def test_a_missing_case_comes_before_a_failed_one(self) -> None:
         new = gemm_table([120.0, 120.0], checks=["FAIL", "PASS"])
         assert decide(new).decision is Decision.INCOMPLETE

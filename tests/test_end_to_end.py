@@ -11,8 +11,9 @@ import pytest
 
 from pytest_kopt.campaign.kernel import KernelVersion
 from pytest_kopt.decide.verdict import Aggregate, Decision, EndToEnd, Verdict
+from pytest_kopt.paired.arms import NotComparable
 from pytest_kopt.show.words import end_to_end
-from pytest_kopt.trials.end_to_end import InBoth, NoFigure, in_turns, last_number
+from pytest_kopt.trials.end_to_end import in_turns, last_number, measure
 from pytest_kopt.trials.project_command import ProjectCommand
 from pytest_kopt.trials.trees import Trees
 
@@ -65,7 +66,7 @@ def test_the_last_line_that_is_a_number_counts(output: str, number: float) -> No
 
 @pytest.mark.parametrize("output", ["", "7 ms\n", "0\n", "-1\nnan\ninf\n"])
 def test_output_without_a_time_is_none(output: str) -> None:
-    with pytest.raises(NoFigure, match="no line that is a number above 0"):
+    with pytest.raises(NotComparable, match="no line that is a number above 0"):
         last_number(output)
 
 
@@ -85,7 +86,7 @@ def in_both(root: Path, program: str) -> EndToEnd:
     now = KernelVersion.take(root, ["kernels/step.py"])
     command = ProjectCommand(f"{sys.executable} tools/run.py", is_confined=False)
     with ExitStack() as held:
-        return InBoth(command, Trees(held, root.resolve())).measure(before, now)
+        return measure(command, Trees(held, root.resolve()), before, now)
 
 
 def test_each_version_runs_in_a_project_of_its_own(
@@ -100,7 +101,7 @@ def test_each_version_runs_in_a_project_of_its_own(
 
 
 def test_a_program_that_fails_says_how(tmp_path: Path) -> None:
-    with pytest.raises(NoFigure, match=r"ended with status 3\nno device"):
+    with pytest.raises(NotComparable, match=r"ended with status 3\nno device"):
         in_both(tmp_path, "print('no device')\nraise SystemExit(3)\n")
 
 

@@ -43,7 +43,6 @@ def test_a_value_has_four_digits() -> None:
         *("0.001235", "1.181", "600.0", "12346"),
     ]
     assert figure(None) == figure(math.nan) == "-"
-    assert figure(None, missing="?") == "?"
 
 
 def test_the_trends_columns_are_frozen() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from pytest_kopt import policies
 from pytest_kopt.decide.conclusion import Answer, VersionFacts, settled, with_untimed, without
-from pytest_kopt.decide.hard_gates import checked_shape
+from pytest_kopt.decide.hard_gates import Ground, Observation, checked_shape
 from pytest_kopt.decide.inference import FINAL_LOOK, LOOKS
 from pytest_kopt.decide.known_noise import DEVICE_TIMED, Noise
 from pytest_kopt.decide.paired import decide
@@ -171,10 +171,11 @@ def test_untimed_cases_decide_nothing() -> None:
     worse = judged("no-regression", FINAL_LOOK, -20.0)
     assert worse is not None
     case = checked_shape(gemm_row(256, 100.0))
+    why = Observation(Ground.INTERPRETED, "an interpreter ran them", "use a GPU")
     for timed in (worse, None):
-        verdict = with_untimed(timed, [case], PRIMUS, "an interpreter ran them", "use a GPU")
+        verdict = with_untimed(timed, [case], PRIMUS, why)
         assert (verdict.decision, verdict.next_step) == (Decision.INCOMPLETE, "use a GPU")
         assert "1 case(s) not judged, case256: an interpreter ran them" in verdict.reason
         assert (f"; of the other cases: {worse.reason}" in verdict.reason) == (timed is worse)
         assert verdict.shapes[-1] == case
-    assert with_untimed(worse, [], PRIMUS, "", "") == worse
+    assert with_untimed(worse, [], PRIMUS, why) == worse

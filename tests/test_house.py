@@ -12,8 +12,7 @@ from pkgutil import resolve_name
 import pytest
 
 import pytest_kopt
-from pytest_kopt import policies
-from pytest_kopt.decide.hard_gates import discarded
+from pytest_kopt.decide.hard_gates import Ground, Observation
 from pytest_kopt.decide.verdict import Decision
 
 ROOT = Path(__file__).parents[1]
@@ -79,6 +78,32 @@ def test_no_two_files_share_a_name() -> None:
 def test_two_classes_share_a_name_in_two_places_at_most(nodes: list[tuple[Path, ast.AST]]) -> None:
     names = Counter(node.name for _, node in nodes if isinstance(node, ast.ClassDef))
     assert sum(count > 1 for count in names.values()) <= 2
+
+
+def test_an_error_has_a_type_of_its_own_only_where_it_is_told_apart(
+    nodes: list[tuple[Path, ast.AST]],
+) -> None:
+    bases = {
+        node.name: {ast.unparse(base) for base in node.bases}
+        for _, node in nodes
+        if isinstance(node, ast.ClassDef)
+    }
+    errors = {"BaseException", "Exception", "ValueError"}
+    own: set[str] = set()
+    while more := {name for name in bases if bases[name] & errors} - own:
+        own |= more
+        errors |= more
+    told_apart = set()
+    for _, node in nodes:
+        match node:
+            case ast.ExceptHandler(type=ast.expr() as types):
+                told_apart |= {n.id for n in ast.walk(types) if isinstance(n, ast.Name)}
+            case ast.Call(func=ast.Name(id="isinstance" | "suppress"), args=args):
+                names = (name for arg in args for name in ast.walk(arg))
+                told_apart |= {n.id for n in names if isinstance(n, ast.Name)}
+            case _:
+                pass
+    assert len(own) <= 17 and own <= told_apart
 
 
 def test_only_the_public_call_takes_more_than_eight_arguments(
@@ -148,7 +173,7 @@ def test_nothing_edits_a_decision_afterwards(nodes: list[tuple[Path, ast.AST]]) 
         if re.match(r"replace\(\w*verdict\b|.*verdict\.model_copy\(", ast.unparse(node))
     ]
     assert edited == []
-    told = discarded(policies.load("primus"), "").saying(flags=["seen"])
+    told = Observation(Ground.DISCARDED, "").verdict("primus").saying(flags=["seen"])
     assert (told.decision, told.flags) == (Decision.ROLLED_BACK, ["seen"])
     with pytest.raises(AssertionError, match="the rules decide"):
         told.saying(decision=Decision.ACCEPTED)

@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pytest_kopt import policies
 from pytest_kopt.cases.result import CaseResult, Collector
-from pytest_kopt.decide.hard_gates import unchanged
+from pytest_kopt.decide.hard_gates import Ground, Observation, by_ground, same_code, unchanged
+from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.finding import Finding
+from pytest_kopt.paired.arms import CandidateDied
+from pytest_kopt.paired.noise import NoiseHistory
 from pytest_kopt.schema.columns import MEMORY
-from pytest_kopt.trials.judging import cut_off, findings_of, flagged, overfit, refuse
+from pytest_kopt.schema.table import NO_CLASSES
+from pytest_kopt.trials import comparing
+from pytest_kopt.trials.judging import dishonest, findings_of, flagged, refuse, unfinished
+from pytest_kopt.trials.rounds import candidate
+from pytest_kopt.trials.stages import Gathered
 
 CASES = ["test_k.py::test_r[2]", "test_k.py::test_r[1]"]
 
@@ -27,7 +40,7 @@ def test_a_reason_that_cases_share_is_said_once() -> None:
 
 def test_skipped_cases_are_named_where_no_other_is_left() -> None:
     collector = Collector(order=CASES, skipped={*CASES})
-    verdict = cut_off(collector, None, "", policies.load("primus"))
+    verdict = by_ground(unfinished(collector, None, ""), policies.load("primus"))
     assert verdict is not None and verdict.reason == (
         "no case has a row; 2 skipped: test_k.py::test_r[1], test_k.py::test_r[2]"
     )
@@ -41,7 +54,7 @@ def test_what_is_found_in_many_cases_is_one_flag() -> None:
         for place in (1, 2, 3)
     ]
     elsewhere = Finding("harness-import", "asserts", where="kernels/k.py:3")
-    verdict = unchanged(policies.load("primus"), "the same code")
+    verdict = unchanged("the same code").verdict("primus")
     told = flagged(verdict, [*found, found[0], elsewhere, "a word"])
     assert told.flags == [
         "a word",
@@ -71,7 +84,9 @@ def test_a_finding_that_says_the_same_of_every_case_counts_them() -> None:
         for n in (1, 2)
     ]
     found = findings_of(results)
-    verdict = overfit(results, found, policies.load("primus"))
+    observation = dishonest(results, found)
+    assert observation is not None
+    verdict = observation.verdict("primus")
     assert verdict.reason == "what it gains is not real: output-shared"
     assert verdict.flags == [
         "output-shared: two calls returned the same memory (2 cases). Fix: compute anew"
@@ -80,8 +95,118 @@ def test_a_finding_that_says_the_same_of_every_case_counts_them() -> None:
 
 
 def test_a_long_list_of_cases_ends_with_their_number() -> None:
-    found = [Finding("inflation", f"{place} %", where=f"t.py::test[{place}]") for place in range(9)]
-    verdict = overfit((), found, policies.load("primus"))
-    heading, *listed = verdict.flags[0].splitlines()
-    assert heading == "inflation: in 9 cases"
+    places = range(9)
+    found = [Finding("late-result", f"{n} %", where=f"t.py::test[{n}]") for n in places]
+    observation = dishonest((), found)
+    assert observation is not None
+    heading, *listed = observation.verdict("primus").flags[0].splitlines()
+    assert heading == "late-result: in 9 cases"
     assert listed == [*(f"- test[{place}]: {place} %" for place in range(5)), "- and 4 more"]
+
+
+@given(st.lists(st.sampled_from(Ground), min_size=1))
+def test_the_first_ground_decides_and_of_one_ground_the_first_observation(
+    grounds: list[Ground],
+) -> None:
+    observed = [Observation(ground, str(place)) for place, ground in enumerate(grounds)]
+    verdict = by_ground([None, *observed, None], policies.load("primus"))
+    first = next(ground for ground in Ground if ground in grounds)
+    assert verdict is not None
+    assert (verdict.decision, verdict.reason) == (first.decision, str(grounds.index(first)))
+    assert (verdict.next_step, verdict.compare, verdict.policy) == (
+        "run it again",
+        "none",
+        "primus",
+    )
+
+
+def test_without_an_observation_times_decide() -> None:
+    assert by_ground([None], policies.load("primus")) is None
+
+
+@pytest.mark.parametrize(
+    ("first", "later", "decision"),
+    [
+        (Ground.SPOILED, Ground.EDITED, Decision.INCOMPLETE),
+        (Ground.EDITED, Ground.MISSING, Decision.REJECTED_OVERFIT),
+        (Ground.MISSING, Ground.DISHONEST, Decision.INCOMPLETE),
+        (Ground.DISHONEST, Ground.WRONG, Decision.REJECTED_OVERFIT),
+        (Ground.WRONG, Ground.INTERPRETED, Decision.REPAIR),
+        (Ground.WRONG_AGAIN, Ground.INTERPRETED, Decision.ROLLED_BACK),
+        (Ground.INTERPRETED, Ground.UNSOUND, Decision.INCOMPLETE),
+        (Ground.WRONG, Ground.NO_FIGURE, Decision.REPAIR),
+        (Ground.UNSOUND, Ground.SAME, Decision.INCOMPLETE),
+        (Ground.NO_FIGURE, Ground.FIRST, Decision.ROLLED_BACK),
+    ],
+)
+def test_the_order_in_which_a_session_decides(
+    first: Ground, later: Ground, decision: Decision
+) -> None:
+    """What spoils the session comes first, what accuses before what is missing or wrong."""
+    observed = [Observation(ground, ground.name) for ground in (later, first)]
+    verdict = by_ground(observed, policies.load("primus"))
+    assert verdict is not None and (verdict.decision, verdict.reason) == (decision, first.name)
+
+
+def test_equal_code_is_decided_by_what_is_asked() -> None:
+    for observation, decision in (
+        (same_code("the same", None, ()), Decision.ROLLED_BACK),
+        (same_code("the same", "less code", ()), Decision.ACCEPTED_WITH_NOTE),
+        (unchanged("the same"), Decision.ACCEPTED),
+        (unchanged("the same", asks_gain=True), Decision.INCONCLUSIVE),
+    ):
+        assert observation.verdict("primus").decision is decision
+
+
+def case(place: int) -> CaseResult:
+    cells = {column.name: 1.0 for column in MEMORY.columns}
+    nodeid, header = f"t.py::test[{place}]", MEMORY.header(("n",))
+    return CaseResult(nodeid, f"n={place}", header, {"n": place}, "PASS", cells)  # type: ignore[arg-type]
+
+
+def test_a_candidate_that_dies_in_a_quick_comparison_is_wrong(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The cases that a quick round only checks are not missing then."""
+    results = {result.nodeid: result for result in map(case, (1, 2))}
+    first = next(iter(results))
+
+    def dies(comparison: object, cases: Sequence[CaseResult], criteria: object) -> None:
+        raise CandidateDied(cases[0].nodeid, "SIGSEGV\nits stack")
+
+    monkeypatch.setattr(comparing, "judge", dies)
+    monkeypatch.setattr(comparing, "_facts", lambda gathered: None)
+    monkeypatch.setattr(NoiseHistory, "here", lambda *given: None)
+    campaign = SimpleNamespace(
+        manifest=SimpleNamespace(primary_metric=None),
+        state=SimpleNamespace(rounds={}),
+        incumbent=lambda: None,
+    )
+    opened = SimpleNamespace(
+        asked=SimpleNamespace(
+            policy=policies.load("primus"),
+            settings=SimpleNamespace(compare="paired", workspace=None),
+        ),
+        campaign=campaign,
+        frozen=dict.fromkeys(results),
+        timed=[first],
+        level="quick",
+        number=2,
+        core=None,
+        classes=NO_CLASSES,
+        raced=(),
+    )
+    collector = Collector(order=[*results], results=results)
+    ran: Any = SimpleNamespace(
+        opened=opened,
+        begun=SimpleNamespace(beside=lambda other: None, kernel=SimpleNamespace(hashes={})),
+        collector=collector,
+        measurements=SimpleNamespace(compare=lambda ids, versions, phase: nullcontext()),
+        interrupted="",
+    )
+    gathered = Gathered(ran, tuple(results.values()), collector.table(), "quick")
+    examination: Any = SimpleNamespace(findings=findings_of)
+    judged = candidate._judge(gathered, examination)
+    assert judged.verdict.decision is Decision.REPAIR
+    assert judged.verdict.reason == "1 of 1 case(s) are ERROR: n=1"
+    assert judged.detail.endswith("its stack")

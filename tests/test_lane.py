@@ -17,7 +17,7 @@ from pytest_kopt.paired.arms import Lane
 from pytest_kopt.paired.replica import ONE_PROCESS, Died
 from pytest_kopt.paired.samples import CaseQuads
 from pytest_kopt.paired.verifier_process import Refused
-from pytest_kopt.processes.child import NO_MEMORY, ChildDied
+from pytest_kopt.processes.child import NO_MEMORY
 from pytest_kopt.processes.sites import Place
 from pytest_kopt.show.progress import Progress
 
@@ -142,7 +142,7 @@ def test_what_ended_with_its_parent_tells_nothing_of_the_versions(
     are_orphans: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Carrier, "are_orphans", are_orphans)
-    arms = Starting(ONE_PROCESS, Died(ChildDied("signal SIGKILL")))
+    arms = Starting(ONE_PROCESS, Died("a replica died: signal SIGKILL", "signal SIGKILL"))
     assert len(lane_of(arms).measure(2)) == 2 and len(arms.started) == 3
     assert len(arms.fell_back) == (not are_orphans)
 

@@ -252,11 +252,43 @@ def test_a_clear_loss_of_another_metric_comes_before_a_copy_that_differs() -> No
     assert len(verdict.secondary) == 1, "the figure of the other metric stands beside it"
 
 
+@pytest.mark.parametrize("turned", [False, True])
+def test_of_two_metrics_a_gain_waits_for_the_other_one(turned: bool) -> None:
+    """A copy that differs in the other one comes before the gain, too small a change after it."""
+
+    def of_both(other: SeriesTable, look: int) -> Decision | None:
+        gained = biased(9.0, copy=0.0, look=look)
+        tables = (other, gained) if turned else (gained, other)
+        verdict = decide(by_metrics(*tables), PRIMUS)
+        return verdict.decision if verdict else None
+
+    first = min(LOOKS)
+    assert of_both(biased(2.0, copy=2.0), FINAL_LOOK) is Decision.INCOMPLETE
+    assert of_both(biased(1.0, copy=0.0, look=first, spread=1.0), first) is None
+    assert of_both(biased(0.0, copy=0.0, look=first), first) is Decision.ACCEPTED
+    assert of_both(biased(0.0, copy=0.0), FINAL_LOOK) is Decision.ACCEPTED
+
+
+@pytest.mark.parametrize("changes", [(9.0, -4.2, -4.6), (9.0, -4.6, -4.2)])
+def test_of_cases_that_may_be_beyond_their_limit_the_worst_is_named(
+    changes: tuple[float, ...],
+) -> None:
+    verdict = decide(paired_evidence(*changes, look=FINAL_LOOK, spread=1.5), PRIMUS)
+    assert verdict is not None and verdict.decision is Decision.INCONCLUSIVE
+    assert f"in case 'case{changes.index(-4.6)}' cannot be excluded" in verdict.reason
+
+
 def test_a_gain_under_skew_shows_against_both_copies_too() -> None:
     verdict = decide(with_skew(biased(9.0, copy=0.0), biased(2.0, copy=2.0)), PRIMUS)
     assert verdict is not None and verdict.decision is Decision.INCOMPLETE
     assert "with other group sizes: step speed improved" in verdict.reason
     assert "run the round again" in verdict.next_step
+
+
+@pytest.mark.parametrize("copy", [0.02, -0.02])
+def test_an_interval_holds_the_change_against_both_copies(copy: float) -> None:
+    exact = Estimate(0.01, 0.0, 8, copy)
+    assert sorted((0.01, 0.01 - copy)) == [exact.lower(0.025), exact.upper(0.025)]
 
 
 def test_equal_is_equal_to_both_copies() -> None:

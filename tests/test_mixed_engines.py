@@ -25,7 +25,6 @@ from pytest_kopt.cases.replies import (
     Collected,
     HandedOver,
     Loaded,
-    Looked,
     MachineCode,
     Prepared,
     Ready,
@@ -223,8 +222,7 @@ class _Child:
         self.waited_ms = 0.0
         self.told: list[str] = []
         self.blocks: list[int] = []
-        self.told_before: list[int] = []
-        self.is_looked_at = False
+        self.looks: list[int] = []
         self.places: list[int | None] = []
         self._replies: deque[Reply] = deque(
             [
@@ -252,18 +250,15 @@ class _Child:
         match order:
             case Agree(engine):
                 self.told.append(engine)
-            case Write(seed=seed, is_looked_at=is_looked_at, keep=keep):
+            case Write(seed=seed, keep=keep, is_look=is_look):
+                self.looks += [len(self.blocks)] * is_look
                 self.places.append(keep.place if keep else None)
                 self.blocks.append(seed)
-                self.told_before += [seed] * is_looked_at
-                self.is_looked_at = is_looked_at
                 self._blocks.append((Written(), 0.0))
             case HandOver(keep=keep):
                 self.places.append(keep.place if keep else None)
             case Time():
                 ms = random.uniform(1.0, 1.01)
-                if self.is_looked_at:
-                    self._blocks.append((Looked(), 0.0))
                 self._blocks.append((Timed(3 * ms), 3 * ms))
             case _:
                 pass
@@ -339,7 +334,6 @@ def test_both_arms_of_a_pair_meet_the_same_content_and_which_are_looked_at_is_sa
     for number in range(20):
         _, (candidate, incumbent, _) = replica(number)
         for child in (candidate, incumbent):
-            assert not child.told_before
             # With the order after the block: two places, filled at first, and anew at random.
             assert child.places[:3] == [None, 0, 1]
             assert {*child.places[3:]} <= {None, 0, 1}
@@ -351,14 +345,18 @@ def test_both_arms_of_a_pair_meet_the_same_content_and_which_are_looked_at_is_sa
     assert {*seeds} < {*incumbent.blocks}
 
 
-def test_what_an_arm_leaves_in_memory_is_no_answer_where_the_next_is_looked_at() -> None:
-    """On a GPU their results take turns with the same memory."""
+def test_a_gpu_has_looks_of_their_own_in_a_round_that_is_drawn() -> None:
+    rounds = set()
     for number in range(20):
-        _, (candidate, incumbent, _) = replica(number, GPU)
-        assert len(candidate.told_before) == 2
-        assert {*candidate.told_before}.isdisjoint(incumbent.blocks)
-        # The first is not timed.
-        assert candidate.blocks[0] not in candidate.told_before
+        quads, (candidate, incumbent, control) = replica(number, GPU)
+        assert not control.looks
+        for child in (candidate, incumbent):
+            assert len({child.blocks[at] for at in child.looks}) == 2, "new content each time"
+            rounds.add(child.looks[0])
+        ((first, second, third, last),) = quads.looks
+        assert first[0] == last[0] and second[0] == third[0]
+        assert {first[0], second[0]} == {CANDIDATE, INCUMBENT}
+    assert len(rounds) > 2
 
 
 def test_a_clock_that_steps_between_two_blocks_spoils_their_pair_only() -> None:
@@ -489,13 +487,13 @@ def test_the_check_of_a_version_needs_no_engine_of_the_baseline(
         ran=ran,
         level="full",
     )
-    found = cast("Any", SimpleNamespace(verdict=object()))
+    found = cast("Any", SimpleNamespace(verdict=object(), refusing=[]))
     monkeypatch.setattr(comparing, "parse_primary", lambda *given: [])
-    monkeypatch.setattr(comparing, "metrics_verdict", lambda *given: None)
+    monkeypatch.setattr(comparing, "no_figure", lambda *given: None)
     monkeypatch.setattr(comparing, "judge", lambda *given, **named: found)
     monkeypatch.setattr(NoiseHistory, "here", lambda *given: None)
     given = cast("Any", gathered)
-    assert compare_paired(given, cast("Any", None), cast("Any", None)).verdict is found.verdict
+    assert compare_paired(given, cast("Any", None)).decided([]).verdict is found.verdict
     with pytest.raises(BadInput, match="stored times of two engines"):
         compare_stored(cast("Any", SimpleNamespace(**vars(gathered))))
 

@@ -14,11 +14,12 @@ import pytest
 import torch
 
 from pytest_kopt.cases import replies
-from pytest_kopt.cases.fixture import CaseServed, Kopt
+from pytest_kopt.cases.fixture import Kopt
 from pytest_kopt.cases.order import CANDIDATE, ArmsOrder, Bench, WorkerOrders
 from pytest_kopt.cases.protocol import (
     Agree,
     Begin,
+    CaseServed,
     CheckCase,
     HandOver,
     Judge,

@@ -18,7 +18,7 @@ from pytest_kopt import policies
 from pytest_kopt.cases.details import in_a_line
 from pytest_kopt.cases.order import INCUMBENT, PLACEBO, ArmsOrder
 from pytest_kopt.cases.result import CaseResult
-from pytest_kopt.decide.hard_gates import incomplete
+from pytest_kopt.decide.hard_gates import Ground, Observation, by_ground
 from pytest_kopt.decide.inference import LOOKS, Estimate, log_ratio
 from pytest_kopt.decide.known_noise import DEVICE_TIMED, Noise, mean_of
 from pytest_kopt.decide.race_rule import (
@@ -39,7 +39,6 @@ from pytest_kopt.paired.pairing import Criteria
 from pytest_kopt.schema.metrics import STEP
 from pytest_kopt.trials.rounds.candidate import _same_machine_code
 from pytest_kopt.trials.rounds.race import Raced, candidates_of, run_race
-from pytest_kopt.trials.stages import Judged
 from tests.builders import paired_evidence, series_table
 from tests.whole_campaign import KERNEL, a_campaign
 
@@ -131,7 +130,9 @@ def test_who_may_have_ruined_a_case_puts_nobody_out() -> None:
     ],
 )
 def test_checks_say_who_does_not_race(cheat: str, wrong: str, decision: Decision) -> None:
-    entry = by_checks("a", {}, cheat, wrong)
+    said = {Ground.WRONG: wrong, Ground.DISHONEST: cheat}
+    observed = [Observation(ground, reason) for ground, reason in said.items() if reason]
+    entry = by_checks("a", {}, by_ground(observed, PRIMUS))
     assert (entry.decision, entry.reason, entry.place) == (decision, cheat or wrong, 1)
 
 
@@ -175,14 +176,13 @@ def test_a_best_of_the_incumbents_machine_code_leaves_the_incumbent(raced: tuple
         state=SimpleNamespace(incumbent_round=3), manifest=SimpleNamespace(kernel_source=["k.py"])
     )
     gathered: Any = SimpleNamespace(
-        opened=SimpleNamespace(campaign=campaign, raced=raced), results=(), policy=PRIMUS
+        opened=SimpleNamespace(campaign=campaign, raced=raced), results=()
     )
-    judged = Judged(gathered, incomplete(PRIMUS, "not told yet"))
     if not raced:
         with pytest.raises(BadInput, match="the same machine code as round 3"):
-            _same_machine_code(judged)
+            _same_machine_code(gathered)
         return
-    verdict = _same_machine_code(judged).verdict
+    verdict = _same_machine_code(gathered).verdict(PRIMUS.name)
     assert (verdict.decision, verdict.exit_code) == (Decision.ROLLED_BACK, 8)
     assert verdict.reason.startswith("the same machine code as round 3")
 

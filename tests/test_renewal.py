@@ -100,28 +100,44 @@ def watched(
     sets = dict(enumerate(input_sets([case], 0, range(SETS))))
     content = Content([case], sets, 1 << 20 if is_scaled else SETS)
     calls = [Forward(case, function, RestoredArguments(held, ())) for held in sets.values()]
-    recorders = recorded(calls, content)
+    recorders = recorded(calls, says_where=True)
     return Spotted(WallBlock(recorders, SETS), recorders, content, dice=random.Random(5))
 
 
-def test_a_call_is_looked_at_that_the_block_runs() -> None:
-    """A block of fewer calls than sets goes on where the last one ended, on a GPU too."""
+@pytest.mark.parametrize("calls", [SETS // 2, SETS, 3 * SETS])
+def test_a_look_keeps_any_of_the_repeated_calls_on_content_that_was_not_there_before(
+    calls: int,
+) -> None:
+    seen: list[bytes] = []
+
+    def noting(x: torch.Tensor) -> torch.Tensor:
+        seen.append(content(x))
+        return x.clone()
+
     case = declare(
         "t.py::test_it",
         "single",
-        torch.neg,
+        noting,
         inputs=lambda: (torch.randn(64),),
-        reference=torch.neg,
+        reference=torch.clone,
         dims={"n": 64},
     )
-    sets = input_sets([case], 0, range(SETS))
-    recorders = recorded([Forward(case, torch.neg, RestoredArguments(s, ())) for s in sets])
-    spotted = Spotted(WallBlock(recorders, SETS // 2), recorders)
-    for seed in range(SETS):
-        spotted.write(seed, is_looked_at=True)
+    sets = dict(enumerate(input_sets([case], 0, range(SETS))))
+    held = [Forward(case, noting, RestoredArguments(given, ())) for given in sets.values()]
+    recorders = recorded(held)
+    block = WallBlock(recorders, calls)
+    spotted = Spotted(block, recorders, Content([case], sets, SETS), own_sets=SETS)
+    for seed in range(60):
         spotted.run_written()
-        spotted.look()
-    assert len(spotted.spots) == SETS
+        known = {*seen}
+        seen.clear()
+        spotted.look(seed)
+        assert not known & {*seen}
+    spots = spotted.spots
+    assert {spot.number for spot in spots} == {*range(min(calls, SETS))}
+    assert wrong_results([spotted], {}) == []
+    for spot in spots:
+        torch.testing.assert_close(spot.results["out"], spot.inputs[0])
 
 
 def blocks_on(spotted: Spotted, *seeds: int) -> None:
@@ -343,7 +359,7 @@ def test_answers_to_content_that_other_arms_meet_are_wiped_out() -> None:
     sets = dict(enumerate(input_sets([case], 0, range(SETS))))
     calls = [Forward(case, lookup, RestoredArguments(held, ())) for held in sets.values()]
     content = Content([case], sets, SETS)
-    recorders = recorded(calls, content)
+    recorders = recorded(calls, says_where=True)
     spotted = Spotted(WallBlock(recorders, SETS), recorders, content)
     spotted.write(5)
     spotted.run_written()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_kopt.campaign.campaign import CommitRound, Nothing, Restore, Step, plan
+from pytest_kopt.campaign.campaign import Step, plan
 from pytest_kopt.campaign.state import fold
 from pytest_kopt.decide.verdict import Decision
 from tests.builders import attempt_events, decided
@@ -17,14 +17,14 @@ FIRST, SECOND = fold([*BASELINE, *KEPT]).rounds.values()
 @pytest.mark.parametrize(
     ("decision", "commits", "step"),
     [
-        (Decision.ACCEPTED, True, CommitRound(SECOND.last)),
-        (Decision.ACCEPTED_WITH_NOTE, True, CommitRound(SECOND.last)),
-        (Decision.ACCEPTED, False, Nothing()),
-        (Decision.ROLLED_BACK, True, Restore(SECOND.last)),
-        (Decision.ROLLED_BACK, False, Restore(SECOND.last)),
-        (Decision.INCONCLUSIVE, True, Restore(SECOND.last)),
-        (Decision.SPLIT, True, Restore(SECOND.last)),
-        (Decision.REJECTED_OVERFIT, True, Restore(SECOND.last)),
+        (Decision.ACCEPTED, True, ("commit", SECOND.last)),
+        (Decision.ACCEPTED_WITH_NOTE, True, ("commit", SECOND.last)),
+        (Decision.ACCEPTED, False, ("none", None)),
+        (Decision.ROLLED_BACK, True, ("restore", SECOND.last)),
+        (Decision.ROLLED_BACK, False, ("restore", SECOND.last)),
+        (Decision.INCONCLUSIVE, True, ("restore", SECOND.last)),
+        (Decision.SPLIT, True, ("restore", SECOND.last)),
+        (Decision.REJECTED_OVERFIT, True, ("restore", SECOND.last)),
     ],
 )
 def test_the_step_follows_from_the_decision(decision: Decision, commits: bool, step: Step) -> None:
@@ -36,4 +36,4 @@ def test_the_step_follows_from_the_decision(decision: Decision, commits: bool, s
 def test_a_baseline_is_in_history_already() -> None:
     state = fold([decided(1, Decision.BASELINE)])
     assert state.pending is not None
-    assert plan(state, state.pending, commits=True) == Nothing()
+    assert plan(state, state.pending, commits=True) == ("none", None)

@@ -50,7 +50,8 @@ from pytest_kopt.devices.processes import Inspected
 from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.measure.cold import InputPool
-from pytest_kopt.measure.wall import WallEngine
+from pytest_kopt.measure.engine import Block
+from pytest_kopt.measure.wall import WallBlock, WallEngine
 from pytest_kopt.numerics.gates import tolerance
 from pytest_kopt.paired.verifier_process import Refused, SeenBlock, Verifier
 
@@ -106,6 +107,7 @@ class Runner:
         self.sets: list[int] = []
         self.told: list[str] = []
         self.after_blocks: Callable[[], object] = int
+        self.asks_looks = False
         self._orders: Iterator[Order] = iter([Prepare()])
 
     def send(self, reply: Reply) -> None:
@@ -137,7 +139,7 @@ class Runner:
         for place, (arm, seed) in enumerate(self.blocks):
             self.seen.append(SeenBlock(arm, seed))
             for way in range(len(self._calls[arm])):
-                yield Write(arm, seed, way, is_looked_at=True, keep=keep)
+                yield Write(arm, seed, way, is_look=self.asks_looks, keep=keep)
                 yield Time()
             keep = Keep(place, self.seen[-1].calls)
         self.after_blocks()
@@ -157,7 +159,7 @@ class Asking:
             runner.blocks,
             NO_SEED,
             runner.looks if looks is None else looks,
-            runner.sets if runner.looks[0]["again"] is not None else (),
+            runner.sets,
             seen,
             confirms,
         )
@@ -182,8 +184,15 @@ class Asking:
         return self._orders.pop() if self._orders else Leave()
 
 
-def runs(case: Case, scratch: Path, after_blocks: Callable[[], object] = int) -> Runner:
+def runs(
+    case: Case,
+    scratch: Path,
+    after_blocks: Callable[[], object] = int,
+    *,
+    asks_looks: bool = False,
+) -> Runner:
     runner = Runner(scratch)
+    runner.asks_looks = asks_looks
     runner.after_blocks = after_blocks
     bench = Bench("cpu", "auto", SESSION_SEED, cpu=FAST)
     serve_arms(case, bench, ArmsOrder((CANDIDATE,)), cast("Any", runner))
@@ -335,26 +344,34 @@ def test_what_was_not_in_memory_is_wrong(change: dict[str, Any], tmp_path: Path)
     ]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_where_content_is_not_renewed_a_call_that_is_looked_at_gets_its_own(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As on a GPU."""
+@pytest.fixture
+def _repeats(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A block goes round its calls three times, as on a GPU."""
 
     def pool(cases: list[Case], bench: Bench, seed: int, *_: object) -> InputPool:
         numbers = range(max(2, len(cases)))
         return InputPool([make_inputs(cases[i % len(cases)], seed + i) for i in numbers], 0, 0)
 
+    def prepare(
+        option: str, device: str, is_interpreted: bool, calls: Any, before: Any, **_: Any
+    ) -> Block:
+        return WallBlock(calls, 3 * len(calls), before=before)
+
     monkeypatch.setattr("pytest_kopt.cases.running.timed_versions.pool_of", pool)
-    for name in ("Content", "Gradients"):
-        monkeypatch.setattr(f"pytest_kopt.cases.running.timing.{name}", lambda *_: None)
+    monkeypatch.setattr("pytest_kopt.cases.running.timing.prepare", prepare)
+    for module in ("timing", "verifier"):
+        name = f"pytest_kopt.cases.running.{module}.repeats_calls"
+        monkeypatch.setattr(name, lambda bench: True)
+
+
+@pytest.mark.usefixtures("_repeats")
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_a_repeated_call_gave_is_judged_on_content_drawn_anew(
+    kind: str, tmp_path: Path
+) -> None:
     function, settings = KINDS[kind]
     case = case_of(function, **settings)
-    runner = runs(case, tmp_path)
-    assert all(look["again"] is None for look in runner.looks)
-    # A backward's replay writes to memory of its forward's results: these are taken before it.
-    kinds = [kind for kind in runner.told if kind in ("time", "looked")]
-    assert kinds == ["time", "looked"] * (len(kinds) // 2)
+    runner = runs(case, tmp_path, asks_looks=True)
     assert asked(case, runner, runner.looks).found == []
     answers = asked(case, runner, None).looks
     assert asked(case, runner, answers).found == []
@@ -548,7 +565,7 @@ def test_a_wrong_result_accuses_where_a_fresh_process_of_the_candidate_is_right(
     second, third = _Process(LOADED, HANDED), _Process(*candidate)
     incumbents = [first, second]
     verifier = Verifier(lambda: cast("Any", incumbents.pop(0)), lambda: cast("Any", third))
-    looks = Looks("a", 1, [(CANDIDATE, 5)], 3, [])
+    looks = Looks("a", 1, [(CANDIDATE, 5)], 3, [], [1])
     verifier.await_loaded("a")
     assert verifier.judge(looks) == [WRONG]
     assert verifier.accuses(looks) == accuses
@@ -560,7 +577,7 @@ def test_a_wrong_result_is_the_kernels_where_it_is_wrong_in_a_fresh_process() ->
     first = _Process(LOADED, WRONG_AGAIN, LOADED, RIGHT, LOADED, WRONG_AGAIN)
     incumbents, third = [first, _Process(LOADED, HANDED)], _Process(LOADED, HANDED)
     verifier = Verifier(lambda: cast("Any", incumbents.pop(0)), lambda: cast("Any", third))
-    looks = Looks("a", 1, [(CANDIDATE, 5)], 3, [])
+    looks = Looks("a", 1, [(CANDIDATE, 5)], 3, [], [1])
     verifier.await_loaded("a")
     assert verifier.judge(looks) == [WRONG]
     assert not verifier.accuses(looks)
@@ -570,7 +587,7 @@ def test_nothing_is_judged_where_two_processes_of_the_current_best_differ() -> N
     first = _Process(LOADED, WRONG_AGAIN, LOADED, WRONG_AGAIN)
     incumbents = [first, _Process(LOADED, HANDED)]
     verifier = Verifier(lambda: cast("Any", incumbents.pop(0)))
-    looks = Looks("a", 1, [(CANDIDATE, 5)], 3, [])
+    looks = Looks("a", 1, [(CANDIDATE, 5)], 3, [], [1])
     verifier.await_loaded("a")
     assert verifier.judge(looks) == [WRONG]
     with pytest.raises(Refused, match=r"a: what the case computes differs between processes. Fix"):
@@ -587,7 +604,7 @@ def test_a_verifier_goes_from_case_to_case_and_refuses_what_it_cannot_judge() ->
                 verifier.await_loaded(nodeid)
             continue
         verifier.await_loaded(nodeid)
-        assert verifier.judge(Looks(nodeid, 1, [], 3, [])) == []
+        assert verifier.judge(Looks(nodeid, 1, [], 3, [], [1])) == []
     assert process.heard == [
         *("LoadReference a", "Judge", "Leave"),
         *("LoadReference b", "LoadReference c", "Judge"),

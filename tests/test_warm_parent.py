@@ -22,7 +22,7 @@ from pytest_kopt.devices.vendor import interpreter_environment
 from pytest_kopt.processes import forking
 from pytest_kopt.processes import launcher as launching
 from pytest_kopt.processes.launched import Launched
-from pytest_kopt.processes.launcher import Fork, Launcher, NoFork, WarmParent
+from pytest_kopt.processes.launcher import Fork, Launcher, WarmParent
 from pytest_kopt.trials import measurements
 
 from . import nursery
@@ -235,7 +235,7 @@ def test_an_unfit_parent_is_not_asked_again(
 
     def fork(self: Any, env: Any, directory: str) -> None:
         asked.append(env)
-        raise NoFork("the parent of its processes has 2 threads")
+        raise ChildProcessError("the parent of its processes has 2 threads")
 
     monkeypatch.setattr(WarmParent, "fork", fork)
     launcher = Launcher()
@@ -268,7 +268,7 @@ def test_too_little_memory_for_the_parent_is_named(why: str, tmp_path: Path) -> 
     """While it imports, or when it forks."""
     (tmp_path / "sitecustomize.py").write_text(SITES[why])
     parent = WarmParent({**ENV, "PYTHONPATH": str(tmp_path)}, str(tmp_path))
-    with pytest.raises(NoFork) as refused:
+    with pytest.raises(ChildProcessError) as refused:
         parent.fork({**ENV, "PYTHONPATH": str(tmp_path)}, str(tmp_path))
     assert str(refused.value) == f"the parent of its processes {why}"
     parent.end()

@@ -18,6 +18,7 @@ from pytest_kopt.campaign.history.trend import over_baseline
 from pytest_kopt.campaign.layout import Layout, find
 from pytest_kopt.campaign.state import Round, fold
 from pytest_kopt.errors import BadInput, of_extra
+from pytest_kopt.figures import CHANGE
 from pytest_kopt.options.project import Project
 from pytest_kopt.profiling.kernel_table import KernelRow
 from pytest_kopt.schema.table import parse_csv, write_atomically
@@ -30,8 +31,8 @@ Record = dict[str, Any]
 
 KEYS = ("campaign", "round", "attempt")
 #: Fields that columns are named after: of the aggregate, and of a case in the verdict.
-TOTAL = ("incumbent", "candidate", "change_pct", "low_pct", "high_pct", "confidence")
-OF_CASE = ("change_pct", "low_pct", "high_pct", "status", "device")
+TOTAL = ("incumbent", "candidate", *CHANGE, "confidence")
+OF_CASE = (*CHANGE, "status", "device")
 _PROFILED = ("nodeid", "label", "tool", "on", "steps")
 PROFILES = (*_PROFILED, *(column.name for column in fields(KernelRow)))
 _NUMBERS_OF_PAIRS = ("candidate_ms", "incumbent_ms", "clocks")
@@ -63,7 +64,7 @@ class CampaignRecords:
                 "reason": decided.reason,
                 "metric": total and total.metric,
                 **{name: getattr(total, name, None) for name in TOTAL},
-                **{f"over_baseline_{name}": value for name, value in asdict(gain).items()},
+                **{f"over_baseline_{name}": pct for name, pct in zip(CHANGE, gain, strict=True)},
                 "flags": "; ".join(decided.flags),
                 "summary": round.notes.title,
                 "bucket": round.notes.bucket,

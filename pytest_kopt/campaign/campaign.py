@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from pytest_kopt import policies
 from pytest_kopt.campaign import ledger, tips
@@ -31,43 +31,20 @@ from pytest_kopt.errors import BadInput, CannotFinish
 Action = Literal["commit", "restore", "none"]
 
 
-@dataclass(frozen=True, slots=True)
-class CommitRound:
-    """Commit the attempt's kernel files; those that only `before` had, the current best, go."""
-
-    action: ClassVar[Action] = "commit"
-    before: Attempt | None
-
-
-@dataclass(frozen=True, slots=True)
-class Restore:
-    """Put the kernel of the current best, `best`, back into the tree."""
-
-    action: ClassVar[Action] = "restore"
-    best: Attempt
-
-
-@dataclass(frozen=True, slots=True)
-class Nothing:
-    """Leave tree and history as they are."""
-
-    action: ClassVar[Action] = "none"
-
-
-Step = CommitRound | Restore | Nothing
+#: The step that a decision asks of git and the tree, and the attempt that it looks back to: for a
+#: commit the current best before it, None where there was none; for a restoration the current best.
+Step = tuple[Action, Attempt | None]
 
 
 def plan(state: CampaignState, attempt: Attempt, *, commits: bool) -> Step:
     """Return the step for a decided attempt of a campaign that makes `commits` or none."""
     decision = attempt.outcome().decision
     if not decision.keeps:
-        best = state.incumbent
-        assert best is not None
-        return Restore(best)
+        return "restore", state.incumbent
     if not commits or decision is Decision.BASELINE:
-        return Nothing()
+        return "none", None
     before = state.incumbent_as_of(attempt.round - 1)
-    return CommitRound(state.rounds[before].last if before else None)
+    return "commit", state.rounds[before].last if before else None
 
 
 class Campaign:
@@ -197,17 +174,17 @@ class Campaign:
                 f"kopt init NEW --from {self.name}",
             )
 
-    def pending_step(self) -> Step | None:
-        """Return the step of the decided attempt that waits for it, None where none does.
+    def pending_step(self) -> Step:
+        """Return the step of the decided attempt that waits for it, none where none does.
 
         Raises CannotFinish for a commit when somebody has switched branches since the session
         began.
         """
         attempt, repository = self.state.pending, self.committed_to
         if attempt is None:
-            return None
+            return "none", None
         step = plan(self.state, attempt, commits=repository is not None)
-        if repository and isinstance(step, CommitRound):
+        if repository and step[0] == "commit":
             branch, target = repository.branch, branch_of(self.name, self.manifest)
             if target not in (None, branch):
                 raise CannotFinish(
@@ -224,17 +201,17 @@ class Campaign:
             if not apply:
                 self.append(ledger.ApplyWaived(time=now(), **common))
                 continue
-            step = self.pending_step()
-            assert step is not None
-            self.append(ledger.Applying(time=now(), action=step.action, **common))
+            action, earlier = self.pending_step()
+            self.append(ledger.Applying(time=now(), action=action, **common))
             commit, restored = self.repository.head if self.repository else None, []
-            if isinstance(step, Restore):
-                best = step.best.kernel()
+            if action == "restore":
+                assert earlier is not None
+                best = earlier.kernel()
                 restored = best.restore(self.root, over=attempt.kernel(), inside=self._bounds)
                 self._put_build_of(best)
                 commit = None
-            if isinstance(step, CommitRound):
-                files = _replaced(step.before, attempt) | {str(file): file for file in log}
+            if action == "commit":
+                files = _replaced(earlier, attempt) | {str(file): file for file in log}
                 commit = self.commit_round(attempt.round, files, attempt.outcome().reason)
             self.append(ledger.Applied(time=now(), git_commit=commit, restored=restored, **common))
 

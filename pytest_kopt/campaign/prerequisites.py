@@ -140,9 +140,8 @@ def check_parses(campaign: Campaign) -> None:
             line = getattr(error, "lineno", None)
             why = error.msg if isinstance(error, SyntaxError) else error
             where = f"{path}:{line}" if line else path
-            raise KernelError(
-                f"{where}: {type(error).__name__}: {why}; nothing was measured"
-            ) from None
+            what = f"{type(error).__name__}: {why}; nothing was measured"
+            raise KernelError(what, where=where) from None
 
 
 def check_differs(campaign: Campaign, extra_benefit: str | None) -> int | None:

@@ -16,6 +16,7 @@ import pytest
 from pytest_kopt.cases.evidence import SLOW
 from pytest_kopt.cases.order import ArmsOrder, Bench, Purpose, hold_against_baseline
 from pytest_kopt.cases.protocol import (
+    CaseServed,
     CheckCase,
     Client,
     LoadReference,
@@ -35,10 +36,6 @@ if TYPE_CHECKING:
 
 #: The row of a test that ends without one of its own.
 FALLBACK = pytest.StashKey[CaseResult]()
-
-
-class CaseServed(BaseException):
-    """Leaves a test whose case was served; none that the test itself would catch."""
 
 
 @dataclass(frozen=True, slots=True)

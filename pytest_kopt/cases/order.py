@@ -67,8 +67,7 @@ class ArmsOrder:
     #: concern a case (none: it concerns every case).
     concerning: tuple[str, ...] = ()
     #: The number of this process's replica in the comparison (None: it is of none). The first looks
-    #: at what once is enough for: the files that run, memory, machine code, and what known content
-    #: is worth.
+    #: at what once is enough for: the files that run, memory and machine code.
     replica: int | None = None
     #: The version that lies in the project.
     project_version: str = CANDIDATE

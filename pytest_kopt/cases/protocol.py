@@ -13,7 +13,7 @@ LoadVersions    Loaded or CannotLoad; CaseFinished unless they are there and dif
   Prepare         Prepared
   Agree           Ready
   Write           Written; the block of an arm's forward, then of its backward, is there
-  Time            Timed, and Looked where the block is looked at
+  Time            Timed
   HandOver        HandedOver, CaseFinished
 TryNearby       any number of TriedShape and Reached, then Findings; or Loaded if the versions
                 are the same, or CannotLoad; CaseFinished
@@ -45,6 +45,10 @@ from typing import Any, Protocol
 
 from pytest_kopt.cases.order import WorkerOrders
 from pytest_kopt.cases.replies import Reply
+
+
+class CaseServed(BaseException):
+    """Leaves a test whose case was served; none that the test itself would catch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,16 +158,16 @@ class Keep:
 class Write(WithinVersions):
     """Write the content of an arm's next block, which follows from its seed.
 
-    `way` is 0 for its forward, then 1 for its backward, of the same seed. On a GPU it is said
-    before the block whether it is looked at; on the CPU the next forward's order says which calls
-    to `keep`. A graph's calls run `times` times, 0: once, by its own clock. With `seconds` blocks
-    follow one another for so long, and their mean is the time.
+    `way` is 0 for its forward, then 1 for its backward, of the same seed. On the CPU the next
+    forward's order says which calls to `keep`. On a GPU a look alone has new content: one round of
+    the calls, of which one is kept. A graph's calls run `times` times, 0: once, by its own clock.
+    With `seconds` blocks follow one another for so long, and their mean is the time.
     """
 
     arm: str
     seed: int
     way: int = 0
-    is_looked_at: bool = False
+    is_look: bool = False
     keep: Keep | None = None
     times: int = 0
     seconds: float = 0.0
@@ -190,8 +194,8 @@ class Looks:
     """The inspected calls in a replica of a case, whose seed is `seed`: arm and seed of `blocks`.
 
     `looks` are what their process handed over; of large results it is elements that were drawn
-    under a `secret`. On the CPU blocks went round `sets` sets of inputs; the second number is that
-    of uneven groups. `seen` is what the memory of that process held when the blocks were over.
+    under a `secret`. Blocks went round `sets` sets of inputs; the second number is that of uneven
+    groups. `seen` is what the memory of that process held when the blocks were over.
     `confirms` says that another process recomputed them, as far as they were handed over.
     """
 
@@ -200,7 +204,7 @@ class Looks:
     blocks: Sequence[tuple[str, int]]
     secret: int
     looks: Sequence[Mapping[str, Any]]
-    sets: Sequence[int] = ()
+    sets: Sequence[int]
     seen: Sequence[Mapping[str, Any]] = ()
     confirms: bool = False
 

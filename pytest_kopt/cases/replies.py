@@ -29,7 +29,7 @@ Prepared.engine           the client on the CPU, nobody on a GPU
 Prepared.sets             nobody; fewer inputs make shorter blocks of all versions
 Prepared.not_captured     nobody; shown
 Ready.calls               the client on the CPU, nobody on a GPU
-Ready.places              nobody; the verifier judges what lies there
+Ready.places              nobody; the verifier judges what lies there, and nothing else
 Timed.ms                  the system on the CPU, on a GPU the client's clock as a witness
 HandedOver.looks          memory that the client reads on the CPU, nobody on a GPU; the verifier
                           judges them beside its own
@@ -188,14 +188,12 @@ class Written(OfBlocks):
 
 @dataclass(frozen=True, slots=True)
 class Timed(OfBlocks):
-    """The calls of a direction are over; `ms` by this process's clock or the device's events."""
+    """The calls of a direction are over; `ms` by this process's clock or the device's events.
+
+    Of a look they are those of one call.
+    """
 
     ms: float
-
-
-@dataclass(frozen=True, slots=True)
-class Looked(OfBlocks):
-    """The results of a direction's calls have been inspected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +234,6 @@ class Reached(OfComparison):
 
 
 _Session = Collected | CollectError | Confined | FallbackRow | CaseStarted | Report | CaseFinished
-_Compared = CannotLoad | Loaded | Prepared | Ready | Written | Timed | Looked | HandedOver
+_Compared = CannotLoad | Loaded | Prepared | Ready | Written | Timed | HandedOver
 _Judged = Findings | Verification | TriedShape | Reached
 Reply = _Session | Profiled | _Compared | _Judged

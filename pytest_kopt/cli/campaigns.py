@@ -40,7 +40,7 @@ from pytest_kopt.cli.command_line import (
     show,
 )
 from pytest_kopt.clock import now
-from pytest_kopt.decide.hard_gates import discarded
+from pytest_kopt.decide.hard_gates import GO_ON, RESTORED, Ground, Observation
 from pytest_kopt.errors import BadInput
 from pytest_kopt.exit_codes import ExitCode
 from pytest_kopt.options.project import Project
@@ -220,9 +220,12 @@ def _discarded(campaign: Campaign) -> int:
         number,
         started=now(),
         evidence=Evidence(campaign.candidate(), (), None, {"started": now(), "discarded": True}),
-        verdict=discarded(campaign.policy(), after).saying(
-            level=before.level if before else "full"
-        ),
+        verdict=Observation(
+            Ground.DISCARDED,
+            f"discarded by its author{after}",
+            f"{RESTORED}; {GO_ON}",
+            {"level": before.level} if before else {},
+        ).verdict(campaign.policy().name),
     )
     return number
 

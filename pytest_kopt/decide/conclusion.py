@@ -5,16 +5,14 @@ Every pipeline hands its facts over before it has the verdict: nothing changes a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, TypeVar
+from typing import NamedTuple
 
 from pytest_kopt.decide.case_verdict import Shape
-from pytest_kopt.decide.hard_gates import incomplete, some
+from pytest_kopt.decide.hard_gates import Observation, some
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.verdict import Decision, Verdict
-
-Subject = TypeVar("Subject")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,24 +37,6 @@ class Answer(NamedTuple):
     decision: Decision
     reason: str
     next_step: str
-
-
-@dataclass(frozen=True, slots=True)
-class Rule(Generic[Subject]):
-    """A decision, and the reason in words that something gives for it: "" where it gives none."""
-
-    then: Decision
-    reason: Callable[[Subject], str]
-    next_step: Callable[[Subject], str] | str
-
-
-def first_answer(rules: Iterable[Rule[Subject]], subject: Subject) -> Answer | None:
-    """Return the answer of the first rule that has a reason, None where none of them has one."""
-    for rule in rules:
-        if reason := rule.reason(subject):
-            step = rule.next_step
-            return Answer(rule.then, reason, step if isinstance(step, str) else step(subject))
-    return None
 
 
 #: Nothing is known but times.
@@ -91,7 +71,7 @@ def settled(answer: Answer, facts: VersionFacts) -> Answer:
 
 
 def with_untimed(
-    timed: Verdict | None, untimed: Sequence[Shape], policy: Policy, why: str, step: str
+    timed: Verdict | None, untimed: Sequence[Shape], policy: Policy, why: Observation
 ) -> Verdict:
     """Return the verdict on timed cases (None: there are none) together with `untimed` ones.
 
@@ -99,15 +79,16 @@ def with_untimed(
     """
     if timed and not untimed:
         return timed
-    reason = f"{len(untimed)} case(s) not judged, {_labels(untimed)}: {why}"
+    labels = some([shape.nodeid or shape.label for shape in untimed])
+    reason = f"{len(untimed)} case(s) not judged, {labels}: {why.reason}"
     if timed:
         reason += f"; of the other cases: {timed.reason}"
-    verdict = timed or incomplete(policy, reason, step)
+    verdict = timed or why.verdict(policy.name)
     return verdict.model_copy(
         update={
-            "decision": Decision.INCOMPLETE,
+            "decision": why.ground.decision,
             "reason": reason,
-            "next_step": step,
+            "next_step": why.next_step,
             "shapes": [*verdict.shapes, *untimed],
         }
     )
@@ -132,7 +113,3 @@ def without(missing: Sequence[str], new: Sequence[str], verdict: Verdict) -> Ver
             "removed": list(missing),
         }
     )
-
-
-def _labels(shapes: Sequence[Shape]) -> str:
-    return some([shape.nodeid or shape.label for shape in shapes])

@@ -1,14 +1,16 @@
-"""Verdicts that need no times: the hard gates in front of every comparison, and code that is equal.
+"""The grounds of decisions without times, in their order, for every kind of session.
 
-The hard gates are schema, case set, correctness and finite metrics.
+The hard gates in front of a comparison (case set, correctness, finite metrics) are among them, and
+code that is equal.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from functools import partial
-from typing import Literal
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
 
 from pytest_kopt.decide.case_verdict import Shape
 from pytest_kopt.decide.policy import Policy
@@ -21,6 +23,51 @@ from pytest_kopt.schema.table import Row, Table, describe_header_drift
 #: What was done, and what to do, after a version that is not kept; and after one that is.
 RESTORED, ANOTHER = "kopt restored the current best", "try another hypothesis"
 GO_ON = "go on with the next round"
+
+
+class Ground(Enum):
+    """A ground of a decision that needs no times, and the decision. The first one decides."""
+
+    SPOILED = ("the session was interrupted, or its harness changed", Decision.INCOMPLETE)
+    EDITED = ("the candidate edited the harness", Decision.REJECTED_OVERFIT)
+    MISSING = ("a case has no row", Decision.INCOMPLETE)
+    DISHONEST = ("what the candidate gains is not real", Decision.REJECTED_OVERFIT)
+    WRONG = ("a case is wrong", Decision.REPAIR)
+    WRONG_AGAIN = ("a case is wrong, and no repair is left", Decision.ROLLED_BACK)
+    INTERPRETED = ("an interpreter ran the cases", Decision.INCOMPLETE)
+    UNSOUND = ("no version can be compared with this one", Decision.INCOMPLETE)
+    NO_FIGURE = ("a case has no figure", Decision.ROLLED_BACK)
+    SAME = ("a round's version is the current best's code", Decision.ROLLED_BACK)
+    SAME_WITH_BENEFIT = ("the same, and the notes state a benefit", Decision.ACCEPTED_WITH_NOTE)
+    UNCHANGED = ("a gate's version is the base's code", Decision.ACCEPTED)
+    UNCHANGED_NO_GAIN = ("the same, and the gate asks for a gain", Decision.INCONCLUSIVE)
+    DISCARDED = ("the author gives an open round up", Decision.ROLLED_BACK)
+    FIRST = ("the first version is right and measured", Decision.BASELINE)
+
+    @property
+    def decision(self) -> Decision:
+        return self.value[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """A ground in words; `evidence` is what a verdict by it rests on, by published key."""
+
+    ground: Ground
+    reason: str
+    next_step: str = "run it again"
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+
+    def verdict(self, policy: str) -> Verdict:
+        told = {"reason": self.reason, "next_step": self.next_step, "compare": "none"}
+        return Verdict(decision=self.ground.decision, policy=policy, **{**told, **self.evidence})
+
+
+def by_ground(observed: Iterable[Observation | None], policy: Policy) -> Verdict | None:
+    """Return the verdict by the observation of the first ground, None without any."""
+    order = [*Ground]
+    first = min(filter(None, observed), key=lambda one: order.index(one.ground), default=None)
+    return first.verdict(policy.name) if first else None
 
 
 def check_same_schema(candidate: Table, incumbent: Table, where: str) -> None:
@@ -47,86 +94,37 @@ def after_regression(*, some_gained: bool) -> str:
     return f"{'keep the gain for the cases that have it, or ' * some_gained}{ANOTHER}"
 
 
-def uncompared(
-    decision: Decision,
-    policy: Policy,
-    reason: str,
-    next_step: str = "",
-    shapes: Sequence[Shape] = (),
-    compare: Literal["none", "stored"] = "none",
-) -> Verdict:
-    """Return a verdict that needed no comparison, with the cases as they stand."""
-    return Verdict(
-        decision=decision,
-        reason=reason,
-        next_step=next_step,
-        compare=compare,
-        policy=policy.name,
-        shapes=[*shapes],
-    )
-
-
-#: Round 1; a version whose gain does not count; wrong results where nobody counts repairs.
-baseline = partial(uncompared, Decision.BASELINE)
-overfit = partial(uncompared, Decision.REJECTED_OVERFIT)
-wrong = partial(uncompared, Decision.REPAIR)
-
-
-def incomplete(
-    policy: Policy, reason: str, step: str = "run it again", shapes: Sequence[Shape] = ()
-) -> Verdict:
+def incomplete(policy: Policy, reason: str, step: str = "run it again") -> Verdict:
     """Return the verdict on a session that could not judge all cases: nothing is decided."""
-    return uncompared(Decision.INCOMPLETE, policy, reason, step, shapes)
+    return Observation(Ground.SPOILED, reason, step).verdict(policy.name)
 
 
-def cut_off() -> Verdict:
-    """Return the verdict on a round whose session ended before it was decided."""
-    return Verdict(
-        decision=Decision.INCOMPLETE,
-        reason="the session was cut off",
-        next_step="run the round again",
-        compare="none",
-        policy="",
-    )
-
-
-def discarded(policy: Policy, after: str) -> Verdict:
-    """Return the verdict on an open round that its author gives up; `after` is what it came to."""
-    reason = f"discarded by its author{after}"
-    return uncompared(Decision.ROLLED_BACK, policy, reason, f"{RESTORED}; {GO_ON}")
-
-
-def unchanged(
-    policy: Policy, why: str, shapes: Sequence[Shape] = (), *, asks_gain: bool = False
-) -> Verdict:
-    """Return the verdict of a gate on code that is equal: no regression, and no gain either."""
-    decision = Decision.INCONCLUSIVE if asks_gain else Decision.ACCEPTED
+def unchanged(why: str, shapes: Sequence[Shape] = (), *, asks_gain: bool = False) -> Observation:
+    """Return that a gate's code is equal: no regression, and no gain either."""
+    ground = Ground.UNCHANGED_NO_GAIN if asks_gain else Ground.UNCHANGED
     step = "the gate asks for a gain; there is none to measure" if asks_gain else ""
-    return uncompared(decision, policy, why, step, shapes)
+    return Observation(ground, why, step, {"shapes": shapes})
 
 
-def same_code(policy: Policy, where: str, benefit: str | None, shapes: Sequence[Shape]) -> Verdict:
-    """Return the verdict of a round on code that is equal: kept for a stated benefit alone."""
-    decision = Decision.ROLLED_BACK
-    if benefit:
-        decision = Decision.ACCEPTED_WITH_NOTE
-        where += f", kept for its extra benefit (stated, not measured): {benefit}"
-    return uncompared(decision, policy, where, shapes=shapes)
+def same_code(where: str, benefit: str | None, shapes: Sequence[Shape]) -> Observation:
+    """Return that a round's code is equal, which is kept for a stated benefit alone."""
+    if not benefit:
+        return Observation(Ground.SAME, where, "", {"shapes": shapes})
+    where += f", kept for its extra benefit (stated, not measured): {benefit}"
+    return Observation(Ground.SAME_WITH_BENEFIT, where, "", {"shapes": shapes})
 
 
-def missing_verdict(candidate: Table, incumbent: Table, policy: Policy) -> Verdict | None:
-    """Return the stored verdict on a run that left cases out, None where it has all."""
+def missing_rows(candidate: Table, incumbent: Table) -> Observation | None:
+    """Return that a stored run left cases out, None where it has all."""
     present = candidate.by_key()
     missing = [row for row in incumbent.rows if row.key not in present]
     if not missing:
         return None
-    return uncompared(
-        Decision.INCOMPLETE,
-        policy,
+    return Observation(
+        Ground.MISSING,
         f"{len(missing)} case(s) have no row: {some([row.label for row in missing])}",
         "run all cases of this scope, without -k or an interruption",
-        [checked_shape(row, "MISSING") for row in missing],
-        "stored",
+        {"shapes": [checked_shape(row, "MISSING") for row in missing], "compare": "stored"},
     )
 
 
@@ -135,8 +133,8 @@ def some(names: Sequence[str]) -> str:
     return ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
 
 
-def correctness_verdict(table: Table, policy: Policy, failed_repairs: int) -> Verdict | None:
-    """Return the verdict on failed checks, None when every row is PASS.
+def wrong_rows(table: Table, policy: Policy, failed_repairs: int) -> Observation | None:
+    """Return that checks failed, None when every row is PASS.
 
     `failed_repairs` counts the repairs of this round that failed before this attempt: -1 for the
     first attempt, so that the failure with `max_repairs` failed repairs in all rolls back.
@@ -149,7 +147,7 @@ def correctness_verdict(table: Table, policy: Policy, failed_repairs: int) -> Ve
     reason = f"{len(failed)} of {len(table.rows)} case(s) are {kinds}: {labels}"
     repairs = failed_repairs + 1
     left = policy.max_repairs - repairs
-    decision = Decision.REPAIR if left > 0 else Decision.ROLLED_BACK
+    ground = Ground.WRONG if left > 0 else Ground.WRONG_AGAIN
     step = f"{RESTORED}; {ANOTHER} in the next round"
     if left > 0:
         step = (
@@ -158,7 +156,7 @@ def correctness_verdict(table: Table, policy: Policy, failed_repairs: int) -> Ve
         )
     elif policy.max_repairs:
         reason += f"; repair {repairs} of {policy.max_repairs} failed as well"
-    return uncompared(decision, policy, reason, step, [*map(checked_shape, table.rows)])
+    return Observation(ground, reason, step, {"shapes": [*map(checked_shape, table.rows)]})
 
 
 def checked_shape(row: Row, check: str = "", status: str = "") -> Shape:
@@ -169,19 +167,18 @@ def checked_shape(row: Row, check: str = "", status: str = "") -> Shape:
     return Shape.model_validate(fields)
 
 
-def metrics_verdict(
+def no_figure(
     table: Table, metrics: Sequence[Metric], policy: Policy, incumbent: Table | None = None
-) -> Verdict | None:
-    """Return a roll-back when a PASS row lacks a metric, a backward or a gate column (B4)."""
+) -> Observation | None:
+    """Return that a PASS row lacks a metric, a backward or a gate column (B4); None: none does."""
     before = incumbent.by_key() if incumbent else {}
     for row in table.passed:
         if what := _missing(row, before.get(row.key), metrics, policy):
-            return uncompared(
-                Decision.ROLLED_BACK,
-                policy,
+            return Observation(
+                Ground.NO_FIGURE,
                 f"missing metrics: row {row.label!r} is PASS but {what}",
                 "find out why the case has no figure",
-                [checked_shape(row, status="failed")],
+                {"shapes": [checked_shape(row, status="failed")]},
             )
     return None
 

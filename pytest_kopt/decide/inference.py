@@ -16,6 +16,7 @@ from typing import Annotated, TypeAlias
 from pydantic import Field
 
 from pytest_kopt.decide.known_noise import Prior, Ratios, variance_of
+from pytest_kopt.figures import CHANGE
 
 #: The replicates before each interim look, and its one-sided level (alpha spending). The levels add
 #: up to the rate at which identical code is accepted by chance; `benchmarks/paired_power.py` shows
@@ -92,7 +93,7 @@ class Estimate:
     def figures(self, level: float) -> dict[str, float]:
         """Return it with its bounds as a verdict has them, in percent."""
         figures = (self.mean, self.lower(level), self.upper(level))
-        return dict(zip(("change_pct", "low_pct", "high_pct"), map(percent, figures), strict=True))
+        return dict(zip(CHANGE, map(percent, figures), strict=True))
 
     def p_below(self, limit: float) -> float:
         """Return the one-sided p-value of the hypothesis that the truth is at or above `limit`."""

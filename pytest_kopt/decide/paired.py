@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from pytest_kopt.decide.case_verdict import evidence_for, refuted
 from pytest_kopt.decide.claims import Statement
-from pytest_kopt.decide.conclusion import (
-    NO_FACTS,
-    Answer,
-    Rule,
-    VersionFacts,
-    first_answer,
-    settled,
-)
+from pytest_kopt.decide.conclusion import NO_FACTS, Answer, VersionFacts, settled
 from pytest_kopt.decide.hard_gates import ANOTHER, GO_ON, RESTORED, after_regression
 from pytest_kopt.decide.inference import (
     FINAL_LOOK,
@@ -31,13 +25,22 @@ from pytest_kopt.decide.look import Look, slower_by
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.series import Series, SeriesTable
 from pytest_kopt.decide.verdict import Decision, Verdict
-from pytest_kopt.figures import at_level, changed, changed_within
+from pytest_kopt.figures import at_level, changed, within
 
 #: No more processes are started for a change of less: rounds of the same code differ by up to a
 #: third of it (docs/paired.md).
 WORTH_PCT = 0.1
 #: What the rules say, and the look at which they do.
 _Judged: TypeAlias = "tuple[Look, Answer]"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A decision (None: more replicates), and the reason that a look gives for it, "" for none."""
+
+    then: Decision | None
+    reason: Callable[[Look], str]
+    next_step: Callable[[Look], str] | str = ""
 
 
 def decide(table: SeriesTable, policy: Policy, facts: VersionFacts = NO_FACTS) -> Verdict | None:
@@ -86,12 +89,12 @@ def _under_skew(look: Look, answer: Answer, skewed: _Judged | None) -> _Judged |
 
 
 def _by_metrics(looks: Sequence[Look], facts: VersionFacts) -> _Judged | None:
-    """Judge several primary metrics: the worst decides.
+    """Judge by all primary metrics; each rule asks all of them before the next one is asked.
 
     If no metric is shown to improve, a stated benefit is enough if all are equal within the noise.
     One of memory has to be there where memory is measured.
     """
-    judged = _worst([(look, first_answer(RULES, look)) for look in looks])
+    judged = _by_rules(looks)
     benefit = facts.extra_benefit.strip()
     if not benefit or (judged and judged[1].decision is not Decision.INCONCLUSIVE):
         return judged
@@ -116,26 +119,14 @@ def _by_metrics(looks: Sequence[Look], facts: VersionFacts) -> _Judged | None:
     return judged if first.table.is_at_end else None
 
 
-#: Of several metrics the first of these decides; None: one that asks for more replicates.
-_WORST_FIRST: Sequence[Sequence[Decision | None]] = (
-    [Decision.SPLIT],
-    [Decision.ROLLED_BACK],
-    [Decision.INCOMPLETE],
-    [None],
-    [Decision.ACCEPTED, Decision.ACCEPTED_WITH_NOTE],
-    [Decision.INCONCLUSIVE],
-)
-
-
-def _worst(judged: Sequence[tuple[Look, Answer | None]]) -> _Judged | None:
-    ranked = (
-        (look, answer)
-        for decisions in _WORST_FIRST
-        for look, answer in judged
-        if (answer and answer.decision) in decisions
-    )
-    look, answer = next(ranked)
-    return (look, answer) if answer else None
+def _by_rules(looks: Sequence[Look]) -> _Judged | None:
+    """Return the answer of the first rule that has a reason, None where that is for more looks."""
+    for rules, look in itertools.product(RULES, looks):
+        for rule in rules:
+            if reason := rule.reason(look):
+                step = rule.next_step if isinstance(rule.next_step, str) else rule.next_step(look)
+                return (look, Answer(rule.then, reason, step)) if rule.then else None
+    raise AssertionError("the last rule always has a reason")
 
 
 def _regression(look: Look) -> str:
@@ -197,15 +188,14 @@ def _after_note(look: Look) -> str:
 
 def _dispute(look: Look) -> str:
     """Say what shows at the end against the current best, but not against its copy."""
-    if _is_futile(look) or not look.table.is_at_end:
+    if _is_futile(look) or not look.table.is_at_end or _gain(look):
         return ""
     against_one = [replace(case, copy=_unbiased(case.copy)) for case in look.cases]
-    shown = first_answer(_SHOWN, replace(look, cases=against_one))
-    return (
-        f"{shown.reason}; but not against the copy of the current best (A/A control), which "
-        f"changed {look.goal_name} by {changed(percent(look.goal.copy))}"
-        if shown
-        else ""
+    one = replace(look, cases=against_one)
+    shown = next(filter(None, (rule.reason(one) for rule in _SHOWN)), "")
+    return shown and (
+        f"{shown}; but not against the copy of the current best (A/A control), which changed "
+        f"{look.goal_name} by {changed(percent(look.goal.copy))}"
     )
 
 
@@ -214,10 +204,14 @@ def _unbiased(copy: Sequence[float]) -> tuple[float, ...]:
     return tuple(ratio - statistics.fmean(copy) for ratio in copy)
 
 
+def _suspense(look: Look) -> str:
+    """Say that further replicates may show a gain or a loss."""
+    is_clear = look.table.is_at_end or _is_futile(look) or _gain(look)
+    return "" if is_clear else "more replicates are worth having"
+
+
 def _nothing(look: Look) -> str:
     """Say why nothing is decided: a case or class that may have lost, or that nothing is clear."""
-    if not (look.table.is_at_end or _is_futile(look)):
-        return ""
     why = "neither a gain nor a loss is shown"
     if look.open_cases:
         level = look.limit_level
@@ -248,32 +242,38 @@ def _after_nothing(look: Look) -> str:
     return "the change is too small to measure: try one with a larger effect"
 
 
-#: What a look can show of a version.
-_SHOWN: Sequence[Rule[Look]] = (
-    Rule(
-        Decision.SPLIT, lambda look: look.standing.divergence, lambda look: look.standing.dispatch
-    ),
-    Rule(Decision.ROLLED_BACK, _regression, _after_regression),
-    Rule(Decision.ROLLED_BACK, _fall, f"{RESTORED}; {ANOTHER}"),
-    Rule(
-        Decision.ROLLED_BACK,
-        lambda look: look.standing.loss,
-        f"leave that class on the old path, or {ANOTHER}",
-    ),
+_LOSSES = (
+    [Rule(Decision.SPLIT, lambda one: one.standing.divergence, lambda one: one.standing.dispatch)],
+    [
+        Rule(Decision.ROLLED_BACK, _regression, _after_regression),
+        Rule(Decision.ROLLED_BACK, _fall, f"{RESTORED}; {ANOTHER}"),
+        Rule(
+            Decision.ROLLED_BACK,
+            lambda look: look.standing.loss,
+            f"leave that class on the old path, or {ANOTHER}",
+        ),
+    ],
+)
+_GAINS = [
     Rule(Decision.ACCEPTED_WITH_NOTE, _gain_with_note, _after_note),
     Rule(Decision.ACCEPTED, _gain, lambda look: "" if look.is_harmless else GO_ON),
-)
-#: The rules in their order. Without an answer of any of them more replicates are worth having: the
-#: last look always has one.
-RULES: Sequence[Rule[Look]] = (
-    *_SHOWN,
-    Rule(
-        Decision.INCOMPLETE,
-        _dispute,
-        "the machine treats two copies of one version differently: end other processes "
-        "(nvidia-smi, top), then run the round again",
-    ),
-    Rule(Decision.INCONCLUSIVE, _nothing, _after_nothing),
+]
+#: What a look can show of a version.
+_SHOWN = [*itertools.chain(*_LOSSES), *_GAINS]
+#: The rules in their order. Those in a list decide by the first metric that one has a reason for.
+RULES: Sequence[Sequence[Rule]] = (
+    *_LOSSES,
+    [
+        Rule(
+            Decision.INCOMPLETE,
+            _dispute,
+            "the machine treats two copies of one version differently: end other processes "
+            "(nvidia-smi, top), then run the round again",
+        )
+    ],
+    [Rule(None, _suspense)],
+    _GAINS,
+    [Rule(Decision.INCONCLUSIVE, _nothing, _after_nothing)],
 )
 
 
@@ -328,7 +328,7 @@ def _slowest(look: Look, names: set[str]) -> Series:
 
 
 def _within(estimate: Estimate, level: float) -> str:
-    return changed_within(*estimate.figures(level).values())
+    return within(estimate.figures(level))
 
 
 def _at(estimate: Estimate, level: float) -> str:

@@ -38,13 +38,14 @@ class Standing:
     out: str = ""
 
 
-def by_checks(name: str, kernel: Mapping[str, str], cheat: str, wrong: str) -> RaceCandidate:
-    """Return a candidate by what its checks say; one that races has no reason yet."""
-    decision = Decision.ROLLED_BACK
-    if cheat or wrong:
-        decision = Decision.REJECTED_OVERFIT if cheat else Decision.REPAIR
+def by_checks(name: str, kernel: Mapping[str, str], refused: Verdict | None) -> RaceCandidate:
+    """Return a candidate by the verdict on its checks; one that races has no reason yet."""
     return RaceCandidate(
-        name=name, place=1, decision=decision, reason=cheat or wrong, kernel=dict(kernel)
+        name=name,
+        place=1,
+        decision=refused.decision if refused else Decision.ROLLED_BACK,
+        reason=refused.reason if refused else "",
+        kernel=dict(kernel),
     )
 
 

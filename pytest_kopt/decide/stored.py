@@ -15,12 +15,13 @@ from pytest_kopt.decide.hard_gates import (
     GO_ON,
     RESTORED,
     after_regression,
+    by_ground,
     check_same_schema,
     checked_shape,
-    correctness_verdict,
     incomplete,
-    metrics_verdict,
-    missing_verdict,
+    missing_rows,
+    no_figure,
+    wrong_rows,
 )
 from pytest_kopt.decide.policy import TOLERANCE_PCT, Limit, Policy
 from pytest_kopt.decide.verdict import Aggregate, Decision, Verdict
@@ -87,18 +88,14 @@ def decide_stored(evidence: StoredEvidence, policy: Policy) -> Verdict:
             )
     for table in tables:
         check_same_schema(table, incumbent, where=table.source or "candidate")
-        gated = missing_verdict(table, incumbent, policy)
-        if gated:
-            return gated
-    for table in tables:
-        gated = correctness_verdict(table, policy, evidence.failed_repairs)
-        if gated:
-            return gated
+    observed = [missing_rows(table, incumbent) for table in tables]
+    observed += (wrong_rows(table, policy, evidence.failed_repairs) for table in tables)
+    if gated := by_ground(observed, policy):
+        return gated
     metrics = parse_primary(evidence.primary, incumbent, policy.directions)
-    for table in (*tables, incumbent):
-        gated = metrics_verdict(table, metrics, policy, incumbent)
-        if gated:
-            return gated
+    figures = (no_figure(table, metrics, policy, incumbent) for table in (*tables, incumbent))
+    if gated := by_ground(figures, policy):
+        return gated
     compared, *again = (
         [compare(table, evidence, metric, policy) for metric in metrics] for table in tables
     )

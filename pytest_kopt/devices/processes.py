@@ -129,10 +129,6 @@ def _command(pid: int) -> bytes:
         return b""
 
 
-class Unseen(Exception):
-    """The memory of a process cannot be read there; the message says why."""
-
-
 class Inspected:
     """A process of this host, by its id."""
 
@@ -154,7 +150,7 @@ class Inspected:
         try:
             with self.stopped():
                 return self._read_clocks()
-        except Unseen:
+        except OSError:
             return None
 
     def _read_clocks(self) -> float | None:
@@ -176,22 +172,19 @@ class Inspected:
 
     @contextmanager
     def stopped(self) -> Iterator[None]:
-        """Have it and what it started stand still; Unseen where it does not."""
+        """Have it and what it started stand still; OSError where it does not."""
         if self._is_stopped:
             yield
             return
         stopped: list[int] = []
         try:
-            try:
-                for pid in down(self.pid):
-                    stopped.append(pid)
-                    os.kill(pid, signal.SIGSTOP)
-                until = time.monotonic() + _STOPPING_SECONDS
-                while stat_of(self.pid)[0] not in "Tt":
-                    if time.monotonic() > until:
-                        raise Unseen("it does not stop")
-            except OSError as error:
-                raise Unseen(str(error)) from None
+            for pid in down(self.pid):
+                stopped.append(pid)
+                os.kill(pid, signal.SIGSTOP)
+            until = time.monotonic() + _STOPPING_SECONDS
+            while stat_of(self.pid)[0] not in "Tt":
+                if time.monotonic() > until:
+                    raise TimeoutError("it does not stop")
             self._is_stopped = True
             yield
         finally:
@@ -201,19 +194,19 @@ class Inspected:
                     os.kill(pid, signal.SIGCONT)
 
     def read(self, address: int, size: int) -> bytes:
-        """Return what is in its memory; Unseen where nothing is mapped, or it must not be read."""
+        """Return what is in its memory; OSError where nothing is mapped, or it must not be read."""
         try:
             with open(f"/proc/{self.pid}/mem", "rb", buffering=0) as memory:
                 content = os.pread(memory.fileno(), size, address)
-        except (OSError, OverflowError, MemoryError) as error:
-            raise Unseen(str(error)) from None
+        except (OverflowError, MemoryError) as error:
+            raise OSError(f"{size} bytes at {address}: {type(error).__name__}") from None
         if len(content) < size:
-            raise Unseen(f"{len(content)} of {size} bytes can be read")
+            raise OSError(f"{len(content)} of {size} bytes can be read")
         return content
 
     def is_readable(self) -> bool:
         """Say whether this process may read the memory of that one."""
-        with suppress(OSError, ValueError, Unseen):
+        with suppress(OSError, ValueError):
             for line in Path(f"/proc/{self.pid}/maps").read_text(encoding="utf-8").splitlines():
                 addresses, permissions, *_ = line.split()
                 if permissions.startswith("r"):

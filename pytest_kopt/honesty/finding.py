@@ -25,7 +25,7 @@ _NAMES = {
     Consequence.REJECTS: (
         "harness-edit harness-written process-state "
         "late-result background-work hidden-time faster-than-physics "
-        "stale-result output-shared inflation "
+        "stale-result output-shared "
         "vendor-operator precision-downgrade uneven-groups "
         "held-out-speed incumbent-slowed"
     ),

@@ -197,8 +197,8 @@ def _stretches(count: int) -> tuple[int, torch.Tensor]:
     return stretch, margin + stretch * torch.arange(number)
 
 
-def exchange(tensor: torch.Tensor, places: torch.Tensor, *, moves: bool = True) -> None:
-    """Swap elements at `places` in pairs, in place, of whatever dtype; or only do that work.
+def exchange(tensor: torch.Tensor, places: torch.Tensor) -> None:
+    """Swap elements at `places` in pairs, in place, of whatever dtype.
 
     Zeros stay where they are: they can be a structure (a triangular matrix, a mask), and what a
     zero meets on a diagonal is not defined.
@@ -211,10 +211,10 @@ def exchange(tensor: torch.Tensor, places: torch.Tensor, *, moves: bool = True) 
     if flat.device.type == "cpu":
         elements, order = flat.numpy(), pairs_of_places.numpy()
         pairs = elements[order]
-        elements[order] = numpy.where((pairs != 0).all(0) & moves, pairs[::-1], pairs)
+        elements[order] = numpy.where((pairs != 0).all(0), pairs[::-1], pairs)
     else:
         exchanged = flat[pairs_of_places]
-        swaps = (exchanged != 0).all(0) & moves
+        swaps = (exchanged != 0).all(0)
         flat[pairs_of_places] = torch.where(swaps, exchanged.flip(0), exchanged)
     if not tensor.is_contiguous():
         tensor.copy_(flat.view(tensor.dtype).view(tensor.shape))

@@ -6,7 +6,6 @@ a block that goes round the calls, each on inputs of its own.
 
 from __future__ import annotations
 
-import math
 import statistics
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
@@ -79,12 +78,10 @@ class Block(ABC):
 
     `queue_full` says, for an engine that launches call by call, whether the device never waited for
     the launcher in the last run. `not_captured` says why an engine chosen by itself is no graph.
-    `first` is the set of inputs that the next run's timed calls begin with.
     """
 
     engine: str
     calls: int
-    first: int = 0
     queue_full: bool | None = None
     not_captured: str = ""
     before: Before = None
@@ -109,13 +106,14 @@ class Block(ABC):
             times.append(self.run())
         return statistics.fmean(times)
 
-    def run_after(self, write: Callable[[], object]) -> float:
-        """Return the ms per call of one go round the calls that comes right after `write`.
+    def run_once(self, write: Callable[[], object]) -> float:
+        """Return the ms per call of one round of the calls, of as many as a block has.
 
-        As many calls as a block has come before that, so that whatever they leave behind is there.
-        NaN on the CPU, where every block has new content.
+        It comes right after `write`, and after a round that is not timed. Where a call of a block
+        is not repeated a round is the block.
         """
-        return math.nan
+        write()
+        return self.run()
 
 
 def time_block(block: Block, repeats: int = 3, discarded: int = 1, pause_s: float = 0.0) -> Timing:

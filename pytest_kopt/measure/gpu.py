@@ -168,10 +168,9 @@ class GraphBlock(Block):
             self._graph.replay()
         torch.cuda.current_stream().synchronize()
 
-    def run_after(self, write: Callable[[], object]) -> float:
-        for _ in range(self._replays):
-            self.ready()
-            self._graph.replay()
+    def run_once(self, write: Callable[[], object]) -> float:
+        self.ready()
+        self._graph.replay()
         write()
         self.ready()
         # The replay has to be queued before the device gets to it.
@@ -247,16 +246,14 @@ class EventsBlock(Block):
         """Return the next calls, from where the last ones ended."""
         begin = self._place % len(self._sequence)
         self._place = begin + count
-        # One that is not timed comes before a block, and is brought back if anything is.
-        self.first = (self._place + (self.before is None)) % len(self._sequence)
         return [*islice(cycle(self._sequence), begin, begin + count)]
 
-    def run_after(self, write: Callable[[], object]) -> float:
+    def run_once(self, write: Callable[[], object]) -> float:
         self.ready()
-        for call in self._take(self.calls):
-            call()
+        self._sequence[0]()
         write()
         self.ready()
+        self._place = 0
         return self._queued(min(self.calls, len(self._sequence)))
 
     def _queued(self, count: int) -> float:

@@ -64,14 +64,6 @@ class NotComparable(Exception):
         self.fix = fix
 
 
-class CandidateDied(Exception):
-    """The candidate ended its process twice while `case`, a node id, was timed; says how."""
-
-    def __init__(self, case: str, how: str) -> None:
-        super().__init__(f"{case} killed its process twice: {how}")
-        self.case = case
-
-
 @dataclass(frozen=True, slots=True)
 class Versions:
     """The places of the versions.
@@ -172,9 +164,10 @@ class Arms:
         with self._falling_back:
             if isinstance(refused, Died):
                 self._deaths += 1
-                if refused.case is not None and self._deaths >= MAX_DEATHS:
-                    raise CandidateDied(refused.case, refused.death)
-                if refused.case is not None:
+                if refused.case and self._deaths >= MAX_DEATHS:
+                    why = f"{refused.case} killed its process twice: {refused.how}"
+                    raise Died(why, refused.how, refused.case)
+                if refused.case:
                     return
             if self._versions.raced:
                 raise NotComparable(reason) from refused

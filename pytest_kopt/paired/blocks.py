@@ -11,8 +11,7 @@ from contextlib import ExitStack, suppress
 
 from pytest_kopt.cases.order import ALONE, CANDIDATE, INCUMBENT, PLACEBO, UNEVEN
 from pytest_kopt.cases.protocol import Keep, Time, Write
-from pytest_kopt.cases.replies import Looked, Timed, Written
-from pytest_kopt.devices.processes import Unseen
+from pytest_kopt.cases.replies import Timed, Written
 from pytest_kopt.devices.vendor import LOCKED, Reading
 from pytest_kopt.measure.engine import PAUSE_S
 from pytest_kopt.paired.samples import PAIRS, BlockTime, Kind, Quad
@@ -65,12 +64,12 @@ def _together(blocks: Sequence[BlockTime]) -> BlockTime:
 class Blocks:
     """Blocks of the arms of a case, in the processes that hold them; some are looked at.
 
-    The order does not tell which ones, and with which content: on the CPU, not before they are
-    over. Each of an arm's blocks and each call of it is as likely as any other.
+    On the CPU which ones are is drawn when they are over. Each of an arm's blocks and each call of
+    it is as likely as any other. On a GPU they are blocks of their own, in a round that is drawn.
 
     On the CPU a block's time is the CPU time of its process between its start and its end, as the
-    system tells it here. The process's own clock counts for nothing. On a GPU it is what the
-    device's events say.
+    system tells it here; what the process computed since its block before is told with it. The
+    process's own clock counts for nothing. On a GPU it is what the device's events say.
     """
 
     def __init__(
@@ -80,13 +79,14 @@ class Blocks:
         kind: str,
         cases: int,
         calls: Mapping[str, Sequence[int]],
-        places: Mapping[str, Sequence[int]] = {},
+        places: Mapping[str, Sequence[int]] | None = None,
         glance: Callable[[], Reading] = Reading,
     ) -> None:
         """Take a case's arms on a device of a kind; `cases` are measured like it.
 
         A block of an arm is `calls` calls of its forward, and then of its backward if any. The
-        places of their results are in `places` in its process. `glance` reads the device's state.
+        places of their results are in `places` in its process (None: its memory is not read).
+        `glance` reads the device's state.
         """
         self.arms = arms
         self._calls = calls
@@ -97,15 +97,17 @@ class Blocks:
         named = {arm for pair in PAIRS.values() for arm in pair}
         self._raced = [arm for arm in arms if arm not in named]
         self._count = _QUADS
-        #: By arm, the blocks that a GPU is told to look at as they begin.
-        self._chosen: dict[str, list[int]] = {}
         self._runs = dict.fromkeys(arms, 0)
         #: What the first block of each arm took, in ms.
         self._warm_ms: dict[str, float] = {}
         #: The places of what processes are to keep of their last blocks.
         self._keeping: dict[Child, Keep] = {}
+        #: The processor time of processes as their last blocks ended, in ms.
+        self._spent_ms: dict[Child, float] = {}
         self._seen: dict[tuple[str, int], SeenBlock] = {}
         self._glance = glance
+        #: Rounds of calls on content that none of them met before, on a GPU.
+        self.looks: list[Quad] = []
         #: The highest clock of a block so far, in MHz.
         self.top_mhz = 0.0
         #: Whether the owner's setting held the clock in a block so far.
@@ -125,15 +127,16 @@ class Blocks:
             # A race only chooses who is compared.
             if shortest < _SHORT_MS and self._cases <= _FEW_CASES and not self._raced:
                 self._count = _MORE_QUADS
-            runs = range(1, 1 + 2 * self._count)
-            self._chosen = {arm: self._order.sample(runs, _LOOKS) for arm in self.arms}
 
     def quads(self) -> dict[Kind, list[Quad]]:
         """Compare the arms, each pair as often, but for the incumbent alone on a GPU."""
         pairs = {kind: pair for kind, pair in PAIRS.items() if self.arms.keys() >= {*pair}}
         pairs |= {name: (name, INCUMBENT) for name in self._raced}
         quads: dict[Kind, list[Quad]] = {kind: [] for kind in pairs}
+        looked_at = self._order.randrange(self._count) if self._is_gpu else None
         for number in range(self._count):
+            if number == looked_at:
+                self.looks.append(self._lap(self.arms.keys() - {PLACEBO, ALONE}, self._look))
             # What is said of it in percent takes fewer.
             compared = [kind for kind in pairs if kind != "alone" or number < _QUADS]
             with_incumbent = [kind for kind in compared if INCUMBENT in pairs[kind]]
@@ -157,9 +160,6 @@ class Blocks:
             return None
         kinds = [CANDIDATE, *([PLACEBO] if has_control else [])]
         arms = {arm for kind in kinds for arm in PAIRS[kind]}
-        for arm in arms:
-            runs = range(self._runs[arm], self._runs[arm] + turns * (1 + _PARTS))
-            self._chosen[arm] = [*self._chosen.get(arm, ()), self._order.choice(runs)]
 
         def alone(arm: str, seed: int) -> BlockTime:
             self.run(arm, seed, _LEAD_S)
@@ -205,38 +205,30 @@ class Blocks:
         if self._is_gpu and not seconds:
             time.sleep(PAUSE_S)
         number, self._runs[arm] = self._runs[arm], self._runs[arm] + 1
-        child, before = self.arms[arm], number in self._chosen.get(arm, ())
-        if before:
-            # The arm before this one has left results of the content that both meet, in memory that
-            # this one's may lie in.
-            seed = self._order.getrandbits(62)
-        per_call, counted, written, waited = list[float](), 0.0, 0.0, 0.0
+        child = self.arms[arm]
+        per_call, counted, around, waited = list[float](), 0.0, 0.0, 0.0
         block, place, keep = SeenBlock(arm, seed), None, self.keeps(child)
         each_s = seconds / len(self._calls[arm])
         for way, calls in enumerate(self._calls[arm]):
-            order = Write(arm, seed, way, is_looked_at=before, keep=keep, seconds=each_s)
+            order = Write(arm, seed, way, keep=keep, seconds=each_s)
             child.send(order)
             child.expect(Written)
-            written += child.waited_ms
-            ms, passed_ms = self._timed(child)
-            if before:
-                child.expect(Looked)
+            ms, around_ms = self._timed(child)
             per_call.append(ms / calls)
             counted += ms
-            waited += passed_ms
+            around += around_ms
+            waited += child.waited_ms
             if not self._is_gpu:
                 # Drawn now that it is over.
                 if place is None:
                     place = number if number < _LOOKS else self._order.randrange(number + 1)
                 if place < _LOOKS:
-                    places = self._places[arm][way] if self._places else 0
+                    places = None if self._places is None else self._places[arm][way]
                     block.see(child, places, self._order.randrange(calls))
-        if before:
-            self._seen[arm, number] = block
-        elif place is not None and place < _LOOKS:
+        if place is not None and place < _LOOKS:
             self._seen[arm, place] = block
             self._keeping[child] = Keep(place, block.calls)
-        outside = waited if self._is_gpu else written + counted
+        outside = waited if self._is_gpu else around + counted
         backward = per_call[1] if per_call[1:] else None
         state = self._glance() if self._is_gpu else Reading()
         self.top_mhz = max(self.top_mhz, state.sm_mhz or 0.0)
@@ -244,29 +236,43 @@ class Blocks:
         figures = (counted, outside, waited, state.sm_mhz, state.power_w)
         return BlockTime(per_call[0], backward, *figures)
 
-    def _timed(self, child: Child) -> tuple[float, float]:
-        """Have a direction's calls run; return what counts as their time, and what passed, in ms.
+    def _look(self, arm: str, seed: int) -> BlockTime:
+        """Run an arm's calls once on content of its own, and have one of them kept."""
+        time.sleep(PAUSE_S)
+        child, per_call = self.arms[arm], list[float]()
+        for way in range(len(self._calls[arm])):
+            child.send(Write(arm, seed, way, is_look=True))
+            child.expect(Written)
+            per_call.append(self._timed(child)[0])
+        self._seen[arm, len(self._seen)] = SeenBlock(arm, seed)
+        return BlockTime(per_call[0], per_call[1] if per_call[1:] else None, 0.0, 0.0, 0.0)
 
-        On the CPU it is the processor time of all threads of the process, and of what it started,
-        as the system counts it: what else computes there changes nothing.
+    def _timed(self, child: Child) -> tuple[float, float]:
+        """Have a direction's calls run; return what counts as their time, and what is around it.
+
+        Both in ms. On the CPU it is the processor time of all threads of the process, and of what
+        it started, as the system counts it, in the calls and since the last ones: what else
+        computes there changes nothing.
         """
-        if self._is_gpu:
-            child.send(Time())
-            return child.expect(Timed).ms, child.waited_ms
-        process = child.inspected
+        process, written_ms = child.inspected, child.waited_ms
         siblings = {sibling for sibling in self.arms.values() if sibling is not child}
         with ExitStack() as still:
             # What another version leaves running would take time from this one.
-            for sibling in siblings:
+            for sibling in () if self._is_gpu else siblings:
                 if running := sibling.inspected:
-                    with suppress(Unseen):
+                    with suppress(OSError):
                         still.enter_context(running.stopped())
             before = process.cpu_ms() if process else None
             child.send(Time())
-            child.expect(Timed)
+            timed = child.expect(Timed)
             after = process.cpu_ms() if process else None
-        ms = child.waited_ms
-        return (ms if before is None or after is None else after - before), ms
+        if self._is_gpu:
+            return timed.ms, 0.0
+        if before is None or after is None:
+            return child.waited_ms, written_ms
+        since = self._spent_ms.get(child, before - written_ms)
+        self._spent_ms[child] = after
+        return after - before, before - since
 
     def seen_outside(self, quads: Sequence[Quad], gain: float) -> tuple[float, ...]:
         """Return the candidate's gain by the clock of this process, as log-ratios.
@@ -308,9 +314,10 @@ class Blocks:
         """Return how many ms pass while an arm's forward, and its backward, is run many times."""
         child, seed, passed = self.arms[arm], self._order.getrandbits(62), list[float]()
         for way in range(len(self._calls[arm])):
-            child.send(Write(arm, seed, way, times=times))
+            child.send(Write(arm, seed, way, keep=self.keeps(child), times=times))
             child.expect(Written)
-            passed.append(self._timed(child)[1])
+            self._timed(child)
+            passed.append(child.waited_ms)
         return passed
 
     def keeps(self, child: Child) -> Keep | None:

@@ -114,8 +114,8 @@ class Comparison:
     def replicas(self, count: int) -> Iterator[dict[str, CaseQuads]]:
         """Yield `count` replicas, each the quads of every case by node id.
 
-        Falls back to two processes for good; NotComparable where that fails too, CandidateDied or
-        Caught where it is the candidate's doing.
+        Falls back to two processes for good; NotComparable where that fails too, Died or Caught
+        where it is the candidate's doing.
         """
         measured = self._in_all_lanes(lambda lane: lane.measure(count))
         for parts in zip(*measured, strict=True):

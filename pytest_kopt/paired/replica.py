@@ -31,7 +31,7 @@ from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.nearby_shapes import Outcome, Tried
 from pytest_kopt.measure.engine import agreed
 from pytest_kopt.paired.blocks import AT_LENGTH, Blocks
-from pytest_kopt.paired.samples import CaseQuads
+from pytest_kopt.paired.samples import PAIRS, CaseQuads
 from pytest_kopt.paired.verifier_process import Refused, Verifier, why_ended
 from pytest_kopt.processes.child import Child, ChildDied, Children
 from pytest_kopt.processes.sites import Place
@@ -55,12 +55,11 @@ class Unloadable(Refused):
 
 
 class Died(Refused):
-    """A process ended; `case` ran in it, where it held the candidate and no other version."""
+    """A process ended; `case` ran in it, "" unless it held the candidate and no other version."""
 
-    def __init__(self, death: ChildDied, case: str | None = None) -> None:
-        super().__init__(f"a replica died: {death}")
-        self.death = str(death)
-        self.case = case
+    def __init__(self, why: str, how: str, case: str = "") -> None:
+        super().__init__(why)
+        self.how, self.case = how, case
 
 
 class Caught(Exception):
@@ -170,7 +169,8 @@ class Replica(Children):
                         self._judge(looks)
         except ChildDied as death:
             is_candidates = self._alone is not None and self._alone.has_died
-            raise Died(death, nodeid if is_candidates else None) from None
+            why = f"a replica died: {death}"
+            raise Died(why, str(death), nodeid or "" if is_candidates else "") from None
         return cases
 
     def _ask(self, nodeid: str) -> None:
@@ -278,8 +278,8 @@ class Replica(Children):
             calls = {arm: [sets[arm in UNEVEN.values()]] * len(calls[arm]) for arm in arms}
         folder = None if is_gpu else self._verifier.folder
         host, device = self._placement.host, self._device
-        seen_places, glance = places if folder else {}, partial(host.glance, device)
-        blocks = Blocks(arms, order, device.kind, cases, calls, seen_places, glance)
+        read_at, glance = places if folder else None, partial(host.glance, device)
+        blocks = Blocks(arms, order, device.kind, cases, calls, read_at, glance)
         blocks.warm_up()
         blocks.top_mhz = max(blocks.top_mhz, self._clocks.tops.get(case.nodeid, 0.0))
         if not turns:
@@ -288,6 +288,7 @@ class Replica(Children):
                 case.quads = blocks.quads()
             case.conditions = steadily.conditions
             case.top_mhz, case.is_locked = blocks.top_mhz, blocks.is_locked
+            case.looks = [[b for b in lap if b[0] in PAIRS[CANDIDATE]] for lap in blocks.looks]
             self._clocks.tops[case.nodeid] = blocks.top_mhz
         has_candidate = CANDIDATE in arms
         decides = is_gpu and case.operating_point == SUSTAINED and has_candidate
@@ -305,7 +306,7 @@ class Replica(Children):
             direction: why for reply in prepared for direction, why in reply.not_captured.items()
         }
         secret = order.getrandbits(62)
-        handed_over = Looks(case.nodeid, self._seed, [], secret, [], () if is_gpu else sets)
+        handed_over = Looks(case.nodeid, self._seed, [], secret, [], sets)
         return self._hand_over(blocks, handed_over, folder)
 
     def _hand_over(

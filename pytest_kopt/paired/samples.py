@@ -45,8 +45,9 @@ class BlockTime:
     #: Of a call, forward and backward (None: the case has none).
     forward: float
     backward: float | None
-    #: Of the whole block: what counts as its time, and that with what passed around it by the clock
-    #: of the process that orders it, on the CPU before its calls, on a GPU around the events.
+    #: Of the whole block: what counts as its time, and that with what is around it: on the CPU all
+    #: that its process computed since the block before, on a GPU what passed around the events by
+    #: the clock of the process that orders it.
     counted: float
     outside: float
     #: What passed by that clock while its calls ran.
@@ -116,6 +117,8 @@ class CaseQuads:
     is_locked: bool = False
     #: What some of them compare at the sustained operating point, where that was measured.
     sustained: Mapping[Kind, list[Quad]] = field(default_factory=dict)
+    #: Rounds of calls on content that none of them met before, on a GPU.
+    looks: list[Quad] = field(default_factory=list)
     #: Whether the clock does not fall under load, so that one figure holds at both points.
     is_steady: bool = False
     #: By how much, as a log-ratio, the gain in pairs is more than is credited.

@@ -29,7 +29,7 @@ from pytest_kopt.cases.replies import (
     Report,
     Verification,
 )
-from pytest_kopt.devices.processes import Inspected, Unseen
+from pytest_kopt.devices.processes import Inspected
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.processes.child import Child, ChildDied, Children
 
@@ -181,10 +181,13 @@ class SeenBlock:
     calls: list[int] = field(default_factory=list)
     memory: list[list[bytes] | None] = field(default_factory=list)
 
-    def see(self, child: Child, places: int, call: int) -> None:
-        """Read what a call of the block that has just ended gave, 0 for `places`: nothing."""
+    def see(self, child: Child, places: int | None, call: int) -> None:
+        """Read what a call of the block that has just ended gave, where its memory can be read.
+
+        What lies elsewhere than at the `places` that its process says was not there.
+        """
         self.calls.append(call)
-        if places and (process := child.inspected):
+        if places is not None and (process := child.inspected):
             self.memory.append(_results(process, places, call))
 
     def documents(self, ways: Sequence[str], folder: Path) -> Iterator[dict[str, Any]]:
@@ -209,6 +212,6 @@ def _results(process: Inspected, places: int, call: int) -> list[bytes] | None:
             for number in range(1, 1 + min(addresses[0], RESULTS)):
                 address, size = addresses[2 * number - 1 : 2 * number + 1]
                 results.append(process.read(address, min(size, _MOST_BYTES)) if size else b"")
-    except Unseen:
+    except OSError:
         return None
     return results

@@ -34,10 +34,6 @@ from pytest_kopt.processes.child import MAX_DEATHS, NO_MEMORY, Child, ChildDied,
 from pytest_kopt.profiling.kernel_table import CaseProfile
 
 
-class Abandoned(Exception):
-    """The run was ended from another thread."""
-
-
 class Listener:
     """The listener to a run in children: here, a collector and nobody else.
 
@@ -136,7 +132,7 @@ class CaseProcesses:
         self._abandoned = False
 
     def abandon(self) -> None:
-        """End the processes, from another thread: `run` raises Abandoned there."""
+        """End the processes, from another thread: `run` raises ChildDied there."""
         self._abandoned = True
         self._children.kill()
 
@@ -184,7 +180,7 @@ class CaseProcesses:
             self._workers.append(_Worker(self._start()))
         # It may have been meanwhile.
         if self._abandoned:
-            raise Abandoned
+            raise ChildDied("was ended with its run")
 
     def _close(self, worker: _Worker) -> None:
         worker.child.dismiss()
@@ -201,7 +197,7 @@ class CaseProcesses:
             reply = worker.child.receive()
         except ChildDied as death:
             if self._abandoned:
-                raise Abandoned from None
+                raise
             self._died(worker, str(death))
             return
         listener = self._listener

@@ -111,7 +111,7 @@ class Launcher:
         if self._parent is not None and not self.why_fresh:
             try:
                 forked = self._parent.fork(env, directory)
-            except NoFork as error:
+            except ChildProcessError as error:
                 # What it has forked goes on, and so the parent stays until the end.
                 self._why_fresh = str(error)
         return forked or interpreter(env, directory)
@@ -143,14 +143,11 @@ def why_none() -> str:
     return ""
 
 
-class NoFork(Exception):
-    """The parent cannot be used; the message says why."""
-
-
 class WarmParent:
     """The process that forks, alive until `end`.
 
-    Forks are asked for from any thread. NoFork once means NoFork for good.
+    Forks are asked for from any thread. ChildProcessError, which says why it cannot be used, is for
+    good.
     """
 
     def __init__(self, env: Mapping[str, str], directory: str) -> None:
@@ -177,7 +174,7 @@ class WarmParent:
     def fork(self, env: Mapping[str, str], directory: str) -> Launched | None:
         """Return a fork with this environment that waits for orders.
 
-        None where the environment needs an interpreter of its own. Raises NoFork.
+        None where the environment needs an interpreter of its own. Raises ChildProcessError.
         """
         environment = {**_AT_IMPORT, **env}
         changed = {name for name, _ in environment.items() ^ self._env.items()}
@@ -239,10 +236,10 @@ class WarmParent:
             answer = self._control.recv(4096)
         if not answer:
             self._process.wait()
-            raise NoFork(self.why_ended())
+            raise ChildProcessError(self.why_ended())
         reply: dict[str, Any] = json.loads(answer)
         if "unfit" in reply:
-            raise NoFork(reply["unfit"])
+            raise ChildProcessError(reply["unfit"])
         return reply
 
 

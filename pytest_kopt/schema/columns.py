@@ -16,27 +16,29 @@ from pytest_kopt.errors import BadInput
 Scalar = int | float | str | bool
 Better = Literal["higher", "lower"]
 
-#: Quantities a measured case can supply. Rates are in the schema's unit, times in ms or µs,
-#: SNRs in dB; `grad_snr:<i>` is the gradient of input i, `grad_snr` the worst of them.
+#: The unit of a quantity: `rate` is the schema's, `spread` that of the samples it is taken of.
+Unit = Literal["rate", "ms", "us", "spread", "dB", "1"]
+#: Quantities a measured case can supply, with their units; `grad_snr:<i>` is the gradient of
+#: input i, `grad_snr` the worst of them.
 #: In cases/running `figures_of` and `figures_of_case` fill them: a name that they lack leaves its
 #: cells empty.
-QUANTITIES = (
-    "forward_rate",
-    "forward_rate_stddev",
-    "backward_rate",
-    "backward_rate_stddev",
-    "forward_ms",
-    "forward_ms_stddev",
-    "backward_ms",
-    "backward_ms_stddev",
-    "forward_us",
-    "backward_us",
-    "out_snr",
-    "grad_snr",
-    "grad_snr:<input>",
-    "max_abs_error",
-    "mismatch_share",
-)
+QUANTITIES: dict[str, Unit] = {
+    "forward_rate": "rate",
+    "forward_rate_stddev": "spread",
+    "backward_rate": "rate",
+    "backward_rate_stddev": "spread",
+    "forward_ms": "ms",
+    "forward_ms_stddev": "spread",
+    "backward_ms": "ms",
+    "backward_ms_stddev": "spread",
+    "forward_us": "us",
+    "backward_us": "us",
+    "out_snr": "dB",
+    "grad_snr": "dB",
+    "grad_snr:<input>": "dB",
+    "max_abs_error": "1",
+    "mismatch_share": "1",
+}
 
 _BACKWARD = ("backward_", "grad_snr")
 _OPERATORS = {

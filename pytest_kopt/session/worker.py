@@ -17,7 +17,6 @@ import pytest
 
 from pytest_kopt.cases.fixture import (
     FALLBACK,
-    CaseServed,
     Kopt,
     marked_schema,
     send,
@@ -25,7 +24,7 @@ from pytest_kopt.cases.fixture import (
     skip_outside,
 )
 from pytest_kopt.cases.order import Bench, Depth, WorkerOrders, derive, seed_everything
-from pytest_kopt.cases.protocol import Client, LoadVersions
+from pytest_kopt.cases.protocol import CaseServed, Client, LoadVersions
 from pytest_kopt.cases.result import LOST, NEVER, PROPERTY, CaseResult, named
 from pytest_kopt.cases.running.switches import replaced_operators, switches_kept
 from pytest_kopt.devices import context

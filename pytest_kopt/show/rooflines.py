@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -16,7 +17,7 @@ from pytest_kopt.profiling.kernel_table import OCCUPIED, CaseProfile, KernelRow
 from pytest_kopt.roofline import Roofline, efficiency
 from pytest_kopt.schema.table import write_atomically
 from pytest_kopt.show.lines import Line
-from pytest_kopt.show.words import clipped, markdown_table
+from pytest_kopt.show.words import LABEL, TextColumn, clipped, markdown_table, rows
 
 #: Columns of a label: with the others the table fits 80.
 _LABEL_WIDTH = 24
@@ -26,13 +27,8 @@ PROFILE_VERSION = 1
 def roofline_lines(rooflines: Sequence[Roofline], verbosity: int = 0) -> Iterator[str]:
     """Yield a table of 80 columns, with `-v` of every figure, or of what it takes to have one."""
     if any(line.bound != "UNKNOWN" for line in rooflines):
-        rows = [_row(line) for line in rooflines]
-        if verbosity > 0:
-            for row, line in zip(rows, rooflines, strict=True):
-                row["FLOP/B"] = "-" if line.intensity is None else f"{line.intensity:.1f}"
-                row["ridge"] = "-" if line.ridge is None else f"{line.ridge:.1f}"
-                row["target"] = figure(line.target)
-        table = tabulate(rows, headers="keys", disable_numparse=True)
+        columns = (*_SHORT, *_LONG) if verbosity > 0 else _SHORT
+        table = tabulate(rows(rooflines, *columns), headers="keys", disable_numparse=True)
         yield from ("", *(Line(row, whole=True) for row in table.splitlines()))
         yield from filter(None, (line.over_declared for line in rooflines))
         yield f"hardware efficiency (T2): {efficiency(rooflines).why}"
@@ -48,28 +44,52 @@ def why_unknown(rooflines: Sequence[Roofline]) -> str:
     return f"the peaks {', '.join(names)} are not known; run `kopt calibrate --ceilings`"
 
 
-def target_cells(line: Roofline, *headings: str) -> dict[str, str]:
-    """Return a case's target as TFLOPS, GB/s and microseconds; "-" without such work."""
-    missing = "UNKNOWN" if line.bound == "UNKNOWN" else "-"
-    cells = (missing if number is None else f"{number:.4g}" for number in line.targets)
-    return dict(zip(headings, cells, strict=True))
+def _targets(*headings: str) -> Iterator[TextColumn]:
+    """Yield the columns of the target as TFLOPS, GB/s and microseconds; "-" without such work."""
+
+    def cell(line: Roofline, place: int) -> str:
+        missing = "UNKNOWN" if line.bound == "UNKNOWN" else "-"
+        number = line.targets[place]
+        return missing if number is None else f"{number:.4g}"
+
+    for place, heading in enumerate(headings):
+        yield TextColumn(heading, written=functools.partial(cell, place=place))
 
 
-def share_of(line: Roofline) -> str:
-    return "-" if line.achieved_pct is None else f"{line.achieved_pct:.1f} %"
+def _attainable(line: Roofline) -> str:
+    return "UNKNOWN" if line.attainable is None else f"{figure(line.attainable)} {line.unit}"
 
 
-def _row(line: Roofline) -> dict[str, str]:
-    return {
-        "roofline": clipped(line.label, _LABEL_WIDTH),
-        "": {"forward": "fwd", "backward": "bwd"}[line.way],
-        "bound": line.bound,
-        "attainable": "UNKNOWN"
-        if line.attainable is None
-        else f"{figure(line.attainable)} {line.unit}",
-        "achieved": figure(line.achieved),
-        "share": share_of(line),
-    }
+_SHARE = TextColumn("share", "achieved_pct", lambda pct: "-" if pct is None else f"{pct:.1f} %")
+#: In the terminal, and further ones with `-v`.
+_SHORT = (
+    TextColumn("roofline", "label", functools.partial(clipped, room=_LABEL_WIDTH)),
+    TextColumn("", "way", {"forward": "fwd", "backward": "bwd"}.__getitem__),
+    TextColumn("bound", "bound"),
+    TextColumn("attainable", written=_attainable),
+    TextColumn("achieved", "achieved", figure),
+    _SHARE,
+)
+_LONG = (
+    TextColumn("FLOP/B", "intensity", figure),
+    TextColumn("ridge", "ridge", figure),
+    TextColumn("target", "target", figure),
+)
+_OF_CASE = (LABEL, TextColumn("Direction", "way"))
+_BOUND = TextColumn("Bound", "bound")
+#: In README.md: rates to reach, and time.
+TARGETS = (*_OF_CASE, _BOUND, *_targets("TFLOPS, at least", "GB/s, at least", "µs, at most"))
+#: In baseline.md.
+REACHED = (
+    *_OF_CASE,
+    TextColumn("FLOP/byte", "intensity", figure),
+    TextColumn("Ridge", "ridge", figure),
+    _BOUND,
+    TextColumn("Attainable", written=_attainable),
+    TextColumn("Achieved", "achieved", figure),
+    _SHARE._replace(heading="Of it"),
+    *_targets("Target TFLOPS", "Target GB/s", "Target µs"),
+)
 
 
 def ceiling_lines(measured: MeasuredCeiling, documented: DeviceCeilings) -> Iterator[str]:
@@ -131,9 +151,10 @@ def page_of(profiles: Sequence[CaseProfile]) -> str:
         parts.append(
             f"{times}: {profile.step_us:.3f} us a step; hottest: `{profile.hottest.kernel}`\n"
         )
-        rows = [_kernel_row(profile, row) for row in profile.rows]
-        headings = [name for name in rows[0] if any(row[name] != "-" for row in rows)]
-        parts.append(markdown_table({name: row[name] for name in headings} for row in rows) + "\n")
+        kernels = [_kernel_row(profile, row) for row in profile.rows]
+        headings = [name for name in kernels[0] if any(row[name] != "-" for row in kernels)]
+        table = markdown_table({name: row[name] for name in headings} for row in kernels)
+        parts.append(f"{table}\n")
     return "\n".join(parts)
 
 

@@ -11,8 +11,8 @@ from pytest_kopt.cases.details import blind_spots, of_shapes
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.exit_codes import ExitCode
-from pytest_kopt.figures import changed, figure
-from pytest_kopt.schema.columns import BUILT_IN, Scalar
+from pytest_kopt.figures import before_and_now, changed, ends, figure, within
+from pytest_kopt.schema.columns import BUILT_IN, QUANTITIES, Scalar, Unit
 from pytest_kopt.show.lines import Line, Markup
 from pytest_kopt.show.rooflines import profile_lines, roofline_lines
 from pytest_kopt.show.words import (
@@ -27,7 +27,6 @@ from pytest_kopt.show.words import (
     memory,
     outcome,
     second_points,
-    within,
 )
 
 if TYPE_CHECKING:
@@ -45,7 +44,7 @@ _LEAST_LABEL = 24
 BAR_WIDTH = 17
 #: What columns hold where no result says it: every case failed, or an earlier release recorded it.
 _QUANTITIES = {c.name: c.quantity for schema in BUILT_IN.values() for c in schema.columns}
-_TIMES = ("_rate", "_ms", "_us")
+_TIMES: set[Unit] = {"rate", "ms", "us"}
 #: Below a table with both: its figures that decide, and those that do not.
 PAIRED = "change decides, measured in pairs; the other columns show the candidate alone"
 #: After these the next round tries another hypothesis.
@@ -182,7 +181,7 @@ def _shown(figures: Aggregate | ConfigClass) -> str:
     if figures.incumbent is None:
         return f"{figure(figures.candidate)}  {change}".rstrip()
     speed = "speed " if getattr(figures, "better", "higher") == "lower" else ""
-    return f"{figure(figures.incumbent)} -> {figure(figures.candidate)}  {speed}{change}"
+    return f"{before_and_now(figures.incumbent, figures.candidate)}  {speed}{change}"
 
 
 def _case_table(
@@ -223,9 +222,12 @@ def _columns(
     quantities = dict(_QUANTITIES)
     for result in results:
         quantities |= result.evidence.quantities or {}
-    left_out = _left_out(results, quantities, is_compared, verbosity)
+    units = {
+        name: QUANTITIES.get(quantity.partition(":")[0]) for name, quantity in quantities.items()
+    }
+    left_out = _left_out(results, units, is_compared, verbosity)
     for name in dict.fromkeys(name for result in results for name in result.cells):
-        if not quantities.get(name, "").partition(":")[0].endswith(left_out):
+        if units.get(name) not in left_out:
             short = name.replace("Forward", "fwd").replace("Backward", "bwd")
             cells = [_cell(result.cells.get(name)) for result in results]
             columns[short.replace("Time (ms)", "ms")] = cells
@@ -240,8 +242,8 @@ def _columns(
         axis = Axis.of(shapes)
         columns[axis.title] = [axis.bar(shape) if shape else "" for shape in cases]
     if verbosity > 0:
-        for heading, text in (*COSTS, INTERVAL):
-            columns[heading.lower()] = [text(shape) if shape else "" for shape in cases]
+        for column in (*COSTS, INTERVAL):
+            columns[column.heading.lower()] = [column.of(shape) if shape else "" for shape in cases]
     return columns
 
 
@@ -261,20 +263,23 @@ def _row_markup(result: CaseResult, shape: Shape | None) -> Markup:
 
 
 def _left_out(
-    results: Sequence[CaseResult], quantities: Mapping[str, str], is_compared: bool, verbosity: int
-) -> tuple[str, ...]:
-    """Return the ends of the names of quantities that a session's table does without."""
+    results: Sequence[CaseResult],
+    units: Mapping[str, Unit | None],
+    is_compared: bool,
+    verbosity: int,
+) -> set[Unit]:
+    """Return the units that a session's table does without."""
     if verbosity > 0:
-        return ()
+        return set()
     cells = (cell for result in results for cell in result.cells.items())
     is_timed = any(
         isinstance(value, float) and math.isfinite(value)
         for name, value in cells
-        if quantities.get(name, "").endswith(_TIMES)
+        if units.get(name) in _TIMES
     )
     if not is_timed:
-        return ("_stddev", *_TIMES)
-    return ("_stddev", "_snr", *(("_rate",) if is_compared or verbosity < 0 else ()))
+        return {"spread", *_TIMES}
+    return {"spread", "dB", "rate"} if is_compared or verbosity < 0 else {"spread", "dB"}
 
 
 def _cell(value: Scalar | None) -> str:
@@ -306,7 +311,7 @@ class Axis:
         bounds = [
             abs(_log(bound))
             for shape in shapes
-            for bound in (shape.change_pct, shape.low_pct, shape.high_pct)
+            for bound in ends(shape)
             if bound is not None and math.isfinite(bound)
         ]
         largest = max(bounds, default=0.0)
@@ -322,7 +327,7 @@ class Axis:
 
     def bar(self, shape: Shape) -> str:
         """Draw `·` for the axis, `│` zero, `━` the interval, `●` the change, if there is one."""
-        change, low, high = shape.change_pct, shape.low_pct, shape.high_pct
+        change, low, high = ends(shape)
         if change is None or math.isnan(change):
             return ""
         cells = ["·"] * BAR_WIDTH

@@ -5,26 +5,18 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tabulate import tabulate
 
 from pytest_kopt.devices.states import SUSTAINED
-from pytest_kopt.figures import at_level, changed, changed_within, figure, interval
+from pytest_kopt.figures import at_level, before_and_now, changed, ends, figure, interval, within
 
 if TYPE_CHECKING:
     from pytest_kopt.campaign.ledger import Final
     from pytest_kopt.decide.case_verdict import FirstCall, Shape
     from pytest_kopt.decide.operating_points import OperatingPoint
-    from pytest_kopt.decide.verdict import (
-        Aggregate,
-        ConfigClass,
-        EndToEnd,
-        KernelChange,
-        RaceCandidate,
-        Verdict,
-    )
+    from pytest_kopt.decide.verdict import KernelChange, Verdict
 
 #: A figure of a kernel: its name, before, after.
 _Figure = tuple[str, str, str]
@@ -37,65 +29,73 @@ _OTHER = "other instructions or arguments"
 _UNSEEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]"
 )
-Column = tuple[str, Callable[[Any], str]]
-CHANGE: Column = ("Change", lambda record: changed(record.change_pct))
-INTERVAL: Column = (
-    "Interval",
-    lambda record: interval(record.change_pct, record.low_pct, record.high_pct),
-)
-INCUMBENT: Column = ("Current best", lambda record: figure(record.incumbent))
-CANDIDATE: Column = ("Candidate", lambda record: figure(record.candidate))
-STATUS: Column = ("Status", attrgetter("status"))
-CASE_STATUS: Column = ("Status", lambda case: case_status(case))
-CHECK: Column = ("Check", attrgetter("check"))
-GEOMEANS = (("Geomean", attrgetter("metric")), INCUMBENT, CANDIDATE, CHANGE, INTERVAL)
-SUMS = (("All cases", attrgetter("metric")), INCUMBENT, CANDIDATE, CHANGE, INTERVAL)
+
+
+class TextColumn(NamedTuple):
+    """A column of a table: its heading, the field of a record that it shows, and how.
+
+    Without a field it shows something of the whole record.
+    """
+
+    heading: str
+    field: str = ""
+    written: Callable[[Any], str] = str
+
+    def of(self, record: Any) -> str:
+        """Return its cell in the row of a record."""
+        return self.written(getattr(record, self.field) if self.field else record)
+
+
+CHANGE = TextColumn("Change", "change_pct", changed)
+INTERVAL = TextColumn("Interval", written=lambda record: interval(*ends(record)))
+INCUMBENT = TextColumn("Current best", "incumbent", figure)
+CANDIDATE = TextColumn("Candidate", "candidate", figure)
+STATUS = TextColumn("Status", "status")
+CASE_STATUS = TextColumn("Status", written=lambda case: case_status(case))
+CHECK = TextColumn("Check", "check")
+LABEL = TextColumn("Case", "label")
+GEOMEANS = (TextColumn("Geomean", "metric"), INCUMBENT, CANDIDATE, CHANGE, INTERVAL)
+SUMS = (TextColumn("All cases", "metric"), *GEOMEANS[1:])
 CASES = (
-    ("Case", attrgetter("label")),
-    ("Dims", lambda case: _dims(case)),
+    LABEL,
+    TextColumn("Dims", written=lambda case: _dims(case)),
     *(CHECK, CHANGE, INTERVAL, CASE_STATUS),
 )
-CLASSES = (
-    ("Class", attrgetter("name")),
-    ("Cases", lambda group: str(group.cases)),
-    *(INCUMBENT, CANDIDATE, CHANGE, INTERVAL, STATUS),
-)
+CLASSES = (TextColumn("Class", "name"), TextColumn("Cases", "cases"), *GEOMEANS[1:], STATUS)
 CANDIDATES = (
-    ("Place", lambda raced: str(raced.place)),
-    ("Candidate", attrgetter("name")),
-    ("Decision", lambda raced: str(raced.decision)),
+    TextColumn("Place", "place"),
+    TextColumn("Candidate", "name"),
+    TextColumn("Decision", "decision"),
     *(CHANGE, INTERVAL),
-    ("Reason", attrgetter("reason")),
+    TextColumn("Reason", "reason"),
 )
 AUDIT = (
-    ("Round", lambda audited: f"round-{audited.round}"),
-    ("Bucket", lambda audited: audited.bucket or "-"),
-    ("Benchmark gain", lambda audited: changed(audited.benchmark_pct)),
-    ("With fresh tensors", lambda audited: changed(audited.credited_pct)),
-    ("Decision", attrgetter("decision")),
+    TextColumn("Round", "round", "round-{}".format),
+    TextColumn("Bucket", "bucket", lambda bucket: bucket or "-"),
+    TextColumn("Benchmark gain", "benchmark_pct", changed),
+    TextColumn("With fresh tensors", "credited_pct", changed),
+    TextColumn("Decision", "decision"),
 )
 REGRESSIONS = (
-    ("Round", lambda slower: f"round-{slower.round} attempt {slower.attempt}"),
-    ("Time", attrgetter("time")),
-    ("Hypothesis", lambda slower: slower.hypothesis or "not stated"),
-    ("Changed files", lambda slower: ", ".join(slower.files)),
-    (
+    TextColumn("Round", written=lambda slower: f"round-{slower.round} attempt {slower.attempt}"),
+    TextColumn("Time", "time"),
+    TextColumn("Hypothesis", "hypothesis", lambda text: text or "not stated"),
+    TextColumn("Changed files", "files", ", ".join),
+    TextColumn(
         "Benchmark best -> candidate",
-        lambda slower: f"{slower.metric} {figure(slower.incumbent)} -> {figure(slower.candidate)}",
-    ),
-    (
-        "GPU time best -> candidate (us)",
-        lambda slower: (
-            f"{figure(slower.incumbent_kernel_us)} -> {figure(slower.candidate_kernel_us)}"
+        written=lambda slower: (
+            f"{slower.metric} {before_and_now(slower.incumbent, slower.candidate)}"
         ),
     ),
-    ("Delta", lambda slower: changed(slower.change_pct)),
-    ("Notes", attrgetter("points")),
+    TextColumn(
+        "GPU time best -> candidate (us)",
+        written=lambda slower: before_and_now(
+            slower.incumbent_kernel_us, slower.candidate_kernel_us
+        ),
+    ),
+    TextColumn("Delta", "change_pct", changed),
+    TextColumn("Notes", "points"),
 )
-
-
-def within(figures: Aggregate | Shape | ConfigClass | EndToEnd | RaceCandidate) -> str:
-    return changed_within(figures.change_pct, figures.low_pct, figures.high_pct)
 
 
 def outcome(verdict: Verdict) -> str:
@@ -140,7 +140,7 @@ def end_to_end(verdict: Verdict | Final) -> str:
         return ""
     return (
         f"{changed(total.change_pct)} in the kernels, {within(run)} end to end: "
-        f"`{run.command}` took {figure(run.incumbent)} -> {figure(run.candidate)} "
+        f"`{run.command}` took {before_and_now(run.incumbent, run.candidate)} "
         f"in {run.runs} runs each"
     )
 
@@ -174,17 +174,16 @@ def second_points(verdict: Verdict) -> list[str]:
 
 
 def _point(point: OperatingPoint) -> str:
-    watts = _before_and_now(point.incumbent.watts, point.candidate.watts, "W")
+    watts = _whole(point.incumbent.watts, point.candidate.watts, "W")
     state = ", ".join(filter(None, [clock_of(point), watts]))
-    change = changed_within(point.change_pct, point.low_pct, point.high_pct)
-    text = f"{change} at {point.name}" + (f" ({state})" if state else "")
+    text = _at(point) + (f" ({state})" if state else "")
     if point.name != SUSTAINED:
         return text
     if point.cycles_pct is not None:
         text += f", {changed(point.cycles_pct)} in cycles"
     old, new = point.incumbent.joules, point.candidate.joules
     if old is not None and new is not None:
-        text += f", {figure(old)} -> {figure(new)} J a call"
+        text += f", {before_and_now(old, new)} J a call"
     return text
 
 
@@ -294,9 +293,9 @@ def told_once(text: str, firsts: dict[str, str]) -> str:
     return text if first == head or len(rest) < _LONG else f"{head}\nthe same as {first!r}"
 
 
-def rows(records: Iterable[Any], *columns: Column) -> list[dict[str, str]]:
+def rows(records: Iterable[Any], *columns: TextColumn) -> list[dict[str, str]]:
     """Return a row for each record, its cells by heading."""
-    return [{heading: cell(record) for heading, cell in columns} for record in records]
+    return [{column.heading: column.of(record) for column in columns} for record in records]
 
 
 def with_text(table: Sequence[dict[str, str]]) -> list[dict[str, str]]:
@@ -318,10 +317,10 @@ def first_call(call: FirstCall | None) -> str:
 
 def clock_of(point: OperatingPoint) -> str:
     """Return the versions' clock at an operating point, before -> now in MHz, "" for none."""
-    return _before_and_now(point.incumbent.mhz, point.candidate.mhz, "MHz")
+    return _whole(point.incumbent.mhz, point.candidate.mhz, "MHz")
 
 
-def _before_and_now(before: float | None, now: float | None, unit: str) -> str:
+def _whole(before: float | None, now: float | None, unit: str) -> str:
     """Return two whole figures, `before -> now`, or one where they read alike; "" for none."""
     texts = dict.fromkeys(f"{value:.0f}" for value in (before, now) if value is not None)
     return f"{' -> '.join(texts)} {unit}" if texts else ""
@@ -342,20 +341,17 @@ def measured_at(case: Shape) -> str:
 
 def second_point(case: Shape) -> str:
     """Return what a case changed by at its other operating point, "" where that is not measured."""
-    for point in case.operating_points[1:]:
-        change = changed_within(point.change_pct, point.low_pct, point.high_pct)
-        return f"{change} at {point.name}"
-    return ""
+    return next(map(_at, case.operating_points[1:]), "")
 
 
-def headed(column: Column, heading: str) -> Column:
-    return heading, column[1]
+def _at(point: OperatingPoint) -> str:
+    return f"{within(point)} at {point.name}"
 
 
 #: Of cases that were compared on a GPU.
-POINTS: tuple[Column, ...] = (("Measured at", measured_at), ("Other point", second_point))
+POINTS = (TextColumn("Measured at", "", measured_at), TextColumn("Other point", "", second_point))
 #: Of cases in which both versions were measured: before -> now.
-COSTS: tuple[Column, ...] = (
-    ("Memory", lambda case: case.memory.in_mib if case.memory else ""),
-    ("First call (ms)", lambda case: first_call(case.first_call_ms)),
+COSTS = (
+    TextColumn("Memory", "memory", lambda memory: memory.in_mib if memory else ""),
+    TextColumn("First call (ms)", "first_call_ms", first_call),
 )

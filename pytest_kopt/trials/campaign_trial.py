@@ -12,7 +12,7 @@ from typing import Any
 
 from pytest_kopt.campaign import tips
 from pytest_kopt.campaign.attempt import Evidence
-from pytest_kopt.campaign.campaign import Campaign, CommitRound
+from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.history import stops, trend
 from pytest_kopt.campaign.recording import record_attempt, record_no_idle_gpu
 from pytest_kopt.campaign.state import Round
@@ -42,7 +42,7 @@ def carry_out(campaign: Campaign, *, apply: bool = True) -> None:
 
     The decision is the one that the ledger holds and that was not carried out, `state.pending`.
     """
-    commits = apply and isinstance(campaign.pending_step(), CommitRound)
+    commits = apply and campaign.pending_step()[0] == "commit"
     campaign.settle(apply=apply, log=projections.performance(campaign) if commits else ())
     projections.refresh(campaign)
 

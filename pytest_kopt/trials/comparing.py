@@ -6,8 +6,8 @@ import csv
 import io
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
 from pytest_kopt.campaign.history.trend import chain_of_best
@@ -16,17 +16,24 @@ from pytest_kopt.campaign.running import COMPARING
 from pytest_kopt.cases.order import CANDIDATE
 from pytest_kopt.cases.result import CaseResult, Collector
 from pytest_kopt.decide.conclusion import VersionFacts
-from pytest_kopt.decide.hard_gates import checked_shape, incomplete, metrics_verdict
+from pytest_kopt.decide.hard_gates import (
+    Observation,
+    by_ground,
+    checked_shape,
+    incomplete,
+    no_figure,
+)
 from pytest_kopt.decide.inference import percent
 from pytest_kopt.decide.stored import StoredEvidence, decide_stored, remeasurements_needed
 from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.devices.machine import elsewhere
 from pytest_kopt.errors import BadInput
 from pytest_kopt.figures import changed
-from pytest_kopt.paired.arms import CandidateDied, NotComparable
+from pytest_kopt.honesty.finding import Finding
+from pytest_kopt.paired.arms import NotComparable
 from pytest_kopt.paired.noise import NoiseHistory
-from pytest_kopt.paired.pairing import Criteria, judge, no_doubt
-from pytest_kopt.paired.replica import Caught
+from pytest_kopt.paired.pairing import Criteria, PairedResult, judge, no_doubt
+from pytest_kopt.paired.replica import Caught, Died
 from pytest_kopt.paired.samples import CaseQuads
 from pytest_kopt.paired.verifier_process import Refused
 from pytest_kopt.schema.metrics import parse_primary
@@ -39,32 +46,42 @@ _SLOWER = math.log(1.1)
 _REPLICATES = 2
 
 
-def broken(gathered: Gathered, ids: Sequence[str], step: str) -> Verdict | None:
-    """Return the verdict where the harness was edited (`step` repairs it) or a case is missing."""
-    ran, results, policy = gathered.ran, gathered.results, gathered.policy
-    if gathered.edits and not ran.interrupted:
-        return judging.overfit(results, gathered.edits, policy, step, judging.EDITED_HARNESS)
-    return judging.cut_off(ran.collector, ids, ran.interrupted, policy)
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """How a paired comparison ended: in its result, in an observation, or in a case that failed.
+
+    `gathered` has the cases that failed: by their end, with its stack in `detail`, or by the
+    `mistakes` near their inputs.
+    """
+
+    gathered: Gathered
+    paired: PairedResult | None = None
+    observation: Observation | None = None
+    mistakes: Sequence[Finding] = ()
+    detail: str = ""
+
+    def decided(self, observed: Iterable[Observation | None]) -> Judged:
+        """Return the verdict by the first observation, or else by the times."""
+        verdict = by_ground([self.observation, *observed], self.gathered.policy)
+        if verdict is None:
+            assert self.paired is not None, "a comparison ends in an observation or in times"
+            verdict = self.paired.verdict
+        return Judged(self.gathered, verdict, self.paired, self.detail)
 
 
 def compare_paired(
-    gathered: Gathered,
-    opponent: KernelVersion,
-    judge_rows: Callable[[Gathered], Judged],
-    *,
-    is_final: bool = False,
-) -> Judged:
+    gathered: Gathered, opponent: KernelVersion, *, is_final: bool = False
+) -> Compared:
     """Compare with another version in fresh processes; BadInput where they cannot be together.
 
-    A candidate that ends its processes has failed that case, and `judge_rows` says what follows.
-    The final comparison measures both operating points, whatever it decides.
+    A candidate that ends its processes has failed that case. The final comparison measures both
+    operating points, whatever it decides.
     """
     opened, results, policy = gathered.opened, gathered.results, gathered.policy
     campaign, table = opened.campaign, gathered.rows
     metrics = parse_primary(campaign.manifest.primary_metric, table, policy.directions)
-    unusable = metrics_verdict(table, metrics, policy)
-    if unusable:
-        return Judged(gathered, unusable)
+    if unusable := no_figure(table, metrics, policy):
+        return Compared(gathered, observation=unusable)
     try:
         versions = gathered.ran.begun.beside(opponent)
         criteria = Criteria(
@@ -85,17 +102,21 @@ def compare_paired(
         with gathered.ran.measurements.compare(ids, versions, phase=phase) as comparison:
             paired = judge(comparison, results, criteria)
     except Caught as caught:
-        return Judged(gathered, judging.overfit(results, caught.findings, policy))
-    except CandidateDied as death:
+        return Compared(gathered, observation=judging.dishonest(results, caught.findings))
+    except Died as death:
         failing = gathered.with_failure(death.case, "ERROR", str(death))
-        return replace(judge_rows(failing), detail=judging.head(str(death)))
+        return Compared(failing, detail=judging.head(str(death)))
     except NotComparable as error:
         raise BadInput(
             f"kopt cannot run the current best and the candidate side by side: {error}",
             where="--kopt-compare",
             fix=error.fix or "repair the kernel, or --kopt-compare stored",
         ) from None
-    return Judged(gathered, paired.verdict, paired)
+    cheats = judging.rejecting(paired.refusing)
+    mistakes = [] if cheats else paired.refusing
+    for finding in mistakes:
+        gathered = gathered.with_failure(finding.where, "FAIL", str(finding))
+    return Compared(gathered, paired, judging.dishonest(results, cheats), mistakes)
 
 
 def _doubt_of_best(gathered: Gathered, best_ms: Mapping[str, float], gain: float) -> str:
@@ -132,7 +153,7 @@ def _doubt_of_best(gathered: Gathered, best_ms: Mapping[str, float], gain: float
                 replicates = [*first, *comparison.replicas(_REPLICATES - 1)]
             else:
                 replicates = [comparison.in_company(claimed) for _ in range(_REPLICATES)]
-    except (Caught, CandidateDied, NotComparable, Refused) as error:
+    except (Caught, NotComparable, Refused) as error:
         return f"the candidate could not be compared with the baseline: {error}"
     shown = max(statistics.fmean(map(_gain_over_alone, each.values())) for each in replicates)
     if claimed - shown <= _SLOWER:

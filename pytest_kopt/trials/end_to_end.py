@@ -10,7 +10,6 @@ import math
 import os
 import statistics
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_kopt.campaign.kernel import KernelVersion
@@ -20,7 +19,6 @@ from pytest_kopt.libraries import session_path
 from pytest_kopt.paired.arms import NotComparable
 from pytest_kopt.trials.project_command import ProjectCommand
 from pytest_kopt.trials.trees import Trees
-from pytest_kopt.versions.tree import Tree
 
 #: So many turns of four runs at least and at most, and the half interval in percent that is enough.
 _LEAST, _MOST, _ENOUGH_PCT = 3, 6, 0.25
@@ -29,34 +27,24 @@ _BEFORE, _NOW = "incumbent", "candidate"
 _TURN = (_BEFORE, _NOW, _NOW, _BEFORE)
 
 
-class NoFigure(Exception):
-    """Why a run of the command gave no figure."""
+def measure(
+    command: ProjectCommand, trees: Trees, before: KernelVersion, now: KernelVersion
+) -> EndToEnd:
+    """Return both versions' figures; NotComparable where a run fails or prints no number."""
+    files: dict[str, bytes | None] = dict.fromkeys((*before.files, *now.files))
+    places = {
+        name: trees.tree({**files, **version.sources}, copies_sources=True)
+        for name, version in ((_BEFORE, before), (_NOW, now))
+    }
 
-
-@dataclass(frozen=True, slots=True)
-class InBoth:
-    """A command to be run in the trees of two versions of a project."""
-
-    command: ProjectCommand
-    trees: Trees
-
-    def measure(self, before: KernelVersion, now: KernelVersion) -> EndToEnd:
-        """Return both versions' figures; NoFigure where a run fails or prints no number."""
-        files: dict[str, bytes | None] = dict.fromkeys((*before.files, *now.files))
-        try:
-            trees = {
-                name: self.trees.tree({**files, **version.sources}, copies_sources=True)
-                for name, version in ((_BEFORE, before), (_NOW, now))
-            }
-        except NotComparable as error:
-            raise NoFigure(str(error)) from None
-        return in_turns(self.command.text, lambda name: self._run(trees[name]))
-
-    def _run(self, tree: Tree) -> float:
-        done = self.command.run(tree.place, {"PYTHONPATH": _python_path(*tree.copy)})
+    def run(name: str) -> float:
+        tree = places[name]
+        done = command.run(tree.place, {"PYTHONPATH": _python_path(*tree.copy)})
         if done.failure:
-            raise NoFigure(done.failure)
+            raise NotComparable(done.failure)
         return last_number(done.output)
+
+    return in_turns(command.text, run)
 
 
 def in_turns(command: str, run: Callable[[str], float]) -> EndToEnd:
@@ -93,7 +81,7 @@ def in_turns(command: str, run: Callable[[str], float]) -> EndToEnd:
 
 
 def last_number(output: str) -> float:
-    """Return the last line that is a number above 0, or raise NoFigure."""
+    """Return the last line that is a number above 0, or raise NotComparable."""
     for line in reversed(output.splitlines()):
         try:
             number = float(line)
@@ -101,7 +89,7 @@ def last_number(output: str) -> float:
             continue
         if number > 0 and math.isfinite(number):
             return number
-    raise NoFigure("it printed no line that is a number above 0")
+    raise NotComparable("it printed no line that is a number above 0")
 
 
 def _python_path(root: Path, tree: Path) -> str:

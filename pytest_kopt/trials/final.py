@@ -6,6 +6,7 @@ both ends does not have it. Nothing is committed or restored.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
@@ -15,16 +16,16 @@ from pytest_kopt.campaign.history.trend import chain_of_best, compose
 from pytest_kopt.campaign.outlook.status import AFTER_FINAL
 from pytest_kopt.campaign.recording import record_final
 from pytest_kopt.cases.details import in_a_line, with_details
-from pytest_kopt.decide.hard_gates import incomplete, wrong
+from pytest_kopt.decide.hard_gates import Ground, Observation, by_ground
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.errors import BadInput
 from pytest_kopt.figures import changed
+from pytest_kopt.paired.arms import NotComparable
 from pytest_kopt.show.files import projections
 from pytest_kopt.show.standing import Closing
-from pytest_kopt.trials import judging
+from pytest_kopt.trials import end_to_end, judging
 from pytest_kopt.trials.campaign_trial import CampaignTrial, evidence
-from pytest_kopt.trials.comparing import broken, compare_paired
-from pytest_kopt.trials.end_to_end import InBoth, NoFigure
+from pytest_kopt.trials.comparing import compare_paired
 from pytest_kopt.trials.stages import (
     Asked,
     Gathered,
@@ -81,23 +82,10 @@ def open_best(asked: Asked) -> OpenTrial:
 def _judge(gathered: Gathered) -> Judged:
     """Judge the best version: by its rows and findings, then side by side with the baseline."""
     opened = gathered.opened
-    results, policy = gathered.results, gathered.policy
-    unusable = broken(gathered, list(opened.frozen), "put it back and run it again")
-    if unusable:
-        return Judged(gathered, unusable)
-    rejecting = judging.rejecting(judging.findings_of(results))
-    if rejecting:
-        step = "an accepted round cheats. Fix: find it with kopt bisect"
-        return Judged(gathered, judging.overfit(results, rejecting, policy, step))
-    failed = [result.label for result in results if result.check != "PASS"]
-    if failed:
-        reason = f"the accepted version fails {len(failed)} case(s): {', '.join(failed[:3])}"
-        step = "correct it in a new round"
-        verdict = wrong(policy, reason, step, judging.shapes(results))
+    if verdict := by_ground(_observed(gathered), gathered.policy):
         return Judged(gathered, verdict)
-    if judging.is_interpreted(results):
-        return Judged(gathered, incomplete(policy, *judging.INTERPRETED))
-    judged = compare_paired(gathered, opened.campaign.baseline(), _judge, is_final=True)
+    compared = compare_paired(gathered, opened.campaign.baseline(), is_final=True)
+    judged = compared.decided(_observed(compared.gathered))
     if judged.verdict.decision is Decision.REPAIR:
         return judged
     verdict, flags = judged.verdict, list(judged.verdict.flags)
@@ -114,16 +102,28 @@ def _judge(gathered: Gathered) -> Judged:
     return judged.saying(next_step=next_step, flags=flags)
 
 
+def _observed(gathered: Gathered) -> Iterator[Observation | None]:
+    results = gathered.results
+    yield from gathered.observed(gathered.opened.frozen, "put it back and run it again")
+    step = "an accepted round cheats. Fix: find it with kopt bisect"
+    yield judging.dishonest(results, judging.rejecting(judging.findings_of(results)), step)
+    if failed := [result.label for result in results if result.check != "PASS"]:
+        reason = f"the accepted version fails {len(failed)} case(s): {', '.join(failed[:3])}"
+        shapes = {"shapes": judging.shapes(results)}
+        yield Observation(Ground.WRONG, reason, "correct it in a new round", shapes)
+    yield judging.interpreted(results)
+
+
 def _end_to_end(judged: Judged) -> Judged:
     """Run the manifest's e2e_command with both versions, where they were compared."""
     begun, asked = judged.gathered.ran.begun, judged.gathered.opened.asked
     campaign, manifest = asked.campaign, asked.campaign.manifest
     if manifest.e2e_command is None or judged.paired is None:
         return judged
-    runs = InBoth(asked.command(manifest.e2e_command), begun.trees)
+    command, versions = asked.command(manifest.e2e_command), (campaign.baseline(), begun.kernel)
     try:
-        return judged.saying(e2e=runs.measure(campaign.baseline(), begun.kernel))
-    except NoFigure as why:
+        return judged.saying(e2e=end_to_end.measure(command, begun.trees, *versions))
+    except NotComparable as why:
         return judged.flagged(f"e2e_command gave no figure: {in_a_line(str(why))}")
 
 

@@ -7,13 +7,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from pytest_kopt.cases.details import in_a_line
 from pytest_kopt.cases.result import CaseResult, Check, Collector, ExpectedCase
-from pytest_kopt.decide import hard_gates
 from pytest_kopt.decide.case_verdict import Same, Shape
-from pytest_kopt.decide.hard_gates import checked_shape, incomplete
-from pytest_kopt.decide.policy import Policy
+from pytest_kopt.decide.hard_gates import Ground, Observation, checked_shape
 from pytest_kopt.decide.verdict import NamedFinding, Verdict
 from pytest_kopt.devices.conditions import by_kind
 from pytest_kopt.devices.vendor import CPU
@@ -21,7 +20,8 @@ from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.finding import Finding, names_of
 
 COMPUTE = "compute what the cases ask for"
-INTERPRETED = (
+INTERPRETED = Observation(
+    Ground.INTERPRETED,
     "Triton's interpreter ran these cases: kopt cannot compare times without a GPU",
     "the checks passed; run the round on a GPU",
 )
@@ -85,66 +85,64 @@ def check_same_ids(ids: Iterable[str], others: Iterable[str], where: str) -> Non
         )
 
 
-def cut_off(
-    collector: Collector, wanted: Sequence[str] | None, interrupted: str, policy: Policy
-) -> Verdict | None:
-    """Return INCOMPLETE when not every wanted case (None: every one not skipped) has spoken."""
-    if wanted is None:
-        wanted = [nodeid for nodeid in collector.order if nodeid not in collector.skipped]
+def unfinished(
+    collector: Collector, wanted: Iterable[str] | None, interrupted: str
+) -> Iterator[Observation]:
+    """Yield why not every wanted case (None: every one not skipped) has spoken."""
     if interrupted:
-        return incomplete(policy, f"the session was interrupted: {interrupted}")
-    lost = collector.lost_after_all()
-    if lost:
-        return incomplete(
-            policy,
+        yield Observation(Ground.SPOILED, f"the session was interrupted: {interrupted}")
+    if lost := collector.lost_after_all():
+        yield Observation(
+            Ground.MISSING,
             f"a worker was lost: {lost[0]}",
             "the case passed when run again, so the kernel is not at fault; run the round again",
         )
+    if wanted is None:
+        wanted = (nodeid for nodeid in collector.order if nodeid not in collector.skipped)
     missing = [nodeid for nodeid in wanted if nodeid not in collector.results]
+    if silent := [nodeid for nodeid in missing if nodeid in collector.silent]:
+        why = f"{len(silent)} case(s) never called kopt(): {', '.join(silent[:3])}"
+        step = "call kopt() in each, or remove the marker"
+        yield Observation(Ground.MISSING, why, step, flags_of(collector.never_called()))
     if missing:
-        silent = [nodeid for nodeid in missing if nodeid in collector.silent]
-        names = ", ".join((silent or missing)[:3])
-        if silent:
-            why = f"{len(silent)} case(s) never called kopt(): {names}"
-            verdict = incomplete(policy, why, "call kopt() in each, or remove the marker")
-            return flagged(verdict, collector.never_called())
-        return incomplete(
-            policy,
-            f"{len(missing)} case(s) have no row: {names}",
-            "run every case, without -k or an interruption",
-        )
+        why = f"{len(missing)} case(s) have no row: {', '.join(missing[:3])}"
+        yield Observation(Ground.MISSING, why, "run every case, without -k or an interruption")
     if not collector.in_order():
         why = collector.startup_death or next(iter(collector.collect_errors.values()), "")
         if skipped := sorted(collector.skipped):
             why = why or f"{len(skipped)} skipped: {', '.join(skipped[:3])}"
         reason = f"no case has a row; {in_a_line(why)}".rstrip("; ")
-        return incomplete(policy, reason, "run every case")
-    return None
+        yield Observation(Ground.MISSING, reason, "run every case")
 
 
-def overfit(
+def dishonest(
     results: Sequence[CaseResult],
     findings: Sequence[Finding],
-    policy: Policy,
     step: str = CAUGHT_STEP,
-    reason: str = "what it gains is not real",
-) -> Verdict:
-    """Return the refusal of a candidate whose gain does not count."""
+    ground: Ground = Ground.DISHONEST,
+) -> Observation | None:
+    """Return that a candidate's gain does not count by these findings, None without any."""
+    if not findings:
+        return None
+    reason = EDITED_HARNESS if ground is Ground.EDITED else "what it gains is not real"
     if all(finding.check == FOREIGN for finding in findings):
         reason, step = "it is not written in the campaign's language", _FOREIGN_STEP
-    why = f"{reason}: {names_of(findings)}"
-    verdict = hard_gates.overfit(policy, why, step, shapes(results))
-    return flagged(verdict, findings)
+    evidence = {"shapes": shapes(results), **flags_of(findings)}
+    return Observation(ground, f"{reason}: {names_of(findings)}", step, evidence)
 
 
 def flagged(verdict: Verdict, findings: Sequence[Finding | str]) -> Verdict:
-    named = [
-        NamedFinding(**asdict(finding)) for finding in findings if isinstance(finding, Finding)
-    ]
+    told = flags_of(findings)
     return verdict.saying(
-        flags=sorted({*verdict.flags, *_once(findings)}),
-        findings=list(dict.fromkeys([*verdict.findings, *named])),
+        flags=sorted({*verdict.flags, *told["flags"]}),
+        findings=list(dict.fromkeys([*verdict.findings, *told["findings"]])),
     )
+
+
+def flags_of(findings: Sequence[Finding | str]) -> dict[str, list[Any]]:
+    """Return findings as a verdict has them, by published key."""
+    named = (NamedFinding(**asdict(found)) for found in findings if isinstance(found, Finding))
+    return {"flags": sorted({*_once(findings)}), "findings": [*dict.fromkeys(named)]}
 
 
 def _once(findings: Iterable[Finding | str]) -> Iterator[str]:
@@ -175,8 +173,8 @@ def rejecting(findings: Iterable[Finding]) -> list[Finding]:
     return [finding for finding in findings if finding.rejects and not finding.repairs]
 
 
-def is_interpreted(results: Sequence[CaseResult]) -> bool:
-    return any(result.evidence.interpreted for result in results)
+def interpreted(results: Sequence[CaseResult]) -> Observation | None:
+    return INTERPRETED if any(result.evidence.interpreted for result in results) else None
 
 
 def by_clock(results: Sequence[CaseResult]) -> tuple[list[CaseResult], list[CaseResult]]:

@@ -9,7 +9,7 @@ lies in the campaign.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,9 +18,11 @@ from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.kernel import KernelVersion
 from pytest_kopt.campaign.notes import Notes
 from pytest_kopt.cases.result import CaseResult, Check, Collector, ExpectedCase, loaded_by, names
+from pytest_kopt.decide.hard_gates import Ground, Observation
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.verdict import KernelTime, Level, RaceCandidate, Verdict
 from pytest_kopt.errors import BadInput
+from pytest_kopt.figures import CHANGE
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.fingerprint import Fingerprint, edits
 from pytest_kopt.options.settings import Settings
@@ -34,8 +36,6 @@ from pytest_kopt.trials.harness import HarnessWatch
 from pytest_kopt.trials.measurements import Measurements
 from pytest_kopt.trials.project_command import ProjectCommand
 from pytest_kopt.trials.trees import Trees
-
-_INTERVAL = ("change_pct", "low_pct", "high_pct")
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +191,11 @@ class Gathered:
         of_round = self.opened.campaign.state.rounds.get(self.opened.number)
         return (of_round.failed_checks(self.ran.begun.kernel.hashes) if of_round else 0) - 1
 
+    def observed(self, ids: Iterable[str], step: str) -> Iterator[Observation | None]:
+        """Yield what kept these cases from being judged; `step` puts an edited harness back."""
+        yield from judging.unfinished(self.ran.collector, ids, self.ran.interrupted)
+        yield judging.dishonest(self.results, self.edits, step, Ground.EDITED)
+
     @property
     def rows(self) -> Table:
         assert self.table is not None
@@ -232,7 +237,7 @@ class Judged:
         if not candidates:
             return []
         total = self.verdict.aggregate
-        interval = {} if total is None else total.model_dump(include={*_INTERVAL})
+        interval = {} if total is None else total.model_dump(include={*CHANGE})
         update = {**interval, "decision": self.verdict.decision, "reason": self.verdict.reason}
         return [candidates[0].model_copy(update=update), *candidates[1:]]
 

@@ -168,7 +168,7 @@ class Builds:
             return self._command.run(self._root).failure
         try:
             self._now = self._of({})
-        except _NotBuilt as error:
+        except NotComparable as error:
             return str(error)
         self._now.put(self._root, kept_builds(self._folder))
         return ""
@@ -190,7 +190,7 @@ class Builds:
             raise NotComparable(problem)
         try:
             then, now = self._of(old), self._now or self._of({})
-        except _NotBuilt as error:
+        except NotComparable as error:
             raise NotComparable(f"the incumbent does not build: {error}") from None
         compiled = (path for path in sorted(old) if PurePosixPath(path).suffix in NATIVE_SUFFIXES)
         changed = [path for path in compiled if old[path] != _content(self._root / path)]
@@ -204,7 +204,7 @@ class Builds:
         then.put(tree, kept_builds(self._folder))
 
     def _of(self, old: Mapping[str, bytes | None]) -> Built:
-        """Return what is built of the version that has `old` for the project's files, or _NotBuilt.
+        """Return what is built of the version with `old`; NotComparable with the command's output.
 
         A second try has what git ignores too: the command may need some that it does not make.
         """
@@ -220,11 +220,7 @@ class Builds:
             if not (failure := result.failure):
                 return Built.keep(place, tree.written)
         shutil.rmtree(folder)
-        raise _NotBuilt(failure)
-
-
-class _NotBuilt(Exception):
-    """A version does not build; the message shows the command's output."""
+        raise NotComparable(failure)
 
 
 @dataclass(frozen=True, slots=True)

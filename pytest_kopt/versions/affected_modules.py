@@ -12,7 +12,7 @@ import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from pytest_kopt.imports import Import, imports_in
 from pytest_kopt.libraries import loaded_files
@@ -50,8 +50,12 @@ class NotLoadable(Exception):
     """Both versions cannot live in one process; the message says why in a few words."""
 
 
-class Unreached(NotLoadable):
-    """The change does not reach the function through any import: both versions are the same."""
+class SameVersion(NotLoadable):
+    """Both versions run the same code: no import reaches the change, or a GPU does the same."""
+
+    def __init__(self, by: Literal["source", "machine"]) -> None:
+        super().__init__(by)
+        self.by = by
 
 
 def is_built(path: Path) -> bool:

@@ -32,7 +32,7 @@ from typing import Any
 from pytest_kopt.versions.affected_modules import (
     NotLoadable,
     Opened,
-    Unreached,
+    SameVersion,
     home,
     resolved,
     universe,
@@ -202,13 +202,13 @@ def find(
 
     Works for what stands in a module under a name (functions, jit functions, autotuners, compiled
     and cached functions), for methods of classes there (`Function.apply`), and for partials of
-    them. Raises Unreached when the change does not concern the function, NotLoadable for lambdas,
+    them. Raises SameVersion when the change does not concern the function, NotLoadable for lambdas,
     closures and instances, and for what cannot be imported a second time.
     """
     module, name = _place(function)
     modules = universe(module, changed, root, opened)
     if not modules:
-        raise Unreached(f"the change does not reach {module!r} through its imports")
+        raise SameVersion("source")
     version = SecondVersion(modules, root, tree)
     twin: Any = version.module(module) if module in modules else sys.modules[module]
     for part in name.split("."):

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from pytest_kopt.cases.case import Case, declare
-from pytest_kopt.cases.running.timed_calls import RepeatedBackward
-from pytest_kopt.honesty.renewal import known_content_gain
+from pytest_kopt.cases.order import Bench
+from pytest_kopt.cases.running.spot_checks import wrong_results
+from pytest_kopt.cases.running.timed_calls import Content, RepeatedBackward, input_set
+from pytest_kopt.cases.running.timing import pool_of, prepare_blocks
 from pytest_kopt.measure.choice import prepare
 from pytest_kopt.measure.cold import input_pool, launch_stream
-from pytest_kopt.measure.engine import Block, CaptureFailed
+from pytest_kopt.measure.engine import CaptureFailed
 from pytest_kopt.measure.gpu import EventsBlock, GraphBlock, GraphMemory
 
 pytestmark = pytest.mark.gpu
@@ -171,31 +171,49 @@ def test_a_capture_in_which_nothing_lands_is_none() -> None:
         GraphBlock([lambda: 42])
 
 
-@pytest.mark.parametrize("prepared", [GraphBlock, EventsBlock])
-def test_a_cache_on_the_device_is_told_from_a_product(prepared: Callable[..., Block]) -> None:
-    """It is right for whatever content, and wakes for what was seen dozens of times."""
-    sets = [(randn(1024, 1024), randn(1024, 1024)) for _ in range(4)]
-    changing = [tensor for given in sets for tensor in given]
-    found = {}
-    for name, function in (("kept", load_cheat().matmul), ("honest", torch.matmul)):
-        block = prepared([functools.partial(function, *given) for given in sets])
-        # On a slow host a block of launches is short.
-        for _ in range(max(20, 400 // block.calls)):
-            block.run()
-        found[name] = known_content_gain(block, changing, 1)
-    assert found["kept"] > 0.1 and found["honest"] == 0.0, found
-    a, b = sets[0]
-    torch.testing.assert_close(load_cheat().matmul(a, b), a @ b, rtol=1e-4, atol=1e-3)
+@pytest.mark.parametrize("engine", ["graph", "events"])
+@pytest.mark.parametrize("rows", [1000, 1 << 15])
+def test_each_look_has_content_of_its_own_that_a_judge_can_draw(engine: str, rows: int) -> None:
+    """A cache on the device answers nothing: what is kept of it is wrong."""
+    honest, kept = torch.neg, Remembering()
+    for function, found in ((honest, []), (kept, ["timed-result"])):
+        case = declare(
+            "t.py::t",
+            "single",
+            lambda x, n, function=function: function(x),
+            inputs=lambda: (randn(rows), torch.randint(9, (8,), device="cuda")),
+            reference=lambda x, n: -x.double(),
+            dims={"n": rows},
+        )
+        bench = Bench("cuda", engine, 1)
+        pool = pool_of([case], bench, 5, [case.function])
+        arms = {"candidate": case.function}
+        ((block,),) = prepare_blocks(arms, [case], pool, bench, 5, engines=[engine]).values()
+        assert block.engine == engine
+        for seed in range(100, 120):
+            block.run_written()
+            block.look(seed)
+        spots = block.spots
+        assert len({spot.inputs[0].sum().item() for spot in spots}) == len(spots)
+        assert [one.check for one in wrong_results([block], {})] == found
+        for spot in spots[:3]:
+            given = input_set([case], 5, spot.number)
+            alone = Content([case], {spot.number: given}, 1)
+            alone.write(spot.seed, "candidate")
+            for one, other in zip(given, spot.inputs, strict=True):
+                assert torch.equal(one, other)
 
 
-@functools.cache
-def load_cheat() -> Any:
-    path = Path(__file__).parents[1] / "corpus" / "cheats" / "matmul__warm_store.py"
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+class Remembering:
+    """Gives the result of what it was called with first, for each place of its input."""
+
+    def __init__(self) -> None:
+        self.results: dict[int, torch.Tensor] = {}
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        if x.data_ptr() not in self.results:
+            self.results[x.data_ptr()] = -x
+        return self.results[x.data_ptr()] * 1
 
 
 class Doubled(torch.autograd.Function):

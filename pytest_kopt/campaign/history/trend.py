@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.ledger import Audited, Decided, FinalReport, PairedChange, Trend
 from pytest_kopt.campaign.manifest import Manifest
 from pytest_kopt.campaign.state import CampaignState, Round
 from pytest_kopt.decide.verdict import Decision, Verdict
-from pytest_kopt.figures import changed
+from pytest_kopt.figures import changed, ends
 from pytest_kopt.honesty.transfer import ACCEPT_ASTERISK, ACCEPT_REAL, Claim
 from pytest_kopt.knowledge.routing import Direction, Route, route
 from pytest_kopt.schema.metrics import (
@@ -89,32 +88,22 @@ def chain_of_best(state: CampaignState) -> PairedChange | None:
     return chain_to(state, best.decided) if best and best.decided else None
 
 
-@dataclass(frozen=True, slots=True)
-class Gain:
-    """A gain over round 1 in percent with its interval, None where nothing was compared."""
+def over_baseline(verdicts: Iterable[Verdict | Decided]) -> Iterator[tuple[float | None, ...]]:
+    """Yield each round's gain over round 1 in percent and the ends of its interval, None for none.
 
-    change_pct: float | None
-    low_pct: float | None = None
-    high_pct: float | None = None
-
-
-def over_baseline(verdicts: Iterable[Verdict | Decided]) -> Iterator[Gain]:
-    """Yield each round's gain over round 1: the aggregates' gains of the kept ones before and its.
-
-    The interval is its own verdict's; one that is kept without a comparison adds nothing.
+    It is the product of the aggregates' gains of the kept ones before and its. The interval is its
+    own verdict's; one that is kept without a comparison adds nothing.
     """
     level = 1.0
     for verdict in verdicts:
-        total = verdict.aggregate
-        changes = (total.change_pct, total.low_pct, total.high_pct) if total else (None,) * 3
-        gain = Gain(*(None if c is None else (level * (1 + c / 100) - 1) * 100 for c in changes))
+        changes = ends(verdict.aggregate)
+        gain, *bounds = (None if c is None else (level * (1 + c / 100) - 1) * 100 for c in changes)
         if verdict.decision is Decision.BASELINE:
-            gain = replace(gain, change_pct=0.0)
+            gain = 0.0
         if verdict.decision.keeps:
-            if gain.change_pct is None:
-                gain = replace(gain, change_pct=(level - 1) * 100)
-            level = 1 + (gain.change_pct or 0.0) / 100
-        yield gain
+            gain = (level - 1) * 100 if gain is None else gain
+            level = 1 + gain / 100
+        yield (gain, *bounds)
 
 
 def audited(round: int, claim: Claim, gain_pct: float | None) -> Audited:

@@ -17,9 +17,10 @@ from pytest_kopt.campaign.state import Round
 from pytest_kopt.cases.case_rooflines import rooflines
 from pytest_kopt.cases.result import device_model_of
 from pytest_kopt.decide.case_verdict import Shape
-from pytest_kopt.decide.hard_gates import cut_off
+from pytest_kopt.decide.hard_gates import Ground, Observation
 from pytest_kopt.decide.inference import HighEnd, LowEnd
 from pytest_kopt.decide.verdict import Decision, Level, NextAction, RaceCandidate
+from pytest_kopt.figures import CHANGE, ends
 from pytest_kopt.knowledge.facts import product_facts
 from pytest_kopt.knowledge.routing import Route
 from pytest_kopt.models import Document
@@ -48,6 +49,8 @@ _BANDS: dict[Band, str] = {
 
 #: What the status of a round takes from its verdict.
 _OF_VERDICT = ("level", "decision", "reason", "next_step", "flags")
+#: What a round without a verdict came to.
+_CUT_OFF = Observation(Ground.SPOILED, "the session was cut off", "run the round again")
 
 
 class RoundStatus(Document):
@@ -71,17 +74,14 @@ class RoundStatus(Document):
 
     @classmethod
     def of(cls, round: Round) -> RoundStatus:
-        outcome = round.verdict or cut_off()
-        total = outcome.aggregate
-        figures = {
-            name: getattr(total, name, None) for name in ("change_pct", "low_pct", "high_pct")
-        }
-        summary: dict[str, Any] = {name: getattr(outcome, name) for name in _OF_VERDICT} | figures
+        outcome = round.verdict or _CUT_OFF.verdict("")
+        figures: dict[str, Any] = dict(zip(CHANGE, ends(outcome.aggregate), strict=True))
         return cls(
             round=round.number,
             attempts=len(round.attempts),
             open=round.is_open,
-            **summary,
+            **{name: getattr(outcome, name) for name in _OF_VERDICT},
+            **figures,
             notes=round.notes.given(),
         )
 

@@ -26,6 +26,7 @@ from pytest_kopt.cases.groups import SKEWED, has_skew, is_integer, redrawn
 from pytest_kopt.cases.nearby.near_inputs import stepped, variants
 from pytest_kopt.cases.nearby.variant import PLAINLY_RIGHT_DB, Variant, beside
 from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, Bench, derive
+from pytest_kopt.cases.protocol import CaseServed
 from pytest_kopt.cases.running.against_reference import judge_twice, nearest, nearly_right, pairs
 from pytest_kopt.cases.running.autotuning import nearest_choices
 from pytest_kopt.cases.running.execution import (
@@ -152,18 +153,16 @@ def held_out_cases(
         yield variant._replace(case=kept)
 
 
-class Declared(Exception):
-    """Ends a test function at its call of `kopt`, with that call's arguments."""
-
-
 @dataclass
 class ShapeProbe:
-    """Stands in for the `kopt` fixture."""
+    """Stands in for the `kopt` fixture: keeps the arguments of its call, and leaves the test."""
 
     device: str
+    call: tuple[tuple[Any, ...], dict[str, Any]] | None = None
 
     def __call__(self, *arguments: Any, **declared: Any) -> None:
-        raise Declared(arguments, declared)
+        self.call = arguments, declared
+        raise CaseServed
 
 
 class _MovedFixtures:
@@ -243,10 +242,11 @@ def _declared(
         if not any(map(fixtures.changes, names)):
             return None
         arguments = {name: fixtures.value(name) for name in names if name != "kopt"}
-        try:
-            test.obj(**arguments, kopt=ShapeProbe(device))
-        except Declared as declaration:
-            positional, named = declaration.args
+        probe = ShapeProbe(device)
+        with suppress(CaseServed):
+            test.obj(**arguments, kopt=probe)
+        if probe.call:
+            positional, named = probe.call
             near = declare(test.nodeid, case.schema, *positional, **named).like(case)
             if near.function is case.function and near.dims != case.dims:
                 make_inputs(near, seed)

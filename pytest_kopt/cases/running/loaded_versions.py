@@ -22,7 +22,7 @@ from pytest_kopt.numerics.nested import backward, fresh_copies, tensors
 from pytest_kopt.versions import executed_files, twin
 from pytest_kopt.versions.affected_modules import (
     NotLoadable,
-    Unreached,
+    SameVersion,
     home,
     imported_by,
     project_modules,
@@ -74,7 +74,7 @@ def load_versions(
     for name, tree in zip(order.tree_versions, trees, strict=True):
         try:
             functions[name], version = twin.find(case.function, changed, root, tree, opened)
-        except Unreached:
+        except SameVersion:
             call = one_call(case, case.function, inputs)
             executed_files.check_untouched(call, {str(path) for path in changed})
             if gone:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from pytest_kopt.cases.case import Case
-from pytest_kopt.cases.order import Bench, Purpose, hold_against_baseline
+from pytest_kopt.cases.order import Bench, hold_against_baseline
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.cases.running.check import (
     CheckedCase,
@@ -72,9 +72,7 @@ def _time(checked: CheckedCase) -> None:
         # Once: who asks for a device alone waits for all that check on it.
         with timing_lock(bench.uuid, bench.waiting):
             blocks = time_case(checked)
-        # Where nothing is to be compared, blocks are timed on known content as well.
-        lock = checking_lock if bench.purpose is Purpose.COMPARISON else timing_lock
-        with lock(bench.uuid, bench.waiting):
+        with checking_lock(bench.uuid, bench.waiting):
             judge_timed(checked, blocks)
     except BadInput:
         raise

@@ -1,9 +1,9 @@
 """Spot checks: results of timed calls, taken at random and judged when the clock has stopped.
 
 On the CPU every call of a block has inputs of its own, new in each block. All results are held
-until one of them is drawn, after the block. On a GPU a block is timed with the same calls whether
-it will be inspected or not. Then a call gets new content where the old one was, without a change of
-any counter.
+until one of them is drawn, after the block. A GPU's block goes round the same calls again and
+again. Some of its blocks are looks: one round on content that no call met before. One of its calls,
+which follows from the seed, is judged, and no gain is larger than the one that looks show.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from ctypes import addressof, c_char
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pytest_kopt.cases.order import PLACES, RESULTS
@@ -30,11 +30,11 @@ from pytest_kopt.cases.running.timed_calls import (
     Content,
     Forward,
     Gradients,
-    write_content,
+    write_own,
 )
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.outputs import snapshots
-from pytest_kopt.honesty.renewal import known_content_finding, known_content_gain, wipe
+from pytest_kopt.honesty.renewal import wipe
 from pytest_kopt.measure.cold import forbid_persisting_lines
 from pytest_kopt.measure.engine import Block
 from pytest_kopt.numerics.nested import fresh_copies, tensors
@@ -82,7 +82,8 @@ class Recorder:
         named_results = self.call.named(self.result)
         return dict(zip(named_results, snapshots(list(named_results.values())), strict=True))
 
-    def spot(self, results: Mapping[str, Any], seed: int, number: int) -> Spot:
+    def spot(self, results: Mapping[str, Any], kept: _Kept) -> Spot:
+        """Return what this call is to be judged by, on what it looks at now."""
         incoming = self.call.incoming
         return Spot(
             fresh_copies(self.call.inputs),
@@ -90,23 +91,26 @@ class Recorder:
             if incoming is None
             else {name: gradient.clone() for name, gradient in incoming.items()},
             results,
-            seed,
-            number,
+            kept.seed,
+            kept.number,
         )
 
 
-def recorded(
-    calls: Sequence[Forward | Backward], content: Content | Gradients | None = None
-) -> list[Recorder]:
-    """Return a recorder of each call; those that meet new `content` write down their results."""
-    if content is None:
+def recorded(calls: Sequence[Forward | Backward], *, says_where: bool = False) -> list[Recorder]:
+    """Return a recorder of each call, which writes down where its results lie, if asked."""
+    if not says_where:
         return [Recorder(call) for call in calls]
     places = memoryview(array("Q", [*_NOWHERE] * len(calls)))
     return [Recorder(call, places[number * PLACES :][:PLACES]) for number, call in enumerate(calls)]
 
 
-#: What one call of a block gave: the block's seed, its set of inputs, and its results.
-_Kept = tuple[int, int, Mapping[str, Any]]
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """What one call of a block gave: the block's seed, the set of inputs, the results."""
+
+    seed: int
+    number: int
+    results: Mapping[str, Any]
 
 
 class Spotted(Block):
@@ -121,12 +125,14 @@ class Spotted(Block):
         dice: random.Random | None = None,
         rounds: int = 1,
         forward: Spotted | None = None,
+        own_sets: int = 0,
     ) -> None:
         """Wrap an arm's block of recorded calls; backwards go over the graphs of a `forward`'s.
 
-        `content` is what calls meet in each run, None: the same in all. If no other process orders
-        the blocks, `dice` draw their content and the one to inspect; a run then has `rounds`
-        rounds.
+        `content` is what calls meet in each run, None: the same in all. The first `own_sets` of
+        calls that a block repeats have inputs of their own (0: each call runs once). If no other
+        process orders the blocks, `dice` draw their content and the one to inspect; a run then has
+        `rounds` rounds.
         """
         self.engine, self.calls = inner.engine, inner.calls * rounds
         self.not_captured = inner.not_captured
@@ -139,44 +145,65 @@ class Spotted(Block):
         self._dice = dice or random.SystemRandom()
         self._rounds = rounds
         self._forward = forward
+        self._own_sets = own_sets
         self._runs = 0
-        self._seed, self._number = 0, -1
+        self._seed = 0
         self._kept_calls: dict[int, _Kept] = {}
-        self._spots: list[Spot] = []
 
     def run(self) -> float:
-        """Run on content of its own drawing; one of all runs is looked at, each as likely."""
+        """Run on content of its own drawing; one of all runs is looked at, each as likely.
+
+        Calls that are repeated are looked at once, before the first run.
+        """
         self._runs += 1
+        if self._own_sets:
+            if self._runs == 1:
+                self.look(self._dice.getrandbits(62))
+            return self.run_written()
         is_looked_at = self._dice.randrange(self._runs) == 0
         times = []
         for _ in range(self._rounds):
-            self.write(self._dice.getrandbits(62), is_looked_at=is_looked_at)
+            self.write(self._dice.getrandbits(62))
             times.append(self.run_written())
         if is_looked_at:
-            self._spots.clear()
             self.keep(0, self._dice.randrange(len(self._recorders)))
-            self.look()
         return statistics.fmean(times)
 
-    def write(self, seed: int, *, is_looked_at: bool = False) -> None:
-        """Write what the next run meets: the content of a seed, or a call's own on a GPU."""
-        self._seed, self._number = seed, -1
+    def look(self, seed: int) -> float:
+        """Run repeated calls once on the content of a seed, and keep what one of them gives.
+
+        Returns the time in ms per call.
+        """
+        self.write(seed)
+        number = random.Random(seed).randrange(min(self._own_sets, self.calls))
+
+        def write() -> None:
+            if self._content is not None:
+                self._content.write(seed, self._arm)
+
+        with _without_collector():
+            ms = self._inner.run_once(write)
+        if self._content is not None:
+            kept = _Kept(seed, number, self._recorders[number].take())
+            self._kept_calls[len(self._kept_calls)] = kept
+        return ms
+
+    def write(self, seed: int) -> None:
+        """Write what the next run meets: the content of a seed."""
+        self._seed = seed
         if self.engine != "wall":
             forbid_persisting_lines()
         for recorder in self._recorders:
             recorder.clear()
             recorder.call.take_new_tensors()
-        if self._content is not None:
-            self.release()
-            self._content.write(seed, self._arm)
-            for recorder in self._recorders:
-                recorder.call.restore()
-            if self._forward is not None:
-                self._follow(self._forward, seed)
-        elif is_looked_at:
-            place = random.Random(seed).randrange(min(len(self._recorders), self.calls))
-            self._number = (self._inner.first + place) % len(self._recorders)
-            write_content(self.case, self._recorders[self._number].call, seed)
+        if self._content is None or self._own_sets:
+            return
+        self.release()
+        self._content.write(seed, self._arm)
+        for recorder in self._recorders:
+            recorder.call.restore()
+        if self._forward is not None:
+            self._follow(self._forward, seed)
 
     def _follow(self, forward: Spotted, seed: int) -> None:
         """Take over the graphs of the forward's block of a seed; run it where nobody has.
@@ -205,75 +232,57 @@ class Spotted(Block):
 
     def keep(self, place: int, number: int) -> None:
         """Have a call of the last run, drawn after it, judged, not what had this place before."""
-        if self._content is None:
+        if self._content is None or self._own_sets:
             return
         recorder = self._recorders[number]
         results = recorder.take() if recorder.has_run else {}
-        self._kept_calls[place] = self._seed, number, results
+        self._kept_calls[place] = _Kept(self._seed, number, results)
 
     def release(self) -> None:
         """Give back the memory of the last run's results; a GPU's graph writes to it again.
 
         If the other arms meet the same content, answers to it are wiped out before.
         """
-        if self._content is None:
+        if self._content is None or self._own_sets:
             return
         for recorder in self._recorders:
             if not self._content.is_free:
                 wipe(recorder.result, recorder.call.live)
             recorder.result = None
 
-    def look(self) -> None:
-        """Have what the last run gave for a call's own content be judged."""
-        if self._number < 0:
-            return
-        recorder = self._recorders[self._number]
-        # A graph's replay calls nothing; of launches a block may end before all sets had a turn.
-        if recorder.has_run or self.engine == "graph":
-            self._spots.append(recorder.spot(recorder.take(), self._seed, self._number))
-
     @property
     def spots(self) -> list[Spot]:
         """The spots to judge; writes to the inputs, and calls once more on each content."""
-        return [*self._spots, *(timed for _, timed in map(self._again, self._kept_calls.values()))]
+        return [timed for _, timed in map(self._again, self._kept_calls.values())]
 
     def spots_with(self, floors: Mapping[str, float]) -> Iterator[tuple[Spot, Mapping[str, float]]]:
         """Yield the spots to judge, and calls that nobody timed, which may only be inexact."""
-        yield from ((spot, floors) for spot in self._spots)
         for own, timed in map(self._again, self._kept_calls.values()):
             yield own, {}
             yield timed, floors
 
-    def known_gain(self) -> float:
-        """Return how much faster calls are for content that they know; writes to the inputs."""
-        changing = [tensor for recorder in self._recorders for tensor in recorder.call.changing]
-        seed = self._dice.getrandbits(62)
-        in_order = self.case.keeps_order
-        return known_content_gain(self._inner, changing, seed, in_order=in_order)
-
-    def _again(self, kept_call: _Kept) -> tuple[Spot, Spot]:
+    def _again(self, kept: _Kept) -> tuple[Spot, Spot]:
         """Return a call on what the case draws, and a kept one with what a call gives there now."""
-        seed, number, results = kept_call
-        recorder = self._recorders[number]
+        number, recorder = kept.number, self._recorders[kept.number]
         # What knows content as a multiple of its last call's must not find that one there.
-        self._write_own(number, seed ^ 1)
-        own = replace(recorder.spot({}, seed, number), results=self._results_now(number))
-        self._write_timed(number, seed)
-        timed = recorder.spot(results, seed, number)
+        self._write_own(number, kept.seed ^ 1)
+        own = recorder.spot(self._results_now(number), kept)
+        self._write_timed(kept)
+        timed = recorder.spot(kept.results, kept)
         return own, replace(timed, again=self._results_now(number))
 
     def _write_own(self, number: int, seed: int) -> None:
         """Write what the case draws under a seed where a call looks."""
         if self._forward is not None:
             self._forward._write_own(number, seed)
-        write_content(self.case, self._recorders[number].call, seed)
+        write_own(self.case, self._recorders[number].call, seed)
 
-    def _write_timed(self, number: int, seed: int) -> None:
-        """Write what a call met in the block of a seed."""
-        assert self._content is not None
+    def _write_timed(self, kept: _Kept) -> None:
+        """Write what a call met in its block."""
         if self._forward is not None:
-            self._forward._write_timed(number, seed)
-        self._content.write_one(number, seed, self._arm)
+            self._forward._write_timed(kept)
+        if self._content is not None:
+            self._content.write_one(kept.number, kept.seed, self._arm)
 
     def _results_now(self, number: int) -> Mapping[str, Any]:
         """Call once more; return what that gave, nothing where it raised."""
@@ -315,7 +324,3 @@ def wrong_results(blocks: Sequence[Spotted], floors: Mapping[str, float]) -> lis
                 findings.append(wrong_result(wrong))
                 break
     return findings
-
-
-def known_content(blocks: Sequence[Spotted]) -> list[Finding]:
-    return [known_content_finding(gain) for block in blocks if (gain := block.known_gain())]

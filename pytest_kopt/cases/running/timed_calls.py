@@ -9,7 +9,7 @@ import torch
 from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 
 from pytest_kopt.cases.case import Case
-from pytest_kopt.cases.order import derive
+from pytest_kopt.cases.order import Bench, derive
 from pytest_kopt.cases.running.execution import drawn_like, grad_out, make_inputs, results_of, roots
 from pytest_kopt.devices.states import WARM
 from pytest_kopt.honesty import inputs
@@ -24,6 +24,14 @@ MOST_SETS, _SET_BYTES, _DRAWN_BYTES, _LARGE_BYTES = 256, 1 << 25, 1 << 22, 1 << 
 _FEWEST = 3
 #: What the second cache of a core holds in any case.
 _WARM_BYTES = 1 << 18
+
+
+def repeats_calls(bench: Bench) -> bool:
+    """Say whether a block goes round its calls several times: on a GPU.
+
+    On the CPU each call of a block runs once.
+    """
+    return bench.device != "cpu"
 
 
 class Forward:
@@ -269,21 +277,12 @@ def most_sets(case: Case, arguments: Sequence[Any], copies: int) -> int:
     return max(1, min(MOST_SETS, max(room // nbytes, min(_FEWEST, _LARGE_BYTES // nbytes))))
 
 
-def content_seed(seed: int) -> int:
-    return derive(seed, "", "looked at")
-
-
-def write_content(case: Case, call: Forward | Backward, seed: int) -> None:
-    """Write content as the case draws it where a call looks, by the seed of its block."""
-    if call.incoming is not None:
-        write_gradients(call.changing, seed)
+def write_own(case: Case, call: Forward | Backward, seed: int) -> None:
+    """Write content as the case draws it, or gradients as torch does, where a call looks."""
+    if call.incoming is None:
+        drawn = make_inputs(case, seed)
+        inputs.overwrite(call.inputs, drawn, case.weights, only_activations=True)
         return
-    drawn = make_inputs(case, content_seed(seed))
-    inputs.overwrite(call.inputs, drawn, case.weights, only_activations=True)
-
-
-def write_gradients(incoming: Sequence[torch.Tensor], seed: int) -> None:
-    """Write incoming gradients, drawn where the first of them lies."""
-    generator = torch.Generator(incoming[0].device).manual_seed(content_seed(seed))
-    for gradient in incoming:
+    generator = torch.Generator(call.changing[0].device).manual_seed(seed)
+    for gradient in call.changing:
         gradient.data.copy_(drawn_like(gradient, generator))

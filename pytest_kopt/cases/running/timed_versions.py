@@ -31,6 +31,7 @@ from pytest_kopt.cases.order import (
 from pytest_kopt.cases.protocol import (
     Agree,
     Begin,
+    CaseServed,
     Client,
     HandOver,
     Judge,
@@ -49,7 +50,6 @@ from pytest_kopt.cases.replies import (
     Findings,
     HandedOver,
     Loaded,
-    Looked,
     MachineCode,
     Prepared,
     Reached,
@@ -70,7 +70,7 @@ from pytest_kopt.cases.running.loaded_versions import (
     one_call,
 )
 from pytest_kopt.cases.running.reference import observed
-from pytest_kopt.cases.running.spot_checks import Spotted, known_content
+from pytest_kopt.cases.running.spot_checks import Spotted
 from pytest_kopt.cases.running.steps.contents import still_busy
 from pytest_kopt.cases.running.switches import new_operators
 from pytest_kopt.cases.running.timing import (
@@ -84,17 +84,8 @@ from pytest_kopt.measure.engine import agreed
 from pytest_kopt.measure.memory_use import Clocked, peak_bytes
 from pytest_kopt.measure.wall import one_thread
 from pytest_kopt.process_tree import children
-from pytest_kopt.versions.affected_modules import NotLoadable, Unreached
+from pytest_kopt.versions.affected_modules import NotLoadable, SameVersion
 from pytest_kopt.versions.twin import kernel_calls
-
-
-class _SameCode(Exception):
-    """Both versions have the GPU do the same."""
-
-
-class _Left(Exception):
-    """The client goes on no further with the case."""
-
 
 _Order = TypeVar("_Order")
 #: The blocks of an arm: forward, and backward where there is one.
@@ -138,9 +129,9 @@ class _Arms:
                     case HandOver():
                         break
                     case Begin() | OfCase() | Leave() | Prepare() | Agree() | Time():
-                        raise _Left
+                        raise CaseServed
                     case Judge() | Recompute() | SayReach() | StopWorker():
-                        raise _Left
+                        raise CaseServed
             _leave(last, order.keep)
             findings = new_operators(bench)
             if children():
@@ -152,10 +143,6 @@ class _Arms:
                 for way, block in zip(WAYS, arms[name], strict=False)
                 for spot in block.spots
             ]
-            for name in suspects:
-                # Once a comparison is enough: it takes as long as a fifth of the blocks.
-                asks_known = self.order.is_first_replica and name == CANDIDATE
-                findings += known_content(arms[name]) if asks_known else ()
         with bench.waiting():
             client.send(HandedOver(looks, [finding for finding in findings if finding.rejects]))
 
@@ -167,15 +154,17 @@ class _Arms:
         if has_skew(case):
             uneven = {UNEVEN[name]: versions[name] for name in filter(UNEVEN.get, self.order.names)}
             groups.append((uneven_cases(case), uneven))
-        pools = [
-            # A process without an uneven arm says how many sets the others may have, too.
-            replace(pool_of(cases, bench, self.seed, [*(functions or versions).values()]), rounds=1)
-            for cases, functions in groups
-        ]
+        own_sets: list[int] = []
 
-        def prepare(engines: Sequence[str]) -> dict[str, _Arm]:
+        def prepare(engines: Sequence[str], sets: Sequence[int] = ()) -> dict[str, _Arm]:
             arms: dict[str, _Arm] = {}
-            for (cases, functions), pool in zip(groups, pools, strict=True):
+            own_sets.clear()
+            for place, (cases, functions) in enumerate(groups):
+                # Blocks write to the sets: others begin with sets as they are drawn.
+                # A process without an uneven arm says how many sets the others may have, too.
+                pool = pool_of(cases, bench, self.seed, [*(functions or versions).values()])
+                own_sets.append(len(pool.sets))
+                pool = replace(pool, rounds=1, sets=pool.sets[: sets[place] if sets else None])
                 arms |= prepare_blocks(functions, cases, pool, bench, self.seed, engines=engines)
             return arms
 
@@ -185,8 +174,7 @@ class _Arms:
             reasons |= not_captured(arms.get(name, ()), f"the {name}'s")
         with bench.waiting():
             own_engine = agreed(map(_engine, arms.values()))
-            own_sets = [len(pool.sets) for pool in pools]
-            self.client.send(Prepared(own_engine, own_sets, reasons))
+            self.client.send(Prepared(own_engine, [*own_sets], reasons))
             common = _ordered(self.client, Agree)
         engine, sets = common.engine, [*common.sets]
         # Blocks of all processes have the same calls.
@@ -195,9 +183,7 @@ class _Arms:
             return arms
         # Their graphs hold memory that the others may need.
         arms.clear()
-        if not is_equal:
-            pools = [replace(p, sets=p.sets[:count]) for p, count in zip(pools, sets, strict=True)]
-        return prepare(engine.split("+"))
+        return prepare(engine.split("+"), [] if is_equal else sets)
 
     def try_nearby(self, versions: Versions, test: pytest.Function, secret: int) -> None:
         """Try the arms near the case's own shape, and say what they give at it."""
@@ -216,7 +202,7 @@ class _Arms:
     def machine_code(self, versions: Versions) -> MachineCode | None:
         """Return what the versions have a GPU do, where that is asked.
 
-        Raises _SameCode where both do the same and need not be timed.
+        Raises SameVersion where both do the same and need not be timed.
         """
         case, order = self.case, self.order
         if self.bench.device != "cuda" or not (order.is_first_replica and order.changed):
@@ -233,23 +219,25 @@ class _Arms:
         on_device = {*engines_of(case, self.bench)} <= {"auto", "graph"}
         is_left_out = self.bench.same_code is SameCode.LEFT_OUT
         if is_left_out and on_device and before.is_same(after):
-            raise _SameCode
+            raise SameVersion("machine")
         old, new = (RECORDING.dump_python(recording, mode="json") for recording in (before, after))
         return MachineCode(old, new, architecture())
 
 
 def _run_block(client: Client, order: Write, block: Spotted) -> None:
     """Write a block's content and, at the client's next order, run its calls."""
-    block.write(order.seed, is_looked_at=order.is_looked_at)
+    if not order.is_look:
+        block.write(order.seed)
     client.send(Written())
     _ordered(client, Time)
-    if order.times:
+    ms = 0.0
+    if order.is_look:
+        ms = block.look(order.seed)
+    elif order.times:
         block.run_on(order.times)
-    client.send(Timed(0.0 if order.times else block.run_written(order.seconds) * block.calls))
-    if order.is_looked_at:
-        # The backward's replay writes to memory of the forward's results.
-        block.look()
-        client.send(Looked())
+    else:
+        ms = block.run_written(order.seconds) * block.calls
+    client.send(Timed(ms))
 
 
 def _leave(blocks: Sequence[Spotted], keep: Keep | None) -> None:
@@ -265,18 +253,17 @@ def serve_arms(case: Case, bench: Bench, order: ArmsOrder, client: Client) -> No
     if (loaded := _loaded(case, bench, order, client)) is None:
         return
     arms, versions, reply = loaded
-    with suppress(_Left):
-        with bench.waiting():
-            # It is long, and read when the case's turn comes: nobody may wait for a lock meanwhile.
-            client.send(reply)
-            _ordered(client, Prepare)
-        arms.time(versions)
+    with bench.waiting():
+        # It is long, and read when the case's turn comes: nobody may wait for a lock meanwhile.
+        client.send(reply)
+        _ordered(client, Prepare)
+    arms.time(versions)
 
 
 def _ordered(client: Client, kind: type[_Order]) -> _Order:
     """Return the next order, which is of this kind; any other leaves the case."""
     if not isinstance(order := client.receive(), kind):
-        raise _Left
+        raise CaseServed
     return order
 
 
@@ -318,10 +305,8 @@ def _loaded(
             arms = _Arms(case, bench, order, client, seed)
             code = arms.machine_code(versions)
             reached = not order.concerning or is_reached(case, order, seed, bench.audit_hook)
-    except Unreached:
-        client.send(Loaded(same="source"))
-    except _SameCode:
-        client.send(Loaded(same="machine"))
+    except SameVersion as found:
+        client.send(Loaded(same=found.by))
     except NotLoadable as reason:
         client.send(CannotLoad(str(reason)))
     else:

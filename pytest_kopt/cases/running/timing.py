@@ -12,13 +12,12 @@ from typing import Any
 
 from pytest_kopt.cases.case import Case
 from pytest_kopt.cases.evidence import ColdCache
-from pytest_kopt.cases.order import WAYS, Bench, Purpose, derive
+from pytest_kopt.cases.order import WAYS, Bench, derive
 from pytest_kopt.cases.running.check import CheckedCase
 from pytest_kopt.cases.running.execution import make_inputs
 from pytest_kopt.cases.running.inspected_results import floors
 from pytest_kopt.cases.running.spot_checks import (
     Spotted,
-    known_content,
     recorded,
     wrong_results,
 )
@@ -32,6 +31,7 @@ from pytest_kopt.cases.running.timed_calls import (
     input_set,
     input_sets,
     most_sets,
+    repeats_calls,
 )
 from pytest_kopt.devices.conditions import Steadily
 from pytest_kopt.devices.states import WARM
@@ -44,7 +44,6 @@ from pytest_kopt.measure.cold import InputPool, input_pool, launch_stream, warm_
 from pytest_kopt.measure.engine import (
     NOTHING,
     PAUSE_S,
-    Before,
     Block,
     CaptureFailed,
     by_events,
@@ -114,9 +113,6 @@ def judge_timed(checked: CheckedCase, blocks: Sequence[Spotted]) -> None:
     """Judge what timed blocks gave."""
     snr_floors = floors(checked.evidence.accuracy or {}, _OWN_SLACK_DB)
     checked.findings += wrong_results(blocks, snr_floors)
-    # A comparison asks its own blocks what known content is worth.
-    if checked.bench.purpose is not Purpose.COMPARISON:
-        checked.findings += known_content(blocks)
 
 
 def engines_of(case: Case, bench: Bench) -> Sequence[str]:
@@ -190,7 +186,9 @@ def pool_of(
             # Of cases in turn, as groups have them, each has one.
             pool = warm_pool(make(0), *calls)
             more = [*map(make, range(1, len(cases)))]
-            return replace(pool, sets=[pool.sets[0], *more] if more else pool.sets)
+            # The calls may have written to those of the pool.
+            first = make(0)
+            return replace(pool, sets=[first, *more] if more else [first] * len(pool.sets))
         pool = input_pool(make, bench.device, *calls)
         return replace(pool, sets=[*pool.sets, *map(make, range(len(pool.sets), len(cases)))])
     (first,) = input_sets(cases, seed, [0])
@@ -229,10 +227,14 @@ def prepare_blocks(
     One run of each block is inspected, drawn under the seed `looks`; without one, the order of the
     block says so. Raises BadInput where an engine that was asked for cannot time the calls.
     """
-    case, has_new_content = cases[0], bench.device == "cpu" and not interpreted
+    case = cases[0]
     sets = [RestoredArguments(inputs, case.rewritten) for inputs in pool.sets]
-    sources = {number: restored.source for number, restored in enumerate(sets)}
-    content = Content(cases, sources, len(sets)) if has_new_content else None
+    # Sets of a warm cache are the first one.
+    own_sets = len({id(held) for held in pool.sets}) if repeats_calls(bench) else 0
+    sources = {number: held.source for number, held in enumerate(sets[: own_sets or None])}
+    # Triton's interpreter gives a number for a row, which nobody is credited with.
+    content = None if interpreted else Content(cases, sources, len(sets))
+    runs_once = not own_sets and content is not None
     memory = GraphMemory() if bench.device != "cpu" and len(versions) > 1 else None
 
     def spotted(
@@ -242,23 +244,25 @@ def prepare_blocks(
         content: Content | Gradients | None,
         forward: Spotted | None = None,
     ) -> Spotted:
-        recorders = recorded(calls, content)
-        before: Before = pool.flush
-        if content is None and (case.rewritten or case.consumes_incoming):
-            if engine == "do_bench":
-                raise BadInput(
-                    "do_bench cannot restore what a call writes to before every call",
-                    where="--kopt-engine",
-                    legal="auto, graph, events, wall",
-                )
-            # What calls write over is brought back, untimed; a GPU's cache is flushed then.
-            steps = [*(call.restore for call in calls), pool.flusher()]
-            preparations = [step for step in steps if step is not None]
+        recorders = recorded(calls, says_where=runs_once)
+        is_written_to = case.rewritten or case.consumes_incoming
+        if engine == "do_bench" and is_written_to:
+            raise BadInput(
+                "do_bench cannot restore what a call writes to before every call",
+                where="--kopt-engine",
+                legal="auto, graph, events, wall",
+            )
+        # What calls write over is brought back, untimed; a GPU's cache is flushed then.
+        restored = [call.restore for call in calls] if is_written_to else []
+        flush = pool.flusher() if is_written_to else pool.flush
+        steps = [step for step in (*restored, flush) if step is not None]
 
-            def before() -> None:
-                for step in preparations:
-                    step()
+        def prepared() -> None:
+            for step in steps:
+                step()
 
+        # Where calls run once, they are given what they find with the content.
+        before = None if runs_once or not steps else prepared
         if memory is not None and engine in ("auto", "graph"):
             memory.lay_out(calls, before)
         try:
@@ -277,7 +281,7 @@ def prepare_blocks(
             for recorder, view in zip(recorders, views, strict=True):
                 recorder.result = view
         dice = None if looks is None else random.Random(looks)
-        return Spotted(block, recorders, content, arm, dice, pool.rounds, forward)
+        return Spotted(block, recorders, content, arm, dice, pool.rounds, forward, own_sets)
 
     def directions(arm: str, function: Callable[..., Any]) -> Iterator[Spotted]:
         front = [Forward(case, function, restored) for restored in sets]
@@ -285,14 +289,15 @@ def prepare_blocks(
         yield forward
         if not case.backward:
             return
-        if content is not None:
-            back = [Backward(call, seed) for call in front]
-            gradients = Gradients({number: call.changing for number, call in enumerate(back)})
-            yield spotted(arm, engines[-1], back, gradients, forward)
-            return
-        # Autograd runs a backward on its forward's stream, and only there can it be captured.
-        with launch_stream(bench.device):
-            repeated = [RepeatedBackward(case, function, held.source, seed) for held in sets]
-        yield spotted(arm, engines[-1], repeated, None)
+        if runs_once:
+            back: list[Backward] = [Backward(call, seed) for call in front]
+            followed = forward
+        else:
+            # Autograd runs a backward on its forward's stream, and only there can it be captured.
+            with launch_stream(bench.device):
+                back = [RepeatedBackward(case, function, held.source, seed) for held in sets]
+            followed = None
+        gradients = content and Gradients({n: back[n].changing for n in sources})
+        yield spotted(arm, engines[-1], back, gradients, followed)
 
     return {arm: [*directions(arm, function)] for arm, function in versions.items()}

@@ -13,8 +13,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from pytest_kopt.cases.case import Case
 from pytest_kopt.cases.groups import uneven_cases
 from pytest_kopt.cases.order import UNEVEN, WAYS, ArmsOrder, Bench, derive
@@ -54,8 +52,7 @@ from pytest_kopt.cases.running.timed_calls import (
     RepeatedBackward,
     input_set,
     input_sets,
-    write_content,
-    write_gradients,
+    repeats_calls,
 )
 from pytest_kopt.devices.lock import checking_lock
 from pytest_kopt.honesty.accuracy import Accuracy
@@ -99,10 +96,10 @@ def serve_verifier(case: Case, bench: Bench, arms: ArmsOrder, client: Client) ->
             case Judge(looks):
                 with one_thread(), checking_lock(bench.uuid, bench.waiting):
                     frozen = bench.frozen(case.nodeid).accuracy
-                    client.send(_judged_by(_RedrawnContent(case, looks), looks, frozen))
+                    client.send(_judged_by(_RedrawnContent(case, bench, looks), looks, frozen))
             case Recompute(looks):
                 with one_thread(), checking_lock(bench.uuid, bench.waiting):
-                    content = _RedrawnContent(case, looks)
+                    content = _RedrawnContent(case, bench, looks)
                     folder, secret = client.scratch, looks.secret
                     handed_over = [
                         hand_over(look["arm"], look["way"], content.answer(look), folder, secret)
@@ -197,8 +194,10 @@ def _other_inputs(drawn: Sequence[str], without: Sequence[str]) -> Finding:
 class _RedrawnContent:
     """The content of the calls in `looks`, drawn again."""
 
-    def __init__(self, case: Case, looks: Looks) -> None:
+    def __init__(self, case: Case, bench: Bench, looks: Looks) -> None:
         self._case = case
+        #: Whether sets have weights of their own, and a backward is that of a set as it is drawn.
+        self._repeats = repeats_calls(bench)
         #: The seed of the runner's input sets.
         self._seed = derive(looks.seed, case.nodeid, "pairs")
         self._sets = looks.sets
@@ -215,48 +214,38 @@ class _RedrawnContent:
             call = self._forward(look)
         else:
             call = RepeatedBackward(case, case.function, self._given(look), self._seed)
-            self._write_gradients(call.changing, look)
+            gradients = Gradients({look["number"]: call.changing})
+            gradients.write_one(look["number"], look["seed"], look["arm"])
         call.restore()
         return Spot(call.inputs, call.incoming, call.named(call()), look["seed"], look["number"])
 
     def _given(self, look: Mapping[str, Any]) -> Sequence[Any]:
         """Return what a look's forward was given: a GPU's backwards repeat one of their sets."""
-        if look["way"] == WAYS[0] or self._sets:
-            return self._forward(look).inputs
-        return self._set(look)
+        if look["way"] != WAYS[0] and self._repeats:
+            return self._set(look)
+        return self._forward(look).inputs
 
     def _forward(self, look: Mapping[str, Any]) -> Forward:
-        case, number, seed = self.case_of(look["arm"]), look["number"], look["seed"]
-        restored = RestoredArguments(self._set(look), case.rewritten)
-        forward = Forward(case, case.function, restored)
-        if self._sets:
-            self._content(look, restored.source).write_one(number, seed, look["arm"])
-        else:
-            write_content(case, forward, seed)
-        return forward
+        restored = RestoredArguments(self._set(look), self.case_of(look["arm"]).rewritten)
+        content = self._content(look, restored.source)
+        content.write_one(look["number"], look["seed"], look["arm"])
+        case = self.case_of(look["arm"])
+        return Forward(case, case.function, restored)
 
     def is_drawn(self, look: Mapping[str, Any]) -> bool:
         """Say whether a look met what its case draws, and nothing that was scaled."""
-        is_forward = look["way"] == WAYS[0]
-        return not self._sets or (is_forward and self._content(look, self._set(look)).is_drawn)
+        return look["way"] == WAYS[0] and self._content(look, self._set(look)).is_drawn
 
     def _content(self, look: Mapping[str, Any], arguments: Sequence[Any]) -> Content:
         count = self._sets[look["arm"] in UNEVEN.values()]
         return Content(self._cases(look["arm"]), {look["number"]: arguments}, count)
 
-    def _write_gradients(self, incoming: Sequence[torch.Tensor], look: Mapping[str, Any]) -> None:
-        number, seed = look["number"], look["seed"]
-        if self._sets:
-            Gradients({number: incoming}).write_one(number, seed, look["arm"])
-        else:
-            write_gradients(incoming, seed)
-
     def _set(self, look: Mapping[str, Any]) -> Sequence[Any]:
-        """Draw the inputs of a look as its process did: on the CPU sets share their weights."""
+        """Draw the inputs of a look as its process did."""
         cases, number = self._cases(look["arm"]), look["number"]
-        if self._sets:
-            return input_sets(cases, self._seed, [number])[0]
-        return input_set(cases, self._seed, number)
+        if self._repeats:
+            return input_set(cases, self._seed, number)
+        return input_sets(cases, self._seed, [number])[0]
 
     def _cases(self, arm: str) -> list[Case]:
         return uneven_cases(self._case) if arm in UNEVEN.values() else [self._case]

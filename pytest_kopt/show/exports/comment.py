@@ -10,6 +10,7 @@ from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.figures import at_level
 from pytest_kopt.schema.table import write_atomically
 from pytest_kopt.show.templates import rendered
+from pytest_kopt.show.terminal import colour
 from pytest_kopt.show.words import (
     CANDIDATE,
     CASE_STATUS,
@@ -17,11 +18,11 @@ from pytest_kopt.show.words import (
     CHECK,
     INCUMBENT,
     INTERVAL,
-    Column,
+    LABEL,
+    TextColumn,
     conditions,
     confidence,
     first_calls,
-    headed,
     kernel_lines,
     memory,
     one_line,
@@ -31,16 +32,10 @@ from pytest_kopt.show.words import (
     visible,
 )
 
-_SIGNS = {
-    Decision.BASELINE: "⚪",
-    Decision.ACCEPTED: "🟢",
-    Decision.ACCEPTED_WITH_NOTE: "🟢",
-    Decision.INCONCLUSIVE: "🟡",
-    Decision.INCOMPLETE: "🟡",
-}
+_SIGNS = {"green": "🟢", "yellow": "🟡", "red": "🔴"}
 #: GitHub refuses a comment of more than 65536 characters.
 _MOST_ROWS = 200
-_BEFORE, _NOW = headed(INCUMBENT, "Before"), headed(CANDIDATE, "Now")
+_BEFORE, _NOW = INCUMBENT._replace(heading="Before"), CANDIDATE._replace(heading="Now")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -63,12 +58,12 @@ def comment(verdict: Verdict) -> str:
     levels = {total.confidence for total in totals if total.confidence is not None}
     sure = f"Interval, {' and '.join(map(at_level, sorted(levels)))}" if levels else "Interval"
     figures = [_BEFORE, _NOW] if has_figures else []
-    columns = [_METRIC, *figures, CHANGE, headed(INTERVAL, sure)]
+    columns = [_METRIC, *figures, CHANGE, INTERVAL._replace(heading=sure)]
     worst = sorted(verdict.shapes, key=lambda case: (case.check == "PASS", case.change_pct or 0.0))
     return rendered(
         "comment.md.j2",
         plain=_plain,
-        sign=_SIGNS.get(verdict.decision, "🔴"),
+        sign="⚪" if verdict.decision is Decision.BASELINE else _SIGNS[colour(verdict)],
         outcome=outcome(verdict).replace("_", " ").lower(),
         verdict=verdict,
         totals=rows(totals if is_compared else (), *columns),
@@ -99,11 +94,8 @@ def _plain(text: str) -> str:
     return text.replace("@", "@\u2060")
 
 
-_METRIC: Column = ("Metric", lambda total: _plain(total.metric))
+_METRIC = TextColumn("Metric", "metric", _plain)
 _CASES = (
-    ("Case", lambda case: _plain(case.label)),
-    CHECK,
-    CHANGE,
-    headed(INTERVAL, "Interval, 95 %"),
-    CASE_STATUS,
+    LABEL._replace(written=_plain),
+    *(CHECK, CHANGE, INTERVAL._replace(heading="Interval, 95 %"), CASE_STATUS),
 )

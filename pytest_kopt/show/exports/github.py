@@ -11,7 +11,7 @@ import pytest
 
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.verdict import Decision, Verdict
-from pytest_kopt.figures import changed_within
+from pytest_kopt.figures import within
 from pytest_kopt.show.exports.comment import comment
 from pytest_kopt.show.words import visible
 
@@ -55,8 +55,7 @@ def annotation_lines(
             yield _command("error", text, file=files[result.label], title="kopt check")
     for shape in verdict.shapes:
         if shape.status == "regressed":
-            change = changed_within(shape.change_pct, shape.low_pct, shape.high_pct)
-            text = f"{shape.label}: {change}"
+            text = f"{shape.label}: {within(shape)}"
             yield _command("error", text, file=files.get(shape.label, ""), title="kopt slower")
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_kopt.cases.result import PROPERTY, CaseResult
-from pytest_kopt.figures import changed, interval
+from pytest_kopt.figures import changed, ends, interval
 
 if TYPE_CHECKING:
     from pytest_kopt.decide.verdict import Verdict
@@ -55,8 +55,7 @@ def verdict_properties(verdict: Verdict) -> Iterator[Property]:
         total = verdict.aggregate
         yield f"kopt.change: {total.metric}", changed(total.change_pct)
         if total.low_pct is not None:
-            bounds = interval(total.change_pct, total.low_pct, total.high_pct)
-            yield f"kopt.interval: {total.metric}", bounds
+            yield f"kopt.interval: {total.metric}", interval(*ends(total))
     for flag in verdict.flags:
         yield "kopt.flag", flag
 

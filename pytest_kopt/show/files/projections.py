@@ -23,6 +23,7 @@ from pytest_kopt.cases.result import device_model_of, names
 from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.figures import changed
 from pytest_kopt.roofline import TARGET_PCT
+from pytest_kopt.schema.metrics import STEP, time_ms
 from pytest_kopt.schema.table import Row, read_csv, write_atomically
 from pytest_kopt.show.exports.output_files import benchmark_json
 from pytest_kopt.show.files.summary import baseline_report, missing_text, summary, with_baseline
@@ -34,7 +35,6 @@ from pytest_kopt.show.words import AUDIT, REGRESSIONS, end_to_end, rows
 PERFORMANCE = "performance.md"
 #: A row of its results.
 _ROW = re.compile(r"^\| .* \| (baseline|keep) \|")
-_TIMES = ("Forward Time (ms)", "Backward Time (ms)", "Time (ms)")
 
 
 def refresh(campaign: Campaign) -> None:
@@ -91,7 +91,7 @@ def memory(campaign: Campaign, round: Round) -> str:
     cases = read_csv(path).passed if path.is_file() else []
     profiles = read_profiles(campaign.layout, round.number, round.last.number)
     hottest = [(case.label, case.hottest) for case in profiles if case.hottest]
-    times = {case.label: sum(_numbers([case], *_TIMES)) for case in cases}
+    times = {case.label: time_ms(case, STEP) for case in cases}
     snrs = _numbers(cases, "out_snr")
     return rendered(
         "memory.json.j2",
@@ -116,10 +116,10 @@ def memory(campaign: Campaign, round: Round) -> str:
     )
 
 
-def _numbers(cases: Iterable[Row], *columns: str) -> list[float]:
-    """Return the numbers in the cells of these columns that there are."""
-    cells = ((case, name) for case in cases for name in columns if name in case.cells)
-    return [number for case, name in cells if (number := case.number(name)) is not None]
+def _numbers(cases: Iterable[Row], column: str) -> list[float]:
+    """Return the numbers in the cells of this column that there are."""
+    having = (case for case in cases if column in case.cells)
+    return [number for case in having if (number := case.number(column)) is not None]
 
 
 def _pitfalls(round: Round, verdict: Verdict) -> Iterator[dict[str, str | None]]:

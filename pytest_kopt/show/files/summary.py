@@ -19,7 +19,7 @@ from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.series import UNDER_SKEW
 from pytest_kopt.decide.verdict import Decision, Level, Verdict
-from pytest_kopt.figures import changed, figure, frozen, frozen_change
+from pytest_kopt.figures import changed, ends, frozen, frozen_change
 from pytest_kopt.honesty.finding import is_finding
 from pytest_kopt.honesty.transfer import (
     ACCEPT_ASTERISK,
@@ -34,7 +34,7 @@ from pytest_kopt.knowledge.facts import Fact, product_facts
 from pytest_kopt.roofline import TARGET_PCT, Roofline, efficiency
 from pytest_kopt.schema.metrics import RATE_UNITS, direction
 from pytest_kopt.schema.table import Table
-from pytest_kopt.show.rooflines import share_of, target_cells
+from pytest_kopt.show.rooflines import REACHED, TARGETS
 from pytest_kopt.show.templates import rendered
 from pytest_kopt.show.words import (
     CANDIDATES,
@@ -118,7 +118,7 @@ def transfer(claim: Claim, results: Sequence[CaseResult], verdict: Verdict) -> d
         "id(...) audit": "; ".join(findings) or "no finding",
         "4-step trace hit rate": "not simulated: judged calls have inputs of their own",
         "Workload distribution robustness": spread,
-        "Benchmark gain": changed(verdict.aggregate.change_pct if verdict.aggregate else None),
+        "Benchmark gain": changed(ends(verdict.aggregate)[0]),
         "Estimated real-training gain": _STEP_GAINS.get(decision, "-").format(claim.bound_pct),
         "Decision": decision,
     }
@@ -145,20 +145,11 @@ def _hardware(manifest: Manifest, device: str = "") -> str:
 
 def _targets(rooflines: Sequence[Roofline] = ()) -> str:
     """Return the condition T2 with the absolute target of each case: rates to reach, and time."""
-    headings = ("TFLOPS, at least", "GB/s, at least", "µs, at most")
     unknown = sorted({reason for line in rooflines for reason in line.unknown})
     text = rendered(
         "readme_targets.md.j2",
         share_pct=TARGET_PCT,
-        targets=[
-            {
-                "Case": line.label,
-                "Direction": line.way,
-                "Bound": line.bound,
-                **target_cells(line, *headings),
-            }
-            for line in rooflines
-        ],
+        targets=rows(rooflines, *TARGETS),
         sources=_sources(rooflines),
         unknown=unknown,
     )
@@ -195,20 +186,7 @@ def baseline_report(campaign: Campaign, table: Table) -> str:
         seen={name: _seen(results, name) for name in ("device_model", "device", "engine", "torch")},
         schema=campaign.manifest.csv_schema,
         cases=[row.cells for row in table.rows],
-        rooflines=[
-            {
-                "Case": line.label,
-                "Direction": line.way,
-                "FLOP/byte": figure(line.intensity),
-                "Ridge": figure(line.ridge),
-                "Bound": line.bound,
-                "Attainable": f"{figure(line.attainable, 'UNKNOWN')} {line.unit}",
-                "Achieved": figure(line.achieved),
-                "Of it": share_of(line),
-                **target_cells(line, "Target TFLOPS", "Target GB/s", "Target µs"),
-            }
-            for line in rooflines
-        ],
+        rooflines=rows(rooflines, *REACHED),
         efficiency=efficiency(rooflines).why,
         sources=_sources(rooflines),
         is_interpreted=any(result.evidence.interpreted for result in results),

@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from pytest_kopt.figures import changed, changed_within
+from pytest_kopt.figures import changed, ends, within
 
 Spec = dict[str, Any]
 
@@ -90,15 +90,14 @@ def _cell(figures: Any) -> Cell | None:
         return Cell(status, f"{_SIGNS[status]} {figures['check']}", status)
     if figures["change_pct"] is None:
         return None
-    within = changed_within(*(figures[key] for key in ("change_pct", "low_pct", "high_pct")))
     text = f"{_SIGNS[status]} {changed(figures['change_pct'])}".lstrip()
-    return Cell(status, text, f"{within}, {_WORDS.get(status, status)}")
+    return Cell(status, text, f"{within(figures)}, {_WORDS.get(status, status)}")
 
 
 def _status(figures: Any) -> str:
     """Return on which side of zero an interval lies; the verdict knows failures and limits."""
     judged = {"failed": "failed", "regressed": "beyond"}.get(figures.get("status"))
-    low, high = figures["low_pct"], figures["high_pct"]
+    _, low, high = ends(figures)
     if judged or low is None or high is None:
         return judged or ""
     return "faster" if low > 0 else "slower" if high < 0 else "neither"

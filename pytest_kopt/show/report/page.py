@@ -21,7 +21,7 @@ from pytest_kopt.campaign.state import Round
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.verdict import Aggregate, Verdict
 from pytest_kopt.errors import BadInput, of_extra
-from pytest_kopt.figures import changed, interval
+from pytest_kopt.figures import changed, ends, interval
 from pytest_kopt.roofline import Roofline
 from pytest_kopt.schema.metrics import WEIGHTED_TIME
 from pytest_kopt.show.files.projections import outlook
@@ -37,7 +37,7 @@ from pytest_kopt.show.words import (
     GEOMEANS,
     POINTS,
     SUMS,
-    Column,
+    TextColumn,
     all_visible,
     kernel_rows,
     rows,
@@ -56,7 +56,7 @@ _POINTS = {
 }
 _ONLY_IN_TABLES = {"shapes": {"__all__": {"first_call_ms", *_POINTS}}}
 _IN_TABLES = {"aggregate", "shapes", "rooflines"}
-_DEVICE: Column = ("Device", lambda case: case.device or "")
+_DEVICE = TextColumn("Device", "device", lambda device: device or "")
 _OF_ATTEMPT = {"attempt", "time", "decision", "reason"}
 _KERNELS = ("Kernel", "Change (code size and memory in bytes, others: instructions)", "First in")
 #: A report stays below this many bytes; the pairs of the oldest rounds go first.
@@ -150,9 +150,8 @@ def _rounds(campaign: Campaign) -> Iterator[dict[str, Any]]:
     attempts = [(round, round.last.verdict()) for round in judged]
     gains = over_baseline(verdict for _, verdict in attempts)
     for (round, verdict), gain in zip(attempts, gains, strict=True):
-        over = (gain.change_pct, gain.low_pct, gain.high_pct)
         names = ("over_baseline", "over_baseline_low", "over_baseline_high")
-        yield {**_round(round, verdict), **dict(zip(names, over, strict=True))}
+        yield {**_round(round, verdict), **dict(zip(names, gain, strict=True))}
 
 
 def _round(round: Round, verdict: Verdict) -> dict[str, Any]:
@@ -179,8 +178,8 @@ def _round(round: Round, verdict: Verdict) -> dict[str, Any]:
         "time": round.last.started,
         "keeps": verdict.decision.keeps,
         "metric": total.metric if total else "",
-        "change": changed(total.change_pct) if total else "—",
-        "interval": interval(total.change_pct, total.low_pct, total.high_pct) if total else "",
+        "change": changed(ends(total)[0]),
+        "interval": interval(*ends(total)),
         "tables": [
             *(
                 [[*table[0]], *([*row.values()] for row in table)]

@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from pytest_kopt.figures import NONE, changed, changed_within, figure
+from pytest_kopt.figures import changed, figure, within
 from pytest_kopt.show.words import markdown_table, one_line
 
 
@@ -36,7 +36,7 @@ def _environment() -> Any:
     environment.filters |= {
         "changed": changed,
         "figure": figure,
-        "within": _within,
+        "within": within,
         "table": markdown_table,
         "first_line": lambda text: text.splitlines()[0],
         "listed": _listed,
@@ -45,14 +45,6 @@ def _environment() -> Any:
         "json": functools.partial(json.dumps, ensure_ascii=False, default=str),
     }
     return environment
-
-
-def _within(figures: Any) -> str:
-    """Return a change with its interval, of whatever has them as fields or keys."""
-    if not figures:
-        return NONE
-    read = figures.get if isinstance(figures, dict) else functools.partial(getattr, figures)
-    return changed_within(*(read(name) for name in ("change_pct", "low_pct", "high_pct")))
 
 
 def _listed(lines: Sequence[str]) -> str:

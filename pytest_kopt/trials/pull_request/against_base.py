@@ -17,10 +17,9 @@ from pytest_kopt import policies
 from pytest_kopt.cases.details import in_a_line, with_details
 from pytest_kopt.cases.order import Purpose, WorkerOrders
 from pytest_kopt.cases.result import CaseResult, Collector, loaded_by
-from pytest_kopt.decide import hard_gates
 from pytest_kopt.decide.case_verdict import Same, Shape
 from pytest_kopt.decide.conclusion import with_untimed, without
-from pytest_kopt.decide.hard_gates import some
+from pytest_kopt.decide.hard_gates import Ground, Observation, by_ground, some, unchanged
 from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.devices.idle import AllGpusBusy
 from pytest_kopt.errors import BadInput
@@ -28,10 +27,10 @@ from pytest_kopt.honesty.audit import audit
 from pytest_kopt.honesty.finding import Finding, names_of
 from pytest_kopt.options.declare import IN_TREE
 from pytest_kopt.options.settings import Settings
-from pytest_kopt.paired.arms import CandidateDied, NotComparable, Versions
+from pytest_kopt.paired.arms import NotComparable, Versions
 from pytest_kopt.paired.noise import NoiseHistory
 from pytest_kopt.paired.pairing import Criteria, PairedResult, judge
-from pytest_kopt.paired.replica import Caught
+from pytest_kopt.paired.replica import Caught, Died
 from pytest_kopt.processes.launched import scratch
 from pytest_kopt.processes.launcher import launcher_of
 from pytest_kopt.sameness.sources import differing
@@ -164,13 +163,14 @@ class PullRequestGate:
             is_pointer = any("git-lfs" in error for error in failed.values())
             check_known(self.other, (), self._differing if is_pointer else ())
             self._check_known(collector.in_order())
-        verdict = self._cut_off(collector, interrupted)
+        verdict = by_ground(self._unfinished(collector, interrupted), self.policy)
         detail = self._unbuilt
         results: Sequence[CaseResult] = collector.in_order()
         if self.is_settled:
             verdict = self._nothing(f"the same code as {self.other}")
         elif detail:
-            verdict = self._wrong([], f"the kernel does not build: {detail.splitlines()[0]}")
+            unbuilt = _wrong([], f"the kernel does not build: {detail.splitlines()[0]}")
+            verdict = unbuilt.verdict(self.policy.name)
         elif verdict is None:
             try:
                 verdict, detail, results = self._judge(collector, measurements)
@@ -208,22 +208,26 @@ class PullRequestGate:
         cases = changed_cases(checked, there, self._then.order, self.policy, other=bool(kernels))
         results = cases.judged
         found = [*judging.findings_of(results), *self._audit(results, kernels)]
-        if damning := judging.rejecting(found):
-            return judging.overfit(results, damning, self.policy, judging.COMPUTE), "", results
+        cheat = judging.dishonest(results, judging.rejecting(found), judging.COMPUTE)
+        if cheat:
+            return cheat.verdict(self.policy.name), "", results
         broken = self._broken_at_base(results, measurements)
         results = [result for result in results if result.nodeid not in broken]
         gone = removed(self.config, self._then, self._base_copy, collector, measurements)
         apart = {*cases.new, *cases.together}
+        observation, detail, verdict = _wrong_cases(results, cases.by_base), "", None
         try:
-            detail, verdict = "", self._judged(results, cases.by_base)
-            verdict = verdict or self._compared(results, kernels, around, apart, measurements)
+            if observation is None:
+                verdict = self._compared(results, kernels, around, apart, measurements)
         except Caught as caught:
             why = "the results are not the base's"
-            verdict = self._refused(results, caught.findings, why, accuses=caught.accuses)
-        except CandidateDied as death:
+            observation = _refused(results, caught.findings, why, accuses=caught.accuses)
+        except Died as death:
             how = str(death)
             told = judging.all_failed(results, {death.case: how}, "ERROR")
-            detail, verdict = judging.head(how), self._wrong(told, how.splitlines()[0])
+            detail, observation = judging.head(how), _wrong(told, how.splitlines()[0])
+        verdict = by_ground([observation], self.policy) or verdict
+        assert verdict is not None
         flags = [f"removed case: {nodeid}" for nodeid in gone]
         flags += [f"fails at the base in the same way: {nodeid}" for nodeid in broken]
         # The base's tests check with the base's file, and what is timed has today's.
@@ -425,7 +429,7 @@ class PullRequestGate:
                 why = self._unreached(results, kernels) + (" that is compared" if apart else "")
             decided = self._nothing(why, rest)
         untimed = judging.shapes(reached)
-        return with_untimed(decided, untimed, self.policy, *judging.INTERPRETED)
+        return with_untimed(decided, untimed, self.policy, judging.INTERPRETED)
 
     def _unreached(self, results: Sequence[CaseResult], kernels: Sequence[str]) -> str:
         """Return why no case changes; BadInput for files, which are named in order to be compared.
@@ -456,38 +460,21 @@ class PullRequestGate:
 
     def _nothing(self, why: str, shapes: Sequence[Shape] = ()) -> Verdict:
         """Return the verdict on unchanged kernels."""
-        asks_gain = self.settings.gate == "improve"
-        return hard_gates.unchanged(self.policy, why, shapes, asks_gain=asks_gain)
+        same = unchanged(why, shapes, asks_gain=self.settings.gate == "improve")
+        return same.verdict(self.policy.name)
 
-    def _cut_off(self, collector: Collector, interrupted: str) -> Verdict | None:
-        """Return INCOMPLETE or REPAIR where not every case has a row; BadInput for refused input.
+    def _unfinished(self, collector: Collector, interrupted: str) -> list[Observation]:
+        """Return why not every case has a row; BadInput for refused input.
 
         A file of cases that does not import, of the base's or others, is wrong.
         """
         judging.refuse(collector.refusals())
         judging.fail_rows_of_failed_tests(collector)
-        unfinished = judging.cut_off(collector, None, interrupted, self.policy)
+        unfinished = [*judging.unfinished(collector, None, interrupted)]
         failed = judging.not_imported(collector, self._then.order, self.config.rootpath)
         if not failed or interrupted or (unfinished and collector.results):
             return unfinished
-        return self._wrong(collector.in_order(), "; ".join(failed.values()))
-
-    def _judged(self, results: Sequence[CaseResult], by_base: Collection[str]) -> Verdict | None:
-        """Return the verdict on wrong cases, None where there are none."""
-        failed = [result for result in results if result.check != "PASS"]
-        if not failed:
-            return None
-        first = in_a_line(failed[0].diagnosis)
-        if not any(result.nodeid in by_base for result in failed):
-            names = ", ".join(result.nodeid for result in failed[:3])
-            kinds = "/".join(sorted({result.check for result in failed}))
-            why = (
-                f"{len(failed)} of {len(results)} case(s) are {kinds}: {names}; the first: {first}"
-            )
-            return self._wrong(results, why)
-        what = f"{len(failed)} case(s) are wrong by what the base's cases declare"
-        step = "correct the kernel, or change what is right in a pull request of its own first"
-        return self._wrong(results, f"{what}: {failed[0].label}: {first}", step)
+        return [_wrong(collector.in_order(), "; ".join(failed.values()))]
 
     def _compare(
         self, cases: Sequence[CaseResult], versions: Versions, measurements: Measurements
@@ -506,35 +493,48 @@ class PullRequestGate:
 
     def _with_nearby(self, paired: PairedResult) -> Verdict:
         """Return the verdict with what the versions did at shapes near the declared ones."""
-        nearby, verdict = paired.nearby, paired.verdict
+        times = paired.verdict
+        if times.decision is not Decision.INCOMPLETE:
+            times = times.saying(next_step=NEXT.get(times.decision, ""))
         reached = [result for result in paired.results if result.nodeid not in paired.same]
-        if wrong := paired.refusing:
-            why = "the other side is right where this one is not"
-            return judging.flagged(self._refused(reached, wrong, why), nearby)
-        if verdict.decision is not Decision.INCOMPLETE:
-            verdict = verdict.saying(next_step=NEXT.get(verdict.decision, ""))
-        return judging.flagged(verdict, nearby)
+        why = "the other side is right where this one is not"
+        refused = _refused(reached, paired.refusing, why) if paired.refusing else None
+        return judging.flagged(by_ground([refused], self.policy) or times, paired.nearby)
 
-    def _refused(
-        self,
-        results: Sequence[CaseResult],
-        findings: Sequence[Finding],
-        why: str,
-        *,
-        accuses: bool = False,
-    ) -> Verdict:
-        """Return the verdict on a version that cheats, or else on a wrong one; `why` begins it."""
-        if cheats := findings if accuses else judging.rejecting(findings):
-            return judging.overfit(results, cheats, self.policy, judging.COMPUTE)
-        failed = {finding.where: str(finding) for finding in findings}
-        failing = judging.all_failed(results, failed, "FAIL")
-        reason = f"{why}: {names_of(findings)}"
-        return judging.flagged(self._wrong(failing, reason), findings)
 
-    def _wrong(
-        self,
-        results: Sequence[CaseResult],
-        reason: str,
-        step: str = "correct what the reason names; nothing was compared",
-    ) -> Verdict:
-        return hard_gates.wrong(self.policy, reason, step, judging.shapes(results))
+def _wrong_cases(results: Sequence[CaseResult], by_base: Collection[str]) -> Observation | None:
+    """Return that cases are wrong, None where there are none."""
+    failed = [result for result in results if result.check != "PASS"]
+    if not failed:
+        return None
+    first = in_a_line(failed[0].diagnosis)
+    if not any(result.nodeid in by_base for result in failed):
+        names = ", ".join(result.nodeid for result in failed[:3])
+        kinds = "/".join(sorted({result.check for result in failed}))
+        why = f"{len(failed)} of {len(results)} case(s) are {kinds}: {names}; the first: {first}"
+        return _wrong(results, why)
+    what = f"{len(failed)} case(s) are wrong by what the base's cases declare"
+    step = "correct the kernel, or change what is right in a pull request of its own first"
+    return _wrong(results, f"{what}: {failed[0].label}: {first}", step)
+
+
+def _refused(
+    results: Sequence[CaseResult], findings: Sequence[Finding], why: str, *, accuses: bool = False
+) -> Observation:
+    """Return that a version cheats, or else that it is wrong; `why` begins the reason then."""
+    cheats = findings if accuses else judging.rejecting(findings)
+    if cheat := judging.dishonest(results, cheats, judging.COMPUTE):
+        return cheat
+    failed = {finding.where: str(finding) for finding in findings}
+    failing = judging.all_failed(results, failed, "FAIL")
+    return _wrong(failing, f"{why}: {names_of(findings)}", findings=findings)
+
+
+def _wrong(
+    results: Sequence[CaseResult],
+    reason: str,
+    step: str = "correct what the reason names; nothing was compared",
+    findings: Sequence[Finding] = (),
+) -> Observation:
+    evidence = {"shapes": judging.shapes(results), **judging.flags_of(findings)}
+    return Observation(Ground.WRONG, reason, step, evidence)

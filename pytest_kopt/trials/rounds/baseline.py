@@ -14,11 +14,12 @@ from pytest_kopt.cases.details import choices_of, in_a_line, tuning_flags
 from pytest_kopt.cases.result import Collector, names, observed_by
 from pytest_kopt.decide.classes import measured_classes
 from pytest_kopt.decide.hard_gates import (
-    baseline,
+    Ground,
+    Observation,
+    by_ground,
     checked_shape,
-    correctness_verdict,
-    incomplete,
-    metrics_verdict,
+    no_figure,
+    wrong_rows,
 )
 from pytest_kopt.decide.verdict import Aggregate, Verdict
 from pytest_kopt.errors import BadInput
@@ -93,15 +94,14 @@ class Baseline(CampaignTrial):
 
 
 def _judge(gathered: Gathered) -> Verdict:
-    collector, interrupted = gathered.ran.collector, gathered.ran.interrupted
-    policy = gathered.policy
-    broken = judging.cut_off(collector, None, interrupted, policy)
-    if broken is None or (collector.outside and not collector.results):
+    collector, policy = gathered.ran.collector, gathered.policy
+    observed = [*judging.unfinished(collector, None, gathered.ran.interrupted)]
+    if not observed or (collector.outside and not collector.results):
         _check_labels(gathered)
-    if gathered.edits and not interrupted:
+    if gathered.edits:
         changed = f"the harness changed while the baseline ran: {gathered.edits[0]}"
-        return incomplete(policy, changed)
-    return broken or _measured(gathered)
+        observed.append(Observation(Ground.SPOILED, changed))
+    return by_ground(observed, policy) or _measured(gathered).verdict(policy.name)
 
 
 def _check_labels(gathered: Gathered) -> None:
@@ -118,32 +118,33 @@ def _check_labels(gathered: Gathered) -> None:
     levels.select(manifest.representative_shapes or (), named)
 
 
-def _measured(gathered: Gathered) -> Verdict:
-    """Return the baseline's verdict where all cases are right and timed."""
+def _measured(gathered: Gathered) -> Observation:
+    """Return that all cases are right and timed, or what one of them lacks."""
     opened, table, policy = gathered.opened, gathered.rows, gathered.policy
-    failed = correctness_verdict(table, policy, failed_repairs=-1)
-    if failed:
+    if wrong := wrong_rows(table, policy, failed_repairs=-1):
         first = next(result for result in gathered.results if result.check != "PASS")
         what = f"{first.nodeid}: {in_a_line(first.diagnosis)}"
         step = f"the baseline has to be correct: {what}; correct that and run round 1 again"
-        return failed.saying(next_step=step)
+        return replace(wrong, next_step=step)
     metrics = parse_primary(opened.campaign.manifest.primary_metric, table, policy.directions)
-    unusable = metrics_verdict(table, metrics, policy)
-    if unusable:
-        return incomplete(policy, unusable.reason, unusable.next_step)
+    if unusable := no_figure(table, metrics, policy):
+        return Observation(Ground.UNSOUND, unusable.reason, unusable.next_step)
     totals = [
         Aggregate(metric=metric.name, better=metric.better, candidate=aggregate(table.rows, metric))
         for metric in metrics
     ]
-    verdict = baseline(
-        policy,
+    return Observation(
+        Ground.FIRST,
         f"{len(table.rows)} case(s) PASS; the schema and the case set are frozen",
         f"change the kernel, then: `pytest --kopt-campaign {opened.campaign.name} "
         f"--kopt-round next`{_quick_words(gathered)}",
-        [*map(checked_shape, table.rows)],
+        {
+            "shapes": [*map(checked_shape, table.rows)],
+            "aggregate": totals[0],
+            "secondary": totals[1:],
+            "classes": measured_classes(opened.classes, table, metrics[0]),
+        },
     )
-    classes = measured_classes(opened.classes, table, metrics[0])
-    return verdict.saying(aggregate=totals[0], secondary=totals[1:], classes=classes)
 
 
 def _editable(gathered: Gathered) -> Iterator[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 
 from pytest_kopt.campaign import levels, prerequisites
 from pytest_kopt.campaign.campaign import Campaign
@@ -18,8 +18,13 @@ from pytest_kopt.campaign.kernel import KernelVersion
 from pytest_kopt.campaign.ledger import PairedChange
 from pytest_kopt.cases.details import in_a_line
 from pytest_kopt.cases.result import CaseResult, Collector, names
-from pytest_kopt.decide.hard_gates import correctness_verdict, incomplete, same_code
-from pytest_kopt.decide.verdict import Verdict
+from pytest_kopt.decide.hard_gates import (
+    Ground,
+    Observation,
+    by_ground,
+    same_code,
+    wrong_rows,
+)
 from pytest_kopt.errors import BadInput, KernelError
 from pytest_kopt.figures import changed
 from pytest_kopt.honesty.audit import audit
@@ -35,7 +40,7 @@ from pytest_kopt.trials.campaign_trial import (
     profiled,
     record_round,
 )
-from pytest_kopt.trials.comparing import broken, compare_paired, compare_stored
+from pytest_kopt.trials.comparing import compare_paired, compare_stored
 from pytest_kopt.trials.stages import (
     Asked,
     Begun,
@@ -117,84 +122,67 @@ def judge_candidate(ran: Ran) -> Judged:
 def _judge_same(ran: Ran) -> Judged:
     """Judge the incumbent's code, of which its rows stand and nothing has run."""
     opened, kernel, number = ran.opened, ran.begun.kernel, ran.opened.same_as
-    campaign, policy = opened.campaign, opened.asked.policy
+    campaign = opened.campaign
     assert number is not None
     ran.collector.results = {result.nodeid: result for result in campaign.best.results()}
     gathered = gather(ran)
-    verdict = broken(gathered, list(ran.collector.results), _PUT_BACK)
-    if not verdict and differing(campaign.incumbent().sources, kernel.sources):
-        verdict = incomplete(policy, "the kernel files changed meanwhile")
     where, shapes = f"the same code as round {number}", judging.same_shapes(gathered.results)
-    same = same_code(policy, where, opened.notes.extra_benefit, shapes)
-    return Judged(gathered, verdict or same)
+    same = same_code(where, opened.notes.extra_benefit, shapes)
+    observed = [*gathered.observed(ran.collector.results, _PUT_BACK)]
+    if differing(campaign.incumbent().sources, kernel.sources):
+        observed.append(Observation(Ground.UNSOUND, "the kernel files changed meanwhile"))
+    policy = opened.asked.policy
+    return Judged(gathered, by_ground(observed, policy) or same.verdict(policy.name))
 
 
-def _judge(gathered: Gathered, examination: Examination) -> Judged:
-    """Judge what is missing, wrong or dishonest in any case; then the level's cases by times."""
-    unfit, gathered = _refused(gathered, examination), gathered.of_level()
-    opened, results, policy = gathered.opened, gathered.results, gathered.policy
-    if unfit:
-        return Judged(gathered, unfit)
-    if judging.is_interpreted(results):
-        return Judged(gathered, incomplete(policy, *judging.INTERPRETED))
+def _judge(checked: Gathered, examination: Examination) -> Judged:
+    """Check all cases, compare those of the level, and decide by the first ground or by times."""
+    cheats = judging.rejecting(examination.findings(checked.results))
+    observed = [
+        *checked.observed(checked.opened.frozen, _PUT_BACK),
+        judging.dishonest(checked.results, cheats),
+        _wrong(checked) if checked.table else None,
+    ]
+    gathered = checked.of_level()
+    observed.append(judging.interpreted(gathered.results))
+    if verdict := by_ground(observed, gathered.policy):
+        return Judged(gathered, verdict)
+    opened = gathered.opened
     if gathered.harness is not None:
         opened.asked.watch.check_dependencies(gathered.harness)
     if opened.asked.settings.compare == "stored":
         return Judged(gathered, compare_stored(gathered))
-    incumbent, judge_rows = opened.campaign.incumbent(), partial(_judge, examination=examination)
-    judged = compare_paired(gathered, incumbent, judge_rows)
-    if judged.paired and judged.paired.has_same_machine_code and not opened.notes.extra_benefit:
-        return _same_machine_code(judged)
-    refused = judged.paired.refusing if judged.paired else []
-    special = judging.rejecting(refused)
-    if special:
-        return judged.of(judging.overfit(results, special, policy))
-    return _supporting(judged, refused)
+    compared = compare_paired(gathered, opened.campaign.incumbent())
+    observed, paired = [_wrong(compared.gathered, compared.mistakes)], compared.paired
+    if paired and paired.has_same_machine_code and not opened.notes.extra_benefit:
+        observed.append(_same_machine_code(gathered))
+    return compared.decided(observed)
 
 
-def _refused(gathered: Gathered, examination: Examination) -> Verdict | None:
-    """Return the verdict on expected cases that are missing, dishonest or wrong, else None."""
-    results, policy = gathered.results, gathered.policy
-    unusable = broken(gathered, list(gathered.opened.frozen), _PUT_BACK)
-    if unusable:
-        return unusable
-    damning = judging.rejecting(examination.findings(results))
-    if damning:
-        return judging.overfit(results, damning, policy)
-    return correctness_verdict(gathered.rows, policy, gathered.failed_repairs)
+def _wrong(gathered: Gathered, mistakes: Sequence[Finding] = ()) -> Observation | None:
+    """Return that cases are wrong, some by `mistakes` that the comparison found."""
+    wrong = wrong_rows(gathered.rows, gathered.policy, gathered.failed_repairs)
+    if wrong is None or not mistakes:
+        return wrong
+    evidence = {**wrong.evidence, **judging.flags_of(mistakes)}
+    return replace(wrong, reason=f"{wrong.reason}; {names_of(mistakes)}", evidence=evidence)
 
 
-def _same_machine_code(judged: Judged) -> Judged:
-    """Judge a race whose best is the incumbent's machine code; BadInput for a lone candidate."""
-    campaign = judged.gathered.opened.campaign
+def _same_machine_code(gathered: Gathered) -> Observation:
+    """Return that a race's best is the incumbent's machine code; BadInput for a lone candidate."""
+    campaign = gathered.opened.campaign
     why = (
         f"the same machine code as round {campaign.state.incumbent_round}: the GPU does the same "
         "work in every case"
     )
-    if judged.gathered.opened.raced:
-        gathered = judged.gathered
-        shapes = judging.same_shapes(gathered.results, "machine")
-        return judged.of(same_code(gathered.policy, why, None, shapes))
+    if gathered.opened.raced:
+        return same_code(why, None, judging.same_shapes(gathered.results, "machine"))
     raise BadInput(
         why,
         where=", ".join(campaign.manifest.kernel_source),
         fix="change the launched code, or give notes with extra_benefit; --kopt-measure-same times "
         "it nevertheless",
     )
-
-
-def _supporting(judged: Judged, wrong: Sequence[Finding]) -> Judged:
-    """Return what is judged of a candidate that is wrong where the incumbent is right: REPAIR."""
-    if not wrong:
-        return judged
-    gathered = judged.gathered
-    for finding in wrong:
-        gathered = gathered.with_failure(finding.where, "FAIL", str(finding))
-    failed = correctness_verdict(gathered.rows, gathered.policy, gathered.failed_repairs)
-    assert failed is not None
-    judged = replace(judged, gathered=gathered, verdict=failed)
-    reason = f"{failed.reason}; {names_of(wrong)}"
-    return judged.flagged(*wrong).saying(reason=reason)
 
 
 def _judge_by_all(quick: Judged, examination: Examination) -> Judged:

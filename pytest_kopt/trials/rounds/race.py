@@ -7,7 +7,7 @@ processes. The best is put into the tree, and from there on the round is the ord
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from difflib import unified_diff
@@ -21,7 +21,7 @@ from pytest_kopt.campaign.kernel import KernelFile, KernelVersion, files_of
 from pytest_kopt.cases.details import in_a_line
 from pytest_kopt.cases.order import Depth
 from pytest_kopt.cases.result import CaseResult, Collector
-from pytest_kopt.decide.hard_gates import incomplete
+from pytest_kopt.decide.hard_gates import Ground, Observation, by_ground
 from pytest_kopt.decide.race_rule import (
     LAST_LOOK,
     RACE_LOOKS,
@@ -33,7 +33,7 @@ from pytest_kopt.decide.race_rule import (
     winner,
 )
 from pytest_kopt.decide.series import SeriesTable
-from pytest_kopt.decide.verdict import Decision, RaceCandidate, Verdict
+from pytest_kopt.decide.verdict import Decision, RaceCandidate
 from pytest_kopt.errors import BadInput
 from pytest_kopt.paired.arms import NotComparable, Versions
 from pytest_kopt.paired.comparison import Comparison
@@ -159,9 +159,8 @@ class Race(CampaignTrial):
     def conclude(self, ran: Ran) -> Closing:
         """Check, race, put the best into the tree and close its round; one found out gives way."""
         gathered = gather(ran)
-        broken = _broken(gathered)
-        if broken:
-            return record(Judged(gathered, broken))
+        if unfit := by_ground(_observed(gathered), gathered.policy):
+            return record(Judged(gathered, unfit))
         root, incumbent = self.campaign.root, ran.begun.kernel
         trees = RaceTrees.of(ran.begun)
         racers, out = _raced(gathered, trees)
@@ -202,19 +201,15 @@ def _judged(ran: Ran, first: _Entry, raced: tuple[RacedCandidate, ...], trees: R
     return judge_candidate(replace(ran, begun=begun))
 
 
-def _broken(gathered: Gathered) -> Verdict | None:
-    """Return INCOMPLETE where the incumbent's own cases cannot be relied on, else None."""
-    ran, results, policy = gathered.ran, gathered.results, gathered.policy
-    missing = judging.cut_off(ran.collector, list(ran.opened.frozen), ran.interrupted, policy)
-    if missing:
-        return missing
-    if judging.is_interpreted(results):
-        return incomplete(policy, *judging.INTERPRETED)
+def _observed(gathered: Gathered) -> Iterator[Observation | None]:
+    """Yield why the incumbent's own cases cannot be relied on."""
+    ran, results = gathered.ran, gathered.results
+    yield from judging.unfinished(ran.collector, ran.opened.frozen, ran.interrupted)
+    yield judging.interpreted(results)
     failed = [result.nodeid for result in results if result.check != "PASS"]
     if failed or gathered.edits:
         why = f"the current best itself fails {failed[0]}" if failed else judging.EDITED_HARNESS
-        return incomplete(policy, why, "nothing was raced: find out why")
-    return None
+        yield Observation(Ground.UNSOUND, why, "nothing was raced: find out why")
 
 
 def _raced(gathered: Gathered, trees: RaceTrees) -> tuple[list[_Entry], list[_Entry]]:
@@ -255,13 +250,17 @@ def _checked(candidate: RaceEntrant, collector: Collector, ran: Ran) -> _Entry:
     judging.fail_rows_of_failed_tests(collector)
     results = collector.in_order()
     damning = judging.rejecting(Examination(opened.campaign, candidate.kernel).findings(results))
-    failed = [result for result in results if result.check != "PASS"]
-    missing = judging.cut_off(collector, list(opened.frozen), "", opened.asked.policy)
-    wrong = missing.reason if missing else ""
-    if failed:
-        wrong = f"{failed[0].nodeid} is {failed[0].check}: {in_a_line(failed[0].diagnosis)}"
-    cheat = str(damning[0]) if damning else ""
-    record = by_checks(candidate.name, candidate.kernel.hashes, cheat, wrong)
+    observed = [Observation(Ground.DISHONEST, str(finding)) for finding in damning]
+    observed += (
+        Observation(Ground.WRONG, f"{case.nodeid} is {case.check}: {in_a_line(case.diagnosis)}")
+        for case in results
+        if case.check != "PASS"
+    )
+    # A case that its own version keeps from speaking is wrong.
+    lost = judging.unfinished(collector, opened.frozen, "")
+    observed += (replace(missing, ground=Ground.WRONG) for missing in lost)
+    refused = by_ground(observed, opened.asked.policy)
+    record = by_checks(candidate.name, candidate.kernel.hashes, refused)
     return _Entry(candidate, collector, record)
 
 
