@@ -75,11 +75,72 @@ def test_the_processor_time_is_that_of_what_it_computes(start: Start) -> None:
     busy, _ = start("counts")
     idle, _ = start("sleeps")
     waiting.until(lambda: " S " in Path(f"/proc/{idle.pid}/stat").read_text())
-    before = busy.cpu_ms(), idle.cpu_ms()
-    assert before[0] is not None and before[1] is not None
-    while (now := busy.cpu_ms()) is not None and now <= before[0]:
-        pass
-    assert now is not None and idle.cpu_ms() == before[1]
+    before = {process: process.cpu_ms() or 0.0 for process in (busy, idle)}
+
+    def used(process: Inspected) -> float:
+        return (process.cpu_ms() or 0.0) - before[process]
+
+    # Being stopped takes a process some time as well.
+    waiting.until(lambda: used(busy) > 10 * used(idle))
+
+
+#: For each line it starts a child that computes for 50 ms by its own clock, and writes that clock.
+#: The child is waited for at once, or killed at the next line; one that nobody waits for is reaped
+#: by the system.
+STARTS = """
+import os, signal, sys, time
+if sys.argv[1] == "unwaited":
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+print(0, flush=True)
+for line in sys.stdin:
+    reader, writer = os.pipe()
+    if not (child := os.fork()):
+        while time.process_time() < 0.05:
+            pass
+        os.write(writer, str(time.process_time()).encode())
+        if sys.argv[1] == "waited":
+            os._exit(0)
+        time.sleep(600)
+    used = os.read(reader, 99).decode()
+    if sys.argv[1] == "waited":
+        os.waitpid(child, 0)
+    print(used, flush=True)
+    if sys.argv[1] != "waited":
+        sys.stdin.readline()
+        os.kill(child, signal.SIGKILL)
+        try:
+            os.waitpid(child, 0)
+        except ChildProcessError:
+            pass
+        print(0, flush=True)
+"""
+
+
+@pytest.mark.parametrize("how", ["waited", "killed", "unwaited"])
+def test_the_processor_time_of_a_child_that_has_ended_stays_counted(how: str) -> None:
+    words = [sys.executable, "-c", STARTS, how]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(words, text=True, stdin=pipe, stdout=pipe) as process:
+        orders, replies = process.stdin, process.stdout
+        assert orders is not None and replies is not None
+
+        def told() -> float:
+            print(file=orders, flush=True)
+            return float(replies.readline()) * 1e3
+
+        replies.readline()
+        other, used = Inspected(process.pid), 0.0
+        seen = [other.cpu_ms() or 0.0]
+        for _ in range(3):
+            used += told()
+            seen.append(other.cpu_ms() or 0.0)
+            if how != "waited":
+                told()
+                seen.append(other.cpu_ms() or 0.0)
+        # The system keeps the time of ended children in ticks.
+        assert seen == sorted(seen)
+        assert seen[-1] - seen[0] >= used - 1e3 / os.sysconf("SC_CLK_TCK")
+        process.kill()
 
 
 def test_what_is_not_mapped_is_not_read(start: Start) -> None:

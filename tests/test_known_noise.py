@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import subprocess
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -94,13 +93,17 @@ class Measuring:
     flags: tuple[str, ...] = ()
     tried: tuple[Tried, ...] = ()
     written: str = ""
+    why_apart: str = ""
+    untried: str = ""
     asks_more: bool = True
     caught: tuple[Finding, ...] = ()
     nearby: list[str] = field(default_factory=list)
+    measured: list[Replica] = field(default_factory=list)
 
     def replicas(self, count: int) -> Iterator[Replica]:
         for _ in range(count):
-            yield self.waiting.pop(0)
+            self.measured.append(self.waiting.pop(0))
+            yield self.measured[-1]
 
     def to_document(self) -> dict[str, object]:
         return {}
@@ -116,11 +119,14 @@ class Measuring:
         return {}
 
     def in_company(self, gain: float) -> Replica:
-        (case,) = replicas(1, names="a", gain=math.exp(gain), sd=0.0)
         old, alone = (INCUMBENT, block_time(1.0)), (ALONE, block_time(1.0))
-        quads = {**case["a"].quads, "alone": [[old, alone, alone, old]] * 3}
+        beside = {"alone": [[old, alone, alone, old]] * 3}
         seen = (gain, gain - 1e-5, gain + 1e-5)
-        return {"a": replace(case["a"], quads=quads, outside=seen)}
+        return {
+            name: replace(case, quads=case.quads | beside, outside=seen)
+            for name, case in self.measured[-1].items()
+            if not case.is_same
+        }
 
 
 def compared(
@@ -248,6 +254,14 @@ class TestACalibration:
         path = tmp_path / "agent/workspace/noise/nvidia-h200.json"
         assert f"written to {path}" in capsys.readouterr().out
         assert json.loads(path.read_text()) == json.loads(json.dumps(document))
+
+
+def test_a_gain_is_undecided_where_no_process_loads_a_case_near_its_shape() -> None:
+    comparison = cast(Comparison, Measuring(replicas(8, gain=1.05), untried="a: it does not load"))
+    metric = Metric("Forward TFLOPS", "higher")
+    verdict = judge(comparison, results(), Criteria([metric], PRIMUS, NoiseHistory())).verdict
+    assert verdict.decision is Decision.INCONCLUSIVE
+    assert verdict.reason.endswith("; but a: it does not load")
 
 
 def test_a_case_that_the_change_does_not_reach_never_decides() -> None:

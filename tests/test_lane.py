@@ -97,6 +97,8 @@ class Gaining(Carrier):
     """Finds every case so many times as fast; in company the incumbent alone is timed, too."""
 
     gain = 1.1
+    #: Whether the process that holds the candidate says that it holds the incumbent alone as well.
+    claims_alone = False
 
     def measure(self, ids: Sequence[str], *rest: Any) -> dict[str, CaseQuads]:
         super().measure(ids, *rest)
@@ -105,7 +107,8 @@ class Gaining(Carrier):
             (CANDIDATE, block_time(1.0)),
         )
         quads = {CANDIDATE: [[new, old, old, new]]}
-        quads |= {"alone": [[alone, old, old, alone]]} if self.joined else {}
+        if self.joined or self.claims_alone:
+            quads["alone"] = [[alone, old, old, alone]]
         return {nodeid: CaseQuads(nodeid, "wall", {**quads}) for nodeid in ids}
 
 
@@ -203,6 +206,37 @@ def test_after_a_gain_the_next_replica_has_company(
     assert begun >= replicas if kind == "cuda" else begun == replicas
     lane.in_company(0.1)
     assert (len(arms.alone), len(arms.started)) == (2 + refuses, begun + 1)
+
+
+def test_a_case_that_no_process_loads_near_its_shape_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A candidate's process may say so, though it loads the case to be timed."""
+    arms = Starting()
+    arms.asks_more = True
+
+    def start_nearby(place: Place, room: int) -> Any:
+        trying = nothing_nearby(place.ids, ONE_PROCESS)
+        trying.unloaded, trying.through = {"b"}, {"a"}
+        return trying
+
+    monkeypatch.setattr(arms, "start_nearby", start_nearby)
+    lane = lane_of(arms, "cpu")
+    lane.try_nearby()
+    assert lane.unloaded_nearby == ["b"]
+
+
+def test_no_process_with_the_candidate_is_taken_for_the_incumbent_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "Carrier", Gaining)
+    monkeypatch.setattr(Gaining, "claims_alone", True)
+    arms = Starting()
+    arms.asks_more = True
+    lane = lane_of(arms, "cpu")
+    lane.measure(1)
+    lane.in_company(0.1)
+    assert len(arms.alone) == 1 and arms.started[-1].joined
 
 
 def test_cases_that_lacked_memory_next_to_others_are_tried_again_one_after_the_other(

@@ -126,7 +126,7 @@ def played(*rounds: tuple[Level, float]) -> Sequence[AnyEvent]:
 class TestChain:
     def test_full_rounds_multiply_over_all_cases(self) -> None:
         chain = chain_of_best(fold(played(("full", 10.0), ("full", 10.0))))
-        assert chain and chain.change.step_pct == pytest.approx(21.0)
+        assert chain and chain.step_pct == pytest.approx(21.0)
 
     def test_there_is_no_chain_over_all_cases_with_a_quick_link(self) -> None:
         state = fold(played(("full", 10.0), ("quick", 50.0), ("full", 1.0)))
@@ -134,7 +134,7 @@ class TestChain:
         before = state.rounds[2].verdict
         assert before is not None
         first = chain_to(state, before)
-        assert first and first.change.step_pct == pytest.approx(10.0)
+        assert first and first.step_pct == pytest.approx(10.0)
         rows = missing_text("", state).splitlines()[-3:]
         assert "step +10.000%" in rows[0] and "(quick)" not in rows[0]
         assert "not described (quick)" in rows[1]

@@ -373,7 +373,7 @@ def test_a_clock_that_steps_between_two_blocks_spoils_their_pair_only() -> None:
 
 def test_the_verdict_says_why_a_case_is_timed_by_events() -> None:
     class Measuring:
-        flags, tried, written, asks_more = (), (), "", False
+        flags, tried, written, untried, asks_more = (), (), "", "", False
 
         def try_nearby(self) -> None: ...
 

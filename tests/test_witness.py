@@ -13,7 +13,13 @@ from hypothesis import strategies as st
 
 from pytest_kopt.cases.order import ALONE, CANDIDATE, INCUMBENT
 from pytest_kopt.honesty.nearby_shapes import Tried
-from pytest_kopt.paired.credit import hidden_time, look_outside, look_total, lost_elsewhere
+from pytest_kopt.paired.credit import (
+    CrossCheck,
+    look_around,
+    look_outside,
+    look_total,
+    lost_elsewhere,
+)
 from pytest_kopt.paired.samples import BlockTime, CaseQuads
 
 from .scripted import block_time
@@ -39,53 +45,60 @@ def replica(
 
 @pytest.mark.parametrize("engine", ["wall", "events", "graph+events"])
 def test_a_gain_that_passes_around_the_blocks_is_named(engine: str) -> None:
-    (finding,) = hidden_time([replica(2.0, 18.0, around=1.0, engine=engine)] * 2)
-    assert (finding.check, finding.where, finding.rejects) == ("hidden-time", "a", True)
-    assert "18 ms less than the current best's, and 18 ms more pass" in finding.message
+    finding = look_around([replica(2.0, 28.0, around=1.0, engine=engine)] * 2).finding
+    assert finding is not None and (finding.check, finding.where) == ("hidden-time", "a")
+    assert finding.rejects
+    assert "18 ms less than the current best's, and 28 ms more pass" in finding.message
 
 
-def beside_alone(new: float, put_off: float, alone: float) -> dict[str, CaseQuads]:
-    """A case in which `put_off` ms pass around either version's blocks, beside it `alone` ms."""
-    (case,) = replica(new, 0.0, around=put_off, noise=0.02).values()
-    apart = BlockTime(20.0, None, 20.0, 20.0 + alone, 20.0)
-    beside = BlockTime(20.0, None, 20.0, 20.0 + put_off, 20.0)
-    quad = [(ALONE, apart), (INCUMBENT, beside), (INCUMBENT, beside), (ALONE, apart)]
-    case.quads["alone"] = [quad] * 3
-    return {"a": case}
+@given(st.floats(1.0, 1e5), st.integers(0, 11))
+def test_a_block_that_is_held_up_hides_nothing(longer: float, at: int) -> None:
+    """Neither by its own time nor by how much all of them scatter then."""
+    measured = [replica(2.0, 18.0, around=1.0), replica(2.0, 18.0, around=1.0)]
+    blocks = [
+        (quad, place)
+        for of_process in measured
+        for quad in of_process["a"].quads["candidate"]
+        for place, (arm, _) in enumerate(quad)
+        if arm == CANDIDATE
+    ]
+    quad, place = blocks[at]
+    time = quad[place][1]
+    quad[place] = CANDIDATE, replace(time, outside=time.outside + longer)
+    assert look_around(measured).finding
 
 
-def test_a_gain_is_not_put_off_by_holding_the_current_best_up_as_well() -> None:
-    (finding,) = hidden_time([beside_alone(2.0, 22.0, 4.0)])
-    assert (finding.check, finding.where) == ("hidden-time", "a")
-
-
-@given(st.floats(2.0, 19.0), st.floats(1.0, 20.0), st.floats(0.75, 1.3))
-def test_processes_may_differ_in_what_passes_around_their_blocks(
-    new: float, around: float, differs: float
+@given(st.floats(3.0, 19.0), st.floats(2.0, 12.0))
+def test_a_part_of_a_gain_that_passes_around_the_blocks_is_taken_off(
+    new: float, moved: float
 ) -> None:
-    assert not [*hidden_time([beside_alone(new, around * differs, around)])]
+    found = look_around([replica(new, moved, around=0.0)] * 2)
+    credited = math.log(20 / new) - found.excess
+    assert found.finding or credited <= math.log(20 / (new + moved - 0.4)) + math.log(1.021)
 
 
 @given(st.floats(1.0, 19.9), st.floats(-8.0, 0.0), st.floats(8.5, 50))
 def test_a_gain_that_is_one_outside_as_well_is_no_finding(
     new: float, moved: float, around: float
 ) -> None:
-    assert not [*hidden_time([replica(new, moved, around=around)] * 2)]
+    found = look_around([replica(new, moved, around=around)] * 2)
+    assert (found.finding, found.doubt, found.excess) == (None, "", 0.0)
 
 
 @given(st.floats(20.0, 40.0), st.floats(0, 50))
 def test_where_nothing_is_gained_nothing_is_hidden(new: float, moved: float) -> None:
-    assert not [*hidden_time([replica(new, moved)] * 2)]
+    assert not look_around([replica(new, moved)] * 2).finding
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_what_only_scatters_is_no_finding(seed: int) -> None:
     new = 15.0 + seed / 10
-    assert not [*hidden_time([replica(new, 0.0, around=40.0, noise=0.3)] * 2)]
+    found = look_around([replica(new, 0.0, around=40.0, noise=0.1)] * 2)
+    assert (found.finding, found.doubt, found.excess) == (None, "", 0.0)
 
 
 def test_a_case_that_needed_no_clock_is_left_out() -> None:
-    assert not [*hidden_time([{"a": CaseQuads("a", "", same="source")}] * 2)]
+    assert look_around([{"a": CaseQuads("a", "", same="source")}] * 2) == CrossCheck()
 
 
 def gpu(new: float, outside: float, noise: float, seed: int = 0) -> dict[str, CaseQuads]:
@@ -225,6 +238,25 @@ def test_a_wait_shows_among_blocks_that_others_hold_up(seed: int) -> None:
     ]
     witness = look_outside(replicas, unasked)
     assert math.exp(math.log(4) - witness.excess) == pytest.approx(1.0, abs=0.3)
+
+
+def in_company(new: float, passed: float) -> list[dict[str, CaseQuads]]:
+    """The same next to the current best alone; the current best next to it waits as long."""
+    replicas = waiting(new, passed)
+    for case in replicas[0].values():
+        for quad in case.quads["candidate"]:
+            quad[1] = INCUMBENT, BlockTime(20.0, None, 20.0, 20.0, passed * 20 / new)
+        old, alone = quad[2], (ALONE, quad[2][1])
+        case.quads["alone"] = [[alone, old, old, alone]] * 3
+    return replicas
+
+
+@given(st.floats(10.1, 1e6))
+def test_a_wait_is_not_hidden_by_making_the_current_best_wait(passed: float) -> None:
+    beside = in_company(5.0, passed)
+    assert not look_outside(waiting(5.0, 5.0), unasked, None, in_company(5.0, 5.0)).excess
+    witness = look_outside(beside, unasked, None, beside)
+    assert witness.doubt or witness.excess >= math.log(4) - math.log(20 / min(passed, 20.0)) - 1e-9
 
 
 def timed(*new: float) -> dict[str, CaseQuads]:

@@ -24,6 +24,9 @@ from pytest_kopt.process_tree import above, down, is_below, stat_of
 
 _PROC = Path("/proc")
 _TRIES = 20
+#: Where /proc/PID/stat has the time of ended children, in user code and in the system, from the
+#: state on, and the unit there.
+_OF_CHILDREN, _TICK_MS = slice(13, 15), 1e3 / os.sysconf("SC_CLK_TCK")
 #: Seconds until a process that was told to stop has stopped.
 _STOPPING_SECONDS = 1.0
 
@@ -131,24 +134,48 @@ class Inspected:
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
+        #: By process, the time that it had used when this was asked last, and that of ended ones.
+        self._used: dict[int, float] = {}
+        self._of_ended = 0.0
+        self._total = 0.0
+        self._is_stopped = False
 
     def cpu_ms(self) -> float | None:
         """Return the processor time of all its threads, and of what it started, in ms.
 
-        None where the system does not tell it.
+        They stand still meanwhile: the system tells of one that runs what it had used when it was
+        interrupted last. The clock only grows: what has ended since this was asked last stays
+        counted. None where the system does not tell it.
         """
-        total, is_there = 0.0, False
+        try:
+            with self.stopped():
+                return self._read_clocks()
+        except OSError:
+            return None
+
+    def _read_clocks(self) -> float | None:
+        used, of_ended = dict[int, float](), 0.0
         for pid in down(self.pid):
             with suppress(OSError, AttributeError):
+                # Of ended children the system keeps ticks, and of those alone that were waited for.
+                of_ended += sum(map(int, stat_of(pid)[_OF_CHILDREN])) * _TICK_MS
                 # clock_getcpuclockid(3) as Linux computes it: the clock that counts time on
                 # processors.
-                total += time.clock_gettime((~pid << 3) | 2) * 1e3
-                is_there |= pid == self.pid
-        return total if is_there else None
+                used[pid] = time.clock_gettime((~pid << 3) | 2) * 1e3
+        if self.pid not in used:
+            return None
+        by_each = sum(max(0.0, ms - self._used.get(pid, 0.0)) for pid, ms in used.items())
+        in_all = sum(used.values()) + of_ended - sum(self._used.values()) - self._of_ended
+        self._total += max(by_each, in_all)
+        self._used, self._of_ended = used, of_ended
+        return self._total
 
     @contextmanager
     def stopped(self) -> Iterator[None]:
         """Have it and what it started stand still; OSError where it does not."""
+        if self._is_stopped:
+            yield
+            return
         stopped: list[int] = []
         try:
             for pid in down(self.pid):
@@ -158,8 +185,10 @@ class Inspected:
             while stat_of(self.pid)[0] not in "Tt":
                 if time.monotonic() > until:
                     raise TimeoutError("it does not stop")
+            self._is_stopped = True
             yield
         finally:
+            self._is_stopped = False
             for pid in stopped:
                 with suppress(OSError):
                     os.kill(pid, signal.SIGCONT)

@@ -335,7 +335,7 @@ class Lane:
                 continue
             self._measured += 1
             self._dismiss(replica)
-            self._note(cases)
+            self._note(cases, has_company=replica.has_company)
             self._progress.advance()
             replicas.append(self._all(cases))
         return replicas
@@ -401,6 +401,11 @@ class Lane:
         self._end_verifier()
 
     @property
+    def unloaded_nearby(self) -> list[str]:
+        """The cases that could not be loaded where shapes near theirs were tried."""
+        return [nodeid for nodeid, how in self._nearby_tried.items() if how]
+
+    @property
     def _open_ids(self) -> list[str]:
         return [nodeid for nodeid in self.place.ids if nodeid not in self._same]
 
@@ -452,11 +457,15 @@ class Lane:
             self.held_seconds += replica.held_seconds
             self.tried += replica.tried
 
-    def _note(self, cases: Mapping[str, CaseQuads]) -> None:
-        """Note what is the same, what was gained, and what was timed of the incumbent alone."""
+    def _note(self, cases: Mapping[str, CaseQuads], *, has_company: bool) -> None:
+        """Note what is the same, what was gained, and what was timed of the incumbent alone.
+
+        A process that holds the candidate may say that it holds that one as well.
+        """
         self._same |= {nodeid: quads for nodeid, quads in cases.items() if quads.is_same}
         for quads in cases.values():
-            if alone := quads.quads.pop("alone", None):
+            alone = quads.quads.pop("alone", None)
+            if alone and has_company:
                 pairs = {"alone": alone, CANDIDATE: quads.quads[CANDIDATE]}
                 self._alone[quads.nodeid] = replace(quads, quads=pairs, outside=())
         gains = [case.ratio("step") for case in cases.values() if CANDIDATE in case.quads]

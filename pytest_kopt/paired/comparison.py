@@ -63,6 +63,11 @@ class Comparison:
         return self._arms.how
 
     @property
+    def why_apart(self) -> str:
+        """Why the current best is in no process with the candidate, "" where it is."""
+        return "each version has a process of its own" if self.how == TWO_PROCESSES else ""
+
+    @property
     def written(self) -> str:
         return self._arms.written
 
@@ -100,6 +105,12 @@ class Comparison:
     def tried(self) -> list[Tried]:
         return merged(shape for lane in self._lanes for shape in lane.tried)
 
+    @property
+    def untried(self) -> str:
+        """Why inputs near the cases show nothing of the candidate, "" where they do."""
+        unloaded = [nodeid for lane in self._lanes for nodeid in lane.unloaded_nearby]
+        return f"{unloaded[0]}: no process could load it to try near inputs" if unloaded else ""
+
     def replicas(self, count: int) -> Iterator[dict[str, CaseQuads]]:
         """Yield `count` replicas, each the quads of every case by node id.
 
@@ -118,8 +129,8 @@ class Comparison:
 
         The outside clock is to tell a `gain` of the candidate, as a log-ratio.
         """
-        if self._arms.how == TWO_PROCESSES:
-            raise Refused("each version has a process of its own")
+        if self.why_apart:
+            raise Refused(self.why_apart)
         return _merged(self._in_all_lanes(lambda lane: lane.in_company(gain)))
 
     def under_load(self, ids: Collection[str], turns: int) -> dict[str, CaseQuads]:

@@ -1,22 +1,23 @@
 """Whether a gain is credited: what a version that would be kept is asked beyond its ratios.
 
-The incumbent has to be as fast next to the candidate as in a process without it. A candidate can
-slow down the code that runs next to it, by a hook in an allocator, a scheduling class, a cache of
-the machine. That slows incumbent and control alike, so that no ratio inside of its process shows
-it.
+A gain is no larger than these other measurements of it allow; where one shows less, that counts. No
+limit follows from what the candidate's process measures of the current best and its copy, and a
+measurement that cannot be had is a doubt.
 
-A gain is no larger than these other measurements of it allow: where one shows less, that counts.
+The first is against the current best in a process without the candidate. A candidate can slow down
+the code that runs next to it, by a hook in an allocator, a scheduling class, a cache of the
+machine. That slows incumbent and control alike, so that no ratio inside of its process shows it.
 
-Medians over pairs leave out blocks that take many times as long. The total time does not: a gain is
-no larger than one ratio of sums over all blocks of all processes that ran the candidate.
+One ratio of sums over all blocks of all processes that ran the candidate is the second. Medians
+over pairs leave out blocks that take many times as long.
 
-Nor do its ratios show work that the candidate has moved to where nothing is counted, which the
-clock of the deciding process sees. On the CPU a comparison counts the processor time of a block, on
-a GPU the device's events. A gain of processor time that this clock shows to be a loss, as calls
-wait, is none. The work around the counted time is the same for all versions. A version that gains,
-and for which this work takes as much longer, has moved its work there (a hook, a finalizer, a clock
-that lies). Blocks that a GPU replays are run many times over as well, so that what passes around
-them cancels: a gain has to show there by the outside clock too.
+The third has the work around the counted time. On the CPU a comparison counts the processor time of
+a block, on a GPU the device's events. The work around that is the same for all versions: a version
+for which it takes longer has moved its work there (a hook, a finalizer, a clock that lies).
+
+The fourth is the clock of the deciding process. A gain of processor time that this clock shows to
+be a loss, as calls wait, is none. Blocks that a GPU replays are run many times over as well, so
+that what passes around them cancels: a gain has to show there by the outside clock too.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from pytest_kopt.cases.order import ALONE, CANDIDATE, INCUMBENT, PLACEBO
+from pytest_kopt.cases.order import ALONE, CANDIDATE, INCUMBENT
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.inference import KNOWN_BIAS_PCT, Estimate, percent
 from pytest_kopt.devices.states import BOOST
@@ -37,10 +38,10 @@ from pytest_kopt.paired.comparison import Comparison
 from pytest_kopt.paired.replica import Caught
 from pytest_kopt.paired.samples import BlockTime, CaseQuads, Replicates, best_ms, pairs_of
 from pytest_kopt.paired.verifier_process import Refused
+from pytest_kopt.processes.child import MAX_DEATHS
 
-#: While another measurement shows less by more than this, in percent, by more than this share of
-#: the gain, and by more than the A/A control changed in any replicate, it is taken so many times in
-#: all: by some percent processes differ anyway.
+#: While another measurement shows less by more than this, in percent, and by more than this share
+#: of the gain, it is taken so many times in all: by some percent processes differ anyway.
 _SUSPECT_PCT, _SUSPECT_SHARE, _TIMES = 2.0, 0.02, 4
 #: A gain of which so much is not there by another measurement is none; less is taken off.
 _LOSS_SHARE = 0.5
@@ -52,18 +53,20 @@ _ANEW_SHARE = 0.15
 #: The times of a row and of a call near the declared shape are those of few calls by a clock that
 #: others on the machine disturb: they count where the candidate takes so many times as long there.
 _LOST_TIMES = 8.0
-#: Of a gain, and of the counted time, so much may pass elsewhere; and of what passes elsewhere for
-#: the current best, which differs by the contents of the processor's caches.
-_MOVED_SHARE, _MOVED_LEAST, _CACHES = 0.25, 0.02, 0.1
-#: The same between two processes, which differ by where their memory lies.
-_PROCESSES = 0.5
+#: So much of the counted time may pass elsewhere.
+_MOVED_LEAST = 0.02
+#: So many times as long as around the current best's blocks next to it, and as around those of the
+#: current best alone, it may take around a version's: on the CPU the contents of its caches differ,
+#: and between processes where their memory lies; on a GPU also launches do.
+_AROUND, _AROUND_GPU = (1.1, 1.5), (2.0, 2.0)
 #: A version's time by the outside clock is at least this share of the current best's: differences
 #: of what passes scatter.
 _LEAST_SHARE = 1e-4
 #: Messages to a GPU's process and the launches of its calls take their time, in ms.
 _LAUNCHES_MS = 5.0
-#: One-sided level of the bound on the time that passes elsewhere.
-_MOVED_LEVEL = 0.001
+#: One-sided level of the bound on the time that passes elsewhere, and the share of a GPU's gain
+#: that the outside clock may show less.
+_MOVED_LEVEL, _MOVED_SHARE = 0.001, 0.25
 #: One-sided level at which the outside clock has to see a gain of a GPU, and how many replicas may
 #: be measured for that alone.
 _SEEN_LEVEL, _MORE_REPLICAS = 0.05, 2
@@ -88,68 +91,194 @@ class CrossCheck:
     document: Mapping[str, Any] | None = None
 
 
-def least_suspect(gain: float, replicas: Replicates) -> float:
+class _Less(NamedTuple):
+    """By how much, as a log-ratio, another measurement shows less than a `gain`."""
+
+    gain: float
+    whole: Estimate
+    #: Without what adds most to it: a block may be held up once, and hides nothing then.
+    rest: Estimate
+
+    def at(self, level: float) -> Estimate:
+        """Return the one whose lower bound says more."""
+        return max(self.whole, self.rest, key=lambda estimate: estimate.lower(level))
+
+    @property
+    def says_too_little(self) -> bool:
+        """Whether it shows less than the gain, but by no more than such measurements scatter."""
+        is_shown = self.at(_LOSS_LEVEL).lower(_LOSS_LEVEL) > _BIAS
+        return not is_shown and self.whole.mean > suspect_above(self.gain)
+
+    def held(self, how: str, level: float = _LOSS_LEVEL) -> CrossCheck:
+        """Return what is taken off the gain, or why it is in doubt, by what `how` was measured.
+
+        One that is not shown at a `level` is taken off as well, but for half of the gain.
+        """
+        shown = self.at(level)
+        is_shown = shown.lower(level) > _BIAS
+        less = shown if is_shown else self.rest
+        message = f"{how} the change is {percent(self.gain - less.mean):+.1f} %"
+        found = CrossCheck(change=less, document=less.figures(level))
+        if not is_shown and less.mean <= suspect_above(self.gain):
+            return found
+        if not is_shown and less.mean >= _LOSS_SHARE * self.gain:
+            return replace(found, doubt=message)
+        return replace(found, excess=less.mean, flag=message)
+
+
+def suspect_above(gain: float) -> float:
     """Return by how much less, as a log-ratio, another measurement shows before it is suspect."""
-    copies = [
-        statistics.fmean(ratios)
-        for replica in replicas
-        if (ratios := [q.ratio("step", PLACEBO) for q in replica.values() if q.at(PLACEBO)])
-    ]
-    return max(math.log1p(_SUSPECT_PCT / 100), _SUSPECT_SHARE * gain, *map(abs, copies))
+    return max(math.log1p(_SUSPECT_PCT / 100), _SUSPECT_SHARE * gain)
 
 
 def look_alone(
-    in_company: Callable[[], Mapping[str, CaseQuads]],
-    gain_pct: float | None,
-    replicas: Replicates = (),
+    in_company: Callable[[], Mapping[str, CaseQuads]], replicas: Replicates
 ) -> CrossCheck:
-    """Time the incumbent alone, more than once where that differs; `gain_pct` is the candidate's.
+    """Hold the gain in `replicas` against the current best alone, more than once if it is less.
 
-    `replicas` tell how identical code differs. Each time `in_company` returns it next to the
-    candidate against itself alone, by node id. Raises what that raises, but for Refused.
+    Each time `in_company` returns both next to each other, by node id. Raises what that raises, but
+    for Refused: a gain that could not be measured so is in doubt.
     """
-    slower, why_not = list[float](), ""
-    gain = math.log1p((gain_pct or 0.0) / 100)
-    suspect = least_suspect(gain, replicas)
-    try:
-        for _ in range(_TIMES):
-            timed = [quads for quads in in_company().values() if not quads.is_same]
-            ratios = [quads.ratio("step", "alone") for quads in timed]
-            slower.append(-statistics.fmean(ratios) if ratios else 0.0)
-            if statistics.fmean(slower) <= suspect:
-                break
-    except Refused as reason:
-        why_not = "" if slower else str(reason)
+    gains = _gains(replicas)
+    gain = statistics.fmean(gains.values())
+    slower, by_pairs, by_sums, refused = list[float](), list[float](), list[float](), list[str]()
+    while len(slower) < _TIMES and len(refused) < MAX_DEATHS:
+        try:
+            cases = [_in_company(case) for case in map(in_company().get, gains)]
+        except Refused as reason:
+            refused.append(str(reason))
+            continue
+        slower.append(-statistics.fmean(case.ratio("step", "alone") for case in cases))
+        ratios = statistics.fmean(case.ratio("step") for case in cases)
+        by_pairs.append(gain - ratios + slower[-1])
+        by_sums.append(gain - statistics.fmean(map(_gain_over_alone, cases)))
+        if max(map(statistics.fmean, (by_pairs, by_sums))) <= suspect_above(gain):
+            break
+    why_not = refused[-1] if len(refused) == MAX_DEATHS else ""
     document = {"slower_pct": [*map(percent, slower)], "why_not": why_not}
-    if len(slower) < 2:
+    if why_not:
+        doubt = f"the gain could not be held against the current best alone: {why_not}"
+        return CrossCheck(doubt, document=document)
+    if len(slower) < _TIMES:
         return CrossCheck(document=document)
-    estimate = Estimate.of(tuple(slower))
-    is_lost = estimate.mean >= _LOSS_SHARE * gain
+    loss = Estimate.of(tuple(slower))
+    is_lost = max(map(statistics.fmean, (by_pairs, by_sums))) >= _LOSS_SHARE * gain
+    level = _ACCUSING_LEVEL if is_lost else _LOSS_LEVEL
+    found = max(
+        (
+            _Less(gain, Estimate.of(less), Estimate.of(sorted(less)[:-1])).held(
+                "against the current best alone", level
+            )
+            for less in map(tuple, (by_pairs, by_sums))
+        ),
+        key=lambda check: (bool(check.doubt), check.excess),
+    )
+    found = replace(found, document=document)
+    if loss.lower(level) <= _BIAS:
+        return found
     finding = Finding(
         "incumbent-slowed",
-        (
-            f"the incumbent is {percent(estimate.mean):.1f} % slower in one process with the "
-            "candidate than without it"
-        ),
+        f"the incumbent is {percent(loss.mean):.1f} % slower in one process with the candidate "
+        "than without it",
         advice="leave the process, its libraries and the machine as they are",
-        rejects=is_lost,
+        rejects=loss.mean >= _LOSS_SHARE * gain and loss.lower(_ACCUSING_LEVEL) > _BIAS,
     )
-    if estimate.lower(_ACCUSING_LEVEL if is_lost else _LOSS_LEVEL) > _BIAS:
-        return CrossCheck("", estimate.mean, finding, str(finding), document=document)
-    is_suspect = is_lost and estimate.mean > math.log1p(_SUSPECT_PCT / 100)
-    doubt = f"{finding.message}, in the mean of {len(slower)} that scatter" if is_suspect else ""
-    return CrossCheck(doubt, document=document)
+    return replace(found, finding=finding, flag=str(finding))
 
 
-class _Sums(NamedTuple):
-    """By how much, as a log-ratio, one ratio of sums over all blocks shows less than the gain.
+def _in_company(case: CaseQuads | None) -> CaseQuads:
+    if case is None or not (case.at("alone") and case.at(CANDIDATE)):
+        raise Refused("a case was not timed there")
+    return case
 
-    `without_worst` is that without the pair of blocks that adds most: a block may be held up once.
+
+def _gain_over_alone(case: CaseQuads) -> float:
+    """Return the candidate's gain over the current best alone by sums over blocks, as a log-ratio.
+
+    The candidate's sum has what it has moved to where nothing is counted.
     """
+    pairs, alone = [*pairs_of(case.at(CANDIDATE))], [*pairs_of(case.at("alone"), INCUMBENT, ALONE)]
+    gain = -sum(
+        math.log(math.fsum(new.of("step") for new, _ in each))
+        - math.log(math.fsum(old.of("step") for _, old in each))
+        for each in (pairs, alone)
+    )
+    if case.engine == "graph":
+        return gain
+    news = [new for new, _ in pairs_of(case.quads[CANDIDATE])]
+    most = statistics.fmean(_most_around(old, case.engine, is_apart=True) for _, old in alone)
+    moved = max(0.0, statistics.fmean(new.outside - new.counted for new in news) - most)
+    return gain - math.log1p(moved / statistics.fmean(new.counted for new in news))
 
-    gain: float
-    less: Estimate
-    without_worst: float
+
+def _most_around(old: BlockTime, engine: str, *, is_apart: bool = False) -> float:
+    """Return how many ms may pass around a block by what passes around the current best's."""
+    is_host = engine == "wall"
+    share = (_AROUND if is_host else _AROUND_GPU)[is_apart]
+    least = _MOVED_LEAST * old.counted + (0.0 if is_host else _LAUNCHES_MS)
+    return share * (old.outside - old.counted) + least
+
+
+def _pairs_with_alone(case: CaseQuads) -> Iterator[tuple[BlockTime, BlockTime]]:
+    """Yield blocks of the candidate and of the current best alone of the same lap."""
+    laps = zip(case.quads.get(CANDIDATE, ()), case.quads.get("alone", ()), strict=False)
+    for with_candidate, with_alone in laps:
+        news = [time for arm, time in with_candidate if arm == CANDIDATE]
+        yield from zip(news, (time for arm, time in with_alone if arm == ALONE), strict=True)
+
+
+def _gains(replicas: Replicates) -> dict[str, float]:
+    """Return the gain of each case that was timed, as a log-ratio."""
+    return {
+        nodeid: statistics.fmean(replica[nodeid].ratio("step") for replica in replicas)
+        for nodeid, first in (replicas[0] if replicas else {}).items()
+        if not first.is_same
+    }
+
+
+def _pairs(nodeid: str, measured: Replicates) -> list[tuple[BlockTime, BlockTime]]:
+    """Return the pairs of blocks of a case, the candidate's first."""
+    # What was timed next to the incumbent alone may be here twice.
+    timed = (replica[nodeid].at(CANDIDATE) for replica in measured if nodeid in replica)
+    quads = {id(of_process): of_process for of_process in timed}
+    return [pair for each in quads.values() for pair in pairs_of(each)]
+
+
+def _less_by_sums(
+    gains: Mapping[str, float], times: Mapping[str, Sequence[tuple[float, float]]]
+) -> _Less | None:
+    """Hold gains against one ratio of sums a case, over pairs of ms: the candidate's come first.
+
+    None where no case has three pairs.
+    """
+    timed = {nodeid: pairs for nodeid, pairs in times.items() if len(pairs) > 2}
+    if not timed:
+        return None
+    of_case = {nodeid: _without_each(gains[nodeid], pairs) for nodeid, pairs in timed.items()}
+    drops = {nodeid: whole - min(without) for nodeid, (whole, without) in of_case.items()}
+    worst = max(drops, key=drops.__getitem__)
+    without = of_case[worst][1]
+    at = without.index(min(without))
+    rest = [*timed[worst][:at], *timed[worst][at + 1 :]]
+    others = {**of_case, worst: _without_each(gains[worst], rest)}
+    gain = statistics.fmean(gains[nodeid] for nodeid in timed)
+    return _Less(gain, _jackknife([*of_case.values()]), _jackknife([*others.values()]))
+
+
+def _without_each(gain: float, pairs: Sequence[tuple[float, float]]) -> tuple[float, list[float]]:
+    """Return by how much less than the gain a ratio of sums is, and without each pair in turn."""
+    new, old = (math.fsum(times) for times in zip(*pairs, strict=True))
+    least = _LEAST_SHARE * old
+    without = [gain - math.log((old - b) / max(new - a, least)) for a, b in pairs]
+    return gain - math.log(old / max(new, least)), without
+
+
+def _jackknife(cases: Sequence[tuple[float, Sequence[float]]]) -> Estimate:
+    """Estimate a mean over cases: a sum of few large terms scatters by as much as one of them."""
+    variances = [(len(each) - 1) * statistics.pvariance(each) for _, each in cases]
+    error = math.sqrt(math.fsum(variances)) / len(cases)
+    freedom = sum(len(each) - 1 for _, each in cases)
+    return Estimate(statistics.fmean(whole for whole, _ in cases), error, freedom)
 
 
 def look_total(
@@ -164,60 +293,49 @@ def look_total(
     best, by node id, in processes that had no blocks. `another` replica is asked for while blocks
     say too little.
     """
-    measured, taken = [*replicas, *others], len(others)
-    while sums := _total(replicas, measured, elsewhere, _counted):
-        gain, less, without_worst = sums
-        excess = less.mean if less.lower(_LOSS_LEVEL) > _BIAS else 0.0
-        is_suspect = not excess and less.mean > least_suspect(gain, replicas)
-        if is_suspect and taken < _TIMES:
-            measured += another()
-            taken += 1
-            continue
-        message = (
-            f"by the total time of all blocks the change is {percent(gain - less.mean):+.1f} %"
-        )
-        is_lost = is_suspect and without_worst >= _LOSS_SHARE * gain
-        return CrossCheck(
-            message if is_lost else "",
-            excess,
-            flag=message if excess else "",
-            change=less,
-            document=less.figures(_LOSS_LEVEL),
-        )
-    return CrossCheck()
+    gains, measured, taken = _gains(replicas), [*replicas, *others], len(others)
+    while True:
+        times = {
+            nodeid: [(new.of("step"), old.of("step")) for new, old in _pairs(nodeid, measured)]
+            for nodeid in gains
+        }
+        times = {name: [*pairs, *elsewhere.get(name, ())] for name, pairs in times.items() if pairs}
+        less = _less_by_sums(gains, times)
+        if not less:
+            return CrossCheck()
+        if not less.says_too_little or taken >= _TIMES:
+            return less.held("by the total time of all blocks")
+        measured += another()
+        taken += 1
 
 
-def _total(
-    replicas: Replicates,
-    measured: Replicates,
-    elsewhere: Mapping[str, Sequence[tuple[float, float]]],
-    clock: Callable[[BlockTime, BlockTime], tuple[float, float]],
-) -> _Sums | None:
-    """Hold the gain in `replicas` against sums over `measured` pairs, whose ms a clock tells."""
-    gains, less, variances, worst, freedom = list[float](), list[float](), list[float](), 0.0, 0
-    for nodeid, first in replicas[0].items() if replicas else ():
-        # What was timed beside the incumbent alone may be here twice.
-        timed = (replica[nodeid].at(CANDIDATE) for replica in measured if nodeid in replica)
-        quads = {id(of_process): of_process for of_process in timed}
-        pairs = [clock(*pair) for each in quads.values() for pair in pairs_of(each)]
-        if first.is_same or len(pairs) < 2:
+def look_around(replicas: Replicates, others: Replicates = ()) -> CrossCheck:
+    """Hold the gain against blocks with what passes around them, where no graph is replayed.
+
+    The current best's blocks next to them have the same work around them. `others` were not claimed
+    for the gain.
+    """
+    gains, measured = _gains(replicas), [*replicas, *others]
+    times = dict[str, list[tuple[float, float]]]()
+    for nodeid, gain in gains.items():
+        if (engine := replicas[0][nodeid].engine) == "graph":
             continue
-        pairs += elsewhere.get(nodeid, ())
-        new, old = (math.fsum(times) for times in zip(*pairs, strict=True))
-        gain = statistics.fmean(replica[nodeid].ratio("step") for replica in replicas)
-        least = _LEAST_SHARE * old
-        without = [gain - math.log((old - b) / max(new - a, least)) for a, b in pairs]
-        gains.append(gain)
-        less.append(gain - math.log(old / max(new, least)))
-        variances.append((len(pairs) - 1) * statistics.pvariance(without))
-        worst = max(worst, less[-1] - min(without))
-        freedom += len(pairs) - 1
-    if not less:
-        return None
-    # Delete-one jackknife: a sum of few large terms scatters by as much as one of them.
-    error = math.sqrt(math.fsum(variances)) / len(less)
-    estimate = Estimate(statistics.fmean(less), error, freedom)
-    return _Sums(statistics.fmean(gains), estimate, estimate.mean - worst / len(less))
+        pairs = _pairs(nodeid, measured)
+        times[nodeid] = [
+            (new.outside - _most_around(old, engine), old.counted) for new, old in pairs
+        ]
+        less = _less_by_sums(gains, {nodeid: times[nodeid]})
+        limit = max(_LOSS_SHARE * gain, suspect_above(gain))
+        if less and gain > 0 and less.at(_MOVED_LEVEL).lower(_MOVED_LEVEL) > limit:
+            gained = statistics.fmean(old.counted - new.counted for new, old in pairs)
+            longer = gained + statistics.fmean(new.outside - old.outside for new, old in pairs)
+            message = (
+                f"the timed calls of a block take {gained:.3g} ms less than the current best's, "
+                f"and {longer:.3g} ms more pass outside of them"
+            )
+            return CrossCheck(finding=_hidden(message, nodeid))
+    found = _less_by_sums(gains, times)
+    return found.held("with what passes around the blocks") if found else CrossCheck()
 
 
 def lost_elsewhere(
@@ -256,13 +374,7 @@ def look_outside(
     asked = [*replicas, *beside_alone]
     engines = {case.engine for replica in replicas for case in replica.values()}
     if "wall" in engines:
-        sums = _total(replicas, asked, {}, _by_wall)
-        if sums is None:
-            return CrossCheck()
-        gain, less, _ = sums
-        is_less = loss_pct is None and less.lower(_ACCUSING_LEVEL) > _MOVED_LEAST
-        left = replace(less, mean=gain - less.mean)
-        return _witnessed(left, loss_pct, less.mean if is_less else 0.0)
+        return _look_by_wall(replicas, beside_alone, loss_pct)
     more = 0
     while True:
         if estimates := _estimates(replicas, asked):
@@ -275,6 +387,32 @@ def look_outside(
             return found
         asked += another()
         more += 1
+
+
+def _look_by_wall(
+    replicas: Replicates, beside_alone: Replicates, loss_pct: float | None
+) -> CrossCheck:
+    """Hold a gain of processor time against what passed meanwhile.
+
+    Next to the current best alone only half of a gain counts: processes differ.
+    """
+    gains = _gains(replicas)
+    beside, apart = dict[str, list[tuple[float, float]]](), dict[str, list[tuple[float, float]]]()
+    for nodeid in gains:
+        beside[nodeid] = [*map(_by_wall, _pairs(nodeid, [*replicas, *beside_alone]))]
+        cases = (replica[nodeid] for replica in beside_alone if nodeid in replica)
+        apart[nodeid] = [_by_wall(pair) for case in cases for pair in _pairs_with_alone(case)]
+    less = _less_by_sums(gains, beside)
+    if not less:
+        return CrossCheck()
+    shown = less.at(_ACCUSING_LEVEL)
+    is_less = shown.lower(_ACCUSING_LEVEL) > _MOVED_LEAST
+    if alone := _less_by_sums(gains, apart):
+        than_alone = alone.at(_ACCUSING_LEVEL)
+        if than_alone.lower(_ACCUSING_LEVEL) > max(_MOVED_LEAST, _LOSS_SHARE * less.gain):
+            shown, is_less = max(shown, than_alone, key=lambda found: found.mean), True
+    left = replace(shown, mean=less.gain - shown.mean)
+    return _witnessed(left, loss_pct, shown.mean if is_less and loss_pct is None else 0.0)
 
 
 def _witnessed(
@@ -315,13 +453,10 @@ def _hidden(message: str, where: str = "") -> Finding:
     return Finding("hidden-time", message, where=where, advice=advice)
 
 
-def _by_wall(new: BlockTime, old: BlockTime) -> tuple[float, float]:
+def _by_wall(pair: tuple[BlockTime, BlockTime]) -> tuple[float, float]:
     """Return the ms of both by what passed meanwhile; what passes around any block cancels."""
+    new, old = pair
     return old.counted - (old.passed - new.passed), old.counted
-
-
-def _counted(new: BlockTime, old: BlockTime) -> tuple[float, float]:
-    return new.of("step"), old.of("step")
 
 
 def _estimates(replicas: Replicates, asked_in: Replicates) -> tuple[Estimate, Estimate] | None:
@@ -381,67 +516,6 @@ def look_anew(replicas: Replicates, others: Replicates) -> CrossCheck:
     return CrossCheck("", less.mean, flag=message, change=less, document=document)
 
 
-def hidden_time(replicas: Replicates) -> Iterator[Finding]:
-    """Say what contradicts the gain of a case that is not replayed as a graph."""
-    for nodeid in {name: None for replica in replicas for name in replica}:
-        cases = [replica[nodeid] for replica in replicas if nodeid in replica]
-        if any(case.engine == "graph" for case in cases):
-            continue
-        pairs = [pair for case in cases for pair in pairs_of(case.quads.get(CANDIDATE, ()))]
-        alone = [
-            time
-            for case in cases
-            for quad in case.quads.get("alone", ())
-            for arm, time in quad
-            if arm == ALONE
-        ]
-        is_gpu = any(case.engine != "wall" for case in cases)
-        if len(pairs) > 1 and (finding := _contradiction(nodeid, pairs, alone, is_gpu=is_gpu)):
-            yield finding
-
-
-def _contradiction(
-    nodeid: str,
-    pairs: Sequence[tuple[BlockTime, BlockTime]],
-    alone: Sequence[BlockTime],
-    *,
-    is_gpu: bool,
-) -> Finding | None:
-    """Return a finding where the candidate's other time outweighs its gain, in ms of a block.
-
-    The time around is compared with that of the current best next to it and, if there is one, with
-    the current best's in a process of its own. Code that puts work off to where nothing is counted
-    may hold the current best up there as well.
-    """
-    counted = statistics.fmean(old.counted for _, old in pairs)
-    gained = counted - statistics.fmean(new.counted for new, _ in pairs)
-    beside = [old.outside - old.counted for _, old in pairs]
-    around = [new.outside - new.counted for new, _ in pairs]
-    held_against = [
-        (_mean_of([new - old for new, old in zip(around, beside, strict=True)]), beside)
-    ]
-    if len(alone) > 1:
-        apart = [time.outside - time.counted for time in alone]
-        new, old = _mean_of(around), _mean_of(apart)
-        error = math.hypot(new.error, old.error)
-        held_against.append((Estimate(new.mean - old.mean, error, new.freedom), apart))
-    for longer, reference in held_against:
-        least = statistics.fmean(reference)
-        if is_gpu:
-            least += _LAUNCHES_MS
-        else:
-            least *= _CACHES if reference is beside else _PROCESSES
-        if gained > 0 and longer.lower(_MOVED_LEVEL) > max(
-            _MOVED_SHARE * gained, _MOVED_LEAST * counted, least
-        ):
-            return _hidden(
-                f"the timed calls of a block take {gained:.3g} ms less than the current best's, "
-                f"and {longer.mean:.3g} ms more pass outside of them",
-                nodeid,
-            )
-    return None
-
-
 def _mean_of(values: Sequence[float]) -> Estimate:
     error = statistics.stdev(values) / math.sqrt(len(values))
     return Estimate(statistics.fmean(values), error, len(values) - 1)
@@ -451,29 +525,30 @@ def _mean_of(values: Sequence[float]) -> Estimate:
 class Credit:
     """The verdict of the other measurements on a version that would be kept."""
 
-    witness: CrossCheck = CrossCheck()
     alone: CrossCheck = CrossCheck()
     total: CrossCheck = CrossCheck()
+    around: CrossCheck = CrossCheck()
     anew: CrossCheck = CrossCheck()
+    witness: CrossCheck = CrossCheck()
+
+    @property
+    def _checks(self) -> tuple[CrossCheck, ...]:
+        return self.alone, self.total, self.around, self.anew, self.witness
 
     @property
     def doubt(self) -> str:
         """Why the version is not kept all the same, "" where it is."""
-        return self.witness.doubt or self.alone.doubt or self.total.doubt
+        return next((check.doubt for check in self._checks if check.doubt), "")
 
     @property
     def excess(self) -> float:
         """By how much, as a log-ratio, the gain is more than the other measurements allow."""
-        checks = self.witness, self.alone, self.total, self.anew
-        return max(check.excess for check in checks)
+        return max(check.excess for check in self._checks)
 
     @property
     def flags(self) -> list[str]:
         part = f"{percent(self.excess):.1f} % of the gain in pairs are not credited"
-        return [
-            *filter(None, (self.alone.flag, self.total.flag, self.anew.flag)),
-            *[part] * bool(self.excess),
-        ]
+        return [*(check.flag for check in self._checks if check.flag), *[part] * bool(self.excess)]
 
     def to_document(self) -> dict[str, object]:
         asked = self.alone.document or {"slower_pct": [], "why_not": ""}
@@ -481,6 +556,7 @@ class Credit:
             "incumbent_alone": {**asked, "doubt": self.alone.doubt},
             "outside_clock": self.witness.document,
             "total_time": self.total.document,
+            "around_blocks": self.around.document,
             "new_content": self.anew.document,
         }
 
@@ -511,21 +587,23 @@ def examine(
         except Refused:
             return comparison.replicas(1)
 
-    _refuse(hidden_time(replicas))
-    alone = look_alone(in_company, gain_pct, replicas)
+    alone = CrossCheck(document={"slower_pct": [], "why_not": comparison.why_apart})
+    if not comparison.why_apart:
+        alone = look_alone(in_company, replicas)
     elsewhere = lost_elsewhere(comparison.tried, rows, replicas)
     # A copy: what `another` adds there it returns as well.
     total = look_total(replicas, (*beside_alone,), elsewhere, another)
+    around = look_around(replicas, beside_alone)
     witness = look_outside(replicas, another, loss_pct, (*beside_alone,))
-    _refuse([witness.finding] if witness.finding else [])
+    _refuse([check.finding for check in (around, witness) if check.finding])
     if comparison.written:
         what = f"the kernel wrote {comparison.written} in the tree of the current best"
         advice = "write to the kernel's own tree only"
         _refuse([Finding("harness-written", f"{what} during the comparison", advice=advice)])
-    _refuse(hidden_time(beside_alone))
     if alone.finding and alone.finding.rejects:
         _refuse([alone.finding])
-    return Credit(witness, alone, total, look_anew(replicas, (*beside_alone,)))
+    anew = look_anew(replicas, (*beside_alone,))
+    return Credit(alone, total, around, anew, witness)
 
 
 def _refuse(findings: Iterable[Finding]) -> None:

@@ -87,7 +87,7 @@ class PairedResult:
         )
 
 
-def no_doubt(best_ms: Mapping[str, float]) -> str:
+def no_doubt(best_ms: Mapping[str, float], gain: float) -> str:
     """Trust a version that nothing is known of before."""
     return ""
 
@@ -102,8 +102,8 @@ class Criteria:
     With `reached_only` cases that the change does not reach are not in the verdict. The final
     comparison measures the other operating point whatever it decides, and at length. Without
     `examines` the rule alone decides, as another comparison follows if it keeps the version.
-    `doubt_of_best` says, by the current best's milliseconds a call by node id, why it is not as
-    fast as when it was accepted.
+    `doubt_of_best` says why the current best is not as fast as when it was accepted. It takes that
+    version's milliseconds a call by node id, and the gain over it in all cases, a log-ratio.
     """
 
     metrics: Sequence[Metric]
@@ -117,7 +117,7 @@ class Criteria:
     reached_only: bool = False
     is_final: bool = False
     examines: bool = True
-    doubt_of_best: Callable[[Mapping[str, float]], str] = no_doubt
+    doubt_of_best: Callable[[Mapping[str, float], float], str] = no_doubt
 
 
 def judge(
@@ -164,7 +164,9 @@ def judge(
     nearby = tuple(comparison.findings_nearby(gains))
     if is_kept:
         narrower = names_of(finding for finding in nearby if finding.repairs)
-        doubt = credit.doubt or criteria.doubt_of_best(best_ms(replicas, "step"))
+        gain = statistics.fmean(q.ratio("step") for each in replicas for q in each.values())
+        doubt = credit.doubt or comparison.untried
+        doubt = doubt or criteria.doubt_of_best(best_ms(replicas, "step"), gain)
         facts = replace(facts, doubt=doubt, narrower=narrower)
         verdict = decided(facts, is_last=True) or verdict
         is_kept = verdict.decision.keeps

@@ -72,10 +72,12 @@ def gain_in_turns(quads: Sequence[Quad], way: str = "step") -> float:
     return statistics.fmean(math.log(old.of(way) / new.of(way)) for new, old in pairs)
 
 
-def pairs_of(quads: Sequence[Quad]) -> Iterator[tuple[BlockTime, BlockTime]]:
-    """Yield the candidate's and the current best's adjacent blocks."""
+def pairs_of(
+    quads: Sequence[Quad], new: str = CANDIDATE, old: str = INCUMBENT
+) -> Iterator[tuple[BlockTime, BlockTime]]:
+    """Yield adjacent blocks of two arms."""
     for pair in map(dict, _adjacent(quads)):
-        yield pair[CANDIDATE], pair[INCUMBENT]
+        yield pair[new], pair[old]
 
 
 def _adjacent(quads: Sequence[Quad]) -> Iterator[Quad]:

@@ -165,6 +165,7 @@ class Child:
             hidden = ()
         self._launched = launched
         self._process, self._channel = launched.process, launched.channel
+        self._inspected = Inspected(launched.process.pid)
         self._log = launched.log
         begin = begin_of(config, orders, args, moved, starter.sys_path)
         hidden_folders = None if hidden is None else [str(path) for path in hidden]
@@ -179,7 +180,7 @@ class Child:
     @property
     def inspected(self) -> Inspected | None:
         """The view of it without its help; None where it is another host's."""
-        return None if self.scratch is None else Inspected(self._process.pid)
+        return None if self.scratch is None else self._inspected
 
     @property
     def scratch(self) -> Path | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,6 +13,7 @@ from functools import partial
 from pytest_kopt.campaign.history.trend import chain_of_best
 from pytest_kopt.campaign.kernel import KernelVersion
 from pytest_kopt.campaign.running import COMPARING
+from pytest_kopt.cases.order import CANDIDATE
 from pytest_kopt.cases.result import CaseResult, Collector
 from pytest_kopt.decide.conclusion import VersionFacts
 from pytest_kopt.decide.hard_gates import (
@@ -31,6 +34,8 @@ from pytest_kopt.paired.arms import NotComparable
 from pytest_kopt.paired.noise import NoiseHistory
 from pytest_kopt.paired.pairing import Criteria, PairedResult, judge, no_doubt
 from pytest_kopt.paired.replica import Caught, Died
+from pytest_kopt.paired.samples import CaseQuads
+from pytest_kopt.paired.verifier_process import Refused
 from pytest_kopt.schema.metrics import parse_primary
 from pytest_kopt.trials import judging
 from pytest_kopt.trials.stages import Gathered, Judged, OpenTrial
@@ -114,51 +119,63 @@ def compare_paired(
     return Compared(gathered, paired, judging.dishonest(results, cheats), mistakes)
 
 
-def _doubt_of_best(gathered: Gathered, best_ms: Mapping[str, float]) -> str:
-    """Say by how much the current best is slower than when it was accepted, "" where it is not.
+def _doubt_of_best(gathered: Gathered, best_ms: Mapping[str, float], gain: float) -> str:
+    """Say what the candidate lacks over the baseline, "" where the current best is as it was.
 
     Gains chain: a candidate gains nothing by a current best that something has slowed down since.
-    If all times of its own round are shorter, it is compared with the baseline again. It has lost
-    what its better replicate shows less than the low ends of the rounds' intervals.
+    If that takes longer than in the comparison that accepted it, the candidate is compared with the
+    baseline: a current best may know how it is measured. The candidate lacks what its best
+    replicate shows less than the rounds' gains and its own `gain`, a log-ratio, come to.
     """
     opened, ran = gathered.opened, gathered.ran
     campaign = opened.campaign
     chain = chain_of_best(campaign.state)
     if chain is None or campaign.state.incumbent_round == 1 or elsewhere(campaign.best.session()):
         return ""
+    accepted_ms = _ms_by_label(campaign.best.text("pairs.csv") or "")
     slower = [
-        math.log(best_ms[result.nodeid] / slowest)
-        for result in campaign.best.results()
-        if result.nodeid in best_ms and (slowest := _slowest_ms(result))
+        math.log(best_ms[result.nodeid] / accepted_ms[result.label])
+        for result in gathered.results
+        if result.nodeid in best_ms and result.label in accepted_ms
     ]
-    if not slower or statistics.fmean(slower) <= _SLOWER:
+    # Where nothing is known of that time, the baseline tells.
+    if slower and statistics.fmean(slower) <= _SLOWER:
         return ""
     ids = [result.nodeid for result in gathered.results]
-    current, baseline = campaign.incumbent().sources, campaign.baseline().sources
-    touched = dict.fromkeys((*ran.begun.kernel.files, *current, *baseline))
-    trees = ran.begun.trees
-    versions = replace(
-        trees.having({**touched, **baseline}), own=trees.tree({**touched, **current})
-    )
-    phase = f"{COMPARING} the current best with the baseline"
+    phase = f"{COMPARING} the candidate with the baseline"
+    versions = ran.begun.beside(campaign.baseline())
+    claimed = math.log1p(chain.step_pct / 100) + gain
     try:
-        with ran.measurements.compare(ids, versions, _REPLICATES, phase) as comparison:
-            replicates = [*comparison.replicas(_REPLICATES)]
-    except (Caught, Died, NotComparable) as error:
-        return f"the current best could not be compared with the baseline: {error}"
-    gain = max(statistics.fmean(q.ratio("step") for q in each.values()) for each in replicates)
-    if math.log1p(chain.low_pct / 100) - gain <= _SLOWER:
+        with ran.measurements.compare(ids, versions, 1 + _REPLICATES, phase) as comparison:
+            # It finds out whether one process can hold both.
+            first = [*comparison.replicas(1)]
+            if comparison.why_apart:
+                replicates = [*first, *comparison.replicas(_REPLICATES - 1)]
+            else:
+                replicates = [comparison.in_company(claimed) for _ in range(_REPLICATES)]
+    except (Caught, NotComparable, Refused) as error:
+        return f"the candidate could not be compared with the baseline: {error}"
+    shown = max(statistics.fmean(map(_gain_over_alone, each.values())) for each in replicates)
+    if claimed - shown <= _SLOWER:
         return ""
     return (
-        "next to the baseline the current best is slower than when it was accepted: it is "
-        f"{changed(percent(gain))} faster, then {changed(chain.change.step_pct)}"
+        "next to the baseline the current best is slower than when it was accepted: the candidate "
+        f"is {changed(percent(shown))} faster than the baseline, not {changed(percent(claimed))}"
     )
 
 
-def _slowest_ms(result: CaseResult) -> float:
-    """Return the longest time of a step among a row's samples: these scatter on a busy host."""
-    ways = map(result.evidence.samples_ms, ("forward", "backward"))
-    return math.fsum(max(samples) for samples in ways if samples)
+def _gain_over_alone(case: CaseQuads) -> float:
+    """Return the gain over the other version where no candidate can slow it, as a log-ratio."""
+    return case.ratio("step") + (case.ratio("step", "alone") if case.at("alone") else 0.0)
+
+
+def _ms_by_label(pairs_csv: str) -> dict[str, float]:
+    """Return the median time of a call of a version, in its comparison with the one before."""
+    times = dict[str, list[float]]()
+    for row in csv.DictReader(io.StringIO(pairs_csv)):
+        if row["comparison"] == CANDIDATE:
+            times.setdefault(row["label"], []).append(float(row["candidate_ms"]))
+    return {label: statistics.median(each) for label, each in times.items()}
 
 
 def _facts(gathered: Gathered) -> VersionFacts:

@@ -91,7 +91,7 @@ def _judge(gathered: Gathered) -> Judged:
     verdict, flags = judged.verdict, list(judged.verdict.flags)
     chain = chain_of_best(opened.campaign.state)
     if chain:
-        flags.append(f"the rounds' gains multiply to {changed(chain.change.step_pct)}")
+        flags.append(f"the rounds' gains multiply to {changed(chain.step_pct)}")
     # A final round tries no inputs near the cases, where a version may support less.
     flags += (
         f"round {kept.number} is {noted.decision}: {in_a_line(noted.reason)}"

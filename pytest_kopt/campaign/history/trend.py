@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.ledger import Audited, Decided, FinalReport, PairedChange, Trend
@@ -61,19 +60,8 @@ def _peak(table: Table, metric: Metric) -> float | None:
     return best(usable) if usable else None
 
 
-@dataclass(frozen=True, slots=True)
-class Chain:
-    """A product of paired gains over all cases.
-
-    `low_pct` is a step's in percent, with each round at the low end of its interval.
-    """
-
-    change: PairedChange
-    low_pct: float
-
-
-def chain_to(state: CampaignState, last: Decided) -> Chain | None:
-    """Return the gain over round 1 with this round as the last link.
+def chain_to(state: CampaignState, last: Decided) -> PairedChange | None:
+    """Return the gain over round 1, a product of paired ones with this round as the last link.
 
     None where a link was not paired over all cases.
     """
@@ -87,21 +75,14 @@ def chain_to(state: CampaignState, last: Decided) -> Chain | None:
         return (math.prod(1 + part / 100 for part in parts) - 1) * 100
 
     backward = [change.backward_pct for change in paired if change.backward_pct is not None]
-    product = PairedChange(
+    return PairedChange(
         step_pct=compounded(change.step_pct for change in paired),
         forward_pct=compounded(change.forward_pct for change in paired),
         backward_pct=compounded(backward) if len(backward) == len(paired) else None,
     )
-    ratios = [
-        (1 + total.low_pct / 100) / (1 + (total.change_pct or 0.0) / 100)
-        for link in links
-        if (total := link.aggregate) and total.low_pct is not None
-    ]
-    low_pct = ((1 + product.step_pct / 100) * math.prod(ratios) - 1) * 100
-    return Chain(product, low_pct)
 
 
-def chain_of_best(state: CampaignState) -> Chain | None:
+def chain_of_best(state: CampaignState) -> PairedChange | None:
     """Return the last accepted round's gain over round 1, None where a link was not paired."""
     best = state.incumbent
     return chain_to(state, best.decided) if best and best.decided else None

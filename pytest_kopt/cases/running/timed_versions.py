@@ -161,7 +161,8 @@ class _Arms:
             own_sets.clear()
             for place, (cases, functions) in enumerate(groups):
                 # Blocks write to the sets: others begin with sets as they are drawn.
-                pool = pool_of(cases, bench, self.seed, [*functions.values()])
+                # A process without an uneven arm says how many sets the others may have, too.
+                pool = pool_of(cases, bench, self.seed, [*(functions or versions).values()])
                 own_sets.append(len(pool.sets))
                 pool = replace(pool, rounds=1, sets=pool.sets[: sets[place] if sets else None])
                 arms |= prepare_blocks(functions, cases, pool, bench, self.seed, engines=engines)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from pytest_kopt.campaign import ledger
 from pytest_kopt.campaign.campaign import Campaign
-from pytest_kopt.campaign.history.trend import Chain, chain_to
+from pytest_kopt.campaign.history.trend import chain_to
 from pytest_kopt.campaign.manifest import Manifest
 from pytest_kopt.campaign.state import CampaignState, Round
 from pytest_kopt.cases.result import CaseResult
@@ -198,7 +198,9 @@ def _seen(results: Sequence[CaseResult], name: str) -> str:
     return ", ".join(sorted(values)) or _MISSING
 
 
-def _cells(round: Round, baseline: ledger.Trend, chain: Chain | None) -> dict[str, str]:
+def _cells(
+    round: Round, baseline: ledger.Trend, chain: ledger.PairedChange | None
+) -> dict[str, str]:
     """Return the cells of a decided round by heading.
 
     `chain` is the paired gain over round 1 where every link was paired. Values of two sessions
@@ -250,8 +252,7 @@ def versus(trend: ledger.Trend, baseline: ledger.Trend) -> str:
     return _by_direction(change(getattr(trend, c), getattr(baseline, c)) for c in columns)
 
 
-def chained(chain: Chain) -> str:
-    change = chain.change
+def chained(change: ledger.PairedChange) -> str:
     return _by_direction((change.step_pct, change.forward_pct, change.backward_pct))
 
 
