@@ -172,7 +172,8 @@ def test_a_candidate_that_dies_in_a_quick_comparison_is_wrong(
     first = next(iter(results))
 
     def dies(comparison: object, cases: Sequence[CaseResult], criteria: object) -> None:
-        raise Died("a replica died", "SIGSEGV\nits stack", cases[0].nodeid)
+        how = "SIGSEGV\nits stack"
+        raise Died(f"it killed its process twice: {how}", how, cases[0].nodeid)
 
     monkeypatch.setattr(comparing, "judge", dies)
     monkeypatch.setattr(comparing, "_facts", lambda gathered: None)

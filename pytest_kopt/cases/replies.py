@@ -190,7 +190,7 @@ class Written(OfBlocks):
 class Timed(OfBlocks):
     """The calls of a direction are over; `ms` by this process's clock or the device's events.
 
-    Of a look they are those of one call.
+    The time of a look is that of one call.
     """
 
     ms: float

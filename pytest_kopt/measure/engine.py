@@ -109,8 +109,8 @@ class Block(ABC):
     def run_once(self, write: Callable[[], object]) -> float:
         """Return the ms per call of one round of the calls, of as many as a block has.
 
-        It comes right after `write`, and after a round that is not timed. Where a call of a block
-        is not repeated a round is the block.
+        It comes right after `write`, and after a round that is not timed. A block that repeats no
+        call is one round.
         """
         write()
         return self.run()

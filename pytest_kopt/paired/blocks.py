@@ -68,8 +68,8 @@ class Blocks:
     it is as likely as any other. On a GPU they are blocks of their own, in a round that is drawn.
 
     On the CPU a block's time is the CPU time of its process between its start and its end, as the
-    system tells it here; what the process computed since its block before is told with it. The
-    process's own clock counts for nothing. On a GPU it is what the device's events say.
+    system tells it here. The time since the process's block before comes with it. Its own clock
+    counts for nothing. On a GPU the device's events say the time.
     """
 
     def __init__(
@@ -251,7 +251,7 @@ class Blocks:
         """Have a direction's calls run; return what counts as their time, and what is around it.
 
         Both in ms. On the CPU it is the processor time of all threads of the process, and of what
-        it started, as the system counts it, in the calls and since the last ones: what else
+        it started, as the system counts it, in the calls and since the last ones. What else
         computes there changes nothing.
         """
         process, written_ms = child.inspected, child.waited_ms

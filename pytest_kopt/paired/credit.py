@@ -49,7 +49,7 @@ _LOSS_SHARE = 0.5
 _LOSS_LEVEL, _ACCUSING_LEVEL = 0.05, 0.005
 #: A call of a GPU takes some µs more where its content was just written, as the cache gives that
 #: back: so much of a gain may not be there then.
-_ANEW_SHARE = 0.15
+_ANEW_SHARE = 1 / 6
 #: The times of a row and of a call near the declared shape are those of few calls by a clock that
 #: others on the machine disturb: they count where the candidate takes so many times as long there.
 _LOST_TIMES = 8.0

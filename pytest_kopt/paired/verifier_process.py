@@ -184,7 +184,7 @@ class SeenBlock:
     def see(self, child: Child, places: int | None, call: int) -> None:
         """Read what a call of the block that has just ended gave, where its memory can be read.
 
-        What lies elsewhere than at the `places` that its process says was not there.
+        Its process says the `places` (None: nobody reads memory). A result elsewhere is not there.
         """
         self.calls.append(call)
         if places is not None and (process := child.inspected):

@@ -106,7 +106,7 @@ def recorded(calls: Sequence[Forward | Backward], *, says_where: bool = False) -
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """What one call of a block gave: the block's seed, the set of inputs, the results."""
+    """The results of one call of a block, by the block's seed and the number of its inputs."""
 
     seed: int
     number: int
@@ -123,7 +123,6 @@ class Spotted(Block):
         content: Content | Gradients | None = None,
         arm: str = "",
         dice: random.Random | None = None,
-        rounds: int = 1,
         forward: Spotted | None = None,
         own_sets: int = 0,
     ) -> None:
@@ -131,10 +130,9 @@ class Spotted(Block):
 
         `content` is what calls meet in each run, None: the same in all. The first `own_sets` of
         calls that a block repeats have inputs of their own (0: each call runs once). If no other
-        process orders the blocks, `dice` draw their content and the one to inspect; a run then has
-        `rounds` rounds.
+        process orders the blocks, `dice` draw their content and the one to inspect.
         """
-        self.engine, self.calls = inner.engine, inner.calls * rounds
+        self.engine, self.calls = inner.engine, inner.calls
         self.not_captured = inner.not_captured
         places = recorders[0].places
         #: The address of what says where the results of the last run's calls lie, 0: nothing.
@@ -143,12 +141,16 @@ class Spotted(Block):
         self.case, self._arm = recorders[0].call.case, arm
         self._recorders, self._content = recorders, content
         self._dice = dice or random.SystemRandom()
-        self._rounds = rounds
+        self._rounds = 1
         self._forward = forward
         self._own_sets = own_sets
         self._runs = 0
         self._seed = 0
         self._kept_calls: dict[int, _Kept] = {}
+
+    def take_rounds(self, rounds: int) -> None:
+        """Have a run go several rounds, each on new content, where no other process orders it."""
+        self._rounds, self.calls = rounds, self._inner.calls * rounds
 
     def run(self) -> float:
         """Run on content of its own drawing; one of all runs is looked at, each as likely.

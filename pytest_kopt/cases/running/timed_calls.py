@@ -156,10 +156,9 @@ class Content:
     ) -> None:
         """Write to the activations of sets by number, in turn of `cases`; a block has `calls`.
 
-        Content is drawn where that takes no time, and where it is no floating-point number alone
-        (integers, masks, generators, and numbers such as a seed), which cannot be changed in
-        another way. Other content is what is there now, scaled, with a few elements exchanged. A
-        call that `is_captured` has its numbers for good.
+        Content is drawn where that takes no time, and where it is more than floating-point tensors:
+        integers, masks, generators, a seed. Other content is what is there now, scaled, with a few
+        elements exchanged. A call that `is_captured` has its numbers for good.
         """
         self._cases, self._sets = cases, sets
         case = cases[0]

@@ -164,7 +164,7 @@ class _Arms:
                 # A process without an uneven arm says how many sets the others may have, too.
                 pool = pool_of(cases, bench, self.seed, [*(functions or versions).values()])
                 own_sets.append(len(pool.sets))
-                pool = replace(pool, rounds=1, sets=pool.sets[: sets[place] if sets else None])
+                pool = replace(pool, sets=pool.sets[: sets[place] if sets else None])
                 arms |= prepare_blocks(functions, cases, pool, bench, self.seed, engines=engines)
             return arms
 

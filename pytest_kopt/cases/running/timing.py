@@ -78,6 +78,8 @@ def time_case(checked: CheckedCase) -> list[Spotted]:
         interpreted=is_interpreted,
         looks=derive(bench.session_seed, case.nodeid, "looks"),
     ).values()
+    for block in blocks:
+        block.take_rounds(pool.rounds)
 
     pause_s = 0.0 if bench.device == "cpu" else PAUSE_S
     steadily = Steadily(bench.read)
@@ -281,7 +283,7 @@ def prepare_blocks(
             for recorder, view in zip(recorders, views, strict=True):
                 recorder.result = view
         dice = None if looks is None else random.Random(looks)
-        return Spotted(block, recorders, content, arm, dice, pool.rounds, forward, own_sets)
+        return Spotted(block, recorders, content, arm, dice, forward, own_sets)
 
     def directions(arm: str, function: Callable[..., Any]) -> Iterator[Spotted]:
         front = [Forward(case, function, restored) for restored in sets]
