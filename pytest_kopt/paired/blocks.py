@@ -251,8 +251,8 @@ class Blocks:
         """Have a direction's calls run; return what counts as their time, and what is around it.
 
         Both in ms. On the CPU it is the processor time of the process and of what it started, as
-        the system counts it: in the calls, and since the last ones. What else computes there
-        changes nothing.
+        the system counts it: in the calls, and since the last ones. Others that compute there
+        change nothing.
         """
         process, written_ms = child.inspected, child.waited_ms
         siblings = {sibling for sibling in self.arms.values() if sibling is not child}
