@@ -18,7 +18,7 @@ from torch import Tensor
 from pytest_kopt import policies
 from pytest_kopt.cases.case import declare
 from pytest_kopt.cases.details import in_a_line
-from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, PLACEBO, ArmsOrder, Bench
+from pytest_kopt.cases.order import ALONE, CANDIDATE, INCUMBENT, PLACEBO, ArmsOrder, Bench
 from pytest_kopt.cases.protocol import Agree, HandOver, Order, Time, Write
 from pytest_kopt.cases.replies import (
     CaseFinished,
@@ -280,7 +280,7 @@ def replica_on(device: Device, **judged: Any) -> tuple[Replica, list[_Child]]:
     verifier = SimpleNamespace(folder=None, load=lambda i: None, await_loaded=lambda i: Loaded())
     vars(verifier).update({"judge": lambda looks: [], **judged})
     made = Replica(
-        cast("Any", children),
+        cast("Any", {child.arm: child for child in children}),
         Place(cast("Any", SimpleNamespace(placement=placement)), device, ["a"]),
         cast("Any", verifier),
         cast("Any", children[0]),
@@ -324,7 +324,7 @@ def test_a_process_with_the_candidate_does_not_say_that_a_case_is_the_same(
     child._replies = deque([Collected([]), loaded, CaseFinished("a")])
     verifier = SimpleNamespace(load=lambda i: None, confirms_same=lambda i: is_confirmed)
     place = Place(cast("Any", SimpleNamespace(placement=None)), CPU, ["a"])
-    made = Replica([cast("Any", child)], place, cast("Any", verifier))
+    made = Replica({CANDIDATE: cast("Any", child)}, place, cast("Any", verifier))
     with nullcontext() if is_confirmed else pytest.raises(Refused, match="reaches the case"):
         assert made.measure(["a"], random.Random(1))["a"].same == "source"
 
@@ -343,6 +343,14 @@ def test_both_arms_of_a_pair_meet_the_same_content_and_which_are_looked_at_is_sa
     seeds = candidate.blocks[1:]
     assert len({*seeds}) == len(seeds)
     assert {*seeds} < {*incumbent.blocks}
+
+
+def test_a_process_holds_no_arm_but_those_that_it_was_given() -> None:
+    made, (candidate, *_) = replica_on(CPU)
+    calls, places = {CANDIDATE: [3], ALONE: [3]}, {CANDIDATE: [0], ALONE: [0]}
+    candidate._replies[3] = Ready(calls, places)
+    with pytest.raises(Refused, match="another's version"):
+        made.measure(["a"], random.Random(1))
 
 
 def test_a_gpu_has_looks_of_their_own_in_a_round_that_is_drawn() -> None:

@@ -170,7 +170,7 @@ class Starting:
 
     def start(self, place: Place, verifier: Any, number: int) -> Replica:
         process: Any = Process(self._gpu, ARMS)
-        return Replica([process], place, verifier, clocks=self._clocks)
+        return Replica(dict.fromkeys(ARMS, process), place, verifier, clocks=self._clocks)
 
     def start_alone(self, place: Place) -> Process:
         return Process(self._gpu, [ALONE])

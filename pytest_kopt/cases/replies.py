@@ -28,7 +28,7 @@ Loaded.operating_point    the verifier, which alone says it
 Prepared.engine           the client on the CPU, nobody on a GPU
 Prepared.sets             nobody; fewer inputs make shorter blocks of all versions
 Prepared.not_captured     nobody; shown
-Ready.calls               the client on the CPU, nobody on a GPU
+Ready.calls               the client on the CPU, nobody on a GPU; its arms are the client's
 Ready.places              nobody; the verifier judges what lies there, and nothing else
 Timed.ms                  the system on the CPU, on a GPU the client's clock as a witness
 HandedOver.looks          memory that the client reads on the CPU, nobody on a GPU; the verifier

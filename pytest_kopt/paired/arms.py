@@ -183,9 +183,8 @@ class Arms:
         how, order = self.how, ArmsOrder((), replica=number)
         children_of = self._holding(place, how, [*self._versions.arms], order)
         candidates = None if how == ONE_PROCESS else children_of[CANDIDATE]
-        children = dict.fromkeys(children_of.values())
         during = partial(self._during, process=f"replicate {number + 1}")
-        return Replica(children, place, verifier, candidates, self._out, self._clocks, during)
+        return Replica(children_of, place, verifier, candidates, self._out, self._clocks, during)
 
     def start_alone(self, place: Place) -> Child:
         """Start a process that holds the incumbent alone."""

@@ -6,14 +6,14 @@ import random
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, UNEVEN, WAYS
+from pytest_kopt.cases.order import ALONE, CANDIDATE, INCUMBENT, UNEVEN, WAYS
 from pytest_kopt.cases.protocol import Agree, HandOver, Leave, LoadVersions, Looks, Prepare
 from pytest_kopt.cases.replies import (
     CannotLoad,
@@ -90,7 +90,7 @@ class Replica(Children):
 
     def __init__(
         self,
-        children: Iterable[Child],
+        holding: Mapping[str, Child],
         place: Place,
         verifier: Verifier,
         alone: Child | None = None,
@@ -98,12 +98,13 @@ class Replica(Children):
         clocks: Clocks | None = None,
         during: During = untold,
     ) -> None:
-        """Take over started processes, and what judges them.
+        """Take over started processes by the arm that each was given, and what judges them.
 
         `alone` is the process that holds only the candidate, None where one holds all. `out` are
         arms that are not asked for; other code may add to them. All replicas share `clocks`.
         """
-        super().__init__(children)
+        super().__init__(dict.fromkeys(holding.values()))
+        self._holding = dict(holding)
         self._alone = alone
         self._out = out
         self._clocks = clocks or Clocks()
@@ -126,9 +127,10 @@ class Replica(Children):
                 self._verifier.load(nodeid)
 
     def join(self, child: Child) -> None:
-        """Have another process's arm timed together with these from now on."""
+        """Have the incumbent alone, in its process, timed together with these from now on."""
         self.has_company = True
         self.children.append(child)
+        self._holding[ALONE] = child
         if self._asked is not None:
             self._tell_asked(child)
 
@@ -271,6 +273,10 @@ class Replica(Children):
         for child in self.children:
             child.send(Agree(common, sets))
             ready = _wait(child, Ready)
+            held = {name for name, holder in self._holding.items() if holder is child}
+            held |= {UNEVEN[name] for name in held if name in UNEVEN}
+            if not ready.calls.keys() <= held:
+                raise Refused(f"{case.nodeid}: a process says that it holds another's version")
             arms |= dict.fromkeys(ready.calls, child)
             calls |= ready.calls
             places |= ready.places
