@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from pytest_kopt import policies
-from pytest_kopt.cases.case import declare
+from pytest_kopt.cases.case import Case, declare
 from pytest_kopt.cases.details import in_a_line
 from pytest_kopt.cases.order import ALONE, CANDIDATE, INCUMBENT, PLACEBO, ArmsOrder, Bench
 from pytest_kopt.cases.protocol import Agree, HandOver, Order, Time, Write
@@ -35,12 +35,14 @@ from pytest_kopt.cases.replies import (
 from pytest_kopt.cases.result import CaseResult, ExpectedCase
 from pytest_kopt.cases.running import timed_versions, timing
 from pytest_kopt.cases.running.runner import run_case
+from pytest_kopt.cases.running.timed_calls import input_sets
 from pytest_kopt.cases.running.timed_versions import serve_arms
 from pytest_kopt.decide.inference import replica_ratio
 from pytest_kopt.devices.vendor import CPU, Device, Reading
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.measure import choice
+from pytest_kopt.measure.cold import InputPool
 from pytest_kopt.measure.engine import NOTHING, Block, CaptureFailed, agreed
 from pytest_kopt.measure.wall import WallBlock, WallEngine
 from pytest_kopt.paired.noise import NoiseHistory
@@ -175,6 +177,31 @@ def test_a_process_of_its_own_follows_the_others(monkeypatch: pytest.MonkeyPatch
         cast("Any", client),
     )
     assert seen == ["auto", "events"] and (client.engine, client.not_captured) == ("graph", {})
+
+
+def test_blocks_have_the_calls_that_were_agreed_on_however_long_a_call_takes_now(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Sets were drawn again, by the time of a call: a process on a busy machine had too few."""
+    drawn = [9, 3]
+    ready: list[Reply] = []
+
+    def pool(cases: Sequence[Case], bench: Bench, seed: int, functions: object) -> InputPool:
+        return InputPool(input_sets(cases, seed, range(drawn.pop(0))), 0, 0)
+
+    class Agreeing(TwoBlocks):
+        def send(self, reply: Reply) -> None:
+            super().send(reply)
+            if isinstance(reply, Prepared):
+                assert reply.sets == [9]
+                self._orders = [Agree(reply.engine, [7])]
+            ready.extend([reply] * isinstance(reply, Ready))
+
+    monkeypatch.setattr(timed_versions, "pool_of", pool)
+    order = ArmsOrder((INCUMBENT,))
+    serve_arms(case_of(clean), Bench("cpu", "auto", 1), order, cast("Any", Agreeing()))
+    (reply,) = ready
+    assert isinstance(reply, Ready) and reply.calls == {INCUMBENT: [7]}
 
 
 def test_what_changed_is_told_when_nobody_waits_for_a_lock(monkeypatch: pytest.MonkeyPatch) -> None:

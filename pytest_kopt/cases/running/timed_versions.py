@@ -80,6 +80,7 @@ from pytest_kopt.cases.running.timing import (
     prepare_blocks,
 )
 from pytest_kopt.devices.lock import checking_lock
+from pytest_kopt.measure.cold import InputPool
 from pytest_kopt.measure.engine import agreed
 from pytest_kopt.measure.memory_use import Clocked, peak_bytes
 from pytest_kopt.measure.wall import one_thread
@@ -154,17 +155,19 @@ class _Arms:
         if has_skew(case):
             uneven = {UNEVEN[name]: versions[name] for name in filter(UNEVEN.get, self.order.names)}
             groups.append((uneven_cases(case), uneven))
-        own_sets: list[int] = []
 
-        def prepare(engines: Sequence[str], sets: Sequence[int] = ()) -> dict[str, _Arm]:
+        def drawn() -> list[InputPool]:
+            # A process without an uneven arm says how many sets the others may have, too.
+            return [
+                pool_of(cases, bench, self.seed, [*(functions or versions).values()])
+                for cases, functions in groups
+            ]
+
+        pools = drawn()
+
+        def prepare(engines: Sequence[str]) -> dict[str, _Arm]:
             arms: dict[str, _Arm] = {}
-            own_sets.clear()
-            for place, (cases, functions) in enumerate(groups):
-                # Blocks write to the sets: others begin with sets as they are drawn.
-                # A process without an uneven arm says how many sets the others may have, too.
-                pool = pool_of(cases, bench, self.seed, [*(functions or versions).values()])
-                own_sets.append(len(pool.sets))
-                pool = replace(pool, sets=pool.sets[: sets[place] if sets else None])
+            for (cases, functions), pool in zip(groups, pools, strict=True):
                 arms |= prepare_blocks(functions, cases, pool, bench, self.seed, engines=engines)
             return arms
 
@@ -174,7 +177,8 @@ class _Arms:
             reasons |= not_captured(arms.get(name, ()), f"the {name}'s")
         with bench.waiting():
             own_engine = agreed(map(_engine, arms.values()))
-            self.client.send(Prepared(own_engine, [*own_sets], reasons))
+            own_sets = [len(pool.sets) for pool in pools]
+            self.client.send(Prepared(own_engine, own_sets, reasons))
             common = _ordered(self.client, Agree)
         engine, sets = common.engine, [*common.sets]
         # Blocks of all processes have the same calls.
@@ -183,7 +187,12 @@ class _Arms:
             return arms
         # Their graphs hold memory that the others may need.
         arms.clear()
-        return prepare(engine.split("+"), [] if is_equal else sets)
+        if is_equal:
+            # Blocks have written to the sets: others begin with sets as they are drawn.
+            pools = drawn()
+        else:
+            pools = [replace(p, sets=p.sets[:count]) for p, count in zip(pools, sets, strict=True)]
+        return prepare(engine.split("+"))
 
     def try_nearby(self, versions: Versions, test: pytest.Function, secret: int) -> None:
         """Try the arms near the case's own shape, and say what they give at it."""
