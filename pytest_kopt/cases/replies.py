@@ -237,3 +237,25 @@ _Session = Collected | CollectError | Confined | FallbackRow | CaseStarted | Rep
 _Compared = CannotLoad | Loaded | Prepared | Ready | Written | Timed | HandedOver
 _Judged = Findings | Verification | TriedShape | Reached
 Reply = _Session | Profiled | _Compared | _Judged
+
+
+def why_ended(reply: Reply) -> str:
+    """Return why a case cannot go on after a reply of its process, "" where it can."""
+    match reply:
+        case CannotLoad(reason):
+            return reason
+        case CollectError(data):
+            return f"does not import: {_last_line(data.get('longrepr'))}"
+        case Report(data):
+            failed = data["outcome"] == "failed"
+            return f"failed: {_last_line(data.get('longrepr'))}" if failed else ""
+        case CaseFinished():
+            return "the case never called kopt()"
+        case OfSession() | OfComparison():
+            return ""
+
+
+def _last_line(longrepr: Any) -> str:
+    crash = longrepr.get("reprcrash") if isinstance(longrepr, dict) else None
+    text = str(crash["message"] if crash else longrepr).strip()
+    return text.splitlines()[-1] if text else "no reason given"

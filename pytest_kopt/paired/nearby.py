@@ -21,6 +21,7 @@ from pytest_kopt.cases.replies import (
     Reached,
     Report,
     TriedShape,
+    why_ended,
 )
 from pytest_kopt.honesty.accuracy import Accuracy, other_results
 from pytest_kopt.honesty.finding import Finding
@@ -31,7 +32,6 @@ from pytest_kopt.honesty.nearby_shapes import (
     findings_by_reference,
     tried_axes,
 )
-from pytest_kopt.paired.verifier_process import why_ended
 from pytest_kopt.processes.child import MAX_DEATHS, Child, ChildDied, Children
 
 #: So many cases are asked for before an answer is read: a pipe holds a few hundred orders, and

@@ -23,6 +23,7 @@ from pytest_kopt.cases.replies import (
     Loaded,
     Prepared,
     Ready,
+    why_ended,
 )
 from pytest_kopt.decide.case_verdict import Same
 from pytest_kopt.devices.conditions import Steadily
@@ -32,7 +33,7 @@ from pytest_kopt.honesty.nearby_shapes import Outcome, Tried
 from pytest_kopt.measure.engine import agreed
 from pytest_kopt.paired.blocks import AT_LENGTH, Blocks
 from pytest_kopt.paired.samples import PAIRS, CaseQuads
-from pytest_kopt.paired.verifier_process import Refused, Verifier, why_ended
+from pytest_kopt.paired.verifier_process import Refused, Verifier
 from pytest_kopt.processes.child import Child, ChildDied, Children
 from pytest_kopt.processes.sites import Place
 from pytest_kopt.sameness.launch_recording import differences_later

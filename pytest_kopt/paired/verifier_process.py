@@ -18,16 +18,11 @@ from typing import Any, TypeVar
 from pytest_kopt.cases.order import PLACES, RESULTS
 from pytest_kopt.cases.protocol import Judge, Leave, LoadReference, Looks, Recompute, SayReach
 from pytest_kopt.cases.replies import (
-    CannotLoad,
     CaseFinished,
-    CollectError,
     HandedOver,
     Loaded,
-    OfComparison,
-    OfSession,
-    Reply,
-    Report,
     Verification,
+    why_ended,
 )
 from pytest_kopt.devices.processes import Inspected
 from pytest_kopt.honesty.finding import Finding
@@ -141,28 +136,6 @@ class Verifier(Children):
             how = why or str(death).splitlines()[0]
             raise Refused(f"{nodeid}: the process that judges its results died: {how}") from None
         return reply
-
-
-def why_ended(reply: Reply) -> str:
-    """Return why a case cannot go on after a reply of its process, "" where it can."""
-    match reply:
-        case CannotLoad(reason):
-            return reason
-        case CollectError(data):
-            return f"does not import: {_last_line(data.get('longrepr'))}"
-        case Report(data):
-            failed = data["outcome"] == "failed"
-            return f"failed: {_last_line(data.get('longrepr'))}" if failed else ""
-        case CaseFinished():
-            return "the case never called kopt()"
-        case OfSession() | OfComparison():
-            return ""
-
-
-def _last_line(longrepr: Any) -> str:
-    crash = longrepr.get("reprcrash") if isinstance(longrepr, dict) else None
-    text = str(crash["message"] if crash else longrepr).strip()
-    return text.splitlines()[-1] if text else "no reason given"
 
 
 @dataclass(slots=True)

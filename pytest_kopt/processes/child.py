@@ -18,7 +18,7 @@ import pytest
 
 from pytest_kopt.cases.order import WorkerOrders
 from pytest_kopt.cases.protocol import Begin, Order, StopWorker
-from pytest_kopt.cases.replies import Confined, Reply
+from pytest_kopt.cases.replies import Confined, Reply, why_ended
 from pytest_kopt.devices.processes import Inspected
 from pytest_kopt.errors import BadInput
 from pytest_kopt.options.declare import (
@@ -218,7 +218,8 @@ class Child:
         """Return the next reply, which is of this kind; ChildDied where it is another."""
         reply = self.receive()
         if not isinstance(reply, kind):
-            raise ChildDied(f"sent {type(reply).__name__} instead of {kind.__name__}")
+            instead = f"sent {type(reply).__name__} instead of {kind.__name__}"
+            raise ChildDied(why_ended(reply) or instead)
         return reply
 
     def dismiss(self) -> None:
