@@ -12,9 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_kopt.cases.order import ALONE, CANDIDATE, INCUMBENT
+from pytest_kopt.devices.states import SUSTAINED
 from pytest_kopt.honesty.nearby_shapes import Tried
 from pytest_kopt.paired.credit import (
     CrossCheck,
+    look_anew,
     look_around,
     look_outside,
     look_total,
@@ -318,3 +320,46 @@ def test_processes_without_blocks_count_where_the_candidate_loses(
     assert all(new == pytest.approx(20 * factor) for new, _ in elsewhere.get("a", ()))
     total = look_total(measured, (), elsewhere, lambda: measured[:1])
     assert bool(total.excess) is counts
+
+
+def looked(new: float, *looks: float) -> list[dict[str, CaseQuads]]:
+    """Replicas of a GPU's case whose current best takes 20 ms, and the new one's times in looks."""
+    measured = []
+    for there, back in zip(looks[::2], looks[1::2], strict=True):
+        (replica,) = four(new, new, 0.05)[:1]
+        arms = [(CANDIDATE, there), (INCUMBENT, 20.0), (INCUMBENT, 20.0), (CANDIDATE, back)]
+        lap = [(arm, block_time(ms)) for arm, ms in arms]
+        measured.append({name: replace(case, looks=[lap]) for name, case in replica.items()})
+    return measured
+
+
+@given(st.floats(4.0, 18.0), st.floats(0.97, 1.03))
+def test_a_gain_that_is_there_for_new_content_is_credited(new: float, scatter: float) -> None:
+    found = look_anew(looked(new, new, new * scatter, new / scatter, new), ())
+    assert (found.doubt, found.excess) == ("", 0.0) and found.document
+
+
+@given(st.floats(4.0, 16.0), st.floats(1.0, 1e4), st.integers(0, 3))
+def test_a_gain_for_known_content_is_none_however_long_a_look_is_held_up(
+    new: float, longer: float, at: int
+) -> None:
+    """A memo knows when it misses, and could have the looks scatter."""
+    looks = [20.0, 20.1, 19.9, 20.0]
+    looks[at] *= longer
+    found = look_anew(looked(new, *looks), ())
+    assert found.doubt or math.log(20 / new) - found.excess < 0.02
+
+
+def test_looks_are_held_against_the_gain_at_boost() -> None:
+    faster = looked(8.0, 8.0, 8.0)[0]["a"].quads
+    measured = looked(16.0, 16.0, 16.0, 16.0, 16.0)
+    under_load = [
+        {
+            name: replace(
+                case, operating_point=SUSTAINED, sustained=looked(8.0, 8, 8)[0][name].quads
+            )
+            for name, case in replica.items()
+        }
+        for replica in measured
+    ]
+    assert look_anew(under_load, ()).excess == 0.0

@@ -466,7 +466,7 @@ class Lane:
             alone = quads.quads.pop("alone", None)
             if alone and has_company:
                 pairs = {"alone": alone, CANDIDATE: quads.quads[CANDIDATE]}
-                self._alone[quads.nodeid] = replace(quads, quads=pairs, outside=())
+                self._alone[quads.nodeid] = replace(quads, quads=pairs, outside=(), looks=[])
         gains = [case.ratio("step") for case in cases.values() if CANDIDATE in case.quads]
         self._gain = fmean(gains) if gains else 0.0
 
