@@ -6,7 +6,7 @@ import inspect
 import random
 from collections.abc import Callable
 from itertools import combinations
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ from pytest_kopt.cases.case import declare
 from pytest_kopt.cases.order import Bench
 from pytest_kopt.cases.running.runner import run_case
 from pytest_kopt.cases.running.spot_checks import Spotted, recorded, wrong_results
-from pytest_kopt.cases.running.timed_calls import Content, Forward, input_sets
+from pytest_kopt.cases.running.timed_calls import Backward, Content, Forward, input_sets
 from pytest_kopt.cases.running.timing import prepare_blocks
 from pytest_kopt.honesty.inputs import RestoredArguments
 from pytest_kopt.honesty.renewal import Renewal
@@ -333,7 +333,8 @@ def test_a_backward_goes_over_the_graph_of_the_forward_that_was_timed_before_it(
     before = Numbered.forwards
     forward.run_written()
     backward.write(5)
-    incoming = [recorder.call.changing[0].clone() for recorder in backward._recorders]
+    calls = [cast("Backward", recorder.call) for recorder in backward._recorders]
+    incoming = [call.changing[0].clone() for call in calls]
     backward.run_written()
     assert Numbered.forwards == before + SETS, "no forward but those that were timed"
     for number, recorder in enumerate(backward._recorders):

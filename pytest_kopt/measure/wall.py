@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import cycle, islice
+from itertools import cycle
 from time import perf_counter
 
 from pytest_kopt.measure.engine import Before, Block, Call
@@ -76,6 +76,7 @@ class WallBlock(Block):
         self.calls = count
         self.before = before
         self._calls = calls
+        self._next: Iterator[Call] = cycle(calls)
         self._synchronize = synchronize or (lambda: None)
 
     def run(self) -> float:
@@ -84,13 +85,16 @@ class WallBlock(Block):
         for first in range(0, self.calls, at_once):
             self.ready()
             self._synchronize()
-            calls = islice(cycle(self._calls), min(at_once, self.calls - first))
             start = perf_counter()
-            for call in calls:
-                call()
+            for _ in range(min(at_once, self.calls - first)):
+                next(self._next)()
             self._synchronize()
             seconds += perf_counter() - start
         return seconds * 1e3 / self.calls
+
+    def run_once(self, write: Callable[[], object]) -> float:
+        self._next = cycle(self._calls)
+        return super().run_once(write)
 
 
 def interpreted_block(calls: Sequence[Call], before: Before) -> WallBlock:

@@ -241,7 +241,7 @@ class Spotted(Block):
         self._kept_calls[place] = _Kept(self._seed, number, results)
 
     def release(self) -> None:
-        """Give back the memory of the last run's results; a GPU's graph writes to it again.
+        """Give back the memory of the last run's results, but for repeated calls.
 
         If the other arms meet the same content, answers to it are wiped out before.
         """
@@ -277,7 +277,8 @@ class Spotted(Block):
         """Write what the case draws under a seed where a call looks."""
         if self._forward is not None:
             self._forward._write_own(number, seed)
-        write_own(self.case, self._recorders[number].call, seed)
+        call = self._recorders[number].call
+        write_own(self.case, call, seed, is_captured=self._own_sets > 0)
 
     def _write_timed(self, kept: _Kept) -> None:
         """Write what a call met in its block."""

@@ -52,7 +52,6 @@ class Forward:
         #: What it writes its results to.
         self.written = [restored.live[place] for place in case.writes]
         self.incoming: dict[str, torch.Tensor] | None = None
-        self.changing = inputs.activations(self.inputs, case.weights)
 
     def __call__(self) -> Any:
         return self._function(*self.live)
@@ -168,7 +167,7 @@ class Content:
         self._shapes = {number: shapes(arguments) for number, arguments in sets.items()}
         nbytes = sum(tensor.nbytes for tensor in tensors(next(iter(sets.values()))))
         self._renewals: dict[int, Renewal] = {}
-        if self.is_free and nbytes * calls > _MOST_DRAWN:
+        if self.is_free and (is_captured or nbytes * calls > _MOST_DRAWN):
             self._renewals = {
                 number: Renewal(
                     inputs.activations(arguments, case.weights), in_order=case.keeps_order
@@ -253,14 +252,13 @@ def _is_free(case: Case, sets: Sequence[Sequence[Any]]) -> bool:
 
 def _drawn_numbers(case: Case, arguments: Sequence[Any]) -> list[int]:
     """Return the places of the numbers that a case draws: they differ from seed to seed."""
-    if not any(type(argument) in inputs.NUMBERS for argument in arguments):
-        return []
-    draws = [make_inputs(case, seed) for seed in range(_DRAWS)]
-    return [
+    numbers = [
         place
         for place, argument in enumerate(arguments)
-        if type(argument) in inputs.NUMBERS and len({draw[place] for draw in draws}) > 1
+        if type(argument) in inputs.NUMBERS and place not in case.weights
     ]
+    first, *draws = [make_inputs(case, seed) for seed in range(_DRAWS)] if numbers else [()]
+    return [p for p in numbers if any(draw[p] != first[p] for draw in draws)]
 
 
 def input_set(cases: Sequence[Case], seed: int, number: int) -> tuple[Any, ...]:
@@ -300,11 +298,15 @@ def most_sets(case: Case, arguments: Sequence[Any], copies: int) -> int:
     return max(1, min(MOST_SETS, max(room // nbytes, min(_FEWEST, _LARGE_BYTES // nbytes))))
 
 
-def write_own(case: Case, call: Forward | Backward, seed: int) -> None:
+def write_own(
+    case: Case, call: Forward | Backward, seed: int, *, is_captured: bool = False
+) -> None:
     """Write content as the case draws it, or gradients as torch does, where a call looks."""
-    if call.incoming is None:
+    if isinstance(call, Forward):
         drawn = make_inputs(case, seed)
         inputs.overwrite(call.inputs, drawn, case.weights, only_activations=True)
+        for place in [] if is_captured else _drawn_numbers(case, drawn):
+            call.inputs[place] = drawn[place]
         return
     generator = torch.Generator(call.changing[0].device).manual_seed(seed)
     for gradient in call.changing:

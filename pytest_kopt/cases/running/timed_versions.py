@@ -73,6 +73,7 @@ from pytest_kopt.cases.running.reference import observed
 from pytest_kopt.cases.running.spot_checks import Spotted
 from pytest_kopt.cases.running.steps.contents import still_busy
 from pytest_kopt.cases.running.switches import new_operators
+from pytest_kopt.cases.running.timed_calls import input_sets
 from pytest_kopt.cases.running.timing import (
     engines_of,
     not_captured,
@@ -191,7 +192,11 @@ class _Arms:
             # Blocks have written to the sets: others begin with sets as they are drawn.
             pools = drawn()
         else:
-            pools = [replace(p, sets=p.sets[:count]) for p, count in zip(pools, sets, strict=True)]
+            # A backward has called the forward on them.
+            pools = [
+                replace(pool, sets=input_sets(cases, self.seed, range(count)))
+                for (cases, _), pool, count in zip(groups, pools, sets, strict=True)
+            ]
         return prepare(engine.split("+"))
 
     def try_nearby(self, versions: Versions, test: pytest.Function, secret: int) -> None:

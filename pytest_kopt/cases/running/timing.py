@@ -299,7 +299,7 @@ def prepare_blocks(
             with launch_stream(bench.device):
                 back = [RepeatedBackward(case, function, held.source, seed) for held in sets]
             followed = None
-        gradients = content and Gradients({n: back[n].changing for n in sources})
+        gradients = content and Gradients({n: call.changing for n, call in enumerate(back)})
         yield spotted(arm, engines[-1], back, gradients, followed)
 
     return {arm: [*directions(arm, function)] for arm, function in versions.items()}
