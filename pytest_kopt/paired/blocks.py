@@ -255,24 +255,25 @@ class Blocks:
         change nothing.
         """
         process, written_ms = child.inspected, child.waited_ms
+        if self._is_gpu:
+            child.send(Time())
+            return child.expect(Timed).ms, 0.0
         siblings = {sibling for sibling in self.arms.values() if sibling is not child}
         with ExitStack() as still:
             # What another version leaves running would take time from this one.
-            for sibling in () if self._is_gpu else siblings:
+            for sibling in siblings:
                 if running := sibling.inspected:
                     with suppress(OSError):
                         still.enter_context(running.stopped())
             before = process.cpu_ms() if process else None
             child.send(Time())
-            timed = child.expect(Timed)
+            child.expect(Timed)
             after = process.cpu_ms() if process else None
-        if self._is_gpu:
-            return timed.ms, 0.0
+        since = self._spent_ms.pop(child, None)
         if before is None or after is None:
             return child.waited_ms, written_ms
-        since = self._spent_ms.get(child, before - written_ms)
         self._spent_ms[child] = after
-        return after - before, before - since
+        return after - before, written_ms if since is None else before - since
 
     def seen_outside(self, quads: Sequence[Quad], gain: float) -> tuple[float, ...]:
         """Return the candidate's gain by the clock of this process, as log-ratios.
@@ -314,7 +315,7 @@ class Blocks:
         """Return how many ms pass while an arm's forward, and its backward, is run many times."""
         child, seed, passed = self.arms[arm], self._order.getrandbits(62), list[float]()
         for way in range(len(self._calls[arm])):
-            child.send(Write(arm, seed, way, keep=self.keeps(child), times=times))
+            child.send(Write(arm, seed, way, times=times))
             child.expect(Written)
             self._timed(child)
             passed.append(child.waited_ms)
