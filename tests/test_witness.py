@@ -355,9 +355,7 @@ def test_looks_are_held_against_the_gain_at_boost() -> None:
     measured = looked(16.0, 16.0, 16.0, 16.0, 16.0)
     under_load = [
         {
-            name: replace(
-                case, operating_point=SUSTAINED, sustained=looked(8.0, 8, 8)[0][name].quads
-            )
+            name: replace(case, operating_point=SUSTAINED, sustained=faster)
             for name, case in replica.items()
         }
         for replica in measured
