@@ -78,7 +78,8 @@ def test_a_fork_is_told_what_the_manifest_asks_for(tmp_path: Path) -> None:
 
         def start(self, env: dict[str, str], directory: str) -> Any:
             channel = SimpleNamespace(send=sent.append)
-            return SimpleNamespace(process=None, channel=channel, log=None)
+            process = SimpleNamespace(pid=1)
+            return SimpleNamespace(process=process, channel=channel, log=None)
 
     config: Any = SimpleNamespace(
         stash=pytest.Stash(),

@@ -14,7 +14,7 @@ import os
 import signal
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from datetime import datetime
 from pathlib import Path
 
@@ -29,6 +29,10 @@ _TRIES = 20
 _OF_CHILDREN, _TICK_MS = slice(13, 15), 1e3 / os.sysconf("SC_CLK_TCK")
 #: Seconds until a process that was told to stop has stopped.
 _STOPPING_SECONDS = 1.0
+#: So long a process may take to wait for an order when it has answered one.
+_RESTING_SECONDS = 1e-3
+#: The state of a thread that runs, or could.
+_RUNS = b"R"
 
 
 def announce(device: str) -> None:
@@ -143,15 +147,28 @@ class Inspected:
     def cpu_ms(self) -> float | None:
         """Return the processor time of all its threads, and of what it started, in ms.
 
-        They stand still meanwhile: the system tells of one that runs what it had used when it was
-        interrupted last. The clock only grows: what has ended since this was asked last stays
-        counted. None where the system does not tell it.
+        They stand still meanwhile, or wait: the system tells of one that runs what it had used when
+        it was interrupted last. The clock only grows: what has ended since this was asked last
+        stays counted. None where the system does not tell it.
         """
         try:
-            with self.stopped():
+            # To stop a process that waits would have its next block begin with a cold cache.
+            until = time.monotonic() + _RESTING_SECONDS
+            while not (is_at_rest := self._waits()) and time.monotonic() < until:
+                time.sleep(_RESTING_SECONDS / 20)
+            with nullcontext() if is_at_rest else self.stopped():
                 return self._read_clocks()
         except OSError:
             return None
+
+    def _waits(self) -> bool:
+        """Say whether no thread of it, and of what it started, runs or could run."""
+        return not any(
+            _RUNS
+            in (_PROC / str(pid) / "task" / task / "stat").read_bytes().rpartition(b")")[2][:3]
+            for pid in down(self.pid)
+            for task in os.listdir(_PROC / str(pid) / "task")
+        )
 
     def _read_clocks(self) -> float | None:
         used, of_ended = dict[int, float](), 0.0

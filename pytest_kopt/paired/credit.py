@@ -42,7 +42,7 @@ from pytest_kopt.processes.child import MAX_DEATHS
 
 #: While another measurement shows less by more than this, in percent, and by more than this share
 #: of the gain, it is taken so many times in all: by some percent processes differ anyway.
-_SUSPECT_PCT, _SUSPECT_SHARE, _TIMES = 2.0, 0.02, 4
+_SUSPECT_PCT, _SUSPECT_SHARE, _TIMES = 2.0, 0.1, 4
 #: A gain of which so much is not there by another measurement is none; less is taken off.
 _LOSS_SHARE = 0.5
 #: One-sided level of the bound on how much less another measurement shows, and of one that accuses.
