@@ -142,7 +142,6 @@ class Inspected:
         self._used: dict[int, float] = {}
         self._of_ended = 0.0
         self._total = 0.0
-        self._is_stopped = False
 
     def cpu_ms(self) -> float | None:
         """Return the processor time of all its threads, and of what it started, in ms.
@@ -190,9 +189,6 @@ class Inspected:
     @contextmanager
     def stopped(self) -> Iterator[None]:
         """Have it and what it started stand still; OSError where it does not."""
-        if self._is_stopped:
-            yield
-            return
         stopped: list[int] = []
         try:
             for pid in down(self.pid):
@@ -202,10 +198,8 @@ class Inspected:
             while stat_of(self.pid)[0] not in "Tt":
                 if time.monotonic() > until:
                     raise TimeoutError("it does not stop")
-            self._is_stopped = True
             yield
         finally:
-            self._is_stopped = False
             for pid in stopped:
                 with suppress(OSError):
                     os.kill(pid, signal.SIGCONT)

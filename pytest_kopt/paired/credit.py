@@ -126,9 +126,9 @@ class _Less(NamedTuple):
         return replace(found, excess=less.mean, flag=message)
 
 
-def suspect_above(gain: float) -> float:
+def suspect_above(gain: float, share: float = _SUSPECT_SHARE) -> float:
     """Return by how much less, as a log-ratio, another measurement shows before it is suspect."""
-    return max(math.log1p(_SUSPECT_PCT / 100), _SUSPECT_SHARE * gain)
+    return max(math.log1p(_SUSPECT_PCT / 100), share * gain)
 
 
 def look_alone(
@@ -227,10 +227,13 @@ def _pairs_with_alone(case: CaseQuads) -> Iterator[tuple[BlockTime, BlockTime]]:
         yield from zip(news, (time for arm, time in with_alone if arm == ALONE), strict=True)
 
 
-def _gains(replicas: Replicates) -> dict[str, float]:
-    """Return the gain of each case that was timed, as a log-ratio."""
+def _gains(replicas: Replicates, point: str | None = None) -> dict[str, float]:
+    """Return the gain of each case that was timed, as a log-ratio.
+
+    It is that at an operating point, by default the one that decides.
+    """
     return {
-        nodeid: statistics.fmean(replica[nodeid].ratio("step") for replica in replicas)
+        nodeid: statistics.fmean(replica[nodeid].ratio("step", point=point) for replica in replicas)
         for nodeid, first in (replicas[0] if replicas else {}).items()
         if not first.is_same
     }
@@ -495,11 +498,8 @@ def look_anew(replicas: Replicates, others: Replicates) -> CrossCheck:
             pairs = pairs_of(case.looks)
             ratios = [math.log(old.of("step") / new.of("step")) for new, old in pairs]
             cases.setdefault(nodeid, []).extend(ratios)
-    gains = {
-        nodeid: statistics.fmean(replica[nodeid].ratio("step", point=BOOST) for replica in replicas)
-        for nodeid, ratios in cases.items()
-        if len(ratios) > 2 and nodeid in replicas[0]
-    }
+    timed = _gains(replicas, BOOST)
+    gains = {name: gain for name, gain in timed.items() if len(cases[name]) > 2}
     if not gains:
         return CrossCheck()
     less_in = {nodeid: [gains[nodeid] - ratio for ratio in cases[nodeid]] for nodeid in gains}
@@ -507,24 +507,18 @@ def look_anew(replicas: Replicates, others: Replicates) -> CrossCheck:
     rest = {**less_in, worst: sorted(less_in[worst])[:-1]}
     gain = statistics.fmean(gains.values())
     less = _Less(gain, *(_mean_over(each.values()) for each in (less_in, rest)))
-    floor = max(math.log1p(_SUSPECT_PCT / 100), _ANEW_SHARE * gain)
-    if less.at(_LOSS_LEVEL).mean <= floor:
+    if less.at(_LOSS_LEVEL).mean <= suspect_above(gain, _ANEW_SHARE):
         return CrossCheck(change=less.whole, document=less.whole.figures(_LOSS_LEVEL))
     return less.held("for input values that are new")
 
 
 def _mean_over(cases: Collection[Sequence[float]]) -> Estimate:
-    estimates = [_mean_of(values) for values in cases]
+    estimates = [Estimate.of(tuple(values)) for values in cases]
     return Estimate(
         statistics.fmean(each.mean for each in estimates),
         math.hypot(*(each.error for each in estimates)) / len(estimates),
         sum(each.freedom for each in estimates),
     )
-
-
-def _mean_of(values: Sequence[float]) -> Estimate:
-    error = statistics.stdev(values) / math.sqrt(len(values))
-    return Estimate(statistics.fmean(values), error, len(values) - 1)
 
 
 @dataclass(frozen=True, slots=True)
