@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from pytest_kopt import policies
 from pytest_kopt.cases.result import CaseResult, Collector
-from pytest_kopt.decide.hard_gates import Ground, Observation, by_ground, same_code, unchanged
+from pytest_kopt.decide.grounds import Ground, Observation, by_ground, same_code, unchanged
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.finding import Finding

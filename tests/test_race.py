@@ -18,7 +18,7 @@ from pytest_kopt import policies
 from pytest_kopt.cases.details import in_a_line
 from pytest_kopt.cases.order import INCUMBENT, PLACEBO, ArmsOrder
 from pytest_kopt.cases.result import CaseResult
-from pytest_kopt.decide.hard_gates import Ground, Observation, by_ground
+from pytest_kopt.decide.grounds import Ground, Observation, by_ground
 from pytest_kopt.decide.inference import LOOKS, Estimate, log_ratio
 from pytest_kopt.decide.known_noise import DEVICE_TIMED, Noise, mean_of
 from pytest_kopt.decide.race_rule import (

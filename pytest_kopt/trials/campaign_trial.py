@@ -21,7 +21,7 @@ from pytest_kopt.cases.details import with_details
 from pytest_kopt.cases.order import Depth, Purpose, WorkerOrders
 from pytest_kopt.cases.result import Collector
 from pytest_kopt.clock import now
-from pytest_kopt.decide.hard_gates import incomplete
+from pytest_kopt.decide.grounds import incomplete
 from pytest_kopt.devices.idle import AllGpusBusy
 from pytest_kopt.devices.machine import this_machine
 from pytest_kopt.devices.vendor import choose

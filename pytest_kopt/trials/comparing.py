@@ -16,7 +16,7 @@ from pytest_kopt.campaign.running import COMPARING
 from pytest_kopt.cases.order import CANDIDATE
 from pytest_kopt.cases.result import CaseResult, Collector
 from pytest_kopt.decide.conclusion import VersionFacts
-from pytest_kopt.decide.hard_gates import (
+from pytest_kopt.decide.grounds import (
     Observation,
     by_ground,
     checked_shape,

@@ -16,7 +16,7 @@ from pytest_kopt.campaign.history.trend import chain_of_best, compose
 from pytest_kopt.campaign.outlook.status import AFTER_FINAL
 from pytest_kopt.campaign.recording import record_final
 from pytest_kopt.cases.details import in_a_line, with_details
-from pytest_kopt.decide.hard_gates import Ground, Observation, by_ground
+from pytest_kopt.decide.grounds import Ground, Observation, by_ground
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.errors import BadInput
 from pytest_kopt.figures import changed

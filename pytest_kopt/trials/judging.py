@@ -12,7 +12,7 @@ from typing import Any
 from pytest_kopt.cases.details import in_a_line
 from pytest_kopt.cases.result import CaseResult, Check, Collector, ExpectedCase
 from pytest_kopt.decide.case_verdict import Same, Shape
-from pytest_kopt.decide.hard_gates import Ground, Observation, checked_shape
+from pytest_kopt.decide.grounds import Ground, Observation, checked_shape
 from pytest_kopt.decide.verdict import NamedFinding, Verdict
 from pytest_kopt.devices.conditions import by_kind
 from pytest_kopt.devices.vendor import CPU

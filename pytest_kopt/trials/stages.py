@@ -18,7 +18,7 @@ from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.kernel import KernelVersion
 from pytest_kopt.campaign.notes import Notes
 from pytest_kopt.cases.result import CaseResult, Check, Collector, ExpectedCase, loaded_by, names
-from pytest_kopt.decide.hard_gates import Ground, Observation
+from pytest_kopt.decide.grounds import Ground, Observation
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.verdict import KernelTime, Level, RaceCandidate, Verdict
 from pytest_kopt.errors import BadInput

@@ -19,7 +19,7 @@ from pytest_kopt.cases.order import Purpose, WorkerOrders
 from pytest_kopt.cases.result import CaseResult, Collector, loaded_by
 from pytest_kopt.decide.case_verdict import Same, Shape
 from pytest_kopt.decide.conclusion import with_untimed, without
-from pytest_kopt.decide.hard_gates import Ground, Observation, by_ground, some, unchanged
+from pytest_kopt.decide.grounds import Ground, Observation, by_ground, some, unchanged
 from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.devices.idle import AllGpusBusy
 from pytest_kopt.errors import BadInput

@@ -19,7 +19,7 @@ from _pytest.config.findpaths import get_common_ancestor, locate_config
 
 from pytest_kopt.cases.details import in_a_line
 from pytest_kopt.cases.result import CaseResult, Collector
-from pytest_kopt.decide.hard_gates import some
+from pytest_kopt.decide.grounds import some
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.devices.states import COLD
 from pytest_kopt.errors import BadInput

@@ -13,7 +13,7 @@ from pytest_kopt.campaign import levels, prerequisites
 from pytest_kopt.cases.details import choices_of, in_a_line, tuning_flags
 from pytest_kopt.cases.result import Collector, names, observed_by
 from pytest_kopt.decide.classes import measured_classes
-from pytest_kopt.decide.hard_gates import (
+from pytest_kopt.decide.grounds import (
     Ground,
     Observation,
     by_ground,

@@ -18,7 +18,7 @@ from pytest_kopt.campaign.kernel import KernelVersion
 from pytest_kopt.campaign.ledger import PairedChange
 from pytest_kopt.cases.details import in_a_line
 from pytest_kopt.cases.result import CaseResult, Collector, names
-from pytest_kopt.decide.hard_gates import (
+from pytest_kopt.decide.grounds import (
     Ground,
     Observation,
     by_ground,

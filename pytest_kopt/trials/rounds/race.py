@@ -21,7 +21,7 @@ from pytest_kopt.campaign.kernel import KernelFile, KernelVersion, files_of
 from pytest_kopt.cases.details import in_a_line
 from pytest_kopt.cases.order import Depth
 from pytest_kopt.cases.result import CaseResult, Collector
-from pytest_kopt.decide.hard_gates import Ground, Observation, by_ground
+from pytest_kopt.decide.grounds import Ground, Observation, by_ground
 from pytest_kopt.decide.race_rule import (
     LAST_LOOK,
     RACE_LOOKS,
