@@ -254,8 +254,7 @@ def _run_commands(asked: Asked, builds: Builds | None, runs_benchmark: bool) -> 
         if command == manifest.rebuild_command and builds:
             failure, output = builds.into_project(), ""
         else:
-            completed = asked.command(command).run(asked.campaign.root)
-            failure, output = completed.failure, completed.output
+            failure, output = asked.command(command).run(asked.campaign.root)
         if records and not (ledger.is_file() and ledger.read_bytes() == records):
             ledger.write_bytes(records)
             raise BadInput(

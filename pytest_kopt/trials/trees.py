@@ -165,7 +165,7 @@ class Builds:
     def into_project(self) -> str:
         """Build the project's own version and put what came of it there; "", or how that failed."""
         if why_not_in_place(self._command.text):
-            return self._command.run(self._root).failure
+            return self._command.run(self._root)[0]
         try:
             self._now = self._of({})
         except NotComparable as error:
@@ -216,8 +216,8 @@ class Builds:
         for only in (sources.paths, None):
             shutil.rmtree(folder, ignore_errors=True)
             tree = copied(self._root, place, sources.old, sources.renew, only)
-            result = self._command.run(place, {"TORCH_EXTENSIONS_DIR": str(place / BUILDS)})
-            if not (failure := result.failure):
+            failure, _ = self._command.run(place, {"TORCH_EXTENSIONS_DIR": str(place / BUILDS)})
+            if not failure:
                 return Built.keep(place, tree.written)
         shutil.rmtree(folder)
         raise NotComparable(failure)
