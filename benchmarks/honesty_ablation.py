@@ -100,7 +100,7 @@ from pytest_kopt.cases.replies import Loaded
 from pytest_kopt.paired import arms, blocks, credit
 from pytest_kopt.trials.rounds import candidate
 
-replace(candidate.Examination, "_audited", property(finds_nothing))
+replace(candidate, "audit", finds_nothing)
 replace(credit, "look_alone", lambda *given: credit.CrossCheck())
 replace(blocks, "_LOOKS", 0)
 replace(arms.Arms, "asks_more", False)

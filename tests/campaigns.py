@@ -17,7 +17,7 @@ from pytest_kopt.campaign.outlook.status_model import Status
 from pytest_kopt.campaign.recording import record_attempt
 from pytest_kopt.cases.evidence import CaseEvidence
 from pytest_kopt.cases.result import CaseResult
-from pytest_kopt.decide.hard_gates import checked_shape
+from pytest_kopt.decide.grounds import checked_shape
 from pytest_kopt.decide.verdict import Aggregate, Decision, Verdict
 from pytest_kopt.roofline import Roofline
 from pytest_kopt.schema.table import Table

@@ -53,12 +53,12 @@ def test_a_command_that_cannot_be_split_or_names_no_program_is_refused(command: 
 
 def test_a_command_runs_in_the_project_root_with_the_given_environment(tmp_path: Path) -> None:
     path = script(tmp_path, SHOW)
-    done = ProjectCommand(
+    failure, output = ProjectCommand(
         f"FOO=word BOTH=command {sys.executable} {path} 'a b' c",
         {"BAR": "manifest", "BOTH": "manifest"},
     ).run(tmp_path)
-    assert done.returncode == 0
-    words, environment, directory = json.loads(done.output)
+    assert not failure
+    words, environment, directory = json.loads(output)
     assert words == ["a b", "c"]
     assert (environment["FOO"], environment["BAR"]) == ("word", "manifest")
     assert environment["BOTH"] == "command"
@@ -68,10 +68,10 @@ def test_a_command_runs_in_the_project_root_with_the_given_environment(tmp_path:
 
 def test_no_shell_reads_the_command(tmp_path: Path) -> None:
     path = script(tmp_path, SHOW)
-    done = ProjectCommand(f"{sys.executable} {path} $HOME `id` ; touch made > out * | cat").run(
-        tmp_path
-    )
-    words, _, _ = json.loads(done.output)
+    _, output = ProjectCommand(
+        f"{sys.executable} {path} $HOME `id` ; touch made > out * | cat"
+    ).run(tmp_path)
+    words, _, _ = json.loads(output)
     assert words == ["$HOME", "`id`", ";", "touch", "made", ">", "out", "*", "|", "cat"]
     assert [entry.name for entry in tmp_path.iterdir()] == ["script.py"]
 
@@ -88,20 +88,20 @@ def test_a_command_that_fails_tells_its_status_and_both_streams(tmp_path: Path) 
         "import sys; print('to stdout', flush=True); print('to stderr', file=sys.stderr); "
         "sys.exit(3)",
     )
-    done = ProjectCommand(f"{sys.executable} {path}").run(tmp_path)
-    assert done.returncode == 3
-    assert "to stdout" in done.output and "to stderr" in done.output
+    failure, output = ProjectCommand(f"{sys.executable} {path}").run(tmp_path)
+    assert "ended with status 3" in failure
+    assert "to stdout" in output and "to stderr" in output
 
 
 def test_a_command_gets_no_input(tmp_path: Path) -> None:
     path = script(tmp_path, "import sys; print(repr(sys.stdin.read()))")
-    assert ProjectCommand(f"{sys.executable} {path}").run(tmp_path).output == "''\n"
+    assert ProjectCommand(f"{sys.executable} {path}").run(tmp_path) == ("", "''\n")
 
 
 def test_long_and_undecodable_output_is_kept_to_its_end(tmp_path: Path) -> None:
     words = r"import sys; sys.stdout.buffer.write(b'x' * (1 << 20) + b'\xff the end')"
     path = script(tmp_path, words)
-    output = ProjectCommand(f"{sys.executable} {path}").run(tmp_path).output
+    _, output = ProjectCommand(f"{sys.executable} {path}").run(tmp_path)
     assert len(output) == 1 << 20
     assert output.endswith("x\ufffd the end")
 
@@ -113,7 +113,7 @@ def test_a_compilers_errors_come_before_the_end_of_what_a_command_printed(tmp_pa
         tmp_path,
         f"print({chr(10).join(printed)!r}, flush=True); raise RuntimeError('Error compiling')",
     )
-    failure = ProjectCommand(f"{sys.executable} {path}").run(tmp_path).failure.splitlines()
+    failure = ProjectCommand(f"{sys.executable} {path}").run(tmp_path)[0].splitlines()
     assert failure[0].endswith("ended with status 1: k.cpp:7:25: error: expected ';'")
     assert failure[-1] == "RuntimeError: Error compiling" and len(failure) < 20
     (log,) = re.findall(r"\S+\.log", "\n".join(failure))
@@ -126,9 +126,9 @@ def test_a_program_that_cannot_be_run_is_a_failure_that_names_it(
     tmp_path: Path, program: str
 ) -> None:
     (tmp_path / "plain.txt").write_text("text")
-    done = ProjectCommand(f"{program} --flag").run(tmp_path)
-    assert done.returncode == 127
-    assert done.output.startswith(f"{program}: ")
+    failure, output = ProjectCommand(f"{program} --flag").run(tmp_path)
+    assert "ended with status 127" in failure
+    assert output.startswith(f"{program}: ")
 
 
 def test_a_command_with_a_nul_is_refused(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ while not os.path.exists("pid"):
 def test_what_a_command_leaves_behind_ends_with_it(tmp_path: Path) -> None:
     """A shell in a session of its own, whose parent is gone, could go on in the other version."""
     path = script(tmp_path, LINGERS)
-    assert ProjectCommand(f"{sys.executable} {path}").run(tmp_path).failure == ""
+    assert ProjectCommand(f"{sys.executable} {path}").run(tmp_path)[0] == ""
     stat = Path("/proc", (tmp_path / "pid").read_text().strip(), "stat")
     # Killed, it may wait for a core to end on, and for whoever collects it.
     until(lambda: not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z")
@@ -158,7 +158,7 @@ def test_a_command_writes_to_its_own_tree_only(tmp_path: Path) -> None:
     (tmp_path / "tree").mkdir()
     path = script(tmp_path, "open('mine', 'w'); open('../others', 'w')")
     command = f"{sys.executable} {path}"
-    done = ProjectCommand(command).run(tmp_path / "tree")
-    assert "PermissionError" in done.output
+    _, output = ProjectCommand(command).run(tmp_path / "tree")
+    assert "PermissionError" in output
     assert (tmp_path / "tree/mine").exists() and not (tmp_path / "others").exists()
-    assert not ProjectCommand(command, is_confined=False).run(tmp_path / "tree").failure
+    assert not ProjectCommand(command, is_confined=False).run(tmp_path / "tree")[0]

@@ -11,7 +11,7 @@ import torch
 from pytest_kopt.cases.details import blind_spots, place_of, with_details
 from pytest_kopt.cases.evidence import CaseEvidence, Failure
 from pytest_kopt.cases.result import CaseResult
-from pytest_kopt.decide.hard_gates import checked_shape
+from pytest_kopt.decide.grounds import checked_shape
 from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.numerics.compare import compare
 from pytest_kopt.trials import judging

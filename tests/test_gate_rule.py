@@ -8,7 +8,7 @@ import pytest
 
 from pytest_kopt import policies
 from pytest_kopt.decide.conclusion import Answer, VersionFacts, settled, with_untimed, without
-from pytest_kopt.decide.hard_gates import Ground, Observation, checked_shape
+from pytest_kopt.decide.grounds import Ground, Observation, checked_shape
 from pytest_kopt.decide.inference import FINAL_LOOK, LOOKS
 from pytest_kopt.decide.known_noise import DEVICE_TIMED, Noise
 from pytest_kopt.decide.paired import decide

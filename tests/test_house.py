@@ -12,7 +12,7 @@ from pkgutil import resolve_name
 import pytest
 
 import pytest_kopt
-from pytest_kopt.decide.hard_gates import Ground, Observation
+from pytest_kopt.decide.grounds import Ground, Observation
 from pytest_kopt.decide.verdict import Decision
 
 ROOT = Path(__file__).parents[1]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from pytest_kopt import policies
 from pytest_kopt.cases.result import CaseResult, Collector
-from pytest_kopt.decide.hard_gates import Ground, Observation, by_ground, same_code, unchanged
+from pytest_kopt.decide.grounds import Ground, Observation, by_ground, same_code, unchanged
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.finding import Finding
@@ -25,7 +25,7 @@ from pytest_kopt.schema.table import NO_CLASSES
 from pytest_kopt.trials import comparing
 from pytest_kopt.trials.judging import dishonest, findings_of, flagged, refuse, unfinished
 from pytest_kopt.trials.rounds import candidate
-from pytest_kopt.trials.stages import Gathered
+from pytest_kopt.trials.stages import Ran
 
 CASES = ["test_k.py::test_r[2]", "test_k.py::test_r[1]"]
 
@@ -169,45 +169,44 @@ def test_a_candidate_that_dies_in_a_quick_comparison_is_wrong(
 ) -> None:
     """The cases that a quick round only checks are not missing then."""
     results = {result.nodeid: result for result in map(case, (1, 2))}
-    first = next(iter(results))
 
     def dies(comparison: object, cases: Sequence[CaseResult], criteria: object) -> None:
         how = "SIGSEGV\nits stack"
         raise Died(f"it killed its process twice: {how}", how, cases[0].nodeid)
 
     monkeypatch.setattr(comparing, "judge", dies)
-    monkeypatch.setattr(comparing, "_facts", lambda gathered: None)
+    monkeypatch.setattr(comparing, "_facts", lambda ran: None)
     monkeypatch.setattr(NoiseHistory, "here", lambda *given: None)
     campaign = SimpleNamespace(
         manifest=SimpleNamespace(primary_metric=None),
         state=SimpleNamespace(rounds={}),
-        incumbent=lambda: None,
+        incumbent=lambda: SimpleNamespace(sources={}),
     )
     opened = SimpleNamespace(
         asked=SimpleNamespace(
             policy=policies.load("primus"),
+            watch=SimpleNamespace(check_dependencies=lambda harness: None),
             settings=SimpleNamespace(compare="paired", workspace=None),
         ),
         campaign=campaign,
         frozen=dict.fromkeys(results),
-        timed=[first],
-        level="quick",
+        untimed=[*results][1:],
         number=2,
         core=None,
         classes=NO_CLASSES,
-        raced=(),
     )
     collector = Collector(order=[*results], results=results)
-    ran: Any = SimpleNamespace(
-        opened=opened,
-        begun=SimpleNamespace(beside=lambda other: None, kernel=SimpleNamespace(hashes={})),
-        collector=collector,
-        measurements=SimpleNamespace(compare=lambda ids, versions, phase: nullcontext()),
-        interrupted="",
+    session: Any = {
+        "opened": opened,
+        "kernel": SimpleNamespace(hashes={}, files={}),
+        "trees": SimpleNamespace(having=lambda old: None),
+        "measurements": SimpleNamespace(compare=lambda ids, versions, phase: nullcontext()),
+        "harness": None,
+    }
+    ran = Ran(
+        **session, blocked="", benchmark="", collector=collector, interrupted="", level="quick"
     )
-    gathered = Gathered(ran, tuple(results.values()), collector.table(), "quick")
-    examination: Any = SimpleNamespace(findings=findings_of)
-    judged = candidate._judge(gathered, examination)
-    assert judged.verdict.decision is Decision.REPAIR
-    assert judged.verdict.reason == "1 of 1 case(s) are ERROR: n=1"
-    assert judged.detail.endswith("its stack")
+    verdict, paired, detail = candidate._judge(ran, [])
+    assert (verdict.decision, paired) == (Decision.REPAIR, None)
+    assert verdict.reason == "1 of 1 case(s) are ERROR: n=1"
+    assert detail.endswith("its stack")

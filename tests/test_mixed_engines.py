@@ -55,7 +55,7 @@ from pytest_kopt.schema.columns import MEMORY
 from pytest_kopt.schema.metrics import Metric
 from pytest_kopt.schema.table import Table
 from pytest_kopt.trials import comparing
-from pytest_kopt.trials.comparing import compare_paired, compare_stored
+from pytest_kopt.trials.comparing import compare_paired, compare_stored, decided
 from tests.fake_ends import TwoBlocks
 
 CAPTURING: list[bool] = []
@@ -507,30 +507,29 @@ def test_the_check_of_a_version_needs_no_engine_of_the_baseline(
         core=None,
         classes=None,
         notes=SimpleNamespace(extra_benefit=None, root_cause=None),
-        raced=(),
     )
     ran = SimpleNamespace(
-        begun=SimpleNamespace(beside=lambda other: None, kernel=SimpleNamespace(hashes={})),
+        opened=opened,
+        kernel=SimpleNamespace(hashes={}),
+        versions=lambda opponent: None,
         measurements=SimpleNamespace(compare=lambda ids, versions, phase: nullcontext()),
         collector=None,
-    )
-    gathered = SimpleNamespace(
-        opened=opened,
         results=[events],
         policy=policies.load("primus"),
         rows=Table((), ()),
-        ran=ran,
         level="full",
+        raced=(),
     )
     found = cast("Any", SimpleNamespace(verdict=object(), refusing=[]))
     monkeypatch.setattr(comparing, "parse_primary", lambda *given: [])
     monkeypatch.setattr(comparing, "no_figure", lambda *given: None)
     monkeypatch.setattr(comparing, "judge", lambda *given, **named: found)
     monkeypatch.setattr(NoiseHistory, "here", lambda *given: None)
-    given = cast("Any", gathered)
-    assert compare_paired(given, cast("Any", None)).decided([]).verdict is found.verdict
+    given = cast("Any", ran)
+    assert compare_paired(given, cast("Any", None)) == (found, None, "")
+    assert decided([None], found, ran.policy) is found.verdict
     with pytest.raises(BadInput, match="stored times of two engines"):
-        compare_stored(cast("Any", SimpleNamespace(**vars(gathered))))
+        compare_stored(given)
 
 
 @pytest.mark.parametrize(

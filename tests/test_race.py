@@ -18,11 +18,12 @@ from pytest_kopt import policies
 from pytest_kopt.cases.details import in_a_line
 from pytest_kopt.cases.order import INCUMBENT, PLACEBO, ArmsOrder
 from pytest_kopt.cases.result import CaseResult
-from pytest_kopt.decide.hard_gates import Ground, Observation, by_ground
+from pytest_kopt.decide.grounds import Ground, Observation, by_ground
 from pytest_kopt.decide.inference import LOOKS, Estimate, log_ratio
 from pytest_kopt.decide.known_noise import DEVICE_TIMED, Noise, mean_of
 from pytest_kopt.decide.race_rule import (
     RACE_LOOKS,
+    Standing,
     by_checks,
     heat,
     interval,
@@ -38,7 +39,7 @@ from pytest_kopt.paired.arms import NotComparable
 from pytest_kopt.paired.pairing import Criteria
 from pytest_kopt.schema.metrics import STEP
 from pytest_kopt.trials.rounds.candidate import _same_machine_code
-from pytest_kopt.trials.rounds.race import Raced, candidates_of, run_race
+from pytest_kopt.trials.rounds.race import candidates_of, lines_changed, run_race
 from tests.builders import paired_evidence, series_table
 from tests.whole_campaign import KERNEL, a_campaign
 
@@ -175,14 +176,12 @@ def test_a_best_of_the_incumbents_machine_code_leaves_the_incumbent(raced: tuple
     campaign = SimpleNamespace(
         state=SimpleNamespace(incumbent_round=3), manifest=SimpleNamespace(kernel_source=["k.py"])
     )
-    gathered: Any = SimpleNamespace(
-        opened=SimpleNamespace(campaign=campaign, raced=raced), results=()
-    )
+    ran: Any = SimpleNamespace(opened=SimpleNamespace(campaign=campaign), raced=raced, results=())
     if not raced:
         with pytest.raises(BadInput, match="the same machine code as round 3"):
-            _same_machine_code(gathered)
+            _same_machine_code(ran)
         return
-    verdict = _same_machine_code(gathered).verdict(PRIMUS.name)
+    verdict = _same_machine_code(ran).verdict(PRIMUS.name)
     assert (verdict.decision, verdict.exit_code) == (Decision.ROLLED_BACK, 8)
     assert verdict.reason.startswith("the same machine code as round 3")
 
@@ -200,9 +199,7 @@ class Heats:
         self.measured = 0
 
     @contextmanager
-    def compare(
-        self, ids: Sequence[str], names: Sequence[str], count: int, phase: str
-    ) -> Iterator[Heats]:
+    def compare(self, names: Sequence[str], count: int) -> Iterator[Heats]:
         self.counts.append(count)
         yield self
 
@@ -232,22 +229,20 @@ class Heats:
             }
 
 
-def a_race(heats: Heats) -> Raced:
+def a_race(heats: Heats) -> tuple[dict[str, Standing], list[str], Any]:
     one = CaseResult("a", label="a")
     history: Any = SimpleNamespace(noise=lambda *_: Noise((), DEVICE_TIMED))
-    measurements: Any = SimpleNamespace(compare=heats.compare)
-    trees: Any = SimpleNamespace(together=lambda names: names)
-    criteria = Criteria([STEP], PRIMUS, history)
-    return run_race(measurements, trees, heats.gains, [one], criteria)
+    start: Any = heats.compare
+    return run_race(start, heats.gains, [one], Criteria([STEP], PRIMUS, history))
 
 
 def test_a_race_goes_on_where_the_first_of_its_field_is_out() -> None:
     """Each look adds its own replicas: five are no look, and ended such a race in a traceback."""
     heats = Heats({"slow": -9.0, "one": 5.0, "other": 5.01})
-    raced = a_race(heats)
+    standings, left, _ = a_race(heats)
     assert (heats.counts, heats.measured) == ([4], 4)
-    assert raced.left == ("one", "other")
-    assert "slow" in raced.standings and raced.standings["slow"].out
+    assert left == ["one", "other"]
+    assert "slow" in standings and standings["slow"].out
 
 
 def test_a_race_that_fails_by_itself_is_told() -> None:
@@ -274,7 +269,9 @@ def test_equal_candidates_race_once_under_all_their_names(tmp_path: Path) -> Non
         path = tmp_path / name / KERNEL
         path.parent.mkdir(parents=True)
         path.write_text(text)
-    found = {item.name: item.size for item in candidates_of(campaign, [*"abca"], tmp_path)}
+    candidates = candidates_of(campaign, [*"abca"], tmp_path)
+    best = campaign.incumbent()
+    found = {name: lines_changed(version, best) for name, version in candidates.items()}
     assert [*found] == ["a, b", "c"]
     assert found["c"] == 1 and found["a, b"] > 200
 

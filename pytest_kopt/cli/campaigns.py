@@ -40,7 +40,7 @@ from pytest_kopt.cli.command_line import (
     show,
 )
 from pytest_kopt.clock import now
-from pytest_kopt.decide.hard_gates import GO_ON, RESTORED, Ground, Observation
+from pytest_kopt.decide.grounds import GO_ON, RESTORED, Ground, Observation
 from pytest_kopt.errors import BadInput
 from pytest_kopt.exit_codes import ExitCode
 from pytest_kopt.options.project import Project

@@ -1,6 +1,6 @@
 """The decision: rows or series and a policy in, a verdict out; no clock, no disk.
 
-`Ground` is the list of decisions that need no times (`hard_gates.py`). A session observes what is
+`Ground` is the list of decisions that need no times (`grounds.py`). A session observes what is
 missing, dishonest, wrong or equal, before the comparison and in it. The first ground decides.
 
 Paired times are one table of series (`series.py`). A look at it makes claims: a mean of series

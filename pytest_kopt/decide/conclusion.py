@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from pytest_kopt.decide.case_verdict import Shape
-from pytest_kopt.decide.hard_gates import Observation, some
+from pytest_kopt.decide.grounds import Observation, some
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.verdict import Decision, Verdict
 

@@ -11,7 +11,7 @@ from typing import TypeAlias
 from pytest_kopt.decide.case_verdict import evidence_for, refuted
 from pytest_kopt.decide.claims import Statement
 from pytest_kopt.decide.conclusion import NO_FACTS, Answer, VersionFacts, settled
-from pytest_kopt.decide.hard_gates import ANOTHER, GO_ON, RESTORED, after_regression
+from pytest_kopt.decide.grounds import ANOTHER, GO_ON, RESTORED, after_regression
 from pytest_kopt.decide.inference import (
     FINAL_LOOK,
     GATE_LEVEL,

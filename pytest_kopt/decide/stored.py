@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pytest_kopt.decide.case_verdict import Shape
 from pytest_kopt.decide.classes import ClassStanding, measured_classes
 from pytest_kopt.decide.conclusion import NO_FACTS, Answer, VersionFacts, settled
-from pytest_kopt.decide.hard_gates import (
+from pytest_kopt.decide.grounds import (
     ANOTHER,
     GO_ON,
     RESTORED,

@@ -14,26 +14,34 @@ from pytest_kopt.campaign import tips
 from pytest_kopt.campaign.attempt import Evidence
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.history import stops, trend
+from pytest_kopt.campaign.kernel import KernelVersion
+from pytest_kopt.campaign.ledger import PairedChange
+from pytest_kopt.campaign.notes import Notes
 from pytest_kopt.campaign.recording import record_attempt, record_no_idle_gpu
 from pytest_kopt.campaign.state import Round
 from pytest_kopt.cases.case_rooflines import rooflines
 from pytest_kopt.cases.details import with_details
 from pytest_kopt.cases.order import Depth, Purpose, WorkerOrders
-from pytest_kopt.cases.result import Collector
+from pytest_kopt.cases.result import CaseResult, Collector
 from pytest_kopt.clock import now
-from pytest_kopt.decide.hard_gates import incomplete
+from pytest_kopt.decide.grounds import incomplete
+from pytest_kopt.decide.verdict import KernelTime, RaceCandidate, Verdict
 from pytest_kopt.devices.idle import AllGpusBusy
 from pytest_kopt.devices.machine import this_machine
 from pytest_kopt.devices.vendor import choose
 from pytest_kopt.errors import BadInput
-from pytest_kopt.schema.table import Row
+from pytest_kopt.figures import CHANGE
+from pytest_kopt.paired.pairing import PairedResult
+from pytest_kopt.profiling.kernel_table import CaseProfile, gpu_step_us
+from pytest_kopt.schema.metrics import geomean, is_backward
+from pytest_kopt.schema.table import Classes, Row
 from pytest_kopt.show import standing
 from pytest_kopt.show.files import projections
 from pytest_kopt.show.rooflines import write_profiles
 from pytest_kopt.show.standing import Closing
 from pytest_kopt.trials import judging
 from pytest_kopt.trials.measurements import Measurements
-from pytest_kopt.trials.stages import Asked, Begun, Judged, OpenTrial, Ran
+from pytest_kopt.trials.stages import Asked, OpenTrial, Racer, Ran
 from pytest_kopt.trials.trees import Builds, Trees
 
 
@@ -68,7 +76,8 @@ class CampaignTrial:
     def __init__(self, asked: Asked) -> None:
         self.asked = asked
         self._opened = self.open()
-        self._begun: Begun | None = None
+        #: What `begin` adds to it: the version, the trees, and what the commands came to.
+        self._begun: tuple[KernelVersion, Trees, str, str] | None = None
         self._held = contextlib.ExitStack()
         self._is_held = False
 
@@ -80,13 +89,11 @@ class CampaignTrial:
         """Return the trial as it can be run now; BadInput or KernelError where it cannot."""
         raise NotImplementedError
 
-    def prepare(self, opened: OpenTrial, stack: contextlib.ExitStack) -> OpenTrial:
+    def prepare(self, held: contextlib.ExitStack) -> None:
         """Do what has to be done to the campaign, once it is held, before anything is measured."""
-        return opened
 
-    def collected(self, begun: Begun, ids: Sequence[str], collector: Collector) -> Begun:
+    def collected(self, opened: OpenTrial, ids: Sequence[str], collector: Collector) -> None:
         """Check the collection, of the cases that this trial expects."""
-        return begun
 
     def conclude(self, ran: Ran) -> Closing:
         """Gather, judge, record and carry out; raises BadInput for drifted input."""
@@ -136,8 +143,9 @@ class CampaignTrial:
             language=self.campaign.manifest.target_lang,
             operating_point=self.campaign.manifest.operating_point,
             metric=None if opened.frozen else self.campaign.manifest.primary_metric,
-            ignored=opened.skipped,
-            untimed=tuple(name for name in opened.frozen if name not in opened.timed),
+            # What the baseline skipped is no part of the case set.
+            ignored=tuple(self.campaign.skipped_at_baseline()) if opened.frozen else (),
+            untimed=opened.untimed,
             selected=opened.selected,
         )
 
@@ -147,7 +155,8 @@ class CampaignTrial:
         self._hold()
         try:
             carry_out(campaign, apply=self.asked.settings.apply)
-            self._opened = self.prepare(self.open(), self._held)
+            self._opened = self.open()
+            self.prepare(self._held)
             manifest, root = campaign.manifest, campaign.root.resolve()
             command, folder = manifest.rebuild_command, campaign.layout.builds
             builds = Builds(root, self.asked.command(command), folder) if command else None
@@ -157,7 +166,7 @@ class CampaignTrial:
                 measured = (campaign.first, campaign.best) if state.baseline else ()
                 builds.keep(kernel, [attempt.kernel() for attempt in measured])
             trees = Trees(self._held, root, builds, folder)
-            self._begun = Begun(self._opened, kernel, trees, blocked, benchmark)
+            self._begun = kernel, trees, blocked, benchmark
         except BaseException:
             self.release()
             raise
@@ -166,15 +175,16 @@ class CampaignTrial:
     def check_collection(self, ids: Sequence[str], collector: Collector, filtered: bool) -> None:
         """Raise BadInput for cases that are not the baseline's; fewer are for the decision."""
         _check_cases(self._opened, ids, collector, filtered)
-        assert self._begun is not None
-        self._begun = self.collected(self._begun, ids, collector)
+        self.collected(self._opened, ids, collector)
 
     def close(
         self, collector: Collector, measurements: Measurements, interrupted: str = ""
     ) -> Closing:
         """Judge, record and carry out; raises BadInput, with nothing changed, for drifted input."""
-        assert self._begun is not None
-        return self.conclude(Ran(self._begun, collector, measurements, interrupted))
+        opened, begun = self._opened, self._begun
+        assert begun is not None
+        session = collector, measurements, interrupted
+        return self.conclude(Ran(opened, *begun, *session, opened.level, opened.harness))
 
     def no_idle_gpu(self, error: AllGpusBusy) -> None:
         """Record it; nothing where another session holds the campaign."""
@@ -244,8 +254,7 @@ def _run_commands(asked: Asked, builds: Builds | None, runs_benchmark: bool) -> 
         if command == manifest.rebuild_command and builds:
             failure, output = builds.into_project(), ""
         else:
-            completed = asked.command(command).run(asked.campaign.root)
-            failure, output = completed.failure, completed.output
+            failure, output = asked.command(command).run(asked.campaign.root)
         if records and not (ledger.is_file() and ledger.read_bytes() == records):
             ledger.write_bytes(records)
             raise BadInput(
@@ -260,8 +269,8 @@ def _run_commands(asked: Asked, builds: Builds | None, runs_benchmark: bool) -> 
     return "", printed
 
 
-def open_round(asked: Asked) -> OpenTrial:
-    """Return the round without its cases; BadInput where the campaign is not ready for it."""
+def open_round(asked: Asked) -> tuple[int, str, Notes]:
+    """Return the round's number, title and notes; BadInput where the campaign is not ready."""
     settings, campaign = asked.settings, asked.campaign
     assert settings.round is not None and settings.round != "final"
     number = campaign.state.check_round(settings.round)
@@ -272,62 +281,107 @@ def open_round(asked: Asked) -> OpenTrial:
     )
     campaign.check_ready()
     title = f"campaign {campaign.name}, round {number}, policy {asked.policy.name}"
-    return OpenTrial(asked, title, number, notes=of_round.notes.plus(asked.notes))
+    return number, title, of_round.notes.plus(asked.notes)
 
 
-def check_target_class(opened: OpenTrial, rows: Sequence[Row]) -> None:
-    classes = opened.classes
+def check_target_class(classes: Classes, rows: Sequence[Row]) -> None:
     classes.target_among(classes.group({row.key: row.dims for row in rows}))
 
 
-def profiled(judged: Judged) -> Judged:
-    """Profile a decided round where an option or the policy asks for it, unless nothing ran."""
-    ran, is_open = judged.gathered.ran, judged.verdict.decision.leaves_open
-    ids, is_asked = ran.collector.passed(), ran.opened.asked.settings.profile
-    # performance.md has a column for a GPU's kernels, and a CPU has none.
-    logged = ran.opened.asked.policy.performance_log and not judging.on_cpu(judged.gathered.results)
-    if not (is_asked or logged) or ran.is_same or is_open or not ids:
-        return judged
-    return judged.profiled(ran.measurements.profile(ids, vendor=is_asked))
+def record_round(
+    ran: Ran, verdict: Verdict, paired: PairedResult | None = None, detail: str = ""
+) -> Closing:
+    """Record the attempt, carry its verdict out, and return what the terminal shows.
 
-
-def record_round(judged: Judged, **figures: Any) -> Closing:
-    """Record the attempt, carry its verdict out, and return what the terminal shows."""
-    gathered, opened, begun = judged.gathered, judged.gathered.opened, judged.gathered.ran.begun
-    asked, campaign = opened.asked, opened.campaign
-    if not campaign.candidate().same_content(begun.kernel):
+    `detail` is the stack of a case that ended its process.
+    """
+    opened, asked, campaign = ran.opened, ran.opened.asked, ran.opened.campaign
+    profiles = _profiles(ran, verdict)
+    results, table = ran.results, ran.table
+    is_kept_as_same = ran.is_same and verdict.decision.keeps
+    change = paired.change() if paired else _no_change(results) if is_kept_as_same else None
+    is_full = ran.level == "full"
+    baseline = None if is_full or not table else campaign.first.table().only(table.by_key())
+    verdict = saying_why_blocked(ran, _with_kernel_time(verdict, profiles))
+    if not campaign.candidate().same_content(ran.kernel):
         changed = "the kernel files changed while they were measured"
-        judged = judged.of(incomplete(asked.policy, changed))
-    lines = rooflines(gathered.results, asked.settings.workspace)
-    judged = judged.flagged(*(line.over_declared for line in lines if line.over_declared)).saying(
-        rooflines=lines, level=gathered.level, thresholds=asked.policy.model_dump(mode="json")
+        verdict = incomplete(asked.policy, changed)
+    lines = rooflines(results, asked.settings.workspace)
+    over = [line.over_declared for line in lines if line.over_declared]
+    verdict = judging.flagged(verdict, over).saying(
+        rooflines=lines, level=ran.level, thresholds=asked.policy.model_dump(mode="json")
     )
-    judged = judged.saying(candidates=judged.candidates)
-    judged = judged.of(with_details(judged.verdict, gathered.results, opened.number))
-    assert gathered.harness is not None
+    verdict = verdict.saying(candidates=_candidates(ran.raced, verdict))
     attempt = record_attempt(
         campaign,
         opened.number,
         started=asked.started,
-        evidence=evidence(judged, harness=asdict(gathered.harness)),
-        verdict=judged.verdict,
-        trend=trend.figures(gathered.table) if gathered.table else None,
+        evidence=evidence(ran, paired, harness=asdict(ran.harness)),
+        verdict=with_details(verdict, results, opened.number),
+        trend=trend.figures(table) if table else None,
+        paired=change,
+        baseline=trend.figures(baseline) if baseline else None,
         notes=asked.notes,
         policy=asked.policy,
-        **figures,
     )
-    if judged.profiles:
-        write_profiles(campaign.layout, opened.number, attempt.number, judged.profiles)
+    if profiles:
+        write_profiles(campaign.layout, opened.number, attempt.number, profiles)
     carry_out(campaign, apply=asked.settings.apply)
     final = campaign.state.rounds[opened.number].last.verdict()
     assert final.attempt == attempt.number
     outlook = tuple(standing.closing_lines(campaign, asked.policy))
-    return Closing(final, judged.detail or begun.blocked, judged.profiles, outlook)
+    return Closing(final, detail or ran.blocked, tuple(profiles), outlook)
 
 
-def evidence(judged: Judged, **facts: Any) -> Evidence:
+def _no_change(results: Sequence[CaseResult]) -> PairedChange:
+    cells = [cell for result in results for cell in result.cells.items()]
+    backward = any(is_backward(name) and value is not None for name, value in cells)
+    return PairedChange(step_pct=0.0, forward_pct=0.0, backward_pct=0.0 if backward else None)
+
+
+def _profiles(ran: Ran, verdict: Verdict) -> Sequence[CaseProfile]:
+    """Profile a decided round where an option or the policy asks for it, unless nothing ran."""
+    ids, is_asked = ran.collector.passed(), ran.opened.asked.settings.profile
+    # performance.md has a column for a GPU's kernels, and a CPU has none.
+    logged = ran.opened.asked.policy.performance_log and not judging.on_cpu(ran.results)
+    if not (is_asked or logged) or ran.is_same or verdict.decision.leaves_open or not ids:
+        return ()
+    return ran.measurements.profile(ids, vendor=is_asked)
+
+
+def _with_kernel_time(verdict: Verdict, profiles: Sequence[CaseProfile]) -> Verdict:
+    """Return the verdict with a step's GPU time by the profiles."""
+    times = gpu_step_us(profiles).values()
+    if not times:
+        return verdict
+    on_gpu = (profile.hottest for profile in profiles if profile.on == "gpu")
+    hottest = next(row.kernel for row in on_gpu if row)
+    timed = KernelTime(hottest=hottest, candidate_us=geomean(times))
+    flag = (
+        f"GPU kernel time: {timed.candidate_us:.2f} us a step, geometric mean over the cases; "
+        "it is shown only, the comparison decides"
+    )
+    return judging.flagged(verdict.saying(kernel_time=timed), [flag])
+
+
+def saying_why_blocked(ran: Ran, verdict: Verdict) -> Verdict:
+    """Return the verdict with the command that failed in front of the reason, where one did."""
+    if not ran.blocked:
+        return verdict
+    return verdict.saying(reason=f"{ran.blocked.splitlines()[0]}; {verdict.reason}")
+
+
+def _candidates(raced: Sequence[Racer], verdict: Verdict) -> list[RaceCandidate]:
+    """Return the candidates of a race, the first with what the round says of it."""
+    candidates = [racer.record for racer in raced]
+    total = verdict.aggregate
+    interval = {} if total is None else total.model_dump(include={*CHANGE})
+    update = {**interval, "decision": verdict.decision, "reason": verdict.reason}
+    return [*(first.model_copy(update=update) for first in candidates[:1]), *candidates[1:]]
+
+
+def evidence(ran: Ran, paired: PairedResult | None, **facts: Any) -> Evidence:
     """Return what was measured as it is kept; `facts` go into the session's, behind the others."""
-    gathered, ran, paired = judged.gathered, judged.gathered.ran, judged.paired
     asked, collector = ran.opened.asked, ran.collector
     session = {
         "started": asked.started,
@@ -346,11 +400,11 @@ def evidence(judged: Judged, **facts: Any) -> Evidence:
         **facts,
     }
     return Evidence(
-        kernel=ran.begun.kernel,
-        results=gathered.results,
-        table=gathered.table,
+        kernel=ran.kernel,
+        results=tuple(ran.results),
+        table=ran.table,
         session=session,
         pairs_csv=paired.pairs_csv if paired else "",
-        benchmark_log=ran.begun.benchmark,
-        candidates=[(raced.kernel, raced.table) for raced in ran.opened.raced],
+        benchmark_log=ran.benchmark,
+        candidates=[(racer.kernel, racer.collector.table()) for racer in ran.raced],
     )

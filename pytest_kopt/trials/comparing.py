@@ -7,7 +7,7 @@ import io
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from pytest_kopt.campaign.history.trend import chain_of_best
@@ -16,7 +16,7 @@ from pytest_kopt.campaign.running import COMPARING
 from pytest_kopt.cases.order import CANDIDATE
 from pytest_kopt.cases.result import CaseResult, Collector
 from pytest_kopt.decide.conclusion import VersionFacts
-from pytest_kopt.decide.hard_gates import (
+from pytest_kopt.decide.grounds import (
     Observation,
     by_ground,
     checked_shape,
@@ -24,6 +24,7 @@ from pytest_kopt.decide.hard_gates import (
     no_figure,
 )
 from pytest_kopt.decide.inference import percent
+from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.stored import StoredEvidence, decide_stored, remeasurements_needed
 from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.devices.machine import elsewhere
@@ -38,7 +39,7 @@ from pytest_kopt.paired.samples import CaseQuads
 from pytest_kopt.paired.verifier_process import Refused
 from pytest_kopt.schema.metrics import parse_primary
 from pytest_kopt.trials import judging
-from pytest_kopt.trials.stages import Gathered, Judged, OpenTrial
+from pytest_kopt.trials.stages import OpenTrial, Ran
 
 #: By so much, as a log-ratio, the current best may be slower than when it was accepted. A campaign
 #: adds up small errors of its rounds, and a machine differs from day to day.
@@ -46,44 +47,22 @@ _SLOWER = math.log(1.1)
 _REPLICATES = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Compared:
-    """How a paired comparison ended: in its result, in an observation, or in a case that failed.
-
-    `gathered` has the cases that failed: by their end, with its stack in `detail`, or by the
-    `mistakes` near their inputs.
-    """
-
-    gathered: Gathered
-    paired: PairedResult | None = None
-    observation: Observation | None = None
-    mistakes: Sequence[Finding] = ()
-    detail: str = ""
-
-    def decided(self, observed: Iterable[Observation | None]) -> Judged:
-        """Return the verdict by the first observation, or else by the times."""
-        verdict = by_ground([self.observation, *observed], self.gathered.policy)
-        if verdict is None:
-            assert self.paired is not None, "a comparison ends in an observation or in times"
-            verdict = self.paired.verdict
-        return Judged(self.gathered, verdict, self.paired, self.detail)
-
-
 def compare_paired(
-    gathered: Gathered, opponent: KernelVersion, *, is_final: bool = False
-) -> Compared:
+    ran: Ran, opponent: KernelVersion, *, is_final: bool = False
+) -> tuple[PairedResult | None, Observation | None, str]:
     """Compare with another version in fresh processes; BadInput where they cannot be together.
 
-    A candidate that ends its processes has failed that case. The final comparison measures both
-    operating points, whatever it decides.
+    Returns the result, an observation that comes before it, and the stack of a case that ended its
+    processes. A candidate that does has failed that case, as by `mistakes` near its inputs. The
+    final comparison measures both operating points, whatever it decides.
     """
-    opened, results, policy = gathered.opened, gathered.results, gathered.policy
-    campaign, table = opened.campaign, gathered.rows
+    opened, results, table, policy = ran.opened, ran.results, ran.rows, ran.policy
+    campaign = opened.campaign
     metrics = parse_primary(campaign.manifest.primary_metric, table, policy.directions)
     if unusable := no_figure(table, metrics, policy):
-        return Compared(gathered, observation=unusable)
+        return None, unusable, ""
     try:
-        versions = gathered.ran.begun.beside(opponent)
+        versions = ran.versions(opponent)
         criteria = Criteria(
             metrics,
             policy,
@@ -91,35 +70,51 @@ def compare_paired(
             rows=table.by_key(),
             core=opened.core,
             classes=opened.classes,
-            facts=_facts(gathered),
+            facts=_facts(ran),
             is_final=is_final,
             # All cases decide on what a quick round would keep.
-            examines=gathered.level == "full",
-            doubt_of_best=no_doubt if is_final else partial(_doubt_of_best, gathered),
+            examines=ran.level == "full",
+            doubt_of_best=no_doubt if is_final else partial(_doubt_of_best, ran, results),
         )
         ids = [result.nodeid for result in results]
-        phase = f"{COMPARING} the winner" if opened.raced else COMPARING
-        with gathered.ran.measurements.compare(ids, versions, phase=phase) as comparison:
+        phase = f"{COMPARING} the winner" if ran.raced else COMPARING
+        with ran.measurements.compare(ids, versions, phase=phase) as comparison:
             paired = judge(comparison, results, criteria)
     except Caught as caught:
-        return Compared(gathered, observation=judging.dishonest(results, caught.findings))
+        return None, judging.dishonest(results, caught.findings), ""
     except Died as death:
-        failing = gathered.with_failure(death.case, "ERROR", str(death))
-        return Compared(failing, detail=judging.head(str(death)))
+        ran.fail(death.case, "ERROR", str(death))
+        return None, None, judging.head(str(death))
     except NotComparable as error:
         raise BadInput(
             f"kopt cannot run the current best and the candidate side by side: {error}",
             where="--kopt-compare",
             fix=error.fix or "repair the kernel, or --kopt-compare stored",
         ) from None
-    cheats = judging.rejecting(paired.refusing)
-    mistakes = [] if cheats else paired.refusing
-    for finding in mistakes:
-        gathered = gathered.with_failure(finding.where, "FAIL", str(finding))
-    return Compared(gathered, paired, judging.dishonest(results, cheats), mistakes)
+    for finding in mistakes(paired):
+        ran.fail(finding.where, "FAIL", str(finding))
+    return paired, judging.dishonest(results, judging.rejecting(paired.refusing)), ""
 
 
-def _doubt_of_best(gathered: Gathered, best_ms: Mapping[str, float], gain: float) -> str:
+def mistakes(paired: PairedResult | None) -> list[Finding]:
+    """Return what is wrong near the cases' inputs, unless that is how a version cheats."""
+    refusing = paired.refusing if paired else []
+    return [] if judging.rejecting(refusing) else refusing
+
+
+def decided(
+    observed: Iterable[Observation | None], paired: PairedResult | None, policy: Policy
+) -> Verdict:
+    """Return the verdict by the first ground, or else by the times."""
+    if verdict := by_ground(observed, policy):
+        return verdict
+    assert paired is not None, "a comparison ends in an observation or in times"
+    return paired.verdict
+
+
+def _doubt_of_best(
+    ran: Ran, results: Sequence[CaseResult], best_ms: Mapping[str, float], gain: float
+) -> str:
     """Say what the candidate lacks over the baseline, "" where the current best is as it was.
 
     Gains chain: a candidate gains nothing by a current best that something has slowed down since.
@@ -127,23 +122,22 @@ def _doubt_of_best(gathered: Gathered, best_ms: Mapping[str, float], gain: float
     baseline: a current best may know how it is measured. The candidate lacks what its best
     replicate shows less than the rounds' gains and its own `gain`, a log-ratio, come to.
     """
-    opened, ran = gathered.opened, gathered.ran
-    campaign = opened.campaign
+    campaign = ran.opened.campaign
     chain = chain_of_best(campaign.state)
     if chain is None or campaign.state.incumbent_round == 1 or elsewhere(campaign.best.session()):
         return ""
     accepted_ms = _ms_by_label(campaign.best.text("pairs.csv") or "")
     slower = [
         math.log(best_ms[result.nodeid] / accepted_ms[result.label])
-        for result in gathered.results
+        for result in results
         if result.nodeid in best_ms and result.label in accepted_ms
     ]
     # Where nothing is known of that time, the baseline tells.
     if slower and statistics.fmean(slower) <= _SLOWER:
         return ""
-    ids = [result.nodeid for result in gathered.results]
+    ids = [result.nodeid for result in results]
     phase = f"{COMPARING} the candidate with the baseline"
-    versions = ran.begun.beside(campaign.baseline())
+    versions = ran.versions(campaign.baseline())
     claimed = math.log1p(chain.step_pct / 100) + gain
     try:
         with ran.measurements.compare(ids, versions, 1 + _REPLICATES, phase) as comparison:
@@ -178,27 +172,31 @@ def _ms_by_label(pairs_csv: str) -> dict[str, float]:
     return {label: statistics.median(each) for label, each in times.items()}
 
 
-def _facts(gathered: Gathered) -> VersionFacts:
+def _facts(ran: Ran) -> VersionFacts:
     """Return what the notes and the ledger say of the version.
 
     Files that are the incumbent's have been decided on since they failed.
     """
-    opened, kernel = gathered.opened, gathered.ran.begun.kernel.hashes
+    opened, kernel = ran.opened, ran.kernel.hashes
     before = (verdict for _, _, verdict in opened.campaign.state.decided())
     repairs = (verdict for verdict in before if verdict.decision is Decision.REPAIR)
     failed = next((verdict for verdict in repairs if verdict.kernel == kernel), None)
-    known = VersionFacts(opened.notes.extra_benefit or "", root_cause=opened.notes.root_cause or "")
-    if failed is None or opened.same_as is not None:
-        return known
-    where = f"the same files failed in round {failed.round}, attempt {failed.attempt}"
-    return replace(known, failed_before=f"{where} ({failed.reason})")
+    failed_before = ""
+    if failed is not None and opened.same_as is None:
+        where = f"the same files failed in round {failed.round}, attempt {failed.attempt}"
+        failed_before = f"{where} ({failed.reason})"
+    return VersionFacts(
+        opened.notes.extra_benefit or "",
+        failed_before=failed_before,
+        root_cause=opened.notes.root_cause or "",
+    )
 
 
-def compare_stored(gathered: Gathered) -> Verdict:
+def compare_stored(ran: Ran) -> Verdict:
     """Compare with the incumbent's stored figures; a gain is measured again as the policy says."""
-    opened, results, table = gathered.opened, gathered.results, gathered.rows
-    collector, measurements = gathered.ran.collector, gathered.ran.measurements
-    campaign, policy, core = opened.campaign, gathered.policy, opened.core
+    opened, results, table = ran.opened, ran.results, ran.rows
+    collector, measurements = ran.collector, ran.measurements
+    campaign, policy, core = opened.campaign, ran.policy, opened.core
     _same_engines(opened, results)
     # An incumbent that was measured quick has rows of those cases alone.
     incumbent = campaign.best.table().only(table.by_key())
@@ -207,8 +205,8 @@ def compare_stored(gathered: Gathered) -> Verdict:
         candidate=table.only(incumbents),
         incumbent=incumbent,
         primary=campaign.manifest.primary_metric,
-        failed_repairs=gathered.failed_repairs,
-        facts=_facts(gathered),
+        failed_repairs=ran.failed_repairs,
+        facts=_facts(ran),
         core=None if core is None else frozenset(opened.frozen[name].key for name in core),
         classes=opened.classes,
         devices={result.key: result.evidence.device or "" for result in results},

@@ -39,10 +39,10 @@ def measure(
 
     def run(name: str) -> float:
         tree = places[name]
-        done = command.run(tree.place, {"PYTHONPATH": _python_path(*tree.copy)})
-        if done.failure:
-            raise NotComparable(done.failure)
-        return last_number(done.output)
+        failure, output = command.run(tree.place, {"PYTHONPATH": _python_path(*tree.copy)})
+        if failure:
+            raise NotComparable(failure)
+        return last_number(output)
 
     return in_turns(command.text, run)
 

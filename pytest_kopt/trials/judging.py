@@ -12,7 +12,7 @@ from typing import Any
 from pytest_kopt.cases.details import in_a_line
 from pytest_kopt.cases.result import CaseResult, Check, Collector, ExpectedCase
 from pytest_kopt.decide.case_verdict import Same, Shape
-from pytest_kopt.decide.hard_gates import Ground, Observation, checked_shape
+from pytest_kopt.decide.grounds import Ground, Observation, checked_shape
 from pytest_kopt.decide.verdict import NamedFinding, Verdict
 from pytest_kopt.devices.conditions import by_kind
 from pytest_kopt.devices.vendor import CPU
@@ -23,7 +23,7 @@ COMPUTE = "compute what the cases ask for"
 INTERPRETED = Observation(
     Ground.INTERPRETED,
     "Triton's interpreter ran these cases: kopt cannot compare times without a GPU",
-    "the checks passed; run the round on a GPU",
+    "the checks passed; run them on a GPU",
 )
 
 #: Why a trial is rejected in which kernel code, or somebody else, edited the harness.
@@ -95,7 +95,7 @@ def unfinished(
         yield Observation(
             Ground.MISSING,
             f"a worker was lost: {lost[0]}",
-            "the case passed when run again, so the kernel is not at fault; run the round again",
+            "the case passed when run again, so the kernel is not at fault; run it again",
         )
     if wanted is None:
         wanted = (nodeid for nodeid in collector.order if nodeid not in collector.skipped)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fnmatch import fnmatch
 from functools import cached_property, partial
 from itertools import cycle
@@ -51,15 +51,6 @@ if TYPE_CHECKING:
     from pytest_kopt.processes.profiler import Profiler
     from pytest_kopt.processes.remote_host import RemoteHost
     from pytest_kopt.profiling.kernel_table import CaseProfile
-
-
-@dataclass(frozen=True, slots=True)
-class InCopies:
-    """Cases to go into in copies of the project: its root and the copy."""
-
-    copies: Sequence[tuple[Path, Path]]
-    ids: Sequence[str]
-    depth: Depth = Depth.CHECKS
 
 
 class Measurements:
@@ -167,35 +158,50 @@ class Measurements:
             collector.failures |= again.failures
         self.progress.begin("deciding")
 
-    def run_in(self, in_copies: InCopies, phase: str = "") -> list[Collector]:
-        """Return what cases come to in each copy, side by side; `phase` is shown meanwhile."""
-        several = len(in_copies.copies) > 1
+    def run_in(
+        self,
+        copies: Sequence[tuple[Path, Path]],
+        ids: Sequence[str],
+        phase: str = "",
+        depth: Depth = Depth.CHECKS,
+    ) -> list[Collector]:
+        """Return what cases come to in each copy of the project, side by side.
+
+        A copy is the project's root and what stands for it; `phase` is shown meanwhile.
+        """
+        several = len(copies) > 1
         if phase:
-            self.progress.begin(phase, len(in_copies.copies) if several else 0, says=True)
-        collectors = self._side_by_side(in_copies, self.progress.advance)
+            self.progress.begin(phase, len(copies) if several else 0, says=True)
+        collectors = self._side_by_side(copies, ids, depth, self.progress.advance)
         for number, there in enumerate(collectors):
             if several and any(NO_MEMORY in text for text in there.failures.values()):
-                alone = replace(in_copies, copies=in_copies.copies[number : number + 1])
-                (collectors[number],) = self._side_by_side(alone, lambda: None)
-        for (_, tree), there in zip(in_copies.copies, collectors, strict=True):
+                alone = copies[number : number + 1]
+                (collectors[number],) = self._side_by_side(alone, ids, depth, lambda: None)
+        for (_, tree), there in zip(copies, collectors, strict=True):
             self._checked.setdefault(tree, {}).update(there.results)
         return collectors
 
-    def _side_by_side(self, in_copies: InCopies, progress: Callable[[], None]) -> list[Collector]:
+    def _side_by_side(
+        self,
+        copies: Sequence[tuple[Path, Path]],
+        ids: Sequence[str],
+        depth: Depth,
+        progress: Callable[[], None],
+    ) -> list[Collector]:
         from pytest_kopt.processes.case_processes import run_side_by_side
 
-        site, ids = self.sites.first, [*in_copies.ids]
+        site = self.sites.first
         room = max(1, site.cores // _CORES_OF_A_CHECK[site.kind])
-        most = max(1, min(self.checkers, room // len(in_copies.copies)))
+        most = max(1, min(self.checkers, room // len(copies)))
         runs = [
             self._rerun(
-                Place(site, device, ids),
+                Place(site, device, [*ids]),
                 copy,
                 most=most,
-                depth=in_copies.depth,
+                depth=depth,
                 candidate_choices=self._choices_of(copy[1]),
             )
-            for copy, device in zip(in_copies.copies, cycle(self._devices), strict=False)
+            for copy, device in zip(copies, cycle(self._devices), strict=False)
         ]
         return run_side_by_side(runs, room, progress)
 
@@ -255,8 +261,7 @@ class Measurements:
             trees = [versions.trees[0].place, self._root]
         results = self._collector.results if versions.raced else self._checked.get(trees[0], {})
         if missing := [nodeid for nodeid in ids if nodeid not in results]:
-            copies = [(versions.root, trees[0])]
-            self.run_in(InCopies(copies, missing), "tuning the current best")
+            self.run_in([(versions.root, trees[0])], missing, "tuning the current best")
         candidates = merged_choices(map(self._choices_of, trees[1:]))
         self.orders = replace(
             self.orders, choices=self._choices_of(trees[0]), candidate_choices=candidates

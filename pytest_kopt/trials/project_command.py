@@ -30,17 +30,6 @@ _NOT_FOUND = 127
 
 
 @dataclass(frozen=True, slots=True)
-class CommandResult:
-    """A finished command; `output` holds stdout and stderr together."""
-
-    command: str
-    returncode: int
-    output: str
-    #: How it failed and what it printed, "" where it did not.
-    failure: str
-
-
-@dataclass(frozen=True, slots=True)
 class ProjectCommand:
     """A command line of the manifest or the project's settings."""
 
@@ -51,8 +40,11 @@ class ProjectCommand:
     #: Whether it is confined (`kopt_isolation`).
     is_confined: bool = True
 
-    def run(self, folder: Path, more: Mapping[str, str] | None = None) -> CommandResult:
-        """Run it in a folder, with `more` in its environment."""
+    def run(self, folder: Path, more: Mapping[str, str] | None = None) -> tuple[str, str]:
+        """Run it in a folder, with `more` in its environment.
+
+        Returns how it failed and what it printed then ("" where it did not), and its whole output.
+        """
         # The process around the command imports this file and reads no manifest.
         from pytest_kopt.campaign.manifest import split_command
 
@@ -81,8 +73,7 @@ class ProjectCommand:
                     process.terminate()
                     raise
         text = output.decode(errors="replace")[-_MOST:]
-        code = process.returncode
-        return CommandResult(self.text, code, text, _failure(self.text, code, text))
+        return _failure(self.text, process.returncode, text), text
 
 
 def _failure(command: str, code: int, output: str) -> str:

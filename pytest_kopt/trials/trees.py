@@ -11,7 +11,6 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from functools import cached_property, partial
 from importlib.metadata import version
 from pathlib import Path, PurePosixPath
@@ -165,7 +164,7 @@ class Builds:
     def into_project(self) -> str:
         """Build the project's own version and put what came of it there; "", or how that failed."""
         if why_not_in_place(self._command.text):
-            return self._command.run(self._root).failure
+            return self._command.run(self._root)[0]
         try:
             self._now = self._of({})
         except NotComparable as error:
@@ -208,83 +207,81 @@ class Builds:
 
         A second try has what git ignores too: the command may need some that it does not make.
         """
-        sources = _Sources.of(self._root, old, kept_builds(self._folder))
-        folder = self._folder / sources.digest(self._command)
+        root, kept = self._root, kept_builds(self._folder)
+        own, tracked, others = _sources(root, old, kept)
+        folder = self._folder / _digest(root, own, tracked, others, self._command)
         if built := Built.kept(folder):
             return built
-        failure, place = "", folder / self._root.name
-        for only in (sources.paths, None):
+
+        def renew(tree: Path) -> None:
+            """Make its files newer than whatever a command made of others, git's the newest."""
+            for path in (*others, *tracked, *own):
+                # A link may lead to a file of the user's.
+                if (tree / path).is_file() and not (tree / path).is_symlink():
+                    os.utime(tree / path)
+
+        failure, place = "", folder / root.name
+        for only in ([*tracked, *others], None):
             shutil.rmtree(folder, ignore_errors=True)
-            tree = copied(self._root, place, sources.old, sources.renew, only)
-            result = self._command.run(place, {"TORCH_EXTENSIONS_DIR": str(place / BUILDS)})
-            if not (failure := result.failure):
+            tree = copied(root, place, own, renew, only)
+            failure, _ = self._command.run(place, {"TORCH_EXTENSIONS_DIR": str(place / BUILDS)})
+            if not failure:
                 return Built.keep(place, tree.written)
         shutil.rmtree(folder)
         raise NotComparable(failure)
 
 
-@dataclass(frozen=True, slots=True)
-class _Sources:
-    """The files that a version is built from, by path below `root`; no product is among them."""
+def _sources(
+    root: Path, old: Mapping[str, bytes | None], kept: Iterable[Built]
+) -> tuple[dict[str, bytes | None], list[str], list[str]]:
+    """Return the files below `root` that a version is built from; no product is among them.
 
-    root: Path
-    #: The contents of files that differ from the project's, None for those that go, as products do.
-    old: Mapping[str, bytes | None]
-    #: The other files that git tracks; a submodule is one path.
-    tracked: Sequence[str]
-    #: Those that git neither tracks nor ignores; without git all.
-    others: Sequence[str]
+    First the contents of files that differ from the project's, None for those that go, as products
+    do. Then the other paths that git tracks; a submodule is one path. Last those that it neither
+    tracks nor ignores, without git all.
+    """
+    repository = Repository.around(root)
+    products = {path for built in kept for path in built.files}
+    tracked: Sequence[str] = ()
+    if repository is None:
+        others = [path.as_posix() for path in project_files(root)]
+    else:
+        tracked, others = repository.listed(root)
+        prefix = f"{repository.relative(root, '.')}/".removeprefix("./")
+        ignored = repository.ignored(prefix + path for path in old)
+        products |= {path.removeprefix(prefix) for path in ignored}
+    contents = {path: _content(root / path, _MAGIC) for path in others} | {**old}
+    products |= {path for path, content in contents.items() if is_machine_code(content)}
+    products -= {*tracked}
+    records = [path.removesuffix(_LEDGER) for path in (*tracked, *others) if path.endswith(_LEDGER)]
 
-    @classmethod
-    def of(cls, root: Path, old: Mapping[str, bytes | None], kept: Iterable[Built]) -> _Sources:
-        repository = Repository.around(root)
-        products = {path for built in kept for path in built.files}
-        tracked: Sequence[str] = ()
-        if repository is None:
-            others = [path.as_posix() for path in project_files(root)]
-        else:
-            tracked, others = repository.listed(root)
-            prefix = f"{repository.relative(root, '.')}/".removeprefix("./")
-            ignored = repository.ignored(prefix + path for path in old)
-            products |= {path.removeprefix(prefix) for path in ignored}
-        contents = {path: _content(root / path, _MAGIC) for path in others} | {**old}
-        products |= {path for path, content in contents.items() if is_machine_code(content)}
-        products -= {*tracked}
-        records = [
-            path.removesuffix(_LEDGER) for path in (*tracked, *others) if path.endswith(_LEDGER)
-        ]
+    def wanted(paths: Iterable[str]) -> list[str]:
+        left = (path for path in paths if path not in products and path not in old)
+        return sorted(path for path in left if not path.startswith((*records, ".git/")))
 
-        def wanted(paths: Iterable[str]) -> list[str]:
-            left = (path for path in paths if path not in products and path not in old)
-            return sorted(path for path in left if not path.startswith((*records, ".git/")))
+    own = {path: None if path in products else content for path, content in old.items()}
+    return own, wanted(tracked), wanted(others)
 
-        own = {path: None if path in products else content for path, content in old.items()}
-        return cls(root, own, wanted(tracked), wanted(others))
 
-    def digest(self, command: ProjectCommand) -> str:
-        """Return a name for what a command makes of these files; tests and documents do not count.
+def _digest(
+    root: Path,
+    own: Mapping[str, bytes | None],
+    tracked: Sequence[str],
+    others: Sequence[str],
+    command: ProjectCommand,
+) -> str:
+    """Return a name for what a command makes of these files; tests and documents do not count.
 
-        A file that git does not track may be the notes of a round.
-        """
-        digest = hashlib.sha256(repr((command.text, sorted(command.env.items()), _abi())).encode())
-        present = {path: _content(self.root / path) for path in self.paths}
-        for path, content in sorted({**present, **self.old}.items()):
-            name = PurePosixPath(path)
-            is_document = name.suffix in _DOCUMENTS and path not in self.tracked
-            if content is not None and not (is_document or any(map(name.match, _TESTS))):
-                digest.update(f"{path}\0{sha256(content)}\0".encode())
-        return digest.hexdigest()[:16]
-
-    @property
-    def paths(self) -> list[str]:
-        return [*self.tracked, *self.others]
-
-    def renew(self, tree: Path) -> None:
-        """Make a tree's files newer than whatever a command made of others, git's the newest."""
-        for path in (*self.others, *self.tracked, *self.old):
-            # A link may lead to a file of the user's.
-            if (tree / path).is_file() and not (tree / path).is_symlink():
-                os.utime(tree / path)
+    A file that git does not track may be the notes of a round.
+    """
+    digest = hashlib.sha256(repr((command.text, sorted(command.env.items()), _abi())).encode())
+    present = {path: _content(root / path) for path in (*tracked, *others)}
+    for path, content in sorted({**present, **own}.items()):
+        name = PurePosixPath(path)
+        is_document = name.suffix in _DOCUMENTS and path not in tracked
+        if content is not None and not (is_document or any(map(name.match, _TESTS))):
+            digest.update(f"{path}\0{sha256(content)}\0".encode())
+    return digest.hexdigest()[:16]
 
 
 def _content(path: Path, size: int = -1) -> bytes | None:

@@ -17,7 +17,7 @@ from pytest_kopt.campaign.state import Round
 from pytest_kopt.cases.case_rooflines import rooflines
 from pytest_kopt.cases.result import device_model_of
 from pytest_kopt.decide.case_verdict import Shape
-from pytest_kopt.decide.hard_gates import Ground, Observation
+from pytest_kopt.decide.grounds import Ground, Observation
 from pytest_kopt.decide.inference import HighEnd, LowEnd
 from pytest_kopt.decide.verdict import Decision, Level, NextAction, RaceCandidate
 from pytest_kopt.figures import CHANGE, ends

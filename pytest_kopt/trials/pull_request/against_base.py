@@ -19,7 +19,7 @@ from pytest_kopt.cases.order import Purpose, WorkerOrders
 from pytest_kopt.cases.result import CaseResult, Collector, loaded_by
 from pytest_kopt.decide.case_verdict import Same, Shape
 from pytest_kopt.decide.conclusion import with_untimed, without
-from pytest_kopt.decide.hard_gates import Ground, Observation, by_ground, some, unchanged
+from pytest_kopt.decide.grounds import Ground, Observation, by_ground, some, unchanged
 from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.devices.idle import AllGpusBusy
 from pytest_kopt.errors import BadInput
@@ -39,7 +39,7 @@ from pytest_kopt.show.standing import Closing
 from pytest_kopt.show.words import gate_outcome
 from pytest_kopt.trials import judging
 from pytest_kopt.trials.harness import PytestSetup
-from pytest_kopt.trials.measurements import InCopies, Measurements
+from pytest_kopt.trials.measurements import Measurements
 from pytest_kopt.trials.project_command import ProjectCommand
 from pytest_kopt.trials.pull_request.base import (
     Base,
@@ -257,12 +257,12 @@ class PullRequestGate:
         if not (touched and ids):
             return None
         tree, doing = self._trees.tree(touched, copies_sources=True), "checking by the base's cases"
-        (there,) = measurements.run_in(InCopies([tree.copy], ids), doing)
+        (there,) = measurements.run_in([tree.copy], ids, doing)
         # Pytest runs none of the cases that are named where one of their files does not import.
         errors = there.collect_errors
         left = [nodeid for nodeid in ids if not judging.under(nodeid, errors)]
         if errors and left and not there.results:
-            (there,) = measurements.run_in(InCopies([tree.copy], left), doing)
+            (there,) = measurements.run_in([tree.copy], left, doing)
             there.collect_errors |= errors
         return there
 
@@ -281,7 +281,7 @@ class PullRequestGate:
             tree = self._trees.tree(self.other.old)
         except NotComparable:
             return set()
-        (there,) = measurements.run_in(InCopies([tree.copy], ids), "checking the base")
+        (there,) = measurements.run_in([tree.copy], ids, "checking the base")
         checks = {nodeid: result.check for nodeid, result in there.results.items()}
         broken = [result for result in failed if checks.get(result.nodeid) == result.check]
         if broken and len(broken) == len(failed):

@@ -21,7 +21,7 @@ from pytest_kopt.options.declare import NAMED
 from pytest_kopt.processes.case_processes import Rerun
 from pytest_kopt.processes.child import Child, mover
 from pytest_kopt.trials.harness import PytestSetup
-from pytest_kopt.trials.measurements import InCopies, Measurements
+from pytest_kopt.trials.measurements import Measurements
 from pytest_kopt.versions.affected_modules import is_built, is_read_unheard
 from pytest_kopt.versions.tree import contents_of
 
@@ -125,7 +125,7 @@ def removed(
     skipped = [nodeid for nodeid in then.order if nodeid in now.skipped]
     ran = set[str]()
     if skipped:
-        (there,) = measurements.run_in(InCopies([copy], skipped))
+        (there,) = measurements.run_in([copy], skipped)
         # What a test only has parameters for is no sign that it came to its case.
         came = {nodeid for nodeid, row in there.undecided.items() if not row.evidence.guessed}
         ran = came.difference(there.xfailed())

@@ -19,7 +19,7 @@ from _pytest.config.findpaths import get_common_ancestor, locate_config
 
 from pytest_kopt.cases.details import in_a_line
 from pytest_kopt.cases.result import CaseResult, Collector
-from pytest_kopt.decide.hard_gates import some
+from pytest_kopt.decide.grounds import some
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.devices.states import COLD
 from pytest_kopt.errors import BadInput
@@ -172,14 +172,6 @@ def _plain(given: Mapping[str, Any], section: Mapping[str, Any]) -> dict[str, st
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
-    """The change of a case's declaration since the base; one that `loosens` lets more pass."""
-
-    text: str
-    loosens: bool = True
-
-
-@dataclass(frozen=True, slots=True)
 class ChangedCases:
     """The cases as they are `judged`, and what of them is not as at the base.
 
@@ -209,7 +201,7 @@ def changed_cases(
     that; if no kernel is an `other` one, so is a case that the base fails as well.
     """
     by_base, together, flags = dict[str, CaseResult](), list[str](), list[str]()
-    declared: dict[Difference, list[str]] = {}
+    declared: dict[tuple[str, bool], list[str]] = {}
     then_of = {result.nodeid: result for result in there.in_order()} if there else {}
     for now in (result for result in results if there and result.nodeid in known):
         then = then_of.get(now.nodeid)
@@ -229,10 +221,12 @@ def changed_cases(
             flags.append(f"fails by its changed test: {text}")
         elif other or then.check == "PASS":
             by_base[now.nodeid] = then
-    looser = [f"{some(labels)} {d.text}" for d, labels in declared.items() if d.loosens]
+    looser = [f"{some(on)} {text}" for (text, loosens), on in declared.items() if loosens]
     flags += [f"declares less than at the base: {text}" for text in looser]
     same = "declared otherwise than at the base, and no looser"
-    flags += [f"{same}: {some(on)} {d.text}" for d, on in declared.items() if not d.loosens]
+    flags += [
+        f"{same}: {some(on)} {text}" for (text, loosens), on in declared.items() if not loosens
+    ]
     judged = [by_base.get(result.nodeid, result) for result in results]
     new = [result.nodeid for result in results if result.nodeid not in known]
     flags += [f"new case, not compared: {nodeid}" for nodeid in new]
@@ -250,24 +244,25 @@ def _other_function(then: CaseResult, now: CaseResult) -> str:
     return f"calls {after.function}, the base {before.function}"
 
 
-def differences(then: CaseResult, now: CaseResult, policy: Policy) -> Iterator[Difference]:
+def differences(then: CaseResult, now: CaseResult, policy: Policy) -> Iterator[tuple[str, bool]]:
     """Yield what a case declares otherwise than it did, or what else it draws.
 
-    The policy has the regression limit of a case without its own.
+    Each comes with whether it lets more pass. The policy has the regression limit of a case without
+    its own.
     """
     before, after = then.evidence, now.evidence
     if another := _other_function(then, now):
-        yield Difference(another)
+        yield another, True
     gates, gates_now = before.tolerances or {}, after.tolerances or {}
     for name, gate in gates.items():
         if name not in gates_now:
-            yield Difference(f"does not check {name} any more")
+            yield f"does not check {name} any more", True
         elif gates_now[name] != gate:
             text = f"accepts {gates_now[name].describe()} for {name}, the base {gate.describe()}"
-            yield Difference(text, not gates_now[name].implies(gate))
+            yield text, not gates_now[name].implies(gate)
     for name in gates_now if gates else ():
         if name not in gates:
-            yield Difference(f"checks {name} as well", loosens=False)
+            yield f"checks {name} as well", False
     for text, old, new in (
         (
             "excludes {} by its domain",
@@ -279,51 +274,51 @@ def differences(then: CaseResult, now: CaseResult, policy: Policy) -> Iterator[D
         ("lets input {} hold anything after a call (consumes)", before.consumes, after.consumes),
     ):
         if more := sorted(map(str, {*(new or ())} - {*(old or ())})):
-            yield Difference(text.format(", ".join(more)))
+            yield text.format(", ".join(more)), True
         if less := sorted(map(str, {*(old or ())} - {*(new or ())})):
-            yield Difference(f"no longer {text.format(', '.join(less))}", loosens=False)
+            yield f"no longer {text.format(', '.join(less))}", False
     uses, uses_now = (
         {*(domain or ())}.intersection(USES) for domain in (before.domain, after.domain)
     )
     if dropped := ", ".join(sorted(uses - uses_now)):
-        yield Difference(f"no longer requires {dropped} by its domain")
+        yield f"no longer requires {dropped} by its domain", True
     if added := ", ".join(sorted(uses_now - uses)):
-        yield Difference(f"requires {added} by its domain", loosens=False)
+        yield f"requires {added} by its domain", False
     if before.nan != after.nan:
-        yield Difference(f"declares nan={after.nan!r}, the base {before.nan!r}", bool(after.nan))
+        yield f"declares nan={after.nan!r}, the base {before.nan!r}", bool(after.nan)
     for name in ("deterministic", "batch_invariant"):
         asked, asks = bool(getattr(before, name)), bool(getattr(after, name))
         if asked != asks:
-            yield Difference(f"declares {name}={asks}, the base {asked}", asked)
+            yield f"declares {name}={asks}, the base {asked}", asked
     multiples = before.group_multiple or 1, after.group_multiple or 1
     if multiples[0] != multiples[1]:
         text = "draws group sizes in multiples of {1}, the base of {0}".format(*multiples)
-        yield Difference(text, multiples[0] % multiples[1] != 0)
+        yield text, multiples[0] % multiples[1] != 0
     if before.groups and not after.groups:
-        yield Difference("draws no other group sizes")
+        yield "draws no other group sizes", True
     # The time of a call is the same in both: any will do.
     limit, limit_now = (
         policy.limit(side.limit_pct, side.limit_us, 1.0) for side in (before, after)
     )
     if limit != limit_now:
         text = f"may be slower by {limit_now}, at the base by {limit}"
-        yield Difference(text, limit_now.pct > limit.pct or limit_now.us > limit.us)
+        yield text, limit_now.pct > limit.pct or limit_now.us > limit.us
     if then.weight != now.weight:
         text = f"has weight {now.weight:g}, at the base {then.weight:g}"
-        yield Difference(text, now.weight < then.weight)
+        yield text, now.weight < then.weight
     for name, default in (("cache", COLD), ("operating_point", None)):
         measured, measures = (getattr(side, name) or default for side in (before, after))
         if measured != measures:
-            yield Difference(f"declares {name}={measures!r}, the base {measured!r}")
+            yield f"declares {name}={measures!r}, the base {measured!r}", True
     for unit in ("flops", "nbytes"):
         old_work, new_work = getattr(before, unit), getattr(after, unit)
         if old_work != new_work:
             pairs = zip(new_work or (0.0, 0.0), old_work or (0.0, 0.0), strict=True)
             text = f"declares {unit}={new_work}, the base {old_work}"
-            yield Difference(text, any(new < old for new, old in pairs))
+            yield text, any(new < old for new, old in pairs)
     if before.schema != after.schema:
-        yield Difference(f"has the schema {after.schema!r}, at the base {before.schema!r}")
+        yield f"has the schema {after.schema!r}, at the base {before.schema!r}", True
     if before.dims != after.dims:
-        yield Difference(f"has the dims {after.dims}, at the base {before.dims}")
+        yield f"has the dims {after.dims}, at the base {before.dims}", True
     elif before.drawn != after.drawn:
-        yield Difference("draws other inputs")
+        yield "draws other inputs", True

@@ -7,13 +7,12 @@ processes. The best is put into the tree, and from there on the round is the ord
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import replace
 from difflib import unified_diff
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.git import worktrees
@@ -21,7 +20,7 @@ from pytest_kopt.campaign.kernel import KernelFile, KernelVersion, files_of
 from pytest_kopt.cases.details import in_a_line
 from pytest_kopt.cases.order import Depth
 from pytest_kopt.cases.result import CaseResult, Collector
-from pytest_kopt.decide.hard_gates import Ground, Observation, by_ground
+from pytest_kopt.decide.grounds import Ground, Observation, by_ground
 from pytest_kopt.decide.race_rule import (
     LAST_LOOK,
     RACE_LOOKS,
@@ -33,98 +32,26 @@ from pytest_kopt.decide.race_rule import (
     winner,
 )
 from pytest_kopt.decide.series import SeriesTable
-from pytest_kopt.decide.verdict import Decision, RaceCandidate
+from pytest_kopt.decide.verdict import Decision, RaceCandidate, Verdict
 from pytest_kopt.errors import BadInput
 from pytest_kopt.paired.arms import NotComparable, Versions
 from pytest_kopt.paired.comparison import Comparison
 from pytest_kopt.paired.noise import NoiseHistory
-from pytest_kopt.paired.pairing import Criteria, series_of
+from pytest_kopt.paired.pairing import Criteria, PairedResult, series_of
 from pytest_kopt.paired.replica import Caught, Unloadable
 from pytest_kopt.paired.samples import CaseQuads
 from pytest_kopt.sameness.sources import differing
 from pytest_kopt.schema.metrics import parse_primary
 from pytest_kopt.show.standing import Closing
 from pytest_kopt.trials import judging
-from pytest_kopt.trials.campaign_trial import CampaignTrial
-from pytest_kopt.trials.measurements import InCopies, Measurements
-from pytest_kopt.trials.rounds.candidate import (
-    Examination,
-    judge_candidate,
-    open_against_incumbent,
-    record,
-)
-from pytest_kopt.trials.stages import (
-    Begun,
-    Gathered,
-    Judged,
-    OpenTrial,
-    RacedCandidate,
-    RaceEntrant,
-    Ran,
-    add_error_rows,
-    gather,
-)
+from pytest_kopt.trials.campaign_trial import CampaignTrial, record_round
+from pytest_kopt.trials.rounds.candidate import audited, judge_candidate, open_against_incumbent
+from pytest_kopt.trials.stages import OpenTrial, Racer, Ran, add_error_rows, gather
 from pytest_kopt.versions.tree import Tree
 
 #: What the best of a race may turn out to be, and the next best is judged in its place.
 _FOUND_OUT = (Decision.REPAIR, Decision.REJECTED_OVERFIT)
 _refused = partial(BadInput, where="--kopt-candidates")
-
-
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    """A candidate as far as it has come; the `record` has its change while it raced, if it did."""
-
-    candidate: RaceEntrant
-    collector: Collector
-    record: RaceCandidate
-
-    @property
-    def name(self) -> str:
-        return self.candidate.name
-
-    def saying(self, update: Mapping[str, Any]) -> _Entry:
-        return replace(self, record=self.record.model_copy(update=update))
-
-    def at(self, place: int) -> RacedCandidate:
-        record = self.saying({"place": place}).record
-        return RacedCandidate(record, self.candidate.kernel, self.collector.table())
-
-
-@dataclass(frozen=True, slots=True)
-class RaceTrees:
-    """Trees of the project: one of the incumbent (its copy in the race), one for each candidate.
-
-    `ids` are the cases that run in them.
-    """
-
-    ids: tuple[str, ...]
-    changed: tuple[str, ...]
-    incumbent: Tree
-    by_name: Mapping[str, Tree]
-
-    @classmethod
-    def of(cls, begun: Begun) -> RaceTrees:
-        versions = {"": begun.kernel}
-        versions |= {raced.name: raced.kernel for raced in begun.opened.candidates}
-        changed = sorted({path for version in versions.values() for path in version.files})
-        trees = {
-            name: begun.trees.tree({path: version.sources.get(path) for path in changed})
-            for name, version in versions.items()
-        }
-        return cls(tuple(begun.opened.frozen), tuple(changed), trees.pop(""), trees)
-
-    def checked(self) -> InCopies:
-        """Return what checks all candidates."""
-        return InCopies([tree.copy for tree in self.by_name.values()], self.ids)
-
-    def timed(self, name: str) -> InCopies:
-        """Return what checks and times a candidate as a lone one is."""
-        return InCopies([self.by_name[name].copy], self.ids, Depth.TIMES)
-
-    def together(self, names: Sequence[str]) -> Versions:
-        trees = (self.incumbent, *(self.by_name[name] for name in names))
-        return Versions(trees, self.changed, raced=tuple(names))
 
 
 class Race(CampaignTrial):
@@ -145,111 +72,126 @@ class Race(CampaignTrial):
             if wrong:
                 raise _refused("this option does not fit a race", fix=fix)
         opened = open_against_incumbent(self.asked)
-        candidates = candidates_of(campaign, settings.candidates, Path.cwd())
-        names = ", ".join(candidate.name for candidate in candidates)
-        return replace(opened, candidates=candidates, title=f"{opened.title}, a race of {names}")
+        self._candidates = candidates_of(campaign, settings.candidates, Path.cwd())
+        opened.title += f", a race of {', '.join(self._candidates)}"
+        return opened
 
-    def prepare(self, opened: OpenTrial, stack: ExitStack) -> OpenTrial:
+    def prepare(self, held: ExitStack) -> None:
         """Have the incumbent in the tree, where a race that was killed left a candidate."""
         campaign, kernel = self.campaign, self.campaign.candidate()
-        if any(kernel.same_content(candidate.kernel) for candidate in opened.candidates):
+        if any(kernel.same_content(version) for version in self._candidates.values()):
             campaign.incumbent().restore(campaign.root, over=kernel)
-        return opened
 
     def conclude(self, ran: Ran) -> Closing:
         """Check, race, put the best into the tree and close its round; one found out gives way."""
-        gathered = gather(ran)
-        if unfit := by_ground(_observed(gathered), gathered.policy):
-            return record(Judged(gathered, unfit))
-        root, incumbent = self.campaign.root, ran.begun.kernel
-        trees = RaceTrees.of(ran.begun)
-        racers, out = _raced(gathered, trees)
+        gather(ran)
+        if unfit := by_ground(_observed(ran), ran.policy):
+            return record_round(ran, unfit)
+        root, incumbent = self.campaign.root, ran.kernel
+        trees = _trees(ran, self._candidates)
+        racers, out = _raced(ran, self._candidates, trees)
         while True:
             first, *rest = [*racers, *out]
-            kernel = first.candidate.kernel
-            kernel.restore(root, over=incumbent)
+            first.kernel.restore(root, over=incumbent)
             try:
-                raced = tuple(entry.at(place) for place, entry in enumerate([first, *rest], 1))
-                judged = _judged(ran, first, raced, trees)
-                verdict = judged.verdict
+                for place, racer in enumerate((first, *rest), 1):
+                    racer.say(place=place)
+                judged = replace(ran, kernel=self.campaign.candidate(), raced=(first, *rest))
+                verdict, paired, detail = _judged(judged, trees)
                 closing = None
                 if len(racers) < 2 or verdict.decision not in _FOUND_OUT:
-                    closing = record(judged)
+                    closing = record_round(judged, verdict, paired, detail)
             except BaseException:
-                incumbent.restore(root, over=kernel)
+                incumbent.restore(root, over=first.kernel)
                 raise
             if closing is None or closing.verdict.decision is Decision.INCOMPLETE:
-                incumbent.restore(root, over=kernel)
+                incumbent.restore(root, over=first.kernel)
             if closing is not None:
                 return closing
             racers.remove(first)
             # A race shows the flags of no other than the best.
-            seen = [found for found in verdict.findings if found.rejects][:1]
-            reason = "; ".join([verdict.reason, *(f"{one.check}: {one.message}" for one in seen)])
-            decided = verdict.model_dump(include={"decision"})
-            out.insert(0, first.saying({**decided, "reason": reason}))
+            cheats = [finding for finding in verdict.findings if finding.rejects][:1]
+            reason = "; ".join([verdict.reason, *(f"{one.check}: {one.message}" for one in cheats)])
+            first.say(**verdict.model_dump(include={"decision"}), reason=reason)
+            out.insert(0, first)
 
 
-def _judged(ran: Ran, first: _Entry, raced: tuple[RacedCandidate, ...], trees: RaceTrees) -> Judged:
+def _trees(ran: Ran, candidates: Mapping[str, KernelVersion]) -> dict[str, Tree]:
+    """Return trees of the project: one of each candidate, and "", the incumbent's copy."""
+    versions, changed = {"": ran.kernel, **candidates}, _changed(ran, candidates)
+    return {
+        name: ran.trees.tree({path: version.sources.get(path) for path in changed})
+        for name, version in versions.items()
+    }
+
+
+def _changed(ran: Ran, candidates: Mapping[str, KernelVersion]) -> tuple[str, ...]:
+    """Return the paths that may differ between the versions."""
+    versions = (ran.kernel, *candidates.values())
+    return tuple(sorted({path for version in versions for path in version.files}))
+
+
+def _judged(ran: Ran, trees: Mapping[str, Tree]) -> tuple[Verdict, PairedResult | None, str]:
     """Judge the best, which lies in the tree, as a lone candidate is."""
-    campaign, full = ran.opened.campaign, first.collector
-    opened = replace(ran.opened, raced=raced)
-    begun = replace(ran.begun, opened=opened, kernel=campaign.candidate())
+    first = ran.raced[0]
+    full = first.collector
     if first.record.decision is Decision.ROLLED_BACK:
-        (full,) = ran.measurements.run_in(trees.timed(first.name), "checking the winner")
+        copies, ids = [trees[first.name].copy], [*ran.opened.frozen]
+        (full,) = ran.measurements.run_in(copies, ids, "checking the winner", Depth.TIMES)
     ran.collector.take_over(full)
-    return judge_candidate(replace(ran, begun=begun))
+    return judge_candidate(ran)
 
 
-def _observed(gathered: Gathered) -> Iterator[Observation | None]:
+def _observed(ran: Ran) -> Iterator[Observation | None]:
     """Yield why the incumbent's own cases cannot be relied on."""
-    ran, results = gathered.ran, gathered.results
+    results = ran.results
     yield from judging.unfinished(ran.collector, ran.opened.frozen, ran.interrupted)
     yield judging.interpreted(results)
     failed = [result.nodeid for result in results if result.check != "PASS"]
-    if failed or gathered.edits:
+    if failed or ran.edits:
         why = f"the current best itself fails {failed[0]}" if failed else judging.EDITED_HARNESS
         yield Observation(Ground.UNSOUND, why, "nothing was raced: find out why")
 
 
-def _raced(gathered: Gathered, trees: RaceTrees) -> tuple[list[_Entry], list[_Entry]]:
+def _raced(
+    ran: Ran, candidates: Mapping[str, KernelVersion], trees: Mapping[str, Tree]
+) -> tuple[list[Racer], list[Racer]]:
     """Return the candidates that passed their checks, the best first, and the others."""
-    ran, candidates = gathered.ran, gathered.opened.candidates
-    collectors = ran.measurements.run_in(trees.checked(), "checking candidate")
-    checks = zip(candidates, collectors, strict=True)
-    entries = [_checked(candidate, collector, ran) for candidate, collector in checks]
-    passed = [entry for entry in entries if not entry.record.reason]
-    out = [entry for entry in entries if entry.record.reason]
+    copies = [trees[name].copy for name in candidates]
+    collectors = ran.measurements.run_in(copies, [*ran.opened.frozen], "checking candidate")
+    racers = [
+        Racer(kernel, collector, _check(name, kernel, collector, ran.opened))
+        for (name, kernel), collector in zip(candidates.items(), collectors, strict=True)
+    ]
+    passed = [racer for racer in racers if not racer.record.reason]
+    out = [racer for racer in racers if racer.record.reason]
     if len(passed) < 2:
         return passed, out
-    race = _race(gathered, [entry.candidate for entry in passed], trees)
-    sizes = {entry.name: entry.candidate.size for entry in passed}
-    first = winner(race.tables, race.left, sizes) if race.left else ""
+    changed = _changed(ran, candidates)
+    standings, left, tables = _race(ran, [racer.name for racer in passed], trees, changed)
+    sizes = {racer.name: lines_changed(racer.kernel, ran.kernel) for racer in passed}
+    first = winner(tables, left, sizes) if left else ""
 
-    def rank(entry: _Entry) -> tuple[bool, bool, float]:
-        name = entry.name
-        return name != first, name not in race.left, -race.standings[name].mean
+    def rank(racer: Racer) -> tuple[bool, bool, float]:
+        return racer.name != first, racer.name not in left, -standings[racer.name].mean
 
     passed.sort(key=rank)
-    behind = f"not better than {passed[0].name}"
-    return [
-        entry.saying(
-            {
-                "reason": race.standings[entry.name].out or behind,
-                **(interval(race.tables[entry.name]) if entry.name in race.tables else {}),
-            }
-        )
-        for entry in passed
-    ], out
+    for racer in passed:
+        name = racer.name
+        figures = interval(tables[name]) if name in tables else {}
+        racer.say(reason=standings[name].out or f"not better than {passed[0].name}", **figures)
+    return passed, out
 
 
-def _checked(candidate: RaceEntrant, collector: Collector, ran: Ran) -> _Entry:
+def _check(
+    name: str, kernel: KernelVersion, collector: Collector, opened: OpenTrial
+) -> RaceCandidate:
     """Judge what a candidate's check came to; one that races has no reason not to."""
-    opened = ran.opened
     add_error_rows(collector, opened.frozen)
     judging.fail_rows_of_failed_tests(collector)
     results = collector.in_order()
-    damning = judging.rejecting(Examination(opened.campaign, candidate.kernel).findings(results))
+    findings = [*judging.findings_of(results), *audited(opened.campaign, kernel)]
+    damning = judging.rejecting(findings)
     observed = [Observation(Ground.DISHONEST, str(finding)) for finding in damning]
     observed += (
         Observation(Ground.WRONG, f"{case.nodeid} is {case.check}: {in_a_line(case.diagnosis)}")
@@ -259,45 +201,45 @@ def _checked(candidate: RaceEntrant, collector: Collector, ran: Ran) -> _Entry:
     # A case that its own version keeps from speaking is wrong.
     lost = judging.unfinished(collector, opened.frozen, "")
     observed += (replace(missing, ground=Ground.WRONG) for missing in lost)
-    refused = by_ground(observed, opened.asked.policy)
-    record = by_checks(candidate.name, candidate.kernel.hashes, refused)
-    return _Entry(candidate, collector, record)
+    return by_checks(name, kernel.hashes, by_ground(observed, opened.asked.policy))
 
 
-def _race(gathered: Gathered, passed: Sequence[RaceEntrant], trees: RaceTrees) -> Raced:
-    opened, policy = gathered.opened, gathered.policy
-    results = [result for result in gathered.results if result.nodeid in opened.timed]
+def _race(
+    ran: Ran, names: Sequence[str], trees: Mapping[str, Tree], changed: tuple[str, ...]
+) -> _Outcome:
+    opened, policy = ran.opened, ran.policy
+    results = [result for result in ran.results if result.nodeid not in opened.untimed]
     campaign = opened.campaign
-    metric = parse_primary(campaign.manifest.primary_metric, gathered.rows, policy.directions)[0]
+    metric = parse_primary(campaign.manifest.primary_metric, ran.rows, policy.directions)[0]
     history = NoiseHistory.here(opened.asked.settings.workspace, results, campaign)
-    names = [entrant.name for entrant in passed]
-    criteria = Criteria([metric], policy, history, gathered.rows.by_key(), core=opened.core)
+    criteria = Criteria([metric], policy, history, ran.rows.by_key(), core=opened.core)
+
+    def start(names: Sequence[str], most: int) -> Comparison:
+        places = (trees[""], *(trees[name] for name in names))
+        versions = Versions(places, changed, raced=tuple(names))
+        ids = [result.nodeid for result in results]
+        return ran.measurements.compare(ids, versions, most, "racing")
+
     try:
-        return run_race(gathered.ran.measurements, trees, names, results, criteria)
+        return run_race(start, names, results, criteria)
     except NotComparable as error:
         what = f"the candidates cannot be measured in one process: {error}"
         raise _refused(what, fix="measure each in a round of its own") from None
 
 
 _Replicas = list[dict[str, CaseQuads]]
-
-
-@dataclass(frozen=True, slots=True)
-class Raced:
-    """How a race went: each candidate's last standing, who is left, what was measured of each."""
-
-    standings: Mapping[str, Standing]
-    left: tuple[str, ...]
-    tables: Mapping[str, SeriesTable]
+#: Begins a comparison of candidates in so many replicates at most.
+Start = Callable[[Sequence[str], int], AbstractContextManager[Comparison]]
+#: Each candidate's last standing, who is left, and what was measured of each.
+_Outcome = tuple[dict[str, Standing], list[str], dict[str, SeriesTable]]
 
 
 def run_race(
-    measurements: Measurements,
-    trees: RaceTrees,
+    start: Start,
     names: Iterable[str],
     results: Sequence[CaseResult],
     criteria: Criteria,
-) -> Raced:
+) -> _Outcome:
     """Measure look by look, without those that are out, until one is left or the race is over.
 
     The first metric of the criteria decides.
@@ -311,7 +253,7 @@ def run_race(
     measured: _Replicas = []
     standings: dict[str, Standing] = {}
     tables: dict[str, SeriesTable] = {}
-    with _Heats(measurements, trees, [result.nodeid for result in results]) as heats:
+    with _Heats(start) as heats:
         for look in RACE_LOOKS:
             so_far = len(measured)
             replicas, broken = heats.run(left, look - so_far, LAST_LOOK - so_far)
@@ -325,23 +267,21 @@ def run_race(
             left = [name for name in left if not standings[name].out]
             if is_over(standings, left):
                 break
-    return Raced(standings, tuple(left), tables)
+    return standings, left, tables
 
 
 class _Heats(ExitStack):
     """The heats: they measure the candidates that are left, from one look to the next."""
 
-    def __init__(self, measurements: Measurements, trees: RaceTrees, ids: list[str]) -> None:
+    def __init__(self, start: Start) -> None:
         super().__init__()
-        self._measurements, self._trees, self._ids = measurements, trees, ids
+        self._start = start
         self._running: Comparison | None = None
 
     def run(self, names: Sequence[str], count: int, most: int) -> tuple[_Replicas, dict[str, str]]:
         """Return replicas of who can be measured together, and why others cannot; `most` in all."""
         if self._running is None:
-            versions = self._trees.together(names)
-            comparison = self._measurements.compare(self._ids, versions, most, "racing")
-            self._running = self.enter_context(comparison)
+            self._running = self.enter_context(self._start(names, most))
         self._running.race(names)
         try:
             return list(self._running.replicas(count)), {}
@@ -355,7 +295,7 @@ class _Heats(ExitStack):
             whole = error
         broken: dict[str, str] = {}
         for name in names:
-            with _Heats(self._measurements, self._trees, self._ids) as alone:
+            with _Heats(self._start) as alone:
                 broken |= alone.run([name], 1, 1)[1]
         if not broken:
             raise NotComparable(str(whole))
@@ -366,7 +306,7 @@ class _Heats(ExitStack):
         return replicas, broken | more
 
 
-def candidates_of(campaign: Campaign, paths: Iterable[str], here: Path) -> tuple[RaceEntrant, ...]:
+def candidates_of(campaign: Campaign, paths: Iterable[str], here: Path) -> dict[str, KernelVersion]:
     """Return what is to race, each version once; `paths` are folders, relative to `here`, and refs.
 
     Raises BadInput for what cannot race, and for an edit in the tree that the winner would replace.
@@ -400,9 +340,7 @@ def candidates_of(campaign: Campaign, paths: Iterable[str], here: Path) -> tuple
             f"{', '.join(edited)} differs from round {number}, and the winner would replace it",
             fix=f"make the edit a candidate, or kopt restore {campaign.name} {number}",
         )
-    return tuple(
-        RaceEntrant(name, version, _size(version, incumbent)) for name, version in versions.items()
-    )
+    return versions
 
 
 def _version(campaign: Campaign, incumbent: KernelVersion, name: str, here: Path) -> KernelVersion:
@@ -447,12 +385,12 @@ def _belongs(path: str, sources: Iterable[str]) -> bool:
     return any(place.is_relative_to(source) for source in sources)
 
 
-def _size(version: KernelVersion, other: KernelVersion) -> int:
+def lines_changed(version: KernelVersion, best: KernelVersion) -> int:
     """Return how many lines two versions differ in, a file that only one has as a whole."""
     return sum(
         line[:1] in "+-"
-        for path in version.files.keys() | other.files.keys()
-        for line in list(unified_diff(_lines(other, path), _lines(version, path), lineterm=""))[2:]
+        for path in version.files.keys() | best.files.keys()
+        for line in list(unified_diff(_lines(best, path), _lines(version, path), lineterm=""))[2:]
     )
 
 

@@ -1,7 +1,6 @@
 """The grounds of decisions without times, in their order, for every kind of session.
 
-The hard gates in front of a comparison (case set, correctness, finite metrics) are among them, and
-code that is equal.
+They concern what precedes a comparison (case set, correctness, finite metrics), and equal code.
 """
 
 from __future__ import annotations
