@@ -14,6 +14,7 @@ import pytest
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.layout import Layout
 from pytest_kopt.errors import BadInput
+from pytest_kopt.show.files import projections
 from pytest_kopt.show.report.page import document
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -98,3 +99,28 @@ def test_a_page_that_is_not_the_ledgers_verdict_is_refused(tmp_path: Path) -> No
     page.write_text(page.read_text().replace('"ACCEPTED"', '"ROLLED_BACK"'))
     with pytest.raises(BadInput, match="was changed since the ledger recorded it"):
         document(campaign)
+
+
+@pytest.mark.parametrize("is_evidence_kept", [True, False])
+def test_files_that_are_written_again_lose_no_verdict(
+    tmp_path: Path, is_evidence_kept: bool
+) -> None:
+    """The round's page is the only copy, and holds keys of the release that recorded it."""
+    campaign = opened(tmp_path, CAMPAIGNS[0] if is_evidence_kept else OLD)
+    pages = {
+        round.number: campaign.layout.verdict(round.number)
+        for round in campaign.state.decided_rounds()
+    }
+    texts = {number: page.read_bytes() for number, page in pages.items()}
+    for number in pages:
+        campaign.state.rounds[number].last.record.unlink(missing_ok=True)
+    if is_evidence_kept:
+        projections.refresh(campaign)
+    else:
+        with pytest.raises(BadInput, match=r"evidence\.json: kopt cannot read the evidence"):
+            projections.refresh(campaign)
+    for number, page in pages.items():
+        attempt = campaign.state.rounds[number].last
+        assert page.read_bytes() == texts[number]
+        assert hashlib.sha256(attempt.recorded()).hexdigest() == attempt.outcome().verdict_sha256
+        assert attempt.record.exists() is is_evidence_kept

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pydantic_core import from_json, to_json
+
 from pytest_kopt.campaign.kernel import KernelVersion, sha256
 from pytest_kopt.campaign.layout import Layout
 from pytest_kopt.campaign.ledger import Applied as CarriedOut
@@ -104,27 +106,37 @@ class Attempt:
             pairs_csv=self.text("pairs.csv") or "",
         )
 
-    def verdict(self) -> Verdict:
-        """Return the verdict, with what carrying it out did.
+    @property
+    def record(self) -> Path:
+        """The file of its verdict, without what carrying it out did."""
+        return self.directory / "verdict.json"
 
-        The round's page serves where the attempt's own file is gone: only `applied` is added
-        there, and without it the text has to be the one that the ledger names.
+    def recorded(self) -> bytes:
+        """Return the text of its record, as the ledger names it.
+
+        The round's page has it too but for `applied`, and serves where the record is gone.
         """
-        path, page = self.directory / "verdict.json", self.layout.verdict(self.round)
+        path, page = self.record, self.layout.verdict(self.round)
         if page.is_file() and not path.exists():
             path = page
-            document = {**json.loads(_content(page)), "applied": Applied().model_dump()}
-            text = f"{json.dumps(document, indent=1, ensure_ascii=False)}\n".encode()
+            text = _verdict_text(_content(page), Applied())
         else:
             text = _content(path)
         if sha256(text) != self.outcome().verdict_sha256:
             fix = "restore the file from a backup"
             raise BadInput("was changed since the ledger recorded it", where=str(path), fix=fix)
-        verdict, carried_out = Verdict.model_validate_json(text, extra="ignore"), self.applied
-        if carried_out is None:
-            return verdict
-        applied = Applied(git_commit=carried_out.git_commit, restored=carried_out.restored)
-        return verdict.saying(applied=applied)
+        return text
+
+    def page(self) -> bytes:
+        """Return verdict.json with what carrying it out did, every other key as it is recorded."""
+        done, text = self.applied, self.recorded()
+        if done is None:
+            return text
+        return _verdict_text(text, Applied(git_commit=done.git_commit, restored=done.restored))
+
+    def verdict(self) -> Verdict:
+        """Return the verdict, with what carrying it out did."""
+        return Verdict.model_validate_json(self.page(), extra="ignore")
 
     def text(self, name: str) -> str | None:
         """Return the text of a file of evidence, if need be from the round's copy of it.
@@ -147,6 +159,15 @@ class Attempt:
         if self.hashes.get(self.key(name)) != sha256(content):
             raise BadInput("evidence was changed since the ledger recorded it", where=str(path))
         return content
+
+
+def _verdict_text(text: bytes, applied: Applied) -> bytes:
+    try:
+        # A model would drop the keys of another release, and `json` writes other floats.
+        document = {**from_json(text), "applied": applied.model_dump()}
+    except (ValueError, TypeError):
+        return text  # no verdict, and so not the ledger's
+    return to_json(document, indent=1) + b"\n"
 
 
 def _content(path: Path) -> bytes:

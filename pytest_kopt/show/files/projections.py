@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from pytest_kopt.campaign import levels, tips
@@ -21,6 +22,7 @@ from pytest_kopt.campaign.ledger import Decided, Final, FinalReport
 from pytest_kopt.campaign.state import Round, Wait
 from pytest_kopt.cases.result import device_model_of, names
 from pytest_kopt.decide.verdict import Decision, Verdict
+from pytest_kopt.errors import BadInput
 from pytest_kopt.figures import changed
 from pytest_kopt.roofline import TARGET_PCT
 from pytest_kopt.schema.metrics import STEP, time_ms
@@ -49,7 +51,7 @@ def refresh(campaign: Campaign) -> None:
     news = [round for round in campaign.state.rounds.values() if round.last_event > events]
     for round in news:
         if round.verdict is not None:
-            _round_files(campaign, round)
+            _write_round(campaign, round)
     first = campaign.state.baseline
     rows_of_baseline = campaign.layout.artifacts(1) / "benchmark.csv"
     if first and first in news and rows_of_baseline.is_file():
@@ -157,24 +159,43 @@ def performance(campaign: Campaign) -> list[Path]:
     return [path]
 
 
-def _round_files(campaign: Campaign, round: Round) -> None:
+def _write_round(campaign: Campaign, round: Round) -> None:
+    """Write the files of a round, none of them where evidence cannot be read."""
     attempt, layout = round.last, campaign.layout
-    verdict, artifacts = attempt.verdict(), layout.artifacts(round.number)
-    write_atomically(layout.verdict(round.number), verdict.model_dump_json(indent=1) + "\n")
-    write_atomically(layout.summary(round.number), summary(campaign, round, verdict))
+    verdict, artifacts, results = (
+        attempt.verdict(),
+        layout.artifacts(round.number),
+        attempt.results(),
+    )
+    kernel, commit = (
+        attempt.kernel(),
+        verdict.applied.git_commit if verdict.decision.keeps else None,
+    )
+    texts = {
+        layout.verdict(round.number): attempt.page().decode(),
+        layout.summary(round.number): summary(campaign, round, verdict),
+        artifacts / "benchmark.json": benchmark_json(results, attempt.started, commit),
+    }
     for name in ("benchmark.csv", "pairs.csv", "benchmark_command.log"):
         if (text := attempt.text(name)) is not None:
-            write_atomically(artifacts / name, text)
-    results = attempt.results()
-    commit = verdict.applied.git_commit if verdict.decision.keeps else None
-    text = benchmark_json(results, attempt.started, commit)
-    write_atomically(artifacts / "benchmark.json", text)
+            texts[artifacts / name] = text
     if verdict.decision is Decision.BASELINE:
         ids = levels.quick_ids(campaign.manifest, names(results))
         lines = result_lines([result for result in results if result.nodeid in ids], None)
         # The table that quick_test_bench.py ends with.
-        write_atomically(layout.quick_baseline, "".join(f"{line}\n" for line in lines))
-    attempt.kernel().write(layout.snapshot(round.number))
+        texts[layout.quick_baseline] = "".join(f"{line}\n" for line in lines)
+    _put_records_back(round)
+    for path, text in texts.items():
+        write_atomically(path, text)
+    kernel.write(layout.snapshot(round.number))
+
+
+def _put_records_back(round: Round) -> None:
+    """Write a record that only the round's page holds, which is about to be replaced."""
+    for attempt in round.attempts.values():
+        if attempt.decided and not attempt.record.exists():
+            with suppress(BadInput):  # the page is another attempt's
+                write_atomically(attempt.record, attempt.recorded().decode())
 
 
 def append(path: Path, missing: Callable[[str], str]) -> None:
