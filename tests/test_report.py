@@ -18,7 +18,7 @@ from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.history import trend
 from pytest_kopt.cli.main import main
 from pytest_kopt.decide.case_verdict import Shape
-from pytest_kopt.decide.verdict import Decision, Verdict
+from pytest_kopt.decide.verdict import Aggregate, Decision, Verdict
 from pytest_kopt.exit_codes import ExitCode
 from pytest_kopt.figures import changed, figure, interval
 from pytest_kopt.roofline import Limits, roofline
@@ -96,7 +96,7 @@ def test_the_file_stands_alone(html: str) -> None:
 
 def test_the_final_report_stands_in_it(tmp_path: Path) -> None:
     own = a_campaign(tmp_path, rounds=3, shapes=1)
-    assert 'id="final"' not in page.campaign_page(own)
+    assert "Final report" not in page.campaign_page(own)
     ledger.append(
         own.layout.ledger,
         ledger.Final(
@@ -110,12 +110,12 @@ def test_the_final_report_stands_in_it(tmp_path: Path) -> None:
     )
     own.read_again()
     found = page.campaign_page(own)
-    table = re.findall(r'<table id="final">.*?</table>', found, re.S)[0]
+    table = re.findall(r"<h2>Final report</h2>.*?</table>", found, re.S)[0]
     cells = re.findall(r"<td[^>]*>([^<]*)</td>", table)
     gain = own.state.rounds[2].verdict
     assert gain is not None and gain.aggregate is not None
     shown = changed(gain.aggregate.change_pct)
-    assert cells[:5] == ["2", "K2", shown, shown, "ACCEPT-as-real"]
+    assert cells[:5] == ["round-2", "K2", shown, shown, "ACCEPT-as-real"]
     assert "0.000 points below the product of the accepted gains" in found
 
 
@@ -247,10 +247,10 @@ def test_the_gain_is_the_product_of_the_kept_rounds(campaign: Campaign, html: st
 
 def test_no_roofline_is_drawn_without_its_figures() -> None:
     assert charts.rooflines([]) is None
-    known = ROOFLINES[0].model_dump()
+    known = ROOFLINES[0]
     assert charts.rooflines([known]) is not None
-    assert charts.rooflines([{**known, "attainable": None}]) is None
-    assert charts.rooflines([{**known, "unit": "GB/s"}]) is None
+    assert charts.rooflines([known.model_copy(update={"attainable": None})]) is None
+    assert charts.rooflines([known.model_copy(update={"unit": "GB/s"})]) is None
 
 
 def test_rooflines_without_a_bound_are_one_sentence(tmp_path: Path) -> None:
@@ -450,22 +450,30 @@ def test_an_axis_is_logarithmic_where_gains_lie_far_apart() -> None:
 def compared(number: int, *changes: float, keeps: bool = False) -> dict[str, Any]:
     """Return a round of a report, its cases `a`, `b` and so on, each sure to 1 %, the limit 5 %."""
 
-    def figures(pct: float) -> dict[str, float]:
+    def figures(pct: float) -> dict[str, Any]:
         return {"change_pct": pct, "low_pct": pct - 1, "high_pct": pct + 1}
 
-    def status(pct: float) -> str:
+    def status(pct: float) -> Any:
         return "improved" if pct > 1 else "regressed" if pct < -6 else "unchanged"
 
     shapes = [
-        {"label": label, "check": "PASS", "status": status(pct), **figures(pct)}
+        Shape(label=label, dims={}, check="PASS", status=status(pct), **figures(pct))
         for label, pct in zip("abc", changes, strict=False)
     ]
-    total = figures(sum(changes) / len(changes)) if changes else None
-    return {"number": number, "keeps": keeps, "aggregate": total, "shapes": shapes}
+    mean = sum(changes) / len(changes) if changes else 0.0
+    verdict = Verdict(
+        decision=Decision.INCONCLUSIVE,
+        reason="",
+        compare="paired",
+        policy="primus",
+        shapes=shapes,
+        aggregate=Aggregate(metric="GB/s", **figures(mean)) if changes else None,
+    )
+    return {"number": number, "keeps": keeps, "verdict": verdict}
 
 
 def texts(rounds: list[dict[str, Any]]) -> dict[str, list[str]]:
-    return {name: [cell.text for cell in cells] for name, cells in case_table(rounds)[1]}
+    return {name: [cell["text"] for cell in cells] for name, cells in case_table(rounds)[1]}
 
 
 def test_the_table_of_cases_is_read_without_colours() -> None:
@@ -476,9 +484,10 @@ def test_the_table_of_cases_is_read_without_colours() -> None:
         "b": ["▲ 4.00×", "▼ -3.75 %"],
         "c": ["", "▲ +4.00 %"],
     }
-    assert case_table(rounds)[1][1][1][0].detail == "-0.50 % [-1.50, +0.50], no change shown"
+    assert case_table(rounds)[1][1][1][0]["detail"] == "-0.50 % [-1.50, +0.50], no change shown"
     without = compared(2, 8.0)
-    without["aggregate"] |= {"low_pct": None, "high_pct": None}
+    total = without["verdict"].aggregate.model_copy(update={"low_pct": None, "high_pct": None})
+    without["verdict"] = without["verdict"].saying(aggregate=total)
     assert texts([without])["all cases"] == ["+8.00 %"], "without an interval it has no sign"
 
 
@@ -498,8 +507,8 @@ def test_dims_have_a_column_where_the_label_lacks_them() -> None:
 
 def test_a_case_that_failed_has_its_check_in_the_table() -> None:
     failed = compared(2, 3.0)
-    failed["shapes"][0] |= {"check": "FAIL", "status": "failed", "change_pct": None}
-    failed["aggregate"] = None
+    case = Shape(label="a", dims={}, check="FAIL", status="failed")
+    failed["verdict"] = failed["verdict"].saying(aggregate=None, shapes=[case])
     assert texts([compared(1), failed]) == {"all cases": [""], "a": ["✕ FAIL"]}
 
 

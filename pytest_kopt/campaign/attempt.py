@@ -26,6 +26,11 @@ PAIR_COLUMNS = (
     *("candidate_ms", "incumbent_ms", "device", "clocks"),
 )
 
+#: The conditions of a measurement that the session has, and that its cases have.
+_OF_SESSION = ("started", "ended", "host", "python", "pytest_kopt")
+_OF_CASES = ("device", "device_model", "engine", "torch", "threads")
+CONDITIONS = (*_OF_SESSION, *_OF_CASES)
+
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
@@ -97,14 +102,15 @@ class Attempt:
         texts = json.loads(self._read("evidence.json"))["results"]
         return [CaseResult.from_json(text) for text in texts]
 
-    def evidence(self) -> Evidence:
-        return Evidence(
-            kernel=self.kernel(),
-            results=self.results(),
-            table=self.table(),
-            session=self.session(),
-            pairs_csv=self.text("pairs.csv") or "",
-        )
+    def conditions(self) -> dict[str, str]:
+        """Return when, where and with what it was measured, as far as that is recorded."""
+        session, texts = self.session(), dict[str, set[str]]()
+        for result in self.results():
+            for name in _OF_CASES:
+                if (value := getattr(result.evidence, name)) is not None:
+                    texts.setdefault(name, set()).add(str(value))
+        of_session = {name: str(session[name]) for name in _OF_SESSION if name in session}
+        return of_session | {name: ", ".join(sorted(values)) for name, values in texts.items()}
 
     @property
     def record(self) -> Path:
@@ -129,10 +135,12 @@ class Attempt:
 
     def page(self) -> bytes:
         """Return verdict.json with what carrying it out did, every other key as it is recorded."""
-        done, text = self.applied, self.recorded()
-        if done is None:
+        carried_out, text = self.applied, self.recorded()
+        if carried_out is None:
             return text
-        return _verdict_text(text, Applied(git_commit=done.git_commit, restored=done.restored))
+        return _verdict_text(
+            text, Applied(git_commit=carried_out.git_commit, restored=carried_out.restored)
+        )
 
     def verdict(self) -> Verdict:
         """Return the verdict, with what carrying it out did."""

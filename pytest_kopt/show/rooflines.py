@@ -79,15 +79,21 @@ _OF_CASE = (LABEL, TextColumn("Direction", "way"))
 _BOUND = TextColumn("Bound", "bound")
 #: In README.md: rates to reach, and time.
 TARGETS = (*_OF_CASE, _BOUND, *_targets("TFLOPS, at least", "GB/s, at least", "µs, at most"))
-#: In baseline.md.
-REACHED = (
-    *_OF_CASE,
-    TextColumn("FLOP/byte", "intensity", figure),
-    TextColumn("Ridge", "ridge", figure),
+_INTENSITY = TextColumn("FLOP/byte", "intensity", figure)
+_RATES = (
     _BOUND,
     TextColumn("Attainable", written=_attainable),
     TextColumn("Achieved", "achieved", figure),
     _SHARE._replace(heading="Of it"),
+)
+#: In the report.
+DRAWN = (*_OF_CASE, _INTENSITY, *_RATES)
+#: In baseline.md.
+REACHED = (
+    *_OF_CASE,
+    _INTENSITY,
+    TextColumn("Ridge", "ridge", figure),
+    *_RATES,
     *_targets("Target TFLOPS", "Target GB/s", "Target µs"),
 )
 

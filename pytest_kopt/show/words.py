@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from html import escape
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tabulate import tabulate
@@ -29,6 +30,8 @@ _OTHER = "other instructions or arguments"
 _UNSEEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]"
 )
+#: What is aligned as a figure; a sentence that begins with a digit is not one.
+_FIGURE = re.compile(r"[+\-\[—]?[^A-Za-z]*( (MiB|TFLOPS|GB/s))?")
 
 
 class TextColumn(NamedTuple):
@@ -76,6 +79,8 @@ AUDIT = (
     TextColumn("With fresh tensors", "credited_pct", changed),
     TextColumn("Decision", "decision"),
 )
+#: Of `kernel_rows`.
+KERNELS = ("Kernel", "Change (code size and memory in bytes, others: instructions)", "First in")
 REGRESSIONS = (
     TextColumn("Round", written=lambda slower: f"round-{slower.round} attempt {slower.attempt}"),
     TextColumn("Time", "time"),
@@ -280,6 +285,18 @@ def markdown_table(rows: Iterable[Mapping[str, str]]) -> str:
     """Return a Markdown table of rows, each cells by heading; bars in cells are escaped."""
     safe = [{name: one_line(cell) for name, cell in row.items()} for row in rows]
     return tabulate(safe, headers="keys", tablefmt="github", disable_numparse=True)
+
+
+def html_table(rows: Sequence[Mapping[str, str]]) -> str:
+    """Return the same as HTML: text is escaped, and columns of figures are of the class `n`."""
+    names = [*rows[0]]
+    figures = {name for name in names[1:] if all(_FIGURE.fullmatch(row[name]) for row in rows)}
+    cells = {name: '<td class="n">' if name in figures else "<td>" for name in names}
+    lines = ["".join(f"{cells[name]}{escape(row[name])}</td>" for name in names) for row in rows]
+    head = "".join(f"<th>{escape(name)}</th>" for name in names)
+    body = "\n".join(f"<tr>{line}</tr>" for line in lines)
+    table = f"<table><thead><tr>{head}</tr></thead><tbody>\n{body}\n</tbody></table>"
+    return f'<div class="scroll">{table}</div>'
 
 
 def one_line(text: str) -> str:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from pytest_kopt.campaign import ledger
+from pytest_kopt.campaign.attempt import CONDITIONS
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.history.trend import chain_to
 from pytest_kopt.campaign.manifest import Manifest
@@ -53,7 +54,6 @@ _STEP_GAINS = {
     REJECT: "none",
     UNCLASSIFIED: "not estimated: the notes give no `bucket`",
 }
-_MISSING = "not recorded"
 #: The head of a new trend. Without it a reader would divide the rates of two rows.
 _TREND = (
     "# Performance trend\n\nThe rates are the candidate's alone, each measured in its own session: "
@@ -178,12 +178,10 @@ def baseline_report(campaign: Campaign, table: Table) -> str:
     """Return the text of baseline.md; the baseline is decided."""
     baseline = campaign.first
     results, rooflines = baseline.results(), baseline.verdict().rooflines
-    session = dict.fromkeys(("started", "ended", "host", "python", "pytest_kopt"), _MISSING)
     return rendered(
         "baseline.md.j2",
         campaign=campaign.name,
-        session=session | baseline.session(),
-        seen={name: _seen(results, name) for name in ("device_model", "device", "engine", "torch")},
+        conditions=dict.fromkeys(CONDITIONS, "not recorded") | baseline.conditions(),
         schema=campaign.manifest.csv_schema,
         cases=[row.cells for row in table.rows],
         rooflines=rows(rooflines, *REACHED),
@@ -191,11 +189,6 @@ def baseline_report(campaign: Campaign, table: Table) -> str:
         sources=_sources(rooflines),
         is_interpreted=any(result.evidence.interpreted for result in results),
     )
-
-
-def _seen(results: Sequence[CaseResult], name: str) -> str:
-    values = {text for result in results if (text := getattr(result.evidence, name))}
-    return ", ".join(sorted(values)) or _MISSING
 
 
 def _cells(

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from pytest_kopt.decide.case_verdict import Shape
+from pytest_kopt.decide.verdict import Aggregate, Verdict
 from pytest_kopt.figures import changed, ends, within
+from pytest_kopt.roofline import Roofline
 
 Spec = dict[str, Any]
 
@@ -44,20 +46,11 @@ _WORDS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """One case in one round."""
-
-    #: One of _SIGNS; "" without an interval.
-    status: str
-    #: The status as a sign, then the change against the current best of that round.
-    text: str
-    #: The change with its interval, and the status in words.
-    detail: str
-
-
+#: A case in a round: its status, which is one of _SIGNS, or "" without an interval. The text is its
+#: sign with the change against the current best of that round, the detail has interval and words.
+Cell = dict[str, str]
 #: What stands where a round did not have the case, or did not compare it.
-_NONE = Cell("", "", "")
+_NONE: Cell = {"status": "", "text": "", "detail": ""}
 
 
 def shown(rounds: Sequence[Any]) -> list[Any]:
@@ -79,24 +72,26 @@ def case_table(rounds: Sequence[Any]) -> tuple[list[Any], list[tuple[str, list[C
 
 
 def _cells(round: Any) -> dict[str, Cell | None]:
-    total = round["aggregate"]
-    cells = {_ALL: _cell(total) if total else None}
-    return cells | {shape["label"]: _cell(shape) for shape in round["shapes"]}
+    verdict: Verdict = round["verdict"]
+    cells = {_ALL: _cell(verdict.aggregate) if verdict.aggregate else None}
+    return cells | {shape.label: _cell(shape) for shape in verdict.shapes}
 
 
-def _cell(figures: Any) -> Cell | None:
+def _cell(figures: Aggregate | Shape) -> Cell | None:
     status = _status(figures)
-    if status == "failed":
-        return Cell(status, f"{_SIGNS[status]} {figures['check']}", status)
-    if figures["change_pct"] is None:
+    if isinstance(figures, Shape) and status == "failed":
+        text, detail = f"{_SIGNS[status]} {figures.check}", status
+    elif figures.change_pct is None:
         return None
-    text = f"{_SIGNS[status]} {changed(figures['change_pct'])}".lstrip()
-    return Cell(status, text, f"{within(figures)}, {_WORDS.get(status, status)}")
+    else:
+        text = f"{_SIGNS[status]} {changed(figures.change_pct)}".lstrip()
+        detail = f"{within(figures)}, {_WORDS.get(status, status)}"
+    return {"status": status, "text": text, "detail": detail}
 
 
-def _status(figures: Any) -> str:
+def _status(figures: Aggregate | Shape) -> str:
     """Return on which side of zero an interval lies; the verdict knows failures and limits."""
-    judged = {"failed": "failed", "regressed": "beyond"}.get(figures.get("status"))
+    judged = {"failed": "failed", "regressed": "beyond"}.get(getattr(figures, "status", ""))
     _, low, high = ends(figures)
     if judged or low is None or high is None:
         return judged or ""
@@ -144,11 +139,14 @@ def _row(round: Any) -> Spec:
     }
 
 
-def rooflines(lines: Sequence[Any]) -> Spec | None:
+def rooflines(lines: Sequence[Roofline]) -> Spec | None:
     """Draw achieved and attainable rates over arithmetic intensity; None without such data."""
-    drawn = ("intensity", "attainable", "achieved")
-    rates = [line for line in lines if line["unit"] == "TFLOPS"]
-    values = [line for line in rates if all((line[key] or 0) > 0 for key in drawn)]
+    values = [
+        line.model_dump()
+        for line in lines
+        if line.unit == "TFLOPS"
+        and all((rate or 0) > 0 for rate in (line.intensity, line.attainable, line.achieved))
+    ]
     return _chart("rooflines", values) if values else None
 
 

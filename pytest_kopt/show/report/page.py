@@ -11,151 +11,123 @@ import functools
 import gzip
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.history.trend import over_baseline
 from pytest_kopt.campaign.outlook.status import status
 from pytest_kopt.campaign.state import Round
-from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.verdict import Aggregate, Verdict
 from pytest_kopt.errors import BadInput, of_extra
-from pytest_kopt.figures import changed, ends, interval
-from pytest_kopt.roofline import Roofline
+from pytest_kopt.figures import NONE, ends
 from pytest_kopt.schema.metrics import WEIGHTED_TIME
 from pytest_kopt.show.files.projections import outlook
 from pytest_kopt.show.report import charts
 from pytest_kopt.show.report.charts import LAST, case_table, shown
-from pytest_kopt.show.rooflines import why_unknown
+from pytest_kopt.show.rooflines import DRAWN, why_unknown
 from pytest_kopt.show.templates import rendered
 from pytest_kopt.show.words import (
+    AUDIT,
     CANDIDATES,
     CASES,
+    CHANGE,
     CLASSES,
     COSTS,
     GEOMEANS,
+    INTERVAL,
+    KERNELS,
     POINTS,
     SUMS,
     TextColumn,
     all_visible,
+    html_table,
     kernel_rows,
     rows,
-    visible,
     with_text,
 )
 
-#: What a report shows of a verdict as it stands there.
-_OF_VERDICT = {
-    *("level", "decision", "reason", "compare", "engine", "policy", "flags"),
-    *("aggregate", "shapes", "rooflines"),
-}
-_POINTS = {
-    *("operating_point", "operating_points", "is_steady", "clock_is_locked", "points_differ"),
-    "cache",
-}
-_ONLY_IN_TABLES = {"shapes": {"__all__": {"first_call_ms", *_POINTS}}}
-_IN_TABLES = {"aggregate", "shapes", "rooflines"}
+#: What page.js says of a verdict in words of its own.
+_OF_VERDICT = ("level", "decision", "reason", "compare", "engine", "policy", "flags")
 _DEVICE = TextColumn("Device", "device", lambda device: device or "")
-_OF_ATTEMPT = {"attempt", "time", "decision", "reason"}
-_KERNELS = ("Kernel", "Change (code size and memory in bytes, others: instructions)", "First in")
 #: A report stays below this many bytes; the pairs of the oldest rounds go first.
 LIMIT = 2_000_000
-#: The line of all cases together.
-_ALL = "all cases"
 
 
 def document(campaign: Campaign) -> dict[str, Any]:
-    """Return a campaign's report as JSON-able data; BadInput without a round or its evidence."""
-    rounds = list(_rounds(campaign))
-    if not rounds:
+    """Return what a campaign's report shows; BadInput without a round or its evidence."""
+    judged = [round for _, round in sorted(campaign.state.rounds.items()) if round.verdict]
+    if not judged:
         fix = f"pytest --kopt-campaign {campaign.name} --kopt-round 1"
         raise BadInput("no round is decided yet", where=f"campaign {campaign.name}", fix=fix)
-    final, best = campaign.state.last_final, campaign.state.incumbent_round
+    verdicts = [round.last.verdict() for round in judged]
+    rounds = [*map(_round, judged, verdicts, over_baseline(verdicts))]
+    final = campaign.state.last_final
     report = final.report if final else None
     return {
         "campaign": campaign.name,
-        "status": status(campaign).model_dump(mode="json"),
+        "status": status(campaign),
         "manifest": campaign.manifest.model_dump(mode="json", by_alias=True, exclude_none=True),
-        "metric": next((round["metric"] for round in rounds if round["metric"]), ""),
+        "metric": next((v.aggregate.metric for v in verdicts if v.aggregate), ""),
         "rounds": rounds,
         # The kept gains multiplied.
         "gain": next((r["over_baseline"] for r in reversed(rounds) if r["keeps"]), 0.0),
-        "quick_gains": any(round["keeps"] and round["level"] == "quick" for round in rounds),
-        **_rooflines(rounds, best),
-        "final": final.model_dump(mode="json") if final and report else None,
+        "quick_gains": any(v.decision.keeps and v.level == "quick" for v in verdicts),
+        **_rooflines(verdicts, campaign.state.incumbent_round),
+        "final": final,
+        "audit": rows(report.audit, *AUDIT) if report else [],
         "outlook": outlook(report) if report else [],
-        "environment": (conditions := environment(campaign)),
-        "measured_on": _measured_on(conditions, campaign.manifest.target_gpu),
+        **_measured_with(campaign),
     }
 
 
-def _rooflines(rounds: Sequence[dict[str, Any]], best: int | None) -> dict[str, Any]:
+def _rooflines(verdicts: Sequence[Verdict], best: int | None) -> dict[str, Any]:
     """Return the current best's rooflines with their round, else the last round's with a bound."""
-    having = [round for round in rounds if any(map(_is_known, round["rooflines"]))]
-    shown = next((round for round in having if round["number"] == best), having and having[-1])
-    if not shown:
-        lines = [Roofline(**line) for round in rounds for line in round["rooflines"]]
-        return {"rooflines": [], "roofline_round": None, "no_roofline": why_unknown(lines)}
-    return {"rooflines": shown["rooflines"], "roofline_round": shown["number"]}
+    drawable = [v for v in verdicts if any(line.bound != "UNKNOWN" for line in v.rooflines)]
+    chosen = next((v for v in drawable if v.round == best), drawable[-1] if drawable else None)
+    if chosen is None:
+        missing = why_unknown([line for verdict in verdicts for line in verdict.rooflines])
+        return {"rooflines": [], "roofline_round": None, "no_roofline": missing}
+    return {"rooflines": chosen.rooflines, "roofline_round": chosen.round}
 
 
-def _is_known(line: dict[str, Any]) -> bool:
-    return bool(line["bound"] != "UNKNOWN")
-
-
-def environment(campaign: Campaign) -> list[tuple[str, str]]:
-    """Return where and with what the last session ran that measured; a discarded round has none."""
-    for _, round in sorted(campaign.state.rounds.items(), reverse=True):
-        for number in sorted(round.attempts, reverse=True):
-            path = campaign.layout.attempt(round.number, number) / "evidence.json"
-            try:
-                evidence = json.loads(path.read_text(encoding="utf-8"))
-            except FileNotFoundError:
+def _measured_with(campaign: Campaign) -> dict[str, Any]:
+    """Return how the last session measured: its conditions, and in short device, torch and day."""
+    environment, conditions = [("evidence", "not kept with this campaign")], dict[str, str]()
+    latest = sorted(
+        (
+            attempt
+            for round in campaign.state.rounds.values()
+            for attempt in round.attempts.values()
+        ),
+        key=lambda attempt: (-attempt.round, -attempt.number),
+    )
+    for attempt in latest:
+        try:
+            if not (attempt.directory / "evidence.json").exists() or not attempt.results():
                 continue
-            except (OSError, ValueError) as error:
-                return [("evidence", f"cannot be read: {error}")]
-            if evidence["results"]:
-                return _conditions(campaign, evidence, f"round {round.number}, attempt {number}")
-    return [("evidence", "not kept with this campaign")]
+            conditions = attempt.conditions()
+        except BadInput as error:
+            environment = [("evidence", str(error))]
+            break
+        environment = [("measured in", f"round {attempt.round}, attempt {attempt.number}")]
+        environment += [
+            *conditions.items(),
+            *((f"env {key}", v) for key, v in campaign.manifest.env.items()),
+        ]
+        break
+    torch = f"torch {conditions['torch']}" if "torch" in conditions else ""
+    device = conditions.get("device_model") or campaign.manifest.target_gpu
+    in_short = filter(None, (device, torch, conditions.get("started", "")[:10]))
+    return {"environment": environment, "measured_on": ", ".join(in_short)}
 
 
-def _conditions(
-    campaign: Campaign, evidence: dict[str, Any], session_name: str
-) -> list[tuple[str, str]]:
-    session = dict(evidence["session"])
-    texts: dict[str, set[str]] = {}
-    for text in evidence["results"]:
-        case = CaseResult.from_json(text).evidence
-        for key in ("device", "device_model", "engine", "torch", "threads"):
-            if (value := getattr(case, key)) is not None:
-                texts.setdefault(key, set()).add(str(value))
-    names = ("started", "ended", "host", "python", "pytest_kopt")
-    rows = [("measured in", session_name)]
-    rows += [(name, str(session[name])) for name in names if name in session]
-    rows += [(name, ", ".join(sorted(values))) for name, values in texts.items()]
-    return rows + [(f"env {name}", value) for name, value in campaign.manifest.env.items()]
+def _round(round: Round, verdict: Verdict, gain: Sequence[float | None]) -> dict[str, Any]:
+    """Return what is shown of a round, its verdict where page.js needs none of it.
 
-
-def _measured_on(conditions: Sequence[tuple[str, str]], gpu: str) -> str:
-    """Return the device, torch and the day of the last round, as far as its evidence is kept."""
-    known = dict(conditions)
-    torch = f"torch {known['torch']}" if "torch" in known else ""
-    day = known.get("started", "")[:10]
-    return ", ".join(filter(None, (known.get("device_model") or gpu, torch, day)))
-
-
-def _rounds(campaign: Campaign) -> Iterator[dict[str, Any]]:
-    judged = [round for _, round in sorted(campaign.state.rounds.items()) if round.verdict]
-    attempts = [(round, round.last.verdict()) for round in judged]
-    gains = over_baseline(verdict for _, verdict in attempts)
-    for (round, verdict), gain in zip(attempts, gains, strict=True):
-        names = ("over_baseline", "over_baseline_low", "over_baseline_high")
-        yield {**_round(round, verdict), **dict(zip(names, gain, strict=True))}
-
-
-def _round(round: Round, verdict: Verdict) -> dict[str, Any]:
-    notes, total, applied = round.notes, verdict.aggregate, verdict.applied
+    `changes`: the change of each case and the ends of its interval in percent, by label.
+    """
+    notes, applied, total = round.notes, verdict.applied, verdict.aggregate
     # An arrow of two characters may be broken at the end of a line.
     kernels = [[text.replace("->", "→") for text in row] for row in kernel_rows(verdict)]
     # On one device the environment names it.
@@ -171,38 +143,41 @@ def _round(round: Round, verdict: Verdict) -> dict[str, Any]:
         rows(verdict.shapes, *CASES, *COSTS, *POINTS, *((_DEVICE,) if has_devices else ())),
         rows(verdict.candidates, *CANDIDATES),
         [{"Notes": name, "": str(value)} for name, value in notes.given().items()],
+        [dict(zip(KERNELS, row, strict=True)) for row in kernels],
     )
     return {
-        **verdict.model_dump(mode="json", include=_OF_VERDICT, exclude=_ONLY_IN_TABLES),
+        **{name: getattr(verdict, name) for name in _OF_VERDICT},
+        "verdict": verdict,
         "number": round.number,
         "time": round.last.started,
         "keeps": verdict.decision.keeps,
-        "metric": total.metric if total else "",
-        "change": changed(ends(total)[0]),
-        "interval": interval(*ends(total)),
-        "tables": [
-            *(
-                [[*table[0]], *([*row.values()] for row in table)]
-                for table in map(with_text, tables)
-                if table
-            ),
-            *([[_KERNELS, *kernels]] if kernels else ()),
-        ],
+        "change": CHANGE.of(total) if total else NONE,
+        "interval": INTERVAL.of(total),
+        "tables": [html_table(table) for table in map(with_text, tables) if table],
         "summary": notes.title or "",
         "commit": (applied.git_commit or "")[:12] if verdict.decision.keeps else "",
         "restored": applied.restored,
         "attempts": [
-            attempt.decided.model_dump(mode="json", include=_OF_ATTEMPT)
-            for attempt in round.attempts.values()
-            if attempt.decided
+            {"attempt": earlier.number, "decision": decided.decision, "reason": decided.reason}
+            for earlier in round.attempts.values()
+            if (decided := earlier.decided)
         ],
+        "changes": {
+            shape.label: dict(zip(("gain", "low", "high"), ends(shape), strict=True))
+            for shape in verdict.shapes
+            if shape.low_pct is not None
+        },
+        **dict(
+            zip(("over_baseline", "over_baseline_low", "over_baseline_high"), gain, strict=True)
+        ),
     }
 
 
 def campaign_page(campaign: Campaign) -> str:
     """Return a campaign's report."""
-    page = all_visible(document(campaign))
+    page = document(campaign)
     rounds = page["rounds"]
+    documents = [{key: round[key] for key in round if key != "verdict"} for round in rounds]
     specs = {
         "trend": charts.trend(rounds, page["metric"]),
         "roofline": charts.rooflines(page["rooflines"]),
@@ -216,7 +191,8 @@ def campaign_page(campaign: Campaign) -> str:
         "hidden": len(rounds) - len(shown(rounds)),
         "last": LAST,
         "cases": cases,
-        "data": packed({"rounds": [_for_script(round) for round in rounds], "charts": specs}),
+        "roofline_table": rows(page["rooflines"], *DRAWN),
+        "data": packed(all_visible({"rounds": documents, "charts": specs})),
         "kernels": packed(all_visible(kernels(campaign, numbers))),
     }
     frame = filled("campaign.html.j2", **values, pairs={}, left_out=[])
@@ -224,7 +200,7 @@ def campaign_page(campaign: Campaign) -> str:
     packed_pairs: dict[int, str] = {}
     left_out: list[int] = []
     for number in reversed(numbers):
-        measured = {visible(case): rows for case, rows in pairs(campaign, number).items()}
+        measured = all_visible(pairs(campaign, number))
         text = packed(measured) if measured else ""
         room -= len(text) + 100 if text else 0
         if text and room < 0:
@@ -234,29 +210,14 @@ def campaign_page(campaign: Campaign) -> str:
     return filled("campaign.html.j2", **values, pairs=packed_pairs, left_out=sorted(left_out))
 
 
-def _for_script(round: dict[str, Any]) -> dict[str, Any]:
-    """Return what page.js shows of a round; its tables and the charts have the rest.
-
-    `changes`: the change of each case and the ends of its interval in percent, by label.
-    """
-    names = {"gain": "change_pct", "low": "low_pct", "high": "high_pct"}
-    changes = {
-        shape["label"]: {name: shape[key] for name, key in names.items()}
-        for shape in round["shapes"]
-        if shape["low_pct"] is not None
-    }
-    kept = {key: value for key, value in round.items() if key not in _IN_TABLES}
-    return {**kept, "changes": changes}
-
-
 def index_page(campaigns: Sequence[Campaign], files: Sequence[str]) -> str:
     """Return the page over several campaigns, each with a link to its own file."""
-    pages = [all_visible(document(campaign)) for campaign in campaigns]
+    pages = [document(campaign) for campaign in campaigns]
     chart = {"comparison": charts.comparison(pages)}
     return filled(
         "index.html.j2",
         pages=list(zip(pages, files, strict=True)),
-        data=packed({"rounds": [], "charts": chart}),
+        data=packed(all_visible({"rounds": [], "charts": chart})),
     )
 
 

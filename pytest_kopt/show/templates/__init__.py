@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_kopt.figures import changed, figure, within
-from pytest_kopt.show.words import markdown_table, one_line
+from pytest_kopt.show.words import html_table, markdown_table, one_line, visible
 
 
 def rendered(template: str, **values: Any) -> str:
@@ -32,12 +32,14 @@ def _environment() -> Any:
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        finalize=jinja2.pass_eval_context(_shown),
     )
     environment.filters |= {
         "changed": changed,
         "figure": figure,
         "within": within,
         "table": markdown_table,
+        "html_table": html_table,
         "first_line": lambda text: text.splitlines()[0],
         "listed": _listed,
         "cell": one_line,
@@ -45,6 +47,11 @@ def _environment() -> Any:
         "json": functools.partial(json.dumps, ensure_ascii=False, default=str),
     }
     return environment
+
+
+def _shown(context: Any, value: Any) -> Any:
+    """Return a value as a template shows it: in HTML with every character of a text visible."""
+    return visible(value) if context.autoescape and type(value) is str else value
 
 
 def _listed(lines: Sequence[str]) -> str:

@@ -57,24 +57,6 @@
   };
 
   const rounds = new Map(data.rounds.map((round) => [String(round.number), round]));
-  const table = (header, rows) => {
-    const box = made("div", undefined, "scroll");
-    const element = made("table");
-    const head = made("tr");
-    head.append(...header.map((text) => made("th", text)));
-    element.append(made("thead"), made("tbody"));
-    element.tHead.append(head);
-    // A column of figures is right-aligned; a sentence that begins with a digit is not one.
-    const isFigure = (text) => /^[+\-\[—]?[^A-Za-z]*( MiB)?$/.test(text);
-    const figures = header.map((_, i) => i > 0 && rows.every((row) => isFigure(row[i] ?? "")));
-    for (const row of rows) {
-      const line = made("tr");
-      line.append(...row.map((text, i) => made("td", text, figures[i] ? "n" : "")));
-      element.tBodies[0].append(line);
-    }
-    box.append(element);
-    return box;
-  };
   const showRound = async () => {
     const round = rounds.get(at("round").value);
     const parts = [
@@ -86,8 +68,8 @@
     for (const flag of round.flags) parts.push(made("p", `flag: ${flag}`, "flag"));
     if (round.commit) parts.push(made("p", `commit ${round.commit}`, "quiet"));
     if (round.restored.length) parts.push(made("p", `restored ${round.restored.join(", ")}`, "quiet"));
-    for (const [header, ...rows] of round.tables) parts.push(table(header, rows));
     at("detail").replaceChildren(...parts);
+    at("detail").insertAdjacentHTML("beforeend", round.tables.join(""));
     const packed = at(`pairs-${round.number}`);
     pairsOf = packed ? JSON.parse(await unpacked(packed.id)) : {};
     const chosen = at("case").value;
