@@ -23,7 +23,7 @@ from pytest_kopt.show.exports.junit import unpack, verdict_properties
 from pytest_kopt.show.exports.output_files import benchmark_json
 from pytest_kopt.show.terminal import verdict_lines
 from pytest_kopt.show.words import gate_outcome
-from tests.builders import NOW, few_examples
+from tests.builders import few_examples
 
 ON_GITHUB = {"GITHUB_ACTIONS": "true"}
 FLAG = Finding(
@@ -277,7 +277,7 @@ def test_statistics_are_pytest_benchmarks_own(samples: list[float]) -> None:
     for sample in samples:
         theirs.update(sample / 1e3)
     result = a_result(evidence=CaseEvidence(forward_samples_ms=tuple(samples)))
-    ours = json.loads(benchmark_json([result], NOW))["benchmarks"][0]["stats"]
+    ours = json.loads(benchmark_json([result]))["benchmarks"][0]["stats"]
     assert set(ours) == {*theirs.fields, "data", "iterations"}
     for name in ("min", "max", "mean", "stddev", "rounds", "median", "total", "ops"):
         assert ours[name] == pytest.approx(getattr(theirs, name)), name
@@ -293,10 +293,9 @@ def test_cases_without_times_are_left_out() -> None:
             evidence=CaseEvidence(forward_samples_ms=(1.0,), backward_samples_ms=(2.0, 4.0)),
         ),
     ]
-    document = json.loads(benchmark_json(results, NOW, "abc"))
+    document = json.loads(benchmark_json(results))
     assert [(e["name"], e["group"]) for e in document["benchmarks"]] == [
         ("test_softmax[both] forward", "forward"),
         ("test_softmax[both] backward", "backward"),
     ]
     assert document["benchmarks"][1]["stats"]["mean"] == pytest.approx(0.003)
-    assert document["commit_info"]["id"] == "abc"

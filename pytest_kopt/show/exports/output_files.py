@@ -46,13 +46,13 @@ def write_rows(files: Mapping[Path, Sequence[CaseResult]]) -> None:
         for ending, text in (
             ("", format_csv(table.header, table.rows)),
             (".evidence.json", evidence),
-            (".benchmark.json", benchmark_json(rows, now())),
+            (".benchmark.json", benchmark_json(rows)),
         ):
             write_atomically(file.with_name(f"{file.name}{ending}"), text)
 
 
-def benchmark_json(results: Sequence[CaseResult], when: str, commit: str | None = None) -> str:
-    """Return the text on the timed cases; `when` and the tree's `commit` stand there as given."""
+def benchmark_json(results: Sequence[CaseResult]) -> str:
+    """Return the text on the timed cases."""
     uname = platform.uname()
     document = {
         "machine_info": {
@@ -62,9 +62,9 @@ def benchmark_json(results: Sequence[CaseResult], when: str, commit: str | None 
             **{name: getattr(uname, name) for name in ("system", "release")},
             "cpu": {},
         },
-        "commit_info": {"id": commit or "unversioned"},
+        "commit_info": {"id": "unversioned"},
         "benchmarks": [entry for result in results for entry in _entries(result)],
-        "datetime": when,
+        "datetime": now(),
         "version": FORMAT,
     }
     return json.dumps(document, indent=1, allow_nan=False) + "\n"

@@ -27,7 +27,6 @@ from pytest_kopt.figures import changed
 from pytest_kopt.roofline import TARGET_PCT
 from pytest_kopt.schema.metrics import STEP, time_ms
 from pytest_kopt.schema.table import Row, read_csv, write_atomically
-from pytest_kopt.show.exports.output_files import benchmark_json
 from pytest_kopt.show.files.summary import baseline_report, missing_text, summary, with_baseline
 from pytest_kopt.show.rooflines import read_profiles
 from pytest_kopt.show.templates import rendered
@@ -162,23 +161,14 @@ def performance(campaign: Campaign) -> list[Path]:
 def _write_round(campaign: Campaign, round: Round) -> None:
     """Write the files of a round, none of them where evidence cannot be read."""
     attempt, layout = round.last, campaign.layout
-    verdict, artifacts, results = (
-        attempt.verdict(),
-        layout.artifacts(round.number),
-        attempt.results(),
-    )
-    kernel, commit = (
-        attempt.kernel(),
-        verdict.applied.git_commit if verdict.decision.keeps else None,
-    )
+    verdict, results, kernel = attempt.verdict(), attempt.results(), attempt.kernel()
     texts = {
         layout.verdict(round.number): attempt.page().decode(),
         layout.summary(round.number): summary(campaign, round, verdict),
-        artifacts / "benchmark.json": benchmark_json(results, attempt.started, commit),
     }
     for name in ("benchmark.csv", "pairs.csv", "benchmark_command.log"):
         if (text := attempt.text(name)) is not None:
-            texts[artifacts / name] = text
+            texts[layout.artifacts(round.number) / name] = text
     if verdict.decision is Decision.BASELINE:
         ids = levels.quick_ids(campaign.manifest, names(results))
         lines = result_lines([result for result in results if result.nodeid in ids], None)
