@@ -42,7 +42,7 @@ EVENTS: list[AnyEvent] = [
     ledger.Applied(**PLACE),
     ledger.ApplyWaived(**PLACE),
     ledger.Note(time=NOW, round=2, notes=Notes(lesson="ü\u2028|")),
-    ledger.ManifestChanged(time=NOW, values={"max_iterations": 5}),
+    ledger.KeysChanged(time=NOW, event="manifest_changed", values={"max_iterations": 5}),
     ledger.Ended(time=NOW, how="stopped"),
     ledger.Ended(time=NOW, how="abandoned"),
 ]

@@ -6,13 +6,13 @@ pandas comes with the extra `analysis` and is imported when a campaign is loaded
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_kopt.campaign import ledger
-from pytest_kopt.campaign.attempt import PAIR_COLUMNS
+from pytest_kopt.campaign.attempt import PAIR_COLUMNS, Attempt
 from pytest_kopt.campaign.git.worktrees import choose_campaign
 from pytest_kopt.campaign.history.trend import over_baseline
 from pytest_kopt.campaign.layout import Layout, find
@@ -36,79 +36,6 @@ OF_CASE = (*CHANGE, "status", "device")
 _PROFILED = ("nodeid", "label", "tool", "on", "steps")
 PROFILES = (*_PROFILED, *(column.name for column in fields(KernelRow)))
 _NUMBERS_OF_PAIRS = ("candidate_ms", "incumbent_ms", "clocks")
-
-
-class CampaignRecords:
-    """One campaign's files as records; `missing` grows as they are read."""
-
-    def __init__(self, layout: Layout) -> None:
-        self._layout = layout
-        rounds = fold(ledger.read(layout.ledger), layout).rounds
-        judged = (round for _, round in sorted(rounds.items()) if round.verdict)
-        self._decided = [(round, round.last.outcome()) for round in judged]
-        if not self._decided:
-            raise BadInput("no round is decided yet", where=f"campaign {layout.name}")
-        self.missing: list[str] = []
-
-    def rounds(self) -> Iterator[Record]:
-        gains = over_baseline(decided for _, decided in self._decided)
-        for (round, decided), gain in zip(self._decided, gains, strict=True):
-            total = decided.aggregate
-            yield {
-                **self._keys(round),
-                "attempts": len(round.attempts),
-                "started": round.last.started,
-                "level": decided.level,
-                "decision": str(decided.decision),
-                "kept": decided.decision.keeps,
-                "reason": decided.reason,
-                "metric": total and total.metric,
-                **{name: getattr(total, name, None) for name in TOTAL},
-                **{f"over_baseline_{name}": pct for name, pct in zip(CHANGE, gain, strict=True)},
-                "flags": "; ".join(decided.flags),
-                "summary": round.notes.title,
-                "bucket": round.notes.bucket,
-                "git_commit": round.last.applied and round.last.applied.git_commit,
-            }
-
-    def rows(self) -> Iterator[Record]:
-        for round, text in self._kept("benchmark.csv"):
-            table = parse_csv(text, where=f"{self._layout.name}, round {round.number}")
-            shapes = {tuple(case.dims.values()): case for case in round.last.verdict().shapes}
-            for row in table.rows:
-                case = shapes.get(tuple(row.typed_dims.values()))
-                yield {
-                    **self._keys(round),
-                    "label": row.label,
-                    **row.typed_dims,
-                    "Check": row.check,
-                    **{name: row.number(name) for name in table.metrics},
-                    **{name: getattr(case, name, None) for name in OF_CASE},
-                }
-
-    def pairs(self) -> Iterator[tuple[Record, str]]:
-        """Yield what a round's pairs have in common, and the text of its pairs.csv."""
-        for round, text in self._kept("pairs.csv"):
-            yield self._keys(round), text
-
-    def profiles(self) -> Iterator[Record]:
-        for round, _ in self._decided:
-            for case in read_profiles(self._layout, round.number, round.last.number):
-                of_case = {name: getattr(case, name) for name in _PROFILED}
-                for row in case.rows:
-                    yield {**self._keys(round), **of_case, **asdict(row)}
-
-    def _keys(self, round: Round) -> Record:
-        return dict(zip(KEYS, (self._layout.name, round.number, round.last.number), strict=True))
-
-    def _kept(self, name: str) -> Iterator[tuple[Round, str]]:
-        """Yield each round with this file of its evidence; one that is gone counts as missing."""
-        for round, _ in self._decided:
-            text, key = round.last.text(name), round.last.key(name)
-            if text is not None:
-                yield round, text
-            elif key in round.last.hashes:
-                self.missing.append(f"{self._layout.name}/{key}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,22 +72,92 @@ def load(*campaigns: str | Path) -> Frames:
     not what the ledger names, and for two campaigns of one name. It also does without pandas.
     """
     pandas = of_extra("analysis", "pandas")
-    sources = [CampaignRecords(layout) for layout in _layouts(campaigns)]
-    rounds = _frame([record for source in sources for record in source.rounds()])
+    sources = [_judged(layout) for layout in _layouts(campaigns)]
+    judged, missing = [round for source in sources for round in source], list[str]()
+    rounds = _frame([record for source in sources for record in _rounds(source)])
     rounds["started"] = pandas.to_datetime(rounds["started"], format="%Y-%m-%d %H:%M")
-    rows = [record for source in sources for record in source.rows()]
+    rows = _frame([*_rows(_evidence(judged, "benchmark.csv", missing))])
     pairs = [
-        _read_pairs(text).assign(**keys) for source in sources for keys, text in source.pairs()
+        _read_pairs(text).assign(**_keys(attempt))
+        for attempt, text in _evidence(judged, "pairs.csv", missing)
     ]
     together = pandas.concat(pairs, ignore_index=True) if pairs else pandas.DataFrame()
-    profiles = [record for source in sources for record in source.profiles()]
     return Frames(
         rounds=rounds,
-        rows=_frame(rows),
+        rows=rows,
         pairs=together.reindex(columns=[*KEYS, *PAIR_COLUMNS]),
-        profiles=_frame(profiles, PROFILES),
-        missing=tuple(name for source in sources for name in source.missing),
+        profiles=_frame([*_profiles(judged)], PROFILES),
+        missing=tuple(missing),
     )
+
+
+def _judged(layout: Layout) -> list[Round]:
+    judged = fold(ledger.read(layout.ledger), layout).judged_rounds()
+    if not judged:
+        raise BadInput("no round is decided yet", where=f"campaign {layout.name}")
+    return judged
+
+
+def _keys(attempt: Attempt) -> Record:
+    return dict(zip(KEYS, (attempt.layout.name, attempt.round, attempt.number), strict=True))
+
+
+def _rounds(judged: Sequence[Round]) -> Iterator[Record]:
+    gains = over_baseline(round.last.outcome() for round in judged)
+    for round, gain in zip(judged, gains, strict=True):
+        attempt, decided = round.last, round.last.outcome()
+        total = decided.aggregate
+        yield {
+            **_keys(attempt),
+            "attempts": len(round.attempts),
+            "started": attempt.started,
+            "level": decided.level,
+            "decision": str(decided.decision),
+            "kept": decided.decision.keeps,
+            "reason": decided.reason,
+            "metric": total and total.metric,
+            **{name: getattr(total, name, None) for name in TOTAL},
+            **{f"over_baseline_{name}": pct for name, pct in zip(CHANGE, gain, strict=True)},
+            "flags": "; ".join(decided.flags),
+            "summary": round.notes.title,
+            "bucket": round.notes.bucket,
+            "git_commit": attempt.applied and attempt.applied.git_commit,
+        }
+
+
+def _rows(evidence: Iterable[tuple[Attempt, str]]) -> Iterator[Record]:
+    for attempt, text in evidence:
+        table = parse_csv(text, where=f"{attempt.layout.name}, round {attempt.round}")
+        shapes = {tuple(case.dims.values()): case for case in attempt.verdict().shapes}
+        for row in table.rows:
+            case = shapes.get(tuple(row.typed_dims.values()))
+            yield {
+                **_keys(attempt),
+                "label": row.label,
+                **row.typed_dims,
+                "Check": row.check,
+                **{name: row.number(name) for name in table.metrics},
+                **{name: getattr(case, name, None) for name in OF_CASE},
+            }
+
+
+def _profiles(judged: Sequence[Round]) -> Iterator[Record]:
+    for attempt in (round.last for round in judged):
+        for case in read_profiles(attempt.layout, attempt.round, attempt.number):
+            of_case = {name: getattr(case, name) for name in _PROFILED}
+            yield from ({**_keys(attempt), **of_case, **asdict(row)} for row in case.rows)
+
+
+def _evidence(
+    judged: Sequence[Round], name: str, missing: list[str]
+) -> Iterator[tuple[Attempt, str]]:
+    """Yield each last attempt with this file of its evidence; `missing` gets the ones gone."""
+    for attempt in (round.last for round in judged):
+        text, key = attempt.text(name), attempt.key(name)
+        if text is not None:
+            yield attempt, text
+        elif key in attempt.hashes:
+            missing.append(f"{attempt.layout.name}/{key}")
 
 
 def export(frames: Frames, directory: Path) -> dict[Path, int]:

@@ -207,17 +207,13 @@ class Retired(Event):
     event: Literal["integrating", "integrated"]
 
 
-class ManifestChanged(Event):
-    """Keys of the manifest have changed; their new values."""
-
-    event: Literal["manifest_changed"] = "manifest_changed"
-    values: dict[str, Any]
+KeysOf = Literal["manifest_changed", "policy_changed"]
 
 
-class PolicyChanged(Event):
-    """Stop limits of the policy have changed; their new values."""
+class KeysChanged(Event):
+    """Keys of the manifest, or stop limits of the policy, have changed; their new values."""
 
-    event: Literal["policy_changed"] = "policy_changed"
+    event: KeysOf
     values: dict[str, Any]
 
 
@@ -257,8 +253,7 @@ class Ended(Event):
 
 
 _OfAnAttempt = Opened | Measured | Decided | Applying | Applied | ApplyWaived | Restoring | Restored
-_OfKeys = ManifestChanged | PolicyChanged
-_OfTheCampaign = Note | Final | _OfKeys | Masking | NoIdleGpu | Ended | Retired
+_OfTheCampaign = Note | Final | KeysChanged | Masking | NoIdleGpu | Ended | Retired
 AnyEvent = Annotated[_OfAnAttempt | _OfTheCampaign, Field(discriminator="event")]
 _ADAPTER: TypeAdapter[AnyEvent] = TypeAdapter(AnyEvent)
 

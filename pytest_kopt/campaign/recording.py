@@ -140,17 +140,18 @@ def _changes(campaign: Campaign, policy: Policy) -> Iterator[ledger.Event]:
     manifest = campaign.manifest.model_dump(mode="json", by_alias=True)
     recorded = campaign.recorded_policy()
     limits = {key: recorded[key] for key in STOP_LIMITS if key in recorded}
-    for kind, recorded_values, document in (
-        (ledger.ManifestChanged, campaign.recorded_manifest(), manifest),
-        (ledger.PolicyChanged, limits, policy.model_dump()),
-    ):
+    compared: list[tuple[ledger.KeysOf, dict[str, Any], dict[str, Any]]] = [
+        ("manifest_changed", campaign.recorded_manifest(), manifest),
+        ("policy_changed", limits, policy.model_dump()),
+    ]
+    for event, recorded_values, document in compared:
         values = {
             key: document.get(key)
             for key in recorded_values
             if document.get(key) != recorded_values[key]
         }
         if values:
-            yield kind(time=now(), values=values)
+            yield ledger.KeysChanged(time=now(), event=event, values=values)
 
 
 def _freeze(campaign: Campaign, table: Table, results: Sequence[CaseResult]) -> None:

@@ -72,20 +72,13 @@ class Round:
         return sum(kernel != besides for kernel in different)
 
 
-@dataclass(frozen=True, slots=True)
-class Wait:
-    """A wait for an idle GPU in vain, and the last decided attempt before it: (round, attempt)."""
-
-    event: ledger.NoIdleGpu
-    after: tuple[int, int]
-
-
 @dataclass(slots=True)
 class CampaignState:
     """Everything the ledger tells; `masked` are versions of the iteration memory.
 
     `restores` are the versions that were put into the tree, `restoring` one that is not there yet.
-    `waits` are all waits in vain, `no_idle_gpu` the last one while nothing was measured since.
+    `waits` are all waits for an idle GPU in vain, each with the last decided attempt before it:
+    (round, attempt). `no_idle_gpu` is the last one while nothing was measured since.
     """
 
     rounds: dict[int, Round] = field(default_factory=dict)
@@ -95,7 +88,7 @@ class CampaignState:
     ended: Literal["stopped", "abandoned"] | None = None
     restores: list[ledger.Restoring] = field(default_factory=list)
     restoring: ledger.Restoring | None = None
-    waits: list[Wait] = field(default_factory=list)
+    waits: list[tuple[ledger.NoIdleGpu, tuple[int, int]]] = field(default_factory=list)
     no_idle_gpu: ledger.NoIdleGpu | None = None
     masked: set[int] = field(default_factory=set)
     events: int = 0
@@ -164,9 +157,13 @@ class CampaignState:
         numbers = (round.number for round in self.kept_rounds())
         return max((accepted for accepted in numbers if accepted <= number), default=None)
 
+    def judged_rounds(self) -> list[Round]:
+        """Return the rounds that have a verdict in their order, an open one among them."""
+        return [round for _, round in sorted(self.rounds.items()) if round.verdict]
+
     def decided_rounds(self) -> list[Round]:
         """Return the closed rounds in their order."""
-        return [round for _, round in sorted(self.rounds.items()) if not round.is_open]
+        return [round for round in self.judged_rounds() if not round.is_open]
 
     def kept_rounds(self) -> list[Round]:
         """Return the baseline and the accepted rounds in their order."""
@@ -216,12 +213,11 @@ def fold(events: Iterable[ledger.AnyEvent], layout: Layout = NOWHERE) -> Campaig
             state.ended = event.how
         elif isinstance(event, ledger.NoIdleGpu):
             decided = ((round.number, attempt.number) for round, attempt, _ in state.decided())
-            state.waits.append(Wait(event, max(decided, default=(0, 0))))
+            state.waits.append((event, max(decided, default=(0, 0))))
             state.no_idle_gpu = event
-        elif isinstance(event, ledger.ManifestChanged):
-            state.manifest_changes |= event.values
-        elif isinstance(event, ledger.PolicyChanged):
-            state.policy_changes |= event.values
+        elif isinstance(event, ledger.KeysChanged):
+            is_policy = event.event == "policy_changed"
+            (state.policy_changes if is_policy else state.manifest_changes).update(event.values)
         elif isinstance(event, ledger.Final):
             state.finals.append(event)
             state.no_idle_gpu = None

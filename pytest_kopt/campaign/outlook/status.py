@@ -138,7 +138,7 @@ def _look_ahead(
 
 def _last_verdict(campaign: Campaign) -> Verdict | None:
     """Return the last attempt's verdict, None where there is none, or no evidence of it."""
-    judged = [round for round in campaign.state.rounds.values() if round.verdict]
+    judged = campaign.state.judged_rounds()
     with suppress(BadInput):  # a campaign may be shown without its evidence
         return judged[-1].last.verdict() if judged else None
     return None

@@ -18,8 +18,8 @@ from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.history import stops
 from pytest_kopt.campaign.history.trend import NEXT_DIRECTIONS
 from pytest_kopt.campaign.layout import hide_from_git
-from pytest_kopt.campaign.ledger import Decided, Final, FinalReport
-from pytest_kopt.campaign.state import Round, Wait
+from pytest_kopt.campaign.ledger import Decided, Final, FinalReport, NoIdleGpu
+from pytest_kopt.campaign.state import Round
 from pytest_kopt.cases.result import device_model_of, names
 from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.errors import BadInput
@@ -217,9 +217,9 @@ def _entries(campaign: Campaign) -> Iterator[tuple[str, str]]:
         yield f"round-{attempt.round} attempt-{attempt.number}", _entry(campaign, attempt)
     for number, final in enumerate(state.finals, start=1):
         yield f"final-{number}", final_text(campaign.name, final)
-    for number, wait in enumerate(state.waits, start=1):
-        check = stops.lines({stops.NO_IDLE_GPU: str(wait.event)})
-        summary = wait_summary(campaign, wait)
+    for number, (wait, after) in enumerate(state.waits, start=1):
+        check = stops.lines({stops.NO_IDLE_GPU: str(wait)})
+        summary = wait_summary(campaign, wait, after)
         yield (
             f"no-idle-gpu-{number}",
             rendered("log_stop.md.j2", check=check, stop_summary=summary),
@@ -303,8 +303,7 @@ def missing_performance(text: str, campaign: Campaign) -> str:
                 text, campaign, f"round-{round.number} attempt-{attempt.number}", summary
             )
     for number, wait in enumerate(campaign.state.waits, start=1):
-        summary = wait_summary(campaign, wait)
-        added += _stopped(text, campaign, f"no-idle-gpu-{number}", summary)
+        added += _stopped(text, campaign, f"no-idle-gpu-{number}", wait_summary(campaign, *wait))
     return added if text or not added else f"# Performance\n{added}"
 
 
@@ -319,8 +318,8 @@ def stop_summary(campaign: Campaign, decided: Decided) -> str:
     return _summary(campaign, decided.time, (decided.round, decided.attempt))
 
 
-def wait_summary(campaign: Campaign, wait: Wait) -> str:
-    return _summary(campaign, wait.event.time, wait.after, f"no idle GPU, {wait.event}")
+def wait_summary(campaign: Campaign, wait: NoIdleGpu, after: tuple[int, int]) -> str:
+    return _summary(campaign, wait.time, after, f"no idle GPU, {wait}")
 
 
 def _summary(campaign: Campaign, time: str, until: tuple[int, int], why: str = "") -> str:

@@ -56,7 +56,7 @@ LIMIT = 2_000_000
 
 def document(campaign: Campaign) -> dict[str, Any]:
     """Return what a campaign's report shows; BadInput without a round or its evidence."""
-    judged = [round for _, round in sorted(campaign.state.rounds.items()) if round.verdict]
+    judged = campaign.state.judged_rounds()
     if not judged:
         fix = f"pytest --kopt-campaign {campaign.name} --kopt-round 1"
         raise BadInput("no round is decided yet", where=f"campaign {campaign.name}", fix=fix)
