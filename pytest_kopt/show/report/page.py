@@ -94,14 +94,9 @@ def _rooflines(verdicts: Sequence[Verdict], best: int | None) -> dict[str, Any]:
 def _measured_with(campaign: Campaign) -> dict[str, Any]:
     """Return how the last session measured: its conditions, and in short device, torch and day."""
     environment, conditions = [("evidence", "not kept with this campaign")], dict[str, str]()
-    latest = sorted(
-        (
-            attempt
-            for round in campaign.state.rounds.values()
-            for attempt in round.attempts.values()
-        ),
-        key=lambda attempt: (-attempt.round, -attempt.number),
-    )
+    rounds = campaign.state.rounds.values()
+    attempts = (attempt for round in rounds for attempt in round.attempts.values())
+    latest = sorted(attempts, key=lambda attempt: (-attempt.round, -attempt.number))
     for attempt in latest:
         try:
             if not (attempt.directory / "evidence.json").exists() or not attempt.results():
@@ -110,11 +105,9 @@ def _measured_with(campaign: Campaign) -> dict[str, Any]:
         except BadInput as error:
             environment = [("evidence", str(error))]
             break
-        environment = [("measured in", f"round {attempt.round}, attempt {attempt.number}")]
-        environment += [
-            *conditions.items(),
-            *((f"env {key}", v) for key, v in campaign.manifest.env.items()),
-        ]
+        variables = ((f"env {name}", text) for name, text in campaign.manifest.env.items())
+        session = ("measured in", f"round {attempt.round}, attempt {attempt.number}")
+        environment = [session, *conditions.items(), *variables]
         break
     torch = f"torch {conditions['torch']}" if "torch" in conditions else ""
     device = conditions.get("device_model") or campaign.manifest.target_gpu
