@@ -48,6 +48,7 @@ def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
 
 def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
     add_options(parser)
+    pluginmanager.register(WithoutWorkers(), "kopt-without-workers")
     config = pluginmanager.get_plugin("pytestconfig")
     if config and measures(config):
         # pytest-cov traces every line, also the timed ones, and would fail a session of forks.
@@ -92,11 +93,6 @@ def _before_conftests(early_config: pytest.Config, args: list[str]) -> None:
             audit_hook_of(early_config)
         return
     options = early_config.known_args_namespace
-    if "PYTEST_XDIST_WORKER" in os.environ and any(vars(options)[name] for name in ACTIVE):
-        from pytest_kopt.processes.guests import SetAside
-
-        # Others would run, or limit, tests that run elsewhere.
-        early_config.pluginmanager.register(SetAside(), "kopt-set-aside")
     if options.kopt_round:
         with kept_bytecode():
             from pytest_kopt.session.arguments import take_from_manifest
@@ -153,6 +149,20 @@ def kopt(request: pytest.FixtureRequest) -> Kopt:
     from pytest_kopt.session.worker import worker_of
 
     return worker_of(request.config).fixture(request)
+
+
+class WithoutWorkers:
+    """Has a session that writes rows or decides start no worker of xdist.
+
+    xdist has read its options by then, and has not been configured.
+    """
+
+    def pytest_cmdline_main(self, config: pytest.Config) -> None:
+        options = vars(config.option)
+        if options.get("dist", "no") != "no" and any(options[name] for name in ACTIVE):
+            from pytest_kopt.processes.sites import take_lanes
+
+            take_lanes(config)
 
 
 class Activation:

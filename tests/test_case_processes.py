@@ -83,6 +83,7 @@ class World:
 
     def __init__(self) -> None:
         self.children: list[Child] = []
+        self.places: list[int] = []
         self.asked: list[tuple[int, str, str | None]] = []
         self.deadly: set[str] = set()
         self.lying: set[str] = set()
@@ -94,14 +95,15 @@ class World:
         self.hangs = threading.Event()
         self.heard: list[tuple[str, str]] = []
         self.proceeds: Callable[[], bool] = lambda: True
-        #: Whether what was collected has to run, or waits to be asked for.
-        self.selects = True
 
     def run(self, most: int) -> None:
         self.processes(most).run()
 
     def processes(self, most: int) -> CaseProcesses:
-        start: Any = lambda: Child(self)  # noqa: E731
+        def start(place: int) -> Any:
+            self.places.append(place)
+            return Child(self)
+
         return CaseProcesses(start, Ear(self), most=most)
 
     def finished(self) -> list[str]:
@@ -115,7 +117,7 @@ class Ear(Listener):
 
     def collected(self, ids: list[str]) -> list[str]:
         self._hear("collected", None)
-        return ids if self._world.selects else []
+        return ids
 
     def _hear(self, kind: str, nodeid: str | None) -> None:
         self._world.heard.append((kind, str(nodeid)))
@@ -155,28 +157,6 @@ def test_one_process_runs_all_in_order_and_knows_what_comes_next(world: World) -
     ]
 
 
-def test_cases_that_are_asked_for_one_by_one(world: World) -> None:
-    """Each begins when it is asked for, also where the one before has ended its process."""
-    world.selects, world.deadly, world.leaving = False, {"case1"}, {"case2", "case4"}
-    processes = world.processes(most=1)
-    steps = processes.steps()
-
-    def until(kind: str, nodeid: str | None) -> None:
-        for _ in steps:
-            if (kind, str(nodeid)) in world.heard:
-                return
-
-    until("collected", None)
-    processes.add(CASES[0])
-    for nodeid, following in zip(CASES, [*CASES[1:], None], strict=True):
-        assert nodeid not in [name for _, name, _ in world.asked]
-        if following:
-            processes.add(following)
-        until("died 2" if nodeid in world.deadly else "finished", nodeid)
-        assert world.asked[-1][1:] == (nodeid, following)
-    assert not list(steps) and world.finished() == [c for c in CASES if c not in world.deadly]
-
-
 def test_several_share_the_cases_and_what_one_says_of_a_case_stands_together(world: World) -> None:
     world.run(most=3)
     assert len(world.children) == 3 and {child for child, _, _ in world.asked} == {0, 1, 2}
@@ -196,7 +176,7 @@ def test_a_process_is_never_told_of_a_next_case_that_another_runs(world: World) 
     for child in range(3):
         own = [(nodeid, following) for who, nodeid, following in world.asked if who == child]
         for (_, following), (nodeid, _) in itertools.pairwise(own):
-            assert following == nodeid
+            assert following in (nodeid, None), "None: the last cases are left to all"
 
 
 @pytest.mark.parametrize("most", [1, 3])
@@ -220,6 +200,7 @@ def test_a_process_that_leaves_is_replaced(world: World, most: int) -> None:
     world.leaving = {"case0", "case2"}
     world.run(most)
     assert sorted(world.finished()) == CASES
+    assert {*world.places} == {*range(most)}, "at the place of the one that left"
 
 
 def test_what_found_no_memory_beside_others_runs_alone(world: World) -> None:

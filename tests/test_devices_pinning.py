@@ -18,7 +18,6 @@ from pytest_kopt.devices.pinning import (
     Placement,
     discover,
     for_target,
-    pin_remote,
     place,
 )
 from pytest_kopt.devices.vendor import CPU, Device, Reading
@@ -112,12 +111,10 @@ def test_a_host_is_busy_by_all_that_runs_between_two_readings(tmp_path: Path) ->
 
 
 def test_of_different_gpus_the_campaigns_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By workers here as by those of another host."""
     use(monkeypatch, FakeVendor([device("GPU-old", "sm_80"), device("GPU-new", "sm_90")]))
     assert [d.uuid for d in place("cuda", "sm_90", None, print).devices] == ["GPU-new"]
-    assert pin_remote("cuda", 0, None, None, "sm_90", print, {})["uuid"] == "GPU-new"
-    refused = pin_remote("cuda", 0, None, None, "gfx942", print, {})["refused"]
-    assert "for gfx942, here is sm_80, sm_90" in refused
+    with pytest.raises(BadInput, match="for gfx942, here is sm_80, sm_90"):
+        place("cuda", "gfx942", None, print)
 
 
 def test_workers_go_round_the_idle_gpus_in_the_callers_order(
@@ -142,48 +139,6 @@ def test_cases_stay_on_the_device_that_measured_them() -> None:
     assert found.group(uuids) == {A: ["a", "d"], B: ["b", "c"]}
 
 
-@pytest.mark.parametrize("where", [0, 1, 2, 3])
-def test_a_process_pins_itself_by_its_place_on_its_host(
-    monkeypatch: pytest.MonkeyPatch, where: int
-) -> None:
-    use(monkeypatch, FakeVendor([A, B, C]))
-    environ = {"CUDA_VISIBLE_DEVICES": "2,1"}
-    found = pin_remote("cuda", where, 0.0, None, None, print, environ)
-    assert found == {"kind": "cuda", "uuid": (C, B)[where % 2].uuid}
-    assert environ["CUDA_VISIBLE_DEVICES"] == found["uuid"]
-
-
-def test_a_campaign_on_the_cpu_leaves_gpus_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Unless it is told to take one, which is refused."""
-    use(monkeypatch, FakeVendor([A]))
-    assert pin_remote("auto", 0, 0.0, None, "cpu", print, {})["kind"] == "cpu"
-    assert "for cpu, here is sm_90" in pin_remote("cuda", 0, 0.0, None, "cpu", print, {})["refused"]
-
-
-def test_a_replacement_pins_itself_to_the_same_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Even while the device is busy, for instance with the one that it replaces."""
-    use(monkeypatch, FakeVendor([A, B], lambda device, number: Reading(utilisation_pct=50.0)))
-    environ: dict[str, str] = {}
-    assert pin_remote("cuda", 0, 0.0, B.uuid, None, print, environ)["uuid"] == B.uuid
-    assert environ == {"CUDA_VISIBLE_DEVICES": B.uuid}
-
-
-def test_a_host_without_a_usable_gpu_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    use(monkeypatch, FakeVendor([A], lambda device, number: Reading(utilisation_pct=50.0)))
-    environ: dict[str, str] = {}
-    (busy,) = pin_remote("cuda", 0, 0.0, None, None, print, environ)["busy"]
-    assert "utilisation 50 %" in busy
-    use(monkeypatch, None)
-    assert "--kopt-device" in pin_remote("cuda", 0, 0.0, None, None, print, environ)["refused"]
-    assert environ == {}
-
-
-def test_a_host_on_the_cpu_gets_tritons_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
-    environ: dict[str, str] = {}
-    assert pin_remote("cpu", 0, 0.0, None, None, print, environ) == {"kind": "cpu", "uuid": "cpu"}
-    assert environ == {"TRITON_INTERPRET": "1"}
-
-
 def spec(text: str) -> Any:
     execnet = pytest.importorskip("execnet")
     return execnet.XSpec(text)
@@ -199,23 +154,23 @@ def test_the_host_of_a_worker() -> None:
 
 
 @pytest.mark.parametrize(
-    ("dist", "tx", "local", "workers"),
+    ("dist", "tx", "hosts"),
     [
-        ("no", [], True, 0),
-        ("load", ["popen"], True, 1),
-        ("load", ["2*popen", "ssh=far"], True, 2),
-        ("load", ["popen", "3*popen//python=python3"], True, 4),
-        ("load", ["2*ssh=far", "socket=far:1"], False, 0),
+        ("no", ["popen"], []),
+        ("load", ["popen"], [""]),
+        ("load", ["2*popen", "ssh=far"], ["", "", "far"]),
+        ("load", ["popen", "3*popen//python=python3"], [""] * 4),
+        ("load", ["2*ssh=far", "socket=near:1"], ["far", "far", "near"]),
     ],
 )
-def test_what_is_measured_here(dist: str, tx: list[str], local: bool, workers: int) -> None:
+def test_the_hosts_that_are_asked_for(dist: str, tx: list[str], hosts: list[str]) -> None:
     option = SimpleNamespace(dist=dist, collectonly=False, tx=tx, px=[])
     config: Any = SimpleNamespace(
         option=option, getoption=lambda name, default=None: getattr(option, name, default)
     )
+    config.getvalue, config.stash = config.getoption, pytest.Stash()
     pytest.importorskip("execnet")
-    assert sites.has_local_workers(config) == local
-    assert sites.local_workers(config) == workers
+    assert sites.hosts_of(config) == hosts
 
 
 def test_a_stranger_between_measurements_is_waited_for() -> None:

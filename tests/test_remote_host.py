@@ -32,8 +32,8 @@ SPEC = f"popen//python={sys.executable} -u"
 
 
 def opened(*roots: Path, environment: dict[str, str] | None = None) -> RemoteHost:
-    host = RemoteHost("far", SPEC, roots, print)
-    host.open("cpu", None, environment or {})
+    host = RemoteHost("far", SPEC, roots, lambda gateway: None, print)
+    host.open("cpu", None, environment or {}, None)
     return host
 
 
@@ -118,12 +118,12 @@ def test_a_device_is_locked_there(host: RemoteHost) -> None:
 
 
 def test_what_stands_in_the_way_there_is_told_with_its_name() -> None:
-    host = RemoteHost("far", SPEC, (), print)
+    host = RemoteHost("far", SPEC, (), print, print)
     with pytest.raises(BadInput, match=r"far: .*no GPU|far: --kopt-device"):
-        host.open("cuda", None, {"CUDA_VISIBLE_DEVICES": ""})
+        host.open("cuda", None, {"CUDA_VISIBLE_DEVICES": ""}, None)
     host.end()
-    with pytest.raises(BadInput, match="a connection to far of its own"):
-        RemoteHost("far", "popen//python=false x", (), print)
+    with pytest.raises(BadInput, match="the connection to far failed"):
+        RemoteHost("far", "popen//python=false x", (), print, print)
 
 
 def test_a_stranger_on_its_gpu_is_waited_for_there(
@@ -135,7 +135,7 @@ def test_a_stranger_on_its_gpu_is_waited_for_there(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     agent = HostAgent(print, tmp_path)
     monkeypatch.setattr(agent._launcher, "warm", lambda *given: None)
-    assert agent.open("cuda", None, {})["devices"][0]["uuid"] == gpu(0).uuid
+    assert agent.open("cuda", None, {}, None)["devices"][0]["uuid"] == gpu(0).uuid
     with pytest.raises(AllGpusBusy):
         agent.strangers(gpu(0).uuid, 0.0)
 
@@ -172,9 +172,10 @@ def test_a_tree_there_is_the_one_made_here(tmp_path: Path) -> None:
         ("ssh=gpu1//python=p//id=x", "gpu1", "ssh=gpu1//python=p//chdir=d"),
         ("popen//python=srun -w n p", "srun -w n p", "popen//python=srun -w n p"),
         ("popen//via=proxy", "gpu2", "ssh=gpu2"),
+        ("socket=gpu3:8888", "gpu3", "socket=gpu3:8888"),
     ],
 )
-def test_how_another_connection_is_made(text: str, host: str, connection: str) -> None:
+def test_how_a_connection_is_made(text: str, host: str, connection: str) -> None:
     spec, proxies = (
         sites.spec_of(text),
         {"proxy": sites.spec_of("ssh=gpu2//id=proxy")},
@@ -182,10 +183,9 @@ def test_how_another_connection_is_made(text: str, host: str, connection: str) -
     if spec.ssh:
         spec.chdir = "d"  # As xdist has it where nothing is said.
     assert sites.host_of(spec, proxies) == host
-    assert sites.connection_of(spec, proxies) == connection
+    assert sites._connection_of(spec, proxies) == connection
 
 
-@pytest.mark.parametrize("text", ["socket=gpu1:8888", "popen//installvia=x"])
-def test_a_socket_takes_no_other_connection(text: str) -> None:
-    with pytest.raises(BadInput, match="a socket takes one connection"):
-        sites.connection_of(sites.spec_of(text), {})
+def test_no_server_is_installed_on_another_host() -> None:
+    with pytest.raises(BadInput, match="installs no server"):
+        sites._connection_of(sites.spec_of("popen//installvia=x"), {})

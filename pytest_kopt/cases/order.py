@@ -190,6 +190,8 @@ class WorkerOrders:
     #: Choices of the current best's autotuned kernels, and of the candidate's.
     choices: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     candidate_choices: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    #: What fixtures of xdist say of a worker, for a process that is one of several (else empty).
+    workerinput: Mapping[str, str | int] = field(default_factory=dict)
 
     @property
     def preset_choices(self) -> Mapping[str, Mapping[str, str]]:

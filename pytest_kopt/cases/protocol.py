@@ -1,7 +1,7 @@
 """The orders of a client to a worker, each as a type, and the replies that follow.
 
 A worker is a process that runs kernel code. Its client is the process that started it: a session, a
-worker of xdist, a comparison, the profiler. `Begin` comes first, and the worker collects; then each
+comparison, the profiler. `Begin` comes first, and the worker collects; then each
 case begins with one of the case orders, and what follows it is ended by `CaseFinished`:
 
 ```
@@ -59,9 +59,8 @@ class Begin:
     are those that the campaign puts in front of them, `args` the node ids or paths that replace all
     that these name (None: nothing does). `hidden` are folders that kernel code may not read (None:
     the process is not confined). One that `is_watched` by a vendor's tool ends as an interpreter
-    does, so that the tool can write what it saw. `workerinput` is what a worker of xdist that has
-    its tests run here was given, and they may ask for. `copy` are a project's root and the copy of
-    it in which the process runs.
+    does, so that the tool can write what it saw. `copy` are a project's root and the copy of it in
+    which the process runs.
     """
 
     orders: WorkerOrders
@@ -72,7 +71,6 @@ class Begin:
     args: list[str] | None = None
     hidden: list[str] | None = None
     is_watched: bool = False
-    workerinput: dict[str, Any] | None = None
     copy: tuple[str, str] | None = None
 
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from pytest_kopt.devices import amd_smi, nvml
-from pytest_kopt.devices.idle import AllGpusBusy, AvailabilityGate, Occupancy
+from pytest_kopt.devices.idle import AvailabilityGate, Occupancy
 from pytest_kopt.devices.lock import timing_lock
 from pytest_kopt.devices.machine import cpu_clock_mhz
 from pytest_kopt.devices.vendor import (
@@ -21,8 +21,6 @@ from pytest_kopt.devices.vendor import (
     Device,
     Reading,
     Vendor,
-    choose,
-    interpreter_environment,
     pin,
     visible,
 )
@@ -128,41 +126,6 @@ def in_use(host: Host) -> Device:
 
     uuid = f"GPU-{getattr(torch.cuda.get_device_properties(0), 'uuid', '')}"
     return next((device for device in host.vendor.devices() if device.uuid == uuid), first)
-
-
-def pin_remote(
-    option: str,
-    place: int,
-    wait_minutes: float | None,
-    before: str | None,
-    target: str | None,
-    say: Callable[[str], None],
-    environ: MutableMapping[str, str] = os.environ,
-) -> dict[str, Any]:
-    """Pin this process, the `place`-th of a session on this host, before it imports anything.
-
-    `option` is --kopt-device; with `wait_minutes` only idle GPUs are used. A replacement takes the
-    device whose UUID the process `before` it had. `target` is as in `for_target`. Returns the kind
-    of device and its UUID, or under "refused" or "busy" why there is none. This runs at the far end
-    of an execnet channel, which carries plain data.
-    """
-    kind = choose(option, environ, target=target)
-    environ.update(interpreter_environment(kind, environ))
-    try:
-        host = for_target(discover(kind, environ), target)
-        devices = list(host.devices)
-        if before is not None:
-            devices = [device for device in devices if device.uuid == before] or devices
-        elif host.vendor and wait_minutes is not None:
-            idle = AvailabilityGate(host.vendor, say).idle(devices, wait_minutes)
-            devices = [device for device in devices if device in idle]
-    except BadInput as error:
-        return {"refused": str(error)}
-    except AllGpusBusy as error:
-        return {"busy": list(error.in_the_way)}
-    device = devices[place % len(devices)]
-    environ.update(host.pin(device))
-    return {"kind": kind, "uuid": device.uuid}
 
 
 class DeviceAccess(Protocol):

@@ -82,9 +82,6 @@ _NUMBERS: dict[str, type] = {"N": int, "MINUTES": float, "SECONDS": float}
 #: Names under which processes of ours find their orders: a child's plugin, an xdist worker's input.
 SERVE = "kopt-serve"
 WORKERINPUT = "kopt_orders"
-#: Beside it: whether the worker is a child of the process that decides, and whether it leaves its
-#: tests to a process of its own.
-BELOW, CLIENT = "kopt-below", "kopt-client"
 #: Behind the words of a pytest that is set up after this package was imported: no error of
 #: `filterwarnings` or of `-W error`.
 LOADED_BEFORE = ("-W", "ignore::pytest.PytestAssertRewriteWarning")

@@ -6,7 +6,7 @@ Their reports are replayed through the hooks of pytest in this process, or shown
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
 from dataclasses import dataclass, field
@@ -37,7 +37,7 @@ from pytest_kopt.profiling.kernel_table import CaseProfile
 class Listener:
     """The listener to a run in children: here, a collector and nobody else.
 
-    `Replay` is one that shows the run, as `Supervisor` and `XdistClient` do.
+    `Replay` is one that shows the run, as `Supervisor` does.
     A case that kills its process `lives` times is given up.
     """
 
@@ -66,6 +66,9 @@ class Listener:
 
     def finished(self, nodeid: str) -> None: ...
 
+    def given(self, nodeid: str, place: int) -> None:
+        """Hear that the process at a place is told to run a case."""
+
     def died(self, nodeid: str | None, how: str, times: int) -> None:
         self.collector.died(nodeid, how, times, self.lives)
 
@@ -80,13 +83,14 @@ class Listener:
 
 @dataclass(slots=True, eq=False)
 class _Worker:
-    """A child, the case that it runs, the one that comes next, and what is to be reported.
+    """A child at a place, its case, the one that comes next, and what is to be reported.
 
     `is_free` says that it has collected and runs none, `is_crowded` whether others may have held
     memory while it ran.
     """
 
     child: Child
+    place: int
     is_free: bool = False
     current: str | None = None
     following: str | None = None
@@ -108,21 +112,24 @@ class CaseProcesses:
 
     def __init__(
         self,
-        start: Callable[[], Child],
+        start: Callable[[int], Child],
         listener: Listener,
         most: int = 1,
         foreseen: int = 0,
         order: Callable[[str, str | None], CheckCase | Profile] = CheckCase,
+        each: int = 2,
     ) -> None:
-        """Start children by `start`, as many at once as the number of `foreseen` cases is worth.
+        """Start children by `start`, one for `each` so many of the `foreseen` cases.
 
-        `order` makes the order for a case and the one that follows it.
+        Each has a place, below `most`, which its replacement takes. `order` makes the order for a
+        case and the one that follows it.
         """
         self._start = start
         self._listener = listener
         self._most = most
         self._foreseen = foreseen
         self._order = order
+        self._each = each
         self._workers: list[_Worker] = []
         #: Told to end; others go on meanwhile, as a process takes a while to let go of its GPU.
         self._leaving: list[Child] = []
@@ -142,15 +149,9 @@ class CaseProcesses:
 
     def run(self) -> None:
         """Collect and run everything that the listener selects."""
-        for _ in self.steps():
-            pass
-
-    def steps(self) -> Iterator[None]:
-        """Do so step by step: before each a case may be added, and none begins between two."""
         try:
             self._open_for(max(1, self._foreseen))
             while self._workers:
-                yield
                 for worker in [worker for worker in self._workers if worker.is_free]:
                     self._go_on(worker)
                 ready = list(self._workers)
@@ -165,19 +166,19 @@ class CaseProcesses:
         finally:
             self._children.stop()
 
-    def add(self, nodeid: str) -> None:
-        """Have one more of the collected cases run, after those that are waiting."""
-        assert self._waiting is not None
-        self._waiting.append(nodeid)
-
     def _open_for(self, cases: int) -> None:
-        while len(self._workers) < min(self._most, (cases + 1) // 2):
+        while len(self._workers) < min(self._most, -(-cases // self._each)):
             self._open()
 
     def _open(self) -> None:
         self._await_leaving()
         if not self._abandoned:
-            self._workers.append(_Worker(self._start()))
+            taken = {worker.place for worker in self._workers}
+            place = next(place for place in range(self._most) if place not in taken)
+            worker = _Worker(self._start(place), place)
+            self._workers.append(worker)
+            # Others do not take its first case while it starts.
+            worker.following = self._take()
         # It may have been meanwhile.
         if self._abandoned:
             raise ChildDied("was ended with its run")
@@ -248,8 +249,11 @@ class CaseProcesses:
         if worker.current is None or not self._listener.proceed():
             self._close(worker)
             return
-        # pytest has to know it: it takes down what the next one does not need.
-        worker.following = self._take()
+        # pytest has to know it: it takes down what the next one does not need. The last cases are
+        # left to whoever is free first.
+        if self._waiting and len(self._waiting) >= self._most:
+            worker.following = self._take()
+        self._listener.given(worker.current, worker.place)
         worker.child.send(self._order(worker.current, worker.following))
 
     def _take(self) -> str | None:
@@ -355,7 +359,7 @@ class Rerun(Listener):
         """Prepare the run in processes by `start`, up to `most` at once; none is started yet."""
         super().__init__(config, lives)
         self._ids = ids
-        self._processes = CaseProcesses(start, self, most, len(ids))
+        self._processes = CaseProcesses(lambda _: start(), self, most, len(ids))
         #: Ends the run from another thread.
         self.abandon = self._processes.abandon
 

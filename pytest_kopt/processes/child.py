@@ -22,12 +22,9 @@ from pytest_kopt.cases.replies import Confined, Reply, why_ended
 from pytest_kopt.devices.processes import Inspected
 from pytest_kopt.errors import BadInput
 from pytest_kopt.options.declare import (
-    BELOW,
-    CLIENT,
     FROM_MANIFEST,
     PATH_OPTIONS,
     SHORT,
-    WORKERINPUT,
     spell_out,
 )
 from pytest_kopt.processes.isolation import lacking
@@ -47,8 +44,6 @@ _RECORDS = (*PATH_OPTIONS, "--kopt-campaign")
 _SETTINGS = ("kopt_seed=", "kopt_campaign=", "kopt_workspace=", "kopt_policy=")
 _OVERRIDE = ("-o", "--override-ini")
 _ADDOPTS = "PYTEST_ADDOPTS"
-#: Of what a worker of xdist was given: orders, which come by themselves, and the session's words.
-_NOT_TOLD = {WORKERINPUT, BELOW, CLIENT, "mainargv"}
 _TIMEOUT, _FATAL = "Timeout (", "Fatal Python error"
 #: What processes that run kernel code for a verdict may not read; absent where nothing is refused.
 HIDDEN: pytest.StashKey[tuple[Path, ...]] = pytest.StashKey()
@@ -115,9 +110,6 @@ def begin_of(
 ) -> Begin:
     """Return the order that has a worker collect what the session does, or `args` of it alone."""
     short = config.getoption(SHORT, default=...) is ...
-    from_xdist = getattr(config, "workerinput", None)
-    if from_xdist is not None:
-        from_xdist = {name: from_xdist[name] for name in from_xdist if name not in _NOT_TOLD}
     words = _without_records(config.invocation_params.args, short=short)
     return Begin(
         orders,
@@ -126,7 +118,6 @@ def begin_of(
         pytest_args=[moved(word) for word in words],
         from_manifest=[moved(word) for word in config.stash.get(FROM_MANIFEST, [])],
         args=None if args is None else [moved(os.path.join(config.rootpath, arg)) for arg in args],
-        workerinput=from_xdist,
     )
 
 

@@ -75,7 +75,7 @@ class Profiler:
         def start() -> Child:
             return Child(self.config, self.orders, self.env, ids)
 
-        CaseProcesses(start, listener, order=Profile).run()
+        CaseProcesses(lambda _: start(), listener, order=Profile).run()
         return [
             listener.by_case.get(nodeid)
             or _nothing(nodeid, kernel_table.TOOL, listener.why_none(nodeid))

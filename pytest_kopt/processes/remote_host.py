@@ -18,13 +18,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
+from multiprocessing import Pipe
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 from pytest_kopt.cases.protocol import Order
 from pytest_kopt.cases.replies import Reply
 from pytest_kopt.devices.idle import AllGpusBusy
-from pytest_kopt.devices.pinning import Host, discover, for_target
+from pytest_kopt.devices.pinning import ON_CPU, DeviceAccess, place
 from pytest_kopt.devices.vendor import Device, Reading, choose, interpreter_environment
 from pytest_kopt.errors import BadInput, CannotFinish
 from pytest_kopt.libraries import session_path
@@ -46,11 +48,17 @@ class RemoteHost:
     """
 
     def __init__(
-        self, name: str, spec: str, roots: Sequence[Path], say: Callable[[str], None]
+        self,
+        name: str,
+        spec: str,
+        roots: Sequence[Path],
+        copy: Callable[[Any], None],
+        say: Callable[[str], None],
     ) -> None:
         """Connect by what execnet calls a specification; BadInput where that fails.
 
-        `roots` are the folders that xdist has copied there, none where the files are shared.
+        `roots` are the folders that `copy` copies there over a gateway, none where the files are
+        shared.
         """
         import execnet
 
@@ -61,28 +69,43 @@ class RemoteHost:
         self._group = execnet.Group(execmodel="main_thread_only")
         try:
             self._gateway = self._group.makegateway(spec)
+            if self._roots:
+                # Before the agent: its main thread carries out one thing at a time.
+                copy(self._gateway)
             self._requests = self._gateway.remote_exec(_AGENT)
         except (OSError, EOFError, execnet.HostNotFound) as error:
             raise BadInput(
-                f"a round needs a connection to {name} of its own, and it failed: {error}",
+                f"the connection to {name} failed: {error}",
                 where="--tx",
-                fix="--tx ssh=HOST, which can start Python there more than once",
+                fix="give an address and a Python that has pytest-kopt: ssh=HOST//python=PYTHON",
             ) from None
         lines = self._gateway.newchannel()
         lines.setcallback(lambda line: say(f"{name}: {line}"))
         self._requests.send(lines)
 
-    def open(self, option: str, target: str | None, environment: Mapping[str, str]) -> None:
-        """Find out what the host is; `environment` is what all processes of the session get."""
-        description = self.ask("open", option=option, target=target, environment=dict(environment))
+    def open(
+        self,
+        option: str,
+        target: str | None,
+        environment: Mapping[str, str],
+        minutes: float | None,
+    ) -> None:
+        """Find out what the host is; `environment` is what all processes of the session get.
+
+        With `minutes` only its idle devices are used; AllGpusBusy where none is after that time.
+        """
+        description = self.ask(
+            "open", option=option, target=target, environment=dict(environment), minutes=minutes
+        )
         self.kind: str = description["kind"]
         self.environment: dict[str, str] = description["environment"]
         self.environ: dict[str, str] = description["environ"]
         self.cores: int = description["cores"]
         self.devices = tuple(Device(**device) for device in description["devices"])
+        self.best = next(device for device in self.devices if device.uuid == description["best"])
         self._pins: dict[str, dict[str, str]] = description["pins"]
         self._directory = Path(description["directory"])
-        # Behind the host's own: xdist copies pytest there as well.
+        # Behind the host's own: pytest is copied there as well.
         self._sys_path = [*description["sys_path"], str(self._directory)]
 
     @property
@@ -172,7 +195,8 @@ class RemoteHost:
         except (OSError, EOFError):
             raise self._lost from None
         if outcome == "busy":
-            raise AllGpusBusy(arguments["minutes"], [f"{self.name}: {reason}" for reason in value])
+            in_the_way = [f"{self.name}: {reason}" for reason in value]
+            raise AllGpusBusy(arguments["minutes"], in_the_way)
         if outcome == "refused":
             raise BadInput(value, where=self.name)
         return value
@@ -231,17 +255,30 @@ class RemoteChannel(Channel[Order, Reply]):
         self.waited_ms = 0.0
         self._read_message = read_reply
         self._talk = talk
+        self._arrived = SimpleQueue[tuple[bytes, float] | None]()
+        #: Readable while something has arrived: several processes are waited for at once.
+        self.reader, self._bell = Pipe(duplex=False)
+        talk.setcallback(self._arrive, endmarker=None)
 
     def send_text(self, text: bytes) -> None:
         self._talk.send(text)
 
     def receive_text(self) -> bytes:
-        text: bytes
-        text, self.waited_ms = self._talk.receive()
+        self.reader.recv_bytes()
+        if (arrived := self._arrived.get()) is None:
+            raise EOFError
+        text, self.waited_ms = arrived
         return text
 
     def close(self) -> None:
-        """Nothing is held here."""
+        self.reader.close()
+
+    def _arrive(self, message: tuple[bytes, float] | None) -> None:
+        self._arrived.put(message)
+        with suppress(OSError):  # Nobody reads any more.
+            self._bell.send_bytes(b".")
+            if message is None:
+                self._bell.close()
 
 
 class HostAgent:
@@ -259,16 +296,26 @@ class HostAgent:
         self._say = say
         self._scratch = scratch
         self._launcher = Launcher()
-        self._host = Host(None, ())
+        self._host: DeviceAccess = ON_CPU.host
+        self._devices: dict[str, Device] = {}
         self._running: set[Launched] = set()
         self._locks: dict[str, ExitStack] = {}
 
     def open(
-        self, option: str, target: str | None, environment: Mapping[str, str]
+        self,
+        option: str,
+        target: str | None,
+        environment: Mapping[str, str],
+        minutes: float | None,
     ) -> dict[str, Any]:
-        """Find the devices for --kopt-device and a campaign's target; say what this host is."""
+        """Find the devices for --kopt-device and a campaign's target; say what this host is.
+
+        AllGpusBusy where none is idle after some `minutes` (None: that does not matter).
+        """
         kind = choose(option, target=target)
-        self._host = for_target(discover(kind), target)
+        placement = place(kind, target, minutes, self._say)
+        self._host = placement.host
+        self._devices = {device.uuid: device for device in placement.devices}
         environment = interpreter_environment(kind) | dict(environment)
         self._launcher.warm(environment, os.getcwd())
         return {
@@ -278,8 +325,9 @@ class HostAgent:
             "sys_path": sys.path,
             "directory": os.getcwd(),
             "cores": os.cpu_count() or 1,
-            "devices": [asdict(device) for device in self._host.devices],
-            "pins": {device.uuid: self._host.pin(device) for device in self._host.devices},
+            "devices": [asdict(device) for device in placement.devices],
+            "best": placement.best.uuid,
+            "pins": {device.uuid: self._host.pin(device) for device in placement.devices},
         }
 
     def start(self, talk: Any, end: Any, env: Mapping[str, str], directory: str) -> Any:
@@ -330,7 +378,7 @@ class HostAgent:
         self._launcher.end()
 
     def _device(self, uuid: str) -> Any:
-        return next(device for device in self._host.devices if device.uuid == uuid)
+        return self._devices[uuid]
 
     def _follow(self, launched: Launched, talk: Any, end: Any) -> None:
         """Hand on messages up to the process's end, then how it ended and what it printed."""

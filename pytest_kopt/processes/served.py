@@ -81,8 +81,8 @@ class Serve:
         self._config = config = yield
         if self._begin.args is not None:
             config.args = self._begin.args
-        if self._begin.workerinput is not None:
-            vars(config).update(workerinput=self._begin.workerinput, workeroutput={})
+        if self.orders.workerinput:
+            vars(config).update(workerinput=dict(self.orders.workerinput), workeroutput={})
         for name, value in NOT_GIVEN.items():
             if hasattr(config.option, name):
                 setattr(config.option, name, value)

@@ -18,6 +18,9 @@ from pytest_kopt.options.settings import choice as chosen
 from pytest_kopt.processes.launcher import Starter, launcher_of
 from pytest_kopt.processes.remote_host import RemoteHost
 
+#: The host of each lane of a session that starts no worker of xdist.
+_LANES: pytest.StashKey[list[str]] = pytest.StashKey()
+
 
 @dataclass(frozen=True, slots=True)
 class Site:
@@ -75,21 +78,46 @@ class Sites:
         mine = interpreter_environment(kind) | dict(environment)
         self.here = Site(kind, launcher_of(config), ON_CPU, mine)
         self.homes: dict[str, str] = {}
-        self._config = config
+        #: The host of each lane that xdist's options ask for, "" for this one; none: serial.
+        self.asked = hosts_of(config)
         self._remotes: dict[str, Future[Site]] = {}
         self._connecting = ThreadPoolExecutor(thread_name_prefix="kopt-hosts")
 
     @property
-    def first(self) -> Site:
-        """The site that measures what was measured nowhere yet: here, if workers are."""
-        if has_local_workers(self._config) or not self._remotes:
-            return self.here
-        return self._there(next(iter(self._remotes)))
+    def has_here(self) -> bool:
+        """Whether cases are measured on this host."""
+        return not self.asked or "" in self.asked
 
-    def reach(self, name: str, open_site: Callable[[], Site]) -> None:
-        """Connect to another host in the background, once; what fails is raised when it is used."""
-        if name not in self._remotes:
-            self._remotes[name] = self._connecting.submit(open_site)
+    @property
+    def first(self) -> Site:
+        """The site that measures what was measured nowhere yet: here, if cases are."""
+        return self.here if self.has_here or not self._remotes else self._there(self.asked[0])
+
+    @property
+    def at_once(self) -> Sequence[Device]:
+        """The devices that this session may use at once for what was measured nowhere yet."""
+        placement = self.first.placement
+        number = self.asked.count("" if self.has_here else self.asked[0])
+        return placement.devices[:number] if number else [placement.best]
+
+    def lane(self, place: int) -> tuple[Site, Device]:
+        """Return the host and the device of a lane, by its place among those asked for."""
+        if not self.asked:
+            return self.here, self.here.placement.best
+        name = self.asked[place]
+        site = self._there(name) if name else self.here
+        devices = site.placement.devices
+        return site, devices[self.asked[:place].count(name) % len(devices)]
+
+    def place(self, nodeid: str, place: int) -> None:
+        """Note on which other host a case is measured."""
+        if self.asked and (name := self.asked[place]):
+            self.homes[nodeid] = name
+
+    def reach(self, open_site: Callable[[str], Site]) -> None:
+        """Connect to the other hosts in the background; what fails is raised when one is used."""
+        for name in dict.fromkeys(filter(None, self.asked)):
+            self._remotes[name] = self._connecting.submit(open_site, name)
 
     def lanes(self, uuids: Mapping[str, object], *, measured: bool) -> list[Place]:
         """Return node ids by host and device; BadInput where what `measured` one is gone."""
@@ -151,41 +179,50 @@ def host_of(spec: Any, proxies: dict[str, Any]) -> str:
     return str(spec.ssh or spec.vagrant_ssh or (len(command.split()) > 1 and command) or "")
 
 
-def connection_of(spec: Any, proxies: dict[str, Any]) -> str:
-    """Return the spec of another connection to a worker's host; BadInput where there is none."""
-    way = proxies.get(spec.via or "", spec)
-    if spec.socket or spec.installvia or way.socket:
+def connect(config: pytest.Config, name: str, say: Callable[[str], None]) -> RemoteHost:
+    """Connect to the host of this name, with the project copied there as xdist copies it."""
+    from xdist.workermanage import NodeManager
+
+    proxies = proxies_of(config)
+    nodes = NodeManager(config)
+    try:
+        spec = next(spec for spec in nodes.specs if host_of(spec, proxies) == name)
+        roots = nodes.roots if spec.chdir or not spec.popen else ()
+        return RemoteHost(name, _connection_of(spec, proxies), roots, nodes.rsync_roots, say)
+    finally:
+        nodes.teardown_nodes()
+
+
+def _connection_of(spec: Any, proxies: dict[str, Any]) -> str:
+    """Return the spec of a connection to a worker's host without a proxy; BadInput for none."""
+    if spec.installvia:
         raise BadInput(
-            "a round starts more processes than xdist's, and a socket takes one connection",
+            "kopt installs no server on another host",
             where=f"--tx {spec}",
             fix="ssh=HOST//python=PYTHON, or popen//python=COMMAND with a command that starts "
             "Python there (srun … python3)",
         )
+    way = proxies.get(spec.via or "", spec)
     words = ["popen"] if way.popen else []
-    for key in ("ssh", "vagrant_ssh", "ssh_config", "python"):
+    for key in ("ssh", "vagrant_ssh", "ssh_config", "socket", "python"):
         words += [f"{key}={value}"] if (value := getattr(way, key)) else []
     return "//".join([*words, *([f"chdir={spec.chdir}"] if spec.chdir else [])])
 
 
-def is_distributed(config: pytest.Config) -> bool:
+def take_lanes(config: pytest.Config) -> None:
+    """Have kopt open the lanes that xdist was asked for as workers."""
+    config.stash[_LANES], config.option.dist = hosts_of(config), "no"
+
+
+def hosts_of(config: pytest.Config) -> list[str]:
+    """Return the host of each lane, or worker of xdist, that is asked for, "" for this one."""
     option = config.option
-    return getattr(option, "dist", "no") != "no" and not option.collectonly
+    if _LANES in config.stash or option.collectonly or getattr(option, "dist", "no") == "no":
+        return config.stash.get(_LANES, [])
+    from xdist.workermanage import parse_tx_spec_config
 
-
-def has_local_workers(config: pytest.Config) -> bool:
-    return not is_distributed(config) or local_workers(config) > 0
-
-
-def local_workers(config: pytest.Config) -> int:
-    """Return how many xdist workers this host gets; `3*popen` stands for three."""
     proxies = proxies_of(config)
-    tx: Sequence[str] = config.getoption("tx", None) or []
-    workers = 0
-    for text in tx:
-        many, star, spec = text.partition("*")
-        count, spec = (int(many), spec) if star and many.isdecimal() else (1, text)
-        workers += 0 if host_of(spec_of(spec), proxies) else count
-    return workers
+    return [host_of(spec_of(text), proxies) for text in parse_tx_spec_config(config)]
 
 
 def usable_gpus(config: pytest.Config) -> int | None:

@@ -19,7 +19,7 @@ from pytest_kopt.cases.order import (
 )
 from pytest_kopt.devices.vendor import choose
 from pytest_kopt.errors import BadInput
-from pytest_kopt.options.declare import BELOW, CLIENT, SERVE, WORKERINPUT
+from pytest_kopt.options.declare import SERVE, WORKERINPUT
 from pytest_kopt.process_tree import end_with_parent
 from pytest_kopt.processes.child import HIDDEN
 from pytest_kopt.session.worker import WORKER, Worker
@@ -45,17 +45,9 @@ def assemble(config: pytest.Config) -> None:
         _register(config, Worker(serve.orders, serve))
         return
     if WORKERINPUT in from_session:
-        if from_session[BELOW]:
-            end_with_parent()
-        orders = WorkerOrders.from_json(from_session[WORKERINPUT])
-        if from_session[CLIENT]:
-            from pytest_kopt.session.xdist_client import XdistClient
-
-            # This process, a worker of xdist, leaves its tests to another.
-            _hide_records(config)
-            manager.register(XdistClient(config, orders), "kopt-client")
-        else:
-            _register(config, Worker(orders))
+        # A worker of xdist in a plain run.
+        end_with_parent()
+        _register(config, Worker(WorkerOrders.from_json(from_session[WORKERINPUT])))
         return
     from pytest_kopt.options.settings import Settings
     from pytest_kopt.session.controller import told
@@ -95,7 +87,7 @@ def _leave() -> None:
 
 def _assemble_main(config: pytest.Config, settings: Settings) -> None:
     from pytest_kopt.decide.inference import load_student
-    from pytest_kopt.processes.sites import is_distributed
+    from pytest_kopt.processes.sites import hosts_of
     from pytest_kopt.session.controller import Controller
 
     manager = config.pluginmanager
@@ -103,7 +95,7 @@ def _assemble_main(config: pytest.Config, settings: Settings) -> None:
         atexit.register(_leave)
     seed = settings.seed if settings.seed is not None else fresh_session_seed()
     device = choose(settings.device)
-    if settings.sanitize and (device != "cuda" or is_distributed(config)):
+    if settings.sanitize and (device != "cuda" or hosts_of(config)):
         raise BadInput(
             f"needs an NVIDIA GPU and one case at a time; the device is {device}",
             where="--kopt-sanitize",
@@ -136,18 +128,15 @@ def _assemble_main(config: pytest.Config, settings: Settings) -> None:
         _hide_records(config)
     controller = Controller(config, settings, orders, trial)
     manager.register(controller, _CONTROLLER)
-    if controller.is_settled:
-        # Workers would only start and import what is not needed; xdist configures after this.
-        config.option.dist = "no"
-    elif is_distributed(config):
-        from pytest_kopt.session.xdist import XdistBridge
-
-        manager.register(XdistBridge(controller), "kopt-xdist")
-    elif settings.active and not config.option.collectonly:
+    if settings.active and not (config.option.collectonly or controller.is_settled):
         from pytest_kopt.session.supervisor import Supervisor
 
         manager.register(Supervisor(config, controller), "kopt-supervisor")
-    else:
+    elif getattr(config.option, "dist", "no") != "no":
+        from pytest_kopt.session.xdist import XdistBridge
+
+        manager.register(XdistBridge(controller), "kopt-xdist")
+    elif not controller.is_settled:
         manager.register(Worker(orders), WORKER)
     if settings.sanitize and not config.option.collectonly:
         from pytest_kopt.session.supervisor import Sanitizing

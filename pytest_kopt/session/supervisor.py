@@ -1,7 +1,4 @@
-"""Serial sessions whose tests run in other processes.
-
-That of one with rows to write is a child, so a crash is only a row.
-"""
+"""Sessions whose tests run in other processes: a crash there is only a row."""
 
 from __future__ import annotations
 
@@ -46,12 +43,11 @@ class Supervisor(Replay):
             env = measurements.environment
             self._twin.children.append(Child(self.config, orders, env, None, starter=Launcher()))
 
-        def start() -> Child:
-            return Child(self.config, self._controller.orders, measurements.environment, None)
-
         try:
             with told("nothing was measured or changed", self._controller):
-                CaseProcesses(start, self, measurements.checkers, measurements.foreseen).run()
+                places, start = measurements.checkers, measurements.checker
+                foreseen, each = measurements.foreseen, 1 if measurements.sites.asked else 2
+                CaseProcesses(start, self, places, foreseen, each=each).run()
                 if not self._is_on_cpu:
                     self._compare_ids()
         finally:
@@ -64,6 +60,7 @@ class Supervisor(Replay):
 
     def collected(self, ids: list[str]) -> Sequence[str]:
         session, controller = self._session, self._controller
+        measurements = controller.measurements
         assert session is not None
         session.testscollected = len(ids)
         reporter = self.config.pluginmanager.get_plugin("terminalreporter")
@@ -77,7 +74,10 @@ class Supervisor(Replay):
         broken = self.collector.collect_errors
         if broken and not (controller.trial or self.config.option.continue_on_collection_errors):
             session.shouldstop = f"{len(broken)} error{'s' * (len(broken) != 1)} during collection"
-        return controller.collected(ids)
+        return measurements.in_their_order(controller.collected(ids))
+
+    def given(self, nodeid: str, place: int) -> None:
+        self._controller.measurements.sites.place(nodeid, place)
 
     @property
     def _is_on_cpu(self) -> bool:

@@ -10,6 +10,7 @@ from functools import cached_property, partial
 from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import pytest
 
@@ -23,14 +24,7 @@ from pytest_kopt.options.declare import EARLY_LOOK
 from pytest_kopt.options.settings import Settings
 from pytest_kopt.processes.child import NO_MEMORY, Child, without_records
 from pytest_kopt.processes.launcher import launcher_of
-from pytest_kopt.processes.sites import (
-    Place,
-    Site,
-    Sites,
-    has_local_workers,
-    is_distributed,
-    local_workers,
-)
+from pytest_kopt.processes.sites import Place, Site, Sites, connect
 from pytest_kopt.show.progress import Progress
 from pytest_kopt.versions.tree import project_files
 
@@ -43,13 +37,11 @@ _LAUNCHING = ("triton.experimental.gluon", "triton.compiler.code_generator")
 _AUTOTUNED = b"autotune"
 
 if TYPE_CHECKING:
-    from pytest_kopt.devices.vendor import Device
     from pytest_kopt.honesty.finding import Finding
     from pytest_kopt.paired.arms import Versions
     from pytest_kopt.paired.comparison import Comparison
     from pytest_kopt.processes.case_processes import Rerun
     from pytest_kopt.processes.profiler import Profiler
-    from pytest_kopt.processes.remote_host import RemoteHost
     from pytest_kopt.profiling.kernel_table import CaseProfile
 
 
@@ -74,6 +66,7 @@ class Measurements:
         variables = {**self.common_environment, **without_records(os.environ)}
         self.sites = Sites(config, orders.device, variables)
         self._root = config.rootpath.resolve()
+        self._run = uuid4().hex
         #: Results of checks in trees, by tree and node id.
         self._checked: dict[Path, dict[str, CaseResult]] = {}
 
@@ -82,9 +75,39 @@ class Measurements:
         site = self.sites.first
         return site.environment_on(site.placement.best)
 
+    def checker(self, place: int) -> Child:
+        """Start the process at a place, below the number of `checkers`, that checks cases."""
+        orders, lanes = self.orders, len(self.sites.asked)
+        site, device = self.sites.lane(place)
+        env = site.environment_on(device)
+        if lanes:
+            # Fixtures of the project's tests may tell workers of xdist apart.
+            worker: dict[str, str | int] = {
+                "workerid": f"gw{place}",
+                "workercount": lanes,
+                "testrunuid": self._run,
+            }
+            orders = replace(orders, device=site.kind, workerinput=worker)
+            env |= {"PYTEST_XDIST_WORKER": f"gw{place}", "PYTEST_XDIST_WORKER_COUNT": str(lanes)}
+        return Child(self._config, orders, env, None, site.copy(self._root), site.starter)
+
+    def in_their_order(self, ids: list[str]) -> list[str]:
+        """Return cases in the order in which processes check them.
+
+        In several lanes the longest come first: at the end no device is left with one.
+        """
+        seconds = {case.nodeid: case.seconds for case in self.orders.expected or ()}
+        several = len(self.sites.asked) > 1
+        return sorted(ids, key=lambda nodeid: -seconds.get(nodeid, 0.0)) if several else ids
+
     @property
     def checkers(self) -> int:
-        """How many processes check cases at once: on a GPU, most of that is the host's work.
+        """How many processes check cases at once: one a lane, where some are asked for."""
+        return len(self.sites.asked) or self._sharing
+
+    @property
+    def _sharing(self) -> int:
+        """How many processes check cases on one device: most of that is the host's work.
 
         Autotuned kernels are checked by one: several would disturb each other's choices.
         """
@@ -108,12 +131,16 @@ class Measurements:
         """Find the devices of this host; pin this process where it runs serial cases itself."""
         config = self._config
         multi = self._settings.suite == "multigpu"
-        if multi or config.option.collectonly or not has_local_workers(config):
+        if multi or config.option.collectonly:
+            return
+        if not serves_itself:
+            self.sites.reach(partial(self._site_there, wait_minutes, say))
+        if not self.sites.has_here:
             return
         early = config.stash.get(EARLY_LOOK, None)
         placement = place(self.orders.device, self.orders.target, wait_minutes, say, early)
         self.sites.here = replace(self.sites.here, placement=placement)
-        if serves_itself and not is_distributed(config):
+        if serves_itself and not self.sites.asked:
             os.environ.update(placement.host.pin(placement.best))
 
     def measure_again(self) -> Sequence[CaseResult]:
@@ -192,7 +219,7 @@ class Measurements:
 
         site = self.sites.first
         room = max(1, site.cores // _CORES_OF_A_CHECK[site.kind])
-        most = max(1, min(self.checkers, room // len(copies)))
+        most = max(1, min(self._sharing, room // len(copies)))
         runs = [
             self._rerun(
                 Place(site, device, [*ids]),
@@ -201,16 +228,9 @@ class Measurements:
                 depth=depth,
                 candidate_choices=self._choices_of(copy[1]),
             )
-            for copy, device in zip(copies, cycle(self._devices), strict=False)
+            for copy, device in zip(copies, cycle(self.sites.at_once), strict=False)
         ]
         return run_side_by_side(runs, room, progress)
-
-    @property
-    def _devices(self) -> Sequence[Device]:
-        """The devices that this session may use at once for what was measured nowhere yet."""
-        placement, workers = self.sites.first.placement, local_workers(self._config)
-        distributed = is_distributed(self._config) and workers
-        return placement.devices[:workers] if distributed else [placement.best]
 
     def compare(
         self,
@@ -278,21 +298,16 @@ class Measurements:
         devices = {nodeid: results[nodeid].evidence.device for nodeid in ids}
         return self.sites.lanes(devices, measured=True)
 
-    def reach(
-        self, name: str, connect: Callable[[], RemoteHost], best: str, wait_minutes: float | None
-    ) -> None:
-        """Connect to another host, once, in the background; `best` is a worker's device."""
-
-        def opened() -> Site:
-            remote = connect()
-            option, target = self._settings.device, self.orders.target
-            remote.open(option, target, self.common_environment)
-            by_uuid = {device.uuid: device for device in remote.devices}
-            device = by_uuid.get(best, remote.devices[0])
-            placement = Placement(remote, remote.devices, device, print, wait_minutes)
-            return Site(remote.kind, remote, placement, remote.environment, remote)
-
-        self.sites.reach(name, opened)
+    def _site_there(
+        self, wait_minutes: float | None, say: Callable[[str], None], name: str
+    ) -> Site:
+        """Connect to another host; AllGpusBusy or BadInput where nothing can be measured there."""
+        remote = connect(self._config, name, say)
+        remote.open(
+            self._settings.device, self.orders.target, self.common_environment, wait_minutes
+        )
+        placement = Placement(remote, remote.devices, remote.best, say, wait_minutes)
+        return Site(remote.kind, remote, placement, remote.environment, remote)
 
     @cached_property
     def _reached(self) -> tuple[set[str], set[Path]]:
@@ -321,12 +336,12 @@ class Measurements:
         """
         from pytest_kopt.paired.nearby import notes_nearby
 
-        if not (ids and has_local_workers(self._config)) or self._settings.suite == "multigpu":
+        if not (ids and self.sites.has_here) or self._settings.suite == "multigpu":
             return []
         arms, choices = ArmsOrder((CANDIDATE,), str(self._root)), self._choices_of(self._root)
 
         def start(left: list[str]) -> Child:
-            where = Place(self.sites.here, self._devices[0], left)
+            where = Place(self.sites.here, self.sites.at_once[0], left)
             return self._starts(where, arms=arms, candidate_choices=choices)()
 
         self.progress.begin("trying near inputs", says=True)

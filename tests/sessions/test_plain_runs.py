@@ -408,18 +408,13 @@ import os
 def test_it(worker_id, testrun_uid, request):
     own = request.config.workerinput
     assert worker_id == own["workerid"] == os.environ["PYTEST_XDIST_WORKER"] == "gw0"
-    assert testrun_uid == own["testrunuid"] and own["database"] == "first"
-"""
-GIVES_TO_WORKERS = """\
-def pytest_configure_node(node):
-    node.workerinput["database"] = "first"
+    assert testrun_uid == own["testrunuid"] and own["workercount"] == 1
 """
 
 
-def test_a_test_knows_its_worker_of_xdist(empty: Project) -> None:
-    """And what the project gave to that, by xdist's fixtures and by its interface."""
+def test_a_test_finds_what_a_worker_of_xdist_would_say(empty: Project) -> None:
+    """By its fixtures, by its environment and in the config."""
     empty.write("pyproject.toml", SETTINGS)
-    empty.write("conftest.py", GIVES_TO_WORKERS)
     empty.write("tests/test_it.py", ASKS_WHERE_IT_IS)
     run = empty.pytest("--summary-csv", "rows.csv", "-n", "1")
     assert run.code == 0 and "1 passed" in run.out, run.text

@@ -1,4 +1,4 @@
-"""Workers on other hosts: two socket servers on two loopback addresses stand in for them."""
+"""Lanes on other hosts: two socket servers on two loopback addresses stand in for them."""
 
 from __future__ import annotations
 
@@ -81,24 +81,27 @@ def run(project: Project, words: tuple[str, ...], *more: str) -> Run:
     return project.pytest(*words, "--rsyncdir", root, *ON_GPUS, *more, f"{root}/tests")
 
 
-def test_each_host_pins_its_worker_before_torch(
+TWO_TESTS = "def test_one():\n    pass\n\n\ndef test_two():\n    pass\n"
+
+
+def test_each_lane_is_pinned_to_a_gpu_of_its_host(
     empty: Project, tmp_path: Path, drivers: list[FakeDriver]
 ) -> None:
     """To a GPU found there and not here: this process sees none at all."""
     empty.write("tests/conftest.py", NOTE)
-    empty.write("tests/test_plain.py", "def test_nothing():\n    pass\n")
+    empty.write("tests/test_plain.py", TWO_TESTS)
     with two_hosts(tmp_path, drivers) as words:
-        done = run(empty, words, "-p", "no:hypothesispytest")
+        done = run(empty, words, "--summary-csv", "out.csv", "-p", "no:hypothesispytest")
     assert done.code == 0, done.text
-    logs = sorted(tmp_path.glob("host*/pyexecnetcache/places.log"))
-    seen = [log.read_text().split()[1:] for log in logs]
-    assert seen == [[drivers[0].uuids[1], "False"], [drivers[1].uuids[0], "False"]]
+    logs = sorted(tmp_path.glob("host*/pyexecnetcache/project/places.log"))
+    seen = [{line.split()[1] for line in log.read_text().splitlines()} for log in logs]
+    assert seen == [{drivers[0].uuids[1]}, {drivers[1].uuids[0]}]
 
 
 def test_a_host_without_an_idle_gpu_ends_the_session(
     empty: Project, tmp_path: Path, drivers: list[FakeDriver]
 ) -> None:
-    empty.write("tests/test_plain.py", "def test_nothing():\n    pass\n")
+    empty.write("tests/test_plain.py", TWO_TESTS)
     drivers[1].set(0, utilisation=88)
     with two_hosts(tmp_path, drivers) as words:
         done = run(empty, words, "--summary-csv", "out.csv", "--kopt-gpu-wait", "0")

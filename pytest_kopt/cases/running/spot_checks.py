@@ -177,7 +177,7 @@ class Spotted(Block):
         Returns the time in ms per call.
         """
         self.write(seed)
-        number = random.Random(seed).randrange(min(self._own_sets, self.calls))
+        number = random.Random(seed).randrange(min(self._own_sets or self.calls, self.calls))
 
         def write() -> None:
             if self._content is not None:
