@@ -134,7 +134,7 @@ def stale_memory(checking: Checking, reached: dict[str, Accuracy]) -> Iterator[F
         )
         return
     before = _run(checking, checking.pristine)
-    _run(checking, make_inputs(checking.case, checking.seeds["again"]))
+    _run(checking, make_inputs(checking.case, checking.seeds["check"]))
     after = _run(checking, checking.pristine)
     for name, first, second in pairs(before, after):
         error = reached.get(name)
