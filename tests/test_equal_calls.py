@@ -40,7 +40,7 @@ _DICE = random.Random(7)
 
 def racing(x: Tensor) -> Tensor:
     out = x.sum(-1)
-    if _DICE.random() < 4 / 256:
+    if _DICE.random() < 1 / 8:
         out[-1] = out[0]
     return out
 
@@ -50,7 +50,7 @@ _calls = itertools.count(1)
 
 def now_and_then(x: Tensor) -> Tensor:
     out = x.sum(-1)
-    return out if next(_calls) % 256 else out.roll(1)
+    return out if next(_calls) % 16 else out.roll(1)
 
 
 def in_any_order(x: Tensor) -> Tensor:

@@ -40,10 +40,8 @@ from pytest_kopt.numerics.nested import (
     tensors,
 )
 
-#: So many calls, and so long at most: one wrong result in a hundred calls shows.
-_CALLS, _SECONDS = 600, 0.1
-#: So many calls that all gave equal bits say that a kernel owes them.
-_TELLING = 20
+#: So many calls, and so long at most. As many that all gave equal bits say that a kernel owes them.
+_CALLS, _SECONDS = 20, 0.1
 #: dB by which two calls on equal inputs may differ less than each of them errs, and the error still
 #: be what differs.
 _SLACK_DB = 12.0
@@ -85,7 +83,7 @@ def equal_calls(checking: Checking) -> Iterator[Finding]:
     # Results of steps before and after it are not judged by this one's.
     checking.expected = before
     case, facts = checking.case, checking.facts
-    if differing or calls >= _TELLING:
+    if differing or calls == _CALLS:
         facts.bitwise_stable = not differing
     if differing and wrong:
         yield Finding(
