@@ -45,7 +45,7 @@ GROUPS = {
     "caches": "honesty.outputs:stale cases.running.steps.contents:few_of_a_weight",
     "audit": "honesty.audit:audit",
     "replay": "cases.running.steps.fresh_content:by_hand",
-    "late": "honesty.outputs:late cases.running.steps.contents:aftermath",
+    "late": "cases.running.steps.contents:aftermath",
     "sharing": "honesty.outputs:shared cases.running.steps.contents:recycled",
 }
 #: Those of the process that decides, which has no torch; all others are called where kernels run.

@@ -14,12 +14,11 @@ import torch
 from torch import Tensor
 
 from pytest_kopt.cases.running import checking
-from pytest_kopt.cases.running.execution import Run
 from pytest_kopt.cases.running.steps import contents
 from pytest_kopt.errors import BadInput
 from pytest_kopt.numerics.gates import Gate, snr, tolerance
 from tests.checked import COLUMNS, ROWS, check, honest, inputs, names
-from tests.waiting import HANG, until
+from tests.waiting import until
 
 
 def scaled(x: Tensor, w: Tensor) -> Tensor:
@@ -230,35 +229,6 @@ def test_memory_that_is_never_written_is_named() -> None:
     report = check(kernel)
     assert report.check == "FAIL"
     assert "unwritten-output" in {found.check for found in report.findings}
-
-
-def test_a_result_that_a_thread_brings_later_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It comes between the comparison that fails and the one that asks whether it came."""
-    threads: list[threading.Thread] = []
-    failed = threading.Event()
-    compares_again = checking.Checking._is_right_now
-
-    def kernel(x: Tensor, w: Tensor) -> Tensor:
-        out, is_first = torch.zeros(ROWS, COLUMNS), not threads
-
-        def work() -> None:
-            assert is_first or failed.wait(HANG)
-            out.copy_(honest(x, w))
-
-        threads.append(threading.Thread(target=work))
-        threads[-1].start()
-        if is_first:
-            threads[-1].join()
-        return out
-
-    def is_right_now(self: checking.Checking, run: Run) -> bool:
-        failed.set()
-        for thread in threads:
-            thread.join()
-        return compares_again(self, run)
-
-    monkeypatch.setattr(checking.Checking, "_is_right_now", is_right_now)
-    assert "late-result" in names(check(kernel))
 
 
 def test_a_thread_that_never_rests_is_background_work() -> None:

@@ -1,4 +1,4 @@
-"""Checks of the results of a call: plain tensors, complete at return, of no other call's memory.
+"""Checks of the results of a call: plain tensors, of no other call's memory.
 
 Their accuracy is measured here too. One rounding is computed, not measured. A reference's gradients
 come back rounded to their inputs' dtype, and a result that equals them bit for bit is no more exact
@@ -32,11 +32,6 @@ _SHARED = Finding(
     "output-shared",
     "two calls returned the same memory while both results were in use",
     advice="compute each result into memory of its own",
-)
-LATE = Finding(
-    "late-result",
-    "the result was not ready when the call returned",
-    advice="wait for every thread and stream that works on a result before returning it",
 )
 NARROW_REFERENCE = Finding(
     "narrow-reference",
@@ -202,11 +197,6 @@ def _lives_on(call: Callable[[], Sequence[torch.Tensor]], shareable: Container[i
     # What is left in a cycle, as Triton's interpreter leaves it, is nobody's.
     gc.collect()
     return not all(storage.expired() for storage in references)
-
-
-def late(wrong: bool, is_right_now: Callable[[], bool]) -> list[Finding]:
-    """Return a finding when a result was wrong when the call returned and is right soon after."""
-    return [LATE] if wrong and is_right_now() else []
 
 
 def stale(

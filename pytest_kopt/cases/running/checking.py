@@ -48,7 +48,6 @@ PURPOSES = ("check", "again", "disturb", "last", "groups")
 #: A call that takes longer (an interpreted kernel) is not repeated dozens of times, nor are shorter
 #: ones while the process is watched for longer than that.
 LONG_SECONDS = 0.3
-_LATE_SECONDS = 0.05
 #: The share of a core that other threads may use while nobody calls the kernel, and for how long
 #: that is seen at least, mostly while calls are judged.
 IDLE_SHARE, _JUDGING_SECONDS = 0.05, 0.01
@@ -253,11 +252,11 @@ class Checking:
         # Pairing results compares all of what was written to: not again where none is small.
         if is_right and any(tensor.numel() < FEW for tensor in run.copies.results):
             self._pool(run, self.expected)
-        self.add_findings(list(self._findings_of_call(run, call_name, earlier, is_right=is_right)))
+        self.add_findings(list(self._findings_of_call(run, call_name, earlier)))
         self.last = run
 
     def _findings_of_call(
-        self, run: Run, call_name: str, earlier: tuple[Run, Pass] | None, *, is_right: bool
+        self, run: Run, call_name: str, earlier: tuple[Run, Pass] | None
     ) -> Iterator[Finding]:
         """Yield what a call and its results give away; `earlier` is the call before it.
 
@@ -265,7 +264,6 @@ class Checking:
         """
         case, used, pristine, expected = self.case, self.used, self.pristine, self.expected.all
         incoming, shareable = self.candidate.incoming(), self.candidate.shareable_memory(used)
-        yield from outputs.late(not is_right, lambda: self._is_right_now(run))
         yield from inputs.undeclared(used, pristine, case.writes, case.consumes)
         yield from inputs.undeclared_gradients(incoming, case.consumes, case.consumes_incoming)
         yield from inputs.elsewhere(run.moved)
@@ -327,12 +325,6 @@ class Checking:
                 reason = f"is on {out.device}, and the inputs are on {self.bench.device}"
                 return [Comparison(name, False, f"a tensor on {self.bench.device}", reason)]
         return []
-
-    def _is_right_now(self, run: Run) -> bool:
-        time.sleep(_LATE_SECONDS)
-        if self.bench.device == "cuda":
-            torch.cuda.synchronize()
-        return all(comparison.passed for comparison in self.judged(replace(run, copies=run.live)))
 
     def _fairly(self, comparison: Comparison) -> Comparison:
         """Let a comparison pass that misses its gate by a hair where two contents have met it.
