@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from .once import made_once
-from .project import CAMPAIGN, KERNEL, SERIAL, TWO_WORKERS, Project, Stage
+from .project import CAMPAIGN, KERNEL, SERIAL, TWO_WORKERS, Project, Run, Stage
 from .sources import doubled_kernel as kernel
 
 MODES = {"serial": SERIAL, "n2": TWO_WORKERS}
@@ -37,11 +37,16 @@ ROLLED_BACK_NOTES = {"change": "no tiles", "expected": "+5 %", "root_cause": "L2
 
 
 def tell(project: Project, words: tuple[str, ...], directory: Path) -> None:
-    """Play the rounds that `story` is about and keep the project after each."""
+    """Play the rounds that `story` is about and keep the project after each.
+
+    How they are run shows where cases first run, pass and fail: the others are scripted.
+    """
+
+    def keep(name: str, run: Run) -> None:
+        Stage(project, run).keep(directory / name)
 
     def play(name: str, *arguments: str) -> None:
-        run = project.pytest(*arguments, *words)
-        Stage(project, run).keep(directory / name)
+        keep(name, project.pytest(*arguments, *words))
 
     named = ("--kopt-campaign", CAMPAIGN)
     play("baseline", *named, "--kopt-round", "1")
@@ -57,13 +62,13 @@ def tell(project: Project, words: tuple[str, ...], directory: Path) -> None:
 
     project.write(KERNEL, kernel(312.5) + "# slower again\n")
     notes = ("--kopt-notes", project.notes(**ROLLED_BACK_NOTES))
-    play("rolled_back", "--kopt-round", "next", *notes)
+    keep("rolled_back", project.play("next", *notes))
 
     project.write(KERNEL, kernel(125.0, factor=2.1))
     play("repair", *named, "--kopt-round", "4")
 
     project.write(KERNEL, kernel(125.0))
-    play("repaired", *named, "--kopt-round", "next")
+    keep("repaired", project.play("next"))
 
 
 def told(factory: pytest.TempPathFactory, fresh: Project, mode: str) -> Story:

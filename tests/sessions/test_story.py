@@ -101,11 +101,11 @@ def test_verdict_json_holds_the_decision_with_its_evidence(story: Story) -> None
         assert shape["device"] == "cpu"
 
 
-def test_verdict_json_keeps_to_its_published_schema(story: Story) -> None:
+def test_verdict_json_keeps_to_its_published_schema(serial_story: Story) -> None:
     jsonschema = pytest.importorskip("jsonschema")
     schema = json.loads((files("pytest_kopt") / "schemas/verdict.schema.json").read_text())
     for name, (number, _, _) in OUTCOMES.items():
-        jsonschema.validate(story[name].project.verdict(number), schema)
+        jsonschema.validate(serial_story[name].project.verdict(number), schema)
 
 
 def test_the_baseline_freezes_schema_and_cases(story: Story) -> None:
