@@ -154,41 +154,40 @@ def test_a_case_that_is_gone_is_no_way_around_the_gate(gate: Gate) -> None:
 #: What a test sets in the kernel's module before its case.
 SETS = """\
 import pytest
-from kernels import plain
+from kernels import other, plain
 
 
 @pytest.fixture(autouse=True)
 def setting(monkeypatch):
-    monkeypatch.{setting}
+    monkeypatch.setattr(plain, "COST_MS", 250.0)
+    monkeypatch.setattr(other, "cost", lambda: 250.0)
 """
 
 
-@pytest.mark.parametrize(
-    ("setting", "in_two"),
-    [
-        (f'setattr(plain, "COST_MS", {OLD})', False),
-        (f'setattr(plain, "cost", lambda: {OLD})', True),
-    ],
-    ids=["a constant", "a function"],
-)
-def test_what_tests_set_in_the_kernels_module_holds_for_both_versions(
-    gate: Gate, setting: str, in_two: bool
-) -> None:
-    """The version that is slower by what it has itself is as fast by what the tests set."""
-    costs = "\n\n\ndef cost():\n    return COST_MS\n"
-    before, after = (
-        kernel(cost, who).replace("spend(COST_MS,", "spend(cost(),") + costs
-        for cost, who in ((OLD, "old"), (SLOWER, "new"))
-    )
-    gate.project.write("tests/conftest.py", SETS.format(setting=setting))
-    gate.project.write(PLAIN, before)
-    gate.project.commit_all("Tests that set the cost")
-    gate.project.write(PLAIN, after)
+def test_what_tests_set_in_the_kernels_module_holds_for_both_versions(gate: Gate) -> None:
+    """The version that is slower by what it has itself is as fast by what the tests set.
+
+    One test sets a constant, the other a function.
+    """
+    project = gate.project
+    names = ("plain", "other")
+
+    def write(milliseconds: float, who: str) -> None:
+        costs = "\n\n\ndef cost():\n    return COST_MS\n"
+        for name in names:
+            text = kernel(milliseconds, who, name=name).replace("spend(COST_MS,", "spend(cost(),")
+            project.write(f"kernels/{name}.py", text + costs)
+
+    project.write("tests/conftest.py", SETS)
+    project.write("tests/test_plain.py", cases(*((f"kernels.{name}", name) for name in names)))
+    write(OLD, "old")
+    project.commit_all("Tests that set the cost")
+    write(SLOWER, "new")
     done = gate()
     assert done.run.code == 0, done.run.text
-    assert done.shapes[1]["change_pct"] == pytest.approx(0)
-    flagged = any("kernels.plain.cost was set after" in flag for flag in done.judged["flags"])
-    assert flagged is in_two, done.judged["flags"]
+    assert [done.shapes[rows]["change_pct"] for rows in (1, 2)] == [pytest.approx(0)] * 2
+    (flag,) = (flag for flag in done.judged["flags"] if "was set after" in flag)
+    assert "kernels.other.cost was set after" in flag
 
 
 #: The finder of an editable install of a package whose folder has another name.
@@ -275,55 +274,44 @@ def test_new(kopt, rows):
 """
 
 
-def test_a_new_case_is_checked_and_not_compared(gate: Gate) -> None:
-    """One that is wrong makes the kernel wrong."""
-    gate.project.write(PLAIN, kernel(SLOWER, "new"))
+def test_a_new_case_that_is_wrong_makes_the_kernel_wrong(gate: Gate) -> None:
     gate.project.write("tests/test_plain.py", PLAIN_CASES + NEW_CASES)
-    done = gate()
-    assert done.run.code == 8, done.run.text
-    changes = {rows: shape["change_pct"] for rows, shape in done.shapes.items()}
-    assert changes == {1: pytest.approx(100 * (OLD / SLOWER - 1)), 2: None, 3: None}
-    for rows in (2, 3):
-        told = f"new case, not compared: tests/test_plain.py::test_new[{rows}]"
-        assert told in done.judged["flags"]
     wrong = kernel(FASTER, "new").replace("return 2.0", "return (2.0 + (len(x) == 3))")
     gate.project.write(PLAIN, wrong)
     done = gate()
     assert done.run.code == 1, done.run.text
     assert "1 of 3 case(s) are FAIL: tests/test_plain.py::test_new[3]" in done.judged["reason"]
+    for rows in (2, 3):
+        told = f"new case, not compared: tests/test_plain.py::test_new[{rows}]"
+        assert told in done.judged["flags"]
 
 
 TWICE = "tests/test_twice.py"
 
 
-@pytest.mark.parametrize("keeps", [True, False], ids=["as before too", "otherwise only"])
-def test_a_kernel_that_is_called_otherwise_than_by_the_bases_test(gate: Gate, keeps: bool) -> None:
+def test_a_kernel_that_is_called_otherwise_than_by_the_bases_test(gate: Gate) -> None:
     """Compared where it can still be called as the base's test does, and else named."""
     project = gate.project
-    project.write("kernels/twice.py", kernel(name="twice"))
-    project.write(TWICE, cases(("kernels.plain", "plain"), ("kernels.twice", "twice")))
+    for name in ("keeps", "twice"):
+        project.write(f"kernels/{name}.py", kernel(name=name))
+    called = (("kernels.plain", "plain"), ("kernels.keeps", "keeps"), ("kernels.twice", "twice"))
+    project.write(TWICE, cases(*called))
     project.git("rm", "--quiet", "tests/test_plain.py")
-    project.commit_all("Two kernels")
-    scaled = kernel(FASTER, "new", name="twice", factor="scale")
-    scaled = scaled.replace("twice(x)", "twice(x, scale=2.0)" if keeps else "twice(x, scale)")
-    project.write("kernels/twice.py", scaled)
-    text = project.read(TWICE).replace("(torch.ones(2, 8),)", "(torch.ones(2, 8), 2.0)")
-    text = text.replace("lambda x:", "lambda x, scale=2.0:")
+    project.commit_all("Three kernels")
+    text = project.read(TWICE).replace("lambda x:", "lambda x, scale=2.0:")
+    for rows, name, arguments in ((2, "keeps", "x, scale=2.0"), (3, "twice", "x, scale")):
+        scaled = kernel(FASTER, "new", name=name, factor="scale")
+        project.write(f"kernels/{name}.py", scaled.replace(f"{name}(x)", f"{name}({arguments})"))
+        text = text.replace(f"(torch.ones({rows}, 8),)", f"(torch.ones({rows}, 8), 2.0)")
     project.write(TWICE, text)
     done = gate()
-    assert done.run.code == (0 if keeps else 8), done.run.text
-    gain = pytest.approx(100 * (OLD / FASTER - 1))
+    assert done.run.code == 8, done.run.text
     changes = {rows: shape["change_pct"] for rows, shape in done.shapes.items()}
-    assert changes == {1: None, 2: gain if keeps else None}
-    told = [flag for flag in done.judged["flags"] if flag.startswith("changed together: ")]
-    if keeps:
-        assert not told and done.judged["removed"] == []
-        return
-    assert len(told) == 1 and told[0].startswith(f"changed together: not compared: {TWICE}::"), told
-    assert "missing a required argument: 'scale'" in told[0]
+    assert changes == {1: None, 2: pytest.approx(100 * (OLD / FASTER - 1)), 3: None}
+    (told,) = (flag for flag in done.judged["flags"] if flag.startswith("changed together: "))
+    assert told.startswith(f"changed together: not compared: {TWICE}::test_twice"), told
+    assert "missing a required argument: 'scale'" in told
     assert done.judged["removed"] == [f"{TWICE}::test_twice"]
-    allowed = gate("--kopt-allow-removed")
-    assert allowed.run.code == 0 and allowed.judged["flags"] == done.judged["flags"]
 
 
 def test_a_moved_kernel_costs_its_own_cases_alone(gate: Gate) -> None:

@@ -107,8 +107,8 @@ def test_options_that_the_settings_file_sets(gate: Gate, words: str, what: str) 
 
 def test_other_options_in_the_settings_file_are_free(gate: Gate) -> None:
     settings(gate.project, addopts='["-q", "-p", "no:cacheprovider"]', kopt_gpu_wait='"5"')
-    gate.project.write(PLAIN, kernel(SLOWER, "new"))
-    assert gate().run.code == 8
+    done = gate()
+    assert done.run.code == 0 and done.judged["flags"] == [], done.run.text
 
 
 @pytest.mark.parametrize("way", ["removed", "another file"])
@@ -130,8 +130,8 @@ def test_what_the_bases_settings_say_is_not_dropped(gate: Gate, way: str) -> Non
     for part in (f"{file} sets --kopt-gate to no-regression", "instead of improve"):
         assert part in done.run.refusal
     if way != "removed":
-        project.write(PLAIN, kernel(FASTER, "new"))
-        assert gate("--kopt-gate", "improve").run.code == 0, "the command decides"
+        project.write(PLAIN, kernel())
+        assert gate("--kopt-gate", "improve").run.code == 9, "the command decides"
 
 
 @pytest.mark.parametrize("path", ["loose.yaml", "agent/workspace/noise/cpu.json"])
@@ -237,7 +237,7 @@ def test_a_module_that_is_gone_from_a_named_package(gate: Gate) -> None:
 
 def test_what_the_command_selects_is_no_case_that_is_gone(gate: Gate) -> None:
     several(gate.project)
-    gate.project.write("kernels/other.py", kernel(FASTER, "new", name="other"))
+    gate.project.write("README.md", "Another text.\n")
     for words in (("-k", "other"), ("tests/test_other.py",)):
         done = gate(*words)
         assert done.run.code == 0 and done.judged["flags"] == [], done.run.text
@@ -245,7 +245,7 @@ def test_what_the_command_selects_is_no_case_that_is_gone(gate: Gate) -> None:
 
 # Nor is what runs around its cases while they are timed.
 
-PATCHES = "import kernels.plain\nkernels.plain.COST_MS = {cost}\n"
+PATCHES = "import kernels.other\nkernels.other.COST_MS = {cost}\n"
 FIXTURE = """\
 import pytest
 
@@ -254,38 +254,54 @@ import pytest
 def around(monkeypatch):
     monkeypatch.setattr("kernels.plain.COST_MS", {cost})
 """
+SETS_VARIABLE = 'import os\n\nos.environ["FAST"] = "1"\n'
 
 
-@pytest.mark.parametrize(
-    ("path", "text"),
-    [
-        ("conftest.py", FIXTURE),
-        ("tests/test_plain.py", PATCHES + PLAIN_CASES),
-        pytest.param("tests/helper.py", FIXTURE, marks=pytest.mark.long),
-    ],
-    ids=["fixture", "test", "plugin"],
-)
-def test_what_surrounds_a_case_is_timed_as_at_the_base(gate: Gate, path: str, text: str) -> None:
-    gate.project.write(path, text.replace("{cost}", str(OLD)))
-    if path == "tests/helper.py":
-        settings(gate.project, addopts='["-p", "helper", "-p", "no:cacheprovider"]')
-    gate.project.write(PLAIN, kernel(SLOWER, "new"))
+def slowed(project: Project, name: str, cost: float | str = SLOWER, imports: str = "") -> None:
+    project.write(f"kernels/{name}.py", kernel(cost, f"new {name}", name=name, imports=imports))
+
+
+def test_what_surrounds_a_case_is_timed_as_at_the_base(gate: Gate) -> None:
+    """A fixture, a variable that a conftest file sets, and what a test's file does."""
+    project = gate.project
+    names = ("plain", "other", "third")
+    for rows, name in enumerate(names, start=1):
+        project.write(f"kernels/{name}.py", kernel(who=f"old {name}", name=name))
+        text = cases((f"kernels.{name}", name)).replace("ones(1, 8)", f"ones({rows}, 8)")
+        project.write(f"tests/test_{name}.py", text.replace('"rows": 1', f'"rows": {rows}'))
+    project.commit_all("Three kernels")
+    project.write("conftest.py", SETS_VARIABLE + FIXTURE.format(cost=OLD))
+    project.write(
+        "tests/test_other.py", PATCHES.format(cost=OLD) + project.read("tests/test_other.py")
+    )
+    for name in names[:2]:
+        slowed(project, name)
+    cost = f'{SLOWER} - {SLOWER - OLD} * ("FAST" in os.environ)'
+    slowed(project, "third", cost, "import os")
     done = gate()
     assert done.run.code == 8, done.run.text
-    assert {"old", "new"} in done.processes.values(), "in one process"
+    for rows, name in enumerate(names, start=1):
+        slower = pytest.approx(100 * (OLD / SLOWER - 1))
+        assert done.shapes[rows]["change_pct"] == slower, name
+        versions = {f"old {name}", f"new {name}"}
+        assert any(versions <= ran for ran in done.processes.values()), "in one process"
 
 
-def test_variables_that_a_conftest_file_sets_reach_no_kernel(gate: Gate) -> None:
-    gate.project.write("conftest.py", 'import os\nos.environ["FAST"] = "1"\n')
-    cost = f'{SLOWER} - {SLOWER - OLD} * ("FAST" in os.environ)'
-    gate.project.write(PLAIN, kernel(cost, "new", imports="import os"))
-    assert gate().run.code == 8
+@pytest.mark.long
+def test_what_a_plugin_of_the_tests_does_is_timed_as_at_the_base(gate: Gate) -> None:
+    gate.project.write("tests/helper.py", FIXTURE.format(cost=OLD))
+    settings(gate.project, addopts='["-p", "helper", "-p", "no:cacheprovider"]')
+    slowed(gate.project, "plain")
+    done = gate()
+    assert done.run.code == 8, done.run.text
+    assert {"old", "new plain"} in done.processes.values(), "in one process"
 
 
 def test_a_fixture_and_a_case_that_are_new_are_judged(gate: Gate) -> None:
     """What the base has is timed as it was there, and what it has not is checked."""
     project = gate.project
-    project.write("conftest.py", "import pytest\n\n\n@pytest.fixture\ndef rows():\n    return 2\n")
+    selects = f"import kernels.plain\nimport pytest\n\nkernels.plain.COST_MS = {SLOWER}\n"
+    project.write("conftest.py", f"{selects}\n\n@pytest.fixture\ndef rows():\n    return 2\n")
     more = PLAIN_CASES.partition("\n\n\n")[2].replace("test_plain(kopt)", "test_rows(kopt, rows)")
     more = more.replace("ones(1, 8)", "ones(rows, 8)").replace('"rows": 1', '"rows": rows')
     project.write("tests/test_plain.py", f"{PLAIN_CASES}\n\n{more}")
@@ -302,23 +318,11 @@ def test_a_fixture_and_a_case_that_are_new_are_judged(gate: Gate) -> None:
     ]
 
 
-def test_a_kernel_that_only_a_changed_conftest_file_selects_is_named_as_not_timed(
-    gate: Gate,
-) -> None:
-    text = f"import kernels.plain\n\nkernels.plain.COST_MS = {SLOWER}\n"
-    gate.project.write("conftest.py", text)
-    gate.project.write(PLAIN, kernel(who="new"))
-    done = gate()
-    assert done.run.code == 0 and done.shapes[1]["change_pct"] == pytest.approx(0.0)
-    (flag,) = done.judged["flags"]
-    assert flag.startswith("the cases run with the base's conftest.py: ")
-
-
 def test_what_the_bases_conftest_file_sets_is_the_bases(gate: Gate) -> None:
     text = CONFIGURES.format("config.option.kopt_timeout = 100.0")
     gate.project.write("conftest.py", text)
     gate.project.commit_all("A time limit")
-    gate.project.write(PLAIN, kernel(SLOWER, "new"))
-    assert gate().run.code == 8
+    gate.project.write("README.md", "Another text.\n")
+    assert gate().run.code == 0
     gate.project.write("conftest.py", f"{text}\n\nMORE = 1\n")
     assert "conftest.py sets --kopt-timeout to 100.0" in refusal(gate)
