@@ -135,32 +135,31 @@ def test_a_name_says_what_it_holds(nodes: list[tuple[Path, ast.AST]]) -> None:
     assert sum(name in VAGUE for name in names) / len(names) <= 0.012
 
 
-def test_only_the_rules_decide() -> None:
+def test_only_the_rules_decide(nodes: list[tuple[Path, ast.AST]]) -> None:
     """Outside of `decide/` a decision is compared or looked up, never chosen or put into a verdict.
 
     What is known of a version goes into `decide/` as facts.
     """
     chosen = []
-    for path in FILES:
+    for path, parent in nodes:
         if "decide" in path.parts:
             continue
-        for parent in ast.walk(ast.parse(path.read_text())):
-            match parent:
-                case ast.Call(args=values) | ast.Dict(values=values):
-                    pass
-                case ast.Assign(targets=[ast.Tuple()], value=ast.Tuple(elts=values)):
-                    pass
-                case (
-                    ast.keyword(value=ast.expr() as value)
-                    | ast.Assign(value=ast.expr() as value)
-                    | ast.Return(value=ast.expr() as value)
-                ):
-                    values = [value]
-                case ast.IfExp(body=body, orelse=orelse):
-                    values = [body, orelse]
-                case _:
-                    continue
-            chosen += [f"{path}:{value.lineno}" for value in values if _is_decision(value)]
+        match parent:
+            case ast.Call(args=values) | ast.Dict(values=values):
+                pass
+            case ast.Assign(targets=[ast.Tuple()], value=ast.Tuple(elts=values)):
+                pass
+            case (
+                ast.keyword(value=ast.expr() as value)
+                | ast.Assign(value=ast.expr() as value)
+                | ast.Return(value=ast.expr() as value)
+            ):
+                values = [value]
+            case ast.IfExp(body=body, orelse=orelse):
+                values = [body, orelse]
+            case _:
+                continue
+        chosen += [f"{path}:{value.lineno}" for value in values if _is_decision(value)]
     assert not chosen, "state the fact, and let a rule decide"
 
 

@@ -85,6 +85,14 @@ def test_a_sentence_is_short_and_begins_with_the_noun_that_acts(page: str) -> No
     assert parts and [*hard_to_read(parts)] == []
 
 
+#: Those of the package; "." has the files that lie in none.
+FOLDERS = [".", *sorted(p.parent.name for p in PACKAGE.glob("*/__init__.py"))]
+
+
+def files_of(folder: str) -> list[Path]:
+    return [*(PACKAGE.glob("*.py") if folder == "." else (PACKAGE / folder).rglob("*.py"))]
+
+
 def statements(node: ast.AST) -> Iterator[ast.AST]:
     """Yield a module and its statements, without a look into expressions."""
     yield node
@@ -93,12 +101,11 @@ def statements(node: ast.AST) -> Iterator[ast.AST]:
             yield from statements(child)
 
 
-@pytest.mark.parametrize("folder", sorted(p.parent.name for p in PACKAGE.glob("*/__init__.py")))
+@pytest.mark.parametrize("folder", FOLDERS)
 def test_so_does_a_sentence_of_a_docstring(folder: str) -> None:
-    files = [*(PACKAGE / folder).rglob("*.py"), *PACKAGE.glob("*.py")]
     texts = [
         (file, text)
-        for file in files
+        for file in files_of(folder)
         for node in statements(ast.parse(file.read_text()))
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
         and (text := ast.get_docstring(node))
@@ -128,9 +135,9 @@ def hard_messages(source: str) -> list[str]:
     return [hard for text in plain for hard in hard_to_read(sentences(text))]
 
 
-@pytest.mark.parametrize("folder", sorted(p.parent.name for p in PACKAGE.glob("*/__init__.py")))
+@pytest.mark.parametrize("folder", FOLDERS)
 def test_so_does_a_sentence_of_a_message(folder: str) -> None:
-    files = [*(PACKAGE / folder).rglob("*.py"), *PACKAGE.glob("*.py")]
+    files = files_of(folder)
     assert [(file.name, hard) for file in files if (hard := hard_messages(file.read_text()))] == []
 
 
