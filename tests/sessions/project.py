@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -19,6 +20,8 @@ from typing import Any
 from unittest import mock
 
 import pytest
+
+from pytest_kopt.cli.main import main
 
 from .. import nursery
 
@@ -36,6 +39,8 @@ SCRIPT = "scripted.py"
 LOCKS = "TESTS_LOCKS_JIT_DIR"
 
 _SECONDS = 900
+#: Commands that read and write records, and start no process that outlives them.
+_ALONE = ("init", "status", "note", "stop", "abandon", "discard", "tips", "memory", "report")
 
 #: How a run is distributed, by the words on its command line.
 SERIAL: tuple[str, ...] = ()
@@ -180,21 +185,25 @@ class Project:
         """Run pytest in this process, which ends before a process of its own begins."""
         from pytest_kopt.processes.launcher import Launcher
 
+        with mock.patch.object(Launcher, "warm"):
+            return self._within(lambda: pytest.main([*arguments]))
+
+    def _within(self, main: Callable[[], int]) -> Run:
+        """Run a program's entry in this process."""
         environment = {n: v for n, v in self.environment().items() if n != "PYTEST_PLUGINS"}
-        out, here, path = io.StringIO(), Path.cwd(), [*sys.path]
+        out, err, here, path = io.StringIO(), io.StringIO(), Path.cwd(), [*sys.path]
         os.chdir(self.root)
         try:
             with (
                 mock.patch.dict(os.environ, environment, clear=True),
-                mock.patch.object(Launcher, "warm"),
                 redirect_stdout(out),
-                redirect_stderr(out),
+                redirect_stderr(err),
             ):
-                code = pytest.main([*arguments])
+                code = main()
         finally:
             os.chdir(here)
             sys.path[:] = path
-        return Run(int(code), out.getvalue(), "")
+        return Run(int(code), out.getvalue(), err.getvalue())
 
     def play(self, number: int | str, *arguments: str) -> Run:
         """Run a round in this process, whose cases are scripted: `lane` says how."""
@@ -207,7 +216,9 @@ class Project:
             return self.refuse(*words)
 
     def kopt(self, *arguments: str, **variables: str) -> Run:
-        """Run the command `kopt` here."""
+        """Run the command `kopt` here: in this process where it starts none."""
+        if arguments[0] in _ALONE and not variables:
+            return self._within(lambda: main(arguments))
         return self.run(sys.executable, "-m", "pytest_kopt.cli", *arguments, **variables)
 
     def init(self, *arguments: str) -> Run:
