@@ -1,9 +1,9 @@
-"""A session in this process that dies, or meets the user's hand, at its k-th step on disk.
+"""A session in this process that dies, is recorded, or meets the user's hand at a step on disk.
 
 Python's audit events tell of every file that is opened for writing, renamed, removed or made and of
 every process that is started; `os.fsync` is wrapped. Dying raises `Killed`, which no handler of the
 product names; from then on nothing is written any more, so that clean-up code, which a SIGKILL does
-not run either, finds no work to do.
+not run either, finds no work to do. A recording has what every kill leaves, from one session.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -37,13 +38,17 @@ class Steps:
     at: int = 0
     torn: float | None = None
     meddle: Callable[[str], bool] | None = None
-    count: int = 0
-    #: The steps that can be half done: those that make a file or sync one.
-    tearable: set[int] = field(default_factory=set)
+    #: What kind each step so far is of.
+    kinds: list[str] = field(default_factory=list)
     dead: bool = False
     what: str = ""
     _sizes: dict[str, int] = field(default_factory=dict)
     _busy: bool = False
+
+    @property
+    def count(self) -> int:
+        """How many steps there are so far."""
+        return len(self.kinds)
 
     def seen(self, event: str, given: tuple[Any, ...]) -> None:
         """Take note of an audit event that may be a step."""
@@ -88,9 +93,7 @@ class Steps:
         if self.dead:
             # Clean-up finds nothing; anything else would be a step after death.
             raise FileNotFoundError(path) if what in _REMOVALS else Killed(what)
-        self.count += 1
-        if flags & os.O_CREAT or descriptor >= 0:
-            self.tearable.add(self.count)
+        self.kinds.append(what.partition(" ")[0])
         if flags:
             there = os.path.exists(path) and not flags & os.O_TRUNC
             self._sizes[path] = os.stat(path).st_size if there else 0
@@ -147,3 +150,58 @@ def watched(steps: Steps) -> Iterator[None]:
         yield
     finally:
         _watching, os.fsync = None, sync
+
+
+#: What a directory holds, by path below it: files as their bytes, directories as None.
+Held = dict[str, bytes | None]
+
+
+def held(root: Path) -> Held:
+    """Return what a directory holds."""
+    return {
+        path.relative_to(root).as_posix(): None if path.is_dir() else path.read_bytes()
+        for path in sorted(root.rglob("*"))
+    }
+
+
+def lay_out(contents: Held, root: Path) -> None:
+    """Make a directory that holds this."""
+    root.mkdir(parents=True)
+    for name, content in contents.items():
+        if content is None:
+            (root / name).mkdir()
+        else:
+            (root / name).write_bytes(content)
+
+
+class Recording:
+    """What lies below `root` before each step of a session that is watched with `steps`."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.moments: list[Held] = []
+        self.steps = Steps(root, at=1, meddle=self.look)
+
+    def look(self, path: str = "") -> bool:
+        """Take what lies there; the session goes on."""
+        self.moments.append(held(self.root))
+        return False
+
+    def deaths(self) -> list[Held]:
+        """Return all that a kill can leave, each once: what is written is also half written."""
+        found = self.moments[:1]
+        for before, after in pairwise(self.moments):
+            found += [*_torn(before, after), after]
+        return [*{frozenset(left.items()): left for left in found}.values()]
+
+
+def _torn(before: Held, after: Held) -> Iterator[Held]:
+    """Yield what a kill leaves within a step that writes a file; git's own are git's to write."""
+    moved = [before[name] for name in before.keys() - after.keys()]
+    for name, content in after.items():
+        had = before.get(name) or b""
+        if content is None or content in (had, *moved) or name.startswith(".git/"):
+            continue
+        kept = had if content.startswith(had) else b""
+        for end in (len(kept), len(kept) + int((len(content) - len(kept)) * 0.6)):
+            yield before | {name: content[:end]}

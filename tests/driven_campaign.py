@@ -41,7 +41,7 @@ from pytest_kopt.show.progress import Progress
 from pytest_kopt.trials.harness import PytestSetup
 from pytest_kopt.trials.opening import open_trial
 from tests.builders import manifest_document
-from tests.crash import Killed, Steps, watched
+from tests.crash import Held, Killed, Recording, Steps, lay_out, watched
 from tests.model_campaign import OUTCOMES, Outcome, Version
 
 NAME = "c"
@@ -137,12 +137,25 @@ class DrivenCampaign:
             self.git("add", "staged.py")
             self.write("untracked.txt", b"mine\n")
 
-    def copied(self, root: Path) -> DrivenCampaign:
-        """Return a copy to go on with."""
-        shutil.copytree(self.root, root)
+    def copied(self, root: Path, left: Held | None = None) -> DrivenCampaign:
+        """Return a copy to go on with, or one of what a kill has left."""
+        if left is None:
+            shutil.copytree(self.root, root)
+        else:
+            lay_out(left, root)
         twin = copy.copy(self)
         twin.root, twin.layout = root, Layout(root / "agent" / "workspace" / NAME)
         return twin
+
+    def deaths(
+        self, root: Path, session: Callable[[DrivenCampaign, Steps], Ran]
+    ) -> Iterator[DrivenCampaign]:
+        """Yield a copy as each kill of this session leaves it."""
+        recording = Recording(root / "recorded")
+        assert not session(self.copied(recording.root), recording.steps).refusal
+        recording.look()
+        for at, left in enumerate(recording.deaths()):
+            yield self.copied(root / str(at), left)
 
     def git(self, *words: str) -> str:
         """Run git and return what it prints."""

@@ -8,7 +8,7 @@ import pytest
 
 from pytest_kopt.cli.main import main
 from tests.crash import Steps
-from tests.driven_campaign import RATES, DrivenCampaign
+from tests.driven_campaign import RATES, DrivenCampaign, made_quick
 from tests.model_campaign import OUTCOMES
 
 KERNEL, OTHER = "kernels/a.py", "kernels/b.py"
@@ -52,23 +52,16 @@ def test_a_round_without_a_version_is_refused(project: DrivenCampaign) -> None:
 
 def test_a_kill_leaves_nothing_or_what_the_next_session_finishes(tmp_path: Path) -> None:
     begun = project_at(tmp_path / "begun")
-    listed = Steps(tmp_path / "listed")
-    assert not begun.copied(tmp_path / "listed").restore(2, listed).refusal
-    finished = 0
-    for at in range(1, listed.count + 1):
-        root = tmp_path / str(at)
-        project = begun.copied(root)
-        before = project.ledger()
-        assert project.restore(2, Steps(root, at=at)).killed
+    before, seen = begun.ledger(), set()
+    for project in begun.deaths(tmp_path, lambda here, steps: here.restore(2, steps)):
         is_begun = any(event["event"] == "restoring" for event in project.news(before))
-        finished += is_begun
-        project.measure("final", OUTCOMES["equal"], RATES, Steps(root))
-        wanted = SLOW if is_begun else {KERNEL: MINE}
-        assert project.kernel() == wanted, at
+        project.measure("final", OUTCOMES["equal"], RATES, Steps(project.root))
+        assert project.kernel() == (SLOW if is_begun else {KERNEL: MINE}), project.root
         assert project.opened().state.restoring is None
         if is_begun:
             assert (project.layout.replaced(1) / KERNEL).read_bytes() == MINE
-    assert 0 < finished < listed.count
+        seen.add(is_begun)
+    assert seen == {True, False}
 
 
 def test_an_edit_after_a_kill_stays(project: DrivenCampaign) -> None:
@@ -107,14 +100,11 @@ def test_no_open_round_is_no_round_to_discard(project: DrivenCampaign) -> None:
 def test_a_kill_discards_wholly_or_not_at_all(tmp_path: Path) -> None:
     opened = project_at(tmp_path / "opened")
     assert opened.play("wrong").verdict
-    listed = Steps(tmp_path / "listed")
-    assert not opened.copied(tmp_path / "listed").discard(listed).refusal
-    for at in range(1, listed.count + 1, 3):
-        root = tmp_path / str(at)
-        project = opened.copied(root)
-        assert project.discard(Steps(root, at=at)).killed
-        project.discard(Steps(root))
-        assert project.kernel() == OLD and project.opened().state.next_round == 4, at
+    with made_quick(in_git=False):
+        for project in opened.deaths(tmp_path, DrivenCampaign.discard):
+            project.discard(Steps(project.root))
+            assert project.kernel() == OLD, project.root
+            assert project.opened().state.next_round == 4, project.root
 
 
 def test_what_was_in_the_tree_already_is_not_told_as_kept(

@@ -13,6 +13,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import tempfile
 from collections import Counter
 from collections.abc import Callable
@@ -34,7 +35,7 @@ from hypothesis.stateful import (
 from pytest_kopt.campaign import ledger
 from pytest_kopt.campaign.state import fold
 from tests.campaigns import status_of
-from tests.crash import Steps
+from tests.crash import Held, Recording, Steps, held
 from tests.driven_campaign import (
     CASES,
     OTHERS,
@@ -270,12 +271,27 @@ class Histories(RuleBasedStateMachine):
     def teardown(self) -> None:
         shutil.rmtree(self.root.parent)
 
-    def twin(self) -> Histories:
-        """Return a copy to go on with."""
+    def twin(self, left: Held | None = None) -> Histories:
+        """Return a copy to go on with, or one of what a kill has left."""
         twin = type(self)()
-        twin.project, twin.model = self.project.copied(twin.root), copy.deepcopy(self.model)
+        twin.project, twin.model = self.project.copied(twin.root, left), copy.deepcopy(self.model)
         twin.versions, twin.is_shown = self.versions, self.is_shown
         return twin
+
+    def go_on(self, name: str, known: bytes) -> None:
+        """Hold what a killed session left against the rules, and then the session after it."""
+        outcome, news = OUTCOMES[name], self.project.news(known)
+        self._follow(Ran(killed=name), news, outcome, self.model.rates(outcome), {})
+        self.is_shown = False
+        self._hold()
+        self._measure(name, Steps(self.root))
+        self._hold()
+        self._everything_is_shown()
+
+    def _hold(self) -> None:
+        self.tree_is_as_the_rules_have_it()
+        self.logs_only_grow()
+        self.status_is_as_the_rules_have_it()
 
     def _measure(
         self,
@@ -528,44 +544,86 @@ def play(machine: type[Histories], steps: int, length: int = 40) -> None:
             run_state_machine_as_test(machine, settings=examples)
 
 
+def begun_with(machine: type[Histories], outcome: str) -> Histories:
+    """Return a campaign whose next session has this outcome: `baseline`, or a candidate's."""
+    begun = machine()
+    begun.start(iterations=None, goal=None)
+    if outcome != "equal":
+        begun.measure("equal", edited=False, by_number=True)
+        begun.edit_kernel("changed")
+        begun.edit_kernel("grown")
+    return begun
+
+
+def recorded(begun: Histories, outcome: str) -> Recording:
+    """Return the recording of a session after this beginning."""
+    listed = begun.twin()
+    recording = Recording(listed.root)
+    listed._measure(outcome, recording.steps)
+    recording.look()
+    listed.teardown()
+    return recording
+
+
+def names_in(contents: Held) -> set[str]:
+    """Return what is held but git's objects, temporary files without what chance names them."""
+    names = {re.sub(r"\.\w{8}(?=\.tmp$|/|$)", "", name) for name in contents}
+    return {name for name in names if not name.startswith(".git/objects/")}
+
+
+def die(path: str) -> bool:
+    os.kill(os.getpid(), signal.SIGKILL)
+    return True
+
+
 @pytest.mark.parametrize(
     ("machine", "outcome"),
     [
         (Histories, "faster"),
         (Histories, "slower"),
-        pytest.param(Histories, "baseline", marks=pytest.mark.long),
-        pytest.param(HistoriesInGit, "baseline", marks=pytest.mark.long),
+        pytest.param(Histories, "equal", marks=pytest.mark.long),
+        pytest.param(HistoriesInGit, "equal", marks=pytest.mark.long),
         pytest.param(HistoriesInGit, "faster", marks=pytest.mark.long),
         pytest.param(HistoriesInGit, "slower", marks=pytest.mark.long),
     ],
 )
 def test_every_kill(machine: type[Histories], outcome: str) -> None:
-    """At each step on disk, what it writes done half as well; the next session goes on."""
+    """Whatever a kill leaves between two steps on disk or within one, the next session goes on."""
     with made_quick(in_git=machine.in_git):
-        begun = machine()
-        begun.start(iterations=None, goal=None)
-        if outcome == "baseline":
-            outcome = "equal"
-        else:
-            begun.measure("equal", edited=False, by_number=True)
-            begun.edit_kernel("changed")
-            begun.edit_kernel("grown")
-        listed = begun.twin()
-        steps = Steps(listed.root)
-        listed._measure(outcome, steps)
-        assert steps.count > 40
-        for at in range(1, steps.count + 1):
-            for torn in (None, 0.6) if at in steps.tearable else (None,):
-                twin = begun.twin()
-                for again in (Steps(twin.root, at, torn), Steps(twin.root)):
-                    twin._measure(outcome, again)
-                    twin.tree_is_as_the_rules_have_it()
-                    twin.logs_only_grow()
-                    twin.status_is_as_the_rules_have_it()
-                twin._everything_is_shown()
-                twin.teardown()
+        begun = begun_with(machine, outcome)
+        known = begun.project.ledger()
+        recording = recorded(begun, outcome)
+        deaths = recording.deaths()
+        assert len(deaths) > 60 and recording.steps.count > 40
+        for left in deaths:
+            twin = begun.twin(left)
+            twin.go_on(outcome, known)
+            twin.teardown()
         begun.teardown()
-        listed.teardown()
+
+
+def test_a_kill_of_each_kind_of_step_leaves_what_was_recorded() -> None:
+    """The system's own SIGKILL: what is replayed above is what it leaves."""
+    with made_quick(in_git=True):
+        begun = begun_with(HistoriesInGit, "faster")
+        known = begun.project.ledger()
+        recording = recorded(begun, "faster")
+        kinds = recording.steps.kinds
+        assert {*kinds} == {"open", "fsync", "os.rename", "os.remove", "os.mkdir", "git"}
+        for kind in {*kinds}:
+            at = [i for i, it in enumerate(kinds, start=1) if it == kind][kinds.count(kind) // 2]
+            twin = begun.twin()
+            pid = os.fork()
+            if pid == 0:
+                try:
+                    twin._measure("faster", Steps(twin.root, at, meddle=die))
+                finally:
+                    os._exit(1)
+            assert os.waitpid(pid, 0)[1] == signal.SIGKILL, kind
+            assert names_in(held(twin.root)) == names_in(recording.moments[at - 1]), kind
+            twin.go_on("faster", known)
+            twin.teardown()
+        begun.teardown()
 
 
 def test_histories() -> None:
