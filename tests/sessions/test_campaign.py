@@ -267,7 +267,7 @@ def test_a_stopped_campaign_takes_no_more_rounds(serial_story: Story, tmp_path: 
     log = (project.campaign / "logs/optimize.md").read_text()
     assert re.search(r"T4 .*✅", log.partition("## Termination Check")[2])
     before = project.contents()
-    run = project.round("next")
+    run = project.refuse("--kopt-campaign", CAMPAIGN, "--kopt-round", "next")
     assert run.code == 4 and "stopped" in run.refusal
     assert project.kopt("stop", CAMPAIGN).code == 4
     assert project.contents() == before

@@ -222,7 +222,7 @@ def test_an_ordinary_run_times_nothing(gemm: Project, words: tuple[str, ...]) ->
     # A worker of xdist collects: the controller has no header of the collection.
     assert words or "kopt: cpu, check only; --summary-csv=PATH times the cases" in run.out
     assert re.search(r"^right +check +out_snr$", run.out, re.MULTILINE), run.out
-    run = gemm.pytest(*words, "tests/test_right.py", "--kopt-repeats", "2")
+    run = gemm.refuse(*words, "tests/test_right.py", "--kopt-repeats", "2")
     assert run.code == 4 and "--kopt-repeats: needs --summary-csv" in run.refusal, run.text
 
 
