@@ -153,14 +153,14 @@ def test_a_few_sums_near_zero_are_no_downgrade(shape: tuple[int, int]) -> None:
     """One in 14 results of three sums, added up one term after the other, was refused."""
     generator = torch.Generator().manual_seed(0)
     refused = dict.fromkeys([*SUMS, *NARROW], 0)
-    for x in torch.randn(500, *shape, generator=generator):
+    for x in torch.randn(200, *shape, generator=generator):
         ref = x.double().sum(1)
         base = {"out": accuracy_of(ref, ref.float())}
         for name, kernel in {**SUMS, **NARROW}.items():
             found = {"out": accuracy_of(ref, kernel(x))}
             refused[name] += len([*downgrades(found, base, Inputs.of([x]))])
     assert not any(refused[name] for name in SUMS), refused
-    assert all(refused[name] > 450 for name in NARROW), refused
+    assert all(refused[name] > 180 for name in NARROW), refused
 
 
 def test_narrow_outputs_are_held_to_their_own_rounding() -> None:

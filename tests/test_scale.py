@@ -64,7 +64,9 @@ def new(old: Path) -> Path:
     return write_table(old.with_name("new.csv"), a_table(103.0))
 
 
-@pytest.mark.parametrize("words", [(), ("--json",)], ids=["text", "json"])
+@pytest.mark.parametrize(
+    "words", [(), pytest.param(("--json",), marks=pytest.mark.long)], ids=["text", "json"]
+)
 def test_ten_thousand_rows_are_decided(
     old: Path,
     new: Path,
