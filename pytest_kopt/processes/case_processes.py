@@ -119,7 +119,7 @@ class CaseProcesses:
         order: Callable[[str, str | None], CheckCase | Profile] = CheckCase,
         each: int = 2,
     ) -> None:
-        """Start children by `start`, one for `each` so many of the `foreseen` cases.
+        """Start children by `start`, one for every `each` of the `foreseen` cases.
 
         Each has a place, below `most`, which its replacement takes. `order` makes the order for a
         case and the one that follows it.
