@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import random
 import re
 from collections.abc import Callable
 from typing import Any
@@ -35,12 +34,12 @@ def row_sums(x: Tensor) -> Tensor:
 
 
 #: Of those that are right at first.
-_DICE = random.Random(7)
+_raced = itertools.count(1)
 
 
 def racing(x: Tensor) -> Tensor:
     out = x.sum(-1)
-    if _DICE.random() < 1 / 8:
+    if not next(_raced) % 16:
         out[-1] = out[0]
     return out
 

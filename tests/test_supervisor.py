@@ -34,7 +34,9 @@ def test_on_a_gpu_the_baseline_does_not_wait_for_the_second_collection(
     measured = []
 
     class Cases:
-        def __init__(self, start: object, replay: supervisor.Supervisor, *_: object) -> None:
+        def __init__(
+            self, start: object, replay: supervisor.Supervisor, *_: object, **__: object
+        ) -> None:
             self._replay = replay
 
         def run(self) -> None:
@@ -47,8 +49,10 @@ def test_on_a_gpu_the_baseline_does_not_wait_for_the_second_collection(
         measurements=SimpleNamespace(
             environment={},
             checkers=1,
+            checker=None,
             foreseen=(),
-            sites=SimpleNamespace(here=SimpleNamespace(kind=kind)),
+            in_their_order=lambda ids: ids,
+            sites=SimpleNamespace(here=SimpleNamespace(kind=kind), asked=[]),
         ),
         orders=SimpleNamespace(expected=None),
         settings=SimpleNamespace(round=1),
