@@ -66,8 +66,9 @@ def test_each_rule_of_honesty_has_its_place_in_the_code() -> None:
     rules = re.findall(r"^(\d+)\. \*\*", page, re.MULTILINE)
     places = dict(re.findall(r"^\| (\d+) \| `([\w.]+)` \|$", page, re.MULTILINE))
     assert rules == [*places] and len(rules) == 13
-    for name in places.values():
-        assert resolve_name(f"pytest_kopt.{name}").__doc__
+    for rule, name in places.items():
+        text = resolve_name(f"pytest_kopt.{name}").__doc__
+        assert f"It is rule {rule} of docs/honesty.md." in text, name
 
 
 def test_no_two_files_share_a_name() -> None:

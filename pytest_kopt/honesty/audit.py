@@ -52,6 +52,8 @@ def audit(candidate: Mapping[str, bytes], incumbent: Mapping[str, bytes]) -> lis
     """Return notes about a candidate's sources, by path, but for code that the incumbent has too.
 
     Files that are no Python have none.
+
+    It is rule 11 of docs/honesty.md.
     """
     old = Counter((check, ast.dump(node)) for _, check, node in _notes(incumbent))
     findings = []

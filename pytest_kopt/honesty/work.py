@@ -121,7 +121,10 @@ def written_bytes(tensors: Iterable[torch.Tensor]) -> int:
 
 
 def too_fast(ms: float, nbytes: float, flops: float, device: str) -> Iterator[Finding]:
-    """Say when a call took less time than its output or its product can take."""
+    """Say when a call took less time than its output or its product can take.
+
+    It is rule 8 of docs/honesty.md.
+    """
     least = floor_ms(nbytes, flops, ceilings(device))
     # A busy host shows less than the device can do: it is looked at again before anything is said.
     for _ in range(_AGAIN if ms < least else 0):

@@ -201,6 +201,8 @@ class Blocks:
         """Run a block of an arm, on a GPU after a pause that keeps the clock at its top.
 
         With `seconds` the device is kept busy for that time, with forward and backward in turn.
+
+        It is rule 3 of docs/honesty.md.
         """
         if self._is_gpu and not seconds:
             time.sleep(PAUSE_S)

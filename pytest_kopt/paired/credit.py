@@ -138,6 +138,8 @@ def look_alone(
 
     Each time `in_company` returns both next to each other, by node id. Raises what that raises, but
     for Refused: a gain that could not be measured so is in doubt.
+
+    It is rule 5 of docs/honesty.md.
     """
     gains = _gains(replicas)
     gain = statistics.fmean(gains.values())
@@ -295,6 +297,8 @@ def look_total(
     `others` were not claimed for the gain. `elsewhere` are times of the candidate and the current
     best, by node id, in processes that had no blocks. `another` replica is asked for while blocks
     say too little.
+
+    It is rule 1 of docs/honesty.md.
     """
     gains, measured, taken = _gains(replicas), [*replicas, *others], len(others)
     while True:
@@ -373,6 +377,8 @@ def look_outside(
     which others on the machine disturb, can only contradict. `replicas` are those that the verdict
     claims a gain by, whether or not that clock was asked in them; it may have been asked in those
     `beside_alone` as well. With `loss_pct` no gain is claimed, but that no more than this is lost.
+
+    It is rule 2 of docs/honesty.md.
     """
     asked = [*replicas, *beside_alone]
     engines = {case.engine for replica in replicas for case in replica.values()}

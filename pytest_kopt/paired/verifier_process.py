@@ -93,6 +93,8 @@ class Verifier(Children):
         """Say whether a fresh process of the candidate's is right where the timed calls were not.
 
         Refused where another process of the current best's is not right either.
+
+        It is rule 13 of docs/honesty.md.
         """
         if not self._is_right_in(self._start, looks):
             raise Refused(

@@ -111,6 +111,8 @@ def isolate(scratch: Path, hidden: Sequence[Path], more: Sequence[Path] = ()) ->
     It may write below `more` folders as well. Temporary files go to `scratch`, records at `hidden`
     are out of reach. It has one thread yet: others would stay free. False where the system lacks
     what is needed.
+
+    It is rule 7 of docs/honesty.md.
     """
     if (version := _landlock()) < 2:
         return False

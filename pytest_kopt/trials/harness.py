@@ -127,7 +127,10 @@ class HarnessWatch:
         return {name: before.files.get(name, "") for name in touched(before, self.take(ids))}
 
     def check(self, ids: Iterable[str]) -> Fingerprint:
-        """Return the fingerprint now; BadInput when the harness is not the baseline's."""
+        """Return the fingerprint now; BadInput when the harness is not the baseline's.
+
+        It is rule 9 of docs/honesty.md.
+        """
         now, before = self.take(ids), self._baseline
         findings = [*edits(before, now)] if before is not None else []
         if before is None or not findings:
@@ -152,6 +155,8 @@ class HarnessWatch:
         """Raise BadInput where what a version uses is neither declared nor as the best one had it.
 
         Both would use it as it is now, and it is neither kept nor restored with the kernel.
+
+        It is rule 6 of docs/honesty.md.
         """
         campaign = self._campaign
         document = campaign.best.session().get("harness")

@@ -73,7 +73,10 @@ _BEYOND = RENEWED.excluded_by
 
 
 def serve_verifier(case: Case, bench: Bench, arms: ArmsOrder, client: Client) -> None:
-    """Load a case of the incumbent's tree; judge what a runner handed over, or answer it."""
+    """Load a case of the incumbent's tree; judge what a runner handed over, or answer it.
+
+    It is rule 4 of docs/honesty.md.
+    """
     try:
         with one_thread(), checking_lock(bench.uuid, bench.waiting):
             case = observed(case, derive(bench.session_seed, case.nodeid, "verifier"))

@@ -76,6 +76,8 @@ def judge_candidate(ran: Ran) -> tuple[Verdict, PairedResult | None, str]:
     """Gather and judge, and record or change nothing.
 
     Returns the verdict, what it rests on, and the stack of a case that ended its process.
+
+    It is rule 10 of docs/honesty.md.
     """
     opened = ran.opened
     in_source = audited(opened.campaign, ran.kernel)

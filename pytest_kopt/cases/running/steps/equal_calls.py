@@ -172,7 +172,10 @@ def _has_nan(run: Pass) -> bool:
 
 
 def parts_of_a_batch(checking: Checking) -> Iterator[Finding]:
-    """Compare rows of parts with those of the whole, bit by bit; BadInput without a batch."""
+    """Compare rows of parts with those of the whole, bit by bit; BadInput without a batch.
+
+    It is rule 12 of docs/honesty.md.
+    """
     case, inputs, seed = checking.case, checking.pristine, checking.seeds["last"]
     carriers = [place for place in range(len(inputs)) if place not in case.weights]
     sizes = [len(x) for place in carriers for x in tensors(inputs[place]) if x.ndim]
