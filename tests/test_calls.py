@@ -26,7 +26,9 @@ PARTS: dict[str, list[tuple[Any, str]]] = {
     "answers": [
         (check, "fresh_content"),
         (contents, "same_addresses"),
+        (contents, "few_elements"),
         (contents, "few_of_a_weight"),
+        (contents, "after_many_calls"),
         (contents, "other_addresses"),
     ],
     "memory": [(contents, "recycled")],

@@ -90,13 +90,18 @@ MEMOS = {
     "address": lambda x, w: x.data_ptr(),
     "version": lambda x, w: (x.data_ptr(), x._version),
     "shape": lambda x, w: x.shape,
+    "corners": lambda x, w: (float(x[0, 0]), float(x[-1, -1])),
+    "sum": lambda x, w: round(float(x.double().sum()), 6),
+    "extremes": lambda x, w: (float(x.max()), float(x.min()), float(x[0, 0])),
 }
 
 
 @pytest.mark.parametrize("key", MEMOS)
 def test_a_memo_that_serves_one_content_for_another_is_stale(key: str) -> None:
     report = check(memo(MEMOS[key]))
-    assert (report.check, names(report)) == ("FAIL", {"stale-result"})
+    assert "stale-result" in {found.check for found in report.findings} and report.check == "FAIL"
+    # Where only a few elements changed, a kernel without any memory may not have read these.
+    assert names(report) == (set() if key in ("corners", "sum", "extremes") else {"stale-result"})
 
 
 #: A case whose weight has room for a change of a few elements.
@@ -126,8 +131,7 @@ def test_a_kept_weight_has_to_follow_an_update_of_a_few_elements(
             kept[found] = w.t().contiguous()
         return x @ kept[found].t()
 
-    report = check(kernel, **WIDE)
-    assert (report.check == "PASS" and not names(report)) == passes
+    assert (check(kernel, **WIDE).check == "PASS") == passes
 
 
 def test_a_weight_whose_order_means_something_may_be_read_in_part() -> None:
@@ -180,7 +184,7 @@ def test_an_honest_mistake_is_only_wrong(wrong: str) -> None:
     assert names(report) == set()
 
 
-@pytest.mark.parametrize("busy_from", [1, 2, None])
+@pytest.mark.parametrize("busy_from", [1, 20, None])
 def test_a_process_that_rests_while_calls_are_judged_is_not_watched_again(
     busy_from: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -204,7 +208,7 @@ def test_a_process_that_rests_while_calls_are_judged_is_not_watched_again(
     assert bool(next(looks)) is bool(busy_from)
 
 
-@pytest.mark.parametrize("after", [1, 2])
+@pytest.mark.parametrize("after", [1, 3, 8])
 def test_a_kernel_that_rests_after_some_calls_is_found(after: int) -> None:
     count = itertools.count()
     kept: list[Tensor] = []

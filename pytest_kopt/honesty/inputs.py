@@ -19,7 +19,7 @@ from pytest_kopt.numerics.nested import (
     tensors,
 )
 
-#: Share of the elements that change places: few enough for sampled fingerprints to miss them.
+#: Share of the elements that a disturbance moves: few enough for sampled fingerprints to miss them.
 _SHARE = 0.01
 _LEAST, _MOST = 4, 4096
 NUMBERS = (bool, int, float)
@@ -134,20 +134,48 @@ def overwrite(
                 _write(target, source)
 
 
+def disturbed(
+    arguments: Sequence[Any], weights: Container[int], generator: torch.Generator
+) -> list[Any]:
+    """Return inputs in which a few elements of the activations have changed places.
+
+    Sum, extremes, corners and nearly all elements stay as they were, so that a fingerprint of the
+    content stays too; the result does not. Only floating-point tensors are disturbed: the order of
+    integers can be a structure (offsets, indices).
+    """
+    result = fresh_copies(arguments)
+    for position, value in enumerate(result):
+        for tensor in tensors(value) if position not in weights else ():
+            if has_room(tensor):
+                exchange(tensor.data, places(tensor.numel(), generator))
+    return result
+
+
 def can_be_updated(weight: torch.Tensor) -> bool:
     """Say whether a few elements of a weight can change places and leave it what it is."""
     return has_room(weight) and not says_twice(weight)
 
 
 def updated(
-    arguments: Sequence[Any], weights: Iterable[int], generator: torch.Generator
+    arguments: Sequence[Any],
+    weights: Container[int],
+    generator: torch.Generator,
+    most: int | None = None,
 ) -> list[Any]:
-    """Return inputs in which so few elements of the weights changed places that samples miss it."""
+    """Return inputs in which a few elements of the weights, `most` at most, changed places."""
     result = fresh_copies(arguments)
-    for weight in filter(can_be_updated, tensors([result[place] for place in weights])):
-        drawn = places(weight.numel(), generator)
-        exchange(weight.data, drawn[torch.randperm(len(drawn), generator=generator)[:_LEAST]])
+    for position, value in enumerate(result):
+        for tensor in tensors(value) if position in weights else ():
+            if can_be_updated(tensor):
+                drawn = places(tensor.numel(), generator)
+                chosen = torch.randperm(len(drawn), generator=generator)[:most]
+                exchange(tensor.data, drawn[chosen])
     return result
+
+
+def can_be_disturbed(arguments: Sequence[Any], weights: Container[int]) -> bool:
+    """Say whether some activation has enough elements to change a few unnoticed."""
+    return any(map(has_room, activations(arguments, weights)))
 
 
 def has_room(tensor: torch.Tensor) -> bool:

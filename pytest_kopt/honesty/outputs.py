@@ -205,10 +205,13 @@ def stale(
     after: Sequence[Any],
     expected_before: Sequence[Any],
     expected: Sequence[Any],
+    *,
+    rejects: bool = True,
 ) -> Iterator[Finding]:
     """Say when a result is an earlier one although its reference changed visibly.
 
-    One number everywhere was never computed, and kept for nothing: that is a mistake.
+    One number everywhere was never computed, and kept for nothing: that is a mistake. If only a few
+    elements changed, the finding does not reject: a kernel without memory may ignore these.
     """
     quadruples = zip(before, after, expected_before, expected, strict=False)
     plain = (four for four in quadruples if all(type(t) in _PLAIN for t in four))
@@ -231,6 +234,7 @@ def stale(
             "stale-result",
             f"{call_name} returned the result of an earlier call, bit for bit",
             advice="compute the result in every call: a training step has new input values",
+            rejects=rejects,
         )
 
 

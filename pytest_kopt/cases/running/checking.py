@@ -29,7 +29,7 @@ from pytest_kopt.cases.running.against_reference import (
     nearest,
     pairs,
 )
-from pytest_kopt.cases.running.execution import CandidateFunction, Pass, Run
+from pytest_kopt.cases.running.execution import CandidateFunction, Pass, Run, make_inputs
 from pytest_kopt.cases.running.reference import Reference
 from pytest_kopt.honesty import inputs, outputs, renewal
 from pytest_kopt.honesty.accuracy import Accuracy
@@ -100,6 +100,8 @@ class Checking:
     candidate: CandidateFunction = field(init=False)
     #: The reference.
     truth: Reference = field(init=False)
+    #: What draws the content that differs a little from the one before.
+    generator: torch.Generator = field(init=False)
     #: The candidate's own tensors, which keep their addresses.
     used: list[Any] = field(init=False)
     #: A copy of what `used` should hold.
@@ -124,6 +126,10 @@ class Checking:
     seconds: float = math.inf
     #: Whether two contents have been judged by the gates.
     is_settled: bool = False
+    #: Whether an activation has room for a change of a few elements.
+    is_disturbable: bool = True
+    #: Whether only a few elements of the content changed since the call before.
+    is_renewed_a_little: bool = False
     #: For how many seconds calls were judged.
     judging: float = 0.0
     #: The largest share of a core that other threads used while a call was judged.
@@ -133,6 +139,7 @@ class Checking:
         self.facts.groups = {} if self.case.is_grouped else None
         self.candidate = CandidateFunction(self.case, self.case.function)
         self.truth = Reference(self.case)
+        self.generator = torch.Generator().manual_seed(self.seeds["disturb"])
 
     @property
     def is_short(self) -> bool:
@@ -200,10 +207,25 @@ class Checking:
 
     def renew(self, fresh: Sequence[Any]) -> None:
         inputs.overwrite(self.used, fresh, self.case.weights)
+        self.is_renewed_a_little = False
         # Sizes in a list are content as well.
         self.used = [
             old if contents(old) else new for old, new in zip(self.used, fresh, strict=True)
         ]
+        self.pristine = fresh_copies(fresh)
+
+    def renew_a_little(self) -> None:
+        """Write new activations and leave the weights, as between two steps of training."""
+        weights = self.case.weights
+        self.is_renewed_a_little = self.is_disturbable
+        if self.is_disturbable:
+            fresh = inputs.disturbed(self.pristine, weights, self.generator)
+        else:
+            seed = int(torch.randint(1 << 62, (), generator=self.generator))
+            fresh = list(make_inputs(self.case, seed))
+            for place in weights:
+                fresh[place] = self.pristine[place]
+        inputs.overwrite(self.used, fresh, self.case.weights, only_activations=True)
         self.pristine = fresh_copies(fresh)
 
     def restore(self) -> None:
@@ -275,7 +297,12 @@ class Checking:
                 # A sampler may draw the same few values twice.
                 return
             yield from outputs.stale(
-                call_name, before.copies.all, run.copies.all, expected_before.all, expected
+                call_name,
+                before.copies.all,
+                run.copies.all,
+                expected_before.all,
+                expected,
+                rejects=not self.is_renewed_a_little,
             )
 
     def _pool(self, run: Run, expected: Pass) -> None:

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from time import perf_counter
+from typing import Any
 
 import torch
 
@@ -49,27 +50,62 @@ _LOOK_SECONDS, _TICKING_SECONDS, _LOOKS = 0.02, 0.05, 25
 _IDLE_LOOKS = 2
 #: The share of elements that two references may round otherwise.
 _STEPS = 1e-3
+#: So few elements of a weight change that samples of one in a hundred miss them.
+_FEW = 4
 
 
 def same_addresses(checking: Checking) -> None:
-    seed = checking.seeds["again"]
-    checking.renew(make_inputs(checking.case, seed))
-    checking.call("new content at the same addresses", seed)
+    _call_on_new_content(checking, checking.seeds["again"])
     checking.is_settled = True
 
 
-def few_of_a_weight(checking: Checking) -> Iterator[Finding]:
-    """Say when a result stays, bit for bit, although a few elements of the weights were updated."""
-    seed, before, pristine = checking.seeds["again"], checking.expected.all, checking.pristine
-    generator = torch.Generator().manual_seed(checking.seeds["disturb"])
-    checking.renew(inputs.updated(pristine, checking.case.weights, generator))
-    # The order of a weight may mean something: neither kernel nor reference needs to take another.
+def _call_on_new_content(checking: Checking, seed: int) -> None:
+    checking.renew(make_inputs(checking.case, seed))
+    checking.call("new content at the same addresses", seed)
+
+
+def few_elements(checking: Checking) -> None:
+    """Change a few elements only; a kernel that is right about one such content is about two."""
+    seed, weights = checking.seeds["disturb"], checking.case.weights
+    if not inputs.can_be_disturbed(checking.pristine, weights):
+        checking.is_disturbable = False
+        _call_on_new_content(checking, seed)
+        return
+    disturbed = inputs.disturbed(make_inputs(checking.case, seed), weights, checking.generator)
+    checking.is_disturbable = _works_in_another_order(checking, disturbed, "content", seed)
+    if checking.is_disturbable:
+        checking.renew_a_little()
+        checking.call("the same content except for a few elements", seed)
+
+
+def few_of_a_weight(checking: Checking) -> None:
+    """Change a few elements of the weights in place: one in a hundred, then too few for samples."""
+    seed, weights = checking.seeds["last"], checking.case.weights
+    updated = inputs.updated(make_inputs(checking.case, seed), weights, checking.generator)
+    if not _works_in_another_order(checking, updated, "weights", seed):
+        return
+    for most in (None, _FEW):
+        checking.renew(inputs.updated(checking.pristine, weights, checking.generator, most))
+        checking.is_renewed_a_little = True
+        checking.call("a few elements of the weights changed in place", seed)
+
+
+def _works_in_another_order(checking: Checking, fresh: Sequence[Any], what: str, seed: int) -> bool:
+    """Call on content in another order; say whether kernel and reference work with it, and agree.
+
+    They cannot where order means something. New content follows then, and of the call only a
+    finding stands that rejects: an old answer is one on whatever content.
+    """
+    before = [*checking.comparisons], [*checking.findings], [*checking.broken]
+    checking.renew(fresh)
     with suppress(Exception):
-        run = checking.candidate(checking.used, seed)
-        expected = checking.truth(fresh_copies(checking.pristine), run.live, seed)
-        old, new = checking.last.copies.all, run.copies.all
-        yield from outputs.stale("a call with updated weights", old, new, before, expected.all)
-    checking.renew(pristine)
+        checking.call(f"{what} in another order", seed)
+        if checking.passed:
+            return True
+    if not any(finding.rejects for finding in checking.findings[len(before[1]) :]):
+        checking.comparisons, checking.findings, checking.broken = before
+        _call_on_new_content(checking, seed)
+    return False
 
 
 def other_groups(checking: Checking) -> Iterator[Finding]:
@@ -132,9 +168,30 @@ def recycled(checking: Checking) -> list[Finding]:
     return outputs.recycled(lambda: tensors(checking.call_unjudged()), shareable)
 
 
+def after_many_calls(checking: Checking) -> Iterator[Finding]:
+    """Be right after dozens of calls as well, on content much like the first, foreseeable one."""
+    pristine, first, expected = checking.first
+    if checking.is_disturbable:
+        fresh = inputs.disturbed(pristine, checking.case.weights, checking.generator)
+    else:
+        fresh = list(make_inputs(checking.case, checking.seeds["last"]))
+    checking.renew(fresh)
+    call_name = "after many calls"
+    checking.call(call_name, checking.seeds["last"])
+    last, last_expected = checking.last.copies, checking.expected
+    yield from outputs.stale(
+        call_name,
+        first.copies.all,
+        last.all,
+        expected.all,
+        last_expected.all,
+        rejects=not checking.is_disturbable,
+    )
+
+
 def other_addresses(checking: Checking) -> Iterator[Finding]:
     """Be right about the same content at other addresses, with allocations full of NaN."""
-    moved, seed = fresh_copies(checking.pristine), checking.seeds["again"]
+    moved, seed = fresh_copies(checking.pristine), checking.seeds["last"]
     # Compiled functions would be compiled anew for poisoned allocations.
     is_costly = not checking.is_short or runs_compiled(checking.call_unjudged)
     renewal.poison_freed(checking.last.copies.results)

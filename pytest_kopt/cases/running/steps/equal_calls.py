@@ -132,7 +132,7 @@ def stale_memory(checking: Checking, reached: dict[str, Accuracy]) -> Iterator[F
         )
         return
     before = _run(checking, checking.pristine)
-    _run(checking, make_inputs(checking.case, checking.seeds["check"]))
+    _run(checking, make_inputs(checking.case, checking.seeds["again"]))
     after = _run(checking, checking.pristine)
     for name, first, second in pairs(before, after):
         error = reached.get(name)
