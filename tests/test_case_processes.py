@@ -176,7 +176,7 @@ def test_a_process_is_never_told_of_a_next_case_that_another_runs(world: World) 
     for child in range(3):
         own = [(nodeid, following) for who, nodeid, following in world.asked if who == child]
         for (_, following), (nodeid, _) in itertools.pairwise(own):
-            assert following in (nodeid, None), "None: the last cases are left to all"
+            assert following == nodeid
 
 
 @pytest.mark.parametrize("most", [1, 3])

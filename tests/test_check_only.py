@@ -27,7 +27,7 @@ from tests.scripted import Clock
 from tests.sessions.project import Project
 
 #: Calls whose answers are held against the reference.
-JUDGED = 3
+JUDGED = 6
 
 
 class Counted:

@@ -16,6 +16,7 @@ from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from pathlib import Path
+from typing import Any
 
 from pytest_kopt import models
 from pytest_kopt.cases.case import Case
@@ -191,7 +192,7 @@ class WorkerOrders:
     choices: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     candidate_choices: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     #: What fixtures of xdist say of a worker, for a process that is one of several (else empty).
-    workerinput: Mapping[str, str | int] = field(default_factory=dict)
+    workerinput: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def preset_choices(self) -> Mapping[str, Mapping[str, str]]:

@@ -51,6 +51,9 @@ class Listener:
         self.collector.collected(ids)
         return ids
 
+    def collected_too(self, ids: list[str]) -> None:
+        """Hear what another process collected."""
+
     def collect_error(self, data: dict[str, Any]) -> None:
         self.collector.add_collect_error(self.read(data))
 
@@ -78,7 +81,11 @@ class Listener:
 
     def read(self, data: dict[str, Any]) -> Any:
         """Return a report as pytest knows it."""
-        return self.config.hook.pytest_report_from_serializable(config=self.config, data=data)
+        report = self.config.hook.pytest_report_from_serializable(config=self.config, data=data)
+        if isinstance(report.longrepr, list):
+            # Where and why it was skipped: JSON has no tuples.
+            report.longrepr = tuple(report.longrepr)
+        return report
 
 
 @dataclass(slots=True, eq=False)
@@ -207,6 +214,8 @@ class CaseProcesses:
                 if self._waiting is None:
                     self._waiting = deque(listener.collected(ids))
                     self._open_for(len(self._waiting))
+                else:
+                    listener.collected_too(ids)
                 worker.is_free = True
             case CollectError(data):
                 listener.collect_error(data)
@@ -249,10 +258,8 @@ class CaseProcesses:
         if worker.current is None or not self._listener.proceed():
             self._close(worker)
             return
-        # pytest has to know it: it takes down what the next one does not need. The last cases are
-        # left to whoever is free first.
-        if self._waiting and len(self._waiting) >= self._most:
-            worker.following = self._take()
+        # pytest has to know it: it takes down what the next one does not need.
+        worker.following = self._take()
         self._listener.given(worker.current, worker.place)
         worker.child.send(self._order(worker.current, worker.following))
 

@@ -1,7 +1,7 @@
 """Cases refused at collection: no CSV can hold them, nothing can judge them, no GPU runs them.
 
 A process that runs cases reports it as a failure of its collection. That report reaches the
-controller from a child as well as from a worker of xdist.
+controller from a child, in a plain run from a worker of xdist.
 """
 
 from __future__ import annotations

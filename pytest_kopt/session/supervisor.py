@@ -76,6 +76,9 @@ class Supervisor(Replay):
             session.shouldstop = f"{len(broken)} error{'s' * (len(broken) != 1)} during collection"
         return measurements.in_their_order(controller.collected(ids))
 
+    def collected_too(self, ids: list[str]) -> None:
+        check_same_ids(self._ids, ids, "-n")
+
     def given(self, nodeid: str, place: int) -> None:
         self._controller.measurements.sites.place(nodeid, place)
 

@@ -9,6 +9,7 @@ from fnmatch import fnmatch
 from functools import cached_property, partial
 from itertools import cycle
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -81,15 +82,23 @@ class Measurements:
         site, device = self.sites.lane(place)
         env = site.environment_on(device)
         if lanes:
-            # Fixtures of the project's tests may tell workers of xdist apart.
-            worker: dict[str, str | int] = {
-                "workerid": f"gw{place}",
-                "workercount": lanes,
-                "testrunuid": self._run,
-            }
+            worker = self._as_worker_of_xdist(f"gw{place}", lanes)
             orders = replace(orders, device=site.kind, workerinput=worker)
-            env |= {"PYTEST_XDIST_WORKER": f"gw{place}", "PYTEST_XDIST_WORKER_COUNT": str(lanes)}
+            env |= {
+                "PYTEST_XDIST_WORKER": worker["workerid"],
+                "PYTEST_XDIST_WORKER_COUNT": str(lanes),
+                "PYTEST_XDIST_TESTRUNUID": self._run,
+            }
         return Child(self._config, orders, env, None, site.copy(self._root), site.starter)
+
+    def _as_worker_of_xdist(self, name: str, count: int) -> dict[str, Any]:
+        """Return what fixtures of the project, and of plugins, ask for in a worker of xdist."""
+        found = {"workerid": name, "workercount": count, "testrunuid": self._run}
+        # Plugins and conftest files give a worker what their own part there reads.
+        gateway = SimpleNamespace(id=name, spec=None)
+        node = SimpleNamespace(config=self._config, workerinput=found, gateway=gateway)
+        self._config.hook.pytest_configure_node(node=node)
+        return found
 
     def in_their_order(self, ids: list[str]) -> list[str]:
         """Return cases in the order in which processes check them.

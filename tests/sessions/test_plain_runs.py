@@ -408,13 +408,19 @@ import os
 def test_it(worker_id, testrun_uid, request):
     own = request.config.workerinput
     assert worker_id == own["workerid"] == os.environ["PYTEST_XDIST_WORKER"] == "gw0"
-    assert testrun_uid == own["testrunuid"] and own["workercount"] == 1
+    assert testrun_uid == own["testrunuid"] == os.environ["PYTEST_XDIST_TESTRUNUID"]
+    assert own["workercount"] == 1 and own["database"] == "first"
+"""
+GIVES_TO_WORKERS = """\
+def pytest_configure_node(node):
+    node.workerinput["database"] = "first"
 """
 
 
 def test_a_test_finds_what_a_worker_of_xdist_would_say(empty: Project) -> None:
-    """By its fixtures, by its environment and in the config."""
+    """And what the project gave to that, by xdist's fixtures and by its interface."""
     empty.write("pyproject.toml", SETTINGS)
+    empty.write("conftest.py", GIVES_TO_WORKERS)
     empty.write("tests/test_it.py", ASKS_WHERE_IT_IS)
     run = empty.pytest("--summary-csv", "rows.csv", "-n", "1")
     assert run.code == 0 and "1 passed" in run.out, run.text
@@ -432,3 +438,45 @@ def test_a_session_without_cases_does_not_load_torch(empty: Project) -> None:
     empty.write("tests/test_it.py", "import sys\ndef test_it(): assert 'torch' not in sys.modules")
     run = empty.pytest("--summary-csv", "rows.csv", **FRESH)
     assert run.code == 0 and not (empty.root / "rows.csv").exists(), run.text
+
+
+SKIPS = """\
+import pytest
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_it(number, opened):
+    if number == 1:
+        pytest.skip("not here")
+"""
+OPENS_ONCE = """\
+import os
+import pytest
+
+
+@pytest.fixture(scope="session")
+def opened():
+    with open(f"opened-{os.getpid()}", "x"):
+        yield
+"""
+
+
+@pytest.mark.parametrize("words", [(), ("-n", "2")])
+def test_a_skip_is_told_and_a_session_fixture_is_set_up_once(
+    empty: Project, words: tuple[str, ...]
+) -> None:
+    empty.write("pyproject.toml", SETTINGS)
+    empty.write("conftest.py", OPENS_ONCE)
+    empty.write("tests/test_it.py", SKIPS)
+    run = empty.pytest("--summary-csv", "rows.csv", "-v", "-rs", "--junitxml", "all.xml", *words)
+    assert run.code == 0 and "3 passed, 1 skipped" in run.out, run.text
+    assert "not here" in run.out and "not here" in empty.read("all.xml")
+
+
+def test_ids_that_differ_between_lanes_are_refused(empty: Project) -> None:
+    drawn = "import uuid\nimport pytest\n\nIDS = [uuid.uuid4().hex, uuid.uuid4().hex]\n\n\n"
+    test = "@pytest.mark.parametrize('x', IDS, ids=IDS)\ndef test_it(x):\n    pass\n"
+    empty.write("pyproject.toml", SETTINGS)
+    empty.write("tests/test_it.py", drawn + test)
+    run = empty.pytest("--summary-csv", "rows.csv", "-n", "2")
+    assert run.code == 4 and "test ids differ between two processes" in run.text, run.text
