@@ -127,7 +127,7 @@ def test_workers_go_round_the_idle_gpus_in_the_callers_order(
 
     use(monkeypatch, FakeVendor([A, B, C], state))
     gated = place("cuda", None, 0.0, print)
-    pinned = [gated.pin(k)["CUDA_VISIBLE_DEVICES"] for k in range(5)]
+    pinned = [gated.host.pin(gated.device(k))["CUDA_VISIBLE_DEVICES"] for k in range(5)]
     assert pinned == [d.uuid for d in (A, C, A, C, A)]
     assert gated.best == C, "the most idle one takes a serial run"
     assert place("cuda", None, None, print).devices == (A, B, C)

@@ -158,8 +158,9 @@ class Placement:
     say: Callable[[str], None]
     wait_minutes: float | None = None
 
-    def pin(self, place: int) -> dict[str, str]:
-        return self.host.pin(self.devices[place % len(self.devices)])
+    def device(self, place: int) -> Device:
+        """Return the device at a place of those who go round them."""
+        return self.devices[place % len(self.devices)]
 
     def find(self, uuid: object) -> Device | None:
         return next((device for device in self.devices if device.uuid == uuid), None)

@@ -101,13 +101,12 @@ class Sites:
         return placement.devices[:number] if number else [placement.best]
 
     def lane(self, place: int) -> tuple[Site, Device]:
-        """Return the host and the device of a lane, by its place among those asked for."""
+        """Return the host and the device of a lane or worker, by its place among those asked."""
         if not self.asked:
             return self.here, self.here.placement.best
         name = self.asked[place]
         site = self._there(name) if name else self.here
-        devices = site.placement.devices
-        return site, devices[self.asked[:place].count(name) % len(devices)]
+        return site, site.placement.device(self.asked[:place].count(name))
 
     def place(self, nodeid: str, place: int) -> None:
         """Note on which other host a case is measured."""

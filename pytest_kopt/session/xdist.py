@@ -29,10 +29,11 @@ class XdistBridge:
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_setupnodes(self, config: pytest.Config, specs: list[Any]) -> None:
         """Put the environment into the specs: seen by conftest imports and by replacements."""
-        proxies, measurements = proxies_of(config), self._controller.measurements
-        here = [spec for spec in specs if not host_of(spec, proxies)]
-        for place, spec in enumerate(here):
-            spec.env.update(measurements.environment_of_worker(place))
+        proxies, sites = proxies_of(config), self._controller.measurements.sites
+        for place, spec in enumerate(specs):
+            if not host_of(spec, proxies):
+                site, device = sites.lane(place)
+                spec.env.update(site.environment_on(device))
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:

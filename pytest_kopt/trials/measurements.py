@@ -130,10 +130,6 @@ class Measurements:
         expected = self.orders.expected or ()
         return sum(case.nodeid not in self.orders.ignored for case in expected)
 
-    def environment_of_worker(self, place: int) -> dict[str, str]:
-        """Return what the `place`-th worker of this host gets: all that, and its device."""
-        return {**self.sites.here.environment, **self.sites.here.placement.pin(place)}
-
     def take_place(
         self, wait_minutes: float | None, say: Callable[[str], None], *, serves_itself: bool
     ) -> None:
