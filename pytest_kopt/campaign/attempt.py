@@ -96,18 +96,23 @@ class Attempt:
         return parse_csv(self._read(path.name).decode(), where=str(path))
 
     def session(self) -> dict[str, Any]:
-        return dict(json.loads(self._read("evidence.json"))["session"])
+        return dict(self._measured()["session"])
 
     def results(self) -> list[CaseResult]:
-        texts = json.loads(self._read("evidence.json"))["results"]
-        return [CaseResult.from_json(text) for text in texts]
+        return [CaseResult.from_json(text) for text in self._measured()["results"]]
 
     def conditions(self) -> dict[str, str]:
-        """Return when, where and with what it was measured, as far as that is recorded."""
-        session, texts = self.session(), dict[str, set[str]]()
-        for result in self.results():
+        """Return when, where and with what it was measured, as far as that is recorded.
+
+        Nothing where no case has a result.
+        """
+        measured, texts = self._measured(), dict[str, set[str]]()
+        if not measured["results"]:
+            return {}
+        session = measured["session"]
+        for case in map(CaseResult.from_json, measured["results"]):
             for name in _OF_CASES:
-                if (value := getattr(result.evidence, name)) is not None:
+                if (value := getattr(case.evidence, name)) is not None:
                     texts.setdefault(name, set()).add(str(value))
         of_session = {name: str(session[name]) for name in _OF_SESSION if name in session}
         return of_session | {name: ", ".join(sorted(values)) for name, values in texts.items()}
@@ -160,6 +165,9 @@ class Attempt:
     def key(self, name: str) -> str:
         """Return what the ledger calls a file."""
         return (self.directory / name).relative_to(self.layout.directory).as_posix()
+
+    def _measured(self) -> dict[str, Any]:
+        return dict(json.loads(self._read("evidence.json")))
 
     def _read(self, name: str, place: Path | None = None) -> bytes:
         path = (place or self.directory) / name

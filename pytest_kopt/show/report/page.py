@@ -99,12 +99,13 @@ def _measured_with(campaign: Campaign) -> dict[str, Any]:
     latest = sorted(attempts, key=lambda attempt: (-attempt.round, -attempt.number))
     for attempt in latest:
         try:
-            if not (attempt.directory / "evidence.json").exists() or not attempt.results():
-                continue
-            conditions = attempt.conditions()
+            if (attempt.directory / "evidence.json").exists():
+                conditions = attempt.conditions()
         except BadInput as error:
             environment = [("evidence", str(error))]
             break
+        if not conditions:
+            continue
         variables = ((f"env {name}", text) for name, text in campaign.manifest.env.items())
         session = ("measured in", f"round {attempt.round}, attempt {attempt.number}")
         environment = [session, *conditions.items(), *variables]
