@@ -1,8 +1,8 @@
 """The orders of a client to a worker, each as a type, and the replies that follow.
 
 A worker is a process that runs kernel code. Its client is the process that started it: a session, a
-comparison, the profiler. `Begin` comes first, and the worker collects; then each
-case begins with one of the case orders, and what follows it is ended by `CaseFinished`:
+comparison, the profiler. `Begin` comes first, and the worker collects; then each case begins with
+one of the case orders, and what follows it is ended by `CaseFinished`:
 
 ```
 Begin           Collected, before that a CollectError for each file that cannot be imported

@@ -72,10 +72,10 @@ class Profiler:
         """
         listener = _Profiles(self.config)
 
-        def start() -> Child:
+        def start(_: int) -> Child:
             return Child(self.config, self.orders, self.env, ids)
 
-        CaseProcesses(lambda _: start(), listener, order=Profile).run()
+        CaseProcesses(start, listener, order=Profile).run()
         return [
             listener.by_case.get(nodeid)
             or _nothing(nodeid, kernel_table.TOOL, listener.why_none(nodeid))
