@@ -217,10 +217,10 @@ def measured(gpu: Gpu, count: int = 1, point: str = BOOST, turns: int = 0) -> li
     [
         (-5.0, False, Decision.ROLLED_BACK, {}),
         (0.0, False, Decision.INCONCLUSIVE, {}),
-        # Where the clock may fall, 0.2 s of either version tell; then come turns of 1 s.
-        (25.0, False, Decision.ACCEPTED, {"cool": 0.4, "hot": 0.2 + 2.0}),
-        (8.5, False, Decision.ROLLED_BACK, {"cool": 0.4, "hot": 0.2 + 2.0}),
-        (-5.0, True, Decision.ROLLED_BACK, {"cool": 0.4, "hot": 2 * (0.2 + 4.0)}),
+        # Where the clock may fall, 0.2 s of either version tell, and are the lead of its turn.
+        (25.0, False, Decision.ACCEPTED, {"cool": 0.4, "hot": 2 * (0.2 + 0.6)}),
+        (8.5, False, Decision.ROLLED_BACK, {"cool": 0.4, "hot": 2 * (0.2 + 0.6)}),
+        (-5.0, True, Decision.ROLLED_BACK, {"cool": 0.4, "hot": 2 * (0.2 + 4 * 0.8)}),
     ],
     ids=["a loss", "the same", "kept", "kept but for a loss under load", "final"],
 )
@@ -272,7 +272,7 @@ def test_each_version_has_the_clock_under_load_that_it_gets_alone(gpu: Gpu) -> N
     assert first[1].watts == pytest.approx(700)
 
 
-@pytest.mark.parametrize(("turns", "seconds"), [(1, 2.0), (2, 4.0)])
+@pytest.mark.parametrize(("turns", "seconds"), [(1, 0.6 + 0.8), (2, 4 * 0.8)])
 def test_turns_under_load_take_their_seconds_and_may_be_looked_at(
     gpu: Gpu, turns: int, seconds: float
 ) -> None:

@@ -32,15 +32,14 @@ _QUADS, _MORE_QUADS, _SHORT_MS, _FEW_CASES = 3, 4, 12.0, 8
 _LEAST_MS, _LONGEST_MS, _GAINED_MS = 6.0, (40.0, 240.0), 0.6
 #: So often that clock is asked, over all cases, there and back in each.
 _ASKED = 8
-#: Under load for so long, in s, a clock falls below so much of its highest if the version needs
-#: more power than the device may take: an H200's is there after 0.11 s.
-_LOAD_S, _FALLEN = 0.2, 0.98
+#: Under load for so long, in s, a clock is a version's own: an H200's is there after 0.11 s. It
+#: falls below so much of its highest if the version needs more power than the device may take.
+_LEAD_S, _FALLEN = 0.2, 0.98
 #: Turns of each version where the sustained point decides, and at the final comparison.
 AT_LENGTH = 2
-#: In a turn of its own a version is loaded until the clock is its own, then timed, in several
-#: blocks. An H200 corrects its power every 0.9 s, by up to 16 % of a call: turns of 0.7 s met that
-#: or missed it, and were apart by 4 %.
-_LEAD_S, _TIMED_S, _PARTS = 0.4, 0.6, 6
+#: After that lead a turn is timed for so long, in several blocks. Half of that is off by up to 6 %
+#: on an H200, whose power is corrected every 0.9 s.
+_TIMED_S, _PARTS = 0.6, 6
 
 
 def _together(blocks: Sequence[BlockTime]) -> BlockTime:
@@ -156,26 +155,36 @@ class Blocks:
         clock falls: what is measured with pauses holds there as well. With `has_control` the A/A
         control is measured so too.
         """
-        if not self._is_limited():
-            return None
         kinds = [CANDIDATE, *([PLACEBO] if has_control else [])]
         arms = {arm for kind in kinds for arm in PAIRS[kind]}
-
-        def alone(arm: str, seed: int) -> BlockTime:
-            self.run(arm, seed, _LEAD_S)
-            return _together([self.run(arm, seed, _TIMED_S / _PARTS) for _ in range(_PARTS)])
-
         if turns > 1:
-            blocks = self._lap(arms, alone)
+            if not self._is_limited():
+                return None
+            blocks = self._lap(arms, self._turn)
         else:
-            seed, order = self._drawn(), self._order.sample(PAIRS[CANDIDATE], 2)
-            blocks = [(arm, alone(arm, seed)) for arm in order]
+            seed, (first, second) = self._drawn(), self._order.sample(PAIRS[CANDIDATE], 2)
+            # The load that shows that a clock falls is the lead of its version's turn.
+            if not self._falls(first, seed):
+                if not self._falls(second, seed):
+                    return None
+                first, second = second, first
+            blocks = [(first, self._timed_turn(first, seed)), (second, self._turn(second, seed))]
         return {kind: [[block for block in blocks if block[0] in PAIRS[kind]]] for kind in kinds}
+
+    def _turn(self, arm: str, seed: int) -> BlockTime:
+        self.run(arm, seed, _LEAD_S)
+        return self._timed_turn(arm, seed)
+
+    def _timed_turn(self, arm: str, seed: int) -> BlockTime:
+        return _together([self.run(arm, seed, _TIMED_S / _PARTS) for _ in range(_PARTS)])
 
     def _is_limited(self) -> bool:
         """Say whether the clock of a version falls under load, as far as the device tells."""
-        loads = (self.run(arm, self._drawn(), _LOAD_S) for arm in (INCUMBENT, CANDIDATE))
-        return any(not load.mhz or load.mhz < _FALLEN * self.top_mhz for load in loads)
+        return any(self._falls(arm, self._drawn()) for arm in (INCUMBENT, CANDIDATE))
+
+    def _falls(self, arm: str, seed: int) -> bool:
+        load = self.run(arm, seed, _LEAD_S)
+        return not load.mhz or load.mhz < _FALLEN * self.top_mhz
 
     def _lap(
         self, arms: Collection[str], run: Callable[[str, int], BlockTime] | None = None
