@@ -35,23 +35,17 @@ class Carrier:
         self.how, self.number = how, number
         self.held_seconds = 0.5
         self.tried: list[object] = []
-        self.joined: list[object] = []
+        self.has_company = False
         self.witnessed: float | None = None
         self.has_ended = False
         self._fails = fails
 
     def load(self, nodeid: str) -> None: ...
 
-    @property
-    def has_company(self) -> bool:
-        return bool(self.joined)
-
-    def join(self, child: object) -> None:
-        self.joined.append(child)
-
     def measure(self, ids: Sequence[str], *rest: Any) -> dict[str, CaseQuads]:
         assert not self.has_ended
         *_, self.witnessed = rest
+        self.has_company = self.witnessed is not None
         if self._fails:
             raise self._fails.pop()
         return {nodeid: CaseQuads(nodeid, "wall", {"placebo": [[]]}) for nodeid in ids}
@@ -70,17 +64,12 @@ class Starting:
     def __init__(self, how: str = ONE_PROCESS, *fails: Refused) -> None:
         self.how, self.random = how, random.Random(1)
         self.started: list[Carrier] = []
-        self.alone: list[Carrier] = []
         self.fell_back: list[Refused] = []
         self.fails = [*fails]
 
     def start(self, place: Place, verifier: object, number: int) -> Carrier:
         self.started.append(Carrier(self.how, self.fails, number))
         return self.started[-1]
-
-    def start_alone(self, place: Place) -> object:
-        self.alone.append(Carrier(self.how, []))
-        return self.alone[-1]
 
     def start_nearby(self, place: Place, room: int) -> object:
         return nothing_nearby(place.ids, self.how)
@@ -107,7 +96,7 @@ class Gaining(Carrier):
             (CANDIDATE, block_time(1.0)),
         )
         quads = {CANDIDATE: [[new, old, old, new]]}
-        if self.joined or self.claims_alone:
+        if self.has_company or self.claims_alone:
             quads["alone"] = [[alone, old, old, alone]]
         return {nodeid: CaseQuads(nodeid, "wall", {**quads}) for nodeid in ids}
 
@@ -137,6 +126,17 @@ def test_a_first_look_needs_two_processes_and_no_third_is_started() -> None:
     assert len(arms.started) == 2
 
 
+def test_the_replica_that_was_measured_last_is_loaded_and_then_a_new_one() -> None:
+    arms = Starting()
+    lane = lane_of(arms, "cuda")
+    lane.measure(2)
+    assert [process.has_ended for process in arms.started] == [True, False]
+    lane.under_load(IDS, 1)
+    assert [process.has_ended for process in arms.started] == [True, True]
+    lane.under_load(IDS, 1)
+    assert len(arms.started) == 3 and arms.started[-1].has_ended
+
+
 @pytest.mark.parametrize("are_orphans", [True, False])
 def test_what_ended_with_its_parent_tells_nothing_of_the_versions(
     are_orphans: bool, monkeypatch: pytest.MonkeyPatch
@@ -162,14 +162,14 @@ def test_versions_are_held_otherwise_unless_there_was_no_memory_for_two_processe
 
 
 @pytest.mark.parametrize("kind", ["cuda", "cpu"])
-def test_the_incumbent_alone_joins_the_replica_after_one_with_a_gain(
+def test_the_incumbent_alone_is_timed_in_the_replica_after_one_with_a_gain(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys.modules[__name__], "Carrier", Gaining)
     arms = Starting()
     arms.asks_more = True
     lane_of(arms, kind).measure(2)
-    assert [len(carrier.joined) for carrier in arms.started[:2]] == [0, 1]
+    assert [carrier.has_company for carrier in arms.started[:2]] == [False, True]
     # That replica's gain is witnessed.
     witnessed = [carrier.witnessed for carrier in arms.started[:2]]
     assert witnessed == [None, pytest.approx(math.log(1.1))]
@@ -200,12 +200,13 @@ def test_after_a_gain_the_next_replica_has_company(
     alone = lane.in_company(0.1)
     assert all("alone" in found.quads for found in alone.values()) and len(alone) == len(IDS)
     # The current best alone may have failed, which tells nothing of the versions.
-    assert (len(arms.alone), arms.fell_back) == (1 + refuses, [])
+    assert arms.fell_back == []
+    assert sum(carrier.has_company for carrier in arms.started) == 1 + refuses
     begun = len(arms.started)
     # Where they are started ahead there may be more.
     assert begun >= replicas if kind == "cuda" else begun == replicas
     lane.in_company(0.1)
-    assert (len(arms.alone), len(arms.started)) == (2 + refuses, begun + 1)
+    assert len(arms.started) == begun + 1 and arms.started[-1].has_company
 
 
 def test_a_case_that_no_process_loads_near_its_shape_is_named(
@@ -236,7 +237,7 @@ def test_no_process_with_the_candidate_is_taken_for_the_incumbent_alone(
     lane = lane_of(arms, "cpu")
     lane.measure(1)
     lane.in_company(0.1)
-    assert len(arms.alone) == 1 and arms.started[-1].joined
+    assert [carrier.has_company for carrier in arms.started] == [False, True]
 
 
 def test_cases_that_lacked_memory_next_to_others_are_tried_again_one_after_the_other(

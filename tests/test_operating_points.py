@@ -172,9 +172,6 @@ class Starting:
         process: Any = Process(self._gpu, ARMS)
         return Replica(dict.fromkeys(ARMS, process), place, verifier, clocks=self._clocks)
 
-    def start_alone(self, place: Place) -> Process:
-        return Process(self._gpu, [ALONE])
-
     def start_nearby(self, place: Place, room: int) -> Any:
         return nothing_nearby(place.ids, self.how)
 
@@ -186,6 +183,7 @@ class Starting:
             judge=lambda looks: [],
             load=lambda nodeid: None,
             await_loaded=lambda nodeid: loaded,
+            load_alone=lambda seed: Process(self._gpu, [ALONE]),
             **dict.fromkeys(("end", "kill"), lambda: None),
         )
 

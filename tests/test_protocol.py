@@ -24,6 +24,7 @@ from pytest_kopt.cases.protocol import (
     HandOver,
     Judge,
     Leave,
+    LoadAlone,
     LoadReference,
     LoadVersions,
     Looks,
@@ -53,7 +54,7 @@ EVERY: tuple[Order, ...] = (
     Begin(ORDERS, [], [], []),
     *(kind(CASE) for kind in (CheckCase, Profile, LoadVersions, TryNearby, LoadReference)),
     *(Leave(), Prepare(), Agree("wall", [2]), Write(CANDIDATE, 5), Time(), HandOver(1)),
-    *(Judge(LOOKS), Recompute(LOOKS), SayReach(), StopWorker()),
+    *(Judge(LOOKS), Recompute(LOOKS), SayReach(), LoadAlone(5), StopWorker()),
 )
 BLOCKS: list[Order] = [LoadVersions(CASE), Prepare(), Agree("wall", [2])]
 #: By its name, what a client has sent when a worker is in a state.
@@ -67,6 +68,9 @@ STATES: dict[str, list[Order]] = {
     "case over": [*BLOCKS, HandOver(1)],
     "reference loaded": [LoadReference(CASE)],
     "reference judged": [LoadReference(CASE), Judge(LOOKS)],
+    "current best loaded": [LoadReference(CASE), LoadAlone(5)],
+    "current best prepared": [LoadReference(CASE), LoadAlone(5), Prepare()],
+    "current best timed": [LoadReference(CASE), LoadAlone(5), *BLOCKS[1:], HandOver(1)],
     "ended": [StopWorker()],
 }
 _NEXT_CASE: dict[type[Any], str] = {
@@ -81,6 +85,7 @@ _NEXT_LOOKS: dict[type[Any], str] = {
     Judge: "Verification",
     Recompute: "HandedOver",
     SayReach: "Loaded",
+    LoadAlone: "Loaded",
 }
 #: By state, the reply to each order that has its turn there.
 TURNS: dict[str, dict[type[Any], str]] = {
@@ -93,6 +98,9 @@ TURNS: dict[str, dict[type[Any], str]] = {
     "case over": _NEXT_CASE,
     "reference loaded": _NEXT_LOOKS,
     "reference judged": _NEXT_LOOKS,
+    "current best loaded": {Prepare: "Prepared"},
+    "current best prepared": {Agree: "Ready"},
+    "current best timed": _NEXT_LOOKS,
     "ended": {},
 }
 #: States in which no case is under way: what has no turn there is passed over.

@@ -21,6 +21,7 @@ LoadReference   Loaded or CannotLoad
   Judge           Verification, then Loaded
   Recompute       HandedOver, then Loaded
   SayReach        Loaded
+  LoadAlone       Loaded or CannotLoad; then Prepare to HandOver as above, and Loaded
   Leave           CaseFinished
 StopWorker      nothing: the worker ends
 ```
@@ -227,13 +228,23 @@ class SayReach(WithinCase):
 
 
 @dataclass(frozen=True, slots=True)
+class LoadAlone(WithinCase):
+    """Load the current best as an arm, in this worker without the candidate, to be timed.
+
+    The content is of the `seed` that the other workers' LoadVersions has.
+    """
+
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
 class StopWorker:
     """End."""
 
 
 CaseOrder = CheckCase | Profile | LoadVersions | TryNearby | LoadReference
 _Comparing = Leave | Prepare | Agree | Write | Time | HandOver
-Order = Begin | CaseOrder | _Comparing | Judge | Recompute | SayReach | StopWorker
+Order = Begin | CaseOrder | _Comparing | Judge | Recompute | SayReach | LoadAlone | StopWorker
 
 
 class Client(Protocol):

@@ -18,7 +18,7 @@ from statistics import fmean
 
 import pytest
 
-from pytest_kopt.cases.order import ALONE, CANDIDATE, INCUMBENT, PLACEBO, ArmsOrder, WorkerOrders
+from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, PLACEBO, ArmsOrder, WorkerOrders
 from pytest_kopt.decide.inference import LOOKS
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.nearby_shapes import Tried
@@ -186,10 +186,6 @@ class Arms:
         during = partial(self._during, process=f"replicate {number + 1}")
         return Replica(children_of, place, verifier, candidates, self._out, self._clocks, during)
 
-    def start_alone(self, place: Place) -> Child:
-        """Start a process that holds the incumbent alone."""
-        return self._alone(place, ArmsOrder((ALONE,)), self._versions.trees[0])
-
     def start_nearby(
         self,
         place: Place,
@@ -287,6 +283,8 @@ class Lane:
         self._cores = cores
         #: The replicas to come, in their order; one of them may be at work.
         self._replicas: list[Replica] = []
+        #: The last that was measured: it may be asked for more as long as no other is.
+        self._last: Replica | None = None
         self._leaving: Replica | None = None
         self._verifier: Verifier | None = None
         self._nearby: Nearby | None = None
@@ -318,23 +316,23 @@ class Lane:
         """
         replicas: list[dict[str, CaseQuads]] = []
         while len(replicas) < count:
+            self._dismiss_last()
             if not (ids := self._open_ids):
                 replicas.append(self._all({}))
                 continue
             replica = self._next(count - len(replicas))
             if self._abandoned:
                 raise NotComparable("abandoned")
-            gain = None
-            if not self._had_company and self._gain > _GAIN:
-                gain, self._had_company = self._gain, self._join_alone(replica)
+            gain = self._to_witness(replica)
             try:
                 cases = self._run(replica, ids, to_witness=gain)
             except Refused as refused:
-                self._go_on_after(refused, replica)
+                self._go_on_after(refused, replica, had_company=gain is not None)
                 continue
             self._measured += 1
-            self._dismiss(replica)
-            self._note(cases, has_company=replica.has_company)
+            self._replicas.remove(replica)
+            self._last = replica
+            self._note(cases, had_company=gain is not None)
             self._progress.advance()
             replicas.append(self._all(cases))
         return replicas
@@ -350,7 +348,6 @@ class Lane:
             return measured
         # With all arms, as in a round: what holds the incumbent up there does so here.
         with self._lone_replica(ids) as replica:
-            replica.join(self._arms.start_alone(self.place._replace(ids=ids)))
             return self._run(replica, ids, to_witness=gain)
 
     def under_load(self, asked: Collection[str], turns: int) -> dict[str, CaseQuads]:
@@ -359,7 +356,7 @@ class Lane:
         while ids:
             if self._abandoned:
                 raise NotComparable("abandoned")
-            with self._lone_replica(ids) as replica:
+            with self._lone_replica(ids, self._last) as replica:
                 try:
                     return self._run(replica, ids, turns=turns)
                 except Refused as refused:
@@ -392,7 +389,7 @@ class Lane:
     def abandon(self) -> None:
         """End all processes, from whatever thread."""
         self._abandoned = True
-        running = (self._nearby, self._verifier, *self._replicas)
+        running = (self._nearby, self._verifier, self._last, *self._replicas)
         _kill([children for children in running if children is not None])
 
     def close(self) -> None:
@@ -434,12 +431,13 @@ class Lane:
         self._replicas.append(self._arms.start(place, self._verifier, number))
         return self._replicas[-1]
 
-    def _join_alone(self, replica: Replica) -> bool:
-        """Have the incumbent alone timed next to a replica; say whether that can be."""
-        if not (self._arms.asks_more and self._has_room and replica.how == ONE_PROCESS):
-            return False
-        replica.join(self._arms.start_alone(self.place))
-        return True
+    def _to_witness(self, replica: Replica) -> float | None:
+        """Return, once, the gain that a replica is to show next to the incumbent alone."""
+        is_due = self._gain > _GAIN and not self._had_company
+        if not (is_due and self._arms.asks_more and replica.how == ONE_PROCESS):
+            return None
+        self._had_company = True
+        return self._gain
 
     def _run(
         self,
@@ -456,7 +454,7 @@ class Lane:
             self.held_seconds += replica.held_seconds
             self.tried += replica.tried
 
-    def _note(self, cases: Mapping[str, CaseQuads], *, has_company: bool) -> None:
+    def _note(self, cases: Mapping[str, CaseQuads], *, had_company: bool) -> None:
         """Note what is the same, what was gained, and what was timed of the incumbent alone.
 
         A process that holds the candidate may say that it holds that one as well.
@@ -464,13 +462,15 @@ class Lane:
         self._same |= {nodeid: quads for nodeid, quads in cases.items() if quads.is_same}
         for quads in cases.values():
             alone = quads.quads.pop("alone", None)
-            if alone and has_company:
+            if alone and had_company:
                 pairs = {"alone": alone, CANDIDATE: quads.quads[CANDIDATE]}
                 self._alone[quads.nodeid] = replace(quads, quads=pairs, outside=(), looks=[])
         gains = [case.ratio("step") for case in cases.values() if CANDIDATE in case.quads]
         self._gain = fmean(gains) if gains else 0.0
 
-    def _go_on_after(self, refused: Refused, replica: Replica) -> None:
+    def _go_on_after(
+        self, refused: Refused, replica: Replica, *, had_company: bool = False
+    ) -> None:
         """Prepare for what a replica could not do to be tried again, perhaps in another way."""
         if replica.are_orphans:
             # Whatever was forked ended with its parent: all of it is started again.
@@ -480,24 +480,28 @@ class Lane:
         self._stop()
         if is_crowded and NO_MEMORY in str(refused):
             self._has_room = False
-        elif not (replica.has_company or self._abandoned):
-            # What has company may have failed for that: the incumbent alone is not started again.
+        elif not (had_company or self._abandoned):
+            # What has company may have failed for that: the incumbent alone is not loaded again.
             self._arms.fall_back(replica.how, refused)
 
     @contextmanager
-    def _lone_replica(self, ids: Sequence[str]) -> Iterator[Replica]:
-        """Start a replica of these cases, and end all processes but the verifier."""
+    def _lone_replica(self, ids: Sequence[str], last: Replica | None = None) -> Iterator[Replica]:
+        """Yield the last replica, or a new one of these cases; end all others, then that one."""
+        if last:
+            self._last = None
         self._stop()
         try:
-            yield self._start(self.place._replace(ids=[*ids]), self._measured)
+            if last:
+                self._replicas.append(last)
+            yield last or self._start(self.place._replace(ids=[*ids]), self._measured)
         finally:
             self._stop()
 
-    def _dismiss(self, replica: Replica) -> None:
+    def _dismiss_last(self) -> None:
         """Have a measured replica end while others go on."""
-        self._replicas.remove(replica)
-        replica.dismiss()
-        self._leaving = replica
+        if self._last:
+            self._last.dismiss()
+            self._leaving, self._last = self._last, None
 
     def _await_leaving(self) -> None:
         """Wait for the last replica to be gone: what ends on a device disturbs a timing there."""
@@ -508,6 +512,7 @@ class Lane:
     def _stop(self) -> None:
         """End all but the verifier: one that loads or waits for its turn would not listen."""
         self._end_nearby()
+        self._dismiss_last()
         _kill(self._replicas)
         self._await_leaving()
         for replica in self._replicas:

@@ -42,6 +42,8 @@ from pytest_kopt.sameness.launch_recording import differences_later
 _BELOW_THE_BEST = ("precision-downgrade", "output-dtype")
 ONE_PROCESS, TWO_PROCESSES = "one process", "two processes"
 _Kind = TypeVar("_Kind")
+#: Times a loaded case; returns what is still to be judged, and what gave the candidate away.
+_Timing = Callable[..., tuple[list[Looks], list[Finding]]]
 #: Makes the context of a phase, for the timeline.
 During = Callable[..., AbstractContextManager[None]]
 
@@ -113,9 +115,8 @@ class Replica(Children):
         self._verifier = verifier
         self._device, self._placement = place.device, place.site.placement
         self.how = ONE_PROCESS if alone is None else TWO_PROCESSES
-        #: Whether another process's arm is timed together with these.
-        self.has_company = False
         self._asked: str | None = None
+        self._has_collected = False
         self.held_seconds = 0.0
         #: Of what blocks met, what the candidate is wrong for and the incumbent is not.
         self.tried: list[Tried] = []
@@ -127,14 +128,6 @@ class Replica(Children):
             with suppress(Refused):  # It is told when the case is measured.
                 self._verifier.load(nodeid)
 
-    def join(self, child: Child) -> None:
-        """Have the incumbent alone, in its process, timed together with these from now on."""
-        self.has_company = True
-        self.children.append(child)
-        self._holding[ALONE] = child
-        if self._asked is not None:
-            self._tell_asked(child)
-
     def measure(
         self,
         ids: Sequence[str],
@@ -144,32 +137,36 @@ class Replica(Children):
     ) -> dict[str, CaseQuads]:
         """Measure every case, one after the other, alone on the device.
 
-        With `turns` of each version every case is measured under load, and nowhere else. The
-        outside clock has to tell a gain `to_witness`, as a log-ratio over all cases (None: nobody
-        asks it). Raises Refused when a process cannot hold its arms, Died when one dies,
-        AllGpusBusy when a stranger does not leave the device, Caught when the candidate gave itself
-        away.
+        With `turns` of each version every case is measured under load, and nowhere else. With
+        `to_witness` the process that judges times the incumbent alone as well, and the outside
+        clock has to tell that gain, a log-ratio over all cases. Raises Refused when a
+        process cannot hold its arms, Died when one dies, AllGpusBusy when a stranger does not leave
+        the device, Caught when the candidate gave itself away.
         """
         timed = partial(
             self._timed, order=order, cases=len(ids), turns=turns, to_witness=to_witness
         )
         cases: dict[str, CaseQuads] = {}
         nodeid = None
+        self.held_seconds, self.tried = 0.0, []
         try:
-            with self._during("start"):
-                for child in self.children:
-                    _wait(child, Collected)
+            if not self._has_collected:
+                with self._during("start"):
+                    for child in self.children:
+                        _wait(child, Collected)
+                self._has_collected = True
             # What it was told to load comes first, and is gone through even if it needs no clock.
             left = deque(dict.fromkeys([self._asked or ids[0], *ids]))
             while left:
                 nodeid = left.popleft()
-                cases[nodeid], looked_at = self._case(nodeid, timed)
+                cases[nodeid], looked_at = self._case(nodeid, timed, to_witness is not None)
                 if left:
                     # Meanwhile this one is judged, and others may have the device.
                     self._ask(left[0])
                 with self._during("judge"):
                     for looks in looked_at:
                         self._judge(looks)
+            self._asked = None
         except ChildDied as death:
             is_candidates = self._alone is not None and self._alone.has_died
             why = f"a replica died: {death}"
@@ -180,14 +177,10 @@ class Replica(Children):
         """Have a case loaded on content that comes nowhere else: answers could be passed."""
         self._asked, self._seed = nodeid, secrets.randbits(62)
         for child in self.children:
-            self._tell_asked(child)
-
-    def _tell_asked(self, child: Child) -> None:
-        assert self._asked is not None
-        child.send(LoadVersions(self._asked, seed=self._seed, out=(*self._out,)))
+            child.send(LoadVersions(nodeid, seed=self._seed, out=(*self._out,)))
 
     def _case(
-        self, nodeid: str, timed: Callable[[CaseQuads], tuple[list[Looks], list[Finding]]]
+        self, nodeid: str, timed: _Timing, has_company: bool
     ) -> tuple[CaseQuads, list[Looks]]:
         """Measure one case; return it with what is still to be judged."""
         if nodeid != self._asked:
@@ -199,6 +192,9 @@ class Replica(Children):
                 return case, []
             # The candidate's process has the case as well, and no say in it.
             case.operating_point = self._verifier.await_loaded(nodeid).operating_point or BOOST
+            holding = self._holding
+            if has_company:
+                holding = {**holding, ALONE: self._verifier.load_alone(self._seed)}
         device, placement = self._device, self._placement
         with ExitStack() as held:
             with self._during("wait for the device"):
@@ -206,7 +202,7 @@ class Replica(Children):
                 placement.keep_strangers_off(device)
             since = time.time()
             with self._during("time"):
-                looks, findings = timed(case)
+                looks, findings = timed(case, holding)
             case.timed = (since, time.time())
         self.held_seconds += case.timed[1] - case.timed[0]
         with self._during("settle"):
@@ -250,6 +246,7 @@ class Replica(Children):
     def _timed(
         self,
         case: CaseQuads,
+        holding: Mapping[str, Child],
         *,
         order: random.Random,
         cases: int,
@@ -258,12 +255,13 @@ class Replica(Children):
     ) -> tuple[list[Looks], list[Finding]]:
         """Time the blocks of a loaded case, the device being this replica's alone.
 
-        `cases` are measured like it. Returns what was looked at in each process, and what gave the
-        candidate away.
+        `holding` has the process of each arm; `cases` are measured like it. Returns what was looked
+        at in each process, and what gave the candidate away.
         """
-        for child in self.children:
+        processes = [*dict.fromkeys(holding.values())]
+        for child in processes:
             child.send(Prepare())
-        prepared = [_wait(child, Prepared) for child in self.children]
+        prepared = [_wait(child, Prepared) for child in processes]
         common = agreed(reply.engine for reply in prepared)
         # On the CPU no process that holds the candidate says what times it.
         is_gpu = self._device.kind != "cpu"
@@ -271,10 +269,10 @@ class Replica(Children):
         # On the CPU all blocks of a case have as many calls, whatever process they run in.
         sets = [min(counts) for counts in zip(*(reply.sets for reply in prepared), strict=True)]
         arms, calls, places = dict[str, Child](), dict[str, list[int]](), dict[str, list[int]]()
-        for child in self.children:
+        for child in processes:
             child.send(Agree(common, sets))
             ready = _wait(child, Ready)
-            held = {name for name, holder in self._holding.items() if holder is child}
+            held = {name for name, holder in holding.items() if holder is child}
             held |= {UNEVEN[name] for name in held if name in UNEVEN}
             if not ready.calls.keys() <= held:
                 raise Refused(f"{case.nodeid}: a process says that it holds another's version")
@@ -314,19 +312,19 @@ class Replica(Children):
         }
         secret = order.getrandbits(62)
         handed_over = Looks(case.nodeid, self._seed, [], secret, [], sets)
-        return self._hand_over(blocks, handed_over, folder)
+        return self._hand_over(processes, blocks, handed_over, folder)
 
     def _hand_over(
-        self, blocks: Blocks, empty: Looks, folder: Path | None
+        self, processes: Sequence[Child], blocks: Blocks, empty: Looks, folder: Path | None
     ) -> tuple[list[Looks], list[Finding]]:
         """Return of each process its looked-at blocks, what it gave, and its memory in a folder.
 
         Findings that give the candidate away come with them.
         """
-        for child in self.children:
+        for child in processes:
             child.send(HandOver(empty.secret, blocks.keeps(child)))
         looks, findings = list[Looks](), list[Finding]()
-        for child in self.children:
+        for child in processes:
             handed_over = _wait(child, HandedOver)
             findings += handed_over.findings
             if inspected := [b for b in blocks.looked_at if blocks.arms[b.arm] is child]:

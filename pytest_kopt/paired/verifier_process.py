@@ -16,7 +16,15 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pytest_kopt.cases.order import PLACES, RESULTS
-from pytest_kopt.cases.protocol import Judge, Leave, LoadReference, Looks, Recompute, SayReach
+from pytest_kopt.cases.protocol import (
+    Judge,
+    Leave,
+    LoadAlone,
+    LoadReference,
+    Looks,
+    Recompute,
+    SayReach,
+)
 from pytest_kopt.cases.replies import (
     CaseFinished,
     HandedOver,
@@ -84,6 +92,17 @@ class Verifier(Children):
         if self._loaded is None:
             self._loaded = self._wait(Loaded)
         return self._loaded
+
+    def load_alone(self, seed: int) -> Child:
+        """Load the current best of a case that was waited for as an arm; return its process.
+
+        Content is of a seed. Refused where that version cannot be loaded alone.
+        """
+        (child,) = self.children
+        child.send(LoadAlone(seed))
+        self._loaded = None
+        self._wait(Loaded)
+        return child
 
     def judge(self, looks: Looks) -> list[Finding]:
         """Return what it finds in a case that was waited for; Refused where it cannot judge."""

@@ -37,6 +37,7 @@ from pytest_kopt.cases.protocol import (
     Judge,
     Keep,
     Leave,
+    LoadAlone,
     OfCase,
     Prepare,
     Recompute,
@@ -132,7 +133,7 @@ class _Arms:
                         break
                     case Begin() | OfCase() | Leave() | Prepare() | Agree() | Time():
                         raise CaseServed
-                    case Judge() | Recompute() | SayReach() | StopWorker():
+                    case Judge() | Recompute() | SayReach() | LoadAlone() | StopWorker():
                         raise CaseServed
             _leave(last, order.keep)
             findings = new_operators(bench)

@@ -15,12 +15,13 @@ from typing import Any
 
 from pytest_kopt.cases.case import Case
 from pytest_kopt.cases.groups import uneven_cases
-from pytest_kopt.cases.order import UNEVEN, WAYS, ArmsOrder, Bench, derive
+from pytest_kopt.cases.order import ALONE, UNEVEN, WAYS, ArmsOrder, Bench, derive
 from pytest_kopt.cases.protocol import (
     Begin,
     Client,
     Judge,
     Leave,
+    LoadAlone,
     Looks,
     OfCase,
     Recompute,
@@ -54,6 +55,7 @@ from pytest_kopt.cases.running.timed_calls import (
     input_sets,
     repeats_calls,
 )
+from pytest_kopt.cases.running.timed_versions import serve_arms
 from pytest_kopt.devices.lock import checking_lock
 from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.honesty.finding import Finding
@@ -75,8 +77,11 @@ _BEYOND = RENEWED.excluded_by
 def serve_verifier(case: Case, bench: Bench, arms: ArmsOrder, client: Client) -> None:
     """Load a case of the incumbent's tree; judge what a runner handed over, or answer it.
 
+    The current best is timed here as well, as an arm in a process without the candidate.
+
     It is rule 4 of docs/honesty.md.
     """
+    declared = case
     try:
         with one_thread(), checking_lock(bench.uuid, bench.waiting):
             case = observed(case, derive(bench.session_seed, case.nodeid, "verifier"))
@@ -114,6 +119,9 @@ def serve_verifier(case: Case, bench: Bench, arms: ArmsOrder, client: Client) ->
                     # What a build makes of a change reaches any case.
                     is_built = bool(arms.changed) and not arms.concerning
                     reached = is_built or is_reached(case, arms, bench.session_seed, None)
+            case LoadAlone(seed):
+                alone = replace(arms, names=(ALONE,), concerning=())
+                serve_arms(declared, replace(bench, session_seed=seed), alone, client)
             case Begin() | OfCase() | Leave() | WithinVersions() | StopWorker():
                 return
 
