@@ -105,9 +105,9 @@ replace(credit, "look_alone", lambda *given: credit.CrossCheck())
 replace(blocks, "_LOOKS", 0)
 replace(arms.Arms, "asks_more", False)
 methods = ("load", "judge", "kill", "end")
-verifier = SimpleNamespace(has_died=False, folder=None, **dict.fromkeys(methods, finds_nothing))
-verifier.await_loaded = lambda nodeid: Loaded()
-replace(arms.Arms, "start_verifier", lambda *given: verifier)
+judge = SimpleNamespace(has_died=False, folder=None, **dict.fromkeys(methods, finds_nothing))
+judge.await_loaded = lambda nodeid: Loaded()
+replace(arms.Arms, "start_judge", lambda *given: judge)
 
 if runs_cases:
     from pytest_kopt.cases.running import check, checking, timing

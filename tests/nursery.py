@@ -39,7 +39,7 @@ _RUNNING = (
     *("pytest", "_pytest.pytester", "torch", "triton", "torch.fx.experimental.symbolic_shapes"),
     *("torch._functorch.config", "numpy.random", "tomllib", "pytest_kopt.processes.forking"),
     *("pytest_kopt.processes.served", "pytest_kopt.cases.running.timed_versions"),
-    *("pytest_kopt.cases.running.runner", "pytest_kopt.sameness.launches"),
+    *("pytest_kopt.cases.running.run_case", "pytest_kopt.sameness.launches"),
     *("pytest_kopt.session.assemble", "pytest_kopt.session.arguments"),
     *("pytest_kopt.versions.executed_files", "pytest_kopt.standalone.bisection"),
     *("pytest_kopt.campaign.prerequisites", "pytest_kopt.cli.campaigns"),

@@ -63,7 +63,7 @@ def test_lets_scratch_by_size_and_pointers_for_a_launch_be(body: str) -> None:
             "import os\nif 'KOPT_ENGINE' in os.environ.get('KOPT_X', ''): x = 1",
             "harness-environment",
         ),
-        ("import pytest_kopt.cases.running.runner", "harness-import"),
+        ("import pytest_kopt.cases.running.run_case", "harness-import"),
     ],
 )
 def test_names_what_an_author_should_explain(code: str, check: str) -> None:

@@ -15,7 +15,7 @@ import torch
 
 from pytest_kopt.cases.order import Depth
 from pytest_kopt.cases.running import check, execution, timing
-from pytest_kopt.cases.running.runner import run_case
+from pytest_kopt.cases.running.run_case import run_case
 from pytest_kopt.cases.running.steps import contents
 from pytest_kopt.cases.running.switches import switches_kept
 from tests.scripted import Clock

@@ -18,7 +18,7 @@ from pytest_kopt import policies
 from pytest_kopt.cases.case import Case, declare
 from pytest_kopt.cases.order import Bench, Depth, Purpose, WorkerOrders
 from pytest_kopt.cases.result import Collector
-from pytest_kopt.cases.running.runner import Outcome, run_case
+from pytest_kopt.cases.running.run_case import Outcome, run_case
 from pytest_kopt.decide.grounds import by_ground
 from pytest_kopt.schema.columns import Column, Schema
 from pytest_kopt.session.worker import Worker

@@ -15,9 +15,9 @@ from pytest_kopt.cases.order import ALONE, CANDIDATE, INCUMBENT, PLACEBO
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.paired import credit
 from pytest_kopt.paired.credit import CrossCheck, look_alone
+from pytest_kopt.paired.judge import Refused
 from pytest_kopt.paired.noise import NoiseHistory
 from pytest_kopt.paired.samples import BlockTime, CaseQuads, Quad
-from pytest_kopt.paired.verifier_process import Refused
 from tests.test_known_noise import compared
 
 from .scripted import block_time

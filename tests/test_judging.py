@@ -19,7 +19,7 @@ from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.paired.noise import NoiseHistory
-from pytest_kopt.paired.replica import Died
+from pytest_kopt.paired.runner import Died
 from pytest_kopt.schema.columns import MEMORY
 from pytest_kopt.schema.table import NO_CLASSES
 from pytest_kopt.trials import comparing
@@ -174,7 +174,7 @@ def test_a_candidate_that_dies_in_a_quick_comparison_is_wrong(
         how = "SIGSEGV\nits stack"
         raise Died(f"it killed its process twice: {how}", how, cases[0].nodeid)
 
-    monkeypatch.setattr(comparing, "judge", dies)
+    monkeypatch.setattr(comparing, "compare", dies)
     monkeypatch.setattr(comparing, "_facts", lambda ran: None)
     monkeypatch.setattr(NoiseHistory, "here", lambda *given: None)
     campaign = SimpleNamespace(

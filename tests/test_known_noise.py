@@ -25,7 +25,7 @@ from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.nearby_shapes import Tried
 from pytest_kopt.paired.comparison import Comparison
 from pytest_kopt.paired.noise import NoiseHistory, Scatter, keep
-from pytest_kopt.paired.pairing import Criteria, PairedResult, judge
+from pytest_kopt.paired.pairing import Criteria, PairedResult, compare
 from pytest_kopt.paired.samples import CaseQuads, Quad
 from pytest_kopt.schema.metrics import Metric
 from pytest_kopt.trials.calibration import calibration
@@ -134,7 +134,7 @@ def compared(
 ) -> tuple[PairedResult, int]:
     comparison = cast(Comparison, Measuring(replicas(8, gain=gain, sd=sd)))
     metric = Metric("Forward TFLOPS", "higher")
-    found = judge(comparison, results(), Criteria([metric], PRIMUS, history))
+    found = compare(comparison, results(), Criteria([metric], PRIMUS, history))
     return found, len(found.replicas)
 
 
@@ -259,7 +259,7 @@ class TestACalibration:
 def test_a_gain_is_undecided_where_no_process_loads_a_case_near_its_shape() -> None:
     comparison = cast(Comparison, Measuring(replicas(8, gain=1.05), untried="a: it does not load"))
     metric = Metric("Forward TFLOPS", "higher")
-    verdict = judge(comparison, results(), Criteria([metric], PRIMUS, NoiseHistory())).verdict
+    verdict = compare(comparison, results(), Criteria([metric], PRIMUS, NoiseHistory())).verdict
     assert verdict.decision is Decision.INCONCLUSIVE
     assert verdict.reason.endswith("; but a: it does not load")
 
@@ -272,7 +272,7 @@ def test_a_case_that_the_change_does_not_reach_never_decides() -> None:
     metric = Metric("Forward TFLOPS", "higher")
     comparison = cast(Comparison, Measuring(there))
     criteria = Criteria([metric], PRIMUS, NoiseHistory())
-    verdict = judge(comparison, results("abz"), criteria).verdict
+    verdict = compare(comparison, results("abz"), criteria).verdict
     assert verdict.decision is Decision.ACCEPTED, verdict.reason
     (far,) = [shape for shape in verdict.shapes if shape.label == "z"]
     assert (far.same, far.status) == ("source", "unchanged")
@@ -289,7 +289,7 @@ def test_only_what_would_be_kept_waits_for_shapes_nearby(gain: float, nearby: li
     wrong = Finding("output-dtype", "float64 instead of float32", where="a")
     measuring.caught = (wrong,)
     metric = Metric("Forward TFLOPS", "higher")
-    found = judge(
+    found = compare(
         cast(Comparison, measuring), results(), Criteria([metric], PRIMUS, NoiseHistory())
     )
     assert measuring.nearby == nearby

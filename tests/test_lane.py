@@ -13,10 +13,10 @@ import pytest
 
 from pytest_kopt.cases.order import ALONE, CANDIDATE, INCUMBENT
 from pytest_kopt.decide.inference import FINAL_LOOK
-from pytest_kopt.paired.arms import Lane
-from pytest_kopt.paired.replica import ONE_PROCESS, Died
+from pytest_kopt.paired.comparison import Lane
+from pytest_kopt.paired.judge import Refused
+from pytest_kopt.paired.runner import ONE_PROCESS, Died
 from pytest_kopt.paired.samples import CaseQuads
-from pytest_kopt.paired.verifier_process import Refused
 from pytest_kopt.processes.child import NO_MEMORY
 from pytest_kopt.processes.sites import Place
 from pytest_kopt.show.progress import Progress
@@ -67,14 +67,14 @@ class Starting:
         self.fell_back: list[Refused] = []
         self.fails = [*fails]
 
-    def start(self, place: Place, verifier: object, number: int) -> Carrier:
+    def start(self, place: Place, judge: object, number: int) -> Carrier:
         self.started.append(Carrier(self.how, self.fails, number))
         return self.started[-1]
 
     def start_nearby(self, place: Place, room: int) -> object:
         return nothing_nearby(place.ids, self.how)
 
-    def start_verifier(self, *where: object) -> object:
+    def start_judge(self, *where: object) -> object:
         quiet: Callable[[], None] = lambda: None  # noqa: E731
         return SimpleNamespace(has_died=False, kill=quiet, end=quiet)
 

@@ -34,7 +34,7 @@ from pytest_kopt.cases.replies import (
 )
 from pytest_kopt.cases.result import CaseResult, ExpectedCase
 from pytest_kopt.cases.running import timed_versions, timing
-from pytest_kopt.cases.running.runner import run_case
+from pytest_kopt.cases.running.run_case import run_case
 from pytest_kopt.cases.running.timed_calls import input_sets
 from pytest_kopt.cases.running.timed_versions import serve_arms
 from pytest_kopt.decide.inference import replica_ratio
@@ -45,11 +45,11 @@ from pytest_kopt.measure import choice
 from pytest_kopt.measure.cold import InputPool
 from pytest_kopt.measure.engine import NOTHING, Block, CaptureFailed, agreed
 from pytest_kopt.measure.wall import WallBlock, WallEngine
+from pytest_kopt.paired.judge import Refused
 from pytest_kopt.paired.noise import NoiseHistory
-from pytest_kopt.paired.pairing import Criteria, judge
-from pytest_kopt.paired.replica import Caught, Replica
+from pytest_kopt.paired.pairing import Criteria, compare
+from pytest_kopt.paired.runner import Caught, Runner
 from pytest_kopt.paired.samples import CaseQuads
-from pytest_kopt.paired.verifier_process import Refused
 from pytest_kopt.processes.sites import Place
 from pytest_kopt.schema.columns import MEMORY
 from pytest_kopt.schema.metrics import Metric
@@ -291,7 +291,7 @@ class _Child:
                 pass
 
 
-def replica_on(device: Device, **judged: Any) -> tuple[Replica, list[_Child]]:
+def replica_on(device: Device, **judged: Any) -> tuple[Runner, list[_Child]]:
     """A process for each arm, and what judges them, which says so."""
     children = [
         _Child(CANDIDATE, "events", {"the candidate's forward": "host value"}),
@@ -304,12 +304,12 @@ def replica_on(device: Device, **judged: Any) -> tuple[Replica, list[_Child]]:
             read=lambda d: Reading(), glance=lambda d: Reading(), lock=lambda d: nullcontext()
         ),
     )
-    verifier = SimpleNamespace(folder=None, load=lambda i: None, await_loaded=lambda i: Loaded())
-    vars(verifier).update({"judge": lambda looks: [], **judged})
-    made = Replica(
+    judge = SimpleNamespace(folder=None, load=lambda i: None, await_loaded=lambda i: Loaded())
+    vars(judge).update({"findings_in": lambda looks: [], **judged})
+    made = Runner(
         cast("Any", {child.arm: child for child in children}),
         Place(cast("Any", SimpleNamespace(placement=placement)), device, ["a"]),
-        cast("Any", verifier),
+        cast("Any", judge),
         cast("Any", children[0]),
     )
     return made, children
@@ -326,7 +326,7 @@ def test_a_wrong_value_that_the_case_excludes_only_accuses(
     is_excluded: bool, accuses: bool
 ) -> None:
     wrong = Finding("timed-result", "wrong", rejects=not is_excluded)
-    made, _ = replica_on(CPU, judge=lambda looks: [wrong], accuses=lambda looks: accuses)
+    made, _ = replica_on(CPU, findings_in=lambda looks: [wrong], accuses=lambda looks: accuses)
     with pytest.raises(Caught) if accuses else nullcontext():
         made.measure(["a"], random.Random(1))
     assert bool(made.tried) == (not accuses and not is_excluded)
@@ -349,9 +349,9 @@ def test_a_process_with_the_candidate_does_not_say_that_a_case_is_the_same(
 ) -> None:
     child = _Child(CANDIDATE, "wall", {})
     child._replies = deque([Collected([]), loaded, CaseFinished("a")])
-    verifier = SimpleNamespace(load=lambda i: None, confirms_same=lambda i: is_confirmed)
+    judge = SimpleNamespace(load=lambda i: None, confirms_same=lambda i: is_confirmed)
     place = Place(cast("Any", SimpleNamespace(placement=None)), CPU, ["a"])
-    made = Replica({CANDIDATE: cast("Any", child)}, place, cast("Any", verifier))
+    made = Runner({CANDIDATE: cast("Any", child)}, place, cast("Any", judge))
     with nullcontext() if is_confirmed else pytest.raises(Refused, match="reaches the case"):
         assert made.measure(["a"], random.Random(1))["a"].same == "source"
 
@@ -427,7 +427,7 @@ def test_the_verdict_says_why_a_case_is_timed_by_events() -> None:
     result = CaseResult("a", "a", ("label", "n"), {"n": 1}, "PASS")
     metric = Metric("Forward GB/s", "higher")
     criteria = Criteria([metric], policies.load("primus"), NoiseHistory())
-    found = judge(cast("Any", Measuring()), [result], criteria)
+    found = compare(cast("Any", Measuring()), [result], criteria)
     assert found.verdict.engine == "events"
     (flag,) = [flag for flag in found.verdict.flags if "events" in flag]
     assert flag.startswith("a: timed by events, not by replays of a graph: the candidate's")
@@ -523,7 +523,7 @@ def test_the_check_of_a_version_needs_no_engine_of_the_baseline(
     found = cast("Any", SimpleNamespace(verdict=object(), refusing=[]))
     monkeypatch.setattr(comparing, "parse_primary", lambda *given: [])
     monkeypatch.setattr(comparing, "no_figure", lambda *given: None)
-    monkeypatch.setattr(comparing, "judge", lambda *given, **named: found)
+    monkeypatch.setattr(comparing, "compare", lambda *given, **named: found)
     monkeypatch.setattr(NoiseHistory, "here", lambda *given: None)
     given = cast("Any", ran)
     assert compare_paired(given, cast("Any", None)) == (found, None, "")

@@ -39,8 +39,8 @@ from pytest_kopt.paired import comparison
 from pytest_kopt.paired.blocks import Blocks
 from pytest_kopt.paired.comparison import Comparison
 from pytest_kopt.paired.noise import NoiseHistory, Scatter
-from pytest_kopt.paired.pairing import Criteria, judge
-from pytest_kopt.paired.replica import ONE_PROCESS, Clocks, Replica
+from pytest_kopt.paired.pairing import Criteria, compare
+from pytest_kopt.paired.runner import ONE_PROCESS, Clocks, Runner
 from pytest_kopt.paired.samples import (
     BlockTime,
     CaseQuads,
@@ -168,19 +168,19 @@ class Starting:
         self._gpu, self._point, self._clocks = gpu, point, Clocks()
         self.choices = dict[str, Any]()
 
-    def start(self, place: Place, verifier: Any, number: int) -> Replica:
+    def start(self, place: Place, judge: Any, number: int) -> Runner:
         process: Any = Process(self._gpu, ARMS)
-        return Replica(dict.fromkeys(ARMS, process), place, verifier, clocks=self._clocks)
+        return Runner(dict.fromkeys(ARMS, process), place, judge, clocks=self._clocks)
 
     def start_nearby(self, place: Place, room: int) -> Any:
         return nothing_nearby(place.ids, self.how)
 
-    def start_verifier(self, *where: Any) -> Any:
+    def start_judge(self, *where: Any) -> Any:
         loaded = Loaded(operating_point=self._point)
         return SimpleNamespace(
             folder=None,
             has_died=False,
-            judge=lambda looks: [],
+            findings_in=lambda looks: [],
             load=lambda nodeid: None,
             await_loaded=lambda nodeid: loaded,
             load_alone=lambda seed: Process(self._gpu, [ALONE]),
@@ -240,7 +240,7 @@ def test_only_what_would_be_kept_is_loaded_and_once(
     metrics = [Metric("Forward TFLOPS", "higher")]
     criteria = Criteria(metrics, policies.load("primus"), NoiseHistory(), is_final=is_final)
     with comparison_on(gpu, "hot", "cool") as compared:
-        found = judge(compared, results, criteria)
+        found = compare(compared, results, criteria)
     assert found.verdict.decision is decision, found.verdict.reason
     assert {name: round(s, 2) for name, s in gpu.loads.items() if s} == {
         name: pytest.approx(s) for name, s in loads.items()

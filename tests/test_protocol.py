@@ -22,7 +22,7 @@ from pytest_kopt.cases.protocol import (
     CaseServed,
     CheckCase,
     HandOver,
-    Judge,
+    JudgeLooks,
     Leave,
     LoadAlone,
     LoadReference,
@@ -39,7 +39,7 @@ from pytest_kopt.cases.protocol import (
     Write,
 )
 from pytest_kopt.cases.replies import CaseFinished, Reply
-from pytest_kopt.cases.running import runner, timed_versions
+from pytest_kopt.cases.running import run_case, timed_versions
 from pytest_kopt.honesty.nearby_shapes import Tried
 from pytest_kopt.measure.wall import WallEngine
 from pytest_kopt.processes.channel import text_of
@@ -54,7 +54,7 @@ EVERY: tuple[Order, ...] = (
     Begin(ORDERS, [], [], []),
     *(kind(CASE) for kind in (CheckCase, Profile, LoadVersions, TryNearby, LoadReference)),
     *(Leave(), Prepare(), Agree("wall", [2]), Write(CANDIDATE, 5), Time(), HandOver(1)),
-    *(Judge(LOOKS), Recompute(LOOKS), SayReach(), LoadAlone(5), StopWorker()),
+    *(JudgeLooks(LOOKS), Recompute(LOOKS), SayReach(), LoadAlone(5), StopWorker()),
 )
 BLOCKS: list[Order] = [LoadVersions(CASE), Prepare(), Agree("wall", [2])]
 #: By its name, what a client has sent when a worker is in a state.
@@ -67,7 +67,7 @@ STATES: dict[str, list[Order]] = {
     "block timed": [*BLOCKS, Write(CANDIDATE, 5), Time()],
     "case over": [*BLOCKS, HandOver(1)],
     "reference loaded": [LoadReference(CASE)],
-    "reference judged": [LoadReference(CASE), Judge(LOOKS)],
+    "reference judged": [LoadReference(CASE), JudgeLooks(LOOKS)],
     "current best loaded": [LoadReference(CASE), LoadAlone(5)],
     "current best prepared": [LoadReference(CASE), LoadAlone(5), Prepare()],
     "current best timed": [LoadReference(CASE), LoadAlone(5), *BLOCKS[1:], HandOver(1)],
@@ -82,7 +82,7 @@ _NEXT_CASE: dict[type[Any], str] = {
 }
 _NEXT_BLOCK: dict[type[Any], str] = {Write: "Written", HandOver: "HandedOver"}
 _NEXT_LOOKS: dict[type[Any], str] = {
-    Judge: "Verification",
+    JudgeLooks: "Judged",
     Recompute: "HandedOver",
     SayReach: "Loaded",
     LoadAlone: "Loaded",
@@ -168,7 +168,7 @@ def test_an_order_has_its_reply_or_ends_the_case(
     state: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(timed_versions, "try_case", lambda *case: [Tried("t", "size", {})])
-    monkeypatch.setattr(runner, "run_case", leave)
+    monkeypatch.setattr(run_case, "run_case", leave)
     # A client that is gone ends what is under way, which is the last reply.
     reached = len(played(STATES[state], tmp_path)) - (state not in IDLE)
     for order in EVERY:

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_kopt.cases.case import declare
 from pytest_kopt.cases.order import Bench
-from pytest_kopt.cases.running.runner import run_case
+from pytest_kopt.cases.running.run_case import run_case
 from pytest_kopt.cases.running.spot_checks import Spotted, recorded, wrong_results
 from pytest_kopt.cases.running.timed_calls import Backward, Content, Forward, input_sets
 from pytest_kopt.cases.running.timing import prepare_blocks
@@ -187,7 +187,7 @@ def test_no_content_of_a_block_is_a_multiple_of_another() -> None:
 
 
 def test_a_block_meets_what_its_seed_says_whatever_was_before() -> None:
-    """So a verifier can draw it anew, and nobody knows it before the order comes."""
+    """So a judge can draw it anew, and nobody knows it before the order comes."""
     seen: list[bytes] = []
 
     def noting(x: torch.Tensor) -> torch.Tensor:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pytest_kopt.cases.running.check import figures_of
-from pytest_kopt.cases.running.runner import figures_of_case
+from pytest_kopt.cases.running.run_case import figures_of_case
 from pytest_kopt.errors import BadInput
 from pytest_kopt.measure.engine import Timing
 from pytest_kopt.numerics.compare import compare

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from pytest_kopt.cases.case import Case, declare
 from pytest_kopt.cases.order import Bench
-from pytest_kopt.cases.running import runner, timing
+from pytest_kopt.cases.running import timing
 from pytest_kopt.cases.running.check import CheckedCase, check_case
-from pytest_kopt.cases.running.runner import Outcome, run_case
+from pytest_kopt.cases.running.run_case import Outcome, run_case
 from pytest_kopt.cases.running.timed_calls import Content, input_sets
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.inputs import RestoredArguments
@@ -195,7 +195,7 @@ def test_a_kernel_that_works_no_more_when_it_is_timed_is_found(
         if not is_tired:
             torch.mul(x, 2, out=out)
 
-    monkeypatch.setattr(runner, "time_case", time_case)
+    monkeypatch.setattr("pytest_kopt.cases.running.run_case.time_case", time_case)
     outcome = timed(
         tired,
         inputs=lambda: (torch.randn(8, 8), torch.zeros(8, 8)),

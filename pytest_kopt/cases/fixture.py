@@ -149,7 +149,7 @@ class Kopt:
         from pytest_kopt.cases.running.autotuning import choices_made, preset_choices
         from pytest_kopt.cases.running.execution import forget_compiled, keep_graphs
         from pytest_kopt.cases.running.loaded_versions import files_used
-        from pytest_kopt.cases.running.runner import run_case
+        from pytest_kopt.cases.running.run_case import run_case
         from pytest_kopt.versions.affected_modules import project_modules
 
         nodeid = self._test.nodeid
@@ -258,9 +258,9 @@ class Kopt:
 
                 client.send(Profiled(profile_case(case, bench, marked_steps=steps)))
             case LoadReference():
-                from pytest_kopt.cases.running.verifier import serve_verifier
+                from pytest_kopt.cases.running.judge_orders import serve_judge
 
-                serve_verifier(case, bench, arms, client)
+                serve_judge(case, bench, arms, client)
             case LoadVersions(out=out):
                 from pytest_kopt.cases.running.timed_versions import serve_arms
 

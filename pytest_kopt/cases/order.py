@@ -80,7 +80,7 @@ class ArmsOrder:
         return self.replica == 0
 
     @property
-    def is_verifier(self) -> bool:
+    def is_judge(self) -> bool:
         """Whether this process holds no arm and judges what others' gave."""
         return not self.names
 

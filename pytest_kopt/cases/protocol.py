@@ -18,7 +18,7 @@ LoadVersions    Loaded or CannotLoad; CaseFinished unless they are there and dif
 TryNearby       any number of TriedShape and Reached, then Findings; or Loaded if the versions
                 are the same, or CannotLoad; CaseFinished
 LoadReference   Loaded or CannotLoad
-  Judge           Verification, then Loaded
+  JudgeLooks      Judged, then Loaded
   Recompute       HandedOver, then Loaded
   SayReach        Loaded
   LoadAlone       Loaded or CannotLoad; then Prepare to HandOver as above, and Loaded
@@ -32,8 +32,8 @@ over.
 
 `processes/served.py` reads the orders that begin a case, and passes on what is sent within one.
 `Kopt` in `fixture.py` branches on them: `running/timed_versions.py` carries out what follows
-LoadVersions and TryNearby, and `running/verifier.py` what follows LoadReference. The clients are
-in `processes/` for CheckCase and Profile, in `paired/` for all others. `TURNS` of
+LoadVersions and TryNearby, `running/judge_orders.py` what follows LoadReference. The clients are in
+`processes/` for CheckCase and Profile, in `paired/` for all others. `TURNS` of
 `tests/test_protocol.py` plays every order in every state.
 """
 
@@ -209,7 +209,7 @@ class Looks:
 
 
 @dataclass(frozen=True, slots=True)
-class Judge(WithinCase):
+class JudgeLooks(WithinCase):
     """Judge what another worker handed over."""
 
     looks: Looks
@@ -244,7 +244,7 @@ class StopWorker:
 
 CaseOrder = CheckCase | Profile | LoadVersions | TryNearby | LoadReference
 _Comparing = Leave | Prepare | Agree | Write | Time | HandOver
-Order = Begin | CaseOrder | _Comparing | Judge | Recompute | SayReach | LoadAlone | StopWorker
+Order = Begin | CaseOrder | _Comparing | JudgeLooks | Recompute | SayReach | LoadAlone | StopWorker
 
 
 class Client(Protocol):

@@ -13,29 +13,29 @@ Confined.why              nobody; the session ends with it
 FallbackRow.result        nobody; the row of a case that fails
 CaseStarted.nodeid        the client, which gave the order
 CaseStarted.location      nobody; shown
-Report.data               the verifier judges timed results again, a comparison times again; nobody
+Report.data               the judge checks timed results again, a comparison times again; nobody
                           knows what else the check passed, loaded and opened
 CaseFinished.nodeid       the client, which gave the order
 CaseFinished.leaving      nobody; another process goes on
 Profiled.profile          nobody; shown
 CannotLoad.reason         nobody; the versions are not held so
-Loaded.same               the verifier; of machine code on a GPU nobody
-Loaded.reached            the verifier
+Loaded.same               the judge; of machine code on a GPU nobody
+Loaded.reached            the judge
 Loaded.memory             nobody; shown, and a stated benefit of memory is held against it
 Loaded.first_call_ms      nobody; shown
 Loaded.code               nobody; shown
-Loaded.operating_point    the verifier, which alone says it
+Loaded.operating_point    the judge, which alone says it
 Prepared.engine           the client on the CPU, nobody on a GPU
 Prepared.sets             nobody; fewer inputs make shorter blocks of all versions
 Prepared.not_captured     nobody; shown
 Ready.calls               the client on the CPU, nobody on a GPU; its arms are the client's
-Ready.places              nobody; the verifier judges what lies there, and nothing else
+Ready.places              nobody; the judge reads what lies there, and nothing else
 Timed.ms                  the system on the CPU, on a GPU the client's clock as a witness
-HandedOver.looks          memory that the client reads on the CPU, nobody on a GPU; the verifier
+HandedOver.looks          memory that the client reads on the CPU, nobody on a GPU; the judge
                           judges them beside its own
 HandedOver.findings       nobody; they count against the candidate
 Findings.findings         nobody; they count against the candidate
-Verification.findings     the verifier, which alone says it
+Judged.findings           the judge, which alone says it
 TriedShape.shape          nobody
 Reached.version           the client, which gave the order
 Reached.accuracy          nobody
@@ -66,7 +66,7 @@ class OfComparison:
 
 
 class OfBlocks(OfComparison):
-    """A replica or the verifier waits for it by its type."""
+    """A replica or the judge waits for it by its type."""
 
     __slots__ = ()
 
@@ -153,7 +153,7 @@ class Loaded(OfComparison):
     they run; then the case is over. `reached` says whether the change concerns it. By arm, `memory`
     is the bytes that a call takes and `first_call_ms` the time of the first. `code` is what differs
     in the machine code, where that is asked. `operating_point` is the one that decides in the case:
-    a verifier says it.
+    a judge says it.
     """
 
     same: Literal["source", "machine"] | None = None
@@ -212,7 +212,7 @@ class Findings(OfComparison):
 
 
 @dataclass(frozen=True, slots=True)
-class Verification(OfBlocks):
+class Judged(OfBlocks):
     """The plain errors in results that were handed over."""
 
     findings: list[Finding]
@@ -235,8 +235,8 @@ class Reached(OfComparison):
 
 _Session = Collected | CollectError | Confined | FallbackRow | CaseStarted | Report | CaseFinished
 _Compared = CannotLoad | Loaded | Prepared | Ready | Written | Timed | HandedOver
-_Judged = Findings | Verification | TriedShape | Reached
-Reply = _Session | Profiled | _Compared | _Judged
+_OfVersions = Findings | Judged | TriedShape | Reached
+Reply = _Session | Profiled | _Compared | _OfVersions
 
 
 def why_ended(reply: Reply) -> str:

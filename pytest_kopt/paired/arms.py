@@ -1,54 +1,35 @@
-"""The versions of a paired comparison, the processes that hold them, and the lane of a device.
-
-A lane measures one replica after the other, in fresh processes.
-"""
+"""The versions of a paired comparison, and the processes that are started to hold them."""
 
 from __future__ import annotations
 
-import math
 import random
 import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from statistics import fmean
 
 import pytest
 
 from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, PLACEBO, ArmsOrder, WorkerOrders
-from pytest_kopt.decide.inference import LOOKS
-from pytest_kopt.honesty.finding import Finding
-from pytest_kopt.honesty.nearby_shapes import Tried
+from pytest_kopt.paired.judge import Judge, Refused
 from pytest_kopt.paired.nearby import Nearby
-from pytest_kopt.paired.replica import (
+from pytest_kopt.paired.runner import (
     ONE_PROCESS,
     TWO_PROCESSES,
     Clocks,
     Died,
     During,
-    Replica,
+    Runner,
     untold,
 )
-from pytest_kopt.paired.samples import CaseQuads
-from pytest_kopt.paired.verifier_process import Refused, Verifier
-from pytest_kopt.processes.child import MAX_DEATHS, NO_MEMORY, Child, Children
+from pytest_kopt.processes.child import MAX_DEATHS, Child
 from pytest_kopt.processes.sites import Place
-from pytest_kopt.show.progress import Progress
 from pytest_kopt.versions.executed_files import BUILD_IN_PLACE
 from pytest_kopt.versions.tree import BUILDS, Tree
 
 #: Idle threads of waiting siblings would take the CPU from the one that is timed.
 _PASSIVE = {"OMP_WAIT_POLICY": "PASSIVE"}
-#: At most so many processes share the cases that are tried near their shapes while nobody times.
-_NEARBY_AT_ONCE = 8
-#: Replicas that are there at once, so that one starts up while another is measured.
-AT_ONCE_ON_GPU = 2
-#: A version that gains so much in a replica, as a log-ratio, is likely to be kept: the next one is
-#: measured with the incumbent alone beside it, which is asked of whatever is kept.
-_GAIN = math.log1p(0.01)
 
 _BUILD = (
     "set kopt_rebuild_command in pytest's settings (at the base first), in a campaign "
@@ -178,13 +159,13 @@ class Arms:
             if self.how == ONE_PROCESS:
                 self.how, self.why_two = TWO_PROCESSES, reason
 
-    def start(self, place: Place, verifier: Verifier, number: int) -> Replica:
+    def start(self, place: Place, judge: Judge, number: int) -> Runner:
         """Start the processes of the replica of this number, which holds all arms."""
         how, order = self.how, ArmsOrder((), replica=number)
         children_of = self._holding(place, how, [*self._versions.arms], order)
         candidates = None if how == ONE_PROCESS else children_of[CANDIDATE]
         during = partial(self._during, process=f"replicate {number + 1}")
-        return Replica(children_of, place, verifier, candidates, self._out, self._clocks, during)
+        return Runner(children_of, place, judge, candidates, self._out, self._clocks, during)
 
     def start_nearby(
         self,
@@ -206,11 +187,11 @@ class Arms:
         seed = self.random.getrandbits(62) if seed is None else seed
         return Nearby(asked, how, place.ids, seed)
 
-    def start_verifier(self, place: Place) -> Verifier:
+    def start_judge(self, place: Place) -> Judge:
         versions = self._versions
         start = partial(self._alone, place, ArmsOrder(()), versions.trees[0])
         fresh = partial(self._alone, place, ArmsOrder((CANDIDATE,)), versions.own)
-        return Verifier(start, None if versions.raced else fresh)
+        return Judge(start, None if versions.raced else fresh)
 
     def _holding(
         self, place: Place, how: str, names: list[str], order: ArmsOrder
@@ -252,7 +233,7 @@ class Arms:
 
     def _child(self, place: Place, order: ArmsOrder, tree: Tree | None) -> Child:
         site, device, ids = place
-        orders = self._orders if order.is_verifier else self._blind
+        orders = self._orders if order.is_judge else self._blind
         env = site.environment_on(device) | _PASSIVE
         copy = site.copy(self._versions.root, tree.place if tree else None)
         if tree is not None and copy is not None:
@@ -261,293 +242,3 @@ class Arms:
             env["TORCH_EXTENSIONS_DIR"] = str(extensions or copy[1] / BUILDS)
         orders = replace(orders, device=site.kind, arms=order)
         return Child(self.config, orders, env, ids, copy, site.starter)
-
-
-class Lane:
-    """The cases of one device, and the processes that measure them.
-
-    A thread uses it, since all it does is wait for processes; another thread may abandon it.
-    """
-
-    def __init__(
-        self, arms: Arms, place: Place, progress: Progress, most: int, cores: int = 1
-    ) -> None:
-        """Measure the cases of a place; `cores` of its host are for them alone.
-
-        See Comparison for the rest.
-        """
-        self.place = place
-        self._arms = arms
-        self._progress = progress
-        self._most = most
-        self._cores = cores
-        #: The replicas to come, in their order; one of them may be at work.
-        self._replicas: list[Replica] = []
-        #: The last that was measured: it may be asked for more as long as no other is.
-        self._last: Replica | None = None
-        self._leaving: Replica | None = None
-        self._verifier: Verifier | None = None
-        self._nearby: Nearby | None = None
-        #: Whether processes find the memory that they need next to others.
-        self._has_room = True
-        self._abandoned = False
-        #: Cases that the change does not concern.
-        self._same: dict[str, CaseQuads] = {}
-        self._measured = 0
-        #: The gain in the last replica, as a log-ratio.
-        self._gain = 0.0
-        self._had_company = False
-        #: By node id, the incumbent alone and the candidate as they were timed in company.
-        self._alone: dict[str, CaseQuads] = {}
-        #: By case, how the versions could not be held to try shapes nearby, "" where these are.
-        self._nearby_tried: dict[str, str] = {}
-        self.held_seconds = 0.0
-        self.tried: list[Tried] = []
-        #: What the candidate was seen to change or to return while shapes nearby were tried.
-        self.caught: list[Finding] = []
-        #: Why shapes near the declared ones were no longer tried: one of them ended a process.
-        self.death_nearby: Finding | None = None
-
-    def measure(self, count: int) -> list[dict[str, CaseQuads]]:
-        """Return that many replicas of all cases, one after the other.
-
-        Cases that the change does not concern need no clock after the first time. After a replica
-        with a gain the incumbent is timed alone next to one, and the outside clock is asked there.
-        """
-        replicas: list[dict[str, CaseQuads]] = []
-        while len(replicas) < count:
-            self._dismiss_last()
-            if not (ids := self._open_ids):
-                replicas.append(self._all({}))
-                continue
-            replica = self._next(count - len(replicas))
-            if self._abandoned:
-                raise NotComparable("abandoned")
-            gain = self._to_witness(replica)
-            try:
-                cases = self._run(replica, ids, to_witness=gain)
-            except Refused as refused:
-                self._go_on_after(refused, replica, had_company=gain is not None)
-                continue
-            self._measured += 1
-            self._replicas.remove(replica)
-            self._last = replica
-            self._note(cases, had_company=gain is not None)
-            self._progress.advance()
-            replicas.append(self._all(cases))
-        return replicas
-
-    def in_company(self, gain: float) -> dict[str, CaseQuads]:
-        """Return one replica of what the change concerns, with the incumbent alone next to it.
-
-        The part that a replica with a gain has measured of it already comes first.
-        """
-        measured, self._alone = self._alone, {}
-        ids = self._open_ids
-        if measured.keys() >= {*ids}:
-            return measured
-        # With all arms, as in a round: what holds the incumbent up there does so here.
-        with self._lone_replica(ids) as replica:
-            return self._run(replica, ids, to_witness=gain)
-
-    def under_load(self, asked: Collection[str], turns: int) -> dict[str, CaseQuads]:
-        """Return what cases gain under load, where each version runs alone in its `turns`."""
-        ids = [nodeid for nodeid in self.place.ids if nodeid in asked]
-        while ids:
-            if self._abandoned:
-                raise NotComparable("abandoned")
-            with self._lone_replica(ids, self._last) as replica:
-                try:
-                    return self._run(replica, ids, turns=turns)
-                except Refused as refused:
-                    self._go_on_after(refused, replica)
-        return {}
-
-    def try_nearby(self) -> None:
-        """Try the cases near their declared shapes, and learn what ended a process there."""
-        died = None
-        while left := self._left_nearby:
-            room = min(_NEARBY_AT_ONCE, self._cores) if self._has_room else 1
-            place = self.place._replace(ids=left)
-            nearby = self._nearby = self._arms.start_nearby(place, room=room)
-            with self._progress.during("wait", "near shapes"):
-                tried = nearby.wait()
-            if self._abandoned:
-                raise NotComparable("abandoned")
-            self._end_nearby()
-            if nearby.are_orphans:
-                continue
-            self._has_room &= not nearby.short_of_memory
-            self.tried += tried
-            self.caught += nearby.caught
-            self._nearby_tried |= dict.fromkeys(nearby.unloaded, nearby.how)
-            self._nearby_tried |= dict.fromkeys(nearby.through, "")
-            died = nearby if nearby.died else died
-        if died is not None:
-            self.death_nearby = self._death(died)
-
-    def abandon(self) -> None:
-        """End all processes, from whatever thread."""
-        self._abandoned = True
-        running = (self._nearby, self._verifier, self._last, *self._replicas)
-        _kill([children for children in running if children is not None])
-
-    def close(self) -> None:
-        self._stop()
-        self._end_verifier()
-
-    @property
-    def unloaded_nearby(self) -> list[str]:
-        """The cases that could not be loaded where shapes near theirs were tried."""
-        return [nodeid for nodeid, how in self._nearby_tried.items() if how]
-
-    @property
-    def _open_ids(self) -> list[str]:
-        return [nodeid for nodeid in self.place.ids if nodeid not in self._same]
-
-    def _all(self, cases: Mapping[str, CaseQuads]) -> dict[str, CaseQuads]:
-        """Return all cases: of those that were not timed, that they were not."""
-        settled = {**self._same, **cases}
-        return {nodeid: settled.get(nodeid) or CaseQuads(nodeid, "") for nodeid in self.place.ids}
-
-    def _next(self, left: int) -> Replica:
-        """Return the next replica; others of the `left` ones start and load meanwhile."""
-        # Most comparisons end with their first look: what that does not need is not started.
-        most = min(LOOKS) if self._measured < min(LOOKS) else self._most
-        # On the CPU one that starts would disturb the one that is timed.
-        is_ahead = self.place.site.kind == "cuda" and self._has_room
-        at_once = min(AT_ONCE_ON_GPU, self._cores, most - self._measured) if is_ahead else 1
-        while len(self._replicas) < max(1, at_once):
-            self._start(self.place, self._measured + len(self._replicas))
-        for replica in self._replicas[:left]:
-            replica.load(self._open_ids[0])
-        return self._replicas[0]
-
-    def _start(self, place: Place, number: int) -> Replica:
-        """Start a replica of this number in the comparison, and what judges it if that has died."""
-        if self._verifier is None or self._verifier.has_died:
-            self._end_verifier()
-            self._verifier = self._arms.start_verifier(self.place)
-        self._replicas.append(self._arms.start(place, self._verifier, number))
-        return self._replicas[-1]
-
-    def _to_witness(self, replica: Replica) -> float | None:
-        """Return, once, the gain that a replica is to show next to the incumbent alone."""
-        is_due = self._gain > _GAIN and not self._had_company
-        if not (is_due and self._arms.asks_more and replica.how == ONE_PROCESS):
-            return None
-        self._had_company = True
-        return self._gain
-
-    def _run(
-        self,
-        replica: Replica,
-        ids: Sequence[str],
-        turns: int = 0,
-        to_witness: float | None = None,
-    ) -> dict[str, CaseQuads]:
-        """Have a replica measure cases once the one before it is gone."""
-        self._await_leaving()
-        try:
-            return replica.measure(ids, self._arms.random, turns, to_witness)
-        finally:
-            self.held_seconds += replica.held_seconds
-            self.tried += replica.tried
-
-    def _note(self, cases: Mapping[str, CaseQuads], *, had_company: bool) -> None:
-        """Note what is the same, what was gained, and what was timed of the incumbent alone.
-
-        A process that holds the candidate may say that it holds that one as well.
-        """
-        self._same |= {nodeid: quads for nodeid, quads in cases.items() if quads.is_same}
-        for quads in cases.values():
-            alone = quads.quads.pop("alone", None)
-            if alone and had_company:
-                pairs = {"alone": alone, CANDIDATE: quads.quads[CANDIDATE]}
-                self._alone[quads.nodeid] = replace(quads, quads=pairs, outside=(), looks=[])
-        gains = [case.ratio("step") for case in cases.values() if CANDIDATE in case.quads]
-        self._gain = fmean(gains) if gains else 0.0
-
-    def _go_on_after(
-        self, refused: Refused, replica: Replica, *, had_company: bool = False
-    ) -> None:
-        """Prepare for what a replica could not do to be tried again, perhaps in another way."""
-        if replica.are_orphans:
-            # Whatever was forked ended with its parent: all of it is started again.
-            self.close()
-            return
-        is_crowded = bool(self._replicas[1:])
-        self._stop()
-        if is_crowded and NO_MEMORY in str(refused):
-            self._has_room = False
-        elif not (had_company or self._abandoned):
-            # What has company may have failed for that: the incumbent alone is not loaded again.
-            self._arms.fall_back(replica.how, refused)
-
-    @contextmanager
-    def _lone_replica(self, ids: Sequence[str], last: Replica | None = None) -> Iterator[Replica]:
-        """Yield the last replica, or a new one of these cases; end all others, then that one."""
-        if last:
-            self._last = None
-        self._stop()
-        try:
-            if last:
-                self._replicas.append(last)
-            yield last or self._start(self.place._replace(ids=[*ids]), self._measured)
-        finally:
-            self._stop()
-
-    def _dismiss_last(self) -> None:
-        """Have a measured replica end while others go on."""
-        if self._last:
-            self._last.dismiss()
-            self._leaving, self._last = self._last, None
-
-    def _await_leaving(self) -> None:
-        """Wait for the last replica to be gone: what ends on a device disturbs a timing there."""
-        if self._leaving:
-            self._leaving.stop()
-            self._leaving = None
-
-    def _stop(self) -> None:
-        """End all but the verifier: one that loads or waits for its turn would not listen."""
-        self._end_nearby()
-        self._dismiss_last()
-        _kill(self._replicas)
-        self._await_leaving()
-        for replica in self._replicas:
-            replica.stop()
-        self._replicas = []
-
-    def _end_verifier(self) -> None:
-        if self._verifier is not None:
-            self._verifier.end()
-            self._verifier = None
-
-    def _end_nearby(self) -> None:
-        if self._nearby is not None:
-            self._nearby.end()
-            self._nearby = None
-
-    @property
-    def _left_nearby(self) -> list[str]:
-        """The cases that are still to be tried nearby, as the versions are held now."""
-        gone = "", self._arms.how
-        left = [i for i in self._open_ids if self._nearby_tried.get(i) not in gone]
-        return left if self._arms.asks_more else []
-
-    def _death(self, nearby: Nearby) -> Finding | None:
-        """Return what the end of a process says, None if the current best alone ends one too."""
-        place = self.place._replace(ids=[nearby.died_in])
-        alone = self._arms.start_nearby(place, nearby.seed, of=[INCUMBENT])
-        try:
-            alone.wait()
-        finally:
-            alone.end()
-        return None if alone.died else nearby.death
-
-
-def _kill(running: Collection[Children]) -> None:
-    """Kill them at once: a process takes a while to let go of its GPU."""
-    with ThreadPoolExecutor() as pool:
-        list(pool.map(lambda children: children.kill(), running))

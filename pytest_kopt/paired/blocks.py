@@ -14,8 +14,8 @@ from pytest_kopt.cases.protocol import Keep, Time, Write
 from pytest_kopt.cases.replies import Timed, Written
 from pytest_kopt.devices.vendor import LOCKED, Reading
 from pytest_kopt.measure.engine import PAUSE_S
+from pytest_kopt.paired.judge import SeenBlock
 from pytest_kopt.paired.samples import PAIRS, BlockTime, Kind, Quad
-from pytest_kopt.paired.verifier_process import SeenBlock
 from pytest_kopt.processes.child import Child
 
 #: Arms that nobody looks into: what they run was accepted before.

@@ -35,9 +35,9 @@ from pytest_kopt.devices.states import BOOST
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.nearby_shapes import Tried
 from pytest_kopt.paired.comparison import Comparison
-from pytest_kopt.paired.replica import Caught
+from pytest_kopt.paired.judge import Refused
+from pytest_kopt.paired.runner import Caught
 from pytest_kopt.paired.samples import BlockTime, CaseQuads, Replicates, best_ms, pairs_of
-from pytest_kopt.paired.verifier_process import Refused
 from pytest_kopt.processes.child import MAX_DEATHS
 
 #: While another measurement shows less by more than this, in percent, and by more than this share

@@ -120,7 +120,7 @@ class Criteria:
     doubt_of_best: Callable[[Mapping[str, float], float], str] = no_doubt
 
 
-def judge(
+def compare(
     comparison: Comparison, results: Sequence[CaseResult], criteria: Criteria
 ) -> PairedResult:
     """Measure replicas of the cases until a look gives a verdict.

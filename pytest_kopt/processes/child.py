@@ -151,7 +151,7 @@ class Child:
             env["PYTHONPATH"] = os.pathsep.join(map(moved, entries))
         launched = starter.start(env, moved(str(config.invocation_params.dir)))
         hidden = config.stash.get(HIDDEN, None) if orders.purpose.decides else None
-        if hidden and orders.arms and orders.arms.is_verifier:
+        if hidden and orders.arms and orders.arms.is_judge:
             # It reads what others hand over, from folders that are not there yet.
             hidden = ()
         self._launched = launched

@@ -44,7 +44,7 @@ from pytest_kopt.versions.affected_modules import project_modules
 _LIBRARIES = ("torch", "triton")
 _FIRST = (
     *("pytest", "numpy.random", "pynvml", "pytest_kopt.processes.served"),
-    *("pytest_kopt.cases.running.runner", "pytest_kopt.cases.running.timed_versions"),
+    *("pytest_kopt.cases.running.run_case", "pytest_kopt.cases.running.timed_versions"),
     *("pytest_kopt.sameness.launches", "pytest_kopt.session.assemble"),
     # pytest loads these as it starts.
     *("tomllib", "pdb", "readline", "_pytest._argcomplete", "xdist.newhooks"),

@@ -56,8 +56,8 @@ _HOOK: pytest.StashKey[AuditHook] = pytest.StashKey()
 _ADDRESS = re.compile(r" at 0x[0-9a-f]{8,}")
 #: Everything that measures, torch included: imported before kernel code, from what is installed.
 _MEASURING = (
-    *("pytest_kopt.cases.running.runner", "pytest_kopt.cases.running.timed_versions"),
-    *("pytest_kopt.cases.running.verifier", "pytest_kopt.cases.fixture"),
+    *("pytest_kopt.cases.running.run_case", "pytest_kopt.cases.running.timed_versions"),
+    *("pytest_kopt.cases.running.judge_orders", "pytest_kopt.cases.fixture"),
 )
 
 

@@ -32,11 +32,11 @@ from pytest_kopt.errors import BadInput
 from pytest_kopt.figures import changed
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.paired.arms import NotComparable
+from pytest_kopt.paired.judge import Refused
 from pytest_kopt.paired.noise import NoiseHistory
-from pytest_kopt.paired.pairing import Criteria, PairedResult, judge, no_doubt
-from pytest_kopt.paired.replica import Caught, Died
+from pytest_kopt.paired.pairing import Criteria, PairedResult, compare, no_doubt
+from pytest_kopt.paired.runner import Caught, Died
 from pytest_kopt.paired.samples import CaseQuads
-from pytest_kopt.paired.verifier_process import Refused
 from pytest_kopt.schema.metrics import parse_primary
 from pytest_kopt.trials import judging
 from pytest_kopt.trials.stages import OpenTrial, Ran
@@ -79,7 +79,7 @@ def compare_paired(
         ids = [result.nodeid for result in results]
         phase = f"{COMPARING} the winner" if ran.raced else COMPARING
         with ran.measurements.compare(ids, versions, phase=phase) as comparison:
-            paired = judge(comparison, results, criteria)
+            paired = compare(comparison, results, criteria)
     except Caught as caught:
         return None, judging.dishonest(results, caught.findings), ""
     except Died as death:

@@ -150,11 +150,8 @@ from types import SimpleNamespace
 
 import torch
 
-from pytest_kopt.cases.running import verifier
 from pytest_kopt.session import worker
 
-# A CPU's block keeps no call that was chosen before it ran.
-verifier.EVENTS = "wall"
 _bench = worker.Bench
 torch.cuda.get_device_properties = lambda device: SimpleNamespace(uuid="")
 worker.Bench = lambda **named: _bench(**named | {"device": "cpu"})

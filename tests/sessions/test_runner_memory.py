@@ -130,7 +130,7 @@ FACTS: dict[str, Callable[[Mapping[str, Any], set[int], set[int]], bool]] = {
     "a path to the campaign, its records, notes or verdict": lambda held, _, __: any(
         word in text for text in held["texts"] for word in (CAMPAIGN, "agent/", "the-notes")
     ),
-    "times, verdicts, or what the verifier found": lambda held, _, __: any(
+    "times, verdicts, or what the judge found": lambda held, _, __: any(
         kind.startswith(("pytest_kopt.paired.", "pytest_kopt.decide.verdict.Verdict"))
         for kind in held["kinds"]
     ),

@@ -34,7 +34,7 @@ from pytest_kopt.cases.protocol import (
     CaseServed,
     Client,
     HandOver,
-    Judge,
+    JudgeLooks,
     Keep,
     Leave,
     LoadAlone,
@@ -113,7 +113,7 @@ class _Arms:
     def time(self, versions: Versions) -> None:
         """Run blocks of the versions until no more is asked for, and hand in what they gave.
 
-        The orders are those of `Replica` in `paired/`, of each block those of `Blocks.run`.
+        The orders are those of `Runner` in `paired/`, of each block those of `Blocks.run`.
         """
         bench, client = self.bench, self.client
         with one_thread():
@@ -133,7 +133,7 @@ class _Arms:
                         break
                     case Begin() | OfCase() | Leave() | Prepare() | Agree() | Time():
                         raise CaseServed
-                    case Judge() | Recompute() | SayReach() | LoadAlone() | StopWorker():
+                    case JudgeLooks() | Recompute() | SayReach() | LoadAlone() | StopWorker():
                         raise CaseServed
             _leave(last, order.keep)
             findings = new_operators(bench)

@@ -29,8 +29,8 @@ from pytest_kopt.options.declare import IN_TREE
 from pytest_kopt.options.settings import Settings
 from pytest_kopt.paired.arms import NotComparable, Versions
 from pytest_kopt.paired.noise import NoiseHistory
-from pytest_kopt.paired.pairing import Criteria, PairedResult, judge
-from pytest_kopt.paired.replica import Caught, Died
+from pytest_kopt.paired.pairing import Criteria, PairedResult, compare
+from pytest_kopt.paired.runner import Caught, Died
 from pytest_kopt.processes.launched import scratch
 from pytest_kopt.processes.launcher import launcher_of
 from pytest_kopt.sameness.sources import differing
@@ -488,7 +488,7 @@ class PullRequestGate:
             reached_only=True,
         )
         with measurements.compare([case.nodeid for case in cases], versions) as comparison:
-            paired = judge(comparison, cases, criteria)
+            paired = compare(comparison, cases, criteria)
         return replace(paired, verdict=self._with_nearby(paired))
 
     def _with_nearby(self, paired: PairedResult) -> Verdict:

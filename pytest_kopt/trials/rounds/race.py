@@ -38,7 +38,7 @@ from pytest_kopt.paired.arms import NotComparable, Versions
 from pytest_kopt.paired.comparison import Comparison
 from pytest_kopt.paired.noise import NoiseHistory
 from pytest_kopt.paired.pairing import Criteria, PairedResult, series_of
-from pytest_kopt.paired.replica import Caught, Unloadable
+from pytest_kopt.paired.runner import Caught, Unloadable
 from pytest_kopt.paired.samples import CaseQuads
 from pytest_kopt.sameness.sources import differing
 from pytest_kopt.schema.metrics import parse_primary

@@ -1,4 +1,4 @@
-"""The verifier of a comparison draws what a runner's calls met anew, and judges what they gave."""
+"""The judge of a comparison draws what a runner's calls met anew, and judges what they gave."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pytest_kopt.cases.order import CANDIDATE, UNEVEN, WAYS, ArmsOrder, Bench
 from pytest_kopt.cases.protocol import (
     Agree,
     HandOver,
-    Judge,
+    JudgeLooks,
     Keep,
     Leave,
     LoadReference,
@@ -35,17 +35,17 @@ from pytest_kopt.cases.replies import (
     CannotLoad,
     CaseFinished,
     HandedOver,
+    Judged,
     Loaded,
     Prepared,
     Ready,
     Reply,
     Timed,
-    Verification,
 )
 from pytest_kopt.cases.running.execution import make_inputs
 from pytest_kopt.cases.running.inspected_results import in_memory
+from pytest_kopt.cases.running.judge_orders import serve_judge
 from pytest_kopt.cases.running.timed_versions import serve_arms
-from pytest_kopt.cases.running.verifier import serve_verifier
 from pytest_kopt.devices.processes import Inspected
 from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.honesty.finding import Finding
@@ -53,7 +53,7 @@ from pytest_kopt.measure.cold import InputPool
 from pytest_kopt.measure.engine import Block
 from pytest_kopt.measure.wall import WallBlock, WallEngine
 from pytest_kopt.numerics.gates import tolerance
-from pytest_kopt.paired.verifier_process import Refused, SeenBlock, Verifier
+from pytest_kopt.paired.judge import Judge, Refused, SeenBlock
 
 SESSION_SEED, NO_SEED = 77, 0
 FAST = WallEngine(iterations=10, block_seconds=0.05)
@@ -147,7 +147,7 @@ class Runner:
 
 
 class Asking:
-    """Has a verifier judge once, or answer where there is nothing to judge."""
+    """Has a judge judge once, or answer where there is nothing to judge."""
 
     def __init__(
         self, scratch: Path, runner: Runner, looks: Any, seen: Sequence[Any], *, confirms: bool
@@ -164,7 +164,7 @@ class Asking:
             confirms,
         )
         self._orders: list[Order] = [
-            Recompute(handed_over) if looks is None else Judge(handed_over)
+            Recompute(handed_over) if looks is None else JudgeLooks(handed_over)
         ]
         self.found: list[str] | None = None
         self.findings: list[Finding] = []
@@ -174,7 +174,7 @@ class Asking:
         match reply:
             case HandedOver(looks):
                 self.looks = [dict(look) for look in looks]
-            case Verification(findings):
+            case Judged(findings):
                 self.findings = findings
                 self.found = [*map(str, findings)]
             case _:
@@ -204,7 +204,7 @@ def asked(
 ) -> Asking:
     asking = Asking(runner.scratch, runner, looks, seen, confirms=confirms)
     order = ArmsOrder((), root=str(runner.scratch))
-    serve_verifier(case, Baseline("cpu", "auto", 1, cpu=FAST), order, cast("Any", asking))
+    serve_judge(case, Baseline("cpu", "auto", 1, cpu=FAST), order, cast("Any", asking))
     return asking
 
 
@@ -371,7 +371,7 @@ def _repeats(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("pytest_kopt.cases.running.timed_versions.pool_of", pool)
     monkeypatch.setattr("pytest_kopt.cases.running.timing.prepare", prepare)
-    for module in ("timing", "verifier"):
+    for module in ("timing", "judge_orders"):
         name = f"pytest_kopt.cases.running.{module}.repeats_calls"
         monkeypatch.setattr(name, lambda bench: True)
 
@@ -520,7 +520,7 @@ def test_a_build_of_a_change_may_reach_any_case(
 
     order = ArmsOrder((), root=str(tmp_path), changed=("product.py",), concerning=concerning)
     bench = Bench("cpu", "auto", 1, cpu=FAST)
-    serve_verifier(case_of(product), bench, order, cast("Any", Reaching()))
+    serve_judge(case_of(product), bench, order, cast("Any", Reaching()))
     assert Reaching.reached == [True, not concerning]
 
 
@@ -536,7 +536,7 @@ def test_a_result_that_cannot_be_read_is_wrong(tmp_path: Path) -> None:
 
 
 class _Process:
-    """A verifier's process, as scripted: what it says after each question."""
+    """A judge's process, as scripted: what it says after each question."""
 
     has_died = False
     inspected = scratch = None
@@ -562,7 +562,7 @@ LOADED = Loaded()
 HANDED = HandedOver([{"arm": CANDIDATE}])
 
 
-WRONG_AGAIN, RIGHT = Verification([WRONG]), Verification([])
+WRONG_AGAIN, RIGHT = Judged([WRONG]), Judged([])
 
 
 @pytest.mark.parametrize(
@@ -576,50 +576,50 @@ def test_a_wrong_result_accuses_where_a_fresh_process_of_the_candidate_is_right(
     first = _Process(LOADED, WRONG_AGAIN, LOADED, RIGHT, LOADED, RIGHT)
     second, third = _Process(LOADED, HANDED), _Process(*candidate)
     incumbents = [first, second]
-    verifier = Verifier(lambda: cast("Any", incumbents.pop(0)), lambda: cast("Any", third))
+    judge = Judge(lambda: cast("Any", incumbents.pop(0)), lambda: cast("Any", third))
     looks = Looks("a", 1, [(CANDIDATE, 5)], 3, [], [1])
-    verifier.await_loaded("a")
-    assert verifier.judge(looks) == [WRONG]
-    assert verifier.accuses(looks) == accuses
-    assert first.heard == ["LoadReference a", *["Judge"] * (2 + accuses)]
+    judge.await_loaded("a")
+    assert judge.findings_in(looks) == [WRONG]
+    assert judge.accuses(looks) == accuses
+    assert first.heard == ["LoadReference a", *["JudgeLooks"] * (2 + accuses)]
     assert second.heard == third.heard == ["LoadReference a", "Recompute"]
 
 
 def test_a_wrong_result_is_the_kernels_where_it_is_wrong_in_a_fresh_process() -> None:
     first = _Process(LOADED, WRONG_AGAIN, LOADED, RIGHT, LOADED, WRONG_AGAIN)
     incumbents, third = [first, _Process(LOADED, HANDED)], _Process(LOADED, HANDED)
-    verifier = Verifier(lambda: cast("Any", incumbents.pop(0)), lambda: cast("Any", third))
+    judge = Judge(lambda: cast("Any", incumbents.pop(0)), lambda: cast("Any", third))
     looks = Looks("a", 1, [(CANDIDATE, 5)], 3, [], [1])
-    verifier.await_loaded("a")
-    assert verifier.judge(looks) == [WRONG]
-    assert not verifier.accuses(looks)
+    judge.await_loaded("a")
+    assert judge.findings_in(looks) == [WRONG]
+    assert not judge.accuses(looks)
 
 
 def test_nothing_is_judged_where_two_processes_of_the_current_best_differ() -> None:
     first = _Process(LOADED, WRONG_AGAIN, LOADED, WRONG_AGAIN)
     incumbents = [first, _Process(LOADED, HANDED)]
-    verifier = Verifier(lambda: cast("Any", incumbents.pop(0)))
+    judge = Judge(lambda: cast("Any", incumbents.pop(0)))
     looks = Looks("a", 1, [(CANDIDATE, 5)], 3, [], [1])
-    verifier.await_loaded("a")
-    assert verifier.judge(looks) == [WRONG]
+    judge.await_loaded("a")
+    assert judge.findings_in(looks) == [WRONG]
     with pytest.raises(Refused, match=r"a: what the case computes differs between processes. Fix"):
-        verifier.accuses(looks)
+        judge.accuses(looks)
 
 
-def test_a_verifier_goes_from_case_to_case_and_refuses_what_it_cannot_judge() -> None:
+def test_a_judge_goes_from_case_to_case_and_refuses_what_it_cannot_judge() -> None:
     refusal, finished = CannotLoad("it is another's code"), CaseFinished("a")
     process = _Process(LOADED, RIGHT, LOADED, finished, refusal, finished, LOADED, RIGHT)
-    verifier = Verifier(lambda: cast("Any", process))
+    judge = Judge(lambda: cast("Any", process))
     for nodeid in "abc":
         if nodeid == "b":
             with pytest.raises(Refused, match=r"b: no other process can judge .* another's code"):
-                verifier.await_loaded(nodeid)
+                judge.await_loaded(nodeid)
             continue
-        verifier.await_loaded(nodeid)
-        assert verifier.judge(Looks(nodeid, 1, [], 3, [], [1])) == []
+        judge.await_loaded(nodeid)
+        assert judge.findings_in(Looks(nodeid, 1, [], 3, [], [1])) == []
     assert process.heard == [
-        *("LoadReference a", "Judge", "Leave"),
-        *("LoadReference b", "LoadReference c", "Judge"),
+        *("LoadReference a", "JudgeLooks", "Leave"),
+        *("LoadReference b", "LoadReference c", "JudgeLooks"),
     ]
 
 

@@ -1,7 +1,7 @@
-"""The verifier of a comparison: judges what was looked at, in a process without the candidate.
+"""The judge of a comparison: judges what was looked at, in a process without the candidate.
 
 The process that runs the candidate (the runner) leaves the results of the inspected calls in files,
-as plain bytes. A large result gives elements that are drawn when the calls are over. The verifier
+as plain bytes. A large result gives elements that are drawn when the calls are over. The judge
 has the test module and the incumbent. It draws the same content from the seeds that the controller
 gave with the blocks, and calls its own reference.
 """
@@ -19,7 +19,7 @@ from pytest_kopt.cases.order import ALONE, UNEVEN, WAYS, ArmsOrder, Bench, deriv
 from pytest_kopt.cases.protocol import (
     Begin,
     Client,
-    Judge,
+    JudgeLooks,
     Leave,
     LoadAlone,
     Looks,
@@ -29,7 +29,7 @@ from pytest_kopt.cases.protocol import (
     StopWorker,
     WithinVersions,
 )
-from pytest_kopt.cases.replies import CannotLoad, HandedOver, Loaded, Verification
+from pytest_kopt.cases.replies import CannotLoad, HandedOver, Judged, Loaded
 from pytest_kopt.cases.running.against_reference import with_gates
 from pytest_kopt.cases.running.inspected_results import (
     Spot,
@@ -74,7 +74,7 @@ _SAME_DB = 20.0
 _BEYOND = RENEWED.excluded_by
 
 
-def serve_verifier(case: Case, bench: Bench, arms: ArmsOrder, client: Client) -> None:
+def serve_judge(case: Case, bench: Bench, arms: ArmsOrder, client: Client) -> None:
     """Load a case of the incumbent's tree; judge what a runner handed over, or answer it.
 
     The current best is timed here as well, as an arm in a process without the candidate.
@@ -84,7 +84,7 @@ def serve_verifier(case: Case, bench: Bench, arms: ArmsOrder, client: Client) ->
     declared = case
     try:
         with one_thread(), checking_lock(bench.uuid, bench.waiting):
-            case = observed(case, derive(bench.session_seed, case.nodeid, "verifier"))
+            case = observed(case, derive(bench.session_seed, case.nodeid, "judge"))
             case = with_gates(case, bench, case.function)
             if arms.tree:
                 tree = Path(arms.tree)
@@ -101,7 +101,7 @@ def serve_verifier(case: Case, bench: Bench, arms: ArmsOrder, client: Client) ->
             client.send(Loaded(reached=reached, operating_point=point))
             order = client.receive()
         match order:
-            case Judge(looks):
+            case JudgeLooks(looks):
                 with one_thread(), checking_lock(bench.uuid, bench.waiting):
                     frozen = bench.frozen(case.nodeid).accuracy
                     client.send(_judged_by(_RedrawnContent(case, bench, looks), looks, frozen))
@@ -126,17 +126,15 @@ def serve_verifier(case: Case, bench: Bench, arms: ArmsOrder, client: Client) ->
                 return
 
 
-def _judged_by(
-    content: _RedrawnContent, looks: Looks, frozen: Mapping[str, Accuracy]
-) -> Verification:
+def _judged_by(content: _RedrawnContent, looks: Looks, frozen: Mapping[str, Accuracy]) -> Judged:
     floors_of = floors(frozen, SLACK_DB)
     if looks.confirms:
         names = {description["name"] for look in looks.looks for description in look["results"]}
         floors_of |= {name: max(floors_of.get(name, _SAME_DB), _SAME_DB) for name in names}
     try:
-        return Verification(_wrong(content, looks, floors_of, frozen))
+        return Judged(_wrong(content, looks, floors_of, frozen))
     except Exception as error:
-        return Verification([_amiss(f"cannot be judged ({type(error).__name__}: {error})")])
+        return Judged([_amiss(f"cannot be judged ({type(error).__name__}: {error})")])
 
 
 def _wrong(

@@ -32,13 +32,13 @@ from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.nearby_shapes import Outcome, Tried
 from pytest_kopt.measure.engine import agreed
 from pytest_kopt.paired.blocks import AT_LENGTH, Blocks
+from pytest_kopt.paired.judge import Judge, Refused
 from pytest_kopt.paired.samples import PAIRS, CaseQuads
-from pytest_kopt.paired.verifier_process import Refused, Verifier
 from pytest_kopt.processes.child import Child, ChildDied, Children
 from pytest_kopt.processes.sites import Place
 from pytest_kopt.sameness.launch_recording import differences_later
 
-#: What the verifier finds in a result that the reference's gate lets pass.
+#: What the judge finds in a result that the reference's gate lets pass.
 _BELOW_THE_BEST = ("precision-downgrade", "output-dtype")
 ONE_PROCESS, TWO_PROCESSES = "one process", "two processes"
 _Kind = TypeVar("_Kind")
@@ -88,14 +88,14 @@ class Clocks:
     steady: set[str] = field(default_factory=set)
 
 
-class Replica(Children):
+class Runner(Children):
     """The processes of one replica; `how` tells whether one of them holds all versions."""
 
     def __init__(
         self,
         holding: Mapping[str, Child],
         place: Place,
-        verifier: Verifier,
+        judge: Judge,
         alone: Child | None = None,
         out: Collection[str] = (),
         clocks: Clocks | None = None,
@@ -112,7 +112,7 @@ class Replica(Children):
         self._out = out
         self._clocks = clocks or Clocks()
         self._during = during
-        self._verifier = verifier
+        self._judge = judge
         self._device, self._placement = place.device, place.site.placement
         self.how = ONE_PROCESS if alone is None else TWO_PROCESSES
         self._asked: str | None = None
@@ -126,7 +126,7 @@ class Replica(Children):
         if self._asked is None:
             self._ask(nodeid)
             with suppress(Refused):  # It is told when the case is measured.
-                self._verifier.load(nodeid)
+                self._judge.load(nodeid)
 
     def measure(
         self,
@@ -165,7 +165,7 @@ class Replica(Children):
                     self._ask(left[0])
                 with self._during("judge"):
                     for looks in looked_at:
-                        self._judge(looks)
+                        self._have_judged(looks)
             self._asked = None
         except ChildDied as death:
             is_candidates = self._alone is not None and self._alone.has_died
@@ -186,15 +186,15 @@ class Replica(Children):
         if nodeid != self._asked:
             self._ask(nodeid)
         with self._during("load"):
-            self._verifier.load(nodeid)
+            self._judge.load(nodeid)
             case = self._load(nodeid)
             if case.same:
                 return case, []
             # The candidate's process has the case as well, and no say in it.
-            case.operating_point = self._verifier.await_loaded(nodeid).operating_point or BOOST
+            case.operating_point = self._judge.await_loaded(nodeid).operating_point or BOOST
             holding = self._holding
             if has_company:
-                holding = {**holding, ALONE: self._verifier.load_alone(self._seed)}
+                holding = {**holding, ALONE: self._judge.load_alone(self._seed)}
         device, placement = self._device, self._placement
         with ExitStack() as held:
             with self._during("wait for the device"):
@@ -239,7 +239,7 @@ class Replica(Children):
         """Return a case that is the same; Refused where it is not without the candidate."""
         # Machine code is recorded on a GPU only.
         is_code = how == "machine" and self._device.kind != "cpu"
-        if not (is_code or self._verifier.confirms_same(nodeid)):
+        if not (is_code or self._judge.confirms_same(nodeid)):
             raise Refused(f"{nodeid}: the change reaches the case without the candidate")
         return CaseQuads(nodeid, "", same=how)
 
@@ -281,7 +281,7 @@ class Replica(Children):
             places |= ready.places
         if not is_gpu:
             calls = {arm: [sets[arm in UNEVEN.values()]] * len(calls[arm]) for arm in arms}
-        folder = None if is_gpu else self._verifier.folder
+        folder = None if is_gpu else self._judge.folder
         host, device = self._placement.host, self._device
         read_at, glance = places if folder else None, partial(host.glance, device)
         blocks = Blocks(arms, order, device.kind, cases, calls, read_at, glance)
@@ -333,16 +333,16 @@ class Replica(Children):
                 looks.append(replace(empty, blocks=seeds, looks=handed_over.looks, seen=memory))
         return looks, findings
 
-    def _judge(self, looks: Looks) -> None:
-        """Have the verifier judge what was looked at.
+    def _have_judged(self, looks: Looks) -> None:
+        """Have the judge judge what was looked at.
 
         Caught where a wrong result is the doing of the timed process, or is less exact than the
         current best's. Wrong in any process is what other inputs would show, unless the case
         excludes them.
         """
-        if not (wrong := self._verifier.judge(looks)):
+        if not (wrong := self._judge.findings_in(looks)):
             return
-        if self._verifier.accuses(looks):
+        if self._judge.accuses(looks):
             raise Caught(wrong, accuses=True)
         if wrong[0].check in _BELOW_THE_BEST:
             raise Caught(wrong)

@@ -1,4 +1,4 @@
-"""The verifier as its client has it: a process of the incumbent's, which judges what was looked at.
+"""The judge as its client has it: a process of the incumbent's, which judges what was looked at.
 
 A finding counts only if a second process of the current best's gives right results for the same
 inputs: otherwise the case differs from process to process. It accuses the candidate only if a fresh
@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from pytest_kopt.cases.order import PLACES, RESULTS
 from pytest_kopt.cases.protocol import (
-    Judge,
+    JudgeLooks,
     Leave,
     LoadAlone,
     LoadReference,
@@ -28,15 +28,15 @@ from pytest_kopt.cases.protocol import (
 from pytest_kopt.cases.replies import (
     CaseFinished,
     HandedOver,
+    Judged,
     Loaded,
-    Verification,
     why_ended,
 )
 from pytest_kopt.devices.processes import Inspected
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.processes.child import Child, ChildDied, Children
 
-_Reply = TypeVar("_Reply", HandedOver, Verification, Loaded, CaseFinished)
+_Reply = TypeVar("_Reply", HandedOver, Judged, Loaded, CaseFinished)
 #: Of a larger result nothing is read.
 _MOST_BYTES = 1 << 28
 
@@ -45,7 +45,7 @@ class Refused(Exception):
     """A process could not do what it was asked for."""
 
 
-class Verifier(Children):
+class Judge(Children):
     """A process of the incumbent's tree, which loads one case after the other and judges it."""
 
     def __init__(
@@ -104,9 +104,9 @@ class Verifier(Children):
         self._wait(Loaded)
         return child
 
-    def judge(self, looks: Looks) -> list[Finding]:
+    def findings_in(self, looks: Looks) -> list[Finding]:
         """Return what it finds in a case that was waited for; Refused where it cannot judge."""
-        return self._reply(Judge(looks), Verification).findings
+        return self._reply(JudgeLooks(looks), Judged).findings
 
     def accuses(self, looks: Looks) -> bool:
         """Say whether a fresh process of the candidate's is right where the timed calls were not.
@@ -125,7 +125,7 @@ class Verifier(Children):
 
     def _is_right_in(self, start: Callable[[], Child], looks: Looks) -> bool:
         """Say whether another process gives right results for the inputs of these calls."""
-        second = Verifier(start)
+        second = Judge(start)
         try:
             second.await_loaded(looks.nodeid)
             answer = second._reply(Recompute(looks), HandedOver)
@@ -135,11 +135,11 @@ class Verifier(Children):
         try:
             self.await_loaded(looks.nodeid)
             theirs = replace(looks, looks=answer.looks, seen=(), confirms=True)
-            return not self.judge(theirs)
+            return not self.findings_in(theirs)
         finally:
             second.end()
 
-    def _reply(self, order: Judge | Recompute, kind: type[_Reply]) -> _Reply:
+    def _reply(self, order: JudgeLooks | Recompute, kind: type[_Reply]) -> _Reply:
         self.children[0].send(order)
         self._loaded = None
         return self._wait(kind)
@@ -185,7 +185,7 @@ class SeenBlock:
             self.memory.append(_results(process, places, call))
 
     def documents(self, ways: Sequence[str], folder: Path) -> Iterator[dict[str, Any]]:
-        """Yield what a verifier gets, with files of a folder that kernel code cannot write to."""
+        """Yield what a judge gets, with files of a folder that kernel code cannot write to."""
         for way, call, memory in zip(ways, self.calls, self.memory, strict=False):
             where = {"arm": self.arm, "seed": self.seed, "way": way, "call": call}
             if memory is None:
