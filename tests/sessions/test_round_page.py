@@ -85,9 +85,7 @@ def process_of(begin: dict[str, Any], orders: set[str]) -> str:
         return "near inputs"
     if arms is None:
         return "check"
-    return {"[]": "judge", "['incumbent, alone']": "current best alone"}.get(
-        str(arms["names"]), "replicate"
-    )
+    return "runner" if arms["names"] else "judge"
 
 
 def tables_of(page: str) -> list[list[list[str]]]:
