@@ -13,6 +13,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from pytest_kopt.cases.order import ALONE, CANDIDATE, INCUMBENT, PLACEBO
+from pytest_kopt.cases.protocol import Write
 from pytest_kopt.cases.replies import Reply, Written
 from pytest_kopt.devices.vendor import Reading
 from pytest_kopt.paired.blocks import Blocks
@@ -153,3 +154,25 @@ def test_the_outside_clock_takes_as_long_as_the_gain_needs(
     assert not (loads and longer_ms == 6), "it is loaded only where its blocks would be long"
     often = max(order.times or 1 for order in held[CANDIDATE].orders)
     assert 5 * (often - 1) == pytest.approx(longer_ms, abs=5)
+
+
+def test_no_arm_meets_the_content_of_the_candidates_next_block_before_it() -> None:
+    """Integers are alike for both versions: what met them first could hold answers to them."""
+    order: list[tuple[str, int]] = []
+
+    def run(write: Write) -> float:
+        order.append((write.arm, write.seed))
+        return 1.0
+
+    names = (CANDIDATE, INCUMBENT, PLACEBO)
+    arms = {arm: cast("Any", BlockWorker(run)) for arm in names}
+    for seed in range(20):
+        order.clear()
+        blocks = Blocks(arms, random.Random(seed), "cpu", 1, {arm: [1] for arm in names})
+        blocks.warm_up()
+        blocks.quads()
+        met = {arm: [seed for name, seed in order if name == arm] for arm in names}
+        assert len({*met[CANDIDATE]}) == len(met[CANDIDATE])
+        assert {*met[CANDIDATE][1:-2]} <= {*met[INCUMBENT]}
+        first = {seed: arm for arm, seed in order[::-1]}
+        assert {first[seed] for seed in met[CANDIDATE]} == {CANDIDATE}

@@ -120,7 +120,8 @@ class Process(BlockWorker):
             case Prepare():
                 self._told.append(Prepared("events", [1]))
             case Agree():
-                self._gpu.case = self._case
+                # The judge loads the incumbent alone of a case that runs here.
+                self._gpu.case = self._case or self._gpu.case
                 each = {arm: [10] for arm in self._arms}
                 self._told.append(Ready(each, each))
             case HandOver():

@@ -341,36 +341,6 @@ def test_a_backward_goes_over_the_graph_of_the_forward_that_was_timed_before_it(
         assert torch.equal(recorder.result[0], incoming[number] * (before + number + 1))
 
 
-def test_answers_to_content_that_other_arms_meet_are_wiped_out() -> None:
-    """Both versions of a pair get the same integers; one could find the other's results."""
-    weight, index = torch.randn(64, 4), torch.randint(64, (32,))
-
-    def lookup(index: torch.Tensor, weight: torch.Tensor) -> list[torch.Tensor]:
-        return [weight[index], weight[:2]]
-
-    case = declare(
-        "t.py::test_it",
-        "single",
-        lookup,
-        inputs=lambda: (index.clone(), weight),
-        reference=lookup,
-        dims={"n": 64},
-        weights=(1,),
-    )
-    sets = dict(enumerate(input_sets([case], 0, range(SETS))))
-    calls = [Forward(case, lookup, RestoredArguments(held, ())) for held in sets.values()]
-    content = Content([case], sets, SETS)
-    recorders = recorded(calls, says_where=True)
-    spotted = Spotted(WallBlock(recorders, SETS), recorders, content)
-    spotted.write(5)
-    spotted.run_written()
-    rows, view = recorders[0].result
-    assert rows.any()
-    spotted.release()
-    assert not rows.any()
-    assert view.all(), "what is the weight's own memory is no answer"
-
-
 @pytest.mark.parametrize("size", [64, 1 << 17])
 def test_numbers_that_a_case_draws_are_new_in_every_call(size: int) -> None:
     """A memo by the seed of a mask would answer in each block after the first."""

@@ -1,14 +1,14 @@
 """New content and poisoned memory for calls, so that nothing a kernel kept is an answer.
 
 A memo that compares every byte, and wakes after a dozen equal calls only, is right in every check
-and answers nothing where content is new. Fresh memory is full of NaN, and results are wiped out.
+and answers nothing where content is new. Fresh memory is full of NaN.
 """
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,9 +17,7 @@ import torch.utils.deterministic
 
 from pytest_kopt.honesty import inputs
 from pytest_kopt.honesty.finding import Finding
-from pytest_kopt.honesty.inputs import once
 from pytest_kopt.measure.wall import LARGEST_KEPT
-from pytest_kopt.numerics.nested import storages, tensors
 
 #: How far from one the factors lie by which content is scaled, up or down, so that the rounding of
 #: a narrow dtype does not undo it. A few elements change places as well: of a product the answer to
@@ -102,15 +100,6 @@ def poison_freed(like: Iterable[torch.Tensor]) -> None:
         blocks = [torch.full((count,), math.nan, dtype=torch.float32, device=tensor.device)]
         blocks += [blocks[0].clone() for _ in range(_BLOCKS - 1)]
         del blocks
-
-
-def wipe(results: Any, kept: Sequence[Any]) -> None:
-    """Write zeros over tensors, but for those that share memory with what is `kept`."""
-    memory = storages(kept)
-    with torch.inference_mode():
-        for tensor in tensors(results):
-            if tensor.layout is torch.strided and not storages(tensor) & memory:
-                once(tensor).zero_()
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import math
 import random
 import statistics
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 
@@ -20,6 +21,8 @@ from pytest_kopt.processes.child import Child
 
 #: Arms that nobody looks into: what they run was accepted before.
 TRUSTED = frozenset({INCUMBENT, PLACEBO, ALONE, UNEVEN[INCUMBENT]})
+#: Arms that meet what the candidate met, at most so many of its blocks ago.
+_FOLLOWERS, _KEPT_SEEDS = (INCUMBENT, PLACEBO, ALONE), 2
 #: So many blocks of an arm are looked at.
 _LOOKS = 2
 #: So many quads compare two arms, and more on a GPU whose blocks take less than so many ms each:
@@ -101,6 +104,8 @@ class Blocks:
         self._warm_ms: dict[str, float] = {}
         #: The places of what processes are to keep of their last blocks.
         self._keeping: dict[Child, Keep] = {}
+        #: The seeds that trusted arms are still to meet.
+        self._seeds = {arm: deque[int](maxlen=_KEPT_SEEDS) for arm in TRUSTED}
         #: The processor time of processes as their last blocks ended, in ms.
         self._spent_ms: dict[Child, float] = {}
         self._seen: dict[tuple[str, int], SeenBlock] = {}
@@ -119,7 +124,7 @@ class Blocks:
 
     def warm_up(self) -> None:
         """Run each arm once, which does not count; on a GPU choose how many are to come."""
-        warm = {arm: self.run(arm, self._order.getrandbits(62)) for arm in self.arms}
+        warm = {arm: self.run(arm, self._drawn()) for arm in self.arms}
         self._warm_ms = {arm: time.counted for arm, time in warm.items()}
         if self._is_gpu:
             shortest = min(self._warm_ms.values())
@@ -189,7 +194,7 @@ class Blocks:
     def _lap(
         self, arms: Collection[str], run: Callable[[str, int], BlockTime] | None = None
     ) -> Quad:
-        """Run arms in a drawn order and back: what drifts meets all alike, and so does content.
+        """Run arms in a drawn order and back: what drifts meets all alike.
 
         The incumbent, with which the others are compared, runs between them; the incumbent alone
         first and last.
@@ -199,9 +204,24 @@ class Blocks:
         if INCUMBENT in arms:
             there.insert((len(others) + self._order.randrange(2)) // 2, INCUMBENT)
         there = [*([ALONE] if ALONE in arms else []), *there]
-        halves = (there, self._order.getrandbits(62)), (there[::-1], self._order.getrandbits(62))
         run = run or self.run
-        return [(arm, run(arm, seed)) for half, seed in halves for arm in half]
+        return [(arm, run(arm, self._seed_of(arm))) for arm in (*there, *there[::-1])]
+
+    def _seed_of(self, arm: str) -> int:
+        """Return the seed of an arm's next block: fresh, or for the incumbent one that was met.
+
+        Integers of a case may say how much there is to do, so that both meet the same. The
+        candidate meets it first: no other arm's answers, or content, lie there before.
+        """
+        if left := self._seeds.get(arm):
+            return left.popleft()
+        seed = self._drawn()
+        if arm in TRUSTED:
+            return seed
+        for follower in (UNEVEN[INCUMBENT],) if arm in UNEVEN.values() else _FOLLOWERS:
+            if arm not in self._raced[1:]:
+                self._seeds[follower].append(seed)
+        return seed
 
     def _drawn(self) -> int:
         return self._order.getrandbits(62)

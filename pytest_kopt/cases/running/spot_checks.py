@@ -34,7 +34,6 @@ from pytest_kopt.cases.running.timed_calls import (
 )
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.outputs import snapshots
-from pytest_kopt.honesty.renewal import wipe
 from pytest_kopt.measure.cold import forbid_persisting_lines
 from pytest_kopt.measure.engine import Block
 from pytest_kopt.numerics.nested import fresh_copies, tensors
@@ -241,15 +240,10 @@ class Spotted(Block):
         self._kept_calls[place] = _Kept(self._seed, number, results)
 
     def release(self) -> None:
-        """Give back the memory of the last run's results, but for repeated calls.
-
-        If the other arms meet the same content, answers to it are wiped out before.
-        """
+        """Give back the memory of the last run's results, but for repeated calls."""
         if self._content is None or self._own_sets:
             return
         for recorder in self._recorders:
-            if not self._content.is_free:
-                wipe(recorder.result, recorder.call.live)
             recorder.result = None
 
     @property
