@@ -176,3 +176,15 @@ def test_no_arm_meets_the_content_of_the_candidates_next_block_before_it() -> No
         assert {*met[CANDIDATE][1:-2]} <= {*met[INCUMBENT]}
         first = {seed: arm for arm, seed in order[::-1]}
         assert {first[seed] for seed in met[CANDIDATE]} == {CANDIDATE}
+
+
+def test_a_block_of_one_call_comes_after_one_of_few_next_to_the_incumbent_alone() -> None:
+    arms = {arm: BlockWorker(lambda _: 4.0) for arm in (CANDIDATE, INCUMBENT, PLACEBO, ALONE)}
+    blocks = Blocks(cast("Any", arms), random.Random(1), "cpu", 1, {arm: [8, 2] for arm in arms})
+    laps = blocks.singles()
+    assert {arm for lap in laps for arm, _ in lap} == {CANDIDATE, ALONE}
+    # Of its forward, then of its backward: no block has more calls than it has sets.
+    for arm in (CANDIDATE, ALONE):
+        asked = [(order.way, order.calls) for order in arms[arm].orders]
+        assert asked == [(0, 3), (1, 2), (0, 1), (1, 1)] * (len(asked) // 4)
+    assert arms[INCUMBENT].orders == arms[PLACEBO].orders == []

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pytest_kopt.cases.order import ALONE, CANDIDATE, INCUMBENT, PLACEBO
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.paired import credit
-from pytest_kopt.paired.credit import CrossCheck, look_alone
+from pytest_kopt.paired.credit import CrossCheck, look_alone, look_singles
 from pytest_kopt.paired.judge import Refused
 from pytest_kopt.paired.noise import NoiseHistory
 from pytest_kopt.paired.samples import BlockTime, CaseQuads, Quad
@@ -198,3 +198,42 @@ def test_one_refusal_is_nobodys_doing() -> None:
 def test_the_sign_is_that_of_a_loss() -> None:
     (quads, *_) = replica(0.0, 25.0).values()
     assert quads.ratio("step", "alone") == pytest.approx(-math.log(1.25))
+
+
+def in_singles(new_ms: float, noise_ms: float = 0.0) -> list[dict[str, CaseQuads]]:
+    """A replica with twice the speed in blocks, where a single call takes `new_ms` to 11 ms."""
+    company = replica(100.0)
+    for case in company.values():
+        if not case.is_same:
+            moved = [noise_ms * (-1) ** number for number in range(6)]
+            case.quads["single"] = [
+                [
+                    (ALONE, block_time(11.0 + more)),
+                    (CANDIDATE, block_time(new_ms)),
+                    (CANDIDATE, block_time(new_ms + more)),
+                    (ALONE, block_time(11.0)),
+                ]
+                for more in moved
+            ]
+            case.quads["alone"] = [
+                [(arm, block_time(10.0)) for arm in (ALONE, INCUMBENT, INCUMBENT, ALONE)]
+            ]
+    return [company]
+
+
+@pytest.mark.parametrize(
+    ("new_ms", "credited_pct"), [(6.0, 100.0), (5.0, 100.0), (8.0, 100.0 * 3 / 7), (11.0, 0.0)]
+)
+def test_a_gain_is_no_larger_than_in_blocks_of_one_call(new_ms: float, credited_pct: float) -> None:
+    """What a call takes more because it is alone is the current best's as well."""
+    found = look_singles([replica(100.0)] * 2, in_singles(new_ms, 0.01))
+    assert math.expm1(math.log(2) - found.excess) * 100 == pytest.approx(credited_pct, abs=0.5)
+
+
+def test_what_single_calls_scatter_by_is_no_doubt() -> None:
+    found = look_singles([replica(100.0)] * 2, in_singles(6.5, 9.0))
+    assert (found.doubt, found.excess) == ("", 0.0)
+
+
+def test_where_no_single_call_was_timed_nothing_is_held() -> None:
+    assert look_singles([replica(100.0)] * 2, []) == CrossCheck()

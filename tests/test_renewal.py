@@ -341,6 +341,38 @@ def test_a_backward_goes_over_the_graph_of_the_forward_that_was_timed_before_it(
         assert torch.equal(recorder.result[0], incoming[number] * (before + number + 1))
 
 
+def test_the_first_calls_of_a_block_run_alone_on_content_of_their_own() -> None:
+    case = declare(
+        "t.py::test",
+        "memory",
+        Numbered.apply,
+        inputs=lambda: (torch.randn(8, requires_grad=True),),
+        reference=Numbered.apply,
+        dims={"n": 8},
+        backward=True,
+        nbytes=64,
+    )
+    pool = InputPool(input_sets([case], 1, range(SETS)), 1, 0, 1)
+    arms = prepare_blocks(
+        {"": Numbered.apply}, [case], pool, Bench("cpu", "auto", 1), 1, engines=["auto"]
+    )
+    forward, backward = arms[""]
+    inputs = [recorder.call.inputs[0] for recorder in forward._recorders]
+    for seed, calls in ((5, 0), (6, 1), (7, 2), (8, 0)):
+        before, met = Numbered.forwards, [content(x) for x in inputs]
+        forward.write(seed, calls)
+        forward.run_written()
+        ran = calls or SETS
+        new = [content(x) != old for x, old in zip(inputs, met, strict=True)]
+        assert new == [True] * ran + [False] * (SETS - ran)
+        assert Numbered.forwards == before + ran
+        backward.write(seed, calls)
+        backward.run_written()
+        for recorders in (forward._recorders, backward._recorders):
+            assert [recorder.has_run for recorder in recorders] == new
+        assert Numbered.forwards == before + ran, "each backward goes over its forward's graph"
+
+
 @pytest.mark.parametrize("size", [64, 1 << 17])
 def test_numbers_that_a_case_draws_are_new_in_every_call(size: int) -> None:
     """A memo by the seed of a mask would answer in each block after the first."""

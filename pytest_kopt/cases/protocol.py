@@ -158,9 +158,10 @@ class Write(WithinVersions):
     """Write the content of an arm's next block, which follows from its seed.
 
     `way` is 0 for its forward, then 1 for its backward, of the same seed. On the CPU the next
-    forward's order says which calls to `keep`. On a GPU a look alone has new content: one round of
-    the calls, of which one is kept. A graph's calls run `times` times, 0: once, by its own clock.
-    With `seconds` blocks follow one another for so long, and their mean is the time.
+    forward's order says which calls to `keep`, and a block has its first `calls` calls alone (0:
+    all). On a GPU a look alone has new content: one round of the calls, of which one is kept. A
+    graph's calls run `times` times, 0: once, by its own clock. With `seconds` blocks follow one
+    another for so long, and their mean is the time.
     """
 
     arm: str
@@ -168,6 +169,7 @@ class Write(WithinVersions):
     way: int = 0
     is_look: bool = False
     keep: Keep | None = None
+    calls: int = 0
     times: int = 0
     seconds: float = 0.0
 

@@ -94,6 +94,10 @@ class Block(ABC):
     def run(self) -> float:
         """Run the block once and return its time in ms per call."""
 
+    def run_first(self, calls: int) -> float:
+        """Run the first calls of a block that repeats none; return the time in ms per call."""
+        raise NotImplementedError
+
     def run_on(self, times: int) -> None:
         """Run the block's calls `times` over without a pause: others see what that takes."""
         for _ in range(times):

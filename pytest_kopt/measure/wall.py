@@ -80,17 +80,26 @@ class WallBlock(Block):
         self._synchronize = synchronize or (lambda: None)
 
     def run(self) -> float:
-        at_once = len(self._calls) if self.before else self.calls
+        return self._run(self.calls)
+
+    def run_first(self, calls: int) -> float:
+        self._next = cycle(self._calls)
+        ms = self._run(calls)
+        self._next = cycle(self._calls)
+        return ms
+
+    def _run(self, count: int) -> float:
+        at_once = len(self._calls) if self.before else count
         seconds = 0.0
-        for first in range(0, self.calls, at_once):
+        for first in range(0, count, at_once):
             self.ready()
             self._synchronize()
             start = perf_counter()
-            for _ in range(min(at_once, self.calls - first)):
+            for _ in range(min(at_once, count - first)):
                 next(self._next)()
             self._synchronize()
             seconds += perf_counter() - start
-        return seconds * 1e3 / self.calls
+        return seconds * 1e3 / count
 
     def run_once(self, write: Callable[[], object]) -> float:
         self._next = cycle(self._calls)

@@ -23,6 +23,8 @@ from pytest_kopt.processes.child import Child
 TRUSTED = frozenset({INCUMBENT, PLACEBO, ALONE, UNEVEN[INCUMBENT]})
 #: Arms that meet what the candidate met, at most so many of its blocks ago.
 _FOLLOWERS, _KEPT_SEEDS = (INCUMBENT, PLACEBO, ALONE), 2
+#: Laps of blocks of one call, and the calls of the block in front of each.
+_SINGLE_LAPS, _WARMING = 6, 3
 #: So many blocks of an arm are looked at.
 _LOOKS = 2
 #: So many quads compare two arms, and more on a GPU whose blocks take less than so many ms each:
@@ -226,10 +228,23 @@ class Blocks:
     def _drawn(self) -> int:
         return self._order.getrandbits(62)
 
-    def run(self, arm: str, seed: int, seconds: float = 0.0) -> BlockTime:
+    def singles(self) -> list[Quad]:
+        """Compare the candidate with the incumbent alone by blocks of one call, on the CPU.
+
+        Each comes after a block of few calls, which warms up.
+        """
+
+        def single(arm: str, seed: int) -> BlockTime:
+            self.run(arm, self._drawn(), first=_WARMING)
+            return self.run(arm, seed, first=1)
+
+        return [self._lap((CANDIDATE, ALONE), single) for _ in range(_SINGLE_LAPS)]
+
+    def run(self, arm: str, seed: int, seconds: float = 0.0, first: int = 0) -> BlockTime:
         """Run a block of an arm, on a GPU after a pause that keeps the clock at its top.
 
-        With `seconds` the device is kept busy for that time, with forward and backward in turn.
+        With `seconds` the device is kept busy for that time, with forward and backward in turn. On
+        the CPU the `first` calls of a block may run alone.
 
         It is rule 3 of docs/honesty.md.
         """
@@ -241,7 +256,8 @@ class Blocks:
         block, place, keep = SeenBlock(arm, seed), None, self.keeps(child)
         each_s = seconds / len(self._calls[arm])
         for way, calls in enumerate(self._calls[arm]):
-            order = Write(arm, seed, way, keep=keep, seconds=each_s)
+            calls = min(calls, first or calls)
+            order = Write(arm, seed, way, keep=keep, calls=first and calls, seconds=each_s)
             child.send(order)
             child.expect(Written)
             ms, around_ms = self._timed(child)

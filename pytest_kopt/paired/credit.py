@@ -518,6 +518,28 @@ def look_anew(replicas: Replicates, others: Replicates) -> CrossCheck:
     return less.held("for input values that are new")
 
 
+def look_singles(replicas: Replicates, beside_alone: Replicates) -> CrossCheck:
+    """Hold the gain against that of blocks of one call, on the CPU.
+
+    A longer block has calls that can leave their work to another one, or find its input values. By
+    how much a single call of the candidate takes less than one of the current best alone is the
+    gain there: what passes in any block cancels.
+    """
+    gains, times = _gains(replicas), dict[str, list[tuple[float, float]]]()
+    for case in (case for replica in beside_alone for case in replica.values()):
+        if case.nodeid in gains and case.engine == "wall":
+            blocks = (block for quad in case.quads["alone"] for block in quad)
+            took = statistics.fmean(time.of("step") for arm, time in blocks if arm == ALONE)
+            for new, old in pairs_of(case.quads.get("single", ()), CANDIDATE, ALONE):
+                single = took + new.of("step") - old.of("step")
+                times.setdefault(case.nodeid, []).append((single, took))
+    less = _less_by_sums(gains, times)
+    if not less or less.at(_LOSS_LEVEL).lower(_LOSS_LEVEL) <= suspect_above(less.gain):
+        figures = less.whole.figures(_LOSS_LEVEL) if less else None
+        return CrossCheck(change=less and less.whole, document=figures)
+    return less.held("in blocks of one call")
+
+
 def _mean_over(cases: Collection[Sequence[float]]) -> Estimate:
     estimates = [Estimate.of(tuple(values)) for values in cases]
     return Estimate(
@@ -535,11 +557,12 @@ class Credit:
     total: CrossCheck = CrossCheck()
     around: CrossCheck = CrossCheck()
     anew: CrossCheck = CrossCheck()
+    singles: CrossCheck = CrossCheck()
     witness: CrossCheck = CrossCheck()
 
     @property
     def _checks(self) -> tuple[CrossCheck, ...]:
-        return self.alone, self.total, self.around, self.anew, self.witness
+        return self.alone, self.total, self.around, self.anew, self.singles, self.witness
 
     @property
     def doubt(self) -> str:
@@ -564,6 +587,7 @@ class Credit:
             "total_time": self.total.document,
             "around_blocks": self.around.document,
             "new_content": self.anew.document,
+            "single_calls": self.singles.document,
         }
 
 
@@ -608,8 +632,8 @@ def examine(
         _refuse([Finding("harness-written", f"{what} during the comparison", advice=advice)])
     if alone.finding and alone.finding.rejects:
         _refuse([alone.finding])
-    anew = look_anew(replicas, (*beside_alone,))
-    return Credit(alone, total, around, anew, witness)
+    anew, singles = (look(replicas, (*beside_alone,)) for look in (look_anew, look_singles))
+    return Credit(alone, total, around, anew, singles, witness)
 
 
 def _refuse(findings: Iterable[Finding]) -> None:

@@ -296,6 +296,8 @@ class Runner(Children):
             case.looks = [[b for b in lap if b[0] in PAIRS[CANDIDATE]] for lap in blocks.looks]
             self._clocks.tops[case.nodeid] = blocks.top_mhz
         has_candidate = CANDIDATE in arms
+        if has_candidate and to_witness is not None and not is_gpu:
+            case.quads["single"] = blocks.singles()
         decides = is_gpu and case.operating_point == SUSTAINED and has_candidate
         if (turns or decides) and case.nodeid not in self._clocks.steady:
             if quads := blocks.sustained(turns or AT_LENGTH, has_control=decides):

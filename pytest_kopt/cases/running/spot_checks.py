@@ -145,6 +145,8 @@ class Spotted(Block):
         self._own_sets = own_sets
         self._runs = 0
         self._seed = 0
+        #: How many of its calls the next run has, 0: all.
+        self._first = 0
         self._kept_calls: dict[int, _Kept] = {}
 
     def take_rounds(self, rounds: int) -> None:
@@ -189,9 +191,9 @@ class Spotted(Block):
             self._kept_calls[len(self._kept_calls)] = kept
         return ms
 
-    def write(self, seed: int) -> None:
-        """Write what the next run meets: the content of a seed."""
-        self._seed = seed
+    def write(self, seed: int, calls: int = 0) -> None:
+        """Write what the next run meets, all or its first calls: the content of a seed."""
+        self._seed, self._first = seed, calls
         if self.engine != "wall":
             forbid_persisting_lines()
         for recorder in self._recorders:
@@ -200,7 +202,7 @@ class Spotted(Block):
         if self._content is None or self._own_sets:
             return
         self.release()
-        self._content.write(seed, self._arm)
+        self._content.write(seed, self._arm, calls)
         for recorder in self._recorders:
             recorder.call.restore()
         if self._forward is not None:
@@ -212,10 +214,11 @@ class Spotted(Block):
         Work that a forward prepares for its backward is then timed with the forward.
         """
         if forward._seed != seed:
-            forward.write(seed)
+            forward.write(seed, self._first)
             forward.run_written()
         for recorder, ran in zip(self._recorders, forward._recorders, strict=True):
-            _go_back_over(recorder, ran)
+            if ran.has_run:
+                _go_back_over(recorder, ran)
 
     def run_written(self, seconds: float = 0.0) -> float:
         """Run without the garbage collector, as timing loops do; return the time in ms per call.
@@ -223,7 +226,10 @@ class Spotted(Block):
         With `seconds` the block runs again and again for that time.
         """
         with _without_collector():
-            ms = self._inner.run_for(seconds) if seconds else self._inner.run()
+            if self._first:
+                ms = self._inner.run_first(self._first)
+            else:
+                ms = self._inner.run_for(seconds) if seconds else self._inner.run()
         self.queue_full = self._inner.queue_full
         return ms
 

@@ -180,10 +180,10 @@ class Content:
         """Whether it is what the case draws, and nothing of it is scaled."""
         return self.is_free and not self._renewals
 
-    def write(self, seed: int, arm: str) -> None:
-        """Write the content of an arm's block into all sets."""
+    def write(self, seed: int, arm: str, calls: int = 0) -> None:
+        """Write the content of an arm's block into all sets, or those of its first calls."""
         places = _places(seed, arm)
-        for number in self._sets:
+        for number in [*self._sets][: calls or None]:
             self.write_one(number, seed, arm, places)
 
     def write_one(self, number: int, seed: int, arm: str, places: Places | None = None) -> None:
@@ -220,9 +220,9 @@ class Gradients:
         """Write to the gradients of sets by number."""
         self._renewals = {number: Renewal(tensors) for number, tensors in incoming.items()}
 
-    def write(self, seed: int, arm: str) -> None:
+    def write(self, seed: int, arm: str, calls: int = 0) -> None:
         places = _places(seed, arm)
-        for number in self._renewals:
+        for number in [*self._renewals][: calls or None]:
             self.write_one(number, seed, arm, places)
 
     def write_one(self, number: int, seed: int, arm: str, places: Places | None = None) -> None:

@@ -242,7 +242,7 @@ class _Arms:
 def _run_block(client: Client, order: Write, block: Spotted) -> None:
     """Write a block's content and, at the client's next order, run its calls."""
     if not order.is_look:
-        block.write(order.seed)
+        block.write(order.seed, order.calls)
     client.send(Written())
     _ordered(client, Time)
     ms = 0.0
@@ -251,7 +251,7 @@ def _run_block(client: Client, order: Write, block: Spotted) -> None:
     elif order.times:
         block.run_on(order.times)
     else:
-        ms = block.run_written(order.seconds) * block.calls
+        ms = block.run_written(order.seconds) * (order.calls or block.calls)
     client.send(Timed(ms))
 
 
