@@ -11,6 +11,8 @@ NONE = "—"
 CHANGE = ("change_pct", "low_pct", "high_pct")
 #: A change in percent from which on it is written as a factor.
 _TWICE = 99.95
+#: Decimals of units whose figures have as many at any size.
+_DECIMALS = {"%": 1, "dB": 1, "MHz": 0, "W": 0, "s": 0}
 
 
 def changed(pct: float | None) -> str:
@@ -54,8 +56,8 @@ def at_level(confidence: float) -> str:
     return f"{f'{confidence:.2%}'.rstrip('%0').rstrip('.')} %"
 
 
-def frozen(number: float | None) -> str:
-    """Return a number as the trend's columns have it: three decimals, `-` for none."""
+def thousandths(number: float | None) -> str:
+    """Return a number with three decimals, as the trend's columns have it; `-` for none."""
     return "-" if number is None or math.isnan(number) else f"{number:.3f}"
 
 
@@ -69,6 +71,19 @@ def figure(number: float | None) -> str:
     if number is None or math.isnan(number):
         return "-"
     return f"{number:.0f}" if abs(number) >= 1000 else f"{number:#.4g}"
+
+
+def rounded(number: float) -> str:
+    """Return an exact number with four digits at most: `512`, `1.5`."""
+    return f"{number:.0f}" if 1000 <= abs(number) < 1e6 else f"{number:.4g}"
+
+
+def in_unit(number: float | None, unit: str) -> str:
+    """Return a number with its unit: `98.0 %`, `12.35 us`; `-` where there is none."""
+    if number is None:
+        return "-"
+    text = f"{number:.{_DECIMALS[unit]}f}" if unit in _DECIMALS else figure(number)
+    return f"{text} {unit}"
 
 
 def before_and_now(before: float | None, now: float | None) -> str:

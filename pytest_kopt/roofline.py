@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from pytest_kopt.figures import in_unit
 from pytest_kopt.models import Document, optional
 
 #: The share of the attainable rate that counts as reached (T2, Stop Conditions).
@@ -175,7 +176,7 @@ def efficiency(rooflines: Sequence[Roofline]) -> Efficiency:
         why = "; ".join(blocked) or "a case has no time"
         return Efficiency(None, f"UNKNOWN: {why}")
     pct = math.exp(math.fsum(map(math.log, measured)) / len(measured))
-    return Efficiency(pct, f"{pct:.1f} % of the attainable rate, target {TARGET_PCT:g} %")
+    return Efficiency(pct, f"{in_unit(pct, '%')} of the attainable rate, target {TARGET_PCT:g} %")
 
 
 def band(pct: float) -> Band:

@@ -23,7 +23,7 @@ FLOORS = {
     "torch": ("2.6.0", "CVE-2025-32434"),
 }
 RUNTIME = {
-    *("pytest", "pydantic", "PyYAML", "GitPython", "filelock", "scipy", "tabulate", "Jinja2"),
+    *("pytest", "pydantic", "PyYAML", "GitPython", "filelock", "scipy", "Jinja2"),
 }
 
 

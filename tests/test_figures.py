@@ -6,7 +6,14 @@ import math
 
 import pytest
 
-from pytest_kopt.figures import changed, changed_within, figure, frozen, frozen_change, interval
+from pytest_kopt.figures import (
+    changed,
+    changed_within,
+    figure,
+    frozen_change,
+    interval,
+    thousandths,
+)
 
 
 @pytest.mark.parametrize(
@@ -48,4 +55,4 @@ def test_a_value_has_four_digits() -> None:
 def test_the_trends_columns_are_frozen() -> None:
     found = [frozen_change(value) for value in (None, 4.896, 1859.558)]
     assert found == ["—", "+4.896%", "+1859.558%"]
-    assert [frozen(value) for value in (None, math.nan, 192.0)] == ["-", "-", "192.000"]
+    assert [thousandths(value) for value in (None, math.nan, 192.0)] == ["-", "-", "192.000"]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pytest_kopt.campaign.ledger import Trend
 from pytest_kopt.errors import BadInput
-from pytest_kopt.figures import frozen
+from pytest_kopt.figures import thousandths
 from pytest_kopt.measure import wall
 from pytest_kopt.measure.engine import Timing, time_block
 from pytest_kopt.measure.wall import WallEngine, interpreted_block
@@ -47,7 +47,7 @@ def test_the_combined_step_of_the_worked_figures(
     forward: float, backward: float, combined: str
 ) -> None:
     found = value(gemm_row(4096, forward, backward), COMBINED)
-    assert frozen(found) == combined
+    assert thousandths(found) == combined
 
 
 @given(RATES, RATES, st.integers(1, 8192))

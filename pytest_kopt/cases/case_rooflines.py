@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pytest_kopt.cases.evidence import CaseEvidence
 from pytest_kopt.cases.result import CaseResult
+from pytest_kopt.figures import in_unit, rounded
 from pytest_kopt.knowledge import facts
 from pytest_kopt.knowledge.facts import Ceiling, DeviceCeilings
 from pytest_kopt.roofline import POSSIBLE_PCT, Limits, Roofline, Way, roofline
@@ -103,20 +104,21 @@ def _of_way(
         pct = with_bytes(nbytes).achieved_pct or 0.0
         # A backward counts double where nothing else is said, which mostly is a little much.
         if pct > POSSIBLE_PCT or not place or evidence.nbytes != (nbytes / 2, nbytes):
-            doubts.append(_doubt("nbytes", nbytes, f"its tensors hold {counted:.4g}"))
+            doubts.append(_doubt("nbytes", nbytes, f"its tensors hold {rounded(counted)}"))
             doubts.append("the roofline counts these")
     products = evidence.counted_flops
     if flops and products and not place and flops > _FLOPS_SLACK * products:
-        doubts.append(_doubt("flops", flops, f"torch counts {products:.4g} in the reference"))
+        doubts.append(_doubt("flops", flops, f"torch counts {rounded(products)} in the reference"))
     if least.is_impossible:
         quantity = {"compute": "flops", "memory": "nbytes"}.get(least.bound, "the work")
+        share = in_unit(least.achieved_pct, "%")
         doubts.append(
-            f"{least.achieved_pct:.0f} % of the attainable rate is impossible and does not count "
-            f"as efficiency: {quantity} is over-declared, or {' and '.join(least.sources)} is wrong"
+            f"{share} of the attainable rate is impossible and does not count as efficiency: "
+            f"{quantity} is over-declared, or {' and '.join(least.sources)} is wrong"
         )
     doubt = f"{label} {way}: {'; '.join(doubts)}" if doubts else ""
     return least.model_copy(update={"over_declared": doubt})
 
 
 def _doubt(name: str, declared: float, counted: str) -> str:
-    return f"{name} is over-declared: the case says {declared:.4g}, {counted}"
+    return f"{name} is over-declared: the case says {rounded(declared)}, {counted}"

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from pytest_kopt.decide.operating_points import OperatingPoint, PointName
+from pytest_kopt.figures import rounded
 from pytest_kopt.models import Document, optional
 
 #: How it is known that both versions run the same code.
@@ -58,7 +59,7 @@ class Memory(Document):
     @property
     def in_mib(self) -> str:
         """Both in words, the incumbent's first."""
-        before, now = (f"{n / 2**20:.4g}" for n in (self.incumbent_bytes, self.candidate_bytes))
+        before, now = (rounded(n / 2**20) for n in (self.incumbent_bytes, self.candidate_bytes))
         return f"{before} -> {now} MiB"
 
 

@@ -26,7 +26,7 @@ from pytest_kopt.decide.grounds import (
 from pytest_kopt.decide.policy import TOLERANCE_PCT, Limit, Policy
 from pytest_kopt.decide.verdict import Aggregate, Decision, Verdict
 from pytest_kopt.errors import BadInput
-from pytest_kopt.figures import changed
+from pytest_kopt.figures import changed, thousandths
 from pytest_kopt.schema.metrics import (
     WEIGHTED_TIME,
     Metric,
@@ -285,8 +285,8 @@ def _confirmed(repeats: Sequence[float], policy: Policy) -> tuple[bool, str]:
     limit = rule.spread_ratio * mean
     holds = policy.exceeds(mean, rule.mean_pct) and spread < limit - 1e-9
     return holds, (
-        f"mean {changed(mean)} (asked > {rule.mean_pct:g} %), standard deviation {spread:.3f} "
-        f"(asked < {limit:.3f}) over {len(repeats)} re-measurements"
+        f"mean {changed(mean)} (asked > {rule.mean_pct:g} %), standard deviation "
+        f"{thousandths(spread)} (asked < {thousandths(limit)}) over {len(repeats)} re-measurements"
     )
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pytest_kopt.figures import in_unit
 from pytest_kopt.honesty.finding import Finding
 
 if TYPE_CHECKING:
@@ -123,8 +124,9 @@ def downgrades(
             yield Finding(
                 "precision-downgrade",
                 (
-                    f"{name} has {now.snr_db:.1f} dB of SNR, the baseline {before.snr_db:.1f} "
-                    f"dB; arithmetic in {now.dtype} reaches {least:.1f} dB"
+                    f"{name} has {in_unit(now.snr_db, 'dB')} of SNR, the baseline "
+                    f"{in_unit(before.snr_db, 'dB')}; arithmetic in {now.dtype} reaches "
+                    f"{in_unit(least, 'dB')}"
                 ),
                 advice="compute in the declared precision",
                 rejects=now.snr_db < of_inputs,
@@ -142,8 +144,8 @@ def downgrades_when_timed(
         if now.snr_db < other_db - WORSE_DB:
             yield Finding(
                 "precision-downgrade",
-                f"{name} has {now.snr_db:.1f} dB of SNR in a timed call, {other_db:.1f} dB or more "
-                "in another call for the same inputs",
+                f"{name} has {in_unit(now.snr_db, 'dB')} of SNR in a timed call, "
+                f"{in_unit(other_db, 'dB')} or more in another call for the same inputs",
                 advice="compute in the same precision in every call",
             )
 

@@ -29,7 +29,7 @@ _SHOWN = 80
 _IMPORTED = {
     *("_pytest", "amdsmi", "anyio", "execnet", "filelock", "git", "iniconfig", "jinja2", "mcp"),
     *("numpy", "pandas", "pluggy", "pydantic", "pydantic_core", "pynvml", "pytest", "scipy"),
-    *("packaging", "safetensors", "tabulate", "tomli", "torch", "triton", "xdist", "yaml"),
+    *("packaging", "safetensors", "tomli", "torch", "triton", "xdist", "yaml"),
 }
 
 

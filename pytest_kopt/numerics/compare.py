@@ -19,6 +19,7 @@ import numpy
 import torch
 
 from pytest_kopt.errors import BadInput
+from pytest_kopt.figures import in_unit
 from pytest_kopt.numerics.gates import Figures, Gate, default_gate, encoding, snr
 from pytest_kopt.numerics.nested import same_bits
 
@@ -50,7 +51,7 @@ class Comparison:
     @property
     def line(self) -> str:
         """The result, its SNR and its gate, for a message that has one line for them."""
-        snr = f"SNR {self.snr_db:.1f} dB, " if self.figures else ""
+        snr = f"SNR {in_unit(self.snr_db, 'dB')}, " if self.figures else ""
         return f"{self.name}: {self.reason} ({snr}gate: {self.gate})"
 
     def diagnosis(self) -> str:
@@ -61,7 +62,7 @@ class Comparison:
         if self.figures:
             f = self.figures
             lines += [
-                f"  SNR              {f.snr_db:.2f} dB",
+                f"  SNR              {in_unit(f.snr_db, 'dB')}",
                 f"  max abs error    {f.max_abs:.6g}",
                 f"  relative error   {f.relative:.6g}",
                 f"  cosine           {f.cosine:.9f}",

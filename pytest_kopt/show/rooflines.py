@@ -7,17 +7,23 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
-from tabulate import tabulate
-
 from pytest_kopt import models
 from pytest_kopt.campaign.layout import Layout
-from pytest_kopt.figures import figure
+from pytest_kopt.figures import figure, in_unit, rounded
 from pytest_kopt.knowledge.facts import Ceiling, DeviceCeilings, MeasuredCeiling
 from pytest_kopt.profiling.kernel_table import OCCUPIED, CaseProfile, KernelRow
 from pytest_kopt.roofline import Roofline, efficiency
 from pytest_kopt.schema.table import write_atomically
 from pytest_kopt.show.lines import Line
-from pytest_kopt.show.words import LABEL, TextColumn, clipped, markdown_table, rows
+from pytest_kopt.show.words import (
+    LABEL,
+    TextColumn,
+    clipped,
+    markdown_table,
+    rows,
+    text_table,
+    with_text,
+)
 
 #: Columns of a label: with the others the table fits 80.
 _LABEL_WIDTH = 24
@@ -28,8 +34,8 @@ def roofline_lines(rooflines: Sequence[Roofline], verbosity: int = 0) -> Iterato
     """Yield a table of 80 columns, with `-v` of every figure, or of what it takes to have one."""
     if any(line.bound != "UNKNOWN" for line in rooflines):
         columns = (*_SHORT, *_LONG) if verbosity > 0 else _SHORT
-        table = tabulate(rows(rooflines, *columns), headers="keys", disable_numparse=True)
-        yield from ("", *(Line(row, whole=True) for row in table.splitlines()))
+        table = text_table(rows(rooflines, *columns))
+        yield from ("", *(Line(row, whole=True) for row in table))
         yield from filter(None, (line.over_declared for line in rooflines))
         yield f"hardware efficiency (T2): {efficiency(rooflines).why}"
     elif rooflines and verbosity > 0:
@@ -50,17 +56,25 @@ def _targets(*headings: str) -> Iterator[TextColumn]:
     def cell(line: Roofline, place: int) -> str:
         missing = "UNKNOWN" if line.bound == "UNKNOWN" else "-"
         number = line.targets[place]
-        return missing if number is None else f"{number:.4g}"
+        return missing if number is None else rounded(number)
 
     for place, heading in enumerate(headings):
         yield TextColumn(heading, written=functools.partial(cell, place=place))
 
 
 def _attainable(line: Roofline) -> str:
-    return "UNKNOWN" if line.attainable is None else f"{figure(line.attainable)} {line.unit}"
+    return "UNKNOWN" if line.attainable is None else in_unit(line.attainable, line.unit)
 
 
-_SHARE = TextColumn("share", "achieved_pct", lambda pct: "-" if pct is None else f"{pct:.1f} %")
+def _count(heading: str, field: str) -> TextColumn:
+    return TextColumn(heading, field, lambda count: "" if count is None else str(count))
+
+
+def _share(pct: float | None) -> str:
+    return in_unit(pct, "%")
+
+
+_SHARE = TextColumn("share", "achieved_pct", _share)
 #: In the terminal, and further ones with `-v`.
 _SHORT = (
     TextColumn("roofline", "label", functools.partial(clipped, room=_LABEL_WIDTH)),
@@ -74,6 +88,16 @@ _LONG = (
     TextColumn("FLOP/B", "intensity", figure),
     TextColumn("ridge", "ridge", figure),
     TextColumn("target", "target", figure),
+)
+#: Of a profile's kernels.
+_LAUNCHES = (
+    TextColumn("Kernel", "kernel"),
+    TextColumn("Calls", "calls"),
+    TextColumn("Mean (us)", "mean_us", figure),
+)
+_OCCUPIED = (
+    *map(_count, ("Registers", "Accum", "Scalar", "Shared (B)"), OCCUPIED),
+    TextColumn("Occupancy", "occupancy_pct", lambda pct: "" if pct is None else _share(pct)),
 )
 _OF_CASE = (LABEL, TextColumn("Direction", "way"))
 _BOUND = TextColumn("Bound", "bound")
@@ -102,22 +126,23 @@ def ceiling_lines(measured: MeasuredCeiling, documented: DeviceCeilings) -> Iter
     """Yield what was measured, each with its share of the documented peak where that is known."""
     versions = ", ".join(f"{name} {text}" for name, text in measured.versions.items())
     yield f"{measured.device}, {measured.measured} ({versions})"
-    yield f"copy bandwidth: {measured.copy_tb_per_s:.4g} TB/s{_share(documented.bandwidth)}"
+    copied, bandwidth = in_unit(measured.copy_tb_per_s, "TB/s"), documented.bandwidth
+    yield f"copy bandwidth: {copied}{_of_documented(bandwidth)}"
     for point in measured.sweep:
-        yield f"  {point.nbytes >> 10} KiB: {point.tb_per_s:.4g} TB/s"
+        yield f"  {point.nbytes >> 10} KiB: {in_unit(point.tb_per_s, 'TB/s')}"
     for dtype, rate in measured.matrix.items():
-        share = _share(documented.rate(dtype))
-        yield f"matrix rate {dtype}: {rate.tflops:.4g} TFLOPS at {rate.size}{share}"
+        share = _of_documented(documented.rate(dtype))
+        yield f"matrix rate {dtype}: {in_unit(rate.tflops, 'TFLOPS')} at {rate.size}{share}"
     for engine, launch in measured.launch_us.items():
-        yield f"launch overhead ({engine}): {launch:.2f} us"
+        yield f"launch overhead ({engine}): {in_unit(launch, 'us')}"
     for dtype, why in measured.skipped.items():
         yield f"no matrix rate for {dtype}: {why}"
 
 
-def _share(ceiling: Ceiling) -> str:
+def _of_documented(ceiling: Ceiling) -> str:
     if ceiling.documented is None or ceiling.value is None:
         return ""
-    return f", {ceiling.value / ceiling.documented * 100:.1f} % of the documented peak"
+    return f", {_share(ceiling.value / ceiling.documented * 100)} of the documented peak"
 
 
 def write_profiles(
@@ -154,14 +179,15 @@ def page_of(profiles: Sequence[CaseProfile]) -> str:
             parts.append(f"Nothing: {profile.note}\n")
             continue
         times = "GPU kernel time" if profile.on == "gpu" else "CPU operator time"
-        parts.append(
-            f"{times}: {profile.step_us:.3f} us a step; hottest: `{profile.hottest.kernel}`\n"
-        )
-        kernels = [_kernel_row(profile, row) for row in profile.rows]
-        headings = [name for name in kernels[0] if any(row[name] != "-" for row in kernels)]
-        table = markdown_table({name: row[name] for name in headings} for row in kernels)
-        parts.append(f"{table}\n")
+        step = in_unit(profile.step_us, "us")
+        parts.append(f"{times}: {step} a step; hottest: `{profile.hottest.kernel}`\n")
+        parts.append(f"{_kernels(profile)}\n")
     return "\n".join(parts)
+
+
+def _kernels(profile: CaseProfile) -> str:
+    share = TextColumn("Share", written=lambda row: _share(profile.share_pct(row)))
+    return markdown_table(with_text(rows(profile.rows, *_LAUNCHES, share, *_OCCUPIED)))
 
 
 def profile_lines(profiles: Sequence[CaseProfile]) -> Iterator[str]:
@@ -172,19 +198,11 @@ def profile_lines(profiles: Sequence[CaseProfile]) -> Iterator[str]:
             yield f"profile {profile.label} ({profile.tool}): {profile.note.splitlines()[0]}"
             continue
         yield (
-            f"profile {profile.label} ({profile.tool}): {hot.kernel[:50]} {hot.mean_us:.2f} us x "
-            f"{hot.calls}, {profile.share_pct(hot):.0f} % of {profile.step_us:.2f} us a step"
+            f"profile {profile.label} ({profile.tool}): {launched(hot, 50)}, "
+            f"{_share(profile.share_pct(hot))} of {in_unit(profile.step_us, 'us')} a step"
         )
 
 
-def _kernel_row(profile: CaseProfile, row: KernelRow) -> dict[str, str]:
-    occupied = (getattr(row, name) for name in OCCUPIED)
-    cells = ("-" if count is None else str(count) for count in occupied)
-    return {
-        "Kernel": row.kernel,
-        "Calls": str(row.calls),
-        "Mean (us)": f"{row.mean_us:.3f}",
-        "Share": f"{profile.share_pct(row):.1f} %",
-        **dict(zip(("Registers", "Accum", "Scalar", "Shared (B)"), cells, strict=True)),
-        "Occupancy (%)": "-" if row.occupancy_pct is None else f"{row.occupancy_pct:.1f}",
-    }
+def launched(row: KernelRow, room: int | None = None) -> str:
+    """Return a kernel's name, as long as there is room, with its launches and their mean time."""
+    return f"{row.kernel[:room]} {in_unit(row.mean_us, 'us')} x {row.calls}"

@@ -11,7 +11,7 @@ from pytest_kopt.cases.details import blind_spots, of_shapes
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.exit_codes import ExitCode
-from pytest_kopt.figures import before_and_now, changed, ends, figure, within
+from pytest_kopt.figures import before_and_now, changed, ends, figure, thousandths, within
 from pytest_kopt.schema.columns import BUILT_IN, QUANTITIES, Scalar, Unit
 from pytest_kopt.show.lines import Line, Markup
 from pytest_kopt.show.rooflines import profile_lines, roofline_lines
@@ -292,10 +292,14 @@ def noise_lines(noise: Mapping[str, Any]) -> Iterator[str]:
     engines = ", ".join(noise["engines"])
     yield f"{noise['processes']} processes, {noise['compared_in']}, engine {engines}"
     for label, spread in noise["case_sd_pct"].items():
-        yield f"  {label}: sd {spread:.3f} %"
-    yield (f"geomean: sd {noise['geomean_sd_pct']:.3f} %, worst {noise['geomean_worst_pct']:.3f} %")
+        yield f"  {label}: sd {thousandths(spread)} %"
+    sd, worst = thousandths(noise["geomean_sd_pct"]), thousandths(noise["geomean_worst_pct"])
+    yield f"geomean: sd {sd} %, worst {worst} %"
     for count, gain in noise["resolvable_pct"].items():
-        yield f"a gain of {gain:.3f} % is accepted with 90 % probability after {count} processes"
+        yield (
+            f"a gain of {thousandths(gain)} % is accepted with 90 % probability "
+            f"after {count} processes"
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tabulate import tabulate
-
 from pytest_kopt.devices.states import SUSTAINED
 from pytest_kopt.figures import at_level, before_and_now, changed, ends, figure, interval, within
 
@@ -281,10 +279,25 @@ def printed(text: str) -> list[str]:
     return [f"\u2060{line}" if line.lstrip().startswith("::") else line for line in lines]
 
 
-def markdown_table(rows: Iterable[Mapping[str, str]]) -> str:
-    """Return a Markdown table of rows, each cells by heading; bars in cells are escaped."""
-    safe = [{name: one_line(cell) for name, cell in row.items()} for row in rows]
-    return tabulate(safe, headers="keys", tablefmt="github", disable_numparse=True)
+def markdown_table(table: Sequence[Mapping[str, str]], *, begins: bool = True) -> str:
+    """Return a Markdown table of rows, each cells by heading; bars in cells are escaped.
+
+    Rows of a table that began earlier have no head.
+    """
+    cells = ([*table[0]], *(row.values() for row in table))
+    lines = [f"| {' | '.join(map(one_line, line))} |" for line in cells]
+    lines.insert(1, f"|{'---|' * len(table[0])}")
+    return "\n".join(lines if begins else lines[2:])
+
+
+def text_table(table: Sequence[Mapping[str, str]]) -> list[str]:
+    """Return the same as lines for a terminal: headings, a rule as wide as the table, rows."""
+    widths = {name: max(len(name), *(len(row[name]) for row in table)) for name in table[0]}
+    head = ({name: name for name in widths}, {name: "-" * width for name, width in widths.items()})
+    return [
+        "  ".join(row[name].ljust(width) for name, width in widths.items()).rstrip()
+        for row in (*head, *table)
+    ]
 
 
 def html_table(rows: Sequence[Mapping[str, str]]) -> str:
@@ -317,8 +330,8 @@ def rows(records: Iterable[Any], *columns: TextColumn) -> list[dict[str, str]]:
 
 def with_text(table: Sequence[dict[str, str]]) -> list[dict[str, str]]:
     """Return rows without the columns that are empty in all of them."""
-    told = {heading for row in table for heading, cell in row.items() if cell}
-    return [{heading: row[heading] for heading in row if heading in told} for row in table]
+    filled = {heading for row in table for heading, cell in row.items() if cell}
+    return [{heading: row[heading] for heading in row if heading in filled} for row in table]
 
 
 def _dims(case: Shape) -> str:

@@ -30,7 +30,7 @@ from pytest_kopt.devices.idle import AllGpusBusy
 from pytest_kopt.devices.machine import this_machine
 from pytest_kopt.devices.vendor import choose
 from pytest_kopt.errors import BadInput
-from pytest_kopt.figures import CHANGE
+from pytest_kopt.figures import CHANGE, in_unit
 from pytest_kopt.paired.pairing import PairedResult
 from pytest_kopt.profiling.kernel_table import CaseProfile, gpu_step_us
 from pytest_kopt.schema.metrics import geomean, is_backward
@@ -358,8 +358,8 @@ def _with_kernel_time(verdict: Verdict, profiles: Sequence[CaseProfile]) -> Verd
     hottest = next(row.kernel for row in on_gpu if row)
     timed = KernelTime(hottest=hottest, candidate_us=geomean(times))
     flag = (
-        f"GPU kernel time: {timed.candidate_us:.2f} us a step, geometric mean over the cases; "
-        "it is shown only, the comparison decides"
+        f"GPU kernel time: {in_unit(timed.candidate_us, 'us')} a step, geometric mean over the "
+        "cases; it is shown only, the comparison decides"
     )
     return judging.flagged(verdict.saying(kernel_time=timed), [flag])
 

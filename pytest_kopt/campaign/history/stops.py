@@ -27,6 +27,7 @@ from pytest_kopt.campaign.state import CampaignState, Round
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.errors import BadInput
+from pytest_kopt.figures import in_unit, thousandths
 from pytest_kopt.models import Document
 from pytest_kopt.roofline import TARGET_PCT, Efficiency
 
@@ -130,14 +131,14 @@ def _target(target: PerformanceTarget | None, best: Decided | None) -> Stop:
         efficiency = best.efficiency or _NO_ROOFLINE
         if efficiency.pct is None:
             return _stop("T1", False, f"target {target}; {efficiency.why}")
-        why = f"{efficiency.pct:.1f} % of the attainable rate, target {target}"
+        why = f"{in_unit(efficiency.pct, '%')} of the attainable rate, target {target}"
         return _stop("T1", target.is_reached_by(efficiency.pct), why, go_on)
     total = best.aggregate
     metric = total.metric if total else "not recorded"
     figure = target.in_its_unit(metric, total.candidate) if total and total.candidate else None
     if figure is None:
         return _stop("T1", False, f"UNKNOWN: target {target}, but the primary metric is {metric}")
-    why = f"{metric} is {figure:.3f} {target.unit}, target {target}"
+    why = f"{metric} is {thousandths(figure)} {target.unit}, target {target}"
     return _stop("T1", target.is_reached_by(figure), why, go_on)
 
 
@@ -153,7 +154,7 @@ def _hardware(target: PerformanceTarget | None, best: Decided | None) -> Stop:
     return _stop(
         "T2",
         efficiency.reaches(target_pct),
-        f"{efficiency.pct:.1f} % of the attainable rate, asked for {target_pct:g} %",
+        f"{in_unit(efficiency.pct, '%')} of the attainable rate, asked for {target_pct:g} %",
         f"ask for more in manifest.yaml: performance_target '>{more}{EFFICIENCY}'",
     )
 

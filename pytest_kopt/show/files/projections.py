@@ -23,12 +23,12 @@ from pytest_kopt.campaign.state import Round
 from pytest_kopt.cases.result import device_model_of, names
 from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.errors import BadInput
-from pytest_kopt.figures import changed
+from pytest_kopt.figures import changed, thousandths
 from pytest_kopt.roofline import TARGET_PCT
 from pytest_kopt.schema.metrics import STEP, time_ms
 from pytest_kopt.schema.table import Row, read_csv, write_atomically
 from pytest_kopt.show.files.summary import baseline_report, missing_text, summary, with_baseline
-from pytest_kopt.show.rooflines import read_profiles
+from pytest_kopt.show.rooflines import launched, read_profiles
 from pytest_kopt.show.templates import rendered
 from pytest_kopt.show.terminal import result_lines
 from pytest_kopt.show.words import AUDIT, REGRESSIONS, end_to_end, rows
@@ -108,9 +108,7 @@ def memory(campaign: Campaign, round: Round) -> str:
         rel_err=float(10 ** (-min(snrs) / 20)) if snrs else None,
         tools={case.tool for case in profiles},
         bounds={f"{line.bound}_bound" for line in verdict.rooflines},
-        hottest=[
-            f"{label}: {top.kernel} {top.mean_us:.3f} us x {top.calls}" for label, top in hottest
-        ],
+        hottest=[f"{label}: {launched(top)}" for label, top in hottest],
         pitfalls=[*_pitfalls(round, verdict)],
         sources=sorted({text for line in verdict.rooflines for text in line.sources}),
         target=TARGET_PCT,
@@ -253,7 +251,7 @@ def outlook(report: FinalReport) -> list[str]:
     return [
         f"benchmark gain with fresh tensors {changed(report.real_pct)}: kernel changes "
         f"{changed(report.s_real_pct)}, weight caches {changed(report.w_real_pct)}; "
-        f"{report.gap_pct:.3f} points below the product of the accepted gains",
+        f"{thousandths(report.gap_pct)} points below the product of the accepted gains",
         *following,
     ]
 

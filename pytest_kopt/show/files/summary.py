@@ -20,7 +20,7 @@ from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.series import UNDER_SKEW
 from pytest_kopt.decide.verdict import Decision, Level, Verdict
-from pytest_kopt.figures import changed, ends, frozen, frozen_change
+from pytest_kopt.figures import changed, ends, frozen_change, thousandths
 from pytest_kopt.honesty.finding import is_finding
 from pytest_kopt.honesty.transfer import (
     ACCEPT_ASTERISK,
@@ -50,7 +50,7 @@ from pytest_kopt.show.words import (
 #: What is said of a training step, by the decision of the transfer check.
 _STEP_GAINS = {
     ACCEPT_REAL: "the benchmark gain, in the part of a step that these kernels take",
-    ACCEPT_ASTERISK: "at most quant time / step time = {:.3f} %",
+    ACCEPT_ASTERISK: "at most quant time / step time = {} %",
     REJECT: "none",
     UNCLASSIFIED: "not estimated: the notes give no `bucket`",
 }
@@ -119,7 +119,9 @@ def transfer(claim: Claim, results: Sequence[CaseResult], verdict: Verdict) -> d
         "4-step trace hit rate": "not simulated: judged calls have inputs of their own",
         "Workload distribution robustness": spread,
         "Benchmark gain": changed(ends(verdict.aggregate)[0]),
-        "Estimated real-training gain": _STEP_GAINS.get(decision, "-").format(claim.bound_pct),
+        "Estimated real-training gain": _STEP_GAINS.get(decision, "-").format(
+            thousandths(claim.bound_pct)
+        ),
         "Decision": decision,
     }
 
@@ -209,11 +211,11 @@ def _cells(
         "Status": status(decided.decision),
         "Description": (notes.title or ("Baseline" if is_baseline else "not described"))
         + mark(decided.level),
-        f"Fwd Avg {unit}": frozen(trend.forward_average),
-        f"Fwd Peak {unit}": frozen(trend.forward_peak),
-        f"Bwd Avg {unit}": frozen(trend.backward_average),
-        f"Bwd Peak {unit}": frozen(trend.backward_peak),
-        f"Combined Step {unit}": frozen(trend.combined),
+        f"Fwd Avg {unit}": thousandths(trend.forward_average),
+        f"Fwd Peak {unit}": thousandths(trend.forward_peak),
+        f"Bwd Avg {unit}": thousandths(trend.backward_average),
+        f"Bwd Peak {unit}": thousandths(trend.backward_peak),
+        f"Combined Step {unit}": thousandths(trend.combined),
         "vs Baseline": "—" if is_baseline else (chained(chain) if chain else versus(trend, start)),
         "Key Finding": notes.key_finding or decided.reason,
         DECISION: str(decided.decision),

@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from pytest_kopt.figures import changed, figure, within
+from pytest_kopt.figures import changed, figure, thousandths, within
 from pytest_kopt.show.words import html_table, markdown_table, one_line, visible
 
 
@@ -37,6 +37,7 @@ def _environment() -> Any:
     environment.filters |= {
         "changed": changed,
         "figure": figure,
+        "thousandths": thousandths,
         "within": within,
         "table": markdown_table,
         "html_table": html_table,
