@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_kopt.cases.details import blind_spots, of_shapes
 from pytest_kopt.cases.result import CaseResult
+from pytest_kopt.decide.case_verdict import Shape
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.exit_codes import ExitCode
 from pytest_kopt.figures import before_and_now, changed, ends, figure, thousandths, within
@@ -16,8 +18,11 @@ from pytest_kopt.schema.columns import BUILT_IN, QUANTITIES, Scalar, Unit
 from pytest_kopt.show.lines import Line, Markup
 from pytest_kopt.show.rooflines import profile_lines, roofline_lines
 from pytest_kopt.show.words import (
+    CHANGE,
+    CHECK,
     COSTS,
     INTERVAL,
+    TextColumn,
     clipped,
     conditions,
     confidence,
@@ -26,13 +31,14 @@ from pytest_kopt.show.words import (
     kernel_lines,
     memory,
     outcome,
+    rows,
     second_points,
+    text_table,
 )
 
 if TYPE_CHECKING:
     import pytest
 
-    from pytest_kopt.decide.case_verdict import Shape
     from pytest_kopt.decide.verdict import Aggregate, ConfigClass, Verdict
     from pytest_kopt.roofline import Roofline
     from pytest_kopt.show.standing import Closing
@@ -45,6 +51,8 @@ BAR_WIDTH = 17
 #: What columns hold where no result says it: every case failed, or an earlier release recorded it.
 _QUANTITIES = {c.name: c.quantity for schema in BUILT_IN.values() for c in schema.columns}
 _TIMES: set[Unit] = {"rate", "ms", "us"}
+#: What is shown of a case that the verdict does not have.
+_NOT_COMPARED = Shape(label="", dims={}, check="MISSING", status="unchanged")
 #: Below a table with both: its figures that decide, and those that do not.
 PAIRED = "change decides, measured in pairs; the other columns show the candidate alone"
 #: After these the next round tries another hypothesis.
@@ -190,61 +198,50 @@ def _case_table(
     """Yield the table of the cases; the label gives way to the columns, with `-v` nothing does."""
     pairs = of_shapes(verdict.shapes if verdict else (), results)
     shapes = {result.nodeid: shape for shape, result in pairs if result}
-    cases = [shapes.get(result.nodeid) for result in results]
-    columns = _columns(results, cases, verdict, verbosity)
+    cases = [shapes.get(result.nodeid, _NOT_COMPARED) for result in results]
+    is_compared = bool(verdict and verdict.compare != "none") or any(case.same for case in cases)
+    measured = rows(results, *_measured(results, is_compared, verbosity))
+    changes = rows(cases, *(_compared(cases, verbosity) if is_compared else ()))
+    lines = text_table([row | change for row, change in zip(measured, changes, strict=True)])
     operation, labels = _labels(results)
     longest = max(map(len, (operation, *labels)))
-    widths = [max(map(len, (name, *cells))) for name, cells in columns.items()]
-    lines = (
-        [*columns],
-        ["-" * width for width in widths],
-        *zip(*columns.values(), strict=True),
-    )
-    rest = ["  ".join(map(str.ljust, line, widths)) for line in lines]
-    room = WIDTH - 2 - len(rest[0])
+    room = WIDTH - 2 - len(lines[1])
     room = longest if verbosity > 0 else min(longest, max(_LEAST_LABEL, room))
     names = [clipped(operation, room), "-" * room, *(clipped(label, room) for label in labels)]
     marks: list[Markup] = [{}, {}, *map(_row_markup, results, cases)]
-    for name, line, markup in zip(names, rest, marks, strict=True):
-        yield Line(f"{name:<{room}}  {line}".rstrip(), whole=True, **markup)
+    for name, line, markup in zip(names, lines, marks, strict=True):
+        yield Line(f"{name:<{room}}  {line}", whole=True, **markup)
 
 
-def _columns(
-    results: Sequence[CaseResult],
-    cases: Sequence[Shape | None],
-    verdict: Verdict | None,
-    verbosity: int,
-) -> dict[str, list[str]]:
-    """Return the cells by heading. The session decides which columns there are, not its cases."""
-    compare = verdict.compare if verdict else "none"
-    is_compared = compare != "none" or any(shape and shape.same for shape in cases)
-    columns = {"check": [str(result.check) for result in results]}
-    quantities = dict(_QUANTITIES)
-    for result in results:
-        quantities |= result.evidence.quantities or {}
+def _measured(
+    results: Sequence[CaseResult], is_compared: bool, verbosity: int
+) -> Iterator[TextColumn]:
+    """Yield the columns of the candidate alone. The session decides which, not its cases."""
+    yield CHECK._replace(heading="check")
+    quantities = [_QUANTITIES, *(result.evidence.quantities or {} for result in results)]
     units = {
-        name: QUANTITIES.get(quantity.partition(":")[0]) for name, quantity in quantities.items()
+        name: QUANTITIES.get(quantity.partition(":")[0])
+        for part in quantities
+        for name, quantity in part.items()
     }
     left_out = _left_out(results, units, is_compared, verbosity)
     for name in dict.fromkeys(name for result in results for name in result.cells):
         if units.get(name) not in left_out:
             short = name.replace("Forward", "fwd").replace("Backward", "bwd")
-            cells = [_cell(result.cells.get(name)) for result in results]
-            columns[short.replace("Time (ms)", "ms")] = cells
-    if not is_compared:
-        return columns
-    shapes = [shape for shape in cases if shape]
-    columns["change"] = [
-        "same code" if shape and shape.same else changed(shape.change_pct if shape else None)
-        for shape in cases
-    ]
+            cell = functools.partial(_cell, name)
+            yield TextColumn(short.replace("Time (ms)", "ms"), "cells", cell)
+
+
+def _compared(cases: Sequence[Shape], verbosity: int) -> Iterator[TextColumn]:
+    """Yield the columns of both versions."""
+    yield TextColumn("change", written=lambda case: "same code" if case.same else CHANGE.of(case))
     if verbosity >= 0:
-        axis = Axis.of(shapes)
-        columns[axis.title] = [axis.bar(shape) if shape else "" for shape in cases]
+        axis = Axis.of(cases)
+        yield TextColumn(axis.title, written=axis.bar)
     if verbosity > 0:
-        for column in (*COSTS, INTERVAL):
-            columns[column.heading.lower()] = [column.of(shape) if shape else "" for shape in cases]
-    return columns
+        yield from (
+            column._replace(heading=column.heading.lower()) for column in (*COSTS, INTERVAL)
+        )
 
 
 def _labels(results: Sequence[CaseResult]) -> tuple[str, list[str]]:
@@ -256,10 +253,10 @@ def _labels(results: Sequence[CaseResult]) -> tuple[str, list[str]]:
     return "case", labels
 
 
-def _row_markup(result: CaseResult, shape: Shape | None) -> Markup:
-    if result.check != "PASS" or (shape and shape.status in ("failed", "regressed")):
+def _row_markup(result: CaseResult, case: Shape) -> Markup:
+    if result.check != "PASS" or case.status in ("failed", "regressed"):
         return {"red": True}
-    return {"green": True} if shape and shape.status == "improved" else {}
+    return {"green": True} if case.status == "improved" else {}
 
 
 def _left_out(
@@ -282,7 +279,8 @@ def _left_out(
     return {"spread", "dB", "rate"} if is_compared or verbosity < 0 else {"spread", "dB"}
 
 
-def _cell(value: Scalar | None) -> str:
+def _cell(name: str, cells: Mapping[str, Scalar | None]) -> str:
+    value = cells.get(name)
     if not isinstance(value, int | float) or math.isnan(value):
         return "-"
     return figure(value) if abs(value) >= 0.1 else f"{value:.3g}"

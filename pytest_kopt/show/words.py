@@ -35,7 +35,7 @@ _FIGURE = re.compile(r"[+\-\[—]?[^A-Za-z]*( (MiB|TFLOPS|GB/s))?")
 class TextColumn(NamedTuple):
     """A column of a table: its heading, the field of a record that it shows, and how.
 
-    Without a field it shows something of the whole record.
+    The field may be one of a field: `verdict.time`. Without one it shows something of the record.
     """
 
     heading: str
@@ -44,7 +44,9 @@ class TextColumn(NamedTuple):
 
     def of(self, record: Any) -> str:
         """Return its cell in the row of a record."""
-        return self.written(getattr(record, self.field) if self.field else record)
+        for name in filter(None, self.field.split(".")):
+            record = None if record is None else getattr(record, name)
+        return self.written(record)
 
 
 CHANGE = TextColumn("Change", "change_pct", changed)

@@ -23,7 +23,7 @@ from pytest_kopt.campaign.state import Round
 from pytest_kopt.cases.result import device_model_of, names
 from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.errors import BadInput
-from pytest_kopt.figures import changed, thousandths
+from pytest_kopt.figures import changed, figure, thousandths
 from pytest_kopt.roofline import TARGET_PCT
 from pytest_kopt.schema.metrics import STEP, time_ms
 from pytest_kopt.schema.table import Row, read_csv, write_atomically
@@ -31,7 +31,7 @@ from pytest_kopt.show.files.summary import baseline_report, missing_text, summar
 from pytest_kopt.show.rooflines import launched, read_profiles
 from pytest_kopt.show.templates import rendered
 from pytest_kopt.show.terminal import result_lines
-from pytest_kopt.show.words import AUDIT, REGRESSIONS, end_to_end, rows
+from pytest_kopt.show.words import AUDIT, REGRESSIONS, TextColumn, end_to_end, markdown_table, rows
 
 PERFORMANCE = "performance.md"
 #: A row of its results.
@@ -277,25 +277,11 @@ def missing_performance(text: str, campaign: Campaign) -> str:
     for round, attempt, decided in campaign.state.decided():
         if round.is_open:
             continue
-        place = f"{campaign.name} round-{round.number}"
-        if decided.decision.keeps and f"| {place} |" not in text:
-            is_baseline, applied = decided.decision is Decision.BASELINE, attempt.applied
-            # A row cannot name the commit that adds it.
-            is_committed = campaign.committed_to and (applied or not attempt.settled)
-            at = "the one that adds this line" if is_committed else "-"
-            added += rendered(
-                "performance.md.j2",
-                begins=not _ROW.search((text + added).rstrip("\n").rpartition("\n")[2]),
-                decided=decided,
-                is_baseline=is_baseline,
-                commit=((applied and applied.git_commit) or "-")[:12] if is_baseline else at,
-                place=place,
-                command=campaign.manifest.benchmark_command
-                or f"pytest --kopt-campaign {campaign.name} --kopt-round {round.number}",
-                notes=round.notes,
-                kernel_time=decided.kernel_time,
-                total=decided.aggregate,
-            )
+        place = f"| {campaign.name} round-{round.number} |"
+        if decided.decision.keeps and place not in text:
+            begins = not _ROW.search((text + added).rstrip("\n").rpartition("\n")[2])
+            row = markdown_table(rows([round], *_performance_columns(campaign)), begins=begins)
+            added += "\n" * begins + f"{row}\n"
         if summary := stop_summary(campaign, decided):
             added += _stopped(
                 text, campaign, f"round-{round.number} attempt-{attempt.number}", summary
@@ -303,6 +289,44 @@ def missing_performance(text: str, campaign: Campaign) -> str:
     for number, wait in enumerate(campaign.state.waits, start=1):
         added += _stopped(text, campaign, f"no-idle-gpu-{number}", wait_summary(campaign, *wait))
     return added if text or not added else f"# Performance\n{added}"
+
+
+def _performance_columns(campaign: Campaign) -> tuple[TextColumn, ...]:
+    """Return the columns of rounds that were kept."""
+
+    def commit(attempt: Attempt) -> str:
+        applied = attempt.applied
+        if attempt.outcome().decision is Decision.BASELINE:
+            return ((applied and applied.git_commit) or "-")[:12]
+        # A row cannot name the commit that adds it.
+        is_committed = campaign.committed_to and (applied or not attempt.settled)
+        return "the one that adds this line" if is_committed else "-"
+
+    benchmark = campaign.manifest.benchmark_command
+    tests = f"pytest --kopt-campaign {campaign.name} --kopt-round"
+    return (
+        TextColumn("Date", "verdict.time"),
+        TextColumn("Commit", "last", commit),
+        TextColumn("Status", "number", lambda number: "keep" if number > 1 else "baseline"),
+        TextColumn("Round", "number", f"{campaign.name} round-{{}}".format),
+        TextColumn("Benchmark command", "number", lambda number: benchmark or f"{tests} {number}"),
+        TextColumn("Target", "notes.target_class", lambda name: name or "global"),
+        TextColumn("Kernel", "verdict.kernel_time.hottest", lambda name: name or "-"),
+        TextColumn("Benchmark", written=_best_metric),
+        TextColumn("GPU time (us)", "verdict.kernel_time.candidate_us", figure),
+        TextColumn("vs best", "verdict.aggregate.change_pct", changed),
+        TextColumn("Explanation", written=_explanation),
+    )
+
+
+def _best_metric(round: Round) -> str:
+    total = round.last.outcome().aggregate
+    return f"{total.metric} {figure(total.candidate)}" if total else "-"
+
+
+def _explanation(round: Round) -> str:
+    texts = filter(None, (round.notes.tried, round.notes.key_finding))
+    return "; ".join(texts) or ("not described" if round.number > 1 else "baseline")
 
 
 def _stopped(text: str, campaign: Campaign, where: str, summary: str) -> str:
@@ -329,6 +353,6 @@ def _summary(campaign: Campaign, time: str, until: tuple[int, int], why: str = "
         time=time,
         reason=why or f"{len(regressions)} measured regressions in a row",
         best=best,
-        total=best.outcome().aggregate if best else None,
+        metric=_best_metric(campaign.state.rounds[number]) if number else "-",
         regressions=rows(regressions[-stops.KEPT :], *REGRESSIONS),
     )

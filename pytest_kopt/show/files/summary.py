@@ -19,8 +19,8 @@ from pytest_kopt.campaign.state import CampaignState, Round
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.series import UNDER_SKEW
-from pytest_kopt.decide.verdict import Decision, Level, Verdict
-from pytest_kopt.figures import changed, ends, frozen_change, thousandths
+from pytest_kopt.decide.verdict import Decision, Verdict
+from pytest_kopt.figures import NONE, changed, ends, frozen_change, thousandths
 from pytest_kopt.honesty.finding import is_finding
 from pytest_kopt.honesty.transfer import (
     ACCEPT_ASTERISK,
@@ -41,8 +41,9 @@ from pytest_kopt.show.words import (
     CANDIDATES,
     CASES,
     CLASSES,
+    TextColumn,
     kernel_lines,
-    one_line,
+    markdown_table,
     rows,
     with_text,
 )
@@ -60,7 +61,15 @@ _TREND = (
     "never divide those of two rows.\n`vs Baseline` multiplies the changes that were measured in "
     "pairs.\n\n"
 )
-#: Heading of the column beside the frozen ones, of which Status knows one word for all roll-backs.
+#: The trend's figures by their heading, before its unit.
+_FIGURES = {
+    "Fwd Avg": "forward_average",
+    "Fwd Peak": "forward_peak",
+    "Bwd Avg": "backward_average",
+    "Bwd Peak": "backward_peak",
+    "Combined Step": "combined",
+}
+#: Heading of the column next to the frozen ones, of which Status knows one word for all roll-backs.
 DECISION = "Decision"
 
 
@@ -193,37 +202,39 @@ def baseline_report(campaign: Campaign, table: Table) -> str:
     )
 
 
-def _cells(
-    round: Round, baseline: ledger.Trend, chain: ledger.PairedChange | None
-) -> dict[str, str]:
-    """Return the cells of a decided round by heading.
+def _columns(state: CampaignState, first: ledger.Trend) -> tuple[TextColumn, ...]:
+    """Return the columns of decided rounds; `first` is the trend of round 1.
 
-    `chain` is the paired gain over round 1 where every link was paired. Values of two sessions
-    differ by several percent with no change, and the product of paired gains does not. A quick
-    round's figures are of the representative cases, and so are those of round 1 it is held against.
+    The gain over round 1 is the product of paired ones where every link was paired. Values of two
+    sessions differ by several percent with no change, and that product does not. A quick round's
+    figures are of the representative cases, and so are those of round 1 it is held against.
     """
-    decided, notes, unit = round.verdict, round.notes, baseline.unit
-    assert decided is not None
-    trend, start = decided.trend or ledger.Trend(unit=unit), decided.baseline or baseline
-    is_baseline = decided.decision is Decision.BASELINE
-    return {
-        "Round": str(round.number),
-        "Status": status(decided.decision),
-        "Description": (notes.title or ("Baseline" if is_baseline else "not described"))
-        + mark(decided.level),
-        f"Fwd Avg {unit}": thousandths(trend.forward_average),
-        f"Fwd Peak {unit}": thousandths(trend.forward_peak),
-        f"Bwd Avg {unit}": thousandths(trend.backward_average),
-        f"Bwd Peak {unit}": thousandths(trend.backward_peak),
-        f"Combined Step {unit}": thousandths(trend.combined),
-        "vs Baseline": "—" if is_baseline else (chained(chain) if chain else versus(trend, start)),
-        "Key Finding": notes.key_finding or decided.reason,
-        DECISION: str(decided.decision),
-    }
+
+    def gain(decided: ledger.Decided) -> str:
+        if decided.decision is Decision.BASELINE:
+            return NONE
+        chain = chain_to(state, decided)
+        trend, start = decided.trend or ledger.Trend(unit=first.unit), decided.baseline or first
+        return chained(chain) if chain else versus(trend, start)
+
+    return (
+        TextColumn("Round", "number"),
+        TextColumn("Status", "verdict.decision", status),
+        TextColumn("Description", written=_description),
+        *(
+            TextColumn(f"{heading} {first.unit}", f"verdict.trend.{name}", thousandths)
+            for heading, name in _FIGURES.items()
+        ),
+        TextColumn("vs Baseline", "verdict", gain),
+        TextColumn("Key Finding", written=lambda r: r.notes.key_finding or r.verdict.reason),
+        TextColumn(DECISION, "verdict.decision"),
+    )
 
 
-def mark(level: Level) -> str:
-    return " (quick)" if level == "quick" else ""
+def _description(round: Round) -> str:
+    decided = round.last.outcome()
+    untitled = "Baseline" if decided.decision is Decision.BASELINE else "not described"
+    return (round.notes.title or untitled) + (" (quick)" if decided.level == "quick" else "")
 
 
 def status(decision: Decision) -> str:
@@ -262,17 +273,11 @@ def missing_text(text: str, state: CampaignState) -> str:
     if baseline is None or baseline.verdict is None or baseline.verdict.trend is None:
         return ""
     present = re.findall(r"^\| (\d+) \|", text, re.MULTILINE)
-    start = baseline.verdict.trend
-    rows = [
-        _cells(round, start, chain_to(state, round.verdict))
-        for round in state.decided_rounds()
-        if round.verdict and str(round.number) not in present
-    ]
+    lacking = [round for round in state.decided_rounds() if str(round.number) not in present]
+    columns = _columns(state, baseline.verdict.trend)
     if text and f" {DECISION} |" not in text:
-        # The file was begun before there was such a column.
-        rows = [{name: cell for name, cell in row.items() if name != DECISION} for row in rows]
-    lines = [f"| {' | '.join(map(one_line, row.values()))} |\n" for row in rows]
-    if not text:
-        rule = "|".join("-" * (len(name) + 2) for name in rows[0])
-        lines.insert(0, f"{_TREND}| {' | '.join(rows[0])} |\n|{rule}|\n")
-    return "".join(lines)
+        columns = columns[:-1]  # the file was begun before there was such a column
+    if not lacking:
+        return ""
+    table = markdown_table(rows(lacking, *columns), begins=not text)
+    return f"{'' if text else _TREND}{table}\n"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_kopt.figures import changed, figure, thousandths, within
-from pytest_kopt.show.words import html_table, markdown_table, one_line, visible
+from pytest_kopt.show.words import html_table, markdown_table, visible
 
 
 def rendered(template: str, **values: Any) -> str:
@@ -43,7 +43,6 @@ def _environment() -> Any:
         "html_table": html_table,
         "first_line": lambda text: text.splitlines()[0],
         "listed": _listed,
-        "cell": one_line,
         "mean": lambda numbers: sum(numbers) / len(numbers) if numbers else None,
         "json": functools.partial(json.dumps, ensure_ascii=False, default=str),
     }
