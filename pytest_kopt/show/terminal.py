@@ -13,7 +13,7 @@ from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.case_verdict import Shape
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.exit_codes import ExitCode
-from pytest_kopt.figures import before_and_now, changed, ends, figure, thousandths, within
+from pytest_kopt.figures import ends, figure, thousandths, within
 from pytest_kopt.schema.columns import BUILT_IN, QUANTITIES, Scalar, Unit
 from pytest_kopt.show.lines import Line, Markup
 from pytest_kopt.show.rooflines import profile_lines, roofline_lines
@@ -24,22 +24,18 @@ from pytest_kopt.show.words import (
     INTERVAL,
     TextColumn,
     clipped,
-    conditions,
-    confidence,
-    end_to_end,
-    first_calls,
+    compared,
     kernel_lines,
-    memory,
     outcome,
+    remarks,
     rows,
-    second_points,
     text_table,
 )
 
 if TYPE_CHECKING:
     import pytest
 
-    from pytest_kopt.decide.verdict import Aggregate, ConfigClass, Verdict
+    from pytest_kopt.decide.verdict import Verdict
     from pytest_kopt.roofline import Roofline
     from pytest_kopt.show.standing import Closing
 
@@ -111,17 +107,11 @@ def verdict_lines(verdict: Verdict, verbosity: int = 0) -> Iterator[str]:
         yield f"candidate {raced.place}, {raced.name}: {raced.decision}{figures}{why}"
     for total in verdict.totals:
         if total.change_pct is not None:
-            yield f"{total.metric}: {_shown(total)}"
-    yield from filter(None, [memory(verdict), first_calls(verdict), end_to_end(verdict)])
+            yield f"{total.metric}: {compared(total)}"
     for group in verdict.classes:
         about = " (target)" if group.name == verdict.target_class else ""
-        yield f"class {group.name}{about}: {_shown(group)}"
-    yield from filter(None, [confidence(verdict), conditions(verdict)])
-    yield from second_points(verdict)
-    if verdict.remeasured_pct:
-        yield f"re-measured: {', '.join(map(changed, verdict.remeasured_pct))}"
-    if verdict.same_code:
-        yield verdict.same_code
+        yield f"class {group.name}{about}: {compared(group)}"
+    yield from remarks(verdict)
     if verdict.applied.git_commit and verdict.decision.keeps:
         yield f"commit: {verdict.applied.git_commit[:12]}"
     if verdict.applied.restored:
@@ -179,17 +169,6 @@ def flag_line(text: str) -> Line:
 
 def blind_spot_lines(results: Sequence[CaseResult]) -> Iterator[Line]:
     yield from (Line(f"the cases cannot tell: {text}") for text in blind_spots(results))
-
-
-def _shown(figures: Aggregate | ConfigClass) -> str:
-    """Return both values, where they are known, and the change with its interval."""
-    change = "" if figures.change_pct is None else within(figures)
-    if figures.candidate is None:
-        return change
-    if figures.incumbent is None:
-        return f"{figure(figures.candidate)}  {change}".rstrip()
-    speed = "speed " if getattr(figures, "better", "higher") == "lower" else ""
-    return f"{before_and_now(figures.incumbent, figures.candidate)}  {speed}{change}"
 
 
 def _case_table(

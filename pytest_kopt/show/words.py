@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pytest_kopt.campaign.ledger import Final
     from pytest_kopt.decide.case_verdict import FirstCall, Shape
     from pytest_kopt.decide.operating_points import OperatingPoint
-    from pytest_kopt.decide.verdict import KernelChange, Verdict
+    from pytest_kopt.decide.verdict import Aggregate, ConfigClass, KernelChange, Verdict
 
 #: A figure of a kernel: its name, before, after.
 _Figure = tuple[str, str, str]
@@ -136,6 +136,28 @@ def case_status(case: Shape) -> str:
         return "not compared"
     # The decision may still be "may be slower": "unchanged" would contradict it.
     return "slower" if (case.high_pct or 0.0) < 0 else "no change shown"
+
+
+def remarks(verdict: Verdict) -> list[str]:
+    """Return what is said of all cases of a verdict, a line each."""
+    again = ", ".join(map(changed, verdict.remeasured_pct))
+    texts = (
+        *(confidence(verdict), conditions(verdict), memory(verdict), first_calls(verdict)),
+        *(end_to_end(verdict), again and f"re-measured: {again}", verdict.same_code),
+        *second_points(verdict),
+    )
+    return [text for text in texts if text]
+
+
+def compared(figures: Aggregate | ConfigClass) -> str:
+    """Return both values, where they are known, and the change with its interval."""
+    change = "" if figures.change_pct is None else within(figures)
+    if figures.candidate is None:
+        return change
+    if figures.incumbent is None:
+        return f"{figure(figures.candidate)}  {change}".rstrip()
+    speed = "speed " if getattr(figures, "better", "higher") == "lower" else ""
+    return f"{before_and_now(figures.incumbent, figures.candidate)}  {speed}{change}"
 
 
 def end_to_end(verdict: Verdict | Final) -> str:

@@ -20,15 +20,11 @@ from pytest_kopt.show.words import (
     INTERVAL,
     LABEL,
     TextColumn,
-    conditions,
-    confidence,
-    first_calls,
     kernel_lines,
-    memory,
     one_line,
     outcome,
+    remarks,
     rows,
-    second_points,
     visible,
 )
 
@@ -67,17 +63,7 @@ def comment(verdict: Verdict) -> str:
         outcome=outcome(verdict).replace("_", " ").lower(),
         verdict=verdict,
         totals=rows(totals if is_compared else (), *columns),
-        sums=[
-            _plain(text)
-            for text in (
-                confidence(verdict),
-                conditions(verdict),
-                *second_points(verdict)[:_MOST_ROWS],
-                memory(verdict),
-                first_calls(verdict),
-            )
-            if text
-        ],
+        remarks=[_plain(text) for text in remarks(verdict)[:_MOST_ROWS]],
         cases=rows(worst[:_MOST_ROWS], *_CASES),
         kernels=kernel_lines(verdict),
         most_rows=_MOST_ROWS,

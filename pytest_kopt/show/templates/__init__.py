@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_kopt.figures import changed, figure, thousandths, within
-from pytest_kopt.show.words import html_table, markdown_table, visible
+from pytest_kopt.show.words import compared, html_table, markdown_table, visible
 
 
 def rendered(template: str, **values: Any) -> str:
@@ -36,6 +36,7 @@ def _environment() -> Any:
     )
     environment.filters |= {
         "changed": changed,
+        "compared": compared,
         "figure": figure,
         "thousandths": thousandths,
         "within": within,
