@@ -18,7 +18,6 @@ from pytest_kopt.processes.launched import boot
 from pytest_kopt.profiling import kernel_table
 from pytest_kopt.profiling.kernel_table import (
     CaseProfile,
-    KernelLaunch,
     KernelRow,
     gpu_step_us,
     rows_of,
@@ -95,7 +94,7 @@ def test_ncu_gives_times_registers_shared_memory_and_occupancy() -> None:
 @pytest.mark.parametrize(("unit", "microseconds"), [("us", 126400.0), ("nsecond", 126.4)])
 def test_ncu_tells_its_unit(unit: str, microseconds: float) -> None:
     text = NCU.replace(',"ns",', f',"{unit}",')
-    assert ncu_launches(text)[0].duration_us == pytest.approx(microseconds)
+    assert ncu_launches(text)[0].mean_us == pytest.approx(microseconds)
 
 
 def test_ncu_without_permission_says_why() -> None:
@@ -147,13 +146,13 @@ def test_torchs_trace_gives_what_ran_on_the_device() -> None:
     assert kernel_table.launches({}) == []
 
 
-def profile(label: str, tool: str, *launches: KernelLaunch, steps: int = 2) -> CaseProfile:
+def profile(label: str, tool: str, *launches: KernelRow, steps: int = 2) -> CaseProfile:
     return CaseProfile(f"t.py::{label}", label, tool, "gpu", steps, rows_of(launches))
 
 
-MAIN = [KernelLaunch("main", 10.0, registers=32), KernelLaunch("main", 12.0, registers=32)]
+MAIN = [KernelRow("main", 1, 10.0, registers=32), KernelRow("main", 1, 12.0, registers=32)]
 PROFILES = [
-    profile("a", "torch.profiler", *MAIN, KernelLaunch("reduce", 2.0)),
+    profile("a", "torch.profiler", *MAIN, KernelRow("reduce", 1, 2.0)),
     profile("a", "ncu", *MAIN),
     CaseProfile("t.py::b", "b", "ncu", "gpu", 1, (), note="no permission"),
 ]
@@ -204,7 +203,7 @@ def test_a_watched_worker_takes_orders_from_a_file_and_ends_as_an_interpreter_do
 
 
 def test_the_hottest_has_the_largest_share_not_the_longest_call() -> None:
-    found = profile("a", "ncu", *[KernelLaunch("often", 3.0)] * 9, KernelLaunch("once", 20.0))
+    found = profile("a", "ncu", *[KernelRow("often", 1, 3.0)] * 9, KernelRow("once", 1, 20.0))
     assert found.hottest is not None and found.hottest.kernel == "often"
     assert found.step_us == pytest.approx(47 / 2)
 

@@ -17,25 +17,13 @@ _ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 
 
 @dataclass(frozen=True, slots=True)
-class KernelLaunch:
-    """One launch as a tool saw it; None where the tool does not tell.
+class KernelRow:
+    """Launches of one kernel: how many, their mean in microseconds, what they occupy.
 
     Registers are 32-bit registers of a thread (the architectural VGPRs of a lane on AMD, with
     accumulation and scalar registers apart); `shared_bytes` is shared memory or LDS of a block.
+    None where the tool does not tell.
     """
-
-    kernel: str
-    duration_us: float
-    registers: int | None = None
-    accum_registers: int | None = None
-    scalar_registers: int | None = None
-    shared_bytes: int | None = None
-    occupancy_pct: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class KernelRow:
-    """All launches of one kernel: how many, their mean in microseconds, what they occupy."""
 
     kernel: str
     calls: int
@@ -104,31 +92,30 @@ def whole(cell: object) -> int | None:
     return None if value is None else int(value)
 
 
-def rows_of(launches: Iterable[KernelLaunch]) -> tuple[KernelRow, ...]:
+def rows_of(launches: Iterable[KernelRow]) -> tuple[KernelRow, ...]:
     """Group launches by kernel, the one with the most time first."""
-    groups: dict[str, list[KernelLaunch]] = {}
+    groups: dict[str, list[KernelRow]] = {}
     for launch in launches:
         groups.setdefault(launch.kernel, []).append(launch)
     rows = [_row(kernel, group) for kernel, group in groups.items()]
     return tuple(sorted(rows, key=lambda row: -row.total_us))
 
 
-def _row(kernel: str, group: list[KernelLaunch]) -> KernelRow:
+def _row(kernel: str, group: list[KernelRow]) -> KernelRow:
     def told(name: str) -> list[Any]:
         return [value for launch in group if (value := getattr(launch, name)) is not None]
 
+    occupancies = told("occupancy_pct")
     return KernelRow(
         kernel=kernel,
         calls=len(group),
-        mean_us=statistics.fmean(told("duration_us")),
+        mean_us=statistics.fmean(told("mean_us")),
         **{name: max(told(name), default=None) for name in OCCUPIED},
-        occupancy_pct=statistics.fmean(occupancies)
-        if (occupancies := told("occupancy_pct"))
-        else None,
+        occupancy_pct=statistics.fmean(occupancies) if occupancies else None,
     )
 
 
-def launches(trace: Mapping[str, Any]) -> list[KernelLaunch]:
+def launches(trace: Mapping[str, Any]) -> list[KernelRow]:
     """Return what ran on the device, in order; what it occupies is told on NVIDIA only."""
     on_device = []
     for event in trace.get("traceEvents", ()):
@@ -136,9 +123,10 @@ def launches(trace: Mapping[str, Any]) -> list[KernelLaunch]:
             continue
         details = event.get("args", {})
         on_device.append(
-            KernelLaunch(
+            KernelRow(
                 kernel=str(event["name"]),
-                duration_us=float(event["dur"]),
+                calls=1,
+                mean_us=float(event["dur"]),
                 registers=whole(details.get("registers per thread")),
                 shared_bytes=whole(details.get("shared memory")),
                 occupancy_pct=number(details.get("est. achieved occupancy %")),

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_kopt.profiling.kernel_table import KernelLaunch, number, whole
+from pytest_kopt.profiling.kernel_table import KernelRow, number, whole
 
 _REPORT = "report.csv"
 _TIME = "gpu__time_duration.sum"
@@ -39,7 +39,7 @@ class VendorTool:
     #: The text of its report in that folder; OSError or ValueError where there is none.
     report: Callable[[Path], str]
     #: The launches in that text; ValueError where it is no table of them.
-    launches: Callable[[str], list[KernelLaunch]]
+    launches: Callable[[str], list[KernelRow]]
 
 
 def ncu_command(directory: Path) -> list[str]:
@@ -57,7 +57,7 @@ def ncu_command(directory: Path) -> list[str]:
     ]
 
 
-def ncu_launches(text: str) -> list[KernelLaunch]:
+def ncu_launches(text: str) -> list[KernelRow]:
     """Return the launches of a raw page; ValueError with the tool's last word without a table."""
     if _FORBIDDEN in text:
         raise ValueError(
@@ -78,9 +78,10 @@ def ncu_launches(text: str) -> list[KernelLaunch]:
     for row in rows:
         shared = number(row.get(_SHARED))
         profiled.append(
-            KernelLaunch(
+            KernelRow(
                 kernel=row["Kernel Name"],
-                duration_us=(number(row[_TIME]) or 0.0) * scale,
+                calls=1,
+                mean_us=(number(row[_TIME]) or 0.0) * scale,
                 registers=whole(row.get(_REGISTERS)),
                 shared_bytes=None if shared is None else int(shared * per_byte),
                 occupancy_pct=number(row.get(_OCCUPANCY)),
@@ -105,7 +106,7 @@ def rocprof_report(directory: Path) -> str:
     return traces[0].read_text(encoding="utf-8")
 
 
-def rocprof_launches(text: str) -> list[KernelLaunch]:
+def rocprof_launches(text: str) -> list[KernelRow]:
     """Return the launches between two marks of a kernel trace; ValueError where it is none."""
     # Names of columns differ in case between versions; times are in nanoseconds.
     rows = [
@@ -119,9 +120,10 @@ def rocprof_launches(text: str) -> list[KernelLaunch]:
     if len(marks) < 2:
         raise ValueError("the steps' marks are not in its kernel trace")
     return [
-        KernelLaunch(
+        KernelRow(
             kernel=row["kernel_name"],
-            duration_us=(int(row["end_timestamp"]) - int(row["start_timestamp"])) * 1e-3,
+            calls=1,
+            mean_us=(int(row["end_timestamp"]) - int(row["start_timestamp"])) * 1e-3,
             registers=whole(row.get("vgpr_count")),
             accum_registers=whole(row.get("accum_vgpr_count")),
             scalar_registers=whole(row.get("sgpr_count")),
