@@ -80,9 +80,6 @@ def test_the_baseline_tells_model_and_absolute_targets(tmp_path: Path, gpu: str)
     assert rows[0] == ["gemm", "forward", "compute", "711", "520.8", "193.3"]
     assert rows[1] == ["gemm", "forward", "memory", "61.68", "3870", "34.82"]
     assert "  - bandwidth" in text and "  - rate" in text, "what the targets rest on"
-    report = campaign.layout.baseline_report.read_text()
-    for number in ("711", "520.8", "193.3", "61.68", "3870", "34.82"):
-        assert f"| {number} " in report
 
 
 def test_targets_without_a_ceiling_are_unknown_and_say_why(tmp_path: Path) -> None:

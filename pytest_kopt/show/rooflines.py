@@ -50,16 +50,15 @@ def why_unknown(rooflines: Sequence[Roofline]) -> str:
     return f"the peaks {', '.join(names)} are not known; run `kopt calibrate --ceilings`"
 
 
-def _targets(*headings: str) -> Iterator[TextColumn]:
-    """Yield the columns of the target as TFLOPS, GB/s and microseconds; "-" without such work."""
+def _target(heading: str, place: int) -> TextColumn:
+    """Return a column of the target, of which a line has three; "-" without such work."""
 
-    def cell(line: Roofline, place: int) -> str:
+    def cell(line: Roofline) -> str:
         missing = "UNKNOWN" if line.bound == "UNKNOWN" else "-"
         number = line.targets[place]
         return missing if number is None else rounded(number)
 
-    for place, heading in enumerate(headings):
-        yield TextColumn(heading, written=functools.partial(cell, place=place))
+    return TextColumn(heading, written=cell)
 
 
 def _attainable(line: Roofline) -> str:
@@ -74,21 +73,31 @@ def _share(pct: float | None) -> str:
     return in_unit(pct, "%")
 
 
-_SHARE = TextColumn("share", "achieved_pct", _share)
+_BOUND = TextColumn("Bound", "bound")
+_INTENSITY = TextColumn("FLOP/byte", "intensity", figure)
+_RIDGE = TextColumn("Ridge", "ridge", figure)
+_RATES = (
+    _BOUND,
+    TextColumn("Attainable", written=_attainable),
+    TextColumn("Achieved", "achieved", figure),
+    TextColumn("Of it", "achieved_pct", _share),
+)
 #: In the terminal, and further ones with `-v`.
 _SHORT = (
-    TextColumn("roofline", "label", functools.partial(clipped, room=_LABEL_WIDTH)),
+    TextColumn("Roofline", "label", functools.partial(clipped, room=_LABEL_WIDTH)),
     TextColumn("", "way", {"forward": "fwd", "backward": "bwd"}.__getitem__),
-    TextColumn("bound", "bound"),
-    TextColumn("attainable", written=_attainable),
-    TextColumn("achieved", "achieved", figure),
-    _SHARE,
+    *_RATES,
 )
-_LONG = (
-    TextColumn("FLOP/B", "intensity", figure),
-    TextColumn("ridge", "ridge", figure),
-    TextColumn("target", "target", figure),
+_LONG = (_INTENSITY, _RIDGE, TextColumn("Target", "target", figure))
+_OF_CASE = (LABEL, TextColumn("Direction", "way"))
+#: In README.md: rates to reach, and time.
+TARGETS = (
+    *(*_OF_CASE, _BOUND),
+    *map(_target, ("TFLOPS, at least", "GB/s, at least", "µs, at most"), range(3)),
 )
+#: In the report, and in baseline.md.
+DRAWN = (*_OF_CASE, _INTENSITY, *_RATES)
+REACHED = (*_OF_CASE, _INTENSITY, _RIDGE, *_RATES)
 #: Of a profile's kernels.
 _LAUNCHES = (
     TextColumn("Kernel", "kernel"),
@@ -98,27 +107,6 @@ _LAUNCHES = (
 _OCCUPIED = (
     *map(_count, ("Registers", "Accum", "Scalar", "Shared (B)"), OCCUPIED),
     TextColumn("Occupancy", "occupancy_pct", lambda pct: "" if pct is None else _share(pct)),
-)
-_OF_CASE = (LABEL, TextColumn("Direction", "way"))
-_BOUND = TextColumn("Bound", "bound")
-#: In README.md: rates to reach, and time.
-TARGETS = (*_OF_CASE, _BOUND, *_targets("TFLOPS, at least", "GB/s, at least", "µs, at most"))
-_INTENSITY = TextColumn("FLOP/byte", "intensity", figure)
-_RATES = (
-    _BOUND,
-    TextColumn("Attainable", written=_attainable),
-    TextColumn("Achieved", "achieved", figure),
-    _SHARE._replace(heading="Of it"),
-)
-#: In the report.
-DRAWN = (*_OF_CASE, _INTENSITY, *_RATES)
-#: In baseline.md.
-REACHED = (
-    *_OF_CASE,
-    _INTENSITY,
-    TextColumn("Ridge", "ridge", figure),
-    *_RATES,
-    *_targets("Target TFLOPS", "Target GB/s", "Target µs"),
 )
 
 

@@ -179,9 +179,9 @@ def _case_table(
     shapes = {result.nodeid: shape for shape, result in pairs if result}
     cases = [shapes.get(result.nodeid, _NOT_COMPARED) for result in results]
     is_compared = bool(verdict and verdict.compare != "none") or any(case.same for case in cases)
-    measured = rows(results, *_measured(results, is_compared, verbosity))
+    figures = rows(results, *measured(results, is_compared, verbosity))
     changes = rows(cases, *(_compared(cases, verbosity) if is_compared else ()))
-    lines = text_table([row | change for row, change in zip(measured, changes, strict=True)])
+    lines = text_table([row | change for row, change in zip(figures, changes, strict=True)])
     operation, labels = _labels(results)
     longest = max(map(len, (operation, *labels)))
     room = WIDTH - 2 - len(lines[1])
@@ -192,7 +192,7 @@ def _case_table(
         yield Line(f"{name:<{room}}  {line}", whole=True, **markup)
 
 
-def _measured(
+def measured(
     results: Sequence[CaseResult], is_compared: bool, verbosity: int
 ) -> Iterator[TextColumn]:
     """Yield the columns of the candidate alone. The session decides which, not its cases."""

@@ -20,7 +20,7 @@ from pytest_kopt.campaign.history.trend import NEXT_DIRECTIONS
 from pytest_kopt.campaign.layout import hide_from_git
 from pytest_kopt.campaign.ledger import Decided, Final, FinalReport, NoIdleGpu
 from pytest_kopt.campaign.state import Round
-from pytest_kopt.cases.result import device_model_of, names
+from pytest_kopt.cases.result import names
 from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.errors import BadInput
 from pytest_kopt.figures import changed, figure, thousandths
@@ -51,20 +51,13 @@ def refresh(campaign: Campaign) -> None:
     for round in news:
         if round.verdict is not None:
             _write_round(campaign, round)
-    first = campaign.state.baseline
-    rows_of_baseline = campaign.layout.artifacts(1) / "benchmark.csv"
-    if first and first in news and rows_of_baseline.is_file():
-        text = baseline_report(campaign, read_csv(rows_of_baseline))
-        write_atomically(campaign.layout.baseline_report, text)
-        lines, readme = first.last.verdict().rooflines, campaign.layout.readme
-        if readme.is_file():
-            device, text = (
-                device_model_of(campaign.state.rounds[1].last.results()),
-                readme.read_text(encoding="utf-8"),
-            )
-            completed = with_baseline(text, campaign.manifest, device, lines)
-            if completed != text:
-                write_atomically(readme, completed)
+    first, readme = campaign.state.baseline, campaign.layout.readme
+    if first and first in news:
+        write_atomically(campaign.layout.baseline_report, baseline_report(campaign))
+        text = readme.read_text(encoding="utf-8") if readme.is_file() else ""
+        completed = with_baseline(text, campaign.manifest, first.last)
+        if completed != text:
+            write_atomically(readme, completed)
     for round in news:
         if not round.is_open:
             write_atomically(campaign.layout.memory(round.version), memory(campaign, round))

@@ -11,12 +11,12 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from pytest_kopt.campaign import ledger
-from pytest_kopt.campaign.attempt import CONDITIONS
+from pytest_kopt.campaign.attempt import CONDITIONS, Attempt
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.history.trend import chain_to
 from pytest_kopt.campaign.manifest import Manifest
 from pytest_kopt.campaign.state import CampaignState, Round
-from pytest_kopt.cases.result import CaseResult
+from pytest_kopt.cases.result import CaseResult, device_model_of
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.series import UNDER_SKEW
 from pytest_kopt.decide.verdict import Decision, Verdict
@@ -34,13 +34,14 @@ from pytest_kopt.honesty.transfer import (
 from pytest_kopt.knowledge.facts import Fact, product_facts
 from pytest_kopt.roofline import TARGET_PCT, Roofline, efficiency
 from pytest_kopt.schema.metrics import RATE_UNITS, direction
-from pytest_kopt.schema.table import Table
 from pytest_kopt.show.rooflines import REACHED, TARGETS
 from pytest_kopt.show.templates import rendered
+from pytest_kopt.show.terminal import measured
 from pytest_kopt.show.words import (
     CANDIDATES,
     CASES,
     CLASSES,
+    LABEL,
     TextColumn,
     kernel_lines,
     markdown_table,
@@ -140,10 +141,11 @@ def campaign_readme(manifest: Manifest, policy: Policy) -> str:
     return rendered("readme.md.j2", manifest=manifest, policy=policy, **sections)
 
 
-def with_baseline(text: str, manifest: Manifest, device: str, rooflines: Sequence[Roofline]) -> str:
+def with_baseline(text: str, manifest: Manifest, baseline: Attempt) -> str:
     """Return a README's text with what the baseline tells: its device's facts, the targets."""
+    device = device_model_of(baseline.results())
     text = text.replace(_hardware(manifest), _hardware(manifest, device))
-    return text.replace(_targets(), _targets(rooflines))
+    return text.replace(_targets(), _targets(baseline.verdict().rooflines))
 
 
 def _hardware(manifest: Manifest, device: str = "") -> str:
@@ -185,7 +187,7 @@ def _ridges(facts: Sequence[Fact]) -> Iterator[str]:
         yield f"{product}: memory-bound below {ridge:.0f} FLOP/byte in {dtype[1]}"
 
 
-def baseline_report(campaign: Campaign, table: Table) -> str:
+def baseline_report(campaign: Campaign) -> str:
     """Return the text of baseline.md; the baseline is decided."""
     baseline = campaign.first
     results, rooflines = baseline.results(), baseline.verdict().rooflines
@@ -194,7 +196,7 @@ def baseline_report(campaign: Campaign, table: Table) -> str:
         campaign=campaign.name,
         conditions=dict.fromkeys(CONDITIONS, "not recorded") | baseline.conditions(),
         schema=campaign.manifest.csv_schema,
-        cases=[row.cells for row in table.rows],
+        cases=rows(results, LABEL, *measured(results, is_compared=False, verbosity=1)),
         rooflines=rows(rooflines, *REACHED),
         efficiency=efficiency(rooflines).why,
         sources=_sources(rooflines),
