@@ -79,8 +79,7 @@ AUDIT = (
     TextColumn("With fresh tensors", "credited_pct", changed),
     TextColumn("Decision", "decision"),
 )
-#: Of `kernel_rows`.
-KERNELS = ("Kernel", "Change (code size and memory in bytes, others: instructions)", "First in")
+_KERNELS = ("Kernel", "Change (code size and memory in bytes, others: instructions)", "First in")
 REGRESSIONS = (
     TextColumn("Round", written=lambda slower: f"round-{slower.round} attempt {slower.attempt}"),
     TextColumn("Time", "time"),
@@ -239,13 +238,13 @@ def first_calls(verdict: Verdict) -> str:
 
 def kernel_lines(verdict: Verdict) -> list[str]:
     """Return what changed in the machine code, a line for each kernel."""
-    return [f"{name}: {text} (first in {case})" for name, text, case in kernel_rows(verdict)]
+    return ["{}: {} (first in {})".format(*row.values()) for row in kernel_rows(verdict)]
 
 
-def kernel_rows(verdict: Verdict) -> list[tuple[str, str, str]]:
+def kernel_rows(verdict: Verdict) -> list[dict[str, str]]:
     """Return each kernel that changed: its name, what changed in words, and its first case."""
     return [
-        (kernel.kernel, _in_words(kernel, figures), kernel.case)
+        dict(zip(_KERNELS, (kernel.kernel, _in_words(kernel, figures), kernel.case), strict=True))
         for kernel, figures in _kernel_figures(verdict)
     ]
 

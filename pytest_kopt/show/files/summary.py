@@ -33,7 +33,7 @@ from pytest_kopt.honesty.transfer import (
 )
 from pytest_kopt.knowledge.facts import Fact, product_facts
 from pytest_kopt.roofline import TARGET_PCT, Roofline, efficiency
-from pytest_kopt.schema.metrics import RATE_UNITS, direction
+from pytest_kopt.schema.metrics import RATE_UNITS, Metric, direction, improvement
 from pytest_kopt.show.rooflines import REACHED, TARGETS
 from pytest_kopt.show.templates import rendered
 from pytest_kopt.show.terminal import measured
@@ -215,9 +215,9 @@ def _columns(state: CampaignState, first: ledger.Trend) -> tuple[TextColumn, ...
     def gain(decided: ledger.Decided) -> str:
         if decided.decision is Decision.BASELINE:
             return NONE
-        chain = chain_to(state, decided)
-        trend, start = decided.trend or ledger.Trend(unit=first.unit), decided.baseline or first
-        return chained(chain) if chain else versus(trend, start)
+        if chain := chain_to(state, decided):
+            return _by_direction(chain.model_dump().values())
+        return versus(decided.trend or ledger.Trend(unit=first.unit), decided.baseline or first)
 
     return (
         TextColumn("Round", "number"),
@@ -249,19 +249,12 @@ def versus(trend: ledger.Trend, baseline: ledger.Trend) -> str:
     """Return `step ±X%, fwd ±Y%, bwd ±Z%` against round 1; positive is better."""
     # A trend without a rate has a column of its own for its unit.
     is_rate = trend.unit.endswith(RATE_UNITS)
-    better = "higher" if is_rate else direction(trend.unit, {})
-
-    def change(new: float | None, old: float | None) -> float | None:
-        if new is None or old is None or not new > 0 or not old > 0:
-            return None
-        return ((new / old if better == "higher" else old / new) - 1) * 100
-
+    metric = Metric(trend.unit, "higher" if is_rate else direction(trend.unit, {}))
     columns = ("combined", "forward_average", "backward_average")
-    return _by_direction(change(getattr(trend, c), getattr(baseline, c)) for c in columns)
-
-
-def chained(change: ledger.PairedChange) -> str:
-    return _by_direction((change.step_pct, change.forward_pct, change.backward_pct))
+    pairs = ((getattr(trend, name) or 0.0, getattr(baseline, name) or 0.0) for name in columns)
+    return _by_direction(
+        (improvement(*pair, metric) - 1) * 100 if min(pair) > 0 else None for pair in pairs
+    )
 
 
 def _by_direction(changes: Iterable[float | None]) -> str:
@@ -276,10 +269,10 @@ def missing_text(text: str, state: CampaignState) -> str:
         return ""
     present = re.findall(r"^\| (\d+) \|", text, re.MULTILINE)
     lacking = [round for round in state.decided_rounds() if str(round.number) not in present]
+    if not lacking:
+        return ""
     columns = _columns(state, baseline.verdict.trend)
     if text and f" {DECISION} |" not in text:
         columns = columns[:-1]  # the file was begun before there was such a column
-    if not lacking:
-        return ""
     table = markdown_table(rows(lacking, *columns), begins=not text)
     return f"{'' if text else _TREND}{table}\n"

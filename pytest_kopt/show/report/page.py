@@ -36,7 +36,6 @@ from pytest_kopt.show.words import (
     COSTS,
     GEOMEANS,
     INTERVAL,
-    KERNELS,
     POINTS,
     SUMS,
     TextColumn,
@@ -122,8 +121,6 @@ def _round(round: Round, verdict: Verdict, gain: Sequence[float | None]) -> dict
     `changes`: the change of each case and the ends of its interval in percent, by label.
     """
     notes, applied, total = round.notes, verdict.applied, verdict.aggregate
-    # An arrow of two characters may be broken at the end of a line.
-    kernels = [[text.replace("->", "→") for text in row] for row in kernel_rows(verdict)]
     # On one device the environment names it.
     has_devices = len({shape.device for shape in verdict.shapes}) > 1
 
@@ -137,7 +134,8 @@ def _round(round: Round, verdict: Verdict, gain: Sequence[float | None]) -> dict
         rows(verdict.shapes, *CASES, *COSTS, *POINTS, *((_DEVICE,) if has_devices else ())),
         rows(verdict.candidates, *CANDIDATES),
         [{"Notes": name, "": str(value)} for name, value in notes.given().items()],
-        [dict(zip(KERNELS, row, strict=True)) for row in kernels],
+        # An arrow of two characters may be broken at the end of a line.
+        [{k: text.replace("->", "→") for k, text in row.items()} for row in kernel_rows(verdict)],
     )
     return {
         **{name: getattr(verdict, name) for name in _OF_VERDICT},
