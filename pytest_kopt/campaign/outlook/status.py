@@ -6,7 +6,6 @@ import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +62,7 @@ def status(
     """
     state, manifest, policy = campaign.state, campaign.manifest, campaign.policy()
     ends = stops.check(campaign.name, state, manifest, policy)
-    outlook = _look_ahead(campaign, ends, here or campaign.root, harness or {})
+    outlook = _Outlook(campaign, ends, here or campaign.root, harness or {})
     action = outlook.next_action()
     regressions = stops.regressions_in_a_row(state, policy)
     decided = state.decided_rounds()
@@ -116,26 +115,6 @@ def status(
     )
 
 
-def _look_ahead(
-    campaign: Campaign, ends: Sequence[Stop], here: Path, harness: Mapping[str, Any]
-) -> _Outlook:
-    """Find what keeps a round from running, the first thing only: each check needs those before."""
-    state, policy, session = campaign.state, campaign.policy(), _session(campaign)
-    obstacle = _refusal(
-        campaign.check_ready,
-        lambda: campaign.check_policy(policy),
-        lambda: state.baseline and campaign.incumbent(),
-    )
-    refused = session["error"]["text"] if session and session["phase"] == running.ENDED else None
-    broken = None if obstacle else _refusal(lambda: prerequisites.check_parses(campaign)) or refused
-    is_free = not (obstacle or harness or broken or state.pending or stops.holding(ends))
-    benefit = state.rounds.get(state.next_round, Round(1)).notes.extra_benefit
-    same = _refusal(lambda: prerequisites.check_differs(campaign, benefit)) if is_free else None
-    is_away = here.resolve() != campaign.root.resolve()
-    way = f"cd {shlex.quote(str(campaign.root))} && " if is_away else ""
-    return _Outlook(campaign, ends, session, way, obstacle, harness, broken, same)
-
-
 def _last_verdict(campaign: Campaign) -> Verdict | None:
     """Return the last attempt's verdict, None where there is none, or no evidence of it."""
     judged = campaign.state.judged_rounds()
@@ -179,25 +158,41 @@ def _session(campaign: Campaign) -> dict[str, Any] | None:
     return None if file.stat().st_mtime < edited else document
 
 
-@dataclass(frozen=True, slots=True)
 class _Outlook:
     """The actions that are allowed, and the reasons that keep a round from running."""
 
-    campaign: Campaign
-    #: The Termination Check.
-    ends: Sequence[Stop]
-    #: running.json, as `Status.running` has it.
-    session: dict[str, Any] | None
-    #: The words that bring one to where rounds run, "" where one is there.
-    way: str
-    #: A reason that a person has to deal with; None where there is none.
-    obstacle: str | None
-    #: The edits to undo: the arguments of `restore_harness`, empty where there are none.
-    harness: Mapping[str, Any]
-    #: Why the kernel does not parse or import.
-    broken: str | None
-    #: Why the kernel is the same code as the current best.
-    same: str | None
+    def __init__(
+        self, campaign: Campaign, ends: Sequence[Stop], here: Path, harness: Mapping[str, Any]
+    ) -> None:
+        """Find the first thing that keeps a round from running: each check needs those before it.
+
+        `ends` are the Termination Check, `harness` the arguments of `restore_harness`: the edits to
+        undo, empty where there are none.
+        """
+        state, policy = campaign.state, campaign.policy()
+        self.campaign, self.ends, self.harness = campaign, ends, harness
+        #: running.json, as `Status.running` has it.
+        self.session = session = _session(campaign)
+        #: A reason that a person has to deal with; None where there is none.
+        self.obstacle = _refusal(
+            campaign.check_ready,
+            lambda: campaign.check_policy(policy),
+            lambda: state.baseline and campaign.incumbent(),
+        )
+        ended = session["error"]["text"] if session and session["phase"] == running.ENDED else None
+        #: Why the kernel does not parse or import.
+        self.broken = None
+        if not self.obstacle:
+            self.broken = _refusal(lambda: prerequisites.check_parses(campaign)) or ended
+        blocked = self.obstacle or harness or self.broken or state.pending or stops.holding(ends)
+        benefit = state.rounds.get(state.next_round, Round(1)).notes.extra_benefit
+        #: Why the kernel is the same code as the current best.
+        self.same = None
+        if not blocked:
+            self.same = _refusal(lambda: prerequisites.check_differs(campaign, benefit))
+        is_away = here.resolve() != campaign.root.resolve()
+        #: The words that bring one to where rounds run, "" where one is there.
+        self.way = f"cd {shlex.quote(str(campaign.root))} && " if is_away else ""
 
     @property
     def _other_session(self) -> dict[str, Any] | None:
