@@ -65,10 +65,6 @@ def _attainable(line: Roofline) -> str:
     return "UNKNOWN" if line.attainable is None else in_unit(line.attainable, line.unit)
 
 
-def _count(heading: str, field: str) -> TextColumn:
-    return TextColumn(heading, field, lambda count: "" if count is None else str(count))
-
-
 def _share(pct: float | None) -> str:
     return in_unit(pct, "%")
 
@@ -105,7 +101,7 @@ _LAUNCHES = (
     TextColumn("Mean (us)", "mean_us", figure),
 )
 _OCCUPIED = (
-    *map(_count, ("Registers", "Accum", "Scalar", "Shared (B)"), OCCUPIED),
+    *map(TextColumn, ("Registers", "Accum", "Scalar", "Shared (B)"), OCCUPIED),
     TextColumn("Occupancy", "occupancy_pct", lambda pct: "" if pct is None else _share(pct)),
 )
 

@@ -32,6 +32,10 @@ _UNSEEN = re.compile(
 _FIGURE = re.compile(r"[+\-\[—]?[^A-Za-z]*( (MiB|TFLOPS|GB/s))?")
 
 
+def _text(value: object) -> str:
+    return "" if value is None else str(value)
+
+
 class TextColumn(NamedTuple):
     """A column of a table: its heading, the field of a record that it shows, and how.
 
@@ -40,7 +44,7 @@ class TextColumn(NamedTuple):
 
     heading: str
     field: str = ""
-    written: Callable[[Any], str] = str
+    written: Callable[[Any], str] = _text
 
     def of(self, record: Any) -> str:
         """Return its cell in the row of a record."""
@@ -405,6 +409,6 @@ def _at(point: OperatingPoint) -> str:
 POINTS = (TextColumn("Measured at", "", measured_at), TextColumn("Other point", "", second_point))
 #: Of cases in which both versions were measured: before -> now.
 COSTS = (
-    TextColumn("Memory", "memory", lambda memory: memory.in_mib if memory else ""),
+    TextColumn("Memory", "memory.in_mib"),
     TextColumn("First call (ms)", "first_call_ms", first_call),
 )

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import pytest
 
 from pytest_kopt.decide.verdict import Decision, Verdict
-from pytest_kopt.figures import at_level
 from pytest_kopt.schema.table import write_atomically
 from pytest_kopt.show.templates import rendered
 from pytest_kopt.show.terminal import colour
@@ -51,10 +50,7 @@ def comment(verdict: Verdict) -> str:
     is_compared = any(total.change_pct is not None for total in totals)
     # A gate compares times of many schemas: it has no figure of its own.
     has_figures = any(total.candidate is not None for total in totals)
-    levels = {total.confidence for total in totals if total.confidence is not None}
-    sure = f"Interval, {' and '.join(map(at_level, sorted(levels)))}" if levels else "Interval"
-    figures = [_BEFORE, _NOW] if has_figures else []
-    columns = [_METRIC, *figures, CHANGE, INTERVAL._replace(heading=sure)]
+    columns = [_METRIC, *((_BEFORE, _NOW) if has_figures else ()), CHANGE, INTERVAL]
     worst = sorted(verdict.shapes, key=lambda case: (case.check == "PASS", case.change_pct or 0.0))
     return rendered(
         "comment.md.j2",
@@ -81,7 +77,4 @@ def _plain(text: str) -> str:
 
 
 _METRIC = TextColumn("Metric", "metric", _plain)
-_CASES = (
-    LABEL._replace(written=_plain),
-    *(CHECK, CHANGE, INTERVAL._replace(heading="Interval, 95 %"), CASE_STATUS),
-)
+_CASES = (LABEL._replace(written=_plain), CHECK, CHANGE, INTERVAL, CASE_STATUS)

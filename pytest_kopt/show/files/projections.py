@@ -19,6 +19,7 @@ from pytest_kopt.campaign.history import stops
 from pytest_kopt.campaign.history.trend import NEXT_DIRECTIONS
 from pytest_kopt.campaign.layout import hide_from_git
 from pytest_kopt.campaign.ledger import Decided, Final, FinalReport, NoIdleGpu
+from pytest_kopt.campaign.notes import Notes
 from pytest_kopt.campaign.state import Round
 from pytest_kopt.cases.result import names
 from pytest_kopt.decide.verdict import Decision, Verdict
@@ -308,7 +309,7 @@ def _performance_columns(campaign: Campaign) -> tuple[TextColumn, ...]:
         TextColumn("Benchmark", written=_best_metric),
         TextColumn("GPU time (us)", "verdict.kernel_time.candidate_us", figure),
         TextColumn("vs best", "verdict.aggregate.change_pct", changed),
-        TextColumn("Explanation", written=_explanation),
+        TextColumn("Explanation", "notes", _explanation),
     )
 
 
@@ -317,9 +318,8 @@ def _best_metric(round: Round) -> str:
     return f"{total.metric} {figure(total.candidate)}" if total else "-"
 
 
-def _explanation(round: Round) -> str:
-    texts = filter(None, (round.notes.tried, round.notes.key_finding))
-    return "; ".join(texts) or ("not described" if round.number > 1 else "baseline")
+def _explanation(notes: Notes) -> str:
+    return "; ".join(filter(None, (notes.tried, notes.key_finding))) or "-"
 
 
 def _stopped(text: str, campaign: Campaign, where: str, summary: str) -> str:

@@ -62,14 +62,6 @@ _TREND = (
     "never divide those of two rows.\n`vs Baseline` multiplies the changes that were measured in "
     "pairs.\n\n"
 )
-#: The trend's figures by their heading, before its unit.
-_FIGURES = {
-    "Fwd Avg": "forward_average",
-    "Fwd Peak": "forward_peak",
-    "Bwd Avg": "backward_average",
-    "Bwd Peak": "backward_peak",
-    "Combined Step": "combined",
-}
 #: Heading of the column next to the frozen ones, of which Status knows one word for all roll-backs.
 DECISION = "Decision"
 
@@ -217,16 +209,18 @@ def _columns(state: CampaignState, first: ledger.Trend) -> tuple[TextColumn, ...
             return NONE
         if chain := chain_to(state, decided):
             return _by_direction(chain.model_dump().values())
-        return versus(decided.trend or ledger.Trend(unit=first.unit), decided.baseline or first)
+        return versus(decided.trend or ledger.Trend(unit=unit), decided.baseline or first)
 
+    unit = first.unit
     return (
         TextColumn("Round", "number"),
         TextColumn("Status", "verdict.decision", status),
         TextColumn("Description", written=_description),
-        *(
-            TextColumn(f"{heading} {first.unit}", f"verdict.trend.{name}", thousandths)
-            for heading, name in _FIGURES.items()
-        ),
+        TextColumn(f"Fwd Avg {unit}", "verdict.trend.forward_average", thousandths),
+        TextColumn(f"Fwd Peak {unit}", "verdict.trend.forward_peak", thousandths),
+        TextColumn(f"Bwd Avg {unit}", "verdict.trend.backward_average", thousandths),
+        TextColumn(f"Bwd Peak {unit}", "verdict.trend.backward_peak", thousandths),
+        TextColumn(f"Combined Step {unit}", "verdict.trend.combined", thousandths),
         TextColumn("vs Baseline", "verdict", gain),
         TextColumn("Key Finding", written=lambda r: r.notes.key_finding or r.verdict.reason),
         TextColumn(DECISION, "verdict.decision"),

@@ -48,7 +48,7 @@ from pytest_kopt.show.words import (
 
 #: What page.js says of a verdict in words of its own.
 _OF_VERDICT = ("level", "decision", "reason", "compare", "engine", "policy", "flags")
-_DEVICE = TextColumn("Device", "device", lambda device: device or "")
+_DEVICE = TextColumn("Device", "device")
 #: A report stays below this many bytes; the pairs of the oldest rounds go first.
 LIMIT = 2_000_000
 
